@@ -1,0 +1,60 @@
+"""The backends under comparison: how to compile with each and what each says about its own work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tree import add_packages_to_path
+
+UNCOMPILED = "eager"
+
+
+def compile_with(backend: str, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Returns `function` compiled by `backend`; "eager" means as it is, without any capture."""
+    if backend == UNCOMPILED:
+        return function
+    if backend == "ferrite":
+        add_packages_to_path()
+        import ferrite_torch  # noqa: F401 - registers the backend where the package is not installed
+    return torch.compile(function, backend=backend, **options)
+
+
+def ferrite_statistics() -> dict[str, Any]:
+    """Returns what ferrite counts about itself in this process; empty where it does not count."""
+    import ferrite_torch
+
+    read = getattr(ferrite_torch, "statistics", None)
+    return dict(read()) if callable(read) else {}
+
+
+def inductor_statistics() -> dict[str, Any]:
+    """Returns the opponent's own counts in this process."""
+    from torch._dynamo.utils import counters
+    from torch._inductor import metrics
+
+    return {
+        "kernels": metrics.generated_kernel_count,
+        "extern_calls": counters["inductor"]["extern_calls"],
+    }
+
+
+def count_work(backend: str) -> dict[str, Any]:
+    """Returns captured graphs, graph breaks, kernels and library calls of everything compiled in this process."""
+    if backend == UNCOMPILED:
+        return {}
+    from torch._dynamo.utils import counters
+
+    counts: dict[str, Any] = {
+        "graphs": counters["stats"]["unique_graphs"],
+        "graph_breaks": sum(counters["graph_break"].values()),
+        "break_reasons": dict(counters["graph_break"]),
+    }
+    if backend == "inductor":
+        counts.update(inductor_statistics())
+    if backend == "ferrite":
+        own = ferrite_statistics()
+        counts["statistics"] = own
+        counts.update({name: own[name] for name in ("kernels", "extern_calls") if name in own})
+    return counts

@@ -1,0 +1,25 @@
+"""Lets the benchmarks run from a plain checkout, with none of the packages installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def add_packages_to_path() -> None:
+    """Puts the checkout's packages on the import path of this process and of those it starts, unless installed."""
+    if importlib.util.find_spec("ferrite_torch") is not None:
+        return
+    sources = [str(path) for path in sorted(ROOT.glob("packages/*/src"))]
+    sys.path[:0] = sources
+    inherited = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([*sources, *([inherited] if inherited else [])])
+
+
+def results_folder() -> Path:
+    """Returns the default folder for results: `$OUT` where it is set, else `benchmark-results` here."""
+    return Path(os.environ.get("OUT") or "benchmark-results")

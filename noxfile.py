@@ -1,0 +1,228 @@
+"""Everything a contributor runs; `nox -l` lists it, one package table drives it.
+
+Sessions use the interpreter that nox runs under; for another one: `python3.12 -m nox --envdir .nox-3.12 -s tests`.
+"""
+
+import hashlib
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "virtualenv"
+nox.options.sessions = ["lint", "imports", "types", "unit"]
+
+ROOT = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One distribution of the tree: what it stands on and what it must do without."""
+
+    key: str
+    needs: tuple[str, ...]  # from the registry, at run time
+    siblings: tuple[str, ...]  # keys of the packages it imports; their wheels come from this tree
+    forbidden: tuple[str, ...]  # modules that must be neither installed nor imported beside it
+    extras: tuple[str, ...] = ()  # its optional parts, all of which its tests exercise
+
+    @property
+    def name(self) -> str:
+        """The name of the distribution and of its folder."""
+        return f"ferrite-{self.key}"
+
+    @property
+    def import_name(self) -> str:
+        """The name of the Python package."""
+        return f"ferrite_{self.key}"
+
+    @property
+    def folder(self) -> Path:
+        """Where the package lies in this tree."""
+        return ROOT / "packages" / self.name
+
+
+PACKAGES = {
+    package.key: package
+    for package in (
+        Package(
+            "ir",
+            needs=("sympy",),
+            siblings=(),
+            forbidden=(
+                "torch",
+                "triton",
+                "numpy",
+                "ferrite_scheduler",
+                "ferrite_triton",
+                "ferrite_runtime",
+                "ferrite_torch",
+            ),
+        ),
+        Package(
+            "scheduler",
+            needs=(),
+            siblings=("ir",),
+            forbidden=("torch", "triton", "numpy", "ferrite_triton", "ferrite_runtime", "ferrite_torch"),
+        ),
+        Package(
+            "triton",
+            needs=(),
+            siblings=("ir", "scheduler"),
+            forbidden=("torch", "triton", "numpy", "ferrite_runtime", "ferrite_torch"),
+        ),
+        Package(
+            "runtime",
+            needs=("triton",),
+            siblings=(),
+            forbidden=("ferrite_ir", "ferrite_scheduler", "ferrite_triton", "ferrite_torch"),
+            extras=("torch", "interpreter"),
+        ),
+        Package(
+            "torch",
+            needs=("torch",),
+            siblings=("ir", "scheduler", "triton", "runtime"),
+            forbidden=(),  # torch._inductor is kept out by the lint: torch loads parts of it by itself
+        ),
+    )
+}
+
+CONSTRAINTS = ROOT / "constraints.txt"
+TEST_TOOLS = ("pytest", "pytest-xdist", "pytest-timeout", "hypothesis")
+# The root settings hold for every package, whatever a package says for those who test it from its own folder.
+PYTEST = ("-c", str(ROOT / "pyproject.toml"), "-n", "auto", "--dist", "worksteal", "--timeout", "600")
+INTEGRATION_NEEDS = ("transformers", "nox")  # nox: test_repository.py reads this table
+SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # the test processes already fill the cores
+
+each_package = nox.parametrize("package", list(PACKAGES.values()), ids=list(PACKAGES))
+
+
+def install(session: nox.Session, *requirements: str) -> None:
+    """Installs requirements at the versions that constraints.txt pins."""
+    session.install("--constraint", str(CONSTRAINTS), *requirements)
+
+
+def with_extras(place: str, package: Package) -> str:
+    """Returns the requirement that installs a package from a place with all its optional parts."""
+    return f"{place}[{','.join(package.extras)}]" if package.extras else place
+
+
+def wheels_folder(session: nox.Session) -> Path:
+    """Returns the folder that `build` fills."""
+    return session.cache_dir.resolve() / "wheels"
+
+
+def wheel_of(session: nox.Session, package: Package) -> Path:
+    """Returns the wheel that `build` made of a package."""
+    return next(wheels_folder(session).glob(f"{package.import_name}-*.whl"))
+
+
+def dev_python(session: nox.Session) -> str:
+    """Returns the interpreter of the shared environment that `dev` keeps."""
+    home = session.cache_dir.resolve().parent / "dev"
+    return str(home / "Scripts" / "python.exe" if (home / "Scripts").is_dir() else home / "bin" / "python")
+
+
+def run_in_dev(session: nox.Session, *command: str) -> None:
+    """Runs a command of the shared environment."""
+    session.run(dev_python(session), *command, external=True, env=SINGLE_THREADED)
+
+
+@nox.session(reuse_venv=True)
+def dev(session: nox.Session) -> None:
+    """Keeps the shared environment: the five packages, editable, and all they are tested with."""
+    manifests = [CONSTRAINTS, *(package.folder / "pyproject.toml" for package in PACKAGES.values())]
+    recipe = hashlib.sha256(b"".join(path.read_bytes() for path in (Path(__file__), *manifests))).hexdigest()
+    stamp = Path(session.virtualenv.location) / "ferrite-recipe.txt"
+    if stamp.exists() and stamp.read_text() == recipe:
+        session.log("up to date")
+        return
+    install(session, *TEST_TOOLS, *INTEGRATION_NEEDS, "mypy", "hatchling", "editables")
+    editable = [flag for each in PACKAGES.values() for flag in ("--editable", with_extras(str(each.folder), each))]
+    install(session, "--no-build-isolation", *editable)
+    stamp.write_text(recipe)
+
+
+@nox.session(reuse_venv=True)
+def lint(session: nox.Session) -> None:
+    """Checks style and format with ruff; `-- --fix` mends what can be mended."""
+    install(session, "ruff")
+    session.run("ruff", "check", *session.posargs, ".")
+    session.run("ruff", "format", *([] if "--fix" in session.posargs else ["--diff"]), ".")
+
+
+@nox.session(reuse_venv=True)
+def imports(session: nox.Session) -> None:
+    """Checks the import contracts of pyproject.toml: layers, forbidden modules, no cycles."""
+    install(session, "import-linter")
+    sources = ":".join(str(package.folder / "src") for package in PACKAGES.values())
+    session.run("lint-imports", "--no-cache", env={"PYTHONPATH": sources})
+
+
+@nox.session(venv_backend="none", requires=["dev"])
+def types(session: nox.Session) -> None:
+    """Checks types, strictly, of every package (or of `-- ir scheduler`)."""
+    chosen = session.posargs or list(PACKAGES)
+    flags = [flag for key in chosen for flag in ("--package", PACKAGES[key].import_name)]
+    run_in_dev(session, "-m", "mypy", "--strict", *flags)
+
+
+@nox.session(venv_backend="none", requires=["dev"])
+@each_package
+def unit(session: nox.Session, package: Package) -> None:
+    """Runs one package's tests in the shared environment: the quick loop."""
+    run_in_dev(session, "-m", "pytest", *PYTEST, str(package.folder / "tests"), *session.posargs)
+
+
+@nox.session(reuse_venv=True)
+def build(session: nox.Session) -> None:
+    """Builds the wheel of every package."""
+    install(session, "hatchling")
+    wheels = wheels_folder(session)
+    shutil.rmtree(wheels, ignore_errors=True)
+    for package in PACKAGES.values():
+        with session.chdir(package.folder):
+            session.run("hatchling", "build", "-t", "wheel", "-d", str(wheels))
+
+
+@nox.session(requires=["build"], reuse_venv=False)
+@each_package
+def alone(session: nox.Session, package: Package) -> None:
+    """Installs one package's wheel into a bare environment, imports it all, runs its tests there."""
+    # Siblings are named by file, so that a package of the same name in a registry is never taken for ours.
+    below = [str(wheel_of(session, PACKAGES[key])) for key in package.siblings]
+    install(session, *below, with_extras(str(wheel_of(session, package)), package))
+    session.run("python", "-I", ".ci/import_all.py", package.import_name, *package.forbidden)
+    install(session, *TEST_TOOLS)
+    # A pythonpath of the tests alone keeps the tree's sources out: what is tested is the installed wheel.
+    tests = str(package.folder / "tests")
+    settings = (*PYTEST, "-o", f"pythonpath={tests}")
+    session.run("python", "-m", "pytest", *settings, tests, *session.posargs, env=SINGLE_THREADED)
+
+
+@nox.session(venv_backend="none", requires=["dev"])
+def demo(session: nox.Session) -> None:
+    """Compiles and runs a small GPT and ResNet, and shows what became of them."""
+    run_in_dev(session, "-m", "ferrite_torch.demo", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["dev"])
+def integration(session: nox.Session) -> None:
+    """Runs the tests that need several packages at once; those for a GPU skip where there is none."""
+    run_in_dev(session, "-m", "pytest", *PYTEST, "tests_integration", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def gpu(session: nox.Session) -> None:
+    """Runs the GPU suite with the torch of the current environment; installs nothing."""
+    session.run("python3", "-m", "pytest", "tests_integration/gpu", *session.posargs, external=True)
+
+
+@nox.session(
+    venv_backend="none",
+    requires=["lint", "imports", "types", *(f"alone({key})" for key in PACKAGES), "demo", "integration"],
+)
+def tests(session: nox.Session) -> None:
+    """Stands for all that a contributor must pass; the sessions it requires do the work."""
+    session.log("all of it passed")

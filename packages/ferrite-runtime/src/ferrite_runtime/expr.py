@@ -1,0 +1,113 @@
+"""The integer mini-language of grids and sizes: reading, evaluating, printing as Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+from .errors import SpecError
+from .fields import check_identifier
+
+Expr: TypeAlias = "int | str | tuple[Any, ...]"
+
+_MAX_DEPTH = 100
+_VARIADIC = ("add", "mul", "min", "max")
+_BINARY = ("sub", "floordiv", "ceildiv", "mod")
+
+_JOIN = {"add": " + ", "mul": " * ", "sub": " - ", "floordiv": " // ", "mod": " % "}
+
+
+def read_expr(value: object, path: str, depth: int = 0) -> Expr:
+    """Returns ``value``, checked, in its immutable form: an int, a name, or ``(op, a, b, …)``.
+
+    Raises:
+        SpecError: naming ``path``, if it is not in the language.
+    """
+    if isinstance(value, bool) or value is None or isinstance(value, float):
+        raise SpecError(path, f"{value!r} is not an expression")
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        return check_identifier(value, path)
+    if not isinstance(value, (list, tuple)) or not value or depth > _MAX_DEPTH:
+        raise SpecError(path, f"{value!r} is not an expression")
+    op, operands = value[0], value[1:]
+    if op not in _VARIADIC and op not in _BINARY:
+        raise SpecError(path, f"unknown operator {op!r}; known: {', '.join(_VARIADIC + _BINARY)}")
+    if len(operands) < 2 or (op in _BINARY and len(operands) != 2):
+        raise SpecError(path, f"operator {op} has {len(operands)} operands")
+    return (op, *(read_expr(operand, f"{path}[{i + 1}]", depth + 1) for i, operand in enumerate(operands)))
+
+
+def write_expr(expr: Expr) -> Any:
+    """Returns the JSON form of ``expr``."""
+    return [expr[0], *(write_expr(operand) for operand in expr[1:])] if isinstance(expr, tuple) else expr
+
+
+def expr_names(expr: Expr) -> Iterator[str]:
+    """Yields every name in ``expr``, with repetitions, left to right."""
+    if isinstance(expr, str):
+        yield expr
+    elif isinstance(expr, tuple):
+        for operand in expr[1:]:
+            yield from expr_names(operand)
+
+
+def print_expr(expr: Expr, rename: Mapping[str, str] | None = None) -> str:
+    """Returns Python text that computes ``expr``; names are replaced by ``rename`` where it has them."""
+    if isinstance(expr, int):
+        return str(expr) if expr >= 0 else f"({expr})"
+    if isinstance(expr, str):
+        return (rename or {}).get(expr, expr)
+    parts = [print_expr(operand, rename) for operand in expr[1:]]
+    if expr[0] == "ceildiv":
+        return f"(-(-{parts[0]} // {parts[1]}))"
+    if expr[0] in _JOIN:
+        return f"({_JOIN[expr[0]].join(parts)})"
+    return f"{expr[0]}({', '.join(parts)})"
+
+
+def evaluate(expr: Expr, values: Mapping[str, int]) -> int:
+    """Returns the value of ``expr`` where names have ``values``.
+
+    Raises:
+        SpecError: if a name has no value or a divisor is zero.
+    """
+    if isinstance(expr, int):
+        return expr
+    if isinstance(expr, str):
+        if expr not in values:
+            raise SpecError(expr, "this name has no value here")
+        return values[expr]
+    operands = [evaluate(operand, values) for operand in expr[1:]]
+    if expr[0] in ("floordiv", "ceildiv", "mod") and operands[1] == 0:
+        raise SpecError("", f"{print_expr(expr)} divides by zero")
+    return _APPLY[expr[0]](operands)
+
+
+def compile_expr(expr: Expr, names: tuple[str, ...]) -> Callable[..., int]:
+    """Returns a function of ``names``, in this order, that computes ``expr``."""
+    missing = sorted(set(expr_names(expr)) - set(names))
+    if missing:
+        raise SpecError(missing[0], "this name has no value here")
+    function: Callable[..., int] = eval(f"lambda {', '.join(names)}: {print_expr(expr)}", {"min": min, "max": max})
+    return function
+
+
+def _product(operands: list[int]) -> int:
+    result = 1
+    for operand in operands:
+        result *= operand
+    return result
+
+
+_APPLY: dict[str, Callable[[list[int]], int]] = {
+    "add": sum,
+    "mul": _product,
+    "min": min,
+    "max": max,
+    "sub": lambda v: v[0] - v[1],
+    "floordiv": lambda v: v[0] // v[1],
+    "ceildiv": lambda v: -(-v[0] // v[1]),
+    "mod": lambda v: v[0] % v[1],
+}

@@ -1,0 +1,450 @@
+"""Device functions for kernels: one name per function, on a GPU and in Triton's interpreter.
+
+Everything here is a ``@triton.jit`` function over float32 and float64 tiles (integer helpers and combines excepted).
+Compiled, the functions bind to the device library; interpreted, the names in `interpreter_math` take their place,
+because Triton's interpreter has no device library.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+_INF = tl.constexpr(float("inf"))
+
+# --- elementary functions -------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def acos(x):
+    return libdevice.acos(x)
+
+
+@triton.jit
+def acosh(x):
+    return libdevice.acosh(x)
+
+
+@triton.jit
+def asin(x):
+    return libdevice.asin(x)
+
+
+@triton.jit
+def asinh(x):
+    return libdevice.asinh(x)
+
+
+@triton.jit
+def atan(x):
+    return libdevice.atan(x)
+
+
+@triton.jit
+def atan2(y, x):
+    return libdevice.atan2(y, x)
+
+
+@triton.jit
+def atanh(x):
+    return libdevice.atanh(x)
+
+
+@triton.jit
+def ceil(x):
+    return tl.ceil(x)
+
+
+@triton.jit
+def copysign(x, sign):
+    return libdevice.copysign(x, sign)
+
+
+@triton.jit
+def cos(x):
+    return libdevice.cos(x)
+
+
+@triton.jit
+def cosh(x):
+    return libdevice.cosh(x)
+
+
+@triton.jit
+def erf(x):
+    return libdevice.erf(x)
+
+
+@triton.jit
+def erfc(x):
+    return libdevice.erfc(x)
+
+
+@triton.jit
+def erfinv(x):
+    return libdevice.erfinv(x)
+
+
+@triton.jit
+def exp(x):
+    return libdevice.exp(x)
+
+
+@triton.jit
+def exp2(x):
+    return tl.exp2(x)
+
+
+@triton.jit
+def expm1(x):
+    return libdevice.expm1(x)
+
+
+@triton.jit
+def floor(x):
+    return tl.floor(x)
+
+
+@triton.jit
+def fmod(x, y):
+    return libdevice.fmod(x, y)
+
+
+@triton.jit
+def hypot(x, y):
+    return libdevice.hypot(x, y)
+
+
+@triton.jit
+def i0(x):
+    return libdevice.cyl_bessel_i0(x)
+
+
+@triton.jit
+def i1(x):
+    return libdevice.cyl_bessel_i1(x)
+
+
+@triton.jit
+def isinf(x):
+    return tl.abs(x) == _INF
+
+
+@triton.jit
+def isnan(x):
+    return x != x
+
+
+@triton.jit
+def j0(x):
+    return libdevice.j0(x)
+
+
+@triton.jit
+def j1(x):
+    return libdevice.j1(x)
+
+
+@triton.jit
+def ldexp(x, n):
+    return libdevice.ldexp(x, n)
+
+
+@triton.jit
+def lgamma(x):
+    return libdevice.lgamma(x)
+
+
+@triton.jit
+def log(x):
+    return libdevice.log(x)
+
+
+@triton.jit
+def log10(x):
+    return libdevice.log10(x)
+
+
+@triton.jit
+def log1p(x):
+    return libdevice.log1p(x)
+
+
+@triton.jit
+def log2(x):
+    return libdevice.log2(x)
+
+
+@triton.jit
+def nextafter(x, towards):
+    return libdevice.nextafter(x, towards)
+
+
+@triton.jit
+def pow(x, y):
+    return libdevice.pow(x, y)
+
+
+@triton.jit
+def round(x):
+    # Ties go to even, as everywhere in torch.
+    return libdevice.nearbyint(x)
+
+
+@triton.jit
+def rsqrt(x):
+    return tl.rsqrt(x)
+
+
+@triton.jit
+def sin(x):
+    return libdevice.sin(x)
+
+
+@triton.jit
+def sinh(x):
+    return libdevice.sinh(x)
+
+
+@triton.jit
+def sqrt(x):
+    # The plain float32 square root is an approximation on NVIDIA GPUs.
+    if x.dtype == tl.float32:
+        return tl.sqrt_rn(x)
+    else:
+        return tl.sqrt(x)
+
+
+@triton.jit
+def tan(x):
+    return libdevice.tan(x)
+
+
+@triton.jit
+def tanh(x):
+    return libdevice.tanh(x)
+
+
+@triton.jit
+def trunc(x):
+    return libdevice.trunc(x)
+
+
+@triton.jit
+def y0(x):
+    return libdevice.y0(x)
+
+
+@triton.jit
+def y1(x):
+    return libdevice.y1(x)
+
+
+@triton.jit
+def float_bits(x):
+    """Returns the bits of a float as a signed integer of its width."""
+    if x.dtype.primitive_bitwidth == 64:
+        return x.to(tl.int64, bitcast=True)
+    elif x.dtype.primitive_bitwidth == 32:
+        return x.to(tl.int32, bitcast=True)
+    elif x.dtype.primitive_bitwidth == 16:
+        return x.to(tl.int16, bitcast=True)
+    else:
+        return x.to(tl.int8, bitcast=True)
+
+
+@triton.jit
+def signbit(x):
+    return float_bits(x) < 0
+
+
+@triton.jit
+def _bessel_tail(x, four_nu_squared: tl.constexpr):
+    # Hankel's expansion of exp(-x) I_nu(x) for large x (DLMF 10.40.1); at x >= 30 its smallest term is below 1e-20.
+    term = 1.0
+    total = 1.0
+    for k in tl.static_range(1, 26):
+        term = term * (((2 * k - 1) * (2 * k - 1) - four_nu_squared) / (8.0 * k)) / x
+        total += term
+    return total * tl.rsqrt(6.283185307179586 * x)
+
+
+@triton.jit
+def i0e(x):
+    a = tl.abs(x)
+    near = tl.minimum(a, 30.0)
+    small = i0(near) * exp(-near)
+    return tl.where(a <= 30.0, small, _bessel_tail(tl.maximum(a, 30.0, propagate_nan=tl.PropagateNan.ALL), 0))
+
+
+@triton.jit
+def i1e(x):
+    a = tl.abs(x)
+    near = tl.minimum(a, 30.0)
+    small = i1(near) * exp(-near)
+    magnitude = tl.where(a <= 30.0, small, _bessel_tail(tl.maximum(a, 30.0, propagate_nan=tl.PropagateNan.ALL), 4))
+    return tl.where(x < 0, -magnitude, magnitude)
+
+
+@triton.jit
+def digamma(x):
+    # Reflection for negative arguments, recurrence up to 10, then the asymptotic series (DLMF 5.5.4, 5.5.2, 5.11.2).
+    fraction = x - trunc(x)
+    negative = x < 0
+    reflected = tl.where(negative, 3.141592653589793 / tan(3.141592653589793 * fraction), 0.0)
+    y = tl.where(negative, 1.0 - x, x)
+    shift = 0.0
+    for _ in tl.static_range(10):
+        small = y < 10.0
+        shift += tl.where(small, 1.0 / y, 0.0)
+        y = tl.where(small, y + 1.0, y)
+    w = 1.0 / (y * y)
+    tail = 1.0 / 240 - w * (1.0 / 132 - w * (691.0 / 32760 - w / 12))
+    series = w * (1.0 / 12 - w * (1.0 / 120 - w * (1.0 / 252 - w * tail)))
+    value = log(y) - 0.5 / y - series - shift - reflected
+    value = tl.where(y == _INF, y, value)
+    # The pole at zero has a sign; those at the negative integers, and minus infinity, have none.
+    value = tl.where(x == 0, -1.0 / x, value)
+    return tl.where(negative & ((fraction == 0) | (y == _INF)), float("nan"), value)
+
+
+# --- combines for reductions and scans ------------------------------------------------------------------------------
+
+
+@triton.jit
+def maximum_nan(a, b):
+    """Combines by the larger value; NaN wins."""
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def minimum_nan(a, b):
+    """Combines by the smaller value; NaN wins."""
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def argmax_nan(value_a, index_a, value_b, index_b):
+    """Combines (value, index) pairs by the larger value; NaN wins, the lowest index breaks ties."""
+    nan_a = value_a != value_a
+    nan_b = value_b != value_b
+    tie = (value_a == value_b) | (nan_a & nan_b)
+    first = (nan_a & (nan_b == 0)) | ((value_a > value_b) & (nan_b == 0)) | (tie & (index_a < index_b))
+    return tl.where(first, value_a, value_b), tl.where(first, index_a, index_b)
+
+
+@triton.jit
+def argmin_nan(value_a, index_a, value_b, index_b):
+    """Combines (value, index) pairs by the smaller value; NaN wins, the lowest index breaks ties."""
+    nan_a = value_a != value_a
+    nan_b = value_b != value_b
+    tie = (value_a == value_b) | (nan_a & nan_b)
+    first = (nan_a & (nan_b == 0)) | ((value_a < value_b) & (nan_b == 0)) | (tie & (index_a < index_b))
+    return tl.where(first, value_a, value_b), tl.where(first, index_a, index_b)
+
+
+@triton.jit
+def welford(mean_a, m2_a, weight_a, mean_b, m2_b, weight_b):
+    """Merges (mean, sum of squared deviations, count) triples; empty ones, of count 0, are neutral.
+
+    Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
+    """
+    delta = mean_b - mean_a
+    weight = weight_a + weight_b
+    share = tl.where(weight == 0.0, 0.0, weight_b / weight)
+    return mean_a + delta * share, m2_a + m2_b + delta * delta * weight_a * share, weight
+
+
+@triton.jit
+def online_softmax(max_a, sum_a, max_b, sum_b):
+    """Merges (maximum, sum of exp(x - maximum)) pairs; (-inf, 0) is neutral.
+
+    Source: Milakov, Gimelshein, "Online normalizer calculation for softmax" (2018).
+    """
+    top = maximum_nan(max_a, max_b)
+    # Both empty or all -inf: the difference would be NaN, and there is nothing to rescale.
+    safe = tl.where(top == -_INF, 0.0, top)
+    scale_a = tl.where(top == -_INF, 1.0, exp(max_a - safe))
+    scale_b = tl.where(top == -_INF, 1.0, exp(max_b - safe))
+    return top, sum_a * scale_a + sum_b * scale_b
+
+
+@triton.jit
+def any_(a, b):
+    """Combines by or."""
+    return a | b
+
+
+@triton.jit
+def all_(a, b):
+    """Combines by and."""
+    return a & b
+
+
+@triton.jit
+def xor(a, b):
+    """Combines by exclusive or."""
+    return a ^ b
+
+
+@triton.jit
+def prod(a, b):
+    """Combines by multiplication."""
+    return a * b
+
+
+@triton.jit
+def logaddexp(a, b):
+    """Combines by log(exp(a) + exp(b)), without overflow; NaN wins."""
+    top = maximum_nan(a, b)
+    return tl.where(tl.abs(top) == _INF, top, top + log1p(exp(-tl.abs(a - b))))
+
+
+# --- integers -------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def truncdiv(a, b):
+    """Divides, rounding towards zero, as C does."""
+    return a // b
+
+
+@triton.jit
+def floordiv(a, b):
+    """Divides, rounding towards minus infinity, as Python does."""
+    quotient = a // b
+    remainder = a % b
+    return tl.where((remainder != 0) & ((remainder < 0) != (b < 0)), quotient - 1, quotient)
+
+
+@triton.jit
+def floormod(a, b):
+    """Returns the remainder of floor division: it has the sign of the divisor, as in Python."""
+    remainder = a % b
+    return tl.where((remainder != 0) & ((remainder < 0) != (b < 0)), remainder + b, remainder)
+
+
+# --- random numbers: philox 4x32-10, a pure function of (seed, offset) ----------------------------------------------
+
+
+@triton.jit
+def rand(seed, offset):
+    """Returns float32 numbers, uniform in [0, 1)."""
+    return tl.rand(seed, offset)
+
+
+@triton.jit
+def randn(seed, offset):
+    """Returns float32 numbers of the standard normal distribution."""
+    return tl.randn(seed, offset)
+
+
+@triton.jit
+def randint64(seed, offset, low, high):
+    """Returns int64 numbers in [low, high), by remainder, as torch draws them."""
+    lower, upper, _, _ = tl.randint4x(seed, offset)
+    bits = (upper.to(tl.uint32, bitcast=True).to(tl.uint64) << 32) | lower.to(tl.uint32, bitcast=True).to(tl.uint64)
+    low64 = (offset * 0).to(tl.int64) + low
+    span = ((offset * 0).to(tl.int64) + high - low64).to(tl.uint64, bitcast=True)
+    return low64 + (bits % span).to(tl.int64, bitcast=True)

@@ -1,0 +1,301 @@
+"""Writes a program's host steps as one straight-line Python function.
+
+Names are resolved while writing: a view or a reused buffer that only kernels see costs nothing at run time, it is an
+address; a tensor object is made where a library call or an output needs one. The text is meant to be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from .dtypes import DTYPES, torch_name
+from .errors import SpecError
+from .expr import Expr, print_expr
+from .externs import result_kind
+from .program import (
+    Alloc,
+    Copy,
+    Extern,
+    Free,
+    Item,
+    Launch,
+    Layout,
+    Output,
+    Program,
+    Reuse,
+    Step,
+    Tagged,
+    View,
+)
+from .spec import KernelSpec, Param
+
+
+@dataclass(slots=True)
+class Value:
+    """What a name means while the function is written.
+
+    A tensor lives ``offset`` bytes after the first element of the tensor in the variable ``owner``; ``variable`` holds
+    it as an object of its own once one was needed. Addresses of buffers that the program allocates are ``trusted`` to be
+    aligned. A number or an opaque value has no owner.
+    """
+
+    variable: str | None
+    owner: str | None = None
+    offset: int = 0
+    layout: Layout | None = None
+    trusted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a launch as text; ``suspect`` addresses may be less aligned than the param promises."""
+
+    param: Param
+    text: str
+    suspect: bool = False
+    misaligned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One launch of a program: its number, kernel and arguments; ``programs`` is text, or an int where it is known."""
+
+    number: int
+    kernel: KernelSpec
+    arguments: tuple[Argument, ...]
+    sizes: dict[str, Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class HostText:
+    """The function's source, and what each of its global names has to be bound to."""
+
+    source: str
+    externs: dict[str, str]
+    dtypes: dict[str, str]
+    sites: tuple[Site, ...]
+
+
+LaunchWriter = Callable[[Site], Iterable[str]]
+
+
+def write_call(site: Site) -> Iterable[str]:
+    """Yields the plain launch: a call of the site's launcher with the stream and all arguments."""
+    yield f"_launch{site.number}(_stream, {', '.join(argument.text for argument in site.arguments)})"
+
+
+@dataclass(slots=True)
+class _Writer:
+    program: Program
+    write_launch: LaunchWriter
+    lines: list[str] = field(default_factory=list)
+    values: dict[str, Value] = field(default_factory=dict)
+    users: dict[str, int] = field(default_factory=dict)
+    addresses: set[str] = field(default_factory=set)
+    externs: dict[str, str] = field(default_factory=dict)
+    dtypes: dict[str, str] = field(default_factory=dict)
+    sites: list[Site] = field(default_factory=list)
+    kernels: dict[str, KernelSpec] = field(default_factory=dict)
+    owner_layouts: dict[str, Layout] = field(default_factory=dict)
+
+    # --- names ------------------------------------------------------------------------------------------------------
+
+    def own(self, name: str, layout: Layout | None, trusted: bool) -> None:
+        self.values[name] = Value(name, name, 0, layout, trusted)
+        self.users[name] = 1
+
+    def share(self, name: str, base: Value, layout: Layout, offset: int) -> None:
+        assert base.owner is not None
+        self.values[name] = Value(None, base.owner, offset, layout, base.trusted)
+        self.users[base.owner] += 1
+
+    def release(self, name: str) -> list[str]:
+        """Forgets a name; returns the variables that die with it."""
+        value = self.values.pop(name)
+        if value.owner is None:
+            return []
+        self.users[value.owner] -= 1
+        dying = [value.variable] if value.variable not in (None, value.owner) else []
+        return [*[v for v in dying if v], *([value.owner] if self.users[value.owner] == 0 else [])]
+
+    def dtype(self, name: str) -> str:
+        variable = f"_{torch_name(name)}"
+        self.dtypes[variable] = name
+        return variable
+
+    def tensor(self, name: str) -> str:
+        """Returns the variable that holds a value as an object, writing the line that makes it where needed."""
+        value = self.values[name]
+        if value.variable is None:
+            assert value.layout is not None and value.owner is not None
+            self.lines.append(f"{name} = {self._view_text(value, value.owner, value.layout)}")
+            value.variable = name
+        return value.variable
+
+    def _view_text(self, value: Value, owner: str, layout: Layout) -> str:
+        base = self.owner_layouts.get(owner)
+        where = f"{layout.shape}, {layout.strides}"
+        itemsize = self.itemsize(layout.dtype)
+        if base is not None and base.dtype == layout.dtype and value.offset % itemsize == 0:
+            return f"_reinterpret({owner}, {where}, {value.offset // itemsize})"
+        return f"_retype({owner}, {self.dtype(layout.dtype)}, {where}, {value.offset})"
+
+    @staticmethod
+    def itemsize(dtype: str) -> int:
+        if dtype not in DTYPES:
+            raise SpecError("dtype", f"views of {dtype} are not supported; only library calls may touch it")
+        return DTYPES[dtype].itemsize
+
+    def address(self, name: str) -> str:
+        """Returns text for the address of a tensor's first element."""
+        value = self.values[name]
+        variable = f"_p_{value.owner}"
+        if value.owner not in self.addresses:
+            self.addresses.add(str(value.owner))
+            self.lines.append(f"{variable} = {value.owner}.data_ptr()")
+        return f"{variable} + {value.offset}" if value.offset else variable
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def step(self, step: Step) -> None:
+        match step:
+            case Alloc(name, layout, device):
+                self.owner_layouts[name] = layout
+                make = "_empty_cpu" if device == "cpu" else "_empty"
+                self.lines.append(f"{name} = {make}({layout.shape}, {layout.strides}, {self.dtype(layout.dtype)})")
+                self.own(name, layout, trusted=True)
+            case Reuse(name, source, layout):
+                self._reuse(name, source, layout)
+            case View(name, base, layout, offset):
+                value = self.values[base]
+                self.share(name, value, layout, value.offset + offset * self.itemsize(layout.dtype))
+            case Launch():
+                self._launch(step)
+            case Extern():
+                self._extern(step)
+            case Item(name, source):
+                self.lines.append(f"{name} = {self.tensor(source)}.item()")
+                self.values[name] = Value(name)
+            case Free(names):
+                dying = [variable for name in names for variable in self.release(name)]
+                if dying:
+                    self.lines.append(f"del {', '.join(dying)}")
+            case Copy(to, source):
+                self.lines.append(f"{self.tensor(to)}.copy_({self.tensor(source)})")
+
+    def _reuse(self, name: str, source: str, layout: Layout) -> None:
+        old = self.values[source]
+        self.share(name, old, layout, old.offset)
+        if old.layout == layout and old.variable == old.owner:
+            self.values[name].variable = old.variable
+        for variable in self.release(source):
+            if variable != old.owner:
+                self.lines.append(f"del {variable}")
+
+    def _launch(self, step: Launch) -> None:
+        kernel = self.kernels[step.kernel]
+        arguments, sizes = [], {}
+        for param, arg in zip(kernel.params, step.args, strict=True):
+            arguments.append(self._argument(param, arg))
+            if param.role == "size":
+                sizes[param.name] = arg
+        site = Site(len(self.sites), kernel, tuple(arguments), sizes)
+        self.sites.append(site)
+        self.lines.append(f"# {kernel.name} <- {', '.join(kernel.origin) or kernel.family}")
+        self.lines.extend(self.write_launch(site))
+
+    def _argument(self, param: Param, arg: Any) -> Argument:
+        if param.role == "tensor":
+            value = self.values[arg]
+            text = self.address(arg)
+            promised = param.align or 1
+            if promised <= DTYPES[param.dtype].itemsize:
+                return Argument(param, text)
+            return Argument(param, text, suspect=not value.trusted, misaligned=value.offset % promised != 0)
+        if param.role == "size" or isinstance(arg, (str, tuple)):
+            return Argument(param, print_expr(arg))
+        return Argument(param, self.constant(arg))
+
+    def _extern(self, step: Extern) -> None:
+        variable = "_" + step.target.replace(".", "_")
+        self.externs[variable] = step.target
+        values = [self.constant(arg) for arg in step.args]
+        values += [f"{name}={self.constant(arg)}" for name, arg in step.kwargs.items()]
+        call = f"{variable}({', '.join(values)})"
+        kind = result_kind(step.target)
+        if not any(step.results):
+            self.lines.append(call)
+            return
+        names = [name or "_" for name in step.results]
+        if kind == "nested":
+            call = f"_flatten({call})"
+        self.lines.append(f"{names[0]} = {call}" if kind == "one" else f"{', '.join(names)}, = {call}")
+        for position, name in enumerate(step.results):
+            if name is None:
+                continue
+            self.own(name, None, trusted=False)
+            strides = step.strides[position] if step.strides is not None else None
+            if strides is not None:
+                self.lines.append(f"if {name}.stride() != {strides}: {name} = _restride({name}, {strides})")
+        if "_" in names:
+            self.lines.append("del _")
+
+    def constant(self, value: Any) -> str:
+        """Returns the text of an extern argument."""
+        match value:
+            case Tagged("ref", name):
+                return self.tensor(str(name))
+            case Tagged("dtype", name):
+                return self.dtype(str(name))
+            case Tagged("device", name):
+                return "_cpu" if name == "cpu" else "_device"
+            case Tagged("layout" | "memory_format", name):
+                return f"_torch.{name}"
+            case Tagged("float", name):
+                return f"_float({name!r})"
+            case Tagged("complex", parts):
+                return f"_complex({', '.join(self.constant(part) for part in parts)})"
+            case tuple():
+                return f"[{', '.join(self.constant(element) for element in value)}]"
+        return repr(value)
+
+    def output(self, output: Output) -> str:
+        if output.value is not None:
+            return self.tensor(output.value)
+        return repr(output.scalar)
+
+
+def _bind_inputs(writer: _Writer) -> None:
+    for value in writer.program.inputs:
+        if value.layout is not None:
+            writer.owner_layouts[value.name] = value.layout
+            writer.own(value.name, value.layout, trusted=False)
+        elif value.kind == "opaque":
+            writer.own(value.name, None, trusted=False)
+        else:
+            writer.values[value.name] = Value(value.name)
+
+
+def write_host(program: Program, write_launch: LaunchWriter = write_call, preamble: Sequence[str] = ()) -> HostText:
+    """Returns the text of ``def host(args)``, a function that clears the list of inputs and returns a tuple.
+
+    Args:
+        program: the program, already checked.
+        write_launch: how a launch is written.
+        preamble: lines that stand before the inputs are unpacked: guards, and the binding of ``_stream``.
+    """
+    writer = _Writer(program, write_launch, kernels={kernel.id: kernel for kernel in program.kernels})
+    writer.lines.extend(preamble)
+    names = [value.name for value in program.inputs]
+    if names:
+        writer.lines.append(f"{', '.join(names)}, = args")
+    writer.lines.append("args.clear()")
+    _bind_inputs(writer)
+    for step in program.steps:
+        writer.step(step)
+    outputs = [writer.output(output) for output in program.outputs]
+    writer.lines.append(f"return ({', '.join(outputs)}{',' if outputs else ''})")
+    source = "\n".join(["def host(args):", *(f"    {line}" for line in writer.lines), ""])
+    return HostText(source, writer.externs, writer.dtypes, tuple(writer.sites))

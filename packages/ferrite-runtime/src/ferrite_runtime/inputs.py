@@ -1,0 +1,55 @@
+"""Checks a program's inputs against what the program was compiled for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .errors import InputError
+from .program import Input, Layout, Program
+from .tensors import torch_dtype
+
+
+def check_inputs(program: Program, inputs: Sequence[Any]) -> None:
+    """Raises `InputError`, naming the input, unless every input has the type that ``program`` declares."""
+    if len(inputs) != len(program.inputs):
+        names = ", ".join(value.name for value in program.inputs)
+        raise InputError(f"program {program.name} takes {len(program.inputs)} inputs ({names}), got {len(inputs)}")
+    devices = set()
+    for position, (declared, actual) in enumerate(zip(program.inputs, inputs, strict=True)):
+        where = f"input {declared.name!r} (number {position}) of program {program.name}"
+        if declared.kind == "tensor":
+            _check_tensor(declared, actual, where)
+            if actual.device.type == program.device:
+                devices.add(actual.device)
+        elif declared.kind == "scalar" and not isinstance(actual, (bool, int, float)):
+            raise InputError(f"{where} is a number, got {type(actual).__name__}")
+    if len(devices) > 1:
+        raise InputError(f"the inputs of program {program.name} are on several devices: {sorted(map(str, devices))}")
+
+
+def _check_tensor(declared: Input, actual: Any, where: str) -> None:
+    import torch
+
+    layout = declared.layout
+    assert layout is not None
+    if not isinstance(actual, torch.Tensor):
+        raise InputError(f"{where} is a tensor, got {type(actual).__name__}")
+    if actual.device.type != declared.device:
+        raise InputError(f"{where} is on {declared.device}, got a tensor on {actual.device}")
+    if actual.dtype != torch_dtype(layout.dtype):
+        raise InputError(f"{where} has dtype {torch_dtype(layout.dtype)}, got {actual.dtype}")
+    if tuple(actual.shape) != layout.shape:
+        raise InputError(f"{where} has shape {layout.shape}, got {tuple(actual.shape)}")
+    if not _strides_agree(layout, tuple(actual.stride())):
+        raise InputError(f"{where} has strides {layout.strides}, got {tuple(actual.stride())}")
+
+
+def _strides_agree(layout: Layout, strides: tuple[int, ...]) -> bool:
+    """Tells whether strides address the same elements; the stride of an axis of size 1 is never used."""
+    if layout.is_empty:
+        return True
+    return all(
+        size == 1 or wanted == actual
+        for size, wanted, actual in zip(layout.shape, layout.strides, strides, strict=True)
+    )

@@ -1,0 +1,146 @@
+"""Runs kernels on the CPU, in Triton's interpreter, inside a process that also compiles kernels.
+
+Triton's own way in is an environment variable that changes every ``@triton.jit`` of the process at import. Here the
+language is patched for the time of one launch instead, under a lock, and restored. Three things of the interpreter
+are replaced while it runs, because they are slow or wrong: reductions and scans (element by element there, by
+vectorised trees here), conversions to half types (truncating there, to nearest even here) and atomics on bfloat16.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter as ti
+from triton.runtime.jit import JITFunction
+
+from . import fmath
+from .errors import FerriteRuntimeError, KernelRunError
+from .interpreter_atomics import make_atomic_rmw
+from .interpreter_cast import cast_handle, make_dot
+from .interpreter_math import STAND_INS
+from .interpreter_reduce import reduce_tiles, scan_tiles
+from .spec import KernelSpec, Param
+
+_LOCK = threading.RLock()
+_REWRITTEN = "_ferrite_interpreted"
+
+
+def plain_function(function: Any) -> Callable[..., Any]:
+    """Returns the Python function to interpret for a jitted one: a stand-in, or its rewritten source."""
+    known: Callable[..., Any] | None = getattr(function, _REWRITTEN, None)
+    if known is not None:
+        return known
+    original = function.fn
+    if original.__globals__ is vars(fmath) and original.__name__ in STAND_INS:
+        rewritten = STAND_INS[original.__name__]
+    else:
+        rewritten = ti.FunctionRewriter(original).rewrite_ast()
+    setattr(function, _REWRITTEN, rewritten)
+    return rewritten
+
+
+def _call_jitted(self: Any, *args: Any, **kwargs: Any) -> Any:
+    return plain_function(self)(*args, **kwargs)
+
+
+
+
+# Triton patches the language modules that it finds among a function's globals; these are all there are.
+_EVERY_LANGUAGE = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
+
+
+@contextlib.contextmanager
+def _interpreted_language() -> Iterator[None]:
+    """Makes ``triton.language`` compute with NumPy while the context is open."""
+    scope = ti._patch_lang(_EVERY_LANGUAGE)
+    builder = ti.interpreter_builder
+    options = builder.options
+    try:
+        for module in (tl, tl.core):
+            scope.set_attr(module, "reduce", reduce_tiles)
+            scope.set_attr(module, "associative_scan", scan_tiles)
+        scope.set_attr(JITFunction, "__call__", _call_jitted)
+        kind = type(builder)
+        scope.set_attr(kind, "cast_impl", lambda self, source, dtype: cast_handle(source, dtype))
+        scope.set_attr(kind, "create_fp_to_fp", lambda self, source, dtype, mode: cast_handle(source, dtype))
+        scope.set_attr(kind, "create_dot", make_dot(kind.create_dot))
+        scope.set_attr(kind, "create_atomic_rmw", make_atomic_rmw(kind.create_atomic_rmw))
+        # Overflow checks double the integer work and are not compiled into kernels either.
+        builder.options = ti.InterpreterOptions(sanitize_overflow=False)
+        with np.errstate(all="ignore"):
+            yield
+    finally:
+        builder.options = options
+        scope.restore()
+
+
+_SCALAR_TYPES = {
+    "bool": (np.bool_, tl.int1),
+    "i8": (np.int8, tl.int8),
+    "i16": (np.int16, tl.int16),
+    "i32": (np.int32, tl.int32),
+    "i64": (np.int64, tl.int64),
+    "u8": (np.uint8, tl.uint8),
+    "u16": (np.uint16, tl.uint16),
+    "u32": (np.uint32, tl.uint32),
+    "u64": (np.uint64, tl.uint64),
+    "f16": (np.float32, tl.float32),
+    "bf16": (np.float32, tl.float32),
+    "f32": (np.float32, tl.float32),
+    "f64": (np.float64, tl.float64),
+}
+
+_POINTEES = {
+    "bool": tl.int1,
+    "f16": tl.float16,
+    "bf16": tl.bfloat16,
+    "f8e4m3fn": tl.float8e4nv,
+    "f8e5m2": tl.float8e5,
+    "f8e4m3fnuz": tl.float8e4b8,
+    "f8e5m2fnuz": tl.float8e5b16,
+}
+
+
+def _wrap_argument(param: Param, value: Any) -> Any:
+    if param.role == "tensor":
+        pointer = tl.pointer_type(_POINTEES.get(param.dtype) or _SCALAR_TYPES[param.dtype][1])
+        return tl.tensor(ti.TensorHandle(np.array([value], dtype=np.uint64), pointer), pointer)
+    numpy_type, triton_type = _SCALAR_TYPES[param.dtype]
+    return tl.tensor(ti.TensorHandle(np.array([value]).astype(numpy_type), triton_type), triton_type)
+
+
+def interpret(
+    spec: KernelSpec, function: Any, constants: Mapping[str, int], arguments: Sequence[Any], programs: int
+) -> None:
+    """Runs ``programs`` programs of a kernel, one after the other, on memory of this process.
+
+    Args:
+        spec: the kernel.
+        function: its jitted function.
+        constants: a value for each constant parameter of the function.
+        arguments: one per param: an address for tensors, a number for scalars and sizes.
+        programs: the size of the grid.
+
+    Raises:
+        KernelRunError: naming the kernel and its origin, if the kernel fails.
+    """
+    body = plain_function(function)
+    named = {param.name: _wrap_argument(param, value) for param, value in zip(spec.params, arguments, strict=True)}
+    with _LOCK, _interpreted_language():
+        builder = ti.interpreter_builder
+        builder.set_grid_dim(programs, 1, 1)
+        try:
+            for program in range(programs):
+                builder.set_grid_idx(program, 0, 0)
+                body(**named, **constants)
+        except FerriteRuntimeError:
+            raise
+        except Exception as error:
+            came_from = f" (from {', '.join(spec.origin)})" if spec.origin else ""
+            raise KernelRunError(f"kernel {spec.name}{came_from} failed in the interpreter: {error!r}") from error

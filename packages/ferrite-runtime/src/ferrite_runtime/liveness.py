@@ -1,0 +1,132 @@
+"""Whole-program checks: every name is defined once, used while it lives, and launched with what the kernel wants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .errors import SpecError
+from .expr import expr_names
+from .program import (
+    Alloc,
+    Copy,
+    Extern,
+    Free,
+    Item,
+    Launch,
+    Layout,
+    Program,
+    Reuse,
+    Step,
+    Tagged,
+    View,
+    value_refs,
+)
+from .spec import KernelSpec
+
+
+class _Names:
+    """The names of a program while its steps are walked; a value is a layout, ``"scalar"`` or None (unknown tensor)."""
+
+    def __init__(self) -> None:
+        self.live: dict[str, Layout | str | None] = {}
+        self.gone: dict[str, str] = {}
+
+    def define(self, name: str, what: Layout | str | None, path: str) -> None:
+        if name in self.live or name in self.gone:
+            raise SpecError(path, f"{name!r} is defined twice")
+        self.live[name] = what
+
+    def use(self, name: str, path: str) -> Layout | str | None:
+        if name in self.gone:
+            raise SpecError(path, f"{name!r} is used after {self.gone[name]}")
+        if name not in self.live:
+            raise SpecError(path, f"{name!r} is not defined")
+        return self.live[name]
+
+    def tensor(self, name: str, path: str) -> Layout | None:
+        what = self.use(name, path)
+        if isinstance(what, str):
+            raise SpecError(path, f"{name!r} is a {what}, a tensor is needed")
+        return what
+
+    def drop(self, name: str, path: str, how: str) -> None:
+        self.use(name, path)
+        del self.live[name]
+        self.gone[name] = how
+
+
+def check_program(program: Program) -> None:
+    """Raises `SpecError`, naming the step, unless every name of ``program`` is used while it lives."""
+    kernels = {kernel.id: kernel for kernel in program.kernels}
+    names = _Names()
+    for position, value in enumerate(program.inputs):
+        names.define(value.name, value.layout or value.kind, f"inputs[{position}].name")
+    for position, step in enumerate(program.steps):
+        _check_step(step, names, kernels, f"steps[{position}]")
+    for position, output in enumerate(program.outputs):
+        if output.value is not None:
+            names.use(output.value, f"outputs[{position}].value")
+
+
+def _check_step(step: Step, names: _Names, kernels: dict[str, KernelSpec], path: str) -> None:
+    match step:
+        case Alloc(name, layout):
+            names.define(name, layout, f"{path}.name")
+        case Reuse(name, source, layout):
+            names.tensor(source, f"{path}.from")
+            names.drop(source, f"{path}.from", f"its storage became {name}")
+            names.define(name, layout, f"{path}.name")
+        case View(name, base, layout):
+            names.tensor(base, f"{path}.base")
+            names.define(name, layout, f"{path}.name")
+        case Launch():
+            _check_launch(step, names, kernels, path)
+        case Extern():
+            _check_extern(step, names, path)
+        case Item(name, source):
+            names.tensor(source, f"{path}.from")
+            names.define(name, "scalar", f"{path}.name")
+        case Free(freed):
+            for name in freed:
+                names.drop(name, f"{path}.names", f"it was freed at {path}")
+        case Copy(to, source):
+            names.tensor(to, f"{path}.to")
+            names.tensor(source, f"{path}.from")
+
+
+def _check_launch(step: Launch, names: _Names, kernels: dict[str, KernelSpec], path: str) -> None:
+    kernel = kernels.get(step.kernel)
+    if kernel is None:
+        raise SpecError(f"{path}.kernel", f"no kernel has the id {step.kernel}")
+    if len(step.args) != len(kernel.params):
+        raise SpecError(f"{path}.args", f"{len(step.args)} arguments for the {len(kernel.params)} params of {kernel.name}")
+    for position, (arg, param) in enumerate(zip(step.args, kernel.params, strict=True)):
+        where = f"{path}.args[{position}]"
+        if param.role == "tensor":
+            layout = names.tensor(arg, where) if isinstance(arg, str) else None
+            if not isinstance(arg, str):
+                raise SpecError(where, f"param {param.name} of {kernel.name} needs the name of a tensor, not {arg!r}")
+            if layout is not None and layout.dtype != param.dtype:
+                raise SpecError(where, f"{arg} is {layout.dtype}, param {param.name} of {kernel.name} needs {param.dtype}")
+        elif isinstance(arg, (str, tuple)):
+            _check_scalars(expr_names(arg), names, where)
+        elif param.role == "size" and (isinstance(arg, (bool, float, Tagged))):
+            raise SpecError(where, f"param {param.name} of {kernel.name} needs an integer, not {arg!r}")
+
+
+def _check_scalars(used: Iterable[str], names: _Names, path: str) -> None:
+    for name in used:
+        if names.use(name, path) != "scalar":
+            raise SpecError(path, f"{name!r} is not a number")
+
+
+def _check_extern(step: Extern, names: _Names, path: str) -> None:
+    if step.target.count(".") < 1:
+        raise SpecError(f"{path}.target", f"{step.target!r} is not of the form namespace.op.overload")
+    for name in value_refs((*step.args, *step.kwargs.values())):
+        names.use(name, f"{path}.args")
+    if step.strides is not None and len(step.strides) != len(step.results):
+        raise SpecError(f"{path}.strides", f"{len(step.strides)} rows for {len(step.results)} results")
+    for position, result in enumerate(step.results):
+        if result is not None:
+            names.define(result, None, f"{path}.results[{position}]")

@@ -1,0 +1,49 @@
+"""What the user asks of the runtime: one frozen record, passed along, never ambient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Choices that change how a program runs, never what it computes.
+
+    Attributes:
+        tune: ``"none"`` takes the config policy's first choice, ``"default"`` measures the few candidates that
+            can pay off, ``"max"`` measures every candidate and the neighbours of the best.
+        launcher: ``"driver"`` calls the CUDA driver directly, ``"triton"`` goes through Triton's own launcher,
+            ``"auto"`` takes the first that works for the device.
+        interpret: run kernels in Triton's interpreter; None means only where there is no GPU to run them.
+        check_inputs: ``"first"`` call only, ``"always"`` or ``"never"``.
+        workers: number of compile processes; None means one per core, 16 at most; 0 compiles in this process.
+        use_cache: keep compiled kernels and tuning choices on disk.
+        tuning_seconds: limit on the time that one program spends measuring.
+        compile_seconds: limit on the compilation of one kernel, after which its worker counts as hung.
+    """
+
+    tune: str = "default"
+    launcher: str = "auto"
+    interpret: bool | None = None
+    check_inputs: str = "first"
+    workers: int | None = None
+    use_cache: bool = True
+    tuning_seconds: float = 30.0
+    compile_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        for name, allowed in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise OptionError(f"Options.{name} is {value!r}; it can be {', '.join(allowed)}")
+        if self.workers is not None and self.workers < 0:
+            raise OptionError(f"Options.workers is {self.workers}; it cannot be negative")
+
+
+_CHOICES = {
+    "tune": ("none", "default", "max"),
+    "launcher": ("auto", "driver", "triton"),
+    "check_inputs": ("first", "always", "never"),
+}

@@ -1,0 +1,57 @@
+"""Turns a kernel's source text into its jitted function."""
+
+from __future__ import annotations
+
+import linecache
+from typing import Any
+
+from .errors import KernelCompileError
+from .spec import KernelSpec
+
+
+def load_function(spec: KernelSpec) -> Any:
+    """Returns the ``@triton.jit`` function of a kernel, by running its source text as a module.
+
+    The text is registered under an invented file name, so that Triton can read it back and errors can quote it.
+    Nothing depends on where the text is run: neither the name nor the module carries a path.
+
+    Raises:
+        KernelCompileError: if the text is not Python or defines no such function.
+    """
+    filename = f"<ferrite {spec.name} {spec.id[:12]}>"
+    lines = spec.source.splitlines(keepends=True)
+    linecache.cache[filename] = (len(spec.source), None, lines, filename)
+    namespace: dict[str, Any] = {"__name__": f"ferrite_kernel_{spec.id[:12]}"}
+    try:
+        exec(compile(spec.source, filename, "exec"), namespace)
+    except Exception as error:
+        raise KernelCompileError(spec.name, spec.origin, f"the source text fails to load: {error!r}") from error
+    function = namespace.get(spec.name)
+    if not hasattr(function, "arg_names"):
+        raise KernelCompileError(spec.name, spec.origin, f"the source text defines no @triton.jit function {spec.name}")
+    return function
+
+
+def constant_names(spec: KernelSpec, function: Any) -> tuple[str, ...]:
+    """Returns the names of the function's parameters after the spec's params: its block constants.
+
+    Raises:
+        KernelCompileError: if the function's parameters do not begin with the spec's params.
+    """
+    declared = [param.name for param in spec.params]
+    names = list(function.arg_names)
+    if names[: len(declared)] != declared:
+        raise KernelCompileError(
+            spec.name, spec.origin, f"the function takes ({', '.join(names)}), its spec has params ({', '.join(declared)})"
+        )
+    return tuple(names[len(declared) :])
+
+
+def choose_constants(spec: KernelSpec, function: Any, blocks: dict[str, int]) -> dict[str, int]:
+    """Returns a value for each block constant of the function, from the spec's fixed blocks and then ``blocks``."""
+    known = {**blocks, **spec.blocks}
+    names = constant_names(spec, function)
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise KernelCompileError(spec.name, spec.origin, f"no axis and no fixed block gives {', '.join(missing)} a value")
+    return {name: known[name] for name in names}

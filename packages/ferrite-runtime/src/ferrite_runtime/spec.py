@@ -1,0 +1,229 @@
+"""Kernel specs, format 1: the value that a kernel's writer and its runner share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .canonical import kernel_id
+from .dtypes import DTYPES
+from .errors import IdentityMismatch, SpecError, UnknownFormat
+from .expr import Expr, evaluate, expr_names, read_expr, write_expr
+from .fields import Fields
+
+FORMAT = 1
+FAMILIES = ("pointwise", "persistent", "looped", "scan", "sort", "template")
+ROLES = ("tensor", "size", "scalar")
+ACCESSES = ("read", "write", "readwrite", "atomic")
+AXIS_KINDS = ("grid", "fold")
+FACT_FLAGS = ("atomics", "random")
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One parameter of a kernel function.
+
+    ``access`` and ``align`` (bytes) are set for tensors and None otherwise.
+    """
+
+    name: str
+    role: str
+    dtype: str
+    access: str | None = None
+    align: int | None = None
+
+    @classmethod
+    def from_mapping(cls, value: object, path: str) -> Param:
+        """Returns the param in ``value``; raises `SpecError` naming the field that is wrong."""
+        fields = Fields(value, path)
+        name, role, dtype = fields.identifier("name"), fields.choice("role", ROLES), fields.string("dtype")
+        if dtype not in DTYPES or DTYPES[dtype].triton is None:
+            raise SpecError(fields.at("dtype"), f"{dtype!r} is not a type that kernels compute with")
+        access = align = None
+        if role == "tensor":
+            access, align = fields.choice("access", ACCESSES), fields.integer("align")
+            if align <= 0 or align & (align - 1):
+                raise SpecError(fields.at("align"), f"{align} is not a power of two")
+        elif role == "size" and dtype not in ("i32", "i64"):
+            raise SpecError(fields.at("dtype"), f"a size is i32 or i64, not {dtype}")
+        elif role == "scalar" and DTYPES[dtype].pack is None:
+            raise SpecError(fields.at("dtype"), f"{dtype} cannot be passed by value")
+        fields.close()
+        return cls(name, role, dtype, access, align)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form."""
+        mapping: dict[str, Any] = {"name": self.name, "role": self.role, "dtype": self.dtype}
+        if self.role == "tensor":
+            mapping |= {"access": self.access, "align": self.align}
+        return mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of a kernel's iteration space; ``hint`` is its expected size, ``block`` its block constant."""
+
+    name: str
+    kind: str
+    size: Expr
+    hint: int
+    block: str
+    max_block: int | None = None
+
+    @classmethod
+    def from_mapping(cls, value: object, path: str) -> Axis:
+        """Returns the axis in ``value``; raises `SpecError` naming the field that is wrong."""
+        fields = Fields(value, path)
+        axis = cls(
+            name=fields.identifier("name"),
+            kind=fields.choice("kind", AXIS_KINDS),
+            size=read_expr(fields.take("size"), fields.at("size")),
+            hint=fields.integer("hint"),
+            block=fields.identifier("block"),
+            max_block=fields.optional_integer("max_block"),
+        )
+        if axis.max_block is not None and axis.max_block < 1:
+            raise SpecError(fields.at("max_block"), f"{axis.max_block} is less than 1")
+        fields.close()
+        return axis
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form."""
+        mapping = {"name": self.name, "kind": self.kind, "size": write_expr(self.size), "hint": self.hint}
+        mapping["block"] = self.block
+        if self.max_block is not None:
+            mapping["max_block"] = self.max_block
+        return mapping
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """A kernel: its source, how it is called, and the facts that a config policy needs.
+
+    ``blocks`` holds the block constants that the source fixes, ``facts`` numbers, flags and names as in the format.
+    """
+
+    name: str
+    id: str
+    source: str
+    family: str
+    params: tuple[Param, ...]
+    axes: tuple[Axis, ...]
+    blocks: Mapping[str, int]
+    grid: Expr
+    mutated: tuple[str, ...]
+    index_width: int
+    facts: Mapping[str, Any]
+    origin: tuple[str, ...]
+
+    @classmethod
+    def from_mapping(cls, value: object, path: str = "") -> KernelSpec:
+        """Returns the kernel spec in ``value``, checked.
+
+        Raises:
+            UnknownFormat, UnknownField, IdentityMismatch, SpecError: naming the field under ``path``.
+        """
+        fields = Fields(value, path)
+        form = fields.take("format")
+        if form != FORMAT or isinstance(form, bool):
+            raise UnknownFormat(fields.at("format"), f"kernel spec format {form!r} is unknown; this runtime reads {FORMAT}")
+        spec = cls(
+            name=fields.identifier("name"),
+            id=fields.string("id"),
+            source=fields.string("source"),
+            family=fields.choice("family", FAMILIES),
+            params=tuple(Param.from_mapping(v, f"{fields.at('params')}[{i}]") for i, v in enumerate(fields.array("params"))),
+            axes=tuple(Axis.from_mapping(v, f"{fields.at('axes')}[{i}]") for i, v in enumerate(fields.array("axes"))),
+            blocks=_read_blocks(fields),
+            grid=read_expr(fields.take("grid"), fields.at("grid")),
+            mutated=fields.strings("mutated"),
+            index_width=fields.integer("index_width"),
+            facts=_read_facts(fields),
+            origin=fields.strings("origin"),
+        )
+        fields.close()
+        _check_names(spec, fields)
+        expected = kernel_id(spec.to_mapping())
+        if spec.id != expected:
+            raise IdentityMismatch(fields.at("id"), f"kernel {spec.name} claims {spec.id}, its content is {expected}")
+        return spec
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form; reading it gives an equal spec."""
+        return {
+            "format": FORMAT,
+            "name": self.name,
+            "id": self.id,
+            "source": self.source,
+            "family": self.family,
+            "params": [param.to_mapping() for param in self.params],
+            "axes": [axis.to_mapping() for axis in self.axes],
+            "blocks": dict(self.blocks),
+            "grid": write_expr(self.grid),
+            "mutated": list(self.mutated),
+            "index_width": self.index_width,
+            "facts": dict(self.facts),
+            "origin": list(self.origin),
+        }
+
+    def size_names(self) -> tuple[str, ...]:
+        """Returns the names of the size params, in order."""
+        return tuple(param.name for param in self.params if param.role == "size")
+
+    def axis_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Returns the size of every axis when the size params have the values ``sizes``."""
+        return {axis.name: evaluate(axis.size, sizes) for axis in self.axes}
+
+    def hint_sizes(self) -> dict[str, int]:
+        """Returns the expected size of every axis: exact where it is constant, the hint elsewhere."""
+        return {axis.name: axis.size if isinstance(axis.size, int) else axis.hint for axis in self.axes}
+
+    def programs(self, sizes: Mapping[str, int], blocks: Mapping[str, int]) -> int:
+        """Returns the number of programs of a launch with these size params and block constants."""
+        return evaluate(self.grid, {**sizes, **self.axis_sizes(sizes), **self.blocks, **blocks})
+
+
+def _read_blocks(fields: Fields) -> dict[str, int]:
+    path = fields.at("blocks")
+    inner = Fields(fields.take("blocks"), path)
+    names = list(inner.names())
+    blocks = {name: inner.integer(name) for name in names}
+    for name, block in blocks.items():
+        if block < 1 or block & (block - 1):
+            raise SpecError(f"{path}.{name}", f"{block} is not a power of two")
+    return blocks
+
+
+def _read_facts(fields: Fields) -> dict[str, Any]:
+    path = fields.at("facts")
+    inner = Fields(fields.take("facts"), path)
+    facts = {name: inner.take(name) for name in list(inner.names())}
+    for name, fact in facts.items():
+        if not isinstance(fact, (int, float, str, bool)) and fact is not None:
+            raise SpecError(f"{path}.{name}", f"a fact is a number, a flag or a name, not {fact!r}")
+    return facts
+
+
+def _check_names(spec: KernelSpec, fields: Fields) -> None:
+    names = [param.name for param in spec.params]
+    if len(set(names)) != len(names):
+        raise SpecError(fields.at("params"), "two params have one name")
+    if len({axis.name for axis in spec.axes}) != len(spec.axes):
+        raise SpecError(fields.at("axes"), "two axes have one name")
+    tensors = {param.name for param in spec.params if param.role == "tensor"}
+    for name in spec.mutated:
+        if name not in tensors:
+            raise SpecError(fields.at("mutated"), f"{name!r} is not a tensor param")
+    if spec.index_width not in (32, 64):
+        raise SpecError(fields.at("index_width"), f"{spec.index_width} is neither 32 nor 64")
+    sizes = set(spec.size_names())
+    for position, axis in enumerate(spec.axes):
+        for name in expr_names(axis.size):
+            if name not in sizes:
+                raise SpecError(f"{fields.at('axes')}[{position}].size", f"{name!r} is not a size param")
+    known = sizes | {axis.name for axis in spec.axes} | {axis.block for axis in spec.axes} | set(spec.blocks)
+    for name in expr_names(spec.grid):
+        if name not in known:
+            raise SpecError(fields.at("grid"), f"{name!r} is neither a size param, an axis nor a block constant")

@@ -1,0 +1,69 @@
+"""The few tensor operations that a program's host steps need, each through the cheapest way this torch has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .dtypes import torch_name
+
+
+def torch_dtype(name: str) -> Any:
+    """Returns the torch dtype of a spec dtype name."""
+    import torch
+
+    return getattr(torch, torch_name(name))
+
+
+def find_allocator(device_type: str) -> Callable[..., Any] | None:
+    """Returns a function of (shape, strides, dtype) that allocates on the current device of a type, if torch has one."""
+    import torch
+
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    found: Callable[..., Any] | None = getattr(guards, f"_empty_strided_{device_type}", None)
+    return found
+
+
+def make_allocator(device: Any) -> Callable[[tuple[int, ...], tuple[int, ...], Any], Any]:
+    """Returns a function of (shape, strides, dtype) that allocates on ``device``, a ``torch.device``.
+
+    On CUDA the device has to be the current one when the function is called.
+    """
+    import torch
+
+    fast = find_allocator(device.type)
+    if fast is not None:
+        return fast
+    empty_strided = torch.empty_strided
+    return lambda shape, strides, dtype: empty_strided(shape, strides, dtype=dtype, device=device)
+
+
+def make_reinterpret() -> Callable[[Any, tuple[int, ...], tuple[int, ...], int], Any]:
+    """Returns a function of (tensor, shape, strides, offset) that makes a view; the offset is relative to the tensor."""
+    import torch
+
+    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    fast: Callable[..., Any] | None = getattr(guards, "_reinterpret_tensor", None)
+    return fast if fast is not None else _reinterpret
+
+
+def _reinterpret(tensor: Any, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Any:
+    return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
+
+
+def retype(tensor: Any, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Any:
+    """Returns a view of another dtype over the storage of ``tensor``, ``offset`` *bytes* after its first element."""
+    import torch
+
+    start = tensor.storage_offset() * tensor.element_size() + offset
+    view = torch.empty(0, dtype=dtype, device=tensor.device)
+    return view.set_(tensor.untyped_storage(), start // view.element_size(), shape, strides)
+
+
+def restride(tensor: Any, strides: tuple[int, ...]) -> Any:
+    """Returns a copy of ``tensor`` with these strides."""
+    import torch
+
+    copied = torch.empty_strided(tuple(tensor.shape), strides, dtype=tensor.dtype, device=tensor.device)
+    copied.copy_(tensor)
+    return copied

@@ -1,0 +1,165 @@
+"""Hand-written kernels and programs that the tests share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ferrite_runtime.canonical import kernel_id
+
+HEADER = "import triton\nimport triton.language as tl\nfrom ferrite_runtime import fmath\n\n\n"
+
+
+def tensor(name: str, dtype: str = "f32", access: str = "read", align: int = 16) -> dict[str, Any]:
+    return {"name": name, "role": "tensor", "dtype": dtype, "access": access, "align": align}
+
+
+def grid_axis(name: str, size: Any, **extra: Any) -> dict[str, Any]:
+    hint = extra.pop("hint", size)
+    return {"name": name, "kind": "grid", "size": size, "hint": hint, "block": f"{name.upper()}BLOCK", **extra}
+
+
+def fold_axis(size: Any, **extra: Any) -> dict[str, Any]:
+    return {"name": "r", "kind": "fold", "size": size, "hint": extra.pop("hint", size), "block": "RBLOCK", **extra}
+
+
+def spec(name: str, body: str, params: list[dict[str, Any]], axes: list[dict[str, Any]], **extra: Any) -> dict[str, Any]:
+    mapping = {
+        "format": 1,
+        "name": name,
+        "source": HEADER + body,
+        "family": "pointwise",
+        "params": params,
+        "axes": axes,
+        "blocks": {},
+        "grid": ["ceildiv", "x", "XBLOCK"],
+        "mutated": [],
+        "index_width": 32,
+        "facts": {},
+        "origin": [],
+        **extra,
+    }
+    return {**mapping, "id": kernel_id(mapping)}
+
+
+def pointwise(
+    expression: str, inputs: int = 1, size: int = 1000, dtype: str = "f32", name: str = "pointwise", **extra: Any
+) -> dict[str, Any]:
+    """A kernel that stores ``expression`` of the loaded values ``a``, ``b``, … as one flat loop."""
+    letters = "abcdef"[:inputs]
+    signature = ", ".join([f"{letter}_ptr" for letter in letters] + ["out_ptr", "XBLOCK: tl.constexpr"])
+    body = f"@triton.jit\ndef {name}({signature}):\n"
+    body += "    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)\n"
+    body += f"    mask = x < {size}\n"
+    for letter in letters:
+        body += f"    {letter} = tl.load({letter}_ptr + x, mask)\n"
+        if dtype in ("f16", "bf16"):
+            body += f"    {letter} = {letter}.to(tl.float32)\n"
+    body += f"    out = {expression}\n    tl.store(out_ptr + x, out, mask)\n"
+    params = [tensor(f"{letter}_ptr", dtype) for letter in letters] + [tensor("out_ptr", extra.pop("out", dtype), "write")]
+    extra.setdefault("facts", {"loads": inputs, "stores": 1, "numel": size, "element_bytes": 4, "contiguous_axis": "x"})
+    return spec(name, body, params, [grid_axis("x", size)], **extra)
+
+
+def scaled(name: str = "scaled") -> dict[str, Any]:
+    """out = a * factor, over a size given at launch."""
+    body = (
+        f"@triton.jit\ndef {name}(a_ptr, out_ptr, n, factor, XBLOCK: tl.constexpr):\n"
+        "    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)\n"
+        "    mask = x < n\n"
+        "    tl.store(out_ptr + x, tl.load(a_ptr + x, mask) * factor, mask)\n"
+    )
+    params = [
+        tensor("a_ptr"),
+        tensor("out_ptr", access="write"),
+        {"name": "n", "role": "size", "dtype": "i32"},
+        {"name": "factor", "role": "scalar", "dtype": "f32"},
+    ]
+    return spec(name, body, params, [grid_axis("x", "n", hint=4096)])
+
+
+def row_softmax(rows: int, columns: int, name: str = "row_softmax", block: int | None = None) -> dict[str, Any]:
+    """A persistent softmax over the rows of a contiguous matrix."""
+    block = block or 1 << max(0, columns - 1).bit_length()
+    body = (
+        f"@triton.jit\ndef {name}(in_ptr, out_ptr, XBLOCK: tl.constexpr):\n"
+        f"    RBLOCK: tl.constexpr = {block}\n"
+        "    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:, None]\n"
+        "    r = tl.arange(0, RBLOCK)[None, :]\n"
+        f"    mask = (x < {rows}) & (r < {columns})\n"
+        f"    value = tl.load(in_ptr + x * {columns} + r, mask, other=float('-inf'))\n"
+        "    top = tl.reduce(value, 1, fmath.maximum_nan, keep_dims=True)\n"
+        "    shifted = fmath.exp(value - top)\n"
+        "    total = tl.sum(shifted, 1, keep_dims=True)\n"
+        f"    tl.store(out_ptr + x * {columns} + r, shifted / total, mask)\n"
+    )
+    params = [tensor("in_ptr"), tensor("out_ptr", access="write")]
+    facts = {"loads": 1, "stores": 1, "folds": 2, "fold_size": columns, "numel": rows, "contiguous_axis": "r", "element_bytes": 4}
+    axes = [grid_axis("x", rows), fold_axis(columns)]
+    return spec(name, body, params, axes, family="persistent", blocks={"RBLOCK": block}, facts=facts)
+
+
+def row_sum(rows: int, columns: int, name: str = "row_sum") -> dict[str, Any]:
+    """A looped sum over the rows of a contiguous matrix."""
+    body = (
+        f"@triton.jit\ndef {name}(in_ptr, out_ptr, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr):\n"
+        "    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:, None]\n"
+        f"    total = tl.zeros([XBLOCK, RBLOCK], tl.float32)\n"
+        f"    for start in range(0, {columns}, RBLOCK):\n"
+        "        r = start + tl.arange(0, RBLOCK)[None, :]\n"
+        f"        mask = (x < {rows}) & (r < {columns})\n"
+        f"        total += tl.load(in_ptr + x * {columns} + r, mask, other=0.0)\n"
+        f"    tl.store(out_ptr + x, tl.sum(total, 1, keep_dims=True), x < {rows})\n"
+    )
+    params = [tensor("in_ptr"), tensor("out_ptr", access="write")]
+    facts = {"loads": 1, "stores": 1, "folds": 1, "fold_size": columns, "numel": rows, "contiguous_axis": "r", "element_bytes": 4}
+    return spec(name, body, params, [grid_axis("x", rows), fold_axis(columns)], family="looped", facts=facts)
+
+
+def contiguous(shape: list[int]) -> list[int]:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.insert(0, step)
+        step *= max(size, 1)
+    return strides
+
+
+def layout(shape: list[int], dtype: str = "f32", strides: list[int] | None = None) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "strides": contiguous(shape) if strides is None else strides}
+
+
+def tensor_input(name: str, shape: list[int], dtype: str = "f32", device: str = "cpu") -> dict[str, Any]:
+    return {"name": name, "kind": "tensor", **layout(shape, dtype), "device": device}
+
+
+def program(
+    inputs: list[dict[str, Any]],
+    kernels: list[dict[str, Any]],
+    steps: list[dict[str, Any]],
+    outputs: list[dict[str, Any]],
+    device: str = "cpu",
+) -> dict[str, Any]:
+    return {
+        "format": "ferrite-program/1",
+        "name": "test",
+        "device": device,
+        "inputs": inputs,
+        "kernels": kernels,
+        "steps": steps,
+        "outputs": outputs,
+    }
+
+
+def one_kernel(kernel: dict[str, Any], size: int = 1000, dtype: str = "f32", device: str = "cpu") -> dict[str, Any]:
+    """A program of one pointwise kernel."""
+    count = len(kernel["params"]) - 1
+    names = [f"in{i}" for i in range(count)]
+    return program(
+        [tensor_input(name, [size], dtype, device) for name in names],
+        [kernel],
+        [
+            {"do": "alloc", "name": "out", **layout([size], kernel["params"][-1]["dtype"])},
+            {"do": "launch", "kernel": kernel["id"], "args": [*names, "out"]},
+        ],
+        [{"value": "out"}],
+        device,
+    )

@@ -1,0 +1,233 @@
+"""Device functions: against torch in the interpreter."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from kernels import one_kernel, pointwise, program, spec, tensor, tensor_input, layout, grid_axis
+
+from ferrite_runtime import load_program
+
+torch = pytest.importorskip("torch")
+
+UNARY = {
+    "acos": (torch.acos, -1, 1),
+    "acosh": (torch.acosh, 1, 50),
+    "asin": (torch.asin, -1, 1),
+    "asinh": (torch.asinh, -50, 50),
+    "atan": (torch.atan, -50, 50),
+    "atanh": (torch.atanh, -1, 1),
+    "ceil": (torch.ceil, -5, 5),
+    "cos": (torch.cos, -50, 50),
+    "cosh": (torch.cosh, -20, 20),
+    "digamma": (torch.digamma, -5, 30),
+    "erf": (torch.erf, -5, 5),
+    "erfc": (torch.erfc, -5, 5),
+    "erfinv": (torch.erfinv, -1, 1),
+    "exp": (torch.exp, -80, 80),
+    "exp2": (torch.exp2, -80, 80),
+    "expm1": (torch.expm1, -3, 3),
+    "floor": (torch.floor, -5, 5),
+    "i0": (torch.special.i0, -20, 20),
+    "i0e": (torch.special.i0e, -100, 100),
+    "i1": (torch.special.i1, -20, 20),
+    "i1e": (torch.special.i1e, -100, 100),
+    "isinf": (torch.isinf, -5, 5),
+    "isnan": (torch.isnan, -5, 5),
+    "j0": (torch.special.bessel_j0, -20, 20),
+    "j1": (torch.special.bessel_j1, -20, 20),
+    "lgamma": (torch.lgamma, -5, 30),
+    "log": (torch.log, 0, 50),
+    "log10": (torch.log10, 0, 50),
+    "log1p": (torch.log1p, -1, 50),
+    "log2": (torch.log2, 0, 50),
+    "round": (torch.round, -5, 5),
+    "rsqrt": (torch.rsqrt, 0, 50),
+    "signbit": (torch.signbit, -5, 5),
+    "sin": (torch.sin, -50, 50),
+    "sinh": (torch.sinh, -20, 20),
+    "sqrt": (torch.sqrt, 0, 50),
+    "tan": (torch.tan, -50, 50),
+    "tanh": (torch.tanh, -10, 10),
+    "trunc": (torch.trunc, -5, 5),
+    "y0": (torch.special.bessel_y0, 0, 20),
+    "y1": (torch.special.bessel_y1, 0, 20),
+}
+BINARY = {
+    "atan2": torch.atan2,
+    "copysign": torch.copysign,
+    "fmod": torch.fmod,
+    "hypot": torch.hypot,
+    "nextafter": torch.nextafter,
+    "pow": lambda a, b: torch.pow(a, b),
+}
+TORCH = {"f32": torch.float32, "f64": torch.float64}
+SPECIAL = [0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1.0, -1.0, math.inf, -math.inf, math.nan]
+
+
+def sample(low: float, high: float, dtype: str, size: int = 1000) -> torch.Tensor:
+    torch.manual_seed(0)
+    values = torch.rand(size, dtype=torch.float64) * (high - low) + low
+    values[: len(SPECIAL)] = torch.tensor(SPECIAL, dtype=torch.float64)
+    return values.to(TORCH[dtype])
+
+
+def run(expression: str, *inputs: torch.Tensor, dtype: str, out: str | None = None) -> torch.Tensor:
+    kernel = pointwise(expression, len(inputs), inputs[0].numel(), dtype, out=out or dtype)
+    return load_program(one_kernel(kernel, inputs[0].numel(), dtype))(*inputs)[0]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("name", UNARY)
+def test_unary_function_equals_torch(name: str, dtype: str) -> None:
+    reference, low, high = UNARY[name]
+    x = sample(low, high, dtype)
+    expected = reference(x)
+    out = "bool" if expected.dtype == torch.bool else dtype
+    actual = run(f"fmath.{name}(a)", x, dtype=dtype, out=out)
+    tolerance = {"f32": (2e-5, 2e-6), "f64": (1e-10, 1e-11)}[dtype]
+    torch.testing.assert_close(actual, expected, rtol=tolerance[0], atol=tolerance[1], equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("name", BINARY)
+def test_binary_function_equals_torch(name: str, dtype: str) -> None:
+    a, b = sample(-4, 4, dtype), sample(-3, 5, dtype).flip(0)
+    actual = run(f"fmath.{name}(a, b)", a, b, dtype=dtype)
+    torch.testing.assert_close(actual, BINARY[name](a, b), equal_nan=True)
+
+
+def test_float_bits_and_ldexp() -> None:
+    x = sample(-5, 5, "f32")
+    assert torch.equal(run("fmath.float_bits(a)", x, dtype="f32", out="i32"), x.view(torch.int32))
+    assert torch.equal(
+        run("fmath.float_bits(a)", x.double(), dtype="f64", out="i64"), x.double().view(torch.int64)
+    )
+    y = torch.randn(100)
+    torch.testing.assert_close(run("fmath.ldexp(a, tl.full([XBLOCK], 3, tl.int32))", y, dtype="f32"), y * 8)
+
+
+def test_integer_division_in_all_sign_combinations() -> None:
+    a = torch.tensor([7, -7, 7, -7, 6, -6, 0, 5], dtype=torch.int32)
+    b = torch.tensor([2, 2, -2, -2, 3, 3, -4, 5], dtype=torch.int32)
+    assert torch.equal(run("fmath.floordiv(a, b)", a, b, dtype="i32"), a // b)
+    assert torch.equal(run("fmath.floormod(a, b)", a, b, dtype="i32"), a % b)
+    assert torch.equal(run("fmath.truncdiv(a, b)", a, b, dtype="i32"), torch.div(a, b, rounding_mode="trunc"))
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_half_types_round_once_to_nearest_even(dtype: str) -> None:
+    torch_type = {"bf16": torch.bfloat16, "f16": torch.float16}[dtype]
+    torch.manual_seed(1)
+    a, b = torch.randn(4000).to(torch_type), torch.randn(4000).to(torch_type)
+    actual = run("a * b + a", a, b, dtype=dtype)
+    assert torch.equal(actual, (a.float() * b.float() + a.float()).to(torch_type))
+
+
+def fold_kernel(combine: str, state: list[tuple[str, str]], scan: bool = False) -> dict:
+    """A kernel over x[8, 64] that folds (or scans) a state tuple along the rows."""
+    names = [f"s{i}" for i in range(len(state))]
+    body = f"@triton.jit\ndef fold(in_ptr, {', '.join(f'out{i}_ptr' for i in range(len(state)))}, XBLOCK: tl.constexpr):\n"
+    body += "    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:, None]\n    r = tl.arange(0, 64)[None, :]\n"
+    body += "    value = tl.load(in_ptr + x * 64 + r, x < 8)\n    index = r + tl.zeros([XBLOCK, 64], tl.int32)\n"
+    state_text = ", ".join(text for text, _ in state)
+    call = f"tl.associative_scan(({state_text},), 1, fmath.{combine})" if scan else f"tl.reduce(({state_text},), 1, fmath.{combine})"
+    body += f"    {', '.join(names)}, = {call}\n" if len(names) > 1 else f"    s0, = {call}\n"
+    for i, name in enumerate(names):
+        where = f"out{i}_ptr + x * 64 + r" if scan else f"out{i}_ptr + tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)"
+        mask = "x < 8" if scan else "tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK) < 8"
+        body += f"    tl.store({where}, {name}, {mask})\n"
+    params = [tensor("in_ptr")] + [tensor(f"out{i}_ptr", dtype, "write") for i, (_, dtype) in enumerate(state)]
+    return spec("fold", body, params, [grid_axis("x", 8)], family="persistent")
+
+
+def run_fold(x: torch.Tensor, combine: str, state: list[tuple[str, str]], scan: bool = False) -> tuple[torch.Tensor, ...]:
+    kernel = fold_kernel(combine, state, scan)
+    shape = [8, 64] if scan else [8]
+    outs = [f"out{i}" for i in range(len(state))]
+    steps = [{"do": "alloc", "name": o, **layout(shape, dtype)} for o, (_, dtype) in zip(outs, state)]
+    steps.append({"do": "launch", "kernel": kernel["id"], "args": ["x", *outs]})
+    mapping = program([tensor_input("x", [8, 64])], [kernel], steps, [{"value": o} for o in outs])
+    return load_program(mapping)(x)
+
+
+@pytest.fixture
+def rows() -> torch.Tensor:
+    torch.manual_seed(3)
+    x = torch.randn(8, 64)
+    x[1, 5] = math.nan
+    x[2, [7, 40]] = 9.0
+    x[3, [7, 40]] = -9.0
+    x[4, [3, 50]] = math.nan
+    x[5, 4] = math.inf
+    return x
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_nan_propagating_folds(rows: torch.Tensor, name: str) -> None:
+    (value,) = run_fold(rows, f"{name}imum_nan", [("value", "f32")])
+    torch.testing.assert_close(value, getattr(torch, f"a{name}")(rows, 1), equal_nan=True)
+    best, index = run_fold(rows, f"arg{name}_nan", [("value", "f32"), ("index", "i32")])
+    expected = getattr(torch, name)(rows, 1)
+    torch.testing.assert_close(best, expected.values, equal_nan=True)
+    assert torch.equal(index.long(), expected.indices)
+
+
+def test_welford_is_stable() -> None:
+    x = torch.randn(8, 64) + 1e4
+    ones, zeros = "tl.full([XBLOCK, 64], 1.0, tl.float32)", "tl.zeros([XBLOCK, 64], tl.float32)"
+    mean, m2, count = run_fold(x, "welford", [("value", "f32"), (zeros, "f32"), (ones, "f32")])
+    torch.testing.assert_close(mean, x.double().mean(1).float())
+    torch.testing.assert_close(m2 / count, x.double().var(1, correction=0).float(), rtol=1e-3, atol=1e-3)
+    assert torch.equal(count, torch.full((8,), 64.0))
+
+
+def test_welford_ignores_empty_lanes() -> None:
+    x = torch.randn(8, 64)
+    weight = "(index < 10).to(tl.float32)"
+    mean, m2, _ = run_fold(x, "welford", [("tl.where(index < 10, value, 0.0)", "f32"), ("value * 0.0", "f32"), (weight, "f32")])
+    torch.testing.assert_close(mean, x[:, :10].mean(1))
+    torch.testing.assert_close(m2 / 10, x[:, :10].var(1, correction=0))
+
+
+def test_online_softmax_with_infinities() -> None:
+    x = torch.randn(8, 64) * 30
+    x[0] = -math.inf
+    x[1, :63] = -math.inf
+    top, total = run_fold(x, "online_softmax", [("value", "f32"), ("tl.where(value == float('-inf'), 0.0, 1.0)", "f32")])
+    assert torch.equal(top, x.amax(1))
+    assert total[0] == 0 and total[1] == 1
+    torch.testing.assert_close(total[1:].log() + top[1:], x[1:].logsumexp(1))
+
+
+def test_logical_and_product_folds(rows: torch.Tensor) -> None:
+    bits = torch.tensor([[1, 0], [1, 1], [0, 0]]).repeat_interleave(32, 1)
+    x = torch.ones(8, 64)
+    x[:3] = bits.float()
+    flag = [("value != 0", "bool")]
+    assert torch.equal(run_fold(x, "any_", flag)[0], x.bool().any(1))
+    assert torch.equal(run_fold(x, "all_", flag)[0], x.bool().all(1))
+    assert run_fold(x, "xor", [("index", "i32")])[0].tolist() == [0] * 8
+    near = 1 + torch.randn(8, 64) / 10
+    torch.testing.assert_close(run_fold(near, "prod", [("value", "f32")])[0], near.prod(1))
+
+
+def test_scans() -> None:
+    x = torch.randn(8, 64)
+    torch.testing.assert_close(run_fold(x, "logaddexp", [("value", "f32")], scan=True)[0], x.logcumsumexp(1))
+    torch.testing.assert_close(run_fold(x, "maximum_nan", [("value", "f32")], scan=True)[0], x.cummax(1).values)
+    torch.testing.assert_close(run_fold(x, "prod", [("value", "f32")], scan=True)[0], x.cumprod(1))
+
+
+def test_random_numbers() -> None:
+    seed, n = "tl.full([XBLOCK], 7, tl.int64)", 20000
+    x = torch.zeros(n)
+    uniform = run(f"a + fmath.rand({seed}, x)", x, dtype="f32")
+    assert uniform.min() >= 0 and uniform.max() < 1
+    assert abs(uniform.mean() - 0.5) < 0.01 and abs(uniform.var() - 1 / 12) < 0.01
+    normal = run(f"a + fmath.randn({seed}, x)", x, dtype="f32")
+    assert abs(normal.mean()) < 0.03 and abs(normal.std() - 1) < 0.03
+    whole = run(f"fmath.randint64({seed}, x, -5, 6)", x, dtype="f32", out="i64")
+    assert whole.min() == -5 and whole.max() == 5 and len(whole.unique()) == 11
+    assert torch.equal(uniform[:64], run(f"a + fmath.rand({seed}, x)", x[:64].clone(), dtype="f32"))

@@ -1,0 +1,74 @@
+"""What the compiler knows of the machine (`Target`) and how it weighs things (`Policy`). Plain data, passed as arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Facts about a device that decisions may depend on; never part of kernel text.
+
+    Attributes:
+        name: for messages.
+        processors: number of multiprocessors.
+        warp_size: threads per warp.
+        shared_memory: bytes of shared memory one program may use.
+        registers: 32-bit registers per multiprocessor.
+        l2_bytes: size of the last-level cache.
+        bandwidth: achievable memory bandwidth, bytes per second.
+    """
+
+    name: str = "generic"
+    processors: int = 132
+    warp_size: int = 32
+    shared_memory: int = 227 * 1024
+    registers: int = 65536
+    l2_bytes: int = 50 * 1024 * 1024
+    bandwidth: float = 4.0e12
+
+    @classmethod
+    def from_mapping(cls, facts: Mapping[str, Any]) -> Target:
+        """Returns the target described by a mapping with these field names.
+
+        Raises:
+            ValueError: a key is not a field; the message names it.
+        """
+        known = {f.name for f in fields(cls)}
+        unknown = sorted(set(facts) - known)
+        if unknown:
+            raise ValueError(f"unknown target facts {unknown}; known: {sorted(known)}")
+        return cls(**facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Every threshold of the scheduler, with unit and default.
+
+    Attributes:
+        persistent_elements: longest fold axis (elements, rounded up to a power of two) that a contiguous row may hold in one tile.
+        persistent_elements_outer: the same where the fold axis is not the contiguous one.
+        persistent_bytes: most bytes of values alive at once in one persistent tile row.
+        split_minimum: shortest fold axis worth splitting over programs (elements).
+        programs_per_processor: programs wanted per multiprocessor before a fold is split.
+        max_kernel_params: most tensor parameters of one kernel.
+        max_kernel_ops: most scalar operations in one kernel's body.
+        max_tiled_axes: most grid axes (1 to 3).
+        horizontal: fuse independent definitions that share inputs.
+        reuse: let a dead buffer's storage serve a new one of the same size.
+        inplace: let a pointwise result take the storage of an operand that dies there.
+    """
+
+    persistent_elements: int = 8192
+    persistent_elements_outer: int = 64
+    persistent_bytes: int = 64 * 1024
+    split_minimum: int = 1024
+    programs_per_processor: int = 4
+    max_kernel_params: int = 48
+    max_kernel_ops: int = 2000
+    max_tiled_axes: int = 2
+    horizontal: bool = True
+    reuse: bool = True
+    inplace: bool = True

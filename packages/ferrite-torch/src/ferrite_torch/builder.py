@@ -1,0 +1,335 @@
+"""The builder: what lowerings grow a graph with.
+
+Each method appends one definition (or none) and returns lazily viewed tensors over its results. Names come from the FX node being lowered, so a
+graph reads like the program it came from and the same program gives the same graph.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import torch
+from ferrite_ir import index as ix
+from ferrite_ir import scalar as sc
+from ferrite_ir.combines import COMBINES
+from ferrite_ir.dtypes import I64, DType
+from ferrite_ir.graph import (
+    Definition,
+    Extern,
+    Fold,
+    Graph,
+    Loop,
+    Origins,
+    Output,
+    Scan,
+    Tag,
+    TensorType,
+    Update,
+    Value,
+    View,
+)
+from ferrite_ir.index import Index
+from ferrite_ir.scalar import Scalar
+
+from ferrite_torch.arguments import argument_of
+from ferrite_torch.dtypes import dtype_of
+from ferrite_torch.tensors import Point, Shape, Tensor, fold_dims, grid_dims, grid_point, is_dense, whole_tensor
+
+Lowered: TypeAlias = "Tensor | Sequence[Tensor | None] | None"
+
+_DIM_LIKE = re.compile(r"[dr]\d+\Z")
+
+
+class Unlowered(Exception):
+    """An op cannot be expressed as definitions here; it becomes a library call, counted under this reason."""
+
+
+class Builder:
+    """A graph under construction.
+
+    Attributes:
+        device: device type of the graph.
+        node: the FX node being lowered; its fake result is ``node.meta["val"]``.
+        inputs, definitions: of the graph so far.
+    """
+
+    def __init__(self, device: str = "cuda") -> None:
+        self.device = device
+        self.node: torch.fx.Node = None  # type: ignore[assignment]  # set by `begin` before any lowering runs
+        self.inputs: list[Value] = []
+        self.definitions: list[Definition] = []
+        self._origins: Origins = ()
+        self._names: set[str] = set()
+        self._stem = "value"
+        self._private: set[str] = set()
+        self._may_reuse: Callable[[str], bool] = lambda name: False
+        self._seed_at: int | None = None
+        self._seeds = 0
+
+    def begin(
+        self, node: torch.fx.Node, origins: Origins = (), may_reuse: Callable[[str], bool] = lambda name: False
+    ) -> None:
+        """Starts the definitions of a node. ``may_reuse`` says of a value's name whether nobody reads it after this node."""
+        self.node, self._origins, self._may_reuse = node, origins, may_reuse
+        self._stem = node.name
+        self._private.clear()
+
+    def input(self, name: str, dtype: DType, shape: Shape, strides: tuple[int, ...], device: str = "") -> Tensor:
+        """Returns a new input of the graph."""
+        value = Value(self._fresh(name), TensorType(dtype, shape, strides, device))
+        self.inputs.append(value)
+        return whole_tensor(value)
+
+    def loop(
+        self, shape: Sequence[int], dtype: DType, body: Callable[[Point], Scalar], *, strides: Sequence[int] | None = None
+    ) -> Tensor:
+        """Returns a pointwise result: ``body`` at the general point of ``shape``, cast to ``dtype``.
+
+        Without ``strides`` the result lies as the node's fake result does if that has this shape, else row-major.
+
+        Raises:
+            Unlowered: no kernel computes with this type.
+        """
+        shape = tuple(shape)
+        value = self._value(dtype, shape, strides)
+        scalar = sc.cast(body(grid_point(shape)), dtype)
+        self.definitions.append(Loop((value,), grid_dims(shape), (scalar,), self._origins))
+        return whole_tensor(value)
+
+    def fold(
+        self,
+        combine: str,
+        shape: Sequence[int],
+        fold_shape: Sequence[int],
+        bodies: Callable[[Point, Point], tuple[Scalar, ...]],
+    ) -> tuple[Tensor, ...]:
+        """Returns one tensor of ``shape`` per state component: the operands at each point combined over ``fold_shape``.
+
+        ``bodies`` gets the grid point and the fold point. Operands are in the type they are accumulated in, and so are the results.
+
+        Raises:
+            ValueError: the operands do not fit the combine.
+        """
+        shape, fold_shape = tuple(shape), tuple(fold_shape)
+        dims, folded = grid_dims(shape), fold_dims(fold_shape)
+        operands = tuple(bodies(grid_point(shape), tuple(dim.index for dim in folded)))
+        results = self._states(combine, shape, operands)
+        self.definitions.append(Fold(results, combine, dims, folded, operands, self._origins))
+        return tuple(map(whole_tensor, results))
+
+    def scan(
+        self, combine: str, shape: Sequence[int], along: int, bodies: Callable[[Point], tuple[Scalar, ...]]
+    ) -> tuple[Tensor, ...]:
+        """Returns one tensor of ``shape`` per state component: the inclusive scan of the operands along one axis.
+
+        Raises:
+            ValueError: the operands do not fit the combine.
+        """
+        shape = tuple(shape)
+        dims = grid_dims(shape)
+        operands = tuple(bodies(grid_point(shape)))
+        results = self._states(combine, shape, operands)
+        self.definitions.append(Scan(results, combine, dims, dims[along], operands, self._origins))
+        return tuple(map(whole_tensor, results))
+
+    def _states(self, combine: str, shape: Shape, operands: tuple[Scalar, ...]) -> tuple[Value, ...]:
+        row = COMBINES[combine]
+        types = tuple(operand.dtype for operand in operands)
+        problem = row.operand_problem(types)
+        if problem is not None:
+            raise ValueError(problem)
+        parts = row.state if len(row.state) > 1 else ("",)
+        kinds = row.result_types(types)
+        return tuple(self._value(dtype, shape, None, part) for part, dtype in zip(parts, kinds, strict=True))
+
+    def update(
+        self,
+        target: Tensor,
+        mode: str,
+        shape: Sequence[int],
+        indices: Callable[[Point], Sequence[Index]],
+        body: Callable[[Point], Scalar],
+        condition: Callable[[Point], Scalar] | None = None,
+    ) -> Tensor:
+        """Returns ``target`` with elements stored: at each point of ``shape``, element ``indices`` is set to or combined with the body.
+
+        ``mode`` is ``set``, or ``add``, ``mul``, ``min``, ``max`` (atomic). The target is copied first, unless it is a value of this node's
+        own or one that nobody reads later.
+        """
+        shape = tuple(shape)
+        point = grid_point(shape)
+        owned = self._owned(target)
+        return self.store(
+            owned,
+            mode,
+            shape,
+            tuple(indices(point)),
+            sc.cast(body(point), owned.dtype),
+            None if condition is None else condition(point),
+        )
+
+    def _owned(self, target: Tensor) -> Tensor:
+        if target.is_whole and is_dense(target.value.type):
+            name = target.value.name
+            if name in self._private or self._may_reuse(name):
+                return target
+        return self.fresh_copy(target)
+
+    def store(
+        self, target: Tensor, mode: str, shape: Shape, indices: Point, body: Scalar, condition: Scalar | None = None
+    ) -> Tensor:
+        """Returns the new version of a whole value that is stored to where it lies: an input, or a private copy."""
+        result = Value(self._fresh(self._stem), target.value.type)
+        self._private.add(result.name)
+        self.definitions.append(
+            Update(result, target.value.name, mode, grid_dims(shape), indices, body, condition, self._origins)
+        )
+        return whole_tensor(result)
+
+    def extern(
+        self,
+        target: str,
+        args: Sequence[Any],
+        kwargs: dict[str, Any] | None = None,
+        fakes: Any = None,
+        *,
+        aliases: Sequence[int] = (),
+        mutates: Sequence[int] = (),
+        effects: bool = False,
+    ) -> Any:
+        """Returns the results of a library call, shaped like ``fakes``: a `Tensor`, a tuple of them, or None.
+
+        Arguments may hold tensors (given as strided views without a copy wherever their map is one), numbers, dtypes, devices, layouts, memory formats
+        and lists of these. Results have exactly the strides of the fakes. ``aliases`` and ``mutates`` are positions in the list of tensor operands.
+        """
+        operands: list[Tensor] = []
+        view = self._operand_viewer(operands)
+        given = tuple(argument_of(argument, view) for argument in args)
+        named = tuple((name, argument_of(argument, view)) for name, argument in (kwargs or {}).items())
+        fake_list = list(fakes) if isinstance(fakes, (tuple, list)) else [fakes]
+        several = isinstance(fakes, (tuple, list))
+        results = tuple(self._extern_result(fake, position if several else None) for position, fake in enumerate(fake_list))
+        if fakes is None:
+            results = ()
+        mutated = tuple(dict.fromkeys(operands[position].value.name for position in mutates))
+        shared = tuple(
+            (result.name, operands[position].value.name) for result in results if result is not None for position in aliases
+        )
+        self.definitions.append(Extern(results, target, given, named, shared, mutated, effects, self._origins))
+        tensors = tuple(None if result is None else whole_tensor(result) for result in results)
+        if fakes is None:
+            return None
+        return tensors if several else tensors[0]
+
+    def _operand_viewer(self, operands: list[Tensor]) -> Callable[[Tensor], View]:
+        def view(tensor: Tensor) -> View:
+            strided = tensor.strided()
+            if strided is None:
+                tensor = self.fresh_copy(tensor)
+                strided = tensor.strided()
+            assert strided is not None
+            operands.append(tensor)
+            return strided
+
+        return view
+
+    def _extern_result(self, fake: Any, position: int | None) -> Value | None:
+        if not isinstance(fake, torch.Tensor):
+            return None
+        device = "" if fake.device.type == self.device else fake.device.type
+        kind = TensorType(dtype_of(fake.dtype), ints(fake.shape), ints(fake.stride()), device)
+        return Value(self._fresh(self._stem if position is None else f"{self._stem}_{position}"), kind)
+
+    def realize(self, tensor: Tensor, strides: Sequence[int] | None = None) -> Tensor:
+        """Returns the tensor as a whole value in memory (with these strides, if given); copies only if it must."""
+        if tensor.is_whole and (strides is None or tuple(strides) == tensor.value.type.strides):
+            return tensor
+        return self.fresh_copy(tensor, strides)
+
+    def fresh_copy(self, tensor: Tensor, strides: Sequence[int] | None = None) -> Tensor:
+        """Returns a copy of the tensor as a private value."""
+        if strides is None:
+            view = tensor.strided()
+            kept = view is not None and is_dense(TensorType(view.dtype, view.shape, view.strides))
+            strides = view.strides if view is not None and kept else None
+            if strides is None:
+                strides = TensorType(tensor.dtype, tensor.shape).strides
+        if tensor.dtype.kind == "opaque" or tensor.device:
+            return self._library_copy(tensor, tuple(strides))
+        value = self._value(tensor.dtype, tensor.shape, strides)
+        self.definitions.append(Loop((value,), grid_dims(tensor.shape), (tensor.at(grid_point(tensor.shape)),), self._origins))
+        return whole_tensor(value)
+
+    def _library_copy(self, tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
+        view = tensor.strided()
+        if view is None:
+            raise Unlowered(f"a view of {tensor.dtype} data that is not strided")
+        value = Value(self._fresh(self._stem), TensorType(tensor.dtype, tensor.shape, strides, tensor.device))
+        self._private.add(value.name)
+        self.definitions.append(Extern((value,), "aten.clone.default", (view,), origins=self._origins))
+        return whole_tensor(value)
+
+    def seed(self) -> Scalar:
+        """Returns a new seed (i64), drawn from torch's generator of the graph's device each time the graph runs."""
+        if self._seed_at is None:
+            self._seed_at = len(self.definitions)
+            self._seed_name = self._fresh("seeds")
+            self.definitions.append(self._seed_call(1))
+        slot = ix.constant(self._seeds)
+        self._seeds += 1
+        return sc.load(self._seed_name, (slot,), I64)
+
+    def _seed_call(self, count: int) -> Extern:
+        value = Value(self._seed_name, TensorType(I64, (count,)))
+        return Extern((value,), "ferrite.seed", (count, Tag("device", self.device)), origins=self._origins)
+
+    def constant(self, number: bool | int | float, dtype: DType) -> Scalar:
+        """Returns a number of a type; fractions are cut off for integer types, as torch does."""
+        if dtype.is_integer and isinstance(number, float) and math.isfinite(number):
+            number = int(number)
+        return sc.const(number, dtype)
+
+    def finish(self, name: str, outputs: Iterable[Output], mutations: Iterable[tuple[str, str]] = ()) -> Graph:
+        """Returns the graph."""
+        if self._seed_at is not None:
+            first = self.definitions[self._seed_at]
+            self.definitions[self._seed_at] = replace(self._seed_call(self._seeds), origins=first.origins)
+        return Graph(
+            name, tuple(self.inputs), tuple(self.definitions), tuple(outputs), tuple(mutations), device=self.device
+        )
+
+    def _value(self, dtype: DType, shape: Shape, strides: Sequence[int] | None, part: str = "") -> Value:
+        if dtype.kind == "opaque":
+            raise Unlowered(f"kernels do not compute with {dtype}")
+        layout = self._default_strides(shape) if strides is None else tuple(strides)
+        name = self._fresh(f"{self._stem}_{part}" if part else self._stem)
+        self._private.add(name)
+        return Value(name, TensorType(dtype, shape, layout))  # type: ignore[arg-type]  # None means row-major
+
+    def _default_strides(self, shape: Shape) -> tuple[int, ...] | None:
+        fakes = self.node.meta.get("val") if self.node is not None else None
+        for fake in fakes if isinstance(fakes, (tuple, list)) else (fakes,):
+            if isinstance(fake, torch.Tensor) and len(fake.shape) == len(shape) and ints(fake.shape) == shape:
+                strides = ints(fake.stride())
+                return strides if is_dense(TensorType(I64, shape, strides)) else None
+        return None
+
+    def _fresh(self, stem: str) -> str:
+        stem = re.sub(r"\W", "_", stem)
+        if _DIM_LIKE.match(stem) or not stem.isidentifier():
+            stem = f"v_{stem}"
+        name, count = stem, 0
+        while name in self._names:
+            count += 1
+            name = f"{stem}_{count}" if not stem[-1].isdigit() else f"{stem}b{count}"
+        self._names.add(name)
+        return name
+
+
+def ints(sizes: Iterable[Any]) -> tuple[int, ...]:
+    """Returns sizes as plain integers; a symbolic one is specialised, which records a guard."""
+    return tuple(map(int, sizes))

@@ -1,0 +1,303 @@
+"""Formulas of arithmetic: what one element is, as torch computes it, for integers and floats.
+
+Every function here takes scalar expressions of one type (and numbers for the parameters of an op) and returns one. Integer division and remainders
+follow eager: rounding as asked, sign of the remainder that of the divisor (``remainder``) or of the dividend (``fmod``).
+"""
+
+from __future__ import annotations
+
+import math
+
+from ferrite_ir import scalar as sc
+from ferrite_ir.dtypes import BOOL
+from ferrite_ir.scalar import Scalar
+
+from ferrite_torch.builder import Unlowered
+from ferrite_torch.lowering.expressions import (
+    absolute,
+    add,
+    both,
+    call,
+    choose,
+    div,
+    either,
+    eq,
+    exp,
+    floor,
+    ge,
+    gt,
+    inverted,
+    is_infinite,
+    is_nan,
+    is_true,
+    larger,
+    log1p,
+    lt,
+    mul,
+    ne,
+    neg,
+    reciprocal,
+    rsqrt,
+    smaller,
+    sqrt,
+    sub,
+    trunc,
+)
+
+
+def added(a: Scalar, b: Scalar, alpha: float = 1) -> Scalar:
+    return add(a, _scaled(b, alpha))
+
+
+def subtracted(a: Scalar, b: Scalar, alpha: float = 1) -> Scalar:
+    return sub(a, _scaled(b, alpha))
+
+
+def subtracted_from(a: Scalar, b: Scalar, alpha: float = 1) -> Scalar:
+    return sub(b, _scaled(a, alpha))
+
+
+def _scaled(a: Scalar, factor: float) -> Scalar:
+    return a if factor == 1 else mul(a, factor)
+
+
+def divided(a: Scalar, b: Scalar, rounding_mode: str | None = None) -> Scalar:
+    match rounding_mode:
+        case None:
+            return div(a, b) if a.dtype.is_float else call("truncdiv", a, b)
+        case "trunc":
+            return trunc(div(a, b)) if a.dtype.is_float else call("truncdiv", a, b)
+        case "floor":
+            return divided_down(a, b)
+    raise Unlowered(f"rounding_mode={rounding_mode!r}")
+
+
+def divided_down(a: Scalar, b: Scalar) -> Scalar:
+    """Returns the floor of ``a / b``, from the remainder where ``a / b`` itself would round up to the next integer."""
+    if not a.dtype.is_float:
+        return call("floordiv", a, b)
+    remainder = call("fmod", a, b)
+    quotient = div(sub(a, remainder), b)
+    quotient = choose(both(ne(remainder, 0), ne_sign(b, remainder)), sub(quotient, 1), quotient)
+    nearest = floor(quotient)
+    nearest = choose(gt(sub(quotient, nearest), 0.5), add(nearest, 1), nearest)
+    nearest = choose(eq(quotient, 0), call("copysign", sc.const(0.0, a.dtype), div(a, b)), nearest)
+    return choose(eq(b, 0), div(a, b), nearest)
+
+
+def ne_sign(a: Scalar, b: Scalar) -> Scalar:
+    """Returns whether exactly one of the two is negative."""
+    return call("bitxor", lt(a, 0), lt(b, 0))
+
+
+def remainder(a: Scalar, b: Scalar) -> Scalar:
+    if not a.dtype.is_float:
+        return call("mod", a, b)
+    rest = call("fmod", a, b)
+    return choose(both(ne(rest, 0), ne_sign(b, rest)), add(rest, b), rest)
+
+
+def raised(a: Scalar, b: Scalar) -> Scalar:
+    """Returns ``a ** b``, by multiplication or a root where the exponent is a constant that torch treats so."""
+    if a.dtype is BOOL:
+        return either(a, inverted(b))
+    exponent = b.value if b.op == "const" else None
+    if a.dtype.is_float:
+        special = _SPECIAL_POWERS.get(exponent)
+        return special(a) if special else call("pow", a, b)
+    if exponent is not None and exponent >= 0:
+        return _integer_power(a, exponent)
+    raise Unlowered("an integer to the power of a tensor or of a negative number")
+
+
+def _integer_power(a: Scalar, exponent: int) -> Scalar:
+    result: Scalar | None = None
+    square = a
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else mul(result, square)
+        exponent >>= 1
+        square = mul(square, square) if exponent else square
+    return sc.const(1, a.dtype) if result is None else result
+
+
+_SPECIAL_POWERS = {
+    0.0: lambda a: sc.const(1.0, a.dtype),
+    1.0: lambda a: a,
+    2.0: lambda a: mul(a, a),
+    3.0: lambda a: mul(mul(a, a), a),
+    0.5: sqrt,
+    -0.5: rsqrt,
+    -1.0: reciprocal,
+    -2.0: lambda a: reciprocal(mul(a, a)),
+}
+
+
+def squared(a: Scalar) -> Scalar:
+    return mul(a, a)
+
+
+def fraction(a: Scalar) -> Scalar:
+    return sub(a, trunc(a))
+
+
+def magnitude(a: Scalar) -> Scalar:
+    return a if a.dtype.kind in ("uint", "bool") else absolute(a)
+
+
+def sign_of(a: Scalar) -> Scalar:
+    return a if a.dtype is BOOL else call("sign", a)
+
+
+def rectified(a: Scalar) -> Scalar:
+    return a if a.dtype is BOOL else call("relu", a)
+
+
+def rounded_to(a: Scalar, decimals: int = 0) -> Scalar:
+    """Returns ``a`` rounded half to even at a decimal place."""
+    if not a.dtype.is_float:
+        return a
+    if decimals == 0:
+        return call("round", a)
+    scale = float(10 ** abs(decimals))
+    if decimals > 0:
+        return div(call("round", mul(a, scale)), scale)
+    return mul(call("round", div(a, scale)), scale)
+
+
+def multiplied_add(a: Scalar, x: Scalar, y: Scalar, value: float = 1) -> Scalar:
+    return add(a, _scaled(mul(x, y), value))
+
+
+def divided_add(a: Scalar, x: Scalar, y: Scalar, value: float = 1) -> Scalar:
+    return add(a, _scaled(divided(x, y), value))
+
+
+def fused_multiply_add(a: Scalar, b: Scalar, c: Scalar) -> Scalar:
+    return add(mul(a, b), c)
+
+
+def interpolated(start: Scalar, end: Scalar, weight: Scalar) -> Scalar:
+    """Returns ``start + weight * (end - start)``, from the nearer end, so that weights 0 and 1 give the ends exactly."""
+    span = sub(end, start)
+    near_end = sub(end, mul(span, sub(1, weight)))
+    return choose(lt(absolute(weight), 0.5), add(start, mul(weight, span)), near_end)
+
+
+def clamped(a: Scalar, low: Scalar | None = None, high: Scalar | None = None) -> Scalar:
+    """Returns ``a`` held between bounds; NaN in any operand wins, and ``high`` wins over ``low``."""
+    a = a if low is None else larger(a, low)
+    return a if high is None else smaller(a, high)
+
+
+def larger_number(a: Scalar, b: Scalar) -> Scalar:
+    """Returns the larger operand, the other one if one is NaN."""
+    return choose(is_nan(a), b, choose(is_nan(b), a, larger(a, b))) if a.dtype.is_float else larger(a, b)
+
+
+def smaller_number(a: Scalar, b: Scalar) -> Scalar:
+    """Returns the smaller operand, the other one if one is NaN."""
+    return choose(is_nan(a), b, choose(is_nan(b), a, smaller(a, b))) if a.dtype.is_float else smaller(a, b)
+
+
+def shifted_left(a: Scalar, b: Scalar) -> Scalar:
+    """Returns ``a << b``; 0 for counts that are negative or not below the width."""
+    if not a.dtype.is_integer:
+        raise Unlowered(f"a shift of {a.dtype}")
+    return choose(_is_count(b, a.dtype.bits), call("shl", a, _safe_count(b, a.dtype.bits)), 0)
+
+
+def shifted_right(a: Scalar, b: Scalar) -> Scalar:
+    """Returns ``a >> b``; counts that are negative or too large leave only the sign."""
+    if not a.dtype.is_integer:
+        raise Unlowered(f"a shift of {a.dtype}")
+    signed = a.dtype.kind == "int"
+    limit = a.dtype.bits - 1 if signed else a.dtype.bits
+    kept = call("shr", a, _safe_count(b, limit))
+    return choose(_is_count(b, limit), kept, call("shr", a, limit) if signed else 0)
+
+
+def _is_count(b: Scalar, limit: int) -> Scalar:
+    return both(ge(b, 0), lt(b, limit))
+
+
+def _safe_count(b: Scalar, limit: int) -> Scalar:
+    return choose(_is_count(b, limit), b, 0)
+
+
+def stepped(a: Scalar, at_zero: Scalar) -> Scalar:
+    """Returns the Heaviside step: 0 below zero and for NaN, 1 above, ``at_zero`` at zero."""
+    one, zero = sc.const(1, a.dtype), sc.const(0, a.dtype)
+    return choose(eq(a, 0), at_zero, choose(is_true(a) if a.dtype is BOOL else gt(a, 0), one, zero))
+
+
+def log_added(a: Scalar, b: Scalar) -> Scalar:
+    """Returns ``log(exp(a) + exp(b))``; equal infinities are their own result."""
+    far = neg(absolute(sub(a, b)))
+    return choose(both(is_infinite(a), eq(a, b)), a, add(larger(a, b), log1p(exp(far))))
+
+
+def log2_added(a: Scalar, b: Scalar) -> Scalar:
+    """Returns ``log2(2**a + 2**b)``; equal infinities are their own result."""
+    far = call("exp2", neg(absolute(sub(a, b))))
+    spread = mul(log1p(far), 1 / math.log(2.0))
+    return choose(both(is_infinite(a), eq(a, b)), a, add(larger(a, b), spread))
+
+
+def times_log(a: Scalar, b: Scalar) -> Scalar:
+    """Returns ``a * log(b)``: NaN if ``b`` is, else 0 where ``a`` is 0."""
+    return choose(is_nan(b), b, choose(eq(a, 0), 0, mul(a, call("log", b))))
+
+
+def times_log1p(a: Scalar, b: Scalar) -> Scalar:
+    """Returns ``a * log1p(b)``: NaN if ``b`` is, else 0 where ``a`` is 0."""
+    return choose(is_nan(b), b, choose(eq(a, 0), 0, mul(a, log1p(b))))
+
+
+def scaled_by_power(a: Scalar, exponent: Scalar) -> Scalar:
+    """Returns ``a * 2**exponent``."""
+    return mul(a, call("exp2", exponent))
+
+
+def float_copysign(a: Scalar, b: Scalar) -> Scalar:
+    return call("copysign", a, b)
+
+
+def is_negative(a: Scalar) -> Scalar:
+    """Returns the sign bit: also of negative zero and NaN; never for unsigned types."""
+    if a.dtype.is_float:
+        return call("signbit", a)
+    return sc.const(False, BOOL) if a.dtype.kind in ("uint", "bool") else lt(a, 0)
+
+
+def is_finite(a: Scalar) -> Scalar:
+    return inverted(either(is_nan(a), is_infinite(a)))
+
+
+def is_positive_infinity(a: Scalar) -> Scalar:
+    return both(is_infinite(a), gt(a, 0)) if a.dtype.is_float else is_infinite(a)
+
+
+def is_negative_infinity(a: Scalar) -> Scalar:
+    return both(is_infinite(a), lt(a, 0)) if a.dtype.is_float else is_infinite(a)
+
+
+def are_both_true(a: Scalar, b: Scalar) -> Scalar:
+    return both(is_true(a), is_true(b))
+
+
+def is_either_true(a: Scalar, b: Scalar) -> Scalar:
+    return either(is_true(a), is_true(b))
+
+
+def is_one_true(a: Scalar, b: Scalar) -> Scalar:
+    return call("bitxor", is_true(a), is_true(b))
+
+
+def is_false(a: Scalar) -> Scalar:
+    return inverted(is_true(a))
+
+
+def angle(a: Scalar) -> Scalar:
+    """Returns the argument of a real number: 0, π if negative, NaN for NaN."""
+    return choose(is_nan(a), a, choose(lt(a, 0), sc.const(math.pi, a.dtype), 0))

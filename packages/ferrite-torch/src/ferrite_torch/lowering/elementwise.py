@@ -1,0 +1,207 @@
+"""The engine of pointwise ops: broadcasting, torch's type promotion, and one loop.
+
+An `Elementwise` row says what one element of the result is; everything else is the same for all pointwise ops. The result type is always that of
+the node's fake result. The type that elements are computed in is the computation type of the result, or, for tests such as ``lt``, of the promoted
+operands: f32 for narrower floats (torch's "opmath"), the type itself otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, TypeAlias
+
+import torch
+from ferrite_ir import index as ix
+from ferrite_ir import scalar as sc
+from ferrite_ir.dtypes import BOOL, DType
+from ferrite_ir.scalar import Scalar, ScalarTypeError
+
+from ferrite_torch.builder import Builder, Unlowered, ints
+from ferrite_torch.dtypes import dtype_of, torch_dtype
+from ferrite_torch.tensors import Point, Tensor
+
+Formula: TypeAlias = Callable[..., Scalar]
+Number: TypeAlias = "bool | int | float"
+Element: TypeAlias = "Tensor | bool | int | float"
+
+RESULT, PROMOTED, OWN = "result", "promoted", "own"
+"""What elements are computed in: the type of the result, the promoted type of the operands, or each operand in its own type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """What one element of a pointwise result is.
+
+    Attributes:
+        formula: gets the op's arguments in order, with a scalar expression in place of each element, and returns the element of the result.
+        elements: positions of the arguments that are tensors or numbers standing for tensors; all others reach the formula as they are.
+        computes_in: ``RESULT``, ``PROMOTED`` or ``OWN``.
+        rounds_numbers: whether a Python number is rounded to the tensors' storage type first, as torch's comparisons do.
+    """
+
+    formula: Formula
+    elements: tuple[int, ...]
+    computes_in: str = RESULT
+    rounds_numbers: bool = False
+
+
+def lower_elementwise(
+    b: Builder, row: Elementwise, fake: torch.Tensor, args: Sequence[Any], kwargs: dict[str, Any]
+) -> Tensor:
+    """Returns the loop of a pointwise op with this fake result.
+
+    Raises:
+        Unlowered: an operand or the result is of a type that kernels do not compute with, or the formula has no such case.
+    """
+    elements = [args[position] for position in row.elements if position < len(args)]
+    result = dtype_of(fake.dtype)
+    refuse_opaque(result, *(e.dtype for e in elements if isinstance(e, Tensor)))
+    promoted = promoted_type(elements) if row.computes_in == PROMOTED else fake.dtype
+    compute = None if row.computes_in == OWN else dtype_of(promoted).compute
+    shape = ints(fake.shape)
+
+    def body(point: Point) -> Scalar:
+        given = list(args)
+        for position in row.elements:
+            if position < len(args) and args[position] is not None:
+                element = args[position]
+                if row.rounds_numbers and not isinstance(element, Tensor):
+                    element = rounded(element, promoted)
+                given[position] = element_at(element, shape, point, compute)
+        return row.formula(*given, **kwargs)
+
+    try:
+        return b.loop(shape, result, body)
+    except ScalarTypeError as error:
+        raise Unlowered(str(error)) from error
+
+
+def refuse_opaque(*dtypes: DType) -> None:
+    """Checks that kernels compute with all these types.
+
+    Raises:
+        Unlowered: one of them is complex or otherwise opaque.
+    """
+    for dtype in dtypes:
+        if dtype.kind == "opaque":
+            raise Unlowered(f"kernels do not compute with {dtype}")
+
+
+def element_at(element: Element, shape: Sequence[int], point: Point, dtype: DType | None) -> Scalar:
+    """Returns the element of a tensor broadcast to ``shape``, or a number, as a ``dtype`` (None: the operand's own computation type)."""
+    if isinstance(element, Tensor):
+        loaded = element.at(broadcast_point(element.shape, shape, point))
+        return sc.cast(loaded, element.dtype.compute if dtype is None else dtype)
+    number = plain_number(element)
+    if dtype is None:
+        dtype = dtype_of(number_type(number)).compute
+    if dtype is BOOL:
+        return sc.const(bool(number), BOOL)
+    if dtype.is_integer and isinstance(number, float):
+        raise Unlowered(f"the fraction {number} as an {dtype}")
+    return sc.const(wrapped(int(number), dtype) if dtype.is_integer else float(number), dtype)
+
+
+def broadcast_point(old: Sequence[int], new: Sequence[int], point: Point) -> Point:
+    """Returns the point of a tensor of shape ``old`` that is seen at ``point`` when it is broadcast to shape ``new``."""
+    skipped = len(new) - len(old)
+    zero = ix.constant(0)
+    pairs = zip(old, new[skipped:], point[skipped:], strict=True)
+    return tuple(zero if size == 1 and wanted != 1 else index for size, wanted, index in pairs)
+
+
+def plain_number(value: Any) -> Number:
+    """Returns a Python number; symbolic ones are specialised.
+
+    Raises:
+        Unlowered: the value is complex, or no number.
+    """
+    match value:
+        case bool() | int() | float():
+            return value
+        case torch.SymInt():
+            return int(value)
+        case torch.SymFloat():
+            return float(value)
+        case torch.SymBool():
+            return bool(value)
+    raise Unlowered(f"an operand of type {type(value).__name__}")
+
+
+def wrapped(number: int, dtype: DType) -> int:
+    """Returns the integer modulo the range of an integer type, as C converts it."""
+    span = 1 << dtype.bits
+    number %= span
+    return number - span if dtype.kind == "int" and number >= span // 2 else number
+
+
+def rounded(number: Any, dtype: torch.dtype) -> Number:
+    """Returns a Python number as it is stored in ``dtype``; types that numbers are seldom compared in are left alone."""
+    number = plain_number(number)
+    if dtype not in _ROUNDING or not math.isfinite(number):
+        return number
+    try:
+        return _ROUNDING[dtype](float(number))
+    except OverflowError:
+        return math.copysign(math.inf, number)
+
+
+def _through(code: str) -> Callable[[float], float]:
+    def store(number: float) -> float:
+        return float(struct.unpack(code, struct.pack(code, number))[0])
+
+    return store
+
+
+def _as_bfloat16(number: float) -> float:
+    (bits,) = struct.unpack("I", struct.pack("f", number))
+    bits += 0x7FFF + (bits >> 16 & 1)  # to nearest, ties to even
+    return float(struct.unpack("f", struct.pack("I", bits & 0xFFFF0000))[0])
+
+
+_ROUNDING: dict[torch.dtype, Callable[[float], float]] = {
+    torch.float16: _through("e"),
+    torch.bfloat16: _as_bfloat16,
+    torch.float32: _through("f"),
+}
+
+
+def number_type(number: Number) -> torch.dtype:
+    """Returns the type that torch gives a Python number."""
+    match number:
+        case bool():
+            return torch.bool
+        case int():
+            return torch.int64
+    return torch.get_default_dtype()
+
+
+def promoted_type(elements: Sequence[Element | None]) -> torch.dtype:
+    """Returns the type that torch promotes operands to.
+
+    Tensors with dims decide; 0-d tensors, and after them Python numbers, count only if they are of a higher category (bool < integer < float).
+    """
+    ranked: list[list[torch.dtype]] = [[], [], []]
+    for element in elements:
+        if isinstance(element, Tensor):
+            ranked[0 if element.ndim else 1].append(torch_dtype(element.dtype))
+        elif element is not None:
+            ranked[2].append(number_type(plain_number(element)))
+    found: torch.dtype | None = None
+    for dtypes in filter(None, ranked):
+        highest = reduce(torch.promote_types, dtypes)
+        if found is None or _category(highest) > _category(found):
+            found = highest
+    if found is None:
+        raise Unlowered("no operands")
+    return found
+
+
+def _category(dtype: torch.dtype) -> int:
+    if dtype.is_floating_point:
+        return 2
+    return 0 if dtype is torch.bool else 1

@@ -1,0 +1,251 @@
+"""The repository agrees with itself: the package table, the manifests, the README and what the files say."""
+
+import ast
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+nox = pytest.importorskip("nox", reason="the package table is in noxfile.py; `nox -s integration` has nox at hand")
+
+ROOT = Path(__file__).parent.parent
+THIS_FILE = Path(__file__).resolve()
+
+
+def load_noxfile():
+    spec = importlib.util.spec_from_file_location("ferrite_noxfile", ROOT / "noxfile.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+NOXFILE = load_noxfile()
+PACKAGES = list(NOXFILE.PACKAGES.values())
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def manifest_of(package) -> dict:
+    return tomllib.loads((package.folder / "pyproject.toml").read_text())
+
+
+def distribution(requirement: str) -> str:
+    """Returns the name in a requirement such as "a[b]>=1"."""
+    return re.match(r"[A-Za-z0-9._-]+", requirement).group().lower()
+
+
+def tracked_files() -> list[Path]:
+    """Returns the files that are or could be committed."""
+    command = ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split("\0")
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("not a git checkout")
+    return [path for name in listed if name and (path := ROOT / name).is_file()]
+
+
+def text_of(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+def places(pattern: re.Pattern[str], paths: list[Path]) -> list[str]:
+    """Returns file:line: text of every line that matches, this file's own patterns left out."""
+    return [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
+        for path in paths
+        if path != THIS_FILE
+        for number, line in enumerate(text_of(path).splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+# The package table and the manifests
+
+
+def test_every_package_folder_is_in_the_table():
+    assert {path.name for path in (ROOT / "packages").iterdir() if path.is_dir()} == {each.name for each in PACKAGES}
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.key)
+def test_manifest_agrees_with_table(package):
+    project = manifest_of(package)["project"]
+    required = {distribution(requirement) for requirement in project["dependencies"]}
+    assert project["name"] == package.name
+    assert required == {*package.needs, *(NOXFILE.PACKAGES[key].name for key in package.siblings)}
+    assert set(project.get("optional-dependencies", {})) == set(package.extras)
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.key)
+def test_requirements_are_ranges_with_a_lower_bound(package):
+    project = manifest_of(package)["project"]
+    optional = project.get("optional-dependencies", {}).values()
+    for requirement in [*project["dependencies"], *(each for group in optional for each in group)]:
+        assert ">=" in requirement, f"{requirement} has no lower bound"
+        assert "==" not in requirement, f"{requirement} is pinned"
+    assert project["requires-python"].startswith(">=3.11")
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.key)
+def test_package_has_all_its_papers(package):
+    missing = [name for name in ("README.md", "CHANGELOG.md", "LICENSE") if not (package.folder / name).is_file()]
+    assert not missing
+    assert (package.folder / "src" / package.import_name / "py.typed").is_file()
+    assert (package.folder / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+    assert manifest_of(package)["build-system"]["build-backend"] == "hatchling.build"
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.key)
+def test_version_has_a_changelog_entry(package):
+    version = manifest_of(package)["project"]["version"]
+    assert re.search(rf"^## \[?{re.escape(version)}\b", (package.folder / "CHANGELOG.md").read_text(), re.MULTILINE)
+    init = (package.folder / "src" / package.import_name / "__init__.py").read_text()
+    stated = re.search(r"""^__version__ = ["'](.+)["']""", init, re.MULTILINE)
+    assert stated is None or stated.group(1) == version
+
+
+def test_versions_in_tests_satisfy_the_lower_bounds():
+    version = pytest.importorskip("packaging.version").Version
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+    for package in PACKAGES:
+        for requirement in manifest_of(package)["project"]["dependencies"]:
+            name, bound = distribution(requirement), re.search(r">=([\d.]+)", requirement).group(1)
+            assert name.startswith("ferrite-") or version(pins[name]) >= version(bound)
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.key)
+def test_contracts_forbid_what_the_table_forbids(package):
+    contracts = SETTINGS["tool"]["importlinter"]["contracts"]
+    own = (each for each in contracts if each.get("source_modules") == [package.import_name])
+    assert set(package.forbidden) == set(next(own, {"forbidden_modules": ()})["forbidden_modules"])
+
+
+def test_settings_name_every_source_folder():
+    folders = [f"packages/{each.name}/src" for each in PACKAGES]
+    test_folders = [f"packages/{each.name}/tests" for each in PACKAGES]
+    pythonpath = SETTINGS["tool"]["pytest"]["ini_options"]["pythonpath"]
+    assert pythonpath == [*folders, *test_folders, "tests_integration"]
+    assert [path.removeprefix("$MYPY_CONFIG_FILE_DIR/") for path in SETTINGS["tool"]["mypy"]["mypy_path"]] == folders
+    assert SETTINGS["tool"]["importlinter"]["root_packages"] == [each.import_name for each in PACKAGES]
+
+
+def test_modules_that_tests_share_have_names_of_their_own():
+    folders = [*(each.folder / "tests" for each in PACKAGES), ROOT / "tests_integration"]
+    shared = [
+        path for folder in folders for path in folder.glob("*.py") if not path.name.startswith(("test_", "conftest"))
+    ]
+    by_name = Counter(path.name for path in shared)
+    assert not [str(path.relative_to(ROOT)) for path in shared if by_name[path.name] > 1]
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.key)
+def test_imports_are_declared(package):
+    """Everything a package's source imports, in functions too, is its own, the standard library's or a requirement."""
+    project = manifest_of(package)["project"]
+    optional = project.get("optional-dependencies", {}).values()
+    required = {distribution(each).replace("-", "_") for each in project["dependencies"]}
+    required |= {distribution(each).replace("-", "_") for group in optional for each in group}
+    allowed = {package.import_name, *sys.stdlib_module_names, *required}
+    undeclared = {}
+    for path in (package.folder / "src").rglob("*.py"):
+        for name in imported_names(ast.parse(path.read_text())):
+            if name.partition(".")[0] not in allowed:
+                undeclared.setdefault(name, path.relative_to(ROOT))
+    assert not undeclared
+
+
+def imported_names(tree: ast.AST) -> list[str]:
+    """Returns the absolute names that a module imports, wherever in it."""
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names.append(node.module)
+    return names
+
+
+# What the files say
+
+
+def test_inductor_is_named_in_code_only_by_the_benchmarks():
+    """The lint knows import statements; this also finds names given to importlib, patched or written into strings."""
+    code = [path for path in tracked_files() if path.suffix == ".py" and path.parts[len(ROOT.parts)] != "benchmarks"]
+    loads = re.compile(r"""(import|from|["'])\s*torch\._inductor""")
+    assert not places(loads, code)
+
+
+def test_no_file_knows_the_machine_it_was_written_on():
+    private_path = re.compile(r"(?<![\w.$}>)-])/(home|root|opt|work|mnt|Users|private)/\w")
+    assert not places(private_path, tracked_files())
+
+
+def test_no_file_is_tied_to_a_package_registry():
+    registry = re.compile(r"(pypi\.org|pythonhosted|--index-url|--extra-index-url|PIP_INDEX|download\.pytorch)")
+    assert not places(registry, tracked_files())
+
+
+def test_no_module_is_a_drawer():
+    drawers = {"utils.py", "util.py", "common.py", "helpers.py", "misc.py"}
+    assert not [path for path in tracked_files() if path.name in drawers]
+
+
+def test_links_between_pages_lead_somewhere():
+    broken = []
+    for page in (path for path in tracked_files() if path.suffix == ".md"):
+        prose = re.sub(r"^```.*?^```", "", text_of(page), flags=re.MULTILINE | re.DOTALL)
+        targets = re.findall(r"\]\(([^)\s#]+)(?:#[^)]*)?\)", prose)
+        local = [target for target in targets if "://" not in target]
+        broken += [f"{page.relative_to(ROOT)} -> {each}" for each in local if not (page.parent / each).exists()]
+    assert not broken
+
+
+def test_decisions_are_numbered_and_listed():
+    folder = ROOT / "docs" / "decisions"
+    pages = sorted(path.name for path in folder.glob("[0-9]*.md"))
+    assert [int(name[:4]) for name in pages] == list(range(1, len(pages) + 1))
+    index = (folder / "README.md").read_text()
+    assert not [name for name in pages if f"({name})" not in index]
+
+
+# The README and continuous integration
+
+
+def test_ci_runs_the_readme_test_command():
+    last = (ROOT / ".ci" / "run").read_text().splitlines()[-1]
+    commands = re.findall(r"^```sh\n(.*?)\n```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert last in commands
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+def readme_example() -> str:
+    marked = r"<!-- [^>]*test_repository[^>]* -->\s*```python\n(.*?)```"
+    return re.search(marked, (ROOT / "README.md").read_text(), re.DOTALL).group(1)
+
+
+def test_readme_example_is_ten_lines():
+    assert len([line for line in readme_example().splitlines() if line.strip()]) <= 10
+
+
+BACKEND = NOXFILE.PACKAGES["torch"].folder / "src" / "ferrite_torch" / "backend.py"
+
+
+@pytest.mark.skipif(not BACKEND.exists(), reason="ferrite_torch has no backend yet")
+def test_readme_example_runs(tmp_path):
+    """The example runs as a program of its own, from a file as torch.compile wants it."""
+    program = tmp_path / "example.py"
+    program.write_text(readme_example())
+    sources = os.pathsep.join(str(package.folder / "src") for package in PACKAGES)
+    environment = {**os.environ, "PYTHONPATH": sources, "XDG_CACHE_HOME": str(tmp_path)}
+    ended = subprocess.run(
+        [sys.executable, str(program)], env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
