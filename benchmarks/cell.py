@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
+
 from accuracy import sample, sample_gradients
 from backends import compile_with, count_work
 from profiling import profile_step
-from torch import Tensor, nn
 from workloads import WORKLOADS, Loss, Size, Workload
 
 COMPILE_STEPS = 3  # calls that count as compilation: some compilers specialise again on the second or third

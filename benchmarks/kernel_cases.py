@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from architectures import rotary_table, rotate
 from torch import Tensor
+
+from architectures import rotary_table, rotate
 
 aten = torch.ops.aten
 

@@ -23,9 +23,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
+from torch import Tensor
+
 from backends import compile_with
 from kernel_cases import CASES, Case, flatten, unavoidable_bytes
-from torch import Tensor
 from tree import add_packages_to_path, results_folder
 
 BAR = 0.80  # of the floor

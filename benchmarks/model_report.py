@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
 from accuracy import deviation, relative_error, worst_tensor
 
 OWN, OPPONENT, BASE = "ferrite", "inductor", "eager"

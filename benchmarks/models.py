@@ -16,6 +16,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -101,31 +102,35 @@ def caches_of(folder: Path, cell: Cell) -> dict[str, str]:
     return {name: str(home / name.lower()) for name in places}
 
 
-def run_cell(zygote: Zygote, plan: Plan, cell: Cell, left: float) -> dict[str, Any]:
+def run_cell(zygote: Zygote, plan: Plan, cell: Cell, work: Path, left: float) -> dict[str, Any]:
     """Runs one cell in its own process; returns its record, or one that says what went wrong."""
-    record = plan.out / f"{cell.key}.json"
-    record.unlink(missing_ok=True)
-    log = plan.out / f"{cell.key}.log"
+    record, log = work / f"{cell.key}.json", work / f"{cell.key}.log"
     ended = run_child(
         zygote,
         "cell:measure",
-        {"cell": asdict(cell), "folder": str(plan.out)},
-        caches_of(plan.out, cell),
+        {"cell": asdict(cell), "folder": str(work)},
+        caches_of(work, cell),
         log,
         min(plan.timeout, left),
     )
     if record.exists():
         return {**json.loads(record.read_text()), "process_s": ended.seconds}
+    shutil.copy(log, plan.out / log.name)
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     reason = f"timed out after {ended.seconds:.0f} s" if ended.timed_out else f"exit status {ended.status}"
     return {"cell": asdict(cell), "failed": reason, "last_words": lines[-25:], "process_s": ended.seconds}
 
 
 def run(plan: Plan) -> int:
-    """Runs the plan, writing every record as it comes; returns the exit status."""
+    """Runs the plan in a temporary folder; returns the exit status."""
+    with tempfile.TemporaryDirectory(prefix="ferrite-models-", ignore_cleanup_errors=True) as work:
+        return run_in(plan, Path(work))
+
+
+def run_in(plan: Plan, work: Path) -> int:
+    """Runs the plan, writing `models.json` anew after every cell, and the logs of the cells that failed."""
     started = time.monotonic()
     plan.out.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(plan.out / "caches", ignore_errors=True)
     zygote = start_zygote(PRELOAD)
     records: dict[str, dict[str, Any]] = {}
     cells = list(cells_of(plan))
@@ -134,17 +139,19 @@ def run(plan: Plan) -> int:
         if left < 5.0:
             records[cell.key] = {"cell": asdict(cell), "failed": "not run: the deadline came first"}
             continue
-        records[cell.key] = run_cell(zygote, plan, cell, left)
+        records[cell.key] = run_cell(zygote, plan, cell, work, left)
         print_progress(number + 1, len(cells), records[cell.key], time.monotonic() - started)
-        (plan.out / "records.json").write_text(json.dumps(records, indent=1))
+        write_details(plan, records, judge(plan.models, plan.modes, records, work))
     stop_zygote(zygote)
-    shutil.rmtree(plan.out / "caches", ignore_errors=True)
-    verdict = judge(plan.models, plan.modes, records, plan.out)
-    (plan.out / "models.json").write_text(
-        json.dumps({"plan": {**asdict(plan), "out": str(plan.out)}, "records": records, "verdict": verdict}, indent=1)
-    )
+    verdict = judge(plan.models, plan.modes, records, work)
+    write_details(plan, records, verdict)
     print_report(verdict, time.monotonic() - started)
     return 0 if verdict["passed"] else 1
+
+
+def write_details(plan: Plan, records: dict[str, dict[str, Any]], verdict: dict[str, Any]) -> None:
+    details = {"plan": {**asdict(plan), "out": str(plan.out)}, "records": records, "verdict": verdict}
+    (plan.out / "models.json").write_text(json.dumps(details, indent=1))
 
 
 if __name__ == "__main__":

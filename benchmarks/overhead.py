@@ -17,8 +17,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch
-from backends import compile_with
 from torch import Tensor
+
+from backends import compile_with
 from tree import add_packages_to_path, results_folder
 
 BATCH = 200

@@ -8,8 +8,9 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from architectures import Decoder, DecoderConfig, ResidualNetwork, VisionConfig, VisionTransformer
 from torch import Tensor, nn
+
+from architectures import Decoder, DecoderConfig, ResidualNetwork, VisionConfig, VisionTransformer
 
 Size = Literal["full", "tiny"]
 

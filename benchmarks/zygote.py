@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,5 +140,7 @@ def serve(preload: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
+    # Libraries below torch keep idle threads; a child has none of them and starts its own.
+    warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
     add_packages_to_path()
     serve(sys.argv[1:])

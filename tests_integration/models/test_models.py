@@ -41,13 +41,13 @@ def test_inference(architecture: Architecture, device: str, dtype: torch.dtype) 
     model, inputs = prepare(architecture, device, dtype)
     model.eval()
     with torch.no_grad(), observed_work() as work:
-        actual = compiled(model, fullgraph=True)(**inputs)
+        actual = compiled(model, fullgraph=not architecture.branches)(**inputs)
     with torch.no_grad():
         eager = model(**inputs)
         exact = copy.deepcopy(model).double()(**cast(inputs, device, torch.float64))
     assert_close(actual, eager, exact)
     assert_worked(work)
-    assert work.graph_breaks == 0
+    assert work.graph_breaks == 0 or architecture.branches
 
 
 def train_once(model: nn.Module, called: Any, inputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor | None]]:
@@ -67,7 +67,7 @@ def test_training(architecture: Architecture, device: str, dtype: torch.dtype) -
     model.train()
     plain, wide = copy.deepcopy(model), copy.deepcopy(model).double()
     with observed_work() as work:
-        actual, gradients = train_once(model, compiled(model, fullgraph=True), inputs)
+        actual, gradients = train_once(model, compiled(model, fullgraph=not architecture.branches), inputs)
     eager, eager_gradients = train_once(plain, plain, inputs)
     exact, exact_gradients = train_once(wide, wide, cast(inputs, device, torch.float64))
     assert_close(actual, eager, exact, "output")
@@ -82,4 +82,4 @@ def test_training(architecture: Architecture, device: str, dtype: torch.dtype) -
     ):  # the running statistics of batch norms
         assert_close(mine, theirs, right, f"buffer {name}")
     assert_worked(work, kernels=2)
-    assert work.graph_breaks == 0
+    assert work.graph_breaks == 0 or architecture.branches

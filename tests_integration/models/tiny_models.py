@@ -36,6 +36,10 @@ def image() -> Inputs:
     return {"x": torch.randn(BATCH, 3, 12, 12)}
 
 
+def channels_last_image() -> Inputs:
+    return {"x": torch.randn(BATCH, 3, 12, 12).to(memory_format=torch.channels_last)}
+
+
 def features() -> Inputs:
     return {"x": torch.randn(5, 16)}
 
@@ -44,7 +48,8 @@ def features() -> Inputs:
 class Architecture:
     """A model by its class in transformers (or a maker here), its configuration, and what it is called with.
 
-    `result` is the output to judge: the position in the tuple that the model returns.
+    `result` is the output to judge: the position in the tuple that the model returns. `branches` marks models whose own
+    code branches on data, in some versions and dtypes (layer drop, a look for infinities): no single graph.
     """
 
     name: str
@@ -52,6 +57,7 @@ class Architecture:
     config: dict[str, Any] = field(default_factory=dict)
     inputs: Callable[[], Inputs] = token_ids
     result: int = 0
+    branches: bool = False
 
 
 class Judged(nn.Module):
@@ -126,8 +132,12 @@ class SmallResidualNetwork(nn.Module):
         return self.head(self.blocks(self.stem(x)).mean((2, 3)))
 
 
+def channels_last_residual_network() -> nn.Module:
+    return SmallResidualNetwork().to(memory_format=torch.channels_last)
+
+
 class ConvolutionalMixer(nn.Module):
-    """Depthwise and pointwise convolutions, group norm, squeeze and excitation, channels-last inside."""
+    """Depthwise and pointwise convolutions, group norm, squeeze and excitation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +149,7 @@ class ConvolutionalMixer(nn.Module):
         self.head = nn.Linear(8, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.patches(x.to(memory_format=torch.channels_last))
+        x = self.patches(x)
         x = x + F.hardswish(self.norm(self.depth(x)))
         gate = torch.sigmoid(self.excite(F.silu(self.squeeze(F.adaptive_avg_pool2d(x, 1)))))
         return self.head((x * gate).flatten(2).amax(-1))
@@ -275,6 +285,7 @@ DISENTANGLED = {
 ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("mlp", MultiLayerPerceptron, inputs=features),
     Architecture("resnet", SmallResidualNetwork, inputs=image),
+    Architecture("resnet-channels-last", channels_last_residual_network, inputs=channels_last_image),
     Architecture("convmixer", ConvolutionalMixer, inputs=image),
     Architecture("gpt2", "GPT2LMHeadModel", GPT2),
     Architecture("gpt2-plain-attention", "GPT2LMHeadModel", {**GPT2, "n_layer": 1, "attn_implementation": "eager"}),
@@ -290,12 +301,12 @@ ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("qwen2", "Qwen2ForCausalLM", DECODER),
     Architecture("gemma", "GemmaForCausalLM", {**DECODER, "head_dim": 4}),
     Architecture("phi", "PhiForCausalLM", {**DECODER, "embd_pdrop": 0.0, "resid_pdrop": 0.0}),
-    Architecture("opt", "OPTForCausalLM", OPT),
+    Architecture("opt", "OPTForCausalLM", OPT, branches=True),
     Architecture("gpt-neox", "GPTNeoXForCausalLM", {**MULTI_HEAD, "hidden_dropout": 0.0}),
-    Architecture("bloom", "BloomForCausalLM", BLOOM),
+    Architecture("bloom", "BloomForCausalLM", {**BLOOM, "attn_implementation": "eager"}),
     Architecture("falcon", "FalconForCausalLM", {**MULTI_HEAD, "hidden_dropout": 0.0, "alibi": False}),
     Architecture("t5", "T5ForConditionalGeneration", {**T5, "attn_implementation": "eager"}, two_token_ids),
-    Architecture("bart", "BartModel", SEQUENCES, two_token_ids),
+    Architecture("bart", "BartModel", SEQUENCES, two_token_ids, branches=True),
     Architecture("vit", "ViTModel", VISION, pixels),
     Architecture("clip", "CLIPModel", {"text_config": CLIP_TEXT, "vision_config": CLIP_VISION}, pixels_and_ids),
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from kernels import one_kernel, pointwise, program, spec, tensor, tensor_input, layout, grid_axis
 
 from ferrite_runtime import load_program
+from runtime_kernels import grid_axis, layout, one_kernel, pointwise, program, spec, tensor, tensor_input
 
 torch = pytest.importorskip("torch")
 
@@ -101,9 +101,7 @@ def test_binary_function_equals_torch(name: str, dtype: str) -> None:
 def test_float_bits_and_ldexp() -> None:
     x = sample(-5, 5, "f32")
     assert torch.equal(run("fmath.float_bits(a)", x, dtype="f32", out="i32"), x.view(torch.int32))
-    assert torch.equal(
-        run("fmath.float_bits(a)", x.double(), dtype="f64", out="i64"), x.double().view(torch.int64)
-    )
+    assert torch.equal(run("fmath.float_bits(a)", x.double(), dtype="f64", out="i64"), x.double().view(torch.int64))
     y = torch.randn(100)
     torch.testing.assert_close(run("fmath.ldexp(a, tl.full([XBLOCK], 3, tl.int32))", y, dtype="f32"), y * 8)
 
@@ -128,11 +126,17 @@ def test_half_types_round_once_to_nearest_even(dtype: str) -> None:
 def fold_kernel(combine: str, state: list[tuple[str, str]], scan: bool = False) -> dict:
     """A kernel over x[8, 64] that folds (or scans) a state tuple along the rows."""
     names = [f"s{i}" for i in range(len(state))]
-    body = f"@triton.jit\ndef fold(in_ptr, {', '.join(f'out{i}_ptr' for i in range(len(state)))}, XBLOCK: tl.constexpr):\n"
+    body = (
+        f"@triton.jit\ndef fold(in_ptr, {', '.join(f'out{i}_ptr' for i in range(len(state)))}, XBLOCK: tl.constexpr):\n"
+    )
     body += "    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:, None]\n    r = tl.arange(0, 64)[None, :]\n"
     body += "    value = tl.load(in_ptr + x * 64 + r, x < 8)\n    index = r + tl.zeros([XBLOCK, 64], tl.int32)\n"
     state_text = ", ".join(text for text, _ in state)
-    call = f"tl.associative_scan(({state_text},), 1, fmath.{combine})" if scan else f"tl.reduce(({state_text},), 1, fmath.{combine})"
+    call = (
+        f"tl.associative_scan(({state_text},), 1, fmath.{combine})"
+        if scan
+        else f"tl.reduce(({state_text},), 1, fmath.{combine})"
+    )
     body += f"    {', '.join(names)}, = {call}\n" if len(names) > 1 else f"    s0, = {call}\n"
     for i, name in enumerate(names):
         where = f"out{i}_ptr + x * 64 + r" if scan else f"out{i}_ptr + tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)"
@@ -142,7 +146,9 @@ def fold_kernel(combine: str, state: list[tuple[str, str]], scan: bool = False) 
     return spec("fold", body, params, [grid_axis("x", 8)], family="persistent")
 
 
-def run_fold(x: torch.Tensor, combine: str, state: list[tuple[str, str]], scan: bool = False) -> tuple[torch.Tensor, ...]:
+def run_fold(
+    x: torch.Tensor, combine: str, state: list[tuple[str, str]], scan: bool = False
+) -> tuple[torch.Tensor, ...]:
     kernel = fold_kernel(combine, state, scan)
     shape = [8, 64] if scan else [8]
     outs = [f"out{i}" for i in range(len(state))]
@@ -186,7 +192,9 @@ def test_welford_is_stable() -> None:
 def test_welford_ignores_empty_lanes() -> None:
     x = torch.randn(8, 64)
     weight = "(index < 10).to(tl.float32)"
-    mean, m2, _ = run_fold(x, "welford", [("tl.where(index < 10, value, 0.0)", "f32"), ("value * 0.0", "f32"), (weight, "f32")])
+    mean, m2, _ = run_fold(
+        x, "welford", [("tl.where(index < 10, value, 0.0)", "f32"), ("value * 0.0", "f32"), (weight, "f32")]
+    )
     torch.testing.assert_close(mean, x[:, :10].mean(1))
     torch.testing.assert_close(m2 / 10, x[:, :10].var(1, correction=0))
 
@@ -195,7 +203,9 @@ def test_online_softmax_with_infinities() -> None:
     x = torch.randn(8, 64) * 30
     x[0] = -math.inf
     x[1, :63] = -math.inf
-    top, total = run_fold(x, "online_softmax", [("value", "f32"), ("tl.where(value == float('-inf'), 0.0, 1.0)", "f32")])
+    top, total = run_fold(
+        x, "online_softmax", [("value", "f32"), ("tl.where(value == float('-inf'), 0.0, 1.0)", "f32")]
+    )
     assert torch.equal(top, x.amax(1))
     assert total[0] == 0 and total[1] == 1
     torch.testing.assert_close(total[1:].log() + top[1:], x[1:].logsumexp(1))

@@ -26,15 +26,16 @@ _INTERNED: dict[Any, Any] = {}
 class Atom:
     """The base of what an index multiplies by coefficients; interned, compared by identity."""
 
-    __slots__ = ("__weakref__", "hi", "index", "lo", "order")
+    __slots__ = ("__weakref__", "hi", "index", "is_indirect", "lo", "order")
 
     lo: Size
     hi: Size
     order: tuple[Any, ...]
     index: Index
+    is_indirect: bool
 
-    def _settle(self, lo: Size, hi: Size, order: tuple[Any, ...]) -> None:
-        self.lo, self.hi, self.order = lo, hi, order
+    def _settle(self, lo: Size, hi: Size, order: tuple[Any, ...], is_indirect: bool = False) -> None:
+        self.lo, self.hi, self.order, self.is_indirect = lo, hi, order, is_indirect
         self.index = _intern_index(0, ((self, 1),))
 
 
@@ -75,7 +76,7 @@ class FloorDiv(Atom):
             found.numerator, found.divisor = numerator, divisor
             lo = None if numerator.lo is None else sizes.floordiv(numerator.lo, divisor)
             hi = None if numerator.hi is None else sizes.floordiv(numerator.hi, divisor)
-            found._settle(lo, hi, (1, order_text(numerator), sizes.text(divisor)))
+            found._settle(lo, hi, (1, order_text(numerator), sizes.text(divisor)), numerator.is_indirect)
         return found  # type: ignore[no-any-return]
 
 
@@ -93,7 +94,7 @@ class Mod(Atom):
         if found is None:
             found = _INTERNED[key] = object.__new__(cls)
             found.numerator, found.divisor = numerator, divisor
-            found._settle(0, sizes.add(divisor, -1), (2, order_text(numerator), sizes.text(divisor)))
+            found._settle(0, sizes.add(divisor, -1), (2, order_text(numerator), sizes.text(divisor)), numerator.is_indirect)
         return found  # type: ignore[no-any-return]
 
 
@@ -115,7 +116,7 @@ class Indirect(Atom):
         if found is None:
             found = _INTERNED[key] = object.__new__(cls)
             found.value, found.size, found.wraps = value, size, wraps
-            found._settle(0, sizes.add(size, -1), (3, value.digest, sizes.text(size), wraps))
+            found._settle(0, sizes.add(size, -1), (3, value.digest, sizes.text(size), wraps), is_indirect=True)
         return found  # type: ignore[no-any-return]
 
 
@@ -129,14 +130,16 @@ class Index:
         const: the constant part.
         terms: ``(atom, coefficient)`` pairs in a fixed order.
         lo, hi: inclusive bounds over all values of the dims, or None where nothing is known.
+        is_indirect: whether an `Indirect` occurs anywhere inside.
     """
 
-    __slots__ = ("__weakref__", "_dims", "_text", "const", "hi", "lo", "terms")
+    __slots__ = ("__weakref__", "_dims", "_text", "const", "hi", "is_indirect", "lo", "terms")
 
     const: Size
     terms: tuple[Term, ...]
     lo: Size | None
     hi: Size | None
+    is_indirect: bool
     _dims: frozenset[Dim] | None
     _text: str | None
 
@@ -241,6 +244,7 @@ def _intern_index(const: Size, terms: tuple[Term, ...]) -> Index:
         found = _INTERNED[key] = object.__new__(Index)
         found.const, found.terms, found._text, found._dims = const, terms, None, None
         found.lo, found.hi = _bounds(const, terms)
+        found.is_indirect = any([atom.is_indirect for atom, _ in terms])  # a list: faster than a generator for so few
     return found  # type: ignore[no-any-return]
 
 

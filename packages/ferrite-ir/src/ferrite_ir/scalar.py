@@ -193,7 +193,7 @@ def indirects_of(indices: Iterable[Index]) -> tuple[Scalar, ...]:
     """Returns the scalars that compute parts of these indices, in order, each as often as it occurs."""
     found: list[Scalar] = []
     for index in indices:
-        if index.terms:
+        if index.is_indirect:
             _collect_indirects(index, found)
     return tuple(found)
 
@@ -242,13 +242,17 @@ def rewrite(root: Scalar, step: Callable[[Scalar], Scalar], memo: dict[Scalar, S
         if node in memo:
             stack.pop()
             continue
-        operands = node.operands
-        missing = [operand for operand in operands if operand not in memo]
-        if missing:
-            stack.extend(reversed(missing))
-            continue
+        if node.op in _LEAVES:
+            memo[node] = step(node)
+        else:
+            args = node.args
+            missing = [arg for arg in args if arg not in memo]
+            if missing:
+                stack.extend(missing)
+                continue
+            new = tuple([memo[arg] for arg in args])
+            memo[node] = step(node if new == args else rebuilt(node, new))
         stack.pop()
-        memo[node] = step(rebuilt(node, tuple(memo[operand] for operand in operands)))
     return memo[root]
 
 
@@ -281,7 +285,7 @@ def replace_loads(
         if node.op not in ("load", "index"):
             return node
         if indirects(node):
-            indices = tuple(_replace_in_index(i, replace, memo) for i in node.indices)
+            indices = tuple(replace_in_index(i, replace, memo) for i in node.indices)
             node = load(node.source, indices, node.dtype) if node.op == "load" else index_value(indices[0], node.dtype)
         if node.op != "load":
             return node
@@ -291,16 +295,17 @@ def replace_loads(
     return rewrite(root, step, memo)
 
 
-def _replace_in_index(index: Index, replace: Callable[[Scalar], Scalar | None], memo: dict[Scalar, Scalar]) -> Index:
+def replace_in_index(index: Index, replace: Callable[[Scalar], Scalar | None], memo: dict[Scalar, Scalar]) -> Index:
+    """Returns the index with the loads inside its indirect parts replaced; see `replace_loads`."""
     total = ix.constant(index.const)
     for atom, coefficient in index.terms:
         match atom:
             case ix.Indirect():
                 new = ix.indirect(replace_loads(atom.value, replace, memo), atom.size, atom.wraps)
             case ix.FloorDiv():
-                new = ix.floordiv(_replace_in_index(atom.numerator, replace, memo), atom.divisor)
+                new = ix.floordiv(replace_in_index(atom.numerator, replace, memo), atom.divisor)
             case ix.Mod():
-                new = ix.mod(_replace_in_index(atom.numerator, replace, memo), atom.divisor)
+                new = ix.mod(replace_in_index(atom.numerator, replace, memo), atom.divisor)
             case _:
                 new = atom.index
         total = total + new * coefficient
@@ -308,21 +313,17 @@ def _replace_in_index(index: Index, replace: Callable[[Scalar], Scalar | None], 
 
 
 def _fill(root: Scalar, slot: str, own: Callable[[Scalar], Any]) -> None:
-    for node in _unfilled(root, slot):
-        setattr(node, slot, own(node))
-
-
-def _unfilled(root: Scalar, slot: str) -> Iterator[Scalar]:
-    stack: list[tuple[Scalar, bool]] = [(root, False)]
+    """Sets a slot of every node below, and of the root, that has no value there yet; operands first."""
+    stack = [root]
     while stack:
-        node, expanded = stack.pop()
-        if getattr(node, slot) is not None:
-            continue
-        if expanded:
-            yield node
-            continue
-        stack.append((node, True))
-        stack.extend((child, False) for child in reversed(children(node)))
+        node = stack[-1]
+        if getattr(node, slot) is None:
+            missing = [child for child in children(node) if getattr(child, slot) is None]
+            if missing:
+                stack.extend(missing)
+                continue
+            setattr(node, slot, own(node))
+        stack.pop()
 
 
 def _own_dims(node: Scalar) -> frozenset[Dim]:
@@ -334,11 +335,12 @@ def _own_dims(node: Scalar) -> frozenset[Dim]:
 
 
 def _own_loads(node: Scalar) -> tuple[Scalar, ...]:
-    below = children(node)
-    own = (node,) if node.op == "load" else ()
-    if len(below) == 1 and not own:
-        return below[0]._loads  # type: ignore[return-value]
-    return tuple(dict.fromkeys([found for child in below for found in child._loads or ()] + list(own)))
+    parts = [child._loads for child in children(node) if child._loads]
+    if node.op == "load":
+        parts.append((node,))
+    if len(parts) == 1:
+        return parts[0]
+    return tuple(dict.fromkeys([found for part in parts for found in part])) if parts else ()
 
 
 def _own_digest(node: Scalar) -> str:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from .errors import SpecError
+from ferrite_runtime.errors import SpecError
 
 
 def dump_canonical(value: object) -> str:
@@ -28,5 +28,5 @@ def digest(value: object) -> str:
 
 
 def kernel_id(mapping: Mapping[str, Any]) -> str:
-    """Returns the identity of a kernel spec: the digest of the mapping without its ``id``."""
-    return digest({key: value for key, value in mapping.items() if key != "id"})
+    """Returns the identity of a kernel spec: the digest of the mapping without its ``id`` and ``origin``."""
+    return digest({key: value for key, value in mapping.items() if key not in ("id", "origin")})

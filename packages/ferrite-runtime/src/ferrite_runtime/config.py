@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import SpecError
-from .fields import Fields
+from ferrite_runtime.errors import SpecError
+from ferrite_runtime.fields import Fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,9 @@ class Config:
         fields = Fields(value, path)
         inner = Fields(fields.take("blocks"), fields.at("blocks"))
         config = cls.of(
-            {name: inner.integer(name) for name in inner.names()}, fields.integer("num_warps"), fields.integer("num_stages")
+            {name: inner.integer(name) for name in inner.names()},
+            fields.integer("num_warps"),
+            fields.integer("num_stages"),
         )
         fields.close()
         for name, number in (*config.blocks, ("num_warps", config.num_warps)):

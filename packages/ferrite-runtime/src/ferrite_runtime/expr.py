@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from .errors import SpecError
-from .fields import check_identifier
+from ferrite_runtime.errors import SpecError
+from ferrite_runtime.fields import check_identifier
 
 Expr: TypeAlias = "int | str | tuple[Any, ...]"
 

@@ -6,7 +6,7 @@ import keyword
 from collections.abc import Mapping
 from typing import Any
 
-from .errors import SpecError, UnknownField
+from ferrite_runtime.errors import SpecError, UnknownField
 
 MISSING = object()
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .dtypes import DTYPES, torch_name
-from .errors import SpecError
-from .expr import Expr, print_expr
-from .externs import result_kind
-from .program import (
+from ferrite_runtime.dtypes import DTYPES, torch_name
+from ferrite_runtime.errors import SpecError
+from ferrite_runtime.expr import Expr, print_expr
+from ferrite_runtime.externs import result_kind
+from ferrite_runtime.program import (
     Alloc,
     Copy,
     Extern,
@@ -29,7 +29,7 @@ from .program import (
     Tagged,
     View,
 )
-from .spec import KernelSpec, Param
+from ferrite_runtime.spec import KernelSpec, Param
 
 
 @dataclass(slots=True)
@@ -37,8 +37,8 @@ class Value:
     """What a name means while the function is written.
 
     A tensor lives ``offset`` bytes after the first element of the tensor in the variable ``owner``; ``variable`` holds
-    it as an object of its own once one was needed. Addresses of buffers that the program allocates are ``trusted`` to be
-    aligned. A number or an opaque value has no owner.
+    it as an object of its own once one was needed. Addresses of buffers that the program allocates are ``trusted`` to
+    be aligned. A number or an opaque value has no owner.
     """
 
     variable: str | None
@@ -50,10 +50,15 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One argument of a launch as text; ``suspect`` addresses may be less aligned than the param promises."""
+    """One argument of a launch as text.
+
+    ``owner`` is the variable whose tensor an address lies in. A ``suspect`` address may be less aligned than the
+    param promises; a ``misaligned`` one surely is.
+    """
 
     param: Param
     text: str
+    owner: str | None = None
     suspect: bool = False
     misaligned: bool = False
 
@@ -102,7 +107,7 @@ class _Writer:
 
     # --- names ------------------------------------------------------------------------------------------------------
 
-    def own(self, name: str, layout: Layout | None, trusted: bool) -> None:
+    def own(self, name: str, layout: Layout | None, *, trusted: bool) -> None:
         self.values[name] = Value(name, name, 0, layout, trusted)
         self.users[name] = 1
 
@@ -129,7 +134,8 @@ class _Writer:
         """Returns the variable that holds a value as an object, writing the line that makes it where needed."""
         value = self.values[name]
         if value.variable is None:
-            assert value.layout is not None and value.owner is not None
+            assert value.layout is not None
+            assert value.owner is not None
             self.lines.append(f"{name} = {self._view_text(value, value.owner, value.layout)}")
             value.variable = name
         return value.variable
@@ -212,8 +218,10 @@ class _Writer:
             text = self.address(arg)
             promised = param.align or 1
             if promised <= DTYPES[param.dtype].itemsize:
-                return Argument(param, text)
-            return Argument(param, text, suspect=not value.trusted, misaligned=value.offset % promised != 0)
+                return Argument(param, text, value.owner)
+            return Argument(
+                param, text, value.owner, suspect=not value.trusted, misaligned=value.offset % promised != 0
+            )
         if param.role == "size" or isinstance(arg, (str, tuple)):
             return Argument(param, print_expr(arg))
         return Argument(param, self.constant(arg))
@@ -278,16 +286,24 @@ def _bind_inputs(writer: _Writer) -> None:
             writer.values[value.name] = Value(value.name)
 
 
-def write_host(program: Program, write_launch: LaunchWriter = write_call, preamble: Sequence[str] = ()) -> HostText:
+def write_host(
+    program: Program,
+    write_launch: LaunchWriter = write_call,
+    preamble: Sequence[str] = (),
+    block: str | None = None,
+    opening: Sequence[str] = (),
+) -> HostText:
     """Returns the text of ``def host(args)``, a function that clears the list of inputs and returns a tuple.
 
     Args:
         program: the program, already checked.
         write_launch: how a launch is written.
-        preamble: lines that stand before the inputs are unpacked: guards, and the binding of ``_stream``.
+        preamble: lines that stand first: guards.
+        block: a ``with`` line around everything after the preamble.
+        opening: lines before the inputs are unpacked: the binding of ``_stream``.
     """
     writer = _Writer(program, write_launch, kernels={kernel.id: kernel for kernel in program.kernels})
-    writer.lines.extend(preamble)
+    writer.lines.extend(opening)
     names = [value.name for value in program.inputs]
     if names:
         writer.lines.append(f"{', '.join(names)}, = args")
@@ -297,5 +313,6 @@ def write_host(program: Program, write_launch: LaunchWriter = write_call, preamb
         writer.step(step)
     outputs = [writer.output(output) for output in program.outputs]
     writer.lines.append(f"return ({', '.join(outputs)}{',' if outputs else ''})")
-    source = "\n".join(["def host(args):", *(f"    {line}" for line in writer.lines), ""])
+    body = [block, *(f"    {line}" for line in writer.lines)] if block else writer.lines
+    source = "\n".join(["def host(args):", *(f"    {line}" for line in (*preamble, *body)), ""])
     return HostText(source, writer.externs, writer.dtypes, tuple(writer.sites))

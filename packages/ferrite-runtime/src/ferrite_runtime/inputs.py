@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .errors import InputError
-from .program import Input, Layout, Program
-from .tensors import torch_dtype
+from ferrite_runtime.errors import InputError
+from ferrite_runtime.program import Input, Layout, Program
+from ferrite_runtime.tensors import torch_dtype
 
 
 def check_inputs(program: Program, inputs: Sequence[Any]) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from .config import Config
-from .policy import interpreter_config
-from .source import choose_constants, load_function
-from .spec import KernelSpec
+from ferrite_runtime.config import Config
+from ferrite_runtime.policy import interpreter_config
+from ferrite_runtime.source import choose_constants, load_function
+from ferrite_runtime.spec import KernelSpec
 
 
 class InterpretedKernel:
@@ -32,7 +31,7 @@ class InterpretedKernel:
 
     def __call__(self, stream: object, *arguments: Any) -> None:
         """Runs the kernel; tensors are given as addresses in this process's memory."""
-        from .interpreter import interpret
+        from ferrite_runtime.interpreter import interpret
 
         sizes = tuple(value for param, value in zip(self.spec.params, arguments, strict=True) if param.role == "size")
         if sizes not in self._constants:
@@ -46,8 +45,3 @@ class InterpretedKernel:
         config: Config = interpreter_config(self.spec, self.spec.axis_sizes(sizes))
         constants = choose_constants(self.spec, self._function, dict(config.blocks))
         return constants, self.spec.programs(sizes, dict(config.blocks))
-
-
-def load_interpreted(kernels: tuple[KernelSpec, ...]) -> dict[str, Callable[..., None]]:
-    """Returns a runnable kernel for every spec, by id."""
-    return {spec.id: InterpretedKernel.load(spec) for spec in kernels}

@@ -19,13 +19,13 @@ import triton.language as tl
 from triton.runtime import interpreter as ti
 from triton.runtime.jit import JITFunction
 
-from . import fmath
-from .errors import FerriteRuntimeError, KernelRunError
-from .interpreter_atomics import make_atomic_rmw
-from .interpreter_cast import cast_handle, make_dot
-from .interpreter_math import STAND_INS
-from .interpreter_reduce import reduce_tiles, scan_tiles
-from .spec import KernelSpec, Param
+from ferrite_runtime import fmath
+from ferrite_runtime.errors import FerriteRuntimeError, KernelRunError
+from ferrite_runtime.interpreter_atomics import make_atomic_rmw
+from ferrite_runtime.interpreter_cast import cast_handle, make_dot
+from ferrite_runtime.interpreter_math import STAND_INS
+from ferrite_runtime.interpreter_reduce import reduce_tiles, scan_tiles
+from ferrite_runtime.spec import KernelSpec, Param
 
 _LOCK = threading.RLock()
 _REWRITTEN = "_ferrite_interpreted"
@@ -47,8 +47,6 @@ def plain_function(function: Any) -> Callable[..., Any]:
 
 def _call_jitted(self: Any, *args: Any, **kwargs: Any) -> Any:
     return plain_function(self)(*args, **kwargs)
-
-
 
 
 # Triton patches the language modules that it finds among a function's globals; these are all there are.

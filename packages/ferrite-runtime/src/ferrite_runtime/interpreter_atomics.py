@@ -9,9 +9,14 @@ import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter as ti
 
-from .interpreter_cast import bfloat16_to_float32, float32_to_bfloat16
+from ferrite_runtime.interpreter_cast import bfloat16_to_float32, float32_to_bfloat16
 
-_APPLY: dict[str, Callable[[Any, Any], Any]] = {"FADD": np.add, "MAX": np.maximum, "MIN": np.minimum, "XCHG": lambda _, b: b}
+_APPLY: dict[str, Callable[[Any, Any], Any]] = {
+    "FADD": np.add,
+    "MAX": np.maximum,
+    "MIN": np.minimum,
+    "XCHG": lambda _, b: b,
+}
 
 
 def make_atomic_rmw(original: Callable[..., Any]) -> Callable[..., Any]:

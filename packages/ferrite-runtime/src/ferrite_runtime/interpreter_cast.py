@@ -49,7 +49,9 @@ def _decode(handle: Any, dtype: Any) -> Array:
 def _encode_eight_bit(values: Array, dtype: Any) -> Array:
     import torch
 
-    rounded = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).to(getattr(torch, _TORCH_EIGHT_BIT[dtype]))
+    rounded = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).to(
+        getattr(torch, _TORCH_EIGHT_BIT[dtype])
+    )
     encoded: Array = rounded.view(torch.uint8).numpy()
     return encoded
 

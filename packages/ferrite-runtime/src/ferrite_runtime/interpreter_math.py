@@ -9,7 +9,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
-from .errors import DeviceUnavailable
+from ferrite_runtime.errors import DeviceUnavailable
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -51,7 +51,8 @@ def _torch_special(name: str) -> Callable[[Array], Array]:
 
 def _pow(x: Array, y: Array) -> Array:
     # With integer exponents in an integer array NumPy would refuse negative ones.
-    return np.power(x, np.asarray(y, dtype=np.asarray(x).dtype))
+    result: Array = np.power(x, np.asarray(y, dtype=np.asarray(x).dtype))
+    return result
 
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -9,7 +9,7 @@ import numpy as np
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
-from . import fmath
+from ferrite_runtime import fmath
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -24,7 +24,8 @@ def _scalar(data: Array, dtype: Any) -> Any:
 
 def _wide_sum(data: Array, axis: int) -> Array:
     wide = np.float64 if data.dtype == np.float32 else data.dtype
-    return np.add.reduce(data, axis=axis, dtype=wide).astype(data.dtype)
+    total: Array = np.add.reduce(data, axis=axis, dtype=wide).astype(data.dtype)
+    return total
 
 
 # Combines with one NumPy call of the same meaning. Triton's own maximum ignores NaN, as its compiled code does.
@@ -53,7 +54,7 @@ def _tree(function: Any, arrays: list[Array], dtypes: list[Any]) -> list[Array]:
     return [data[..., 0] for data in arrays]
 
 
-def reduce_tiles(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **_: Any) -> Any:
+def reduce_tiles(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False, **_: Any) -> Any:  # noqa: A002, FBT002
     """Reduces one tile, or a tuple of tiles, along ``axis`` (all of it for None); stands in for ``tl.reduce``."""
     tiles = tuple(input) if isinstance(input, (tuple, list, tl.tuple)) else (input,)
     axis, keep_dims = _plain(axis), bool(_plain(keep_dims))
@@ -70,7 +71,9 @@ def reduce_tiles(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False,
         reduced = [direct(arrays[0], axis)]
     else:
         reduced = _tree(combine_fn, [np.moveaxis(data, axis, -1) for data in arrays], dtypes)
-    results = tuple(_finish(data, dtype, kept if keep_dims else None) for data, dtype in zip(reduced, dtypes, strict=True))
+    results = tuple(
+        _finish(data, dtype, kept if keep_dims else None) for data, dtype in zip(reduced, dtypes, strict=True)
+    )
     return results if isinstance(input, (tuple, list, tl.tuple)) else results[0]
 
 
@@ -81,7 +84,7 @@ def _finish(data: Array, dtype: Any, kept: list[int] | None) -> Any:
     return _tile(np.ascontiguousarray(data), dtype) if data.ndim else _scalar(data, dtype)
 
 
-def scan_tiles(input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **_: Any) -> Any:
+def scan_tiles(input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **_: Any) -> Any:  # noqa: A002, FBT002
     """Scans one tile, or a tuple of tiles, along ``axis``, inclusively; stands in for ``tl.associative_scan``.
 
     Source: Hillis, Steele, "Data parallel algorithms" (1986).
@@ -96,7 +99,8 @@ def scan_tiles(input: Any, axis: Any, combine_fn: Any, reverse: Any = False, **_
     if _plain(reverse):
         arrays = [data[..., ::-1] for data in arrays]
     results = tuple(
-        _tile(np.ascontiguousarray(np.moveaxis(data, -1, axis)), dtype) for data, dtype in zip(arrays, dtypes, strict=True)
+        _tile(np.ascontiguousarray(np.moveaxis(data, -1, axis)), dtype)
+        for data, dtype in zip(arrays, dtypes, strict=True)
     )
     return results if isinstance(input, (tuple, list, tl.tuple)) else results[0]
 

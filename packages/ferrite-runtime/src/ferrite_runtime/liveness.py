@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .errors import SpecError
-from .expr import expr_names
-from .program import (
+from ferrite_runtime.errors import SpecError
+from ferrite_runtime.expr import expr_names
+from ferrite_runtime.program import (
     Alloc,
     Copy,
     Extern,
@@ -21,7 +21,7 @@ from .program import (
     View,
     value_refs,
 )
-from .spec import KernelSpec
+from ferrite_runtime.spec import KernelSpec
 
 
 class _Names:
@@ -99,7 +99,9 @@ def _check_launch(step: Launch, names: _Names, kernels: dict[str, KernelSpec], p
     if kernel is None:
         raise SpecError(f"{path}.kernel", f"no kernel has the id {step.kernel}")
     if len(step.args) != len(kernel.params):
-        raise SpecError(f"{path}.args", f"{len(step.args)} arguments for the {len(kernel.params)} params of {kernel.name}")
+        raise SpecError(
+            f"{path}.args", f"{len(step.args)} arguments for the {len(kernel.params)} params of {kernel.name}"
+        )
     for position, (arg, param) in enumerate(zip(step.args, kernel.params, strict=True)):
         where = f"{path}.args[{position}]"
         if param.role == "tensor":
@@ -107,7 +109,9 @@ def _check_launch(step: Launch, names: _Names, kernels: dict[str, KernelSpec], p
             if not isinstance(arg, str):
                 raise SpecError(where, f"param {param.name} of {kernel.name} needs the name of a tensor, not {arg!r}")
             if layout is not None and layout.dtype != param.dtype:
-                raise SpecError(where, f"{arg} is {layout.dtype}, param {param.name} of {kernel.name} needs {param.dtype}")
+                raise SpecError(
+                    where, f"{arg} is {layout.dtype}, param {param.name} of {kernel.name} needs {param.dtype}"
+                )
         elif isinstance(arg, (str, tuple)):
             _check_scalars(expr_names(arg), names, where)
         elif param.role == "size" and (isinstance(arg, (bool, float, Tagged))):

@@ -3,99 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from .errors import DeviceUnavailable
-from .externs import flatten_results, resolve_extern
-from .host import HostText, write_host
-from .inputs import check_inputs
-from .interpreted import load_interpreted
-from .options import Options
-from .program import Copy, Extern, Program
-from .tensors import make_allocator, make_reinterpret, restride, retype, torch_dtype
-
-HostFunction = Callable[[list[Any]], tuple[Any, ...]]
-
-
-def build_host(text: HostText, names: Mapping[str, Any], device: Any) -> HostFunction:
-    """Returns the function in ``text``, with every global name that it uses bound.
-
-    Args:
-        text: the host text.
-        names: the globals that depend on the engine: launchers, the stream.
-        device: the ``torch.device`` of the kernels.
-
-    Raises:
-        ExternError: if an operator is not registered in this process.
-    """
-    import torch
-
-    cpu = torch.device("cpu")
-    namespace: dict[str, Any] = {
-        "_torch": torch,
-        "_cpu": cpu,
-        "_device": device,
-        "_float": float,
-        "_complex": complex,
-        "_empty": make_allocator(device),
-        "_empty_cpu": make_allocator(cpu),
-        "_reinterpret": make_reinterpret(),
-        "_retype": retype,
-        "_restride": restride,
-        "_flatten": flatten_results,
-        "_grad_enabled": torch.is_grad_enabled,
-        "_no_grad": torch.no_grad,
-        "_stream": None,
-    }
-    namespace |= {variable: torch_dtype(name) for variable, name in text.dtypes.items()}
-    namespace |= {variable: resolve_extern(target) for variable, target in text.externs.items()}
-    namespace |= names
-    exec(compile(text.source, "<ferrite host>", "exec"), namespace)
-    host: HostFunction = namespace["host"]
-    return host
-
-
-def gradient_guard(program: Program) -> tuple[str, ...]:
-    """Returns the lines that keep library calls of a program from being recorded for differentiation."""
-    if any(isinstance(step, (Extern, Copy)) for step in program.steps):
-        return ("if _grad_enabled():", "    with _no_grad(): return host(args)")
-    return ()
-
-
-class Engine(Protocol):
-    """What runs a program's kernels on one kind of device."""
-
-    def first(self, device: Any) -> HostFunction:
-        """Returns the function for the first call on ``device``, a ``torch.device``; it may compile and measure."""
-
-    def steady(self, device: Any, redirect: HostFunction) -> HostFunction:
-        """Returns the function for all later calls on ``device``; inputs on another device go to ``redirect``."""
-
-    def wait(self) -> None:
-        """Waits until everything that was started at load is done; raises what went wrong."""
-
-
-@dataclass(frozen=True, slots=True)
-class InterpretedEngine:
-    """Runs kernels in Triton's interpreter."""
-
-    program: Program
-    kernels: Mapping[str, Callable[..., None]]
-
-    def first(self, device: Any) -> HostFunction:
-        """Returns the host function."""
-        text = write_host(self.program, preamble=gradient_guard(self.program))
-        launchers = {f"_launch{site.number}": self.kernels[site.kernel.id] for site in text.sites}
-        return build_host(text, launchers, device)
-
-    def steady(self, device: Any, redirect: HostFunction) -> HostFunction:
-        """Returns the host function."""
-        return self.first(device)
-
-    def wait(self) -> None:
-        """Returns at once: there is nothing to wait for."""
+from ferrite_runtime.engine import Engine, HostFunction, InterpretedEngine, gradient_guard
+from ferrite_runtime.errors import DeviceUnavailable
+from ferrite_runtime.externs import resolve_extern
+from ferrite_runtime.host import write_host
+from ferrite_runtime.inputs import check_inputs
+from ferrite_runtime.options import Options
+from ferrite_runtime.program import Extern, Program
 
 
 class LoadedProgram:
@@ -174,12 +91,32 @@ def load_program(mapping: Mapping[str, Any], *, options: Options | None = None) 
     """
     options = options or Options()
     program = Program.from_mapping(mapping)
+    check_externs(program)
     return LoadedProgram(program, options, choose_engine(program, options))
 
 
 def choose_engine(program: Program, options: Options) -> Engine:
-    """Returns the engine for a program's device."""
-    interpret = program.device == "cpu" if options.interpret is None else options.interpret
-    if interpret:
-        return InterpretedEngine(program, load_interpreted(program.kernels))
-    raise DeviceUnavailable(f"no engine runs kernels on {program.device!r}")
+    """Returns the engine for a program's device.
+
+    Raises:
+        DeviceUnavailable: if this machine cannot run its kernels.
+    """
+    if program.device == "cpu" if options.interpret is None else options.interpret:
+        return InterpretedEngine.load(program)
+    if program.device != "cuda":
+        raise DeviceUnavailable(f"no engine runs kernels on {program.device!r}; cuda and cpu are known")
+    import torch
+
+    if torch.version.hip is not None or options.launcher == "triton":
+        from ferrite_runtime.triton_engine import TritonEngine
+
+        return TritonEngine.load(program)
+    from ferrite_runtime.cuda_engine import CudaEngine
+
+    return CudaEngine.load(program, options)
+
+
+def check_externs(program: Program) -> None:
+    """Raises `ExternError` if a program calls an operator that is not registered in this process."""
+    for target in {step.target for step in program.steps if isinstance(step, Extern)}:
+        resolve_extern(target)

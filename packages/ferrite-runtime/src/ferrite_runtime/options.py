@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .errors import OptionError
+from ferrite_runtime.errors import OptionError
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields as dataclass_fields
+from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from typing import Any, TypeAlias
 
-from .dtypes import is_dtype
-from .errors import SpecError, UnknownFormat
-from .expr import Expr, read_expr, write_expr
-from .fields import Fields, check_identifier
-from .spec import KernelSpec
+from ferrite_runtime.dtypes import is_dtype
+from ferrite_runtime.errors import SpecError, UnknownFormat
+from ferrite_runtime.expr import Expr, read_expr, write_expr
+from ferrite_runtime.fields import Fields, check_identifier
+from ferrite_runtime.spec import KernelSpec
 
 PROGRAM_FORMAT = "ferrite-program/1"
 Number: TypeAlias = "int | float | bool"
@@ -32,7 +33,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input: ``kind`` is tensor, scalar or opaque; ``layout`` and ``device`` are a tensor's, ``dtype`` a scalar's."""
+    """One input of kind tensor (with ``layout`` and ``device``), scalar (with ``dtype``) or opaque."""
 
     name: str
     kind: str
@@ -149,7 +150,7 @@ class Program:
         Raises:
             UnknownFormat, UnknownField, IdentityMismatch, SpecError: naming the field.
         """
-        from .liveness import check_program
+        from ferrite_runtime.liveness import check_program
 
         fields = Fields(value, "")
         form = fields.take("format")
@@ -318,7 +319,9 @@ def _read_view(fields: Fields) -> Step:
 
 def _read_launch(fields: Fields) -> Step:
     args = fields.array("args")
-    return Launch(fields.string("kernel"), tuple(_read_arg(arg, f"{fields.at('args')}[{i}]") for i, arg in enumerate(args)))
+    return Launch(
+        fields.string("kernel"), tuple(_read_arg(arg, f"{fields.at('args')}[{i}]") for i, arg in enumerate(args))
+    )
 
 
 def _read_arg(value: object, path: str) -> Expr | float | bool | Tagged:
@@ -356,7 +359,9 @@ def _read_result_strides(fields: Fields) -> tuple[tuple[int, ...] | None, ...] |
     path = fields.at("strides")
     if not isinstance(rows, (list, tuple)):
         raise SpecError(path, f"an array is needed, not {rows!r}")
-    return tuple(None if row is None else Fields({"row": row}, f"{path}[{i}]").integers("row") for i, row in enumerate(rows))
+    return tuple(
+        None if row is None else Fields({"row": row}, f"{path}[{i}]").integers("row") for i, row in enumerate(rows)
+    )
 
 
 def _read_item(fields: Fields) -> Step:

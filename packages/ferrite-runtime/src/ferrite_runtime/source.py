@@ -5,8 +5,8 @@ from __future__ import annotations
 import linecache
 from typing import Any
 
-from .errors import KernelCompileError
-from .spec import KernelSpec
+from ferrite_runtime.errors import KernelCompileError
+from ferrite_runtime.spec import KernelSpec
 
 
 def load_function(spec: KernelSpec) -> Any:
@@ -42,7 +42,9 @@ def constant_names(spec: KernelSpec, function: Any) -> tuple[str, ...]:
     names = list(function.arg_names)
     if names[: len(declared)] != declared:
         raise KernelCompileError(
-            spec.name, spec.origin, f"the function takes ({', '.join(names)}), its spec has params ({', '.join(declared)})"
+            spec.name,
+            spec.origin,
+            f"the function takes ({', '.join(names)}), its spec has params ({', '.join(declared)})",
         )
     return tuple(names[len(declared) :])
 
@@ -53,5 +55,7 @@ def choose_constants(spec: KernelSpec, function: Any, blocks: dict[str, int]) ->
     names = constant_names(spec, function)
     missing = [name for name in names if name not in known]
     if missing:
-        raise KernelCompileError(spec.name, spec.origin, f"no axis and no fixed block gives {', '.join(missing)} a value")
+        raise KernelCompileError(
+            spec.name, spec.origin, f"no axis and no fixed block gives {', '.join(missing)} a value"
+        )
     return {name: known[name] for name in names}

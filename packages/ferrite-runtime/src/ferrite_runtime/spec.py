@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .canonical import kernel_id
-from .dtypes import DTYPES
-from .errors import IdentityMismatch, SpecError, UnknownFormat
-from .expr import Expr, evaluate, expr_names, read_expr, write_expr
-from .fields import Fields
+from ferrite_runtime.canonical import kernel_id
+from ferrite_runtime.dtypes import DTYPES
+from ferrite_runtime.errors import IdentityMismatch, SpecError, UnknownFormat
+from ferrite_runtime.expr import Expr, evaluate, expr_names, read_expr, write_expr
+from ferrite_runtime.fields import Fields
 
 FORMAT = 1
 FAMILIES = ("pointwise", "persistent", "looped", "scan", "sort", "template")
@@ -128,13 +127,17 @@ class KernelSpec:
         fields = Fields(value, path)
         form = fields.take("format")
         if form != FORMAT or isinstance(form, bool):
-            raise UnknownFormat(fields.at("format"), f"kernel spec format {form!r} is unknown; this runtime reads {FORMAT}")
+            raise UnknownFormat(
+                fields.at("format"), f"kernel spec format {form!r} is unknown; this runtime reads {FORMAT}"
+            )
         spec = cls(
             name=fields.identifier("name"),
             id=fields.string("id"),
             source=fields.string("source"),
             family=fields.choice("family", FAMILIES),
-            params=tuple(Param.from_mapping(v, f"{fields.at('params')}[{i}]") for i, v in enumerate(fields.array("params"))),
+            params=tuple(
+                Param.from_mapping(v, f"{fields.at('params')}[{i}]") for i, v in enumerate(fields.array("params"))
+            ),
             axes=tuple(Axis.from_mapping(v, f"{fields.at('axes')}[{i}]") for i, v in enumerate(fields.array("axes"))),
             blocks=_read_blocks(fields),
             grid=read_expr(fields.take("grid"), fields.at("grid")),

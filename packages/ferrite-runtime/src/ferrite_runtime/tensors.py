@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .dtypes import torch_name
+from ferrite_runtime.dtypes import torch_name
 
 
 def torch_dtype(name: str) -> Any:
@@ -16,7 +16,7 @@ def torch_dtype(name: str) -> Any:
 
 
 def find_allocator(device_type: str) -> Callable[..., Any] | None:
-    """Returns a function of (shape, strides, dtype) that allocates on the current device of a type, if torch has one."""
+    """Returns torch's bare allocator of a device type, of (shape, strides, dtype), if it has one."""
     import torch
 
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
@@ -39,7 +39,7 @@ def make_allocator(device: Any) -> Callable[[tuple[int, ...], tuple[int, ...], A
 
 
 def make_reinterpret() -> Callable[[Any, tuple[int, ...], tuple[int, ...], int], Any]:
-    """Returns a function of (tensor, shape, strides, offset) that makes a view; the offset is relative to the tensor."""
+    """Returns a function of (tensor, shape, strides, offset from the tensor) that makes a view."""
     import torch
 
     guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)

@@ -209,3 +209,8 @@ class Schedule:
     @property
     def inputs(self) -> tuple[Value, ...]:
         return self.graph.inputs
+
+    def __str__(self) -> str:
+        from .text import schedule_text
+
+        return schedule_text(self)

@@ -56,6 +56,11 @@ class Policy:
         max_kernel_params: most tensor parameters of one kernel.
         max_kernel_ops: most scalar operations in one kernel's body.
         max_tiled_axes: most grid axes (1 to 3).
+        horizontal_distance: independent definitions further apart than this many definitions are not fused, because values would live longer.
+        horizontal_share: independent definitions are fused if they share at least one part in this many of the smaller one's traffic.
+        small_kernel_bytes: kernels that move less than this are fused for any shared byte: launching costs more than running.
+        uncoalesced_factor: bytes moved per useful byte by an access that runs across a tile.
+        search_budget: most dependence edges walked from either side to see whether two kernels can be one.
         horizontal: fuse independent definitions that share inputs.
         reuse: let a dead buffer's storage serve a new one of the same size.
         inplace: let a pointwise result take the storage of an operand that dies there.
@@ -69,6 +74,11 @@ class Policy:
     max_kernel_params: int = 48
     max_kernel_ops: int = 2000
     max_tiled_axes: int = 2
+    horizontal_distance: int = 64
+    horizontal_share: int = 8
+    small_kernel_bytes: int = 1 << 20
+    uncoalesced_factor: int = 8
+    search_budget: int = 512
     horizontal: bool = True
     reuse: bool = True
     inplace: bool = True

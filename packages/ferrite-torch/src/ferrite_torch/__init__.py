@@ -1,3 +1,3 @@
-"""The torch.compile backend of Ferrite."""
+"""The torch.compile backend of Ferrite: ``torch.compile(model, backend="ferrite")``."""
 
 __version__ = "0.1.0"

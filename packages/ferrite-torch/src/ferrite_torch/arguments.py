@@ -6,14 +6,25 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from ferrite_ir.graph import Tag, View
 
+from ferrite_ir.graph import Tag, View
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.tensors import Tensor
 
 
 class UnknownArgument(TypeError):
     """A library call has an argument that a program cannot carry."""
+
+
+_CONVERSIONS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+    (torch.dtype, lambda dtype: Tag("dtype", dtype_of(dtype).name)),
+    (torch.device, lambda device: Tag("device", device.type)),
+    (torch.layout, lambda layout: Tag("layout", str(layout).removeprefix("torch."))),
+    (torch.memory_format, lambda layout: Tag("memory_format", str(layout).removeprefix("torch."))),
+    (torch.SymInt, int),
+    (torch.SymFloat, float),
+    (torch.SymBool, bool),
+)
 
 
 def argument_of(value: Any, view: Callable[[Tensor], View]) -> Any:
@@ -29,18 +40,7 @@ def argument_of(value: Any, view: Callable[[Tensor], View]) -> Any:
             return value
         case tuple() | list():
             return tuple(argument_of(item, view) for item in value)
-        case torch.dtype():
-            return Tag("dtype", dtype_of(value).name)
-        case torch.device():
-            return Tag("device", value.type)
-        case torch.layout():
-            return Tag("layout", str(value).removeprefix("torch."))
-        case torch.memory_format():
-            return Tag("memory_format", str(value).removeprefix("torch."))
-        case torch.SymInt():
-            return int(value)
-        case torch.SymFloat():
-            return float(value)
-        case torch.SymBool():
-            return bool(value)
+    for kind, convert in _CONVERSIONS:
+        if isinstance(value, kind):
+            return convert(value)
     raise UnknownArgument(f"a library call with an argument of type {type(value).__name__}: {value!r}")

@@ -1,7 +1,7 @@
 """The builder: what lowerings grow a graph with.
 
-Each method appends one definition (or none) and returns lazily viewed tensors over its results. Names come from the FX node being lowered, so a
-graph reads like the program it came from and the same program gives the same graph.
+Each method appends one definition (or none) and returns lazily viewed tensors over its results. Names come from the FX
+node being lowered, so a graph reads like the program it came from and the same program gives the same graph.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 import torch
+
 from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
 from ferrite_ir.combines import COMBINES
@@ -31,10 +32,10 @@ from ferrite_ir.graph import (
     Update,
     Value,
     View,
+    index_loads,
 )
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-
 from ferrite_torch.arguments import argument_of
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.tensors import Point, Shape, Tensor, fold_dims, grid_dims, grid_point, is_dense, whole_tensor
@@ -54,12 +55,14 @@ class Builder:
     Attributes:
         device: device type of the graph.
         node: the FX node being lowered; its fake result is ``node.meta["val"]``.
+        fake: the fake result whose layout new values take: that of the node, or one of its list.
         inputs, definitions: of the graph so far.
     """
 
     def __init__(self, device: str = "cuda") -> None:
         self.device = device
-        self.node: torch.fx.Node = None  # type: ignore[assignment]  # set by `begin` before any lowering runs
+        self.node: Any = None
+        self.fake: Any = None
         self.inputs: list[Value] = []
         self.definitions: list[Definition] = []
         self._origins: Origins = ()
@@ -73,10 +76,24 @@ class Builder:
     def begin(
         self, node: torch.fx.Node, origins: Origins = (), may_reuse: Callable[[str], bool] = lambda name: False
     ) -> None:
-        """Starts the definitions of a node. ``may_reuse`` says of a value's name whether nobody reads it after this node."""
+        """Starts the definitions of a node.
+
+        ``may_reuse`` says of a value's name whether nobody reads it after this node.
+        """
         self.node, self._origins, self._may_reuse = node, origins, may_reuse
-        self._stem = node.name
+        self._stem, self.fake = node.name, node.meta.get("val")
         self._private.clear()
+
+    def mark(self) -> tuple[int, int]:
+        """Returns a place to go back to with `rollback`."""
+        return len(self.definitions), self._seeds
+
+    def rollback(self, mark: tuple[int, int]) -> None:
+        """Drops the definitions since `mark`."""
+        count, self._seeds = mark
+        if self._seed_at is not None and self._seed_at >= count:
+            self._seed_at = None
+        del self.definitions[count:]
 
     def input(self, name: str, dtype: DType, shape: Shape, strides: tuple[int, ...], device: str = "") -> Tensor:
         """Returns a new input of the graph."""
@@ -85,7 +102,12 @@ class Builder:
         return whole_tensor(value)
 
     def loop(
-        self, shape: Sequence[int], dtype: DType, body: Callable[[Point], Scalar], *, strides: Sequence[int] | None = None
+        self,
+        shape: Sequence[int],
+        dtype: DType,
+        body: Callable[[Point], Scalar],
+        *,
+        strides: Sequence[int] | None = None,
     ) -> Tensor:
         """Returns a pointwise result: ``body`` at the general point of ``shape``, cast to ``dtype``.
 
@@ -109,7 +131,8 @@ class Builder:
     ) -> tuple[Tensor, ...]:
         """Returns one tensor of ``shape`` per state component: the operands at each point combined over ``fold_shape``.
 
-        ``bodies`` gets the grid point and the fold point. Operands are in the type they are accumulated in, and so are the results.
+        ``bodies`` gets the grid point and the fold point. Operands are in the type they are accumulated in, and so are
+        the results.
 
         Raises:
             ValueError: the operands do not fit the combine.
@@ -155,29 +178,32 @@ class Builder:
         body: Callable[[Point], Scalar],
         condition: Callable[[Point], Scalar] | None = None,
     ) -> Tensor:
-        """Returns ``target`` with elements stored: at each point of ``shape``, element ``indices`` is set to or combined with the body.
+        """Returns ``target`` with elements stored.
 
-        ``mode`` is ``set``, or ``add``, ``mul``, ``min``, ``max`` (atomic). The target is copied first, unless it is a value of this node's
-        own or one that nobody reads later.
+        At each point of ``shape``, element ``indices`` is set to or combined with the body.
+
+        ``mode`` is ``set``, or ``add``, ``mul``, ``min``, ``max`` (atomic). The target is copied first, unless it is a
+        value of this node's own or one that nobody reads later.
         """
         shape = tuple(shape)
         point = grid_point(shape)
-        owned = self._owned(target)
-        return self.store(
-            owned,
-            mode,
-            shape,
-            tuple(indices(point)),
-            sc.cast(body(point), owned.dtype),
-            None if condition is None else condition(point),
-        )
+        where = tuple(indices(point))
+        stored = sc.cast(body(point), target.dtype)
+        wanted = None if condition is None else condition(point)
+        read = {load.source for scalar in (stored, wanted) if scalar is not None for load in scalar.loads}
+        read.update(load.source for load in index_loads(where))
+        # A store must not race with the loads of its own body.
+        owned = target if self.owns(target) and target.value.name not in read else self.fresh_copy(target)
+        return self.store(owned, mode, shape, where, stored, wanted)
 
-    def _owned(self, target: Tensor) -> Tensor:
-        if target.is_whole and is_dense(target.value.type):
-            name = target.value.name
-            if name in self._private or self._may_reuse(name):
-                return target
-        return self.fresh_copy(target)
+    def owns(self, target: Tensor) -> bool:
+        """Returns whether `update` would store into ``target`` where it lies.
+
+        It is this node's own, or nobody reads it later.
+        """
+        if not (target.is_whole and is_dense(target.value.type)):
+            return False
+        return target.value.name in self._private or self._may_reuse(target.value.name)
 
     def store(
         self, target: Tensor, mode: str, shape: Shape, indices: Point, body: Scalar, condition: Scalar | None = None
@@ -201,29 +227,32 @@ class Builder:
         mutates: Sequence[int] = (),
         effects: bool = False,
     ) -> Any:
-        """Returns the results of a library call, shaped like ``fakes``: a `Tensor`, a tuple of them, or None.
+        """Returns the results of a library call, nested like ``fakes``: a `Tensor`, a tuple of them, or None.
 
-        Arguments may hold tensors (given as strided views without a copy wherever their map is one), numbers, dtypes, devices, layouts, memory formats
-        and lists of these. Results have exactly the strides of the fakes. ``aliases`` and ``mutates`` are positions in the list of tensor operands.
+        Numbers among the fakes stay.
+
+        Arguments may hold tensors (given as strided views without a copy wherever their map is one), numbers, dtypes,
+        devices, layouts, memory formats and lists of these. Results have exactly the strides of the fakes. ``aliases``
+        and ``mutates`` are positions in the list of tensor operands.
         """
         operands: list[Tensor] = []
         view = self._operand_viewer(operands)
         given = tuple(argument_of(argument, view) for argument in args)
         named = tuple((name, argument_of(argument, view)) for name, argument in (kwargs or {}).items())
-        fake_list = list(fakes) if isinstance(fakes, (tuple, list)) else [fakes]
+        flat: list[Any] = []
+        rebuild = _flatten(fakes, flat)
         several = isinstance(fakes, (tuple, list))
-        results = tuple(self._extern_result(fake, position if several else None) for position, fake in enumerate(fake_list))
-        if fakes is None:
-            results = ()
-        mutated = tuple(dict.fromkeys(operands[position].value.name for position in mutates))
+        results = tuple(self._extern_result(fake, place if several else None) for place, fake in enumerate(flat))
+        mutated = tuple(dict.fromkeys(operands[place].value.name for place in mutates))
         shared = tuple(
-            (result.name, operands[position].value.name) for result in results if result is not None for position in aliases
+            (result.name, operands[place].value.name) for result in results if result is not None for place in aliases
         )
         self.definitions.append(Extern(results, target, given, named, shared, mutated, effects, self._origins))
-        tensors = tuple(None if result is None else whole_tensor(result) for result in results)
-        if fakes is None:
-            return None
-        return tensors if several else tensors[0]
+        tensors = [
+            whole_tensor(result) if result is not None else fake if isinstance(fake, (int, float)) else None
+            for result, fake in zip(results, flat, strict=True)
+        ]
+        return rebuild(tensors)
 
     def _operand_viewer(self, operands: list[Tensor]) -> Callable[[Tensor], View]:
         def view(tensor: Tensor) -> View:
@@ -261,7 +290,8 @@ class Builder:
         if tensor.dtype.kind == "opaque" or tensor.device:
             return self._library_copy(tensor, tuple(strides))
         value = self._value(tensor.dtype, tensor.shape, strides)
-        self.definitions.append(Loop((value,), grid_dims(tensor.shape), (tensor.at(grid_point(tensor.shape)),), self._origins))
+        body = tensor.at(grid_point(tensor.shape))
+        self.definitions.append(Loop((value,), grid_dims(tensor.shape), (body,), self._origins))
         return whole_tensor(value)
 
     def _library_copy(self, tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
@@ -287,9 +317,9 @@ class Builder:
         value = Value(self._seed_name, TensorType(I64, (count,)))
         return Extern((value,), "ferrite.seed", (count, Tag("device", self.device)), origins=self._origins)
 
-    def constant(self, number: bool | int | float, dtype: DType) -> Scalar:
+    def constant(self, number: float, dtype: DType) -> Scalar:
         """Returns a number of a type; fractions are cut off for integer types, as torch does."""
-        if dtype.is_integer and isinstance(number, float) and math.isfinite(number):
+        if dtype.is_integer and math.isfinite(number):
             number = int(number)
         return sc.const(number, dtype)
 
@@ -311,8 +341,8 @@ class Builder:
         return Value(name, TensorType(dtype, shape, layout))  # type: ignore[arg-type]  # None means row-major
 
     def _default_strides(self, shape: Shape) -> tuple[int, ...] | None:
-        fakes = self.node.meta.get("val") if self.node is not None else None
-        for fake in fakes if isinstance(fakes, (tuple, list)) else (fakes,):
+        fakes: tuple[Any, ...] | list[Any] = self.fake if isinstance(self.fake, (tuple, list)) else (self.fake,)
+        for fake in fakes:
             if isinstance(fake, torch.Tensor) and len(fake.shape) == len(shape) and ints(fake.shape) == shape:
                 strides = ints(fake.stride())
                 return strides if is_dense(TensorType(I64, shape, strides)) else None
@@ -333,3 +363,26 @@ class Builder:
 def ints(sizes: Iterable[Any]) -> tuple[int, ...]:
     """Returns sizes as plain integers; a symbolic one is specialised, which records a guard."""
     return tuple(map(int, sizes))
+
+
+def _flatten(fakes: Any, flat: list[Any]) -> Callable[[list[Any]], Any]:
+    """Appends the leaves of nested results to a list; returns the function that nests as many leaves the same way."""
+    if fakes is None and not flat:
+        return lambda leaves: None
+    start = len(flat)
+    if not isinstance(fakes, (tuple, list)):
+        flat.append(int(fakes) if isinstance(fakes, torch.SymInt) else fakes)
+        return lambda leaves: leaves[start]
+    return _flatten_sequence(fakes, flat)
+
+
+def _flatten_sequence(fakes: Sequence[Any], flat: list[Any]) -> Callable[[list[Any]], Any]:
+    parts: list[Callable[[list[Any]], Any]] = []
+    for fake in fakes:
+        if isinstance(fake, (tuple, list)):
+            parts.append(_flatten_sequence(fake, flat))
+        else:
+            place = len(flat)
+            flat.append(int(fake) if isinstance(fake, torch.SymInt) else fake)
+            parts.append(lambda leaves, place=place: leaves[place])  # type: ignore[misc]
+    return lambda leaves: tuple(part(leaves) for part in parts)

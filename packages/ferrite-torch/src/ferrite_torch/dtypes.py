@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from ferrite_ir import dtypes as ir
 from ferrite_ir.dtypes import DType
 
@@ -33,7 +34,10 @@ _TO_TORCH: dict[str, torch.dtype] = {ours.name: theirs for theirs, ours in _PAIR
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
-    """Returns our type for a torch type; types that only library calls touch are ``opaque`` and named ``torch.<name>``."""
+    """Returns our type for a torch type.
+
+    Types that only library calls touch are ``opaque`` and named ``torch.<name>``.
+    """
     found = _FROM_TORCH.get(dtype)
     if found is None:
         found = _FROM_TORCH[dtype] = DType(str(dtype), dtype.itemsize * 8, "opaque")

@@ -1,6 +1,7 @@
 """Tensors as lowerings see them: a logical shape over a value of the graph, viewed lazily.
 
-A view op never becomes a definition. It composes index expressions, and they end up in the loads of whoever reads the tensor.
+A view op never becomes a definition. It composes index expressions, and they end up in the loads of whoever reads the
+tensor.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Tensor:
     Attributes:
         value: the value of the graph that the elements lie in.
         shape: the logical shape.
-        indices: element ``(d0, …)`` of the tensor is element ``indices`` of the value, over the canonical dims of ``shape``.
+        indices: element ``(d0, …)`` of the tensor is element ``indices`` of the value, over the canonical dims of
+            ``shape``.
     """
 
     value: Value
@@ -54,10 +56,12 @@ class Tensor:
 
     @property
     def dtype(self) -> DType:
+        """Returns the element type."""
         return self.value.type.dtype
 
     @property
     def ndim(self) -> int:
+        """Returns the number of dims."""
         return len(self.shape)
 
     @property
@@ -76,11 +80,11 @@ class Tensor:
     @property
     def is_whole(self) -> bool:
         """Returns whether this is the value itself, not a view of it."""
-        return self.indices is self.value_point or self.indices == self.value_point
+        return self.shape == self.value.type.shape and self.indices == self.value_point
 
     @property
     def value_point(self) -> Point:
-        """Returns the general point of the value's own shape if the tensor has that shape, else nothing that equals ``indices``."""
+        """Returns the general point of the value if the tensor has its shape, else ``()``, which no view equals."""
         return grid_point(self.shape) if self.shape == self.value.type.shape else ()
 
     def at(self, point: Sequence[Index]) -> Scalar:
@@ -109,8 +113,8 @@ class Tensor:
     def strided(self) -> View | None:
         """Returns the tensor as a strided view of the value's storage, or None if its map is not one.
 
-        The map must be affine with non-negative strides. A dim of size 1 that the map does not mention gets the stride that a tensor
-        packed over the dims behind it would have.
+        The map must be affine with non-negative strides. A dim of size 1 that the map does not mention gets the stride
+        that a tensor packed over the dims behind it would have.
         """
         kind = self.value.type
         if self.is_whole:

@@ -2,7 +2,69 @@
 
 from __future__ import annotations
 
-from .blocks import next_power_of_two, previous_power_of_two
-from .interpreted import interpreter_config
+from collections.abc import Callable, Mapping
 
-__all__ = ["interpreter_config", "next_power_of_two", "previous_power_of_two"]
+from ferrite_runtime.config import Config
+from ferrite_runtime.devices import DeviceFacts
+from ferrite_runtime.policy.blocks import next_power_of_two, previous_power_of_two
+from ferrite_runtime.policy.fold import looped_configs, persistent_configs, scan_configs, sort_configs
+from ferrite_runtime.policy.interpreted import interpreter_config
+from ferrite_runtime.policy.pointwise import pointwise_configs
+from ferrite_runtime.policy.shape import Shape
+from ferrite_runtime.spec import KernelSpec
+
+__all__ = ["configs", "interpreter_config", "next_power_of_two", "previous_power_of_two"]
+
+# Kernels that move fewer bytes than this run about as long as a launch takes, whatever their config.
+WORTH_MEASURING = 16 << 20
+# Candidates that measuring by default may compile: each costs a compilation before the first result.
+DEFAULT_CANDIDATES = {"pointwise": 1, "persistent": 2, "looped": 3, "scan": 1, "sort": 1, "template": 1}
+TILED_CANDIDATES = 2
+
+
+def template_configs(shape: Shape) -> tuple[Config, ...]:
+    """Returns the config that a template's facts ask for: ``num_warps`` and ``num_stages``."""
+    facts = shape.spec.facts
+    warps, stages = int(facts.get("num_warps", 4)), int(facts.get("num_stages", 3))
+    return (Config.of(dict(shape.fit({}, 1).blocks), warps, stages),)
+
+
+_FAMILIES: dict[str, Callable[[Shape], tuple[Config, ...]]] = {
+    "pointwise": pointwise_configs,
+    "persistent": persistent_configs,
+    "looped": looped_configs,
+    "scan": scan_configs,
+    "sort": sort_configs,
+    "template": template_configs,
+}
+
+
+def configs(
+    spec: KernelSpec, device: DeviceFacts, tune: str = "default", sizes: Mapping[str, int] | None = None
+) -> tuple[Config, ...]:
+    """Returns the configurations of a kernel to try on a device, without repetitions, best guess first.
+
+    Args:
+        spec: the kernel.
+        device: facts about the device.
+        tune: ``"none"`` for the first only, ``"default"`` for the few that can pay off, ``"max"`` for all.
+        sizes: the size of every axis, by name; the expected sizes without it.
+    """
+    shape = Shape.of(spec, device, sizes)
+    found = tuple(dict.fromkeys(_FAMILIES[spec.family](shape)))
+    return found[: _count(shape, tune)]
+
+
+def _count(shape: Shape, tune: str) -> int | None:
+    if tune == "max":
+        return None
+    if tune == "none" or _traffic(shape) < WORTH_MEASURING:
+        return 1
+    is_tiled = shape.spec.family == "pointwise" and sum(shape.sizes[a.name] > 1 for a in shape.axes("grid")) > 1
+    return TILED_CANDIDATES if is_tiled else DEFAULT_CANDIDATES[shape.spec.family]
+
+
+def _traffic(shape: Shape) -> int:
+    """Returns the bytes that a launch moves, estimated from the tile space where the facts do not say."""
+    stated = shape.spec.facts.get("bytes")
+    return int(stated) if stated is not None else shape.points * shape.fold * shape.element_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..spec import Axis, KernelSpec
+from ferrite_runtime.spec import Axis, KernelSpec
 
 
 def next_power_of_two(value: int) -> int:

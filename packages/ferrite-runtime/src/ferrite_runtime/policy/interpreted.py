@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..config import Config
-from ..spec import KernelSpec
-from .blocks import block_limit, fixed_tile, free_axes
+from ferrite_runtime.config import Config
+from ferrite_runtime.policy.blocks import block_limit, fixed_tile, free_axes
+from ferrite_runtime.spec import KernelSpec
 
 # Triton refuses tiles of more elements than this; it also bounds the interpreter's memory.
 MAX_TILE = 1 << 20
@@ -23,7 +23,7 @@ def interpreter_config(spec: KernelSpec, sizes: Mapping[str, int]) -> Config:
     budget = max(1, MAX_TILE // fixed_tile(spec, sizes))
     blocks: dict[str, int] = {}
     for axis in free_axes(spec, "fold"):
-        whole = spec.family != "looped" and spec.family != "scan"
+        whole = spec.family not in ("looped", "scan")
         limit = block_limit(axis, sizes[axis.name])
         blocks[axis.block] = limit if whole else min(limit, MAX_FOLD, budget)
         budget = max(1, budget // blocks[axis.block])

@@ -1,6 +1,7 @@
 """Formulas of activation functions and their gradients.
 
-Arguments are in the order of the op's schema: scalar expressions where the op takes tensors, Python numbers where it takes parameters.
+Arguments are in the order of the op's schema: scalar expressions where the op takes tensors, Python numbers where it
+takes parameters.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import math
 
 from ferrite_ir import scalar as sc
 from ferrite_ir.scalar import Scalar
-
 from ferrite_torch.lowering.expressions import (
     absolute,
     add,

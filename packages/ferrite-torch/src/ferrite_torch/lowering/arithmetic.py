@@ -1,17 +1,18 @@
 """Formulas of arithmetic: what one element is, as torch computes it, for integers and floats.
 
-Every function here takes scalar expressions of one type (and numbers for the parameters of an op) and returns one. Integer division and remainders
-follow eager: rounding as asked, sign of the remainder that of the divisor (``remainder``) or of the dividend (``fmod``).
+Every function here takes scalar expressions of one type (and numbers for the parameters of an op) and returns one.
+Integer division and remainders follow eager: rounding as asked, sign of the remainder that of the divisor
+(``remainder``) or of the dividend (``fmod``).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import BOOL
 from ferrite_ir.scalar import Scalar
-
 from ferrite_torch.builder import Unlowered
 from ferrite_torch.lowering.expressions import (
     absolute,
@@ -101,27 +102,11 @@ def raised(a: Scalar, b: Scalar) -> Scalar:
     """Returns ``a ** b``, by multiplication or a root where the exponent is a constant that torch treats so."""
     if a.dtype is BOOL:
         return either(a, inverted(b))
-    exponent = b.value if b.op == "const" else None
-    if a.dtype.is_float:
-        special = _SPECIAL_POWERS.get(exponent)
-        return special(a) if special else call("pow", a, b)
-    if exponent is not None and exponent >= 0:
-        return _integer_power(a, exponent)
-    raise Unlowered("an integer to the power of a tensor or of a negative number")
+    special = _SPECIAL_POWERS.get(b.value) if b.op == "const" and a.dtype.is_float else None
+    return call("pow", a, b) if special is None else special(a)
 
 
-def _integer_power(a: Scalar, exponent: int) -> Scalar:
-    result: Scalar | None = None
-    square = a
-    while exponent:
-        if exponent & 1:
-            result = square if result is None else mul(result, square)
-        exponent >>= 1
-        square = mul(square, square) if exponent else square
-    return sc.const(1, a.dtype) if result is None else result
-
-
-_SPECIAL_POWERS = {
+_SPECIAL_POWERS: dict[float, Callable[[Scalar], Scalar]] = {
     0.0: lambda a: sc.const(1.0, a.dtype),
     1.0: lambda a: a,
     2.0: lambda a: mul(a, a),
@@ -173,12 +158,8 @@ def divided_add(a: Scalar, x: Scalar, y: Scalar, value: float = 1) -> Scalar:
     return add(a, _scaled(divided(x, y), value))
 
 
-def fused_multiply_add(a: Scalar, b: Scalar, c: Scalar) -> Scalar:
-    return add(mul(a, b), c)
-
-
 def interpolated(start: Scalar, end: Scalar, weight: Scalar) -> Scalar:
-    """Returns ``start + weight * (end - start)``, from the nearer end, so that weights 0 and 1 give the ends exactly."""
+    """Returns ``start + weight * (end - start)``, from the nearer end, so that weights 0 and 1 are exact."""
     span = sub(end, start)
     near_end = sub(end, mul(span, sub(1, weight)))
     return choose(lt(absolute(weight), 0.5), add(start, mul(weight, span)), near_end)

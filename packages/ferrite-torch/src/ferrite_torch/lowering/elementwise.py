@@ -1,8 +1,9 @@
 """The engine of pointwise ops: broadcasting, torch's type promotion, and one loop.
 
-An `Elementwise` row says what one element of the result is; everything else is the same for all pointwise ops. The result type is always that of
-the node's fake result. The type that elements are computed in is the computation type of the result, or, for tests such as ``lt``, of the promoted
-operands: f32 for narrower floats (torch's "opmath"), the type itself otherwise.
+An `Elementwise` row says what one element of the result is; everything else is the same for all pointwise ops. The
+result type is always that of the fake result. The type that elements are computed in is the computation type of the
+result, or, for tests such as ``lt``, of the promoted operands: f32 for narrower floats (torch's "opmath"), the type
+itself otherwise.
 """
 
 from __future__ import annotations
@@ -15,21 +16,22 @@ from functools import reduce
 from typing import Any, TypeAlias
 
 import torch
+
 from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
-from ferrite_ir.dtypes import BOOL, DType
+from ferrite_ir.dtypes import BOOL, I64, DType
+from ferrite_ir.graph import TensorType
 from ferrite_ir.scalar import Scalar, ScalarTypeError
-
 from ferrite_torch.builder import Builder, Unlowered, ints
 from ferrite_torch.dtypes import dtype_of, torch_dtype
-from ferrite_torch.tensors import Point, Tensor
+from ferrite_torch.tensors import Point, Tensor, is_dense
 
 Formula: TypeAlias = Callable[..., Scalar]
 Number: TypeAlias = "bool | int | float"
 Element: TypeAlias = "Tensor | bool | int | float"
 
 RESULT, PROMOTED, OWN = "result", "promoted", "own"
-"""What elements are computed in: the type of the result, the promoted type of the operands, or each operand in its own type."""
+"""What elements are computed in: the type of the result, the promoted type of the operands, or each in its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +39,13 @@ class Elementwise:
     """What one element of a pointwise result is.
 
     Attributes:
-        formula: gets the op's arguments in order, with a scalar expression in place of each element, and returns the element of the result.
-        elements: positions of the arguments that are tensors or numbers standing for tensors; all others reach the formula as they are.
+        formula: gets the op's arguments in order, with a scalar expression in place of each element, and returns the
+            element of the result.
+        elements: positions of the arguments that are tensors or numbers standing for tensors; all others reach the
+            formula as they are.
         computes_in: ``RESULT``, ``PROMOTED`` or ``OWN``.
-        rounds_numbers: whether a Python number is rounded to the tensors' storage type first, as torch's comparisons do.
+        rounds_numbers: whether a Python number is rounded to the tensors' storage type first, as torch's comparisons
+            do.
     """
 
     formula: Formula
@@ -55,7 +60,8 @@ def lower_elementwise(
     """Returns the loop of a pointwise op with this fake result.
 
     Raises:
-        Unlowered: an operand or the result is of a type that kernels do not compute with, or the formula has no such case.
+        Unlowered: an operand or the result is of a type that kernels do not compute with, or the formula has no such
+            case.
     """
     elements = [args[position] for position in row.elements if position < len(args)]
     result = dtype_of(fake.dtype)
@@ -75,9 +81,15 @@ def lower_elementwise(
         return row.formula(*given, **kwargs)
 
     try:
-        return b.loop(shape, result, body)
+        return b.loop(shape, result, body, strides=packed_strides(fake))
     except ScalarTypeError as error:
         raise Unlowered(str(error)) from error
+
+
+def packed_strides(fake: torch.Tensor) -> tuple[int, ...] | None:
+    """Returns the strides of a fake result if it is packed in memory, else None: then a result of ours is row-major."""
+    shape, strides = ints(fake.shape), ints(fake.stride())
+    return strides if is_dense(TensorType(I64, shape, strides)) else None
 
 
 def refuse_opaque(*dtypes: DType) -> None:
@@ -92,7 +104,10 @@ def refuse_opaque(*dtypes: DType) -> None:
 
 
 def element_at(element: Element, shape: Sequence[int], point: Point, dtype: DType | None) -> Scalar:
-    """Returns the element of a tensor broadcast to ``shape``, or a number, as a ``dtype`` (None: the operand's own computation type)."""
+    """Returns the element of a tensor broadcast to ``shape``, or a number, as a ``dtype``.
+
+    None stands for the operand's own computation type.
+    """
     if isinstance(element, Tensor):
         loaded = element.at(broadcast_point(element.shape, shape, point))
         return sc.cast(loaded, element.dtype.compute if dtype is None else dtype)
@@ -107,7 +122,7 @@ def element_at(element: Element, shape: Sequence[int], point: Point, dtype: DTyp
 
 
 def broadcast_point(old: Sequence[int], new: Sequence[int], point: Point) -> Point:
-    """Returns the point of a tensor of shape ``old`` that is seen at ``point`` when it is broadcast to shape ``new``."""
+    """Returns the point of a tensor of shape ``old`` that is seen at ``point`` when it is broadcast to ``new``."""
     skipped = len(new) - len(old)
     zero = ix.constant(0)
     pairs = zip(old, new[skipped:], point[skipped:], strict=True)
@@ -121,14 +136,12 @@ def plain_number(value: Any) -> Number:
         Unlowered: the value is complex, or no number.
     """
     match value:
-        case bool() | int() | float():
-            return value
-        case torch.SymInt():
-            return int(value)
-        case torch.SymFloat():
-            return float(value)
-        case torch.SymBool():
+        case bool() | torch.SymBool():
             return bool(value)
+        case int() | torch.SymInt():
+            return int(value)
+        case float() | torch.SymFloat():
+            return float(value)
     raise Unlowered(f"an operand of type {type(value).__name__}")
 
 
@@ -140,7 +153,7 @@ def wrapped(number: int, dtype: DType) -> int:
 
 
 def rounded(number: Any, dtype: torch.dtype) -> Number:
-    """Returns a Python number as it is stored in ``dtype``; types that numbers are seldom compared in are left alone."""
+    """Returns a Python number as it is stored in ``dtype``; types narrower than 16 bits are left alone."""
     number = plain_number(number)
     if dtype not in _ROUNDING or not math.isfinite(number):
         return number
@@ -183,7 +196,8 @@ def number_type(number: Number) -> torch.dtype:
 def promoted_type(elements: Sequence[Element | None]) -> torch.dtype:
     """Returns the type that torch promotes operands to.
 
-    Tensors with dims decide; 0-d tensors, and after them Python numbers, count only if they are of a higher category (bool < integer < float).
+    Tensors with dims decide; 0-d tensors, and after them Python numbers, count only if they are of a higher category
+    (bool < integer < float).
     """
     ranked: list[list[torch.dtype]] = [[], [], []]
     for element in elements:

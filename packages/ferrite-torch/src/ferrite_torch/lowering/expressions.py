@@ -1,4 +1,4 @@
-"""Short spellings of scalar expressions: operands may be Python numbers, which take the type of the scalar beside them."""
+"""Short spellings of scalar expressions: operands may be numbers, which take the type of the scalar beside them."""
 
 from __future__ import annotations
 

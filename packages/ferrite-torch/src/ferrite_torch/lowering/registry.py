@@ -1,11 +1,11 @@
 """The lowering table: one function per aten overload.
 
-A lowering is called with the builder and the op's arguments as the FX graph has them, with a `Tensor` in place of each tensor node. It returns a `Tensor`, a
-tuple or list of them (in the order of the op's results), or None. It may raise `Unlowered(reason)`: the op then runs as the library
-call that it is, and the reason is counted.
+A lowering is called with the builder and the op's arguments as the FX graph has them, with a `Tensor` in place of each
+tensor node. It returns a `Tensor`, a tuple or list of them (in the order of the op's results), or None. It may raise
+`Unlowered(reason)`: the op then runs as the library call that it is, and the reason is counted.
 
-Ops that promise a copy (``clone``, ``_to_copy``) return a new loop, never their operand: whether two results share storage is visible to users. View ops
-return ``operand.viewed(…)``.
+Ops that promise a copy (``clone``, ``_to_copy``) return a new loop, never their operand: whether two results share
+storage is visible to users. View ops return ``operand.viewed(…)``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def lowers(*names: str) -> Callable[[_Function], _Function]:
             if name.count(".") != 2:
                 raise ValueError(f"{name!r} is not namespace.op.overload, such as 'aten.add.Tensor'")
             if name in LOWERINGS:
-                raise ValueError(f"{name} has a lowering already: {LOWERINGS[name].__module__}.{LOWERINGS[name].__name__}")
+                raise ValueError(f"{name} has a lowering already, in {LOWERINGS[name].__module__}")
             LOWERINGS[name] = function
         return function
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from ferrite_ir.scalar import Scalar
-
 from ferrite_torch.lowering.expressions import call, choose, div, eq, gt, is_nan, log, mul, neg, sub
 
 

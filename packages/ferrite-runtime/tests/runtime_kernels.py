@@ -22,7 +22,9 @@ def fold_axis(size: Any, **extra: Any) -> dict[str, Any]:
     return {"name": "r", "kind": "fold", "size": size, "hint": extra.pop("hint", size), "block": "RBLOCK", **extra}
 
 
-def spec(name: str, body: str, params: list[dict[str, Any]], axes: list[dict[str, Any]], **extra: Any) -> dict[str, Any]:
+def spec(
+    name: str, body: str, params: list[dict[str, Any]], axes: list[dict[str, Any]], **extra: Any
+) -> dict[str, Any]:
     mapping = {
         "format": 1,
         "name": name,
@@ -55,13 +57,15 @@ def pointwise(
         if dtype in ("f16", "bf16"):
             body += f"    {letter} = {letter}.to(tl.float32)\n"
     body += f"    out = {expression}\n    tl.store(out_ptr + x, out, mask)\n"
-    params = [tensor(f"{letter}_ptr", dtype) for letter in letters] + [tensor("out_ptr", extra.pop("out", dtype), "write")]
+    params = [tensor(f"{letter}_ptr", dtype) for letter in letters] + [
+        tensor("out_ptr", extra.pop("out", dtype), "write")
+    ]
     extra.setdefault("facts", {"loads": inputs, "stores": 1, "numel": size, "element_bytes": 4, "contiguous_axis": "x"})
     return spec(name, body, params, [grid_axis("x", size)], **extra)
 
 
 def scaled(name: str = "scaled") -> dict[str, Any]:
-    """out = a * factor, over a size given at launch."""
+    """Out = a * factor, over a size given at launch."""
     body = (
         f"@triton.jit\ndef {name}(a_ptr, out_ptr, n, factor, XBLOCK: tl.constexpr):\n"
         "    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)\n"
@@ -93,7 +97,15 @@ def row_softmax(rows: int, columns: int, name: str = "row_softmax", block: int |
         f"    tl.store(out_ptr + x * {columns} + r, shifted / total, mask)\n"
     )
     params = [tensor("in_ptr"), tensor("out_ptr", access="write")]
-    facts = {"loads": 1, "stores": 1, "folds": 2, "fold_size": columns, "numel": rows, "contiguous_axis": "r", "element_bytes": 4}
+    facts = {
+        "loads": 1,
+        "stores": 1,
+        "folds": 2,
+        "fold_size": columns,
+        "numel": rows,
+        "contiguous_axis": "r",
+        "element_bytes": 4,
+    }
     axes = [grid_axis("x", rows), fold_axis(columns)]
     return spec(name, body, params, axes, family="persistent", blocks={"RBLOCK": block}, facts=facts)
 
@@ -111,7 +123,15 @@ def row_sum(rows: int, columns: int, name: str = "row_sum") -> dict[str, Any]:
         f"    tl.store(out_ptr + x, tl.sum(total, 1, keep_dims=True), x < {rows})\n"
     )
     params = [tensor("in_ptr"), tensor("out_ptr", access="write")]
-    facts = {"loads": 1, "stores": 1, "folds": 1, "fold_size": columns, "numel": rows, "contiguous_axis": "r", "element_bytes": 4}
+    facts = {
+        "loads": 1,
+        "stores": 1,
+        "folds": 1,
+        "fold_size": columns,
+        "numel": rows,
+        "contiguous_axis": "r",
+        "element_bytes": 4,
+    }
     return spec(name, body, params, [grid_axis("x", rows), fold_axis(columns)], family="looped", facts=facts)
 
 

@@ -1,0 +1,26 @@
+"""Passes over graphs: frozen dataclasses with ``run(graph) -> graph``, and the pipeline that the compiler uses."""
+
+from __future__ import annotations
+
+from .cse import Cse
+from .dce import Dce
+from .fold_constants import FoldConstants
+from .inline import Inline
+from .narrow import Narrow
+from .pipeline import PASSES, PIPELINE, Pass, Pipeline, parse_pipeline, pass_text
+from .simplify import Simplify
+
+__all__ = [
+    "PASSES",
+    "PIPELINE",
+    "Cse",
+    "Dce",
+    "FoldConstants",
+    "Inline",
+    "Narrow",
+    "Pass",
+    "Pipeline",
+    "Simplify",
+    "parse_pipeline",
+    "pass_text",
+]

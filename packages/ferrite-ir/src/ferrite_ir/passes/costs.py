@@ -1,0 +1,46 @@
+"""What an expression costs to compute again."""
+
+from __future__ import annotations
+
+from ..ops import OPS
+from ..scalar import Scalar, children, postorder
+
+COSTS: dict[str, int] = {name: row.cost for name, row in OPS.items()} | {"cast": 1}
+"""Rough price of each form in simple instructions; forms that are not listed are free."""
+
+REPEATED_COSTS: dict[str, int] = COSTS | dict.fromkeys(("rand", "randn", "randint64"), 1 << 30)
+"""The same for expressions that would be computed at several places: random numbers never are."""
+
+
+def cost_up_to(root: Scalar, limit: int, costs: dict[str, int]) -> int:
+    """Returns the summed cost of the distinct nodes of an expression, or some number above ``limit`` if that is exceeded."""
+    total = 0
+    seen = {root}
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        total += costs.get(node.op, 0)
+        if total > limit:
+            return total
+        for child in children(node):
+            if child not in seen:
+                seen.add(child)
+                stack.append(child)
+    return total
+
+
+def count_new_nodes(root: Scalar, counted: set[Scalar]) -> int:
+    """Returns how many nodes of an expression are not in ``counted``, and adds them there."""
+    return sum(1 for _ in postorder((root,), counted))
+
+
+def count_nodes(root: Scalar) -> int:
+    """Returns how many distinct nodes an expression has."""
+    seen = {root}
+    stack = [root]
+    while stack:
+        for child in children(stack.pop()):
+            if child not in seen:
+                seen.add(child)
+                stack.append(child)
+    return len(seen)

@@ -1,0 +1,60 @@
+"""Removes definitions that nothing needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..graph import Call, Definition, Extern, Graph, If, Loop, Update, While, names_read
+from .rewriting import with_definitions
+
+
+@dataclass(frozen=True, slots=True)
+class Dce:
+    """Dead-code elimination: keeps what outputs, mutations and effects need; a loop with several results loses the dead ones."""
+
+    name: ClassVar[str] = "dce"
+
+    def run(self, graph: Graph) -> Graph:
+        """Returns the graph without dead definitions."""
+        live = set(graph.output_names)
+        shared = _lasting_names(graph)
+        kept: list[Definition] = []
+        for definition in reversed(graph.definitions):
+            if not _is_needed(definition, live, shared):
+                continue
+            if isinstance(definition, Loop) and len(definition.results) > 1:
+                definition = _without_dead(definition, live)  # noqa: PLW2901
+            kept.append(definition)
+            live.update(names_read(definition))
+        return with_definitions(graph, reversed(kept))
+
+
+def _lasting_names(graph: Graph) -> set[str]:
+    """Returns the values whose storage others see too, or may: inputs, results of library calls and their updated versions."""
+    names = {value.name for value in graph.inputs}
+    for definition in graph.definitions:
+        match definition:
+            case Extern():
+                names.update(name for pair in definition.aliases for name in pair)
+            case Update() if definition.target in names:
+                names.add(definition.result.name)
+    return names
+
+
+def _is_needed(definition: Definition, live: set[str], lasting: set[str]) -> bool:
+    match definition:
+        case Call() | If() | While():
+            return True  # a called graph may have effects
+        case Extern() if definition.effects or definition.mutates:
+            return True
+        case Update() if definition.target in lasting:
+            return True
+    return any(result is not None and result.name in live for result in definition.results)
+
+
+def _without_dead(loop: Loop, live: set[str]) -> Loop:
+    kept = [(value, body) for value, body in zip(loop.results, loop.bodies, strict=True) if value.name in live]
+    if len(kept) == len(loop.results):
+        return loop
+    return Loop(tuple(value for value, _ in kept), loop.dims, tuple(body for _, body in kept), loop.origins)

@@ -1,0 +1,297 @@
+"""Substitutes pointwise values into the bodies that read them, where that saves memory traffic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from .. import sizes
+from ..graph import Definition, Graph, Loop, Origin, Origins, Update, Value, bodies_of, domain_of, index_loads, names_read
+from ..index import Dim, Index
+from ..scalar import Scalar, replace_in_index, replace_loads, substitute_dims
+from ..sizes import Size
+from .costs import COSTS, REPEATED_COSTS, cost_up_to, count_new_nodes, count_nodes
+from .rewriting import Rewriter, map_scalars, with_definitions
+from .simplify import simplifier
+from .storage import NEVER, Storage, fixed_names, trace_storage
+
+
+@dataclass(frozen=True, slots=True)
+class Inline:
+    """Inlines loops into their readers.
+
+    A value that one reader uses at one index always moves there, unless many points would repeat an expensive body. A value with several uses moves if
+    computing it again reads no more bytes than loading it, and is cheap. A value that must lie in memory anyway moves only if it is trivial.
+
+    Attributes:
+        max_cost: most expensive body that is computed at several places, in simple instructions.
+        max_repeated_cost: most expensive body that is computed at more points than its value has.
+        max_loads: most loads in a body that is computed at several places.
+        max_body_nodes, max_body_loads: readers stop growing here.
+        numerics: how bodies are simplified on the way; see `Simplify`.
+    """
+
+    name: ClassVar[str] = "inline"
+    max_cost: int = 48
+    max_repeated_cost: int = 64
+    max_loads: int = 6
+    max_body_nodes: int = 600
+    max_body_loads: int = 40
+    numerics: str = "fast"
+
+    def run(self, graph: Graph) -> Graph:
+        """Returns the graph with loops inlined; loops that nobody reads any more are gone."""
+        return _Inliner(self, graph).inlined()
+
+
+TRIVIAL_COST = 2
+"""Dearest body that is computed again although its value lies in memory."""
+
+
+@dataclass(slots=True)
+class _Uses:
+    """How a value is read: the number of (reader, index) pairs, and the largest number of points at which one reader needs it."""
+
+    sites: int = 0
+    points: Size = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A loop result that its readers compute themselves.
+
+    Attributes:
+        value, dims, body: the loop.
+        origins: where the loop and what was inlined into it came from.
+        nodes: at most so many nodes are in the body.
+        until: position of the definition that changes what the body reads; it must not be computed later.
+        instances: bodies at other indices, by load.
+    """
+
+    value: Value
+    dims: tuple[Dim, ...]
+    body: Scalar
+    origins: Origins
+    nodes: int
+    until: int
+    instances: dict[Scalar, Scalar] = field(default_factory=dict)
+
+    def at(self, load: Scalar, simplify: Rewriter) -> Scalar:
+        """Returns the body at the indices of a load."""
+        found = self.instances.get(load)
+        if found is None:
+            mapping = {dim: index for dim, index in zip(self.dims, load.indices, strict=True) if dim.index is not index}
+            found = simplify(substitute_dims(self.body, mapping)) if mapping else self.body
+            self.instances[load] = found
+        return found
+
+
+class _Inliner:
+    """One run over one graph, producers before readers."""
+
+    __slots__ = ("_fixed", "_graph", "_points", "_policy", "_simplify", "_sources", "_storage", "_uses")
+
+    def __init__(self, policy: Inline, graph: Graph) -> None:
+        self._policy, self._graph = policy, graph
+        self._simplify = simplifier(policy.numerics)
+        self._storage: Storage = trace_storage(graph)
+        self._fixed = fixed_names(graph)
+        self._points: dict[tuple[tuple[Dim, ...], ...], Size] = {}
+        self._uses: dict[str, _Uses] = {}
+        self._sources: dict[str, _Source] = {}
+
+    def inlined(self) -> Graph:
+        definitions = [single for definition in self._graph.definitions for single in _split(definition)]
+        positions = [position for position, d in enumerate(self._graph.definitions) for _ in _split(d)]
+        for definition in definitions:
+            self._count_uses(definition)
+        changed: list[Definition] = []
+        for position, definition in zip(positions, definitions, strict=True):
+            new = self._with_sources(definition, position)
+            changed.append(new)
+            if isinstance(new, Loop):
+                self._consider(new, definition, position)
+        if not self._sources:
+            return self._graph
+        return with_definitions(self._graph, self._without_unread(changed))
+
+    def _count_uses(self, definition: Definition) -> None:
+        loads = _loads_of(definition)
+        if not loads:
+            return
+        points = self._points_of(definition)
+        for load in loads:
+            uses = self._uses.setdefault(load.source, _Uses())
+            uses.sites += 1
+            if not sizes.is_provably_at_most(points, uses.points):
+                uses.points = points
+
+    def _points_of(self, definition: Definition) -> Size:
+        domain = domain_of(definition)
+        found = self._points.get(domain)
+        if found is None:
+            found = self._points[domain] = sizes.product(dim.size for dims in domain for dim in dims)
+        return found
+
+    def _with_sources(self, definition: Definition, position: int) -> Definition:
+        """Returns the definition with the sources that it reads computed in place, as far as order and size allow."""
+        sources = self._sources
+        loads = [load for load in _loads_of(definition) if load.source in sources]
+        if not loads:
+            return definition
+        loads = [load for load in loads if self._may_move(sources[load.source], definition, position)]
+        accepted = {load: sources[load.source].at(load, self._simplify) for load in loads}
+        accepted = self._within_size(definition, accepted)
+        if not accepted:
+            return definition
+        memo: dict[Scalar, Scalar] = {}
+
+        def change(body: Scalar) -> Scalar:
+            return self._simplify(replace_loads(body, accepted.get, memo))
+
+        def change_index(index: Index) -> Index:
+            return self._simplify.index(replace_in_index(index, accepted.get, memo)) if index.is_indirect else index
+
+        origins = [origin for load in accepted for origin in sources[load.source].origins]
+        return _with_origins(map_scalars(definition, change, change_index), origins)
+
+    def _may_move(self, source: _Source, definition: Definition, position: int) -> bool:
+        """Returns whether what a source reads is still unchanged where the definition runs."""
+        if _device_of(definition) != source.value.type.device:
+            return False
+        if position < source.until:
+            return True
+        return position == source.until and isinstance(definition, Update) and self._is_elementwise(source, definition)
+
+    def _is_elementwise(self, source: _Source, update: Update) -> bool:
+        """Returns whether an update overwrites exactly the elements that the source read at the same point, each once."""
+        dims = [_sole_dim(index) for index in update.indices]
+        if update.mode != "set" or None in dims or len(set(dims)) != len(dims) or set(dims) != set(update.dims):
+            return False
+        root = self._storage.root(update.target)
+        reads = [load for load in _loads_of(update) if load.source == source.value.name]
+        bodies = [source.at(load, self._simplify) for load in reads]
+        touched = [load for body in bodies for load in body.loads if self._storage.root(load.source) == root]
+        return all(load.source == update.target and load.indices == update.indices for load in touched)
+
+    def _within_size(self, definition: Definition, accepted: dict[Scalar, Scalar]) -> dict[Scalar, Scalar]:
+        """Returns those of the replacements that keep the definition's expressions below the size limits."""
+        policy = self._policy
+        bound = sum(self._sources[load.source].nodes for load in accepted)
+        if bound <= policy.max_body_nodes // 2 and sum(len(body.loads) for body in accepted.values()) <= policy.max_body_loads // 2:
+            return accepted
+        counted: set[Scalar] = set()
+        size = sum(count_new_nodes(body, counted) for body in bodies_of(definition))  # type: ignore[arg-type]
+        reads = {load for load in _loads_of(definition) if load not in accepted}
+        fitting: dict[Scalar, Scalar] = {}
+        for load, body in accepted.items():
+            grown = size + count_new_nodes(body, counted)
+            with_body = reads.union(body.loads)
+            if grown <= policy.max_body_nodes and len(with_body) <= policy.max_body_loads:
+                fitting[load] = body
+                size, reads = grown, with_body
+            else:
+                reads.add(load)
+        return fitting
+
+    def _consider(self, loop: Loop, original: Definition, position: int) -> None:
+        """Makes the loop's value a source if its readers should compute it themselves."""
+        (value,), (body,) = loop.results, loop.bodies
+        uses = self._uses.get(value.name)
+        if uses is None or not self._is_worthwhile(value, body, uses):
+            return
+        nodes = self._count_at_most(body, original)
+        if nodes > self._policy.max_body_nodes:
+            return
+        until = NEVER
+        if self._storage.writes:
+            until = min((self._storage.next_write(load.source, position) for load in body.loads), default=NEVER)
+        self._sources[value.name] = _Source(value, loop.dims, body, loop.origins, nodes, until)
+
+    def _count_at_most(self, body: Scalar, original: Definition) -> int:
+        """Returns a number of nodes that a body does not exceed; exact only where it is near the limit, since counting walks all of them."""
+        (own,) = bodies_of(original)
+        if own is body:
+            return count_nodes(body)
+        sources = self._sources
+        bound = count_nodes(own) + sum([sources[load.source].nodes for load in own.loads if load.source in sources])
+        return bound if bound <= self._policy.max_body_nodes // 2 else count_nodes(body)
+
+    def _is_worthwhile(self, value: Value, body: Scalar, uses: _Uses) -> bool:
+        policy = self._policy
+        if value.name in self._fixed:
+            return self._is_cheap(value, body, TRIVIAL_COST, 1)
+        if uses.sites > 1:
+            return self._is_cheap(value, body, policy.max_cost, policy.max_loads)
+        if sizes.is_provably_at_most(uses.points, value.type.numel):
+            return True
+        return cost_up_to(body, policy.max_repeated_cost, COSTS) <= policy.max_repeated_cost
+
+    def _is_cheap(self, value: Value, body: Scalar, max_cost: int, max_loads: int) -> bool:
+        """Returns whether computing a value again is no dearer than loading it."""
+        loads = body.loads
+        if len(loads) > max_loads:
+            return False
+        numel, budget = value.type.numel, value.type.dtype.bytes
+        for load in loads:
+            read = self._graph.values.get(load.source)
+            if read is None or not _is_provably_small(read.type.numel, numel):
+                budget -= load.dtype.bytes
+        return budget >= 0 and cost_up_to(body, max_cost, REPEATED_COSTS) <= max_cost
+
+    def _without_unread(self, definitions: list[Definition]) -> list[Definition]:
+        needed = set(self._fixed)
+        kept: list[Definition] = []
+        for definition in reversed(definitions):
+            if isinstance(definition, Loop):
+                (value,) = definition.results
+                if value.name in self._sources and value.name not in needed:
+                    continue
+            kept.append(definition)
+            needed.update(names_read(definition))
+        kept.reverse()
+        return kept
+
+
+def _split(definition: Definition) -> tuple[Definition, ...]:
+    """Returns a loop with several results as one loop for each."""
+    if not isinstance(definition, Loop) or len(definition.results) == 1:
+        return (definition,)
+    pairs = zip(definition.results, definition.bodies, strict=True)
+    return tuple(Loop((value,), definition.dims, (body,), definition.origins) for value, body in pairs)
+
+
+def _with_origins(definition: Definition, earlier: list[Origin]) -> Definition:
+    """Returns the definition with further origins in front of its own."""
+    origins = tuple(dict.fromkeys((*earlier, *definition.origins)))
+    return definition if origins == definition.origins else replace(definition, origins=origins)
+
+
+def _loads_of(definition: Definition) -> tuple[Scalar, ...]:
+    bodies = bodies_of(definition)
+    if len(bodies) == 1 and not isinstance(definition, Update):
+        return bodies[0].loads
+    loads = [load for body in bodies for load in body.loads]
+    if isinstance(definition, Update):
+        loads += index_loads(definition.indices)
+    return tuple(dict.fromkeys(loads))
+
+
+def _device_of(definition: Definition) -> str:
+    results = definition.results
+    return results[0].type.device if results and results[0] is not None else ""
+
+
+def _sole_dim(index: Index) -> Dim | None:
+    """Returns the dim that an index is, if it is just a dim."""
+    if index.const != 0 or len(index.terms) != 1:
+        return None
+    atom, coefficient = index.terms[0]
+    return atom if isinstance(atom, Dim) and coefficient == 1 else None
+
+
+def _is_provably_small(numel: Size, reference: Size) -> bool:
+    """Returns whether a value has less than half as many elements as another."""
+    return sizes.is_provably_at_most(sizes.add(sizes.mul(2, numel), 1), reference)
+
+

@@ -1,0 +1,208 @@
+"""Does 64-bit integer arithmetic in 32 bits where every value provably fits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar, TypeAlias
+
+from .. import index as ix
+from ..dtypes import BOOL, I32, I64, DType
+from ..graph import Graph
+from ..index import Index
+from ..scalar import Scalar, apply, cast, const, indirects, index_value, load, rebuilt
+from .rewriting import map_scalars, with_definitions
+
+Range: TypeAlias = tuple[int, int] | None
+"""Inclusive bounds of an integer value, None where nothing is known."""
+
+_LOW, _HIGH = -(1 << 31), (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """Narrows i64 arithmetic to i32: comparisons, selections and conversions of index values and of small stored integers.
+
+    Types of results never change, only the way to them.
+    """
+
+    name: ClassVar[str] = "narrow"
+
+    def run(self, graph: Graph) -> Graph:
+        """Returns the graph with narrower arithmetic."""
+        change = _narrower()
+        return with_definitions(graph, [map_scalars(d, change.scalar, change.index) for d in graph.definitions])
+
+
+def type_range(dtype: DType) -> Range:
+    """Returns the bounds of an integer type (or bool), None for other types."""
+    if dtype is BOOL:
+        return 0, 1
+    if not dtype.is_integer:
+        return None
+    signed = dtype.kind == "int"
+    return (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if signed else (0, (1 << dtype.bits) - 1)
+
+
+class _Narrower:
+    """Rewrites expressions; remembers bounds and results of every node, which depend on the node alone."""
+
+    __slots__ = ("_ranges", "_small", "_wide")
+
+    def __init__(self) -> None:
+        self._wide: dict[Scalar, Scalar] = {}
+        self._small: dict[Scalar, Scalar | None] = {}
+        self._ranges: dict[Scalar, Range] = {}
+
+    def scalar(self, root: Scalar) -> Scalar:
+        """Returns the expression with narrower arithmetic inside, of the same type."""
+        memo = self._wide
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if node in memo:
+                stack.pop()
+                continue
+            if node.op == "const":
+                below: tuple[Scalar, ...] = ()
+            elif node.op in ("load", "index"):
+                below = indirects(node)
+            else:
+                below = node.args
+            missing = [child for child in below if child not in memo]
+            if missing:
+                stack.extend(missing)
+                continue
+            stack.pop()
+            self._visit(node)
+        return memo[root]
+
+    def index(self, index: Index) -> Index:
+        """Returns an index with narrower arithmetic in its indirect parts."""
+        if not index.is_indirect:
+            return index
+        total = ix.constant(index.const)
+        for atom, coefficient in index.terms:
+            total = total + self._atom(atom) * coefficient
+        return total
+
+    def _atom(self, atom: ix.Atom) -> Index:
+        match atom:
+            case ix.Indirect():
+                value = self.scalar(atom.value)
+                return ix.indirect(self._small.get(atom.value) or value, atom.size, atom.wraps)
+            case ix.FloorDiv():
+                return ix.floordiv(self.index(atom.numerator), atom.divisor)
+            case ix.Mod():
+                return ix.mod(self.index(atom.numerator), atom.divisor)
+        return atom.index
+
+    def _visit(self, node: Scalar) -> None:
+        if node.dtype is I64:
+            self._ranges[node] = bounds = self._bounds(node)
+            self._small[node] = self._as_small(node) if bounds and _LOW <= bounds[0] and bounds[1] <= _HIGH else None
+        self._wide[node] = self._as_wide(node)
+
+    def _as_wide(self, node: Scalar) -> Scalar:
+        if node.op == "const":
+            return node
+        if node.op in ("load", "index"):
+            if not any([index.is_indirect for index in node.indices]):  # noqa: C419: a list is faster for so few
+                return node
+            indices = [self.index(index) for index in node.indices]
+            return load(node.source, indices, node.dtype) if node.op == "load" else index_value(indices[0], node.dtype)
+        if node.dtype is I64:
+            small = self._small[node]
+            if small is not None and node.op in _ARITHMETIC:
+                return cast(small, I64)
+        elif any([arg.dtype is I64 for arg in node.args]) and node.op in _BOUNDARIES:  # noqa: C419
+            operands = [self._small.get(arg) for arg in node.args]
+            if None not in operands and any(arg.op != "const" for arg in node.args):
+                return cast(operands[0], node.dtype) if node.op == "cast" else apply(node.op, *operands)  # type: ignore[arg-type]
+        new = tuple([self._wide[arg] for arg in node.args])
+        return node if new == node.args else rebuilt(node, new)
+
+    def _as_small(self, node: Scalar) -> Scalar | None:
+        """Returns the i32 form of an i64 node whose value fits, None if a part of it does not fit."""
+        match node.op:
+            case "const":
+                return const(node.value, I32)
+            case "index":
+                return index_value(self.index(node.args[0]), I32)
+            case "cast":
+                return cast(self._wide[node.args[0]], I32)
+            case "where":
+                yes, no = (self._small[arg] for arg in node.args[1:])
+                return None if yes is None or no is None else apply("where", self._wide[node.args[0]], yes, no)
+        if node.op not in _ARITHMETIC:
+            return None
+        operands = [self._small.get(arg) for arg in node.args]
+        return None if None in operands else apply(node.op, *operands)  # type: ignore[arg-type]
+
+    def _bounds(self, node: Scalar) -> Range:
+        match node.op:
+            case "const":
+                return node.value, node.value
+            case "index":
+                index = node.args[0]
+                return (index.lo, index.hi) if type(index.lo) is int and type(index.hi) is int else None
+            case "cast":
+                return self._cast_bounds(node.args[0])
+            case "where":
+                return _union(self._ranges[node.args[1]], self._ranges[node.args[2]])
+        rule = _ARITHMETIC.get(node.op)
+        operands: list[Any] = [self._ranges.get(arg) for arg in node.args]
+        return None if rule is None or None in operands else rule(*operands)
+
+    def _cast_bounds(self, source: Scalar) -> Range:
+        if source.dtype is I32 and source.op == "index":
+            index = source.args[0]
+            return (index.lo, index.hi) if type(index.lo) is int and type(index.hi) is int else type_range(I32)
+        return type_range(source.dtype)
+
+
+@lru_cache(maxsize=1)
+def _narrower() -> _Narrower:
+    return _Narrower()
+
+
+def _union(a: Range, b: Range) -> Range:
+    return None if a is None or b is None else (min(a[0], b[0]), max(a[1], b[1]))
+
+
+def _products(a: tuple[int, int], b: tuple[int, int]) -> Range:
+    products = [x * y for x in a for y in b]
+    return min(products), max(products)
+
+
+def _quotients(a: tuple[int, int], b: tuple[int, int]) -> Range:
+    if b[0] <= 0:
+        return None
+    quotients = [x // y for x in a for y in b]
+    return min(quotients), max(quotients)
+
+
+def _remainders(a: tuple[int, int], b: tuple[int, int]) -> Range:
+    return (0, b[1] - 1) if b[0] > 0 else None
+
+
+def _absolute(a: tuple[int, int]) -> Range:
+    high = max(abs(a[0]), abs(a[1]))
+    return (0 if a[0] <= 0 <= a[1] else min(abs(a[0]), abs(a[1]))), high
+
+
+_ARITHMETIC: dict[str, Any] = {
+    "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
+    "mul": _products,
+    "neg": lambda a: (-a[1], -a[0]),
+    "abs": _absolute,
+    "relu": lambda a: (max(0, a[0]), max(0, a[1])),
+    "minimum": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
+    "maximum": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    "floordiv": _quotients,
+    "mod": _remainders,
+}
+"""Bounds of the results of integer operations from the bounds of their operands (wide integers here, so nothing wraps)."""
+
+_BOUNDARIES = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "cast"))

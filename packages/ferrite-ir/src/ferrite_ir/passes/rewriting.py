@@ -1,0 +1,157 @@
+"""Applies rewriting rules to expressions and definitions, each node once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from .. import index as ix
+from ..graph import Contract, Definition, Fold, Graph, Loop, Scan, Sort, Update
+from ..index import Index
+from ..scalar import Scalar, indirects, index_value, load, rebuilt
+from .rules.indices import settled_indirect
+from .rules.rule import Rewrite, Rule, index_rules
+
+
+class Rewriter:
+    """Rewrites expressions bottom-up until no rule applies at any node, also inside indirect indices.
+
+    The result of a node depends on the node alone, so one rewriter can serve many graphs; it remembers every node it has seen.
+    """
+
+    __slots__ = ("_candidates", "_fallback", "_memo")
+
+    def __init__(self, rules: Iterable[Rule], fallback: Rewrite | None = None) -> None:
+        self._candidates = index_rules(rules)
+        self._fallback = fallback  # tried last, on nodes whose first operand is a constant
+        self._memo: dict[Scalar, Scalar] = {}
+
+    def __call__(self, root: Scalar) -> Scalar:
+        """Returns the expression in simplest form."""
+        memo = self._memo
+        found = memo.get(root)
+        if found is not None:
+            return found
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if node in memo:
+                stack.pop()
+                continue
+            op = node.op
+            if op == "const":
+                memo[node] = node
+            elif op in ("load", "index"):
+                inner = [child for child in indirects(node) if child not in memo]
+                if inner:
+                    stack.extend(inner)
+                    continue
+                memo[node] = self._settle_leaf(node)
+            else:
+                args = node.args
+                missing = [arg for arg in args if arg not in memo]
+                if missing:
+                    stack.extend(missing)
+                    continue
+                new = tuple([memo[arg] for arg in args])
+                memo[node] = self._settle(node if new == args else rebuilt(node, new))
+            stack.pop()
+        return memo[root]
+
+    def index(self, index: Index) -> Index:
+        """Returns an index whose indirect parts are in simplest form."""
+        if not index.is_indirect:
+            return index
+        total = ix.constant(index.const)
+        for atom, coefficient in index.terms:
+            total = total + self._atom(atom) * coefficient
+        return total
+
+    def _atom(self, atom: ix.Atom) -> Index:
+        match atom:
+            case ix.Indirect():
+                return settled_indirect(self(atom.value), atom.size, atom.wraps)
+            case ix.FloorDiv():
+                return ix.floordiv(self.index(atom.numerator), atom.divisor)
+            case ix.Mod():
+                return ix.mod(self.index(atom.numerator), atom.divisor)
+        return atom.index
+
+    def _settle_leaf(self, node: Scalar) -> Scalar:
+        if not any([index.is_indirect for index in node.indices]):  # noqa: C419: a list is faster for so few
+            return node
+        indices = [self.index(index) for index in node.indices]
+        new = load(node.source, indices, node.dtype) if node.op == "load" else index_value(indices[0], node.dtype)
+        self._memo[new] = new
+        return new
+
+    def _settle(self, node: Scalar) -> Scalar:
+        """Returns what a node with simplified operands becomes."""
+        new = self._step(node)
+        if new is None:
+            self._memo[node] = node
+            return node
+        return self._memo.get(new) or self(new)
+
+    def _step(self, node: Scalar) -> Scalar | None:
+        candidates = self._candidates.get(node.op)
+        if candidates is not None:
+            for rewrite in candidates.always:
+                new = rewrite(node)
+                if new is not None:
+                    return new
+            args = node.args
+            for rewrite in candidates.first.get(args[0].op, ()):
+                new = rewrite(node)
+                if new is not None:
+                    return new
+            if candidates.second and len(args) > 1:
+                for rewrite in candidates.second.get(args[1].op, ()):
+                    new = rewrite(node)
+                    if new is not None:
+                        return new
+        is_constant = self._fallback is not None and node.args[0].op == "const"
+        return self._fallback(node) if is_constant else None  # type: ignore[misc]
+
+
+def map_scalars(
+    definition: Definition, change: Callable[[Scalar], Scalar], change_index: Callable[[Index], Index]
+) -> Definition:
+    """Returns the definition with its expressions and the indices of an update changed; the same object if nothing changes."""
+    match definition:
+        case Loop():
+            bodies = tuple([change(body) for body in definition.bodies])
+            return definition if bodies == definition.bodies else Loop(definition.results, definition.dims, bodies, definition.origins)
+        case Fold() | Scan():
+            bodies = tuple([change(body) for body in definition.bodies])
+            return definition if bodies == definition.bodies else replace(definition, bodies=bodies)
+        case Sort():
+            body = change(definition.body)
+            return definition if body is definition.body else replace(definition, body=body)
+        case Contract():
+            left, right = change(definition.left), change(definition.right)
+            return definition if (left, right) == (definition.left, definition.right) else replace(definition, left=left, right=right)
+        case Update():
+            return _map_update(definition, change, change_index)
+    return definition
+
+
+def _map_update(update: Update, change: Callable[[Scalar], Scalar], change_index: Callable[[Index], Index]) -> Update:
+    indices = tuple([change_index(index) for index in update.indices])
+    body = change(update.body)
+    condition = None if update.condition is None else change(update.condition)
+    if (indices, body, condition) == (update.indices, update.body, update.condition):
+        return update
+    return replace(update, indices=indices, body=body, condition=condition)
+
+
+def with_definitions(graph: Graph, definitions: Iterable[Definition]) -> Graph:
+    """Returns the graph with other definitions; the same object if they are the same objects."""
+    new = tuple(definitions)
+    if len(new) == len(graph.definitions) and all(map(_is_same, new, graph.definitions)):
+        return graph
+    return Graph(graph.name, graph.inputs, new, graph.outputs, graph.mutations, graph.device)
+
+
+def _is_same(a: Definition, b: Definition) -> bool:
+    return a is b

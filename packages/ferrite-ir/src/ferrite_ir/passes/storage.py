@@ -1,0 +1,74 @@
+"""Which values share storage, and where in a graph the contents of a storage change."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from ..graph import Call, Extern, Graph, If, Update, While, names_read
+
+NEVER = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Roots of storages and the positions at which they are written to in place.
+
+    Attributes:
+        roots: for each value that shares storage with an earlier one, the first value of that storage.
+        writes: for each root, the positions of the definitions that change its contents, ascending.
+    """
+
+    roots: dict[str, str]
+    writes: dict[str, list[int]]
+
+    def root(self, name: str) -> str:
+        """Returns the first value in the storage of a value."""
+        return self.roots.get(name, name)
+
+    def next_write(self, name: str, position: int) -> int:
+        """Returns the position of the first definition behind ``position`` that changes the contents of a value, `NEVER` if there is none."""
+        found = self.writes.get(self.root(name), ())
+        at = bisect_right(found, position)
+        return found[at] if at < len(found) else NEVER
+
+    def version(self, name: str, position: int) -> int:
+        """Returns how often the contents of a value have been changed before ``position``."""
+        return bisect_right(self.writes.get(self.root(name), ()), position)
+
+
+def trace_storage(graph: Graph) -> Storage:
+    """Returns what shares storage in a graph. A called graph may change its arguments, since a graph alone does not say."""
+    roots: dict[str, str] = {}
+    writes: dict[str, list[int]] = {}
+    for position, definition in enumerate(graph.definitions):
+        written: tuple[str, ...] = ()
+        match definition:
+            case Update():
+                roots[definition.result.name] = roots.get(definition.target, definition.target)
+                written = (definition.target,)
+            case Extern():
+                for result, operand in definition.aliases:
+                    roots[result] = roots.get(operand, operand)
+                written = definition.mutates
+            case Call() | If() | While():
+                written = definition.args
+        for root in dict.fromkeys(roots.get(name, name) for name in written):
+            writes.setdefault(root, []).append(position)
+    return Storage(roots, writes)
+
+
+def fixed_names(graph: Graph) -> set[str]:
+    """Returns the values that must lie in memory under their own name: outputs, mutations, and operands of updates' targets and of calls."""
+    names = set(graph.output_names)
+    for definition in graph.definitions:
+        match definition:
+            case Update():
+                names.add(definition.target)
+            case Extern():
+                names.update(names_read(definition))
+            case Call() | While():
+                names.update(definition.args)
+            case If():
+                names.update((definition.condition, *definition.args))
+    return names

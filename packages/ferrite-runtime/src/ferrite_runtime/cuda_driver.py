@@ -1,0 +1,157 @@
+"""The CUDA driver through ctypes: load code, launch it; nothing is compiled for that."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ferrite_runtime.binary import Binary
+from ferrite_runtime.errors import DeviceUnavailable, DriverError, OutOfResources
+
+_MAX_THREADS, _LOCAL_BYTES, _REGISTERS, _DYNAMIC_SHARED = 0, 3, 4, 8
+# Shared memory that every kernel may use without asking.
+_FREE_SHARED = 48 * 1024
+INVALID_CONTEXT = 201
+
+
+class LaunchConfig(ctypes.Structure):
+    """The driver's CUlaunchConfig: the shape of a launch and its stream."""
+
+    _fields_ = (
+        ("grid_x", ctypes.c_uint),
+        ("grid_y", ctypes.c_uint),
+        ("grid_z", ctypes.c_uint),
+        ("block_x", ctypes.c_uint),
+        ("block_y", ctypes.c_uint),
+        ("block_z", ctypes.c_uint),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function loaded on a device; ``registers`` and ``local_bytes`` are per thread, as the driver counts them."""
+
+    handle: int
+    module: int
+    binary: Binary
+    registers: int
+    local_bytes: int
+
+
+class Driver(Protocol):
+    """What the runtime needs of a GPU driver."""
+
+    def load(self, binary: Binary, name: str) -> Function:
+        """Returns the function of a binary, loaded on the current device."""
+
+    def launch(self, config: Any, function: Any, params: Any, extra: None) -> int:
+        """Launches; returns the driver's status, 0 for success."""
+
+    def fail(self, status: int, call: str) -> DriverError:
+        """Returns the error of a status."""
+
+    def copy(self, to: int, source: int, size: int, stream: int) -> None:
+        """Copies bytes between addresses of the device, in the order of a stream."""
+
+    def context(self) -> int:
+        """Returns the current context."""
+
+    def enter(self, context: int) -> None:
+        """Makes a context current in this thread."""
+
+
+class CudaDriver:
+    """The driver library of this machine."""
+
+    def __init__(self, library: Any) -> None:
+        self._library = library
+        self.launch = library.cuLaunchKernelEx
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status:
+            raise self.fail(status, name)
+
+    def fail(self, status: int, call: str) -> DriverError:
+        """Returns the error of a status, with the driver's own words."""
+        name, text = ctypes.c_char_p(), ctypes.c_char_p()
+        self._library.cuGetErrorName(status, ctypes.byref(name))
+        self._library.cuGetErrorString(status, ctypes.byref(text))
+        words = [part.decode() for part in (name.value, text.value) if part]
+        return DriverError(f"{call} failed with status {status}: {', '.join(words) or 'unknown'}")
+
+    def load(self, binary: Binary, name: str) -> Function:
+        """Returns the function of a binary, loaded on the current device.
+
+        Raises:
+            DriverError: if the driver refuses the code.
+            OutOfResources: if a launch would need more threads or shared memory than the device has.
+        """
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        self._call("cuModuleLoadData", ctypes.byref(module), binary.code)
+        self._call("cuModuleGetFunction", ctypes.byref(function), module, binary.entry.encode())
+        loaded = Function(
+            int(function.value or 0),
+            int(module.value or 0),
+            binary,
+            self._attribute(_REGISTERS, function),
+            self._attribute(_LOCAL_BYTES, function),
+        )
+        most = self._attribute(_MAX_THREADS, function)
+        if binary.threads > most:
+            raise OutOfResources(name, "threads per program", binary.threads, most)
+        if binary.shared > _FREE_SHARED:
+            self._call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, binary.shared)
+        return loaded
+
+    def _attribute(self, attribute: int, function: Any) -> int:
+        value = ctypes.c_int()
+        self._call("cuFuncGetAttribute", ctypes.byref(value), attribute, function)
+        return value.value
+
+    def copy(self, to: int, source: int, size: int, stream: int) -> None:
+        """Copies bytes between addresses of the device, in the order of a stream."""
+        self._call(
+            "cuMemcpyDtoDAsync_v2",
+            ctypes.c_uint64(to),
+            ctypes.c_uint64(source),
+            ctypes.c_size_t(size),
+            ctypes.c_void_p(stream),
+        )
+
+    def context(self) -> int:
+        """Returns the current context."""
+        context = ctypes.c_void_p()
+        self._call("cuCtxGetCurrent", ctypes.byref(context))
+        return int(context.value or 0)
+
+    def enter(self, context: int) -> None:
+        """Makes a context current in this thread."""
+        self._call("cuCtxSetCurrent", ctypes.c_void_p(context))
+
+
+@functools.cache
+def cuda_driver() -> CudaDriver:
+    """Returns the driver of this process.
+
+    The library is called without Python's lock held: a launch waits when the device's queue is full, and another
+    thread may be the one that has to empty it.
+
+    Raises:
+        DeviceUnavailable: if there is none, or it is too old to launch with attributes (before CUDA 12).
+    """
+    for name in ("libcuda.so.1", "libcuda.so", "nvcuda.dll"):
+        try:
+            library = ctypes.CDLL(name)
+        except OSError:
+            continue
+        if not hasattr(library, "cuLaunchKernelEx"):
+            raise DeviceUnavailable("the CUDA driver is older than CUDA 12, which the runtime needs")
+        return CudaDriver(library)
+    raise DeviceUnavailable("no CUDA driver library (libcuda.so.1) is installed")

@@ -1,0 +1,241 @@
+"""The engine for NVIDIA GPUs: kernels are launched through the driver, written into the host function."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ferrite_runtime.bench import EventBench, SystemClock
+from ferrite_runtime.compilation import choose_store, shared_compiler
+from ferrite_runtime.cuda_driver import cuda_driver
+from ferrite_runtime.cuda_kernels import DeviceKernel, Machine, protect_arguments
+from ferrite_runtime.devices import device_facts
+from ferrite_runtime.engine import HostFunction, build_host, gradient_guard
+from ferrite_runtime.errors import DeviceUnavailable
+from ferrite_runtime.expr import evaluate, print_expr
+from ferrite_runtime.host import Site, write_host
+from ferrite_runtime.launch import LaunchSite
+from ferrite_runtime.options import Options
+from ferrite_runtime.platform import Platform, torch_platform
+from ferrite_runtime.program import Program
+from ferrite_runtime.tuning import Budget
+
+
+def make_machine(index: int, options: Options) -> Machine:
+    """Returns torch's GPU number ``index`` with this process's driver, compiler and store."""
+    return Machine(
+        facts=device_facts(index),
+        driver=cuda_driver(),
+        compiler=shared_compiler(options),
+        store=choose_store(options),
+        bench=EventBench(),
+        budget=Budget.start(SystemClock(), options.tuning_seconds),
+        tune=options.tune,
+    )
+
+
+@dataclass(slots=True)
+class CudaEngine:
+    """Runs a program on NVIDIA GPUs; kernels are kept per device."""
+
+    program: Program
+    platform: Platform
+    make_machine: Callable[[int], Machine]
+    kernels: dict[int, Mapping[str, DeviceKernel]] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, program: Program, options: Options) -> CudaEngine:
+        """Returns the engine with all kernels compiling for the current device.
+
+        Raises:
+            DeviceUnavailable: if there is no GPU, or no driver for it.
+        """
+        import torch
+
+        if not torch.cuda.is_available():
+            raise DeviceUnavailable("the program runs on cuda, and torch finds no CUDA device on this machine")
+        engine = cls(program, torch_platform(), functools.partial(make_machine, options=options))
+        engine.device_kernels(torch.cuda.current_device())
+        return engine
+
+    def device_kernels(self, index: int) -> Mapping[str, DeviceKernel]:
+        """Returns the kernels on a device by id, starting their compilation where it is new."""
+        if index not in self.kernels:
+            machine = self.make_machine(index)
+            self.kernels[index] = {spec.id: DeviceKernel.begin(spec, machine) for spec in self.program.kernels}
+        return self.kernels[index]
+
+    def wait(self) -> None:
+        """Waits until every kernel's first choice is compiled; raises `KernelCompileError`."""
+        for kernels in self.kernels.values():
+            for kernel in kernels.values():
+                kernel.wait()
+
+    # --- the first call ---------------------------------------------------------------------------------------------
+
+    def first(self, device: Any) -> HostFunction:
+        """Returns the function for the first call: each launch chooses its kernel's config with the real arguments."""
+        kernels = self.device_kernels(device.index)
+        text = write_host(
+            self.program,
+            write_first_launch,
+            preamble=gradient_guard(self.program),
+            opening=(f"_stream = _current_stream({device.index})",),
+        )
+        names: dict[str, Any] = {"_current_stream": self.platform.current_stream}
+        names |= {f"_first{site.number}": _first_launcher(kernels[site.kernel.id]) for site in text.sites}
+        host = build_host(text, names, device)
+
+        def run_first(args: list[Any]) -> tuple[Any, ...]:
+            with self.platform.on_device(device.index):
+                self.platform.prepare(device.index)
+                return host(args)
+
+        return run_first
+
+    # --- all other calls --------------------------------------------------------------------------------------------
+
+    def steady(self, device: Any, redirect: HostFunction) -> HostFunction:
+        """Returns the function for all later calls: launches are packed and sent without further calls of ours."""
+        index = device.index
+        kernels = self.device_kernels(index)
+        writer = SiteWriter(kernels)
+        opening = (f"_stream = _current_stream({index})", "if _stream != _streams[0]: _set_stream(_stream)")
+        text = write_host(
+            self.program,
+            writer.write,
+            preamble=(*self._device_guard(index), *gradient_guard(self.program)),
+            block="with _lock:" if kernels else None,
+            opening=opening if kernels else (),
+        )
+        streams = [0]
+
+        def set_stream(stream: int) -> None:
+            for site in writer.prepared:
+                site.config.stream = stream
+            streams[0] = stream
+
+        names: dict[str, Any] = {
+            **writer.names,
+            "_current_stream": self.platform.current_stream,
+            "_current_device": self.platform.current_device,
+            "_on_device": self.platform.on_device,
+            "_redirect": redirect,
+            "_cuda_launch": next((kernel.machine.driver.launch for kernel in kernels.values()), None),
+            "_streams": streams,
+            "_set_stream": set_stream,
+            "_lock": threading.RLock(),
+        }
+        return build_host(text, names, device)
+
+    def _device_guard(self, index: int) -> Iterable[str]:
+        """Yields the lines that send inputs on another device elsewhere and make this one current."""
+        if self.platform.device_count() == 1:
+            return
+        for position, value in enumerate(self.program.inputs):
+            if value.layout is not None and value.device == self.program.device:
+                yield f"if args[{position}].get_device() != {index}: return _redirect(args)"
+                break
+        yield f"if _current_device() != {index}:"
+        yield f"    with _on_device({index}): return host(args)"
+
+
+def write_first_launch(site: Site) -> Iterable[str]:
+    """Yields the launch of a first call, which also gets the tensors that the addresses lie in."""
+    values = "".join(f"{argument.text}, " for argument in site.arguments)
+    owners = "".join(f"{argument.owner}, " for argument in site.arguments)
+    yield f"_first{site.number}(_stream, ({values}), ({owners}))"
+
+
+def _first_launcher(kernel: DeviceKernel) -> Any:
+    def launch(stream: int, arguments: tuple[Any, ...], owners: tuple[Any, ...]) -> None:
+        protect = functools.partial(protect_arguments, kernel.spec, arguments, owners, kernel.machine.driver, stream)
+        kernel.launch_first(stream, arguments, protect)
+
+    return launch
+
+
+@dataclass(slots=True)
+class SiteWriter:
+    """Writes launches as direct driver calls; ``names`` are the globals that the text needs."""
+
+    kernels: Mapping[str, DeviceKernel]
+    names: dict[str, Any] = field(default_factory=dict)
+    prepared: list[LaunchSite] = field(default_factory=list)
+
+    def write(self, site: Site) -> Iterable[str]:
+        """Yields the lines of one launch."""
+        kernel = self.kernels[site.kernel.id]
+        values = ", ".join(argument.text for argument in site.arguments)
+        slow = f"_slow{site.number}(_stream, ({values},))"
+        self.names[f"_slow{site.number}"] = kernel.launch
+        if kernel.config is None or any(argument.misaligned for argument in site.arguments):
+            yield slow
+            return
+        programs = _programs_text(site, kernel)
+        if programs.lstrip("-").isdigit() and int(programs) <= 0:
+            yield "# nothing to do: no programs"
+            return
+        lines = self._prepared_lines(site, kernel, values, programs)
+        suspects = _suspect_text(site)
+        if suspects is None:
+            yield from lines
+            return
+        yield f"if {suspects}: {slow}"
+        yield "else:"
+        yield from (f"    {line}" for line in lines)
+
+    def _prepared_lines(self, site: Site, kernel: DeviceKernel, values: str, programs: str) -> list[str]:
+        assert kernel.config is not None
+        loaded = kernel.loaded(kernel.config)
+        is_static = programs.isdigit()
+        prepared = LaunchSite(loaded.function, loaded.params, int(programs) if is_static else 0)
+        n = site.number
+        self.prepared.append(prepared)
+        self.names |= {
+            f"_pack{n}": prepared.pack,
+            f"_buffer{n}": prepared.buffer,
+            f"_config{n}": prepared.config_pointer,
+            f"_function{n}": prepared.function,
+            f"_params{n}": prepared.params_pointer,
+            f"_again{n}": functools.partial(loaded.start, prepared),
+        }
+        lines = [
+            f"_pack{n}(_buffer{n}, 0, {values})",
+            f"if _cuda_launch(_config{n}, _function{n}, _params{n}, None): _again{n}()",
+        ]
+        if is_static:
+            return lines
+        self.names |= {f"_shape{n}": prepared.config, "min": min, "max": max}
+        return [
+            f"_programs = {programs}",
+            "if _programs > 0:",
+            f"    _shape{n}.grid_x = _programs",
+            *(f"    {x}" for x in lines),
+        ]
+
+
+def _programs_text(site: Site, kernel: DeviceKernel) -> str:
+    """Returns the number of programs: a literal where it is known, an expression of the launch's sizes elsewhere."""
+    assert kernel.config is not None
+    spec, blocks = site.kernel, dict(kernel.config.blocks)
+    if all(isinstance(size, int) for size in site.sizes.values()):
+        sizes = {name: evaluate(size, {}) for name, size in site.sizes.items()}
+        return str(spec.programs(sizes, blocks))
+    rename = {name: print_expr(size) for name, size in site.sizes.items()}
+    rename |= {axis.name: print_expr(axis.size, rename) for axis in spec.axes}
+    rename |= {name: str(block) for name, block in {**blocks, **spec.blocks}.items()}
+    return print_expr(spec.grid, rename)
+
+
+def _suspect_text(site: Site) -> str | None:
+    """Returns a condition that holds if an address breaks its param's promise; None if none can."""
+    by_align: dict[int, list[str]] = {}
+    for argument in site.arguments:
+        if argument.suspect:
+            by_align.setdefault(argument.param.align or 1, []).append(argument.text)
+    tests = [f"({' | '.join(dict.fromkeys(texts))}) & {align - 1}" for align, texts in sorted(by_align.items())]
+    return " or ".join(tests) or None

@@ -1,0 +1,103 @@
+"""Engines: what runs a program's kernels on one kind of device, and what all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ferrite_runtime.externs import flatten_results, resolve_extern
+from ferrite_runtime.host import HostText, write_host
+from ferrite_runtime.interpreted import InterpretedKernel
+from ferrite_runtime.program import Copy, Extern, Program
+from ferrite_runtime.tensors import make_allocator, make_reinterpret, restride, retype, torch_dtype
+
+HostFunction = Callable[[list[Any]], tuple[Any, ...]]
+
+
+class Engine(Protocol):
+    """What runs a program's kernels on one kind of device."""
+
+    def first(self, device: Any) -> HostFunction:
+        """Returns the function for the first call on ``device``, a ``torch.device``; it may compile and measure."""
+
+    def steady(self, device: Any, redirect: HostFunction) -> HostFunction:
+        """Returns the function for all later calls on ``device``; inputs on another device go to ``redirect``."""
+
+    def wait(self) -> None:
+        """Waits until everything that was started at load is done; raises what went wrong."""
+
+
+def gradient_guard(program: Program) -> tuple[str, ...]:
+    """Returns the lines that keep library calls of a program from being recorded for differentiation."""
+    if any(isinstance(step, (Extern, Copy)) for step in program.steps):
+        return ("if _grad_enabled():", "    with _no_grad(): return host(args)")
+    return ()
+
+
+def build_host(text: HostText, names: Mapping[str, Any], device: Any) -> HostFunction:
+    """Returns the function in ``text``, with every global name that it uses bound.
+
+    Args:
+        text: the host text.
+        names: the globals that depend on the engine: launchers, the stream.
+        device: the ``torch.device`` of the kernels.
+
+    Raises:
+        ExternError: if an operator is not registered in this process.
+    """
+    import torch
+
+    cpu = torch.device("cpu")
+    namespace: dict[str, Any] = {
+        "_torch": torch,
+        "_cpu": cpu,
+        "_device": device,
+        "_float": float,
+        "_complex": complex,
+        "_empty": make_allocator(device),
+        "_empty_cpu": make_allocator(cpu),
+        "_reinterpret": make_reinterpret(),
+        "_retype": retype,
+        "_restride": restride,
+        "_flatten": flatten_results,
+        "_grad_enabled": torch.is_grad_enabled,
+        "_no_grad": torch.no_grad,
+        "_stream": None,
+    }
+    namespace |= {variable: torch_dtype(name) for variable, name in text.dtypes.items()}
+    namespace |= {variable: resolve_extern(target) for variable, target in text.externs.items()}
+    namespace |= names
+    exec(compile(text.source, "<ferrite host>", "exec"), namespace)
+    host: HostFunction = namespace["host"]
+    return host
+
+
+@dataclass(frozen=True, slots=True)
+class InterpretedEngine:
+    """Runs kernels in Triton's interpreter."""
+
+    program: Program
+    kernels: Mapping[str, InterpretedKernel]
+
+    @classmethod
+    def load(cls, program: Program) -> InterpretedEngine:
+        """Returns the engine with every kernel's source loaded.
+
+        Raises:
+            KernelCompileError: if a source text does not load.
+        """
+        return cls(program, {spec.id: InterpretedKernel.load(spec) for spec in program.kernels})
+
+    def first(self, device: Any) -> HostFunction:
+        """Returns the host function."""
+        text = write_host(self.program, preamble=gradient_guard(self.program))
+        launchers = {f"_launch{site.number}": self.kernels[site.kernel.id] for site in text.sites}
+        return build_host(text, launchers, device)
+
+    def steady(self, device: Any, redirect: HostFunction) -> HostFunction:
+        """Returns the host function."""
+        return self.first(device)
+
+    def wait(self) -> None:
+        """Returns at once: there is nothing to wait for."""

@@ -1,0 +1,101 @@
+"""Single kernels: the autotuner and launcher alone, for kernels that somebody wrote or built beforehand."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ferrite_runtime.cuda_kernels import DeviceKernel, Machine, protect_arguments
+from ferrite_runtime.errors import InputError
+from ferrite_runtime.interpreted import InterpretedKernel
+from ferrite_runtime.options import Options
+from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.tensors import torch_dtype
+
+
+class Kernel:
+    """A kernel to call with tensors and numbers, one per param of its spec, in order.
+
+    On CPU tensors it runs in Triton's interpreter; on a GPU its config is chosen at the first call, measured where
+    the options say so, and remembered in the store.
+
+    Args:
+        mapping: a kernel spec in the format of docs/kernel-spec.md.
+        options: how to compile and tune it.
+
+    Raises:
+        SpecError: (or a subclass) if the spec is malformed, naming the field.
+    """
+
+    def __init__(self, mapping: Mapping[str, Any] | KernelSpec, options: Options | None = None) -> None:
+        self.spec = mapping if isinstance(mapping, KernelSpec) else KernelSpec.from_mapping(mapping)
+        self.options = options or Options()
+        self._lock = threading.RLock()
+        self._interpreted: InterpretedKernel | None = None
+        self._on_device: dict[int, DeviceKernel] = {}
+
+    def __call__(self, *arguments: Any) -> None:
+        """Launches the kernel on the current stream of the tensors' device.
+
+        Raises:
+            InputError: if an argument has the wrong type, dtype or device.
+            KernelCompileError: if the kernel does not compile.
+        """
+        device = check_arguments(self.spec, arguments)
+        values = tuple(
+            value.data_ptr() if param.role == "tensor" else value
+            for param, value in zip(self.spec.params, arguments, strict=True)
+        )
+        with self._lock:
+            if device.type == "cpu" or self.options.interpret:
+                self._interpret(values)
+            else:
+                self._launch(device, values, arguments)
+
+    def _interpret(self, values: Sequence[Any]) -> None:
+        if self._interpreted is None:
+            self._interpreted = InterpretedKernel.load(self.spec)
+        self._interpreted(None, *values)
+
+    def _launch(self, device: Any, values: Sequence[Any], arguments: Sequence[Any]) -> None:
+        import torch
+
+        with torch.cuda.device(device):
+            stream = torch.cuda.current_stream(device).cuda_stream
+            kernel = self.on_device(device.index)
+            owners = [value if isinstance(value, torch.Tensor) else None for value in arguments]
+            protect = functools.partial(protect_arguments, self.spec, values, owners, kernel.machine.driver, stream)
+            kernel.launch_first(stream, values, protect)
+
+    def on_device(self, index: int, machine: Machine | None = None) -> DeviceKernel:
+        """Returns the kernel on torch's GPU number ``index``, with its compilation started."""
+        if index not in self._on_device:
+            from ferrite_runtime.cuda_engine import make_machine
+
+            self._on_device[index] = DeviceKernel.begin(self.spec, machine or make_machine(index, self.options))
+        return self._on_device[index]
+
+
+def check_arguments(spec: KernelSpec, arguments: Sequence[Any]) -> Any:
+    """Returns the device of a kernel's tensors; raises `InputError` if an argument is not what its param is."""
+    import torch
+
+    if len(arguments) != len(spec.params):
+        raise InputError(f"kernel {spec.name} takes {len(spec.params)} arguments, got {len(arguments)}")
+    devices = []
+    for param, value in zip(spec.params, arguments, strict=True):
+        where = f"argument {param.name!r} of kernel {spec.name}"
+        if param.role != "tensor":
+            if not isinstance(value, (bool, int, float)):
+                raise InputError(f"{where} is a number, got {type(value).__name__}")
+            continue
+        if not isinstance(value, torch.Tensor):
+            raise InputError(f"{where} is a tensor, got {type(value).__name__}")
+        if value.dtype != torch_dtype(param.dtype):
+            raise InputError(f"{where} has dtype {torch_dtype(param.dtype)}, got {value.dtype}")
+        devices.append(value.device)
+    if len(set(devices)) != 1:
+        raise InputError(f"the tensors of kernel {spec.name} are on {sorted(map(str, set(devices))) or 'no device'}")
+    return devices[0]

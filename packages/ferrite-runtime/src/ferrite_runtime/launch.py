@@ -1,0 +1,99 @@
+"""Launch sites: everything about one launch that can be prepared, prepared."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from ferrite_runtime.cuda_driver import INVALID_CONTEXT, Driver, Function, LaunchConfig
+from ferrite_runtime.dtypes import DTYPES
+from ferrite_runtime.errors import SpecError
+from ferrite_runtime.spec import Param
+
+MAX_PROGRAMS = 2**31 - 1
+
+
+def pack_format(params: Sequence[Param]) -> str:
+    """Returns the ``struct`` format of the arguments, laid out as a C compiler, and the driver, would."""
+    return "@" + "".join("P" if param.role == "tensor" else str(DTYPES[param.dtype].pack) for param in params)
+
+
+def argument_offsets(pack: str) -> tuple[int, ...]:
+    """Returns the offset of every argument in a buffer packed with a format."""
+    codes = pack[1:]
+    return tuple(struct.calcsize(f"@{codes[: i + 1]}") - struct.calcsize(f"@{codes[i]}") for i in range(len(codes)))
+
+
+class LaunchSite:
+    """The prepared parts of a launch: an argument buffer, pointers into it, and the launch configuration.
+
+    A site may be used by one thread at a time.
+    """
+
+    __slots__ = ("_owned", "buffer", "config", "config_pointer", "function", "pack", "params_pointer")
+
+    def __init__(self, function: Function, params: Sequence[Param], programs: int) -> None:
+        binary = function.binary
+        pack = pack_format(params)
+        check_packing(function, pack)
+        offsets = argument_offsets(pack)
+        hidden = binary.hidden
+        self.buffer = ctypes.create_string_buffer(struct.calcsize(pack) + 8 * (hidden + 1))
+        base = ctypes.addressof(self.buffer)
+        null = base + len(self.buffer) - 8
+        pointers = (ctypes.c_void_p * max(1, len(offsets) + hidden))(*(base + o for o in offsets), *([null] * hidden))
+        self.config = LaunchConfig(programs, 1, 1, binary.threads, 1, 1, binary.shared, None, None, 0)
+        # Holding the objects in made-up pointer objects keeps ctypes from converting them on every call.
+        self.config_pointer = ctypes.c_void_p(ctypes.addressof(self.config))
+        self.params_pointer = ctypes.c_void_p(ctypes.addressof(pointers))
+        self.function = ctypes.c_void_p(function.handle)
+        self.pack = struct.Struct(pack).pack_into
+        self._owned = pointers
+
+
+def check_packing(function: Function, pack: str) -> None:
+    """Raises `SpecError` unless the arguments have the sizes that the compiled function's parameters have."""
+    sizes = function.binary.param_sizes
+    packed = tuple(struct.calcsize(f"@{code}") for code in pack[1:])
+    if sizes and sizes[: len(packed)] != packed:
+        raise SpecError("params", f"{function.binary.entry} takes parameters of {sizes} bytes, its spec gives {packed}")
+
+
+class LoadedKernel:
+    """A kernel's function on one device, for launches that are not prepared."""
+
+    __slots__ = ("_context", "_driver", "function", "name", "params")
+
+    def __init__(self, name: str, params: Sequence[Param], function: Function, driver: Driver, context: int) -> None:
+        self.name = name
+        self.params = tuple(params)
+        self.function = function
+        self._driver = driver
+        self._context = context
+
+    def launch(self, stream: int, programs: int, arguments: Sequence[Any]) -> None:
+        """Launches on a stream; nothing happens for zero programs.
+
+        Raises:
+            DriverError: if the driver refuses.
+        """
+        if programs <= 0:
+            return
+        site = LaunchSite(self.function, self.params, programs)
+        site.config.stream = stream
+        site.pack(site.buffer, 0, *arguments)
+        self.start(site)
+
+    def start(self, site: LaunchSite) -> None:
+        """Launches a site that is filled in.
+
+        A thread that never called the CUDA runtime has no context; it gets the one that the kernel was loaded in.
+        """
+        status = self._driver.launch(site.config_pointer, site.function, site.params_pointer, None)
+        if status == INVALID_CONTEXT:
+            self._driver.enter(self._context)
+            status = self._driver.launch(site.config_pointer, site.function, site.params_pointer, None)
+        if status:
+            raise self._driver.fail(status, f"launching {self.name}")

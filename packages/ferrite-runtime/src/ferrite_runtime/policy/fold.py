@@ -1,0 +1,115 @@
+"""Configs of kernels that fold: whole rows in one tile (persistent), or a loop over them."""
+
+from __future__ import annotations
+
+from ferrite_runtime.config import Config
+from ferrite_runtime.policy.blocks import next_power_of_two, previous_power_of_two
+from ferrite_runtime.policy.shape import Shape
+
+# A row of so many elements has work for a program of its own.
+LONG_ROW = 1024
+# Elements of the tile of several short rows.
+SHORT_TILE = 2048
+OUTER_TILE = 4096
+LOOP_BLOCK = 2048
+
+
+def persistent_configs(shape: Shape) -> tuple[Config, ...]:
+    """Returns the candidates of a kernel that holds whole rows, best guess first."""
+    row = next_power_of_two(shape.fold)
+    return _outer_persistent(shape, row) if shape.contiguous in ("x", "y") else _inner_persistent(shape, row)
+
+
+def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
+    per_thread = 8 if shape.live > 2 else 16
+    rows = 1 if row >= LONG_ROW else max(1, SHORT_TILE // row)
+    rows = _keep_busy(shape, rows)
+    threads = shape.device.target.warp_size
+    warps = max(1, rows * row // (threads * per_thread))
+    # A single row is shared by as many threads as can each read 16 bytes at a time.
+    if rows == 1:
+        warps = max(warps, min(4, row // (threads * min(8, shape.vector))), 1)
+    first = _rows(shape, rows, row, warps)
+    more = [(rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, warps * 2), (rows * 4, warps * 2)]
+    return (first, *(_rows(shape, count, row, w) for count, w in more if count <= max(1, shape.points)))
+
+
+def _outer_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
+    columns = max(previous_power_of_two(OUTER_TILE // row), 128 // max(1, shape.element_bytes), 8)
+    columns = _keep_busy(shape, columns, least=min(columns, 128 // max(1, shape.element_bytes)))
+    warps = max(1, columns * row // (shape.device.target.warp_size * 16))
+    return tuple(
+        _rows(shape, c, row, w) for c, w in ((columns, warps), (columns // 2 or 1, warps), (columns, warps * 2))
+    )
+
+
+def _rows(shape: Shape, count: int, row: int, warps: int) -> Config:
+    blocks = {axis.name: row for axis in shape.axes("fold")}
+    return shape.fit(blocks | {"x": count}, min(warps, shape.device.max_warps))
+
+
+def _keep_busy(shape: Shape, block: int, least: int = 1) -> int:
+    """Returns the largest block up to ``block`` that leaves every multiprocessor two programs, but ``least``."""
+    while block > least and shape.points // block < 2 * shape.device.multiprocessors:
+        block //= 2
+    return block
+
+
+def looped_configs(shape: Shape) -> tuple[Config, ...]:
+    """Returns the candidates of a kernel that loops over rows, best guess first."""
+    if shape.contiguous in ("x", "y"):
+        return _outer_looped(shape)
+    return _inner_looped(shape)
+
+
+def _inner_looped(shape: Shape) -> tuple[Config, ...]:
+    block = LOOP_BLOCK * (2 if shape.element_bytes <= 2 else 1)
+    if shape.live > 4 or shape.buffers > 8:
+        block //= 2
+    crowded = shape.points >= 2 * shape.device.multiprocessors
+    if not crowded:
+        block *= 2  # few programs have to keep the memory busy between them
+    block = min(block, next_power_of_two(shape.fold))
+    rows = _keep_busy(shape, max(1, LOOP_BLOCK // 2 // block))
+    warps = max(1, rows * block // (shape.device.target.warp_size * (16 if shape.element_bytes <= 2 else 8)))
+    more = ((rows, block, warps * 2), (rows, block * 2, warps * 2), (rows, block // 2 or 1, warps))
+    return tuple(_loop(shape, x, r, w) for x, r, w in ((rows, block, warps), *more))
+
+
+def _outer_looped(shape: Shape) -> tuple[Config, ...]:
+    line = 256 // max(1, shape.element_bytes)
+    columns = _keep_busy(shape, line, least=max(8, line // 4))
+    depth = 16
+    if shape.points // columns < 2 * shape.device.multiprocessors:
+        depth = 64
+    warps = max(1, columns * depth // (shape.device.target.warp_size * 8))
+    more = ((columns, depth * 2, warps * 2), (columns * 2, depth, warps * 2), (columns, max(1, depth // 2), warps))
+    return tuple(_loop(shape, x, r, w) for x, r, w in ((columns, depth, warps), *more))
+
+
+def _loop(shape: Shape, columns: int, depth: int, warps: int) -> Config:
+    blocks = {axis.name: depth for axis in shape.axes("fold")}
+    inner = shape.contiguous if shape.contiguous in ("x", "y", "z") else "x"
+    return shape.fit(blocks | {inner: columns}, min(warps, shape.device.max_warps))
+
+
+def scan_configs(shape: Shape) -> tuple[Config, ...]:
+    """Returns the candidates of a prefix scan: a row per program, with work enough for each thread."""
+    row = next_power_of_two(shape.fold)
+    block = min(row, 2048)
+    rows = _keep_busy(shape, max(1, 512 // block))
+    warps = max(1, rows * block // (shape.device.target.warp_size * 8))
+    return tuple(_loop_x(shape, x, r, w) for x, r, w in ((rows, block, warps), (rows, max(1, block // 2), warps)))
+
+
+def sort_configs(shape: Shape) -> tuple[Config, ...]:
+    """Returns the only config of a sort: a tile of whole rows; sorting networks compile slowly, so there is one."""
+    row = next_power_of_two(shape.fold)
+    rows = _keep_busy(shape, max(1, 512 // row))
+    return (_loop_x(shape, rows, row, max(1, min(8, rows * row // (shape.device.target.warp_size * 4)))),)
+
+
+def _loop_x(shape: Shape, rows: int, block: int, warps: int) -> Config:
+    return shape.fit(
+        {axis.name: block for axis in shape.axes("fold")} | {"x": rows}, min(warps, shape.device.max_warps)
+    )

@@ -1,0 +1,71 @@
+"""Configs of kernels without a fold: flat loops, and tiles where two axes are contiguous for different buffers."""
+
+from __future__ import annotations
+
+from ferrite_runtime.config import Config
+from ferrite_runtime.policy.blocks import next_power_of_two
+from ferrite_runtime.policy.shape import Shape
+
+# A program of this many elements amortises its start and still leaves enough of them to fill the device.
+FLAT_TILE = 1024
+SMALL_TILE = 128
+# Programs per multiprocessor below which smaller programs are better than idle multiprocessors.
+FILL = 4
+# Beyond so many buffers each element occupies registers enough that fewer per thread are faster.
+MANY_BUFFERS = 8
+
+
+def pointwise_configs(shape: Shape) -> tuple[Config, ...]:
+    """Returns the candidates of a pointwise kernel, best guess first."""
+    real = [axis for axis in shape.axes("grid") if shape.sizes[axis.name] > 1]
+    return _flat(shape) if len(real) <= 1 else _tiled(shape, [axis.name for axis in real])
+
+
+def _flat(shape: Shape) -> tuple[Config, ...]:
+    axis = next((a.name for a in shape.axes("grid") if shape.sizes[a.name] > 1), "x")
+    filling = next_power_of_two(shape.points // (FILL * shape.device.multiprocessors))
+    # Half types move 16 bytes with 8 elements: twice the tile keeps as many bytes in flight per thread.
+    full = FLAT_TILE * (2 if shape.element_bytes <= 1 else 1)
+    if shape.buffers > MANY_BUFFERS:
+        full //= 2
+    tile = max(SMALL_TILE, min(full, filling))
+    warps = max(1, min(4, tile // (shape.device.target.warp_size * min(4, shape.vector))))
+    first = shape.fit({axis: tile}, warps)
+    return (first, *(shape.fit({axis: block}, w) for block, w in ((tile // 2, 4), (tile * 2, 8), (tile * 2, 4))))
+
+
+def _tiled(shape: Shape, names: list[str]) -> tuple[Config, ...]:
+    # A side of 64 halves or 32 floats is a 128-byte line in either direction.
+    side = 64 if shape.element_bytes <= 2 else 32
+    tiles: tuple[tuple[dict[str, int], int], ...]
+    if len(names) == 2:
+        x, y = names
+        tiles = (
+            (_balanced(shape, {x: side, y: 1024 // side * (2 if side == 64 else 1)}), 4 if side == 32 else 8),
+            (_balanced(shape, {x: 64, y: 64}), 8),
+            (_balanced(shape, {x: 256, y: 4}), 4),
+            (_balanced(shape, {x: 4, y: 256}), 4),
+        )
+    else:
+        x, y, z = names[:3]
+        tiles = (
+            (_balanced(shape, {x: 32, y: 8, z: 4}), 4),
+            (_balanced(shape, {x: 16, y: 16, z: 4}), 4),
+            (_balanced(shape, {x: 64, y: 4, z: 4}), 4),
+            (_balanced(shape, {x: 8, y: 8, z: 16}), 4),
+        )
+    return tuple(shape.fit(blocks, warps) for blocks, warps in tiles)
+
+
+def _balanced(shape: Shape, blocks: dict[str, int]) -> dict[str, int]:
+    """Returns blocks in which an axis too short for its share leaves the rest of it to the others."""
+    limits = {axis.name: shape.limit(axis) for axis in shape.axes("grid")}
+    balanced = {name: min(block, limits[name]) for name, block in blocks.items()}
+    spare = 1
+    for name, block in blocks.items():
+        spare *= block // balanced[name]
+    for name, limit in limits.items():
+        while spare > 1 and name in balanced and balanced[name] < limit:
+            balanced[name] *= 2
+            spare //= 2
+    return balanced

@@ -1,0 +1,113 @@
+"""What config policies look at: a kernel's axes with their sizes, and the facts that decide."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ferrite_runtime.config import Config
+from ferrite_runtime.devices import DeviceFacts
+from ferrite_runtime.policy.blocks import block_limit, next_power_of_two, previous_power_of_two
+from ferrite_runtime.spec import Axis, KernelSpec
+
+# Triton refuses tiles of more elements.
+MAX_TILE = 1 << 20
+# More live values per thread than this spill on every architecture.
+MAX_PER_THREAD = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A kernel as its policy sees it: ``sizes`` by axis name; element width in bytes."""
+
+    spec: KernelSpec
+    device: DeviceFacts
+    sizes: Mapping[str, int]
+    element_bytes: int
+    contiguous: str | None
+    buffers: int
+    live: int
+
+    @classmethod
+    def of(cls, spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None) -> Shape:
+        """Returns the shape of a kernel with axes of ``sizes``, or of the expected sizes."""
+        facts = spec.facts
+        widths = [param_bytes(param.dtype) for param in spec.params if param.role == "tensor"]
+        buffers = int(facts.get("loads", 1)) + int(facts.get("stores", 1))
+        return cls(
+            spec,
+            device,
+            dict(spec.hint_sizes() if sizes is None else sizes),
+            int(facts.get("element_bytes") or max(widths, default=4)),
+            facts.get("contiguous_axis"),
+            buffers,
+            int(facts.get("live_values", 1)),
+        )
+
+    def axes(self, kind: str) -> tuple[Axis, ...]:
+        """Returns the axes of a kind, x first."""
+        return tuple(axis for axis in self.spec.axes if axis.kind == kind)
+
+    @property
+    def points(self) -> int:
+        """Number of points of the grid axes."""
+        product = 1
+        for axis in self.axes("grid"):
+            product *= max(1, self.sizes[axis.name])
+        return product
+
+    @property
+    def fold(self) -> int:
+        """Number of points of the fold axes."""
+        product = 1
+        for axis in self.axes("fold"):
+            product *= max(1, self.sizes[axis.name])
+        return product
+
+    @property
+    def vector(self) -> int:
+        """Elements in 16 bytes, the widest access of a thread."""
+        return max(1, 16 // max(1, self.element_bytes))
+
+    def limit(self, axis: Axis) -> int:
+        """Returns the largest sensible block of an axis."""
+        return block_limit(axis, self.sizes[axis.name])
+
+    def fit(self, blocks: Mapping[str, int], num_warps: int, num_stages: int = 1) -> Config:
+        """Returns the config with blocks cut to what the axes allow, and warps to what the tile can use.
+
+        Args:
+            blocks: a block for each axis, by axis name; 1 for those that are missing.
+            num_warps: warps for a tile of these blocks; cut when the tile is.
+            num_stages: pipeline stages.
+        """
+        chosen, tile, wanted = {}, 1, 1
+        for axis in self.spec.axes:
+            ask = previous_power_of_two(blocks.get(axis.name, 1))
+            if axis.block in self.spec.blocks:
+                tile *= self.spec.blocks[axis.block]
+                wanted *= self.spec.blocks[axis.block]
+                continue
+            chosen[axis.block] = min(ask, self.limit(axis))
+            tile, wanted = tile * chosen[axis.block], wanted * ask
+        while tile > MAX_TILE and any(block > 1 for block in chosen.values()):
+            widest = max(chosen, key=lambda name: chosen[name])
+            chosen[widest] //= 2
+            tile //= 2
+        return Config.of(chosen, self._fit_warps(num_warps, tile, wanted), num_stages)
+
+    def _fit_warps(self, num_warps: int, tile: int, wanted: int) -> int:
+        threads = self.device.target.warp_size
+        warps = previous_power_of_two(max(1, num_warps * tile // max(1, wanted)))
+        # Neither threads without an element, nor more elements per thread than there are registers for.
+        warps = min(warps, next_power_of_two(max(1, tile // threads)))
+        while warps < self.device.max_warps and tile * self.live > MAX_PER_THREAD * warps * threads:
+            warps *= 2
+        return min(warps, self.device.max_warps)
+
+
+def param_bytes(dtype: str) -> int:
+    """Returns the size of an element type in bytes."""
+    from ferrite_runtime.dtypes import DTYPES
+
+    return DTYPES[dtype].itemsize

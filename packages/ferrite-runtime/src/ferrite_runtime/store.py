@@ -1,0 +1,139 @@
+"""Where compiled kernels and tuning choices are kept between runs: data only, checked, shared by many processes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Protocol
+
+from ferrite_runtime.binary import CorruptEntry, seal, unseal
+
+_LOG = logging.getLogger("ferrite_runtime")
+
+
+class Store(Protocol):
+    """A map from (kind, key) to bytes; nothing in it is needed, everything can be made again."""
+
+    def load(self, kind: str, key: str) -> bytes | None:
+        """Returns the stored bytes, or None."""
+
+    def save(self, kind: str, key: str, data: bytes) -> None:
+        """Stores bytes; failing to is not an error."""
+
+    def remove(self, kind: str, key: str) -> None:
+        """Removes an entry, if there is one."""
+
+
+class MemoryStore:
+    """A store that lives as long as the object."""
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[str, str], bytes] = {}
+
+    def load(self, kind: str, key: str) -> bytes | None:
+        """Returns the stored bytes, or None."""
+        return self.entries.get((kind, key))
+
+    def save(self, kind: str, key: str, data: bytes) -> None:
+        """Stores bytes."""
+        self.entries[kind, key] = data
+
+    def remove(self, kind: str, key: str) -> None:
+        """Removes an entry, if there is one."""
+        self.entries.pop((kind, key), None)
+
+
+class DiskStore:
+    """A store in a folder: one file per entry, written aside and renamed, so that readers never see half of one.
+
+    Any number of processes may use one folder; where two write one entry, the last rename wins and both are right.
+    A folder that cannot be written, or that belongs to somebody else, is not used.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._usable: bool | None = None
+
+    def path(self, kind: str, key: str) -> Path:
+        """Returns the file of an entry."""
+        return self.root / kind / key[:2] / key
+
+    def load(self, kind: str, key: str) -> bytes | None:
+        """Returns the stored bytes, or None."""
+        if not self._is_usable():
+            return None
+        try:
+            return self.path(kind, key).read_bytes()
+        except OSError:
+            return None
+
+    def save(self, kind: str, key: str, data: bytes) -> None:
+        """Stores bytes; a folder that is full or read-only is logged once and then left alone."""
+        if not self._is_usable():
+            return
+        path = self.path(kind, key)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, aside = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(data)
+                Path(aside).replace(path)
+            except BaseException:
+                Path(aside).unlink(missing_ok=True)
+                raise
+        except OSError as error:
+            _LOG.warning("the kernel store at %s cannot be written, continuing without: %s", self.root, error)
+            self._usable = False
+
+    def remove(self, kind: str, key: str) -> None:
+        """Removes an entry, if there is one."""
+        with contextlib.suppress(OSError):
+            self.path(kind, key).unlink(missing_ok=True)
+
+    def _is_usable(self) -> bool:
+        if self._usable is None:
+            self._usable = _open_folder(self.root)
+        return self._usable
+
+
+def _open_folder(root: Path) -> bool:
+    """Creates the folder, readable by its owner alone; tells whether it is this user's."""
+    try:
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        owner = root.stat().st_uid
+    except OSError as error:
+        _LOG.warning("the kernel store at %s cannot be used, continuing without: %s", root, error)
+        return False
+    if owner not in (os.getuid(), 0):
+        _LOG.warning("the kernel store at %s belongs to user %d, continuing without", root, owner)
+        return False
+    return True
+
+
+def load_sealed(store: Store, kind: str, key: str) -> bytes | None:
+    """Returns the content of a sealed entry; a corrupt one is logged, removed, and counts as absent."""
+    data = store.load(kind, key)
+    if data is None:
+        return None
+    try:
+        return unseal(data)
+    except CorruptEntry as error:
+        _LOG.warning("entry %s/%s of the kernel store is corrupt and was removed: %s", kind, key, error)
+        store.remove(kind, key)
+        return None
+
+
+def load_record(store: Store, kind: str, key: str) -> Any | None:
+    """Returns the JSON value of a sealed entry, or None."""
+    content = load_sealed(store, kind, key)
+    return None if content is None else json.loads(content)
+
+
+def save_record(store: Store, kind: str, key: str, value: object) -> None:
+    """Stores a JSON value as a sealed entry."""
+    store.save(kind, key, seal(json.dumps(value, sort_keys=True).encode()))

@@ -1,0 +1,147 @@
+"""Everything that depends on the version of Triton: one job in, one binary out.
+
+Seen to work with 3.6 to 3.9. What differs between them: the name and number of hidden trailing parameters (counted
+from the PTX), the default of ``enable_fp_fusion`` (always given), and metadata fields (read with defaults).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from ferrite_runtime.binary import Binary
+from ferrite_runtime.config import Config
+from ferrite_runtime.cubin import read_resources
+from ferrite_runtime.dtypes import DTYPES, scalar_triton
+from ferrite_runtime.errors import KernelCompileError
+from ferrite_runtime.source import choose_constants, load_function
+from ferrite_runtime.spec import KernelSpec, Param
+from ferrite_runtime.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One compilation: a kernel, a config, a target, and whether pointers keep their promised alignment."""
+
+    spec: KernelSpec
+    config: Config
+    target: Target
+    aligned: bool = True
+
+
+# Triton knows one promise, divisibility by 16; a promise of less gains nothing over the element type.
+_PROMISE = 16
+
+
+def triton_signature(params: tuple[Param, ...], constants: tuple[str, ...]) -> dict[str, str]:
+    """Returns the types of all parameters of a kernel function, constants included, as Triton writes them."""
+    signature = {param.name: _type_text(param) for param in params}
+    return signature | dict.fromkeys(constants, "constexpr")
+
+
+def _type_text(param: Param) -> str:
+    return f"*{DTYPES[param.dtype].triton}" if param.role == "tensor" else scalar_triton(param.dtype)
+
+
+def triton_attributes(params: tuple[Param, ...], *, aligned: bool) -> dict[tuple[int, ...], list[list[Any]]]:
+    """Returns the divisibility promises of pointer parameters, by position."""
+    return {
+        (position,): [["tt.divisibility", _PROMISE]]
+        for position, param in enumerate(params)
+        if aligned and param.role == "tensor" and (param.align or 0) >= _PROMISE
+    }
+
+
+def compile_job(job: Job) -> Binary:
+    """Returns the compiled kernel of ``job``; needs no GPU.
+
+    Raises:
+        KernelCompileError: with the compiler's message.
+    """
+    spec = job.spec
+    function = load_function(spec)
+    constants = choose_constants(spec, function, dict(job.config.blocks))
+    try:
+        compiled = _compile(job, function, constants)
+    except Exception as error:
+        raise KernelCompileError(spec.name, spec.origin, _message_of(error)) from error
+    return _read_compiled(job, compiled)
+
+
+def _compile(job: Job, function: Any, constants: dict[str, int]) -> Any:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    params = job.spec.params
+    source = ASTSource(
+        function,
+        triton_signature(params, tuple(constants)),
+        constexprs={(len(params) + i,): value for i, value in enumerate(constants.values())},
+        attrs=triton_attributes(params, aligned=job.aligned),
+    )
+    options = {
+        "num_warps": job.config.num_warps,
+        "num_stages": job.config.num_stages,
+        "enable_fp_fusion": True,
+        "sanitize_overflow": False,
+        "debug": False,
+    }
+    target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
+    return triton.compile(source, target=target, options=options)
+
+
+def _message_of(error: BaseException) -> str:
+    """Returns the innermost message of an exception chain, which is where Triton says what is wrong."""
+    messages: list[str] = []
+    current: BaseException | None = error
+    while current is not None and len(messages) < 8:
+        messages.append(f"{type(current).__name__}: {current}")
+        current = current.__cause__ or current.__context__
+    return "\n".join(dict.fromkeys(messages))
+
+
+def _read_compiled(job: Job, compiled: Any) -> Binary:
+    metadata = compiled.metadata
+    is_cuda = job.target.backend == "cuda"
+    code = compiled.asm["cubin" if is_cuda else "hsaco"]
+    sizes = ptx_param_sizes(compiled.asm["ptx"], metadata.name) if is_cuda else ()
+    registers, local_bytes = read_resources(code) if is_cuda else (None, None)
+    return Binary(
+        code=code,
+        entry=metadata.name,
+        num_warps=metadata.num_warps,
+        warp_size=job.target.warp_size,
+        shared=metadata.shared,
+        clusters=getattr(metadata, "num_ctas", 1) or 1,
+        hidden=max(0, len(sizes) - len(job.spec.params)),
+        param_sizes=sizes,
+        scratch=getattr(metadata, "global_scratch_size", 0) or 0,
+        registers=registers,
+        local_bytes=local_bytes,
+    )
+
+
+_PARAM = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)")
+
+
+def ptx_param_sizes(ptx: str, entry: str) -> tuple[int, ...]:
+    """Returns the size in bytes of every parameter of the function ``entry`` in PTX text."""
+    start = ptx.index(f".entry {entry}(")
+    listing = ptx[start : ptx.index(")", start + len(entry) + 8)]
+    return tuple(int(bits) // 8 for bits in _PARAM.findall(listing))
+
+
+def triton_version() -> str:
+    """Returns the version of the installed Triton without importing it."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    for name in ("triton", "pytorch-triton", "pytorch-triton-rocm"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    import triton
+
+    return str(triton.__version__)

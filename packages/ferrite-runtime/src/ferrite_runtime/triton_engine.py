@@ -1,0 +1,105 @@
+"""The engine that launches through Triton's own launcher: for AMD GPUs, and as a second way on NVIDIA ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ferrite_runtime.config import Config
+from ferrite_runtime.devices import device_facts
+from ferrite_runtime.engine import HostFunction, build_host, gradient_guard
+from ferrite_runtime.errors import KernelCompileError
+from ferrite_runtime.host import write_host
+from ferrite_runtime.policy import configs
+from ferrite_runtime.program import Program
+from ferrite_runtime.source import choose_constants, load_function
+from ferrite_runtime.spec import KernelSpec, Param
+from ferrite_runtime.tensors import torch_dtype
+
+
+class Address:
+    """An address that Triton takes for a tensor: it looks at nothing but these two attributes."""
+
+    __slots__ = ("_value", "dtype")
+
+    def __init__(self, value: int, dtype: Any) -> None:
+        self._value = value
+        self.dtype = dtype
+
+    def data_ptr(self) -> int:
+        """Returns the address."""
+        return self._value
+
+
+@dataclass(slots=True)
+class TritonKernel:
+    """A kernel that Triton compiles at its first launch and launches itself."""
+
+    spec: KernelSpec
+    function: Any
+    config: Config
+
+    def __call__(self, stream: int, *arguments: Any) -> None:
+        """Launches on the current stream of the current device."""
+        sizes = {p.name: v for p, v in zip(self.spec.params, arguments, strict=True) if p.role == "size"}
+        blocks = dict(self.config.blocks)
+        programs = self.spec.programs(sizes, blocks)
+        if programs <= 0:
+            return
+        constants = choose_constants(self.spec, self.function, blocks)
+        try:
+            self.function[(programs, 1, 1)](
+                *_wrap(self.spec.params, arguments),
+                **constants,
+                num_warps=self.config.num_warps,
+                num_stages=self.config.num_stages,
+            )
+        except Exception as error:
+            raise KernelCompileError(self.spec.name, self.spec.origin, f"{type(error).__name__}: {error}") from error
+
+
+def _wrap(params: Sequence[Param], arguments: Sequence[Any]) -> list[Any]:
+    return [
+        Address(value, torch_dtype(param.dtype)) if param.role == "tensor" else value
+        for param, value in zip(params, arguments, strict=True)
+    ]
+
+
+@dataclass(slots=True)
+class TritonEngine:
+    """Runs a program with the first choice of each kernel's policy."""
+
+    program: Program
+    functions: Mapping[str, Any]
+    hosts: dict[int, HostFunction] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, program: Program) -> TritonEngine:
+        """Returns the engine with every kernel's source loaded; raises `KernelCompileError` if one does not."""
+        return cls(program, {spec.id: load_function(spec) for spec in program.kernels})
+
+    def first(self, device: Any) -> HostFunction:
+        """Returns the host function, run with its device current."""
+        import torch
+
+        facts = device_facts(device.index)
+        text = write_host(self.program, preamble=gradient_guard(self.program))
+        kernels = {
+            spec.id: TritonKernel(spec, self.functions[spec.id], configs(spec, facts, "none")[0])
+            for spec in self.program.kernels
+        }
+        host = build_host(text, {f"_launch{site.number}": kernels[site.kernel.id] for site in text.sites}, device)
+
+        def run(args: list[Any]) -> tuple[Any, ...]:
+            with torch.cuda.device(device):
+                return host(args)
+
+        return run
+
+    def steady(self, device: Any, redirect: HostFunction) -> HostFunction:
+        """Returns the host function; it does not notice inputs on another device."""
+        return self.first(device)
+
+    def wait(self) -> None:
+        """Returns at once: Triton compiles at the first launch."""

@@ -1,0 +1,130 @@
+"""Choosing among compiled candidates: what is measured, what is remembered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from ferrite_runtime.bench import Bench, Clock
+from ferrite_runtime.canonical import digest
+from ferrite_runtime.compilation import RUNTIME_FORMAT
+from ferrite_runtime.config import Config
+from ferrite_runtime.devices import DeviceFacts
+from ferrite_runtime.errors import FerriteRuntimeError
+from ferrite_runtime.policy import next_power_of_two
+from ferrite_runtime.policy.blocks import block_limit
+from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.store import Store, load_record, save_record
+from ferrite_runtime.triton_adapter import triton_version
+
+_LOG = logging.getLogger("ferrite_runtime")
+
+TUNING = "tuning"
+# A candidate that keeps this many bytes per thread on the stack loses against one that does not; it is not timed.
+SPILL_BYTES = 64
+# A challenger has to be faster by this much: below it is noise, and the first choice is the steadier one.
+GAIN = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A config with the resources that its binary uses; ``launch`` runs it once."""
+
+    config: Config
+    local_bytes: int
+    launch: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The outcome of tuning one kernel; ``times`` are in milliseconds, infinity for candidates not timed."""
+
+    config: Config
+    times: tuple[tuple[Config, float], ...] = ()
+
+
+def tuning_key(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None) -> str:
+    """Returns the key of a kernel's tuning record: kernel, device model, compiler, and sizes to a power of two."""
+    bucket = {name: next_power_of_two(size) for name, size in (sizes or spec.hint_sizes()).items()}
+    return digest([RUNTIME_FORMAT, spec.id, device.name, str(device.target), triton_version(), bucket])
+
+
+def recall_choice(store: Store, key: str) -> Config | None:
+    """Returns the remembered config of a kernel, or None."""
+    record = load_record(store, TUNING, key)
+    if record is None:
+        return None
+    try:
+        return Config.from_mapping(record["config"])
+    except (KeyError, TypeError, FerriteRuntimeError) as error:
+        _LOG.warning("tuning record %s does not read and was removed: %s", key[:12], error)
+        store.remove(TUNING, key)
+        return None
+
+
+def remember_choice(store: Store, key: str, spec: KernelSpec, device: DeviceFacts, choice: Choice) -> None:
+    """Stores the outcome of a measurement, with the times that it rests on."""
+    times = [[config.to_mapping(), time] for config, time in choice.times if time != float("inf")]
+    record = {"kernel": spec.name, "device": device.name, "config": choice.config.to_mapping(), "times_ms": times}
+    save_record(store, TUNING, key, record)
+
+
+def without_spills(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Returns the candidates that do not spill; all of them, if every one does."""
+    least = min(candidate.local_bytes for candidate in candidates)
+    return [c for c in candidates if c.local_bytes <= max(SPILL_BYTES, least)]
+
+
+def choose_config(candidates: Sequence[Candidate], bench: Bench) -> Choice:
+    """Returns the fastest candidate; the first one unless another is faster by more than noise.
+
+    Raises:
+        ValueError: if there are no candidates.
+    """
+    if not candidates:
+        raise ValueError("there is nothing to choose from")
+    contenders = without_spills(candidates)
+    if len(contenders) == 1:
+        return Choice(contenders[0].config)
+    times = bench.measure([candidate.launch for candidate in contenders])
+    measured = tuple((candidate.config, time) for candidate, time in zip(contenders, times, strict=True))
+    best = min(range(len(times)), key=lambda position: times[position])
+    if times[best] >= times[0] * (1 - GAIN):
+        best = 0
+    return Choice(contenders[best].config, measured)
+
+
+@dataclass(slots=True)
+class Budget:
+    """The time that a program may still spend measuring."""
+
+    clock: Clock
+    deadline: float
+
+    @classmethod
+    def start(cls, clock: Clock, seconds: float) -> Budget:
+        """Returns a budget that ends so many seconds from now."""
+        return cls(clock, clock.now() + seconds)
+
+    def is_spent(self) -> bool:
+        """Tells whether the time is up."""
+        return self.clock.now() >= self.deadline
+
+
+def neighbours(spec: KernelSpec, device: DeviceFacts, config: Config, sizes: Mapping[str, int]) -> tuple[Config, ...]:
+    """Returns the configs one step from ``config``: each block and the warps doubled or halved, where they may be."""
+    limits = {axis.block: block_limit(axis, sizes[axis.name]) for axis in spec.axes if axis.block not in spec.blocks}
+    blocks = dict(config.blocks)
+    found = [
+        Config.of(blocks | {name: step}, config.num_warps, config.num_stages)
+        for name, block in blocks.items()
+        for step in (block * 2, block // 2)
+        if 1 <= step <= limits.get(name, block)
+    ]
+    found += [
+        Config.of(blocks, warps, config.num_stages)
+        for warps in (config.num_warps * 2, config.num_warps // 2)
+        if 1 <= warps <= device.max_warps
+    ]
+    return tuple(found)

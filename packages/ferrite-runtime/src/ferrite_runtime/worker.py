@@ -1,0 +1,74 @@
+"""A compile worker: ``python -m ferrite_runtime.worker`` reads jobs from its standard input and answers on its output.
+
+It imports Triton and never torch, starts in a fraction of a second, and ends when its input ends.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import Any, BinaryIO
+
+from ferrite_runtime.config import Config
+from ferrite_runtime.errors import FerriteRuntimeError, KernelCompileError
+from ferrite_runtime.frames import encode_frame, read_frame
+from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.target import Target
+
+
+def answer(head: dict[str, Any]) -> bytes:
+    """Returns the answer to one job, as bytes to send: a binary, or the reason why there is none."""
+    from ferrite_runtime.triton_adapter import Job, compile_job
+
+    try:
+        job = Job(
+            KernelSpec.from_mapping(head["spec"]),
+            Config.from_mapping(head["config"]),
+            Target.from_mapping(head["target"]),
+            head["aligned"],
+        )
+        binary = compile_job(job)
+    except KernelCompileError as error:
+        return encode_frame({"ok": False, "message": error.message})
+    except FerriteRuntimeError as error:
+        return encode_frame({"ok": False, "message": str(error)})
+    return encode_frame({"ok": True, "header": binary.header()}, binary.code)
+
+
+def serve(source: BinaryIO, sink: BinaryIO, scratch: str) -> None:
+    """Answers jobs until the input ends.
+
+    Args:
+        source: where jobs come from.
+        sink: where answers go.
+        scratch: the folder of Triton's temporary files, emptied after each job.
+    """
+    import triton.compiler  # noqa: F401  # the slow import happens before the first job arrives
+
+    sink.write(encode_frame({"ready": True}))
+    sink.flush()
+    while (frame := read_frame(source.read)) is not None:
+        sink.write(answer(frame[0]))
+        sink.flush()
+        for entry in os.scandir(scratch):
+            shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def main() -> None:
+    """Serves this process's standard streams; whatever compilers print goes to the error stream instead."""
+    sink = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    scratch = os.environ["TRITON_CACHE_DIR"]
+    try:
+        serve(sys.stdin.buffer, sink, scratch)
+    except (BrokenPipeError, KeyboardInterrupt):
+        pass
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    # Nothing is left to clean up, and interpreter shutdown with a compiler loaded is slow.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""Stand-ins for a GPU: a pool that compiles nothing and a driver that interprets what it is told to launch."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from ferrite_runtime.binary import Binary
+from ferrite_runtime.compilation import Compiler
+from ferrite_runtime.config import Config
+from ferrite_runtime.cuda_driver import Function, LaunchConfig
+from ferrite_runtime.cuda_kernels import Machine
+from ferrite_runtime.devices import known_devices
+from ferrite_runtime.errors import DriverError, KernelCompileError
+from ferrite_runtime.interpreter import interpret
+from ferrite_runtime.platform import Platform
+from ferrite_runtime.source import choose_constants, load_function
+from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.store import MemoryStore
+from ferrite_runtime.triton_adapter import Job
+from ferrite_runtime.tuning import Budget
+
+C_TYPES = {
+    "i32": ctypes.c_int32,
+    "i64": ctypes.c_int64,
+    "f32": ctypes.c_float,
+    "f64": ctypes.c_double,
+    "bool": ctypes.c_bool,
+}
+
+
+class FakePool:
+    """Answers every job at once with a binary that says which job it was; ``shape`` may change or refuse it."""
+
+    def __init__(self, shape: Callable[[Job, Binary], Binary] = lambda job, binary: binary) -> None:
+        self.jobs: list[Job] = []
+        self.shape = shape
+
+    def submit(self, job: Job, seconds: float = 300.0) -> Future[Binary]:
+        self.jobs.append(job)
+        future: Future[Binary] = Future()
+        code = json.dumps({"spec": job.spec.to_mapping(), "config": job.config.to_mapping(), "aligned": job.aligned})
+        binary = Binary(code.encode(), job.spec.name, job.config.num_warps, 32, 0, hidden=2)
+        try:
+            future.set_result(self.shape(job, binary))
+        except KernelCompileError as error:
+            future.set_exception(error)
+        return future
+
+
+class FakeDriver:
+    """Launches by interpreting; remembers what was launched. ``statuses`` are returned by the next launches."""
+
+    def __init__(self) -> None:
+        self.loads: list[dict[str, Any]] = []
+        self.launches: list[tuple[str, Config, bool, int, int]] = []
+        self.statuses: list[int] = []
+        self.entered: list[int] = []
+        self.local_bytes: dict[Config, int] = {}
+
+    def load(self, binary: Binary, name: str) -> Function:
+        self.loads.append(json.loads(binary.code))
+        config = Config.from_mapping(self.loads[-1]["config"])
+        return Function(len(self.loads), 1, binary, 32, self.local_bytes.get(config, 0))
+
+    def launch(self, config: Any, function: Any, params: Any, extra: None) -> int:
+        if self.statuses and (status := self.statuses.pop(0)):
+            return status
+        launch = LaunchConfig.from_address(config.value)
+        record = self.loads[function.value - 1]
+        spec = KernelSpec.from_mapping(record["spec"])
+        chosen = Config.from_mapping(record["config"])
+        count = len(spec.params) + 2
+        pointers = (ctypes.c_void_p * count).from_address(params.value)
+        arguments = []
+        for param, pointer in zip(spec.params, pointers[:-2], strict=True):
+            kind = ctypes.c_uint64 if param.role == "tensor" else C_TYPES[param.dtype]
+            arguments.append(kind.from_address(pointer).value)
+        assert [ctypes.c_uint64.from_address(pointer).value for pointer in pointers[-2:]] == [0, 0]
+        self.launches.append((spec.name, chosen, record["aligned"], launch.grid_x, launch.stream or 0))
+        fn = load_function(spec)
+        interpret(spec, fn, choose_constants(spec, fn, dict(chosen.blocks)), arguments, launch.grid_x)
+        return 0
+
+    def fail(self, status: int, call: str) -> DriverError:
+        return DriverError(f"{call} failed with status {status}")
+
+    def copy(self, to: int, source: int, size: int, stream: int) -> None:
+        ctypes.memmove(to, source, size)
+
+    def context(self) -> int:
+        return 77
+
+    def enter(self, context: int) -> None:
+        self.entered.append(context)
+
+
+class FakeClock:
+    """A clock that moves when told to."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def now(self) -> float:
+        return self.time
+
+
+class FakeBench:
+    """Runs each function once and answers with prepared times."""
+
+    def __init__(self, times: Sequence[float] = ()) -> None:
+        self.times = list(times)
+        self.calls = 0
+
+    def measure(self, runs: Sequence[Callable[[], None]]) -> list[float]:
+        self.calls += 1
+        for run in runs:
+            run()
+        return self.times[: len(runs)] if self.times else [float(i + 1) for i in range(len(runs))]
+
+
+def fake_machine(**parts: Any) -> Machine:
+    store = parts.get("store") or MemoryStore()
+    return Machine(
+        facts=parts.get("facts") or known_devices()["h200"],
+        driver=parts.get("driver") or FakeDriver(),
+        compiler=parts.get("compiler") or Compiler(parts.get("pool") or FakePool(), store),
+        store=store,
+        bench=parts.get("bench") or FakeBench(),
+        budget=Budget.start(parts.get("clock") or FakeClock(), 30.0),
+        tune=parts.get("tune", "default"),
+    )
+
+
+class FakeStreams:
+    """One device whose current stream can be set."""
+
+    def __init__(self, devices: int = 1) -> None:
+        self.stream = 0
+        self.device = 0
+        self.devices = devices
+
+    def platform(self) -> Platform:
+        @contextlib.contextmanager
+        def on_device(index: int) -> Any:
+            before, self.device = self.device, index
+            yield
+            self.device = before
+
+        return Platform(
+            lambda index: self.stream, lambda: self.device, lambda: self.devices, on_device, lambda index: None
+        )

@@ -1,0 +1,159 @@
+"""Cross-compilation: every device function, and whole programs, for GPUs that are not there."""
+
+from __future__ import annotations
+
+import pytest
+from runtime_kernels import fold_axis, grid_axis, one_kernel, pointwise, row_softmax, row_sum, scaled, spec, tensor
+
+from ferrite_runtime import DeviceUnavailable, cross_compile
+from ferrite_runtime.binary import Binary
+from ferrite_runtime.config import Config
+from ferrite_runtime.cross import cross_compile_kernels
+from ferrite_runtime.cubin import read_resources
+from ferrite_runtime.devices import typical_device
+from ferrite_runtime.options import Options
+from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.target import CROSS_TARGETS, Target
+from ferrite_runtime.triton_adapter import Job, ptx_param_sizes, triton_attributes, triton_signature
+
+UNARY = (
+    "acos acosh asin asinh atan atanh ceil cos cosh digamma erf erfc erfinv exp exp2 expm1 floor i0 i0e i1 i1e j0 j1 "
+    "lgamma log log10 log1p log2 round rsqrt sin sinh sqrt tan tanh trunc y0 y1"
+).split()
+TESTS = ("isinf", "isnan", "signbit")
+BINARY = ("atan2", "copysign", "fmod", "hypot", "nextafter", "pow", "logaddexp", "maximum_nan", "minimum_nan", "prod")
+INTEGER = ("floordiv", "floormod", "truncdiv", "xor", "any_", "all_")
+OPTIONS = Options(tune="none")
+
+
+def chain(names: tuple[str, ...] | list[str], call: str) -> str:
+    """Adds up the results of many functions, so that one kernel compiles them all."""
+    return " + ".join(call.format(name) for name in names)
+
+
+def device_function_kernels() -> list[dict]:
+    kernels = []
+    for dtype in ("f32", "f64"):
+        # A few functions per kernel: registers, not the functions, are what a longer sum would test.
+        kernels += [pointwise(chain(UNARY[i : i + 8], "fmath.{}(a)"), dtype=dtype, name=f"unary{i}") for i in range(0, 48, 8)]
+        flags = chain(TESTS, "fmath.{}(a).to(tl.int32)") + " + fmath.float_bits(a).to(tl.int32)"
+        kernels.append(pointwise(flags, dtype=dtype, out="i32", name="tests"))
+        kernels.append(pointwise(chain(BINARY, "fmath.{}(a, b)"), 2, dtype=dtype, name="binary"))
+        kernels.append(pointwise("fmath.ldexp(a, x)", dtype=dtype, name="ldexp"))
+    for dtype in ("i32", "i64"):
+        kernels.append(pointwise(chain(INTEGER, "fmath.{}(a, b)"), 2, dtype=dtype, name="integer"))
+    seed = "tl.full([XBLOCK], 7, tl.int64)"
+    draws = f"fmath.rand({seed}, x) + fmath.randn({seed}, x) + fmath.randint64({seed}, x, 0, 10).to(tl.float32) + a"
+    return [*kernels, pointwise(draws, name="draws")]
+
+
+def combine_kernel() -> dict:
+    body = (
+        "@triton.jit\ndef combines(in_ptr, out_ptr, XBLOCK: tl.constexpr):\n"
+        "    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)\n"
+        "    at = x[:, None] * 64 + tl.arange(0, 64)[None, :]\n"
+        "    v = tl.load(in_ptr + at)\n"
+        "    i = at * 1\n"
+        "    best, where = tl.reduce((v, i), 1, fmath.argmax_nan)\n"
+        "    least, there = tl.reduce((v, i), 1, fmath.argmin_nan)\n"
+        "    mean, m2, count = tl.reduce((v, v * 0, v * 0 + 1), 1, fmath.welford)\n"
+        "    top, total = tl.reduce((v, v * 0 + 1), 1, fmath.online_softmax)\n"
+        "    flag = tl.reduce(v > 0, 1, fmath.any_) | tl.reduce(v > 1, 1, fmath.all_)\n"
+        "    odd = tl.reduce(i, 1, fmath.xor)\n"
+        "    product = tl.reduce(v, 1, fmath.prod)\n"
+        "    sums = tl.associative_scan(v, 1, fmath.logaddexp)\n"
+        "    out = best + where + least + there + mean + m2 + count + top + total + flag.to(tl.int32) + odd + product\n"
+        "    tl.store(out_ptr + x, out + tl.sum(sums, 1))\n"
+    )
+    params = [tensor("in_ptr"), tensor("out_ptr", access="write")]
+    axes = [grid_axis("x", 1024), fold_axis(64)]
+    return spec("combines", body, params, axes, family="persistent", blocks={"RBLOCK": 64}, facts={"fold_size": 64})
+
+
+@pytest.mark.parametrize("target", ["sm_90", "gfx942"])
+def test_every_device_function_compiles(target: str) -> None:
+    kernels = [KernelSpec.from_mapping(kernel) for kernel in [*device_function_kernels(), combine_kernel()]]
+    parsed = Target.parse(target)
+    report = cross_compile_kernels(kernels, parsed, OPTIONS, typical_device(parsed))
+    assert report.is_complete, str(report)
+
+
+@pytest.mark.parametrize("target", CROSS_TARGETS)
+def test_kernels_compile_for_every_target(target: str) -> None:
+    kernels = [pointwise("fmath.tanh(a)"), row_softmax(128, 1000), row_sum(64, 5000), scaled()]
+    parsed = Target.parse(target)
+    specs = [KernelSpec.from_mapping(kernel) for kernel in kernels]
+    report = cross_compile_kernels(specs, parsed, OPTIONS, typical_device(parsed))
+    assert report.is_complete, str(report)
+    assert [row.kernel for row in report.rows] == ["pointwise", "row_softmax", "row_sum", "scaled"]
+    if parsed.backend == "cuda":
+        assert all(0 < row.registers <= 255 and row.local_bytes == 0 for row in report.rows)
+
+
+def test_report_of_a_program_names_failures() -> None:
+    good = cross_compile(one_kernel(pointwise("a + 1")), "sm_90", options=OPTIONS)
+    assert good.is_complete
+    assert "ok" in str(good)
+    bad = cross_compile(one_kernel(pointwise("tl.no_such_function(a)")), "sm_90", options=OPTIONS)
+    assert not bad.is_complete
+    assert "no_such_function" in bad.failures[0].error
+    assert "FAILED" in str(bad)
+
+
+def test_promise_of_alignment_gives_wide_loads() -> None:
+    from ferrite_runtime.pool import CompilePool
+
+    spec_ = KernelSpec.from_mapping(pointwise("a + 1", size=4096))
+    jobs = [Job(spec_, Config.of({"XBLOCK": 1024}, 4), Target.parse("sm_90"), aligned) for aligned in (True, False)]
+    pool = CompilePool(1)
+    promised, plain = (pool.submit(job).result(120) for job in jobs)
+    pool.close()
+    assert len(promised.code) < len(plain.code), "the build without the promise needs more, narrower accesses"
+
+
+def test_signature_and_promises() -> None:
+    params = KernelSpec.from_mapping(scaled()).params
+    assert triton_signature(params, ("XBLOCK",)) == {
+        "a_ptr": "*fp32",
+        "out_ptr": "*fp32",
+        "n": "i32",
+        "factor": "fp32",
+        "XBLOCK": "constexpr",
+    }
+    promise = [["tt.divisibility", 16]]
+    assert triton_attributes(params, aligned=True) == {(0,): promise, (1,): promise}
+    assert triton_attributes(params, aligned=False) == {}
+
+
+def test_ptx_parameters_are_counted_up_to_the_end_of_the_list() -> None:
+    ptx = """
+.visible .entry add(
+	.param .u64 .ptr .global .align 1 add_param_0,
+	.param .u32 add_param_1,
+	.param .align 8 .b8 add_param_2,
+	.param .f64 add_param_3
+)
+.reqntid 128
+{ ld.param.b64 %rd1, [add_param_0]; }
+"""
+    assert ptx_param_sizes(ptx, "add") == (8, 4, 1, 8)
+
+
+def test_cubin_that_is_none_says_nothing() -> None:
+    assert read_resources(b"not an elf file") == (None, None)
+    assert read_resources(b"\x7fELF\x02" + bytes(30)) == (None, None)
+
+
+def test_target_names() -> None:
+    assert [str(Target.parse(name)) for name in CROSS_TARGETS] == list(CROSS_TARGETS)
+    assert Target.parse("sm_90a") == Target("cuda", 90, 32)
+    assert Target.parse("gfx1100").warp_size == 32
+    assert Target.from_mapping(Target.parse("gfx942").to_mapping()) == Target("hip", "gfx942", 64)
+    with pytest.raises(DeviceUnavailable, match="'tpu' is not a target"):
+        Target.parse("tpu")
+
+
+def test_binary_survives_storage() -> None:
+    binary = Binary(b"\x00code\n", "k", 4, 32, 1024, hidden=2, param_sizes=(8, 8), registers=30, local_bytes=0)
+    assert Binary.from_bytes(binary.to_bytes()) == binary
+    assert binary.threads == 128

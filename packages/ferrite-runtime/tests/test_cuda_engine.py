@@ -1,0 +1,246 @@
+"""The CUDA engine over a fake driver: what is launched, with which arguments, on which stream."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime_fakes import FakeBench, FakeDriver, FakePool, FakeStreams, fake_machine
+from ferrite_runtime.cuda_engine import CudaEngine
+from ferrite_runtime.errors import DriverError, KernelCompileError
+from ferrite_runtime.program import Program
+from runtime_kernels import (
+    grid_axis,
+    layout,
+    one_kernel,
+    pointwise,
+    program,
+    row_softmax,
+    row_sum,
+    scaled,
+    spec,
+    tensor,
+    tensor_input,
+)
+
+torch = pytest.importorskip("torch")
+DEVICE = torch.device("cpu", 0)
+
+
+def load(mapping: dict, machine=None, streams=None) -> tuple:
+    machine = machine or fake_machine()
+    streams = streams or FakeStreams()
+    engine = CudaEngine(Program.from_mapping(mapping), streams.platform(), lambda index: machine)
+    engine.device_kernels(0)
+    return engine, machine, streams
+
+
+def run_twice(mapping: dict, inputs: list, **parts):
+    engine, machine, streams = load(mapping, **parts)
+    first = engine.first(DEVICE)([x.clone() if hasattr(x, "clone") else x for x in inputs])
+    second = engine.steady(DEVICE, lambda args: None)([x.clone() if hasattr(x, "clone") else x for x in inputs])
+    return first, second, machine
+
+
+def test_one_kernel_first_and_steady_agree() -> None:
+    a, b = torch.randn(1000), torch.randn(1000)
+    first, second, machine = run_twice(one_kernel(pointwise("a * b", 2)), [a, b])
+    assert torch.equal(first[0], a * b) and torch.equal(second[0], a * b)
+    assert len(machine.driver.launches) == 2
+    name, config, aligned, programs, _ = machine.driver.launches[0]
+    assert (name, aligned) == ("pointwise", True)
+    assert programs == -(-1000 // config.block("XBLOCK"))
+
+
+def test_stream_is_read_on_every_call() -> None:
+    engine, machine, streams = load(one_kernel(pointwise("a + 1")))
+    engine.first(DEVICE)([torch.randn(1000)])
+    host = engine.steady(DEVICE, lambda args: None)
+    for stream in (0, 1234567890123, 5, 0):
+        streams.stream = stream
+        host([torch.randn(1000)])
+    assert [launch[4] for launch in machine.driver.launches] == [0, 0, 1234567890123, 5, 0]
+
+
+def test_misaligned_input_goes_to_a_build_without_the_promise() -> None:
+    base = torch.randn(1001)
+    a = base[1:]
+    assert a.data_ptr() % 16
+    engine, machine, _ = load(one_kernel(pointwise("a * 2")))
+    (out,) = engine.first(DEVICE)([a])
+    assert torch.equal(out, a * 2)
+    host = engine.steady(DEVICE, lambda args: None)
+    assert torch.equal(host([a])[0], a * 2)
+    assert torch.equal(host([a.clone()])[0], a * 2)
+    assert [launch[2] for launch in machine.driver.launches] == [False, False, True]
+
+
+def test_misaligned_view_of_a_buffer_never_uses_the_promise() -> None:
+    kernel = pointwise("a * 2", size=8)
+    steps = [
+        {"do": "alloc", "name": "o", **layout([8])},
+        {"do": "view", "name": "v", "base": "x", **layout([8]), "offset": 1},
+        {"do": "launch", "kernel": kernel["id"], "args": ["v", "o"]},
+    ]
+    mapping = program([tensor_input("x", [9])], [kernel], steps, [{"value": "o"}])
+    x = torch.randn(9)
+    first, second, machine = run_twice(mapping, [x])
+    assert torch.equal(first[0], x[1:] * 2) and torch.equal(second[0], x[1:] * 2)
+    assert not any(launch[2] for launch in machine.driver.launches)
+
+
+def test_sizes_and_scalars_are_passed_and_make_the_grid() -> None:
+    kernel = scaled()
+    steps = [
+        {"do": "alloc", "name": "o", **layout([1000])},
+        {"do": "launch", "kernel": kernel["id"], "args": ["x", "o", ["mul", "half", 2], "f"]},
+    ]
+    scalars = [{"name": n, "kind": "scalar", "dtype": t} for n, t in (("half", "i64"), ("f", "f64"))]
+    mapping = program([tensor_input("x", [1000]), *scalars], [kernel], steps, [{"value": "o"}])
+    x = torch.randn(1000)
+    engine, machine, _ = load(mapping)
+    engine.first(DEVICE)([x, 300, 2.5])
+    host = engine.steady(DEVICE, lambda args: None)
+    assert torch.equal(host([x, 300, 2.5])[0][:600], x[:600] * 2.5)
+    host([x, 0, 2.5])
+    assert len(machine.driver.launches) == 2, "a launch of no programs must not reach the driver"
+
+
+def test_zero_size_program_launches_nothing() -> None:
+    engine, machine, _ = load(one_kernel(pointwise("a + 1", size=0), 0))
+    assert engine.first(DEVICE)([torch.empty(0)])[0].shape == (0,)
+    assert engine.steady(DEVICE, lambda args: None)([torch.empty(0)])[0].shape == (0,)
+    assert machine.driver.launches == []
+
+
+def test_tuning_measures_and_remembers() -> None:
+    kernel = row_sum(4096, 4096)
+    steps = [
+        {"do": "alloc", "name": "o", **layout([4096])},
+        {"do": "launch", "kernel": kernel["id"], "args": ["x", "o"]},
+    ]
+    mapping = program([tensor_input("x", [4096, 4096])], [kernel], steps, [{"value": "o"}])
+    machine = fake_machine(bench=FakeBench([3.0, 1.0, 2.0]), driver=QuietDriver())
+    engine, _, _ = load(mapping, machine)
+    (device_kernel,) = engine.kernels[0].values()
+    assert len(device_kernel.candidates) == 3
+    engine.first(DEVICE)([torch.zeros(4096, 4096)])
+    assert device_kernel.config == device_kernel.candidates[1]
+    again, _, _ = load(mapping, fake_machine(store=machine.store, driver=QuietDriver()))
+    (known,) = again.kernels[0].values()
+    assert known.candidates == (device_kernel.config,)
+    again.first(DEVICE)([torch.zeros(4096, 4096)])
+    assert known.machine.bench.calls == 0
+
+
+class QuietDriver(FakeDriver):
+    """Launches nothing: for kernels too large to interpret several times."""
+
+    def launch(self, config, function, params, extra) -> int:
+        self.launches.append(function.value)
+        return 0
+
+
+def accumulate(size: int) -> dict:
+    body = (
+        "@triton.jit\ndef accumulate(a_ptr, sum_ptr, XBLOCK: tl.constexpr):\n"
+        "    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)\n"
+        f"    mask = x < {size}\n"
+        "    tl.store(sum_ptr + x, tl.load(sum_ptr + x, mask) + tl.load(a_ptr + x, mask), mask)\n"
+    )
+    params = [tensor("a_ptr"), tensor("sum_ptr", access="readwrite")]
+    return spec("accumulate", body, params, [grid_axis("x", size)], mutated=["sum_ptr"], facts={"bytes": 12 * size})
+
+
+def test_measuring_a_mutating_kernel_leaves_its_argument_as_one_launch_would() -> None:
+    kernel = accumulate(1 << 14)
+    n = 1 << 14
+    steps = [{"do": "launch", "kernel": kernel["id"], "args": ["a", "s"]}]
+    mapping = program([tensor_input("a", [n]), tensor_input("s", [n])], [kernel], steps, [{"none": True}])
+    a, s = torch.randn(n), torch.randn(n)
+    before = s.clone()
+    machine = fake_machine(tune="max")
+    engine, _, _ = load(mapping, machine)
+    engine.first(DEVICE)([a, s])
+    assert machine.bench.calls > 0
+    assert torch.equal(s, before + a)
+
+
+def test_integers_that_a_kernel_changes_are_never_measured() -> None:
+    body = "@triton.jit\ndef bump(a_ptr, XBLOCK: tl.constexpr):\n    x = tl.arange(0, XBLOCK)\n    tl.atomic_add(a_ptr + x, 1, x < 8)\n"
+    kernel = spec("bump", body, [tensor("a_ptr", "i32", "atomic")], [grid_axis("x", 8)], mutated=["a_ptr"])
+    mapping = program(
+        [tensor_input("a", [8], "i32")], [kernel], [{"do": "launch", "kernel": kernel["id"], "args": ["a"]}], []
+    )
+    machine = fake_machine(tune="max")
+    engine, _, _ = load(mapping, machine)
+    a = torch.zeros(8, dtype=torch.int32)
+    engine.first(DEVICE)([a])
+    assert a.tolist() == [1] * 8 and machine.bench.calls == 0
+
+
+def test_spilling_candidate_is_not_timed() -> None:
+    kernel = row_sum(4096, 4096)
+    machine = fake_machine(driver=QuietDriver(), bench=FakeBench([5.0, 4.0]))
+    steps = [
+        {"do": "alloc", "name": "o", **layout([4096])},
+        {"do": "launch", "kernel": kernel["id"], "args": ["x", "o"]},
+    ]
+    engine, _, _ = load(program([tensor_input("x", [4096, 4096])], [kernel], steps, []), machine)
+    (device_kernel,) = engine.kernels[0].values()
+    machine.driver.local_bytes[device_kernel.candidates[2]] = 512
+    engine.first(DEVICE)([torch.zeros(4096, 4096)])
+    assert device_kernel.config == device_kernel.candidates[1]
+
+
+def test_config_that_does_not_compile_costs_only_itself() -> None:
+    def refuse_wide(job, binary):
+        if job.config.num_warps >= 8:
+            raise KernelCompileError(job.spec.name, job.spec.origin, "too wide")
+        return binary
+
+    kernel = row_softmax(512, 4096)
+    steps = [
+        {"do": "alloc", "name": "o", **layout([512, 4096])},
+        {"do": "launch", "kernel": kernel["id"], "args": ["x", "o"]},
+    ]
+    mapping = program([tensor_input("x", [512, 4096])], [kernel], steps, [{"value": "o"}])
+    engine, _, _ = load(mapping, fake_machine(pool=FakePool(refuse_wide)))
+    x = torch.randn(512, 4096)
+    torch.testing.assert_close(engine.first(DEVICE)([x])[0], x.softmax(1))
+    (device_kernel,) = engine.kernels[0].values()
+    assert device_kernel.config.num_warps < 8
+
+
+def test_kernel_that_never_compiles_is_named_with_its_origin() -> None:
+    def refuse(job, binary):
+        raise KernelCompileError(job.spec.name, job.spec.origin, "no such instruction")
+
+    mapping = one_kernel(pointwise("a + 1", origin=["aten.add (model.py:3)"]))
+    engine, _, _ = load(mapping, fake_machine(pool=FakePool(refuse)))
+    with pytest.raises(KernelCompileError, match=r"pointwise \(from aten.add \(model.py:3\)\).*no such instruction"):
+        engine.first(DEVICE)([torch.randn(1000)])
+    with pytest.raises(KernelCompileError):
+        engine.wait()
+
+
+def test_thread_without_context_gets_one_and_other_failures_are_raised() -> None:
+    engine, machine, _ = load(one_kernel(pointwise("a + 1")))
+    engine.first(DEVICE)([torch.randn(1000)])
+    host = engine.steady(DEVICE, lambda args: None)
+    x = torch.randn(1000)
+    machine.driver.statuses = [201, 201]
+    assert torch.equal(host([x])[0], x + 1)
+    assert machine.driver.entered == [77]
+    machine.driver.statuses = [700, 700]
+    with pytest.raises(DriverError, match="launching pointwise failed with status 700"):
+        host([x])
+
+
+def test_several_devices_are_guarded() -> None:
+    streams = FakeStreams(devices=2)
+    streams.device = 1
+    engine, _, _ = load(one_kernel(pointwise("a + 1")), streams=streams)
+    engine.first(DEVICE)([torch.randn(1000)])
+    host = engine.steady(DEVICE, lambda args: "elsewhere")
+    # CPU tensors say device -1, so to this program they are on another device.
+    assert host([torch.randn(1000)]) == "elsewhere"

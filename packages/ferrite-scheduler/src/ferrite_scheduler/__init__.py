@@ -1,0 +1,21 @@
+"""Ferrite's scheduler: which definitions share a kernel, in which order and in which tiles, and where their results lie in memory."""
+
+from .errors import SchedulingError, UnsupportedSize
+from .explanation import explain
+from .schedule import Decision, Kernel, Schedule
+from .scheduling import schedule
+from .target import Policy, Target
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Decision",
+    "Kernel",
+    "Policy",
+    "Schedule",
+    "SchedulingError",
+    "Target",
+    "UnsupportedSize",
+    "explain",
+    "schedule",
+]

@@ -1,0 +1,391 @@
+"""What each definition touches, and which must come before which.
+
+A `Node` is a definition with everything later stages ask of it precomputed once: its iteration space as one flat position (grid dims, then fold
+dims), and each access as digits of that position (see `digits`). `Dependences` adds the edges: true ones (a value is read) and ordering ones (a
+read of old contents before an in-place write, effects in program order), both linear in the number of uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ferrite_ir import sizes
+from ferrite_ir.graph import (
+    Call,
+    Contract,
+    Definition,
+    Extern,
+    Fold,
+    Graph,
+    If,
+    Loop,
+    Scan,
+    Sort,
+    TensorType,
+    Update,
+    While,
+    bodies_of,
+    names_read,
+    row_major,
+)
+from ferrite_ir.index import Dim, Index
+from ferrite_ir.scalar import Scalar, postorder
+
+from .digits import Digit, Digits, digits_of, is_injective, normalized
+from .errors import UnsupportedSize
+
+Access: TypeAlias = tuple[Any, ...]
+"""``(constant, digits)`` of the element's address, or ``("opaque", dims, indices, …)``: equal accesses touch the same element at the same position."""
+
+
+def is_opaque(access: Access) -> bool:
+    """Returns whether the access is no sum of digits."""
+    return access[0] == "opaque"
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """One distinct access of a definition to a named value.
+
+    Attributes:
+        name: the value.
+        access: address of the element (in elements, by the value's strides) as a function of the definition's own position.
+        known: the digits of the address, those that are known where the access is opaque.
+        rigid: dims that occur in parts of the index that are no digits.
+        bytes: bytes of distinct elements touched, estimated.
+    """
+
+    name: str
+    access: Access
+    known: Digits
+    rigid: tuple[Dim, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A definition and what it touches.
+
+    Attributes:
+        number: position in program order.
+        definition: the definition.
+        grid_dims, fold_dims: the dims without those of extent 1; for scans and sorts ``along`` is the fold dim.
+        grid, fold: numbers of points; ``fold`` is 0 for a definition that has no fold axis.
+        steps: step of each dim in the definition's own flat position.
+        loads: distinct loads of bodies and indices.
+        homes: for each result, where in memory it belongs.
+        stores: the in-place store of an update, else None.
+        expressions: digits of index expressions used as numbers.
+        rigid: dims that occur in index expressions that are no digits.
+        reads: names it reads, the target of an update included.
+        ops: number of scalar operations.
+    """
+
+    number: int
+    definition: Definition
+    grid_dims: tuple[Dim, ...] = ()
+    fold_dims: tuple[Dim, ...] = ()
+    grid: int = 1
+    fold: int = 0
+    steps: dict[Dim, int] = field(default_factory=dict)
+    loads: tuple[Touch, ...] = ()
+    homes: tuple[Access, ...] = ()
+    stores: Touch | None = None
+    expressions: tuple[Digits, ...] = ()
+    rigid: tuple[Dim, ...] = ()
+    reads: tuple[str, ...] = ()
+    ops: int = 0
+
+    @property
+    def is_host(self) -> bool:
+        """Returns whether the definition is a call on the host rather than a kernel."""
+        return isinstance(self.definition, Extern | Call | If | While)
+
+    @property
+    def points(self) -> int:
+        """Returns the number of grid × fold points."""
+        return self.grid * (self.fold or 1)
+
+    @property
+    def result_names(self) -> tuple[str, ...]:
+        """Returns the names it defines."""
+        return tuple(result.name for result in self.definition.results if result is not None)
+
+
+def check_static(graph: Graph) -> None:
+    """Checks that all shapes and strides are plain integers.
+
+    Raises:
+        UnsupportedSize: one is symbolic.
+    """
+    for value in graph.values.values():
+        for size in (*value.type.shape, *value.type.strides):
+            if type(size) is not int:
+                raise UnsupportedSize(
+                    f"@{graph.name}: value {value.name} has the symbolic size {sizes.text(size)}; "
+                    f"schedules are made for static sizes: specialise the graph first"
+                )
+
+
+def nodes_of(graph: Graph) -> tuple[Node, ...]:
+    """Returns the nodes of all definitions, in program order.
+
+    Raises:
+        UnsupportedSize: a shape or stride is symbolic.
+    """
+    check_static(graph)
+    types = {name: value.type for name, value in graph.values.items()}
+    return tuple(make_node(number, definition, types) for number, definition in enumerate(graph.definitions))
+
+
+def make_node(number: int, definition: Definition, types: dict[str, TensorType]) -> Node:
+    """Returns the node of one definition; ``types`` has the type of every value it names."""
+    reads = names_read(definition)
+    if isinstance(definition, Extern | Call | If | While):
+        return Node(number, definition, reads=reads)
+    grid_dims, fold_dims, has_fold = _space(definition)
+    steps = _steps(grid_dims + fold_dims)
+    bodies = bodies_of(definition)
+    indices = definition.indices if isinstance(definition, Update) else ()
+    loads, expressions, rigid, ops = _scan_bodies(bodies, indices, steps, types)
+    fold = _count(fold_dims) if has_fold else 0
+    stores = None
+    if isinstance(definition, Update):
+        stores = _touch(definition.target, definition.indices, steps, types[definition.target])
+    return Node(
+        number,
+        definition,
+        grid_dims,
+        fold_dims,
+        _count(grid_dims),
+        fold,
+        steps,
+        loads,
+        tuple(_home(definition, result.type, steps) for result in definition.results),
+        stores,
+        expressions,
+        rigid,
+        reads,
+        ops,
+    )
+
+
+def _space(definition: Definition) -> tuple[tuple[Dim, ...], tuple[Dim, ...], bool]:
+    """Returns grid dims and fold dims without unit dims, and whether there is a fold axis at all."""
+    match definition:
+        case Fold() | Contract():
+            return _wide(definition.dims), _wide(definition.fold_dims), True
+        case Scan() | Sort():
+            along = definition.along
+            return _wide(dim for dim in definition.dims if dim is not along), (along,), True
+        case Loop() | Update():
+            return _wide(definition.dims), (), False
+    raise TypeError(f"not a computed definition: {type(definition).__name__}")
+
+
+def _wide(dims: Iterable[Dim]) -> tuple[Dim, ...]:
+    return tuple(dim for dim in dims if dim.size != 1)
+
+
+def _steps(dims: tuple[Dim, ...]) -> dict[Dim, int]:
+    steps: dict[Dim, int] = {}
+    step = 1
+    for dim in reversed(dims):
+        steps[dim] = step
+        step *= dim.size
+    return steps
+
+
+def _count(dims: tuple[Dim, ...]) -> int:
+    count = 1
+    for dim in dims:
+        count *= dim.size
+    return count
+
+
+def _home(definition: Definition, tensor: TensorType, steps: dict[Dim, int]) -> Access:
+    """Returns the address of a result's element over the own position."""
+    if isinstance(definition, Update):
+        return ("opaque", "update")
+    dims = definition.dims  # type: ignore[union-attr]
+    digits = ((steps[dim], dim.size, stride) for dim, stride in zip(dims, tensor.strides, strict=True) if dim.size > 1)
+    return (0, normalized(digits))
+
+
+def _scan_bodies(
+    bodies: tuple[Scalar, ...], indices: tuple[Index, ...], steps: dict[Dim, int], types: dict[str, TensorType]
+) -> tuple[tuple[Touch, ...], tuple[Digits, ...], tuple[Dim, ...], int]:
+    loads: dict[Touch, None] = {}
+    expressions: dict[Digits, None] = {}
+    rigid: dict[Dim, None] = {}
+    ops = 0
+    for node in postorder((*bodies, *_indirect_values(indices))):
+        if node.op == "load":
+            loads[_touch(node.source, node.indices, steps, types[node.source])] = None
+        elif node.op == "index":
+            _, found, stiff, _ = digits_of(node.args[0], steps)
+            if found:
+                expressions[normalized(found)] = None
+            rigid.update(dict.fromkeys(stiff))
+        elif node.op != "const":
+            ops += 1
+    return tuple(loads), tuple(expressions), tuple(rigid), ops
+
+
+def _indirect_values(indices: tuple[Index, ...]) -> Iterator[Scalar]:
+    from ferrite_ir.dtypes import I64
+    from ferrite_ir.scalar import index_value, indirects
+
+    for index in indices:
+        if index.terms:
+            yield from indirects(index_value(index, I64))
+
+
+def _touch(name: str, indices: tuple[Index, ...], steps: dict[Dim, int], tensor: TensorType) -> Touch:
+    const = 0
+    exact = True
+    parts: list[Digit] = []
+    stiff: list[Dim] = []
+    for index, stride in zip(indices, tensor.strides, strict=True):
+        base, digits, rigid, whole = digits_of(index, steps)
+        const += base * stride
+        exact = exact and whole
+        stiff.extend(rigid)
+        parts.extend((step, extent, factor * stride) for step, extent, factor in digits)
+    known = normalized(parts)
+    access: Access = (const, known) if exact else ("opaque", tuple(steps), indices)
+    reached = 1
+    for _, extent, _ in known if exact else [(1, step * dim.size, 1) for dim, step in list(steps.items())[:1]]:
+        reached *= extent
+    reached = min(reached, count_elements(tensor))
+    return Touch(name, access, known, tuple(dict.fromkeys(stiff)), reached * tensor.dtype.bytes)
+
+
+def readable_homes(node: Node) -> tuple[Access | None, ...]:
+    """Returns for each result the access at which it may be read back in the same kernel, over the own position; None if nowhere."""
+    definition = node.definition
+    if isinstance(definition, Update):
+        return (node.stores.access if node.stores is not None and overwrites_all(node) else None,)
+    if isinstance(definition, Sort) and definition.top is not None:
+        return tuple(None for _ in node.homes)
+    return node.homes
+
+
+def overwrites_all(node: Node) -> bool:
+    """Returns whether an update sets every element of its target exactly once."""
+    definition = node.definition
+    if not isinstance(definition, Update) or definition.mode != "set" or definition.condition is not None:
+        return False
+    return stores_each_once(node) and node.points == count_elements(definition.result.type)
+
+
+def stores_each_once(node: Node) -> bool:
+    """Returns whether an update surely writes no element twice."""
+    if node.stores is None or is_opaque(node.stores.access):
+        return False
+    return is_injective(node.stores.access[1], node.points)
+
+
+def count_elements(tensor: TensorType) -> int:
+    """Returns the number of elements of a tensor of static shape."""
+    count = 1
+    for size in tensor.shape:
+        count *= size
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class Dependences:
+    """Edges between nodes, and which names share storage.
+
+    Attributes:
+        nodes: in program order.
+        before: for each node, the nodes that must precede it.
+        after: the reverse.
+        readers: for each name, the nodes that read it, in program order.
+        definer: the node that defines each name; inputs are absent.
+        storage: for each name the name of the oldest value that shares its storage.
+        written: storages that something writes in place.
+        kept: names that outlive the graph.
+    """
+
+    nodes: tuple[Node, ...]
+    before: tuple[dict[int, None], ...]
+    after: tuple[dict[int, None], ...]
+    readers: dict[str, list[int]]
+    definer: dict[str, int]
+    storage: dict[str, str]
+    written: frozenset[str]
+    kept: frozenset[str]
+
+
+def dependences_of(graph: Graph, nodes: tuple[Node, ...]) -> Dependences:
+    """Returns the dependences between the nodes of a graph."""
+    definer = {name: node.number for node in nodes for name in node.result_names}
+    storage = storages_of(graph)
+    readers: dict[str, list[int]] = {}
+    for node in nodes:
+        for name in node.reads:
+            readers.setdefault(name, []).append(node.number)
+    written = frozenset(storage[name] for node in nodes for name in written_names(node.definition))
+    before = _edges(nodes, definer, storage, written)
+    after: tuple[dict[int, None], ...] = tuple({} for _ in nodes)
+    for number, earlier in enumerate(before):
+        for other in earlier:
+            after[other][number] = None
+    return Dependences(nodes, before, after, readers, definer, storage, written, frozenset(graph.output_names))
+
+
+def storages_of(graph: Graph) -> dict[str, str]:
+    """Returns for each name the name of the oldest value whose storage it shares."""
+    storage = {value.name: value.name for value in graph.inputs}
+    for definition in graph.definitions:
+        for result in definition.results:
+            if result is not None:
+                storage[result.name] = result.name
+        if isinstance(definition, Update):
+            storage[definition.result.name] = storage[definition.target]
+        elif isinstance(definition, Extern):
+            for result_name, operand in definition.aliases:
+                storage[result_name] = storage[operand]
+    return storage
+
+
+def written_names(definition: Definition) -> tuple[str, ...]:
+    """Returns the names whose storage the definition writes in place."""
+    match definition:
+        case Update():
+            return (definition.target,)
+        case Extern():
+            return definition.mutates
+    return ()
+
+
+def _edges(
+    nodes: tuple[Node, ...], definer: dict[str, int], storage: dict[str, str], written: frozenset[str]
+) -> tuple[dict[int, None], ...]:
+    before: tuple[dict[int, None], ...] = tuple({} for _ in nodes)
+    last_write: dict[str, int] = {}
+    since: dict[str, list[int]] = {}
+    last_effect: int | None = None
+    for node in nodes:
+        mine = before[node.number]
+        for name in node.reads:
+            if name in definer:
+                mine[definer[name]] = None
+            root = storage[name]
+            if root in written:
+                if root in last_write:
+                    mine[last_write[root]] = None
+                since.setdefault(root, []).append(node.number)
+        for name in written_names(node.definition):
+            root = storage[name]
+            mine.update(dict.fromkeys(number for number in since.get(root, ()) if number != node.number))
+            last_write[root], since[root] = node.number, []
+        if isinstance(node.definition, Extern) and node.definition.effects:
+            if last_effect is not None:
+                mine[last_effect] = None
+            last_effect = node.number
+    return before

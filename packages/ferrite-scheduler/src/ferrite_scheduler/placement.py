@@ -1,0 +1,97 @@
+"""How one cluster can lie in the space of another: candidates from what the two share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .cluster import Cluster, Placement, placed_members
+from .dependences import Access, is_opaque
+from .digits import Digit, Digits, compose, covers, identity, inverse, is_bijection, lowered, normalized, separates
+
+MOST_DERIVED = 4
+"""Placements are derived from at most this many of the shared names, those with the most bytes."""
+
+
+def space_owner(a: Cluster, b: Cluster) -> tuple[Cluster, Cluster]:
+    """Returns ``(owner, guest)``: the cluster that keeps its space is the one with a fold axis, else the larger one."""
+    if bool(a.kinds) != bool(b.kinds):
+        return (a, b) if a.kinds else (b, a)
+    return (a, b) if len(a.members) >= len(b.members) else (b, a)
+
+
+def levels(owner: Cluster, guest: Cluster) -> tuple[bool, ...]:
+    """Returns the levels at which a guest fits by its number of points: True for the full level."""
+    if guest.kinds:
+        return (True,) if (guest.grid, guest.fold) == (owner.grid, owner.fold) else ()
+    if not owner.kinds:
+        return (True,) if guest.grid == owner.grid else ()
+    return tuple(full for full, points in ((True, owner.points), (False, owner.grid)) if guest.grid == points)
+
+
+def placements(owner: Cluster, guest: Cluster, shared: list[str]) -> Iterator[Placement]:
+    """Yields candidate placements, the identity first, then those that make a shared name's accesses agree."""
+    for full in levels(owner, guest):
+        fold = 1 if full else owner.fold
+        seen: set[Digits | None] = {None}
+        yield Placement(full, None, fold)
+        for name in shared[:MOST_DERIVED]:
+            back = _derived(owner, guest, name, full)
+            if back is None or back in seen or back == identity(guest.points):
+                continue
+            seen.add(back)
+            if guest.kinds and not (separates(back, owner.fold) and separates(inverse(back), owner.fold)):
+                continue
+            placement = Placement(full, back, fold)
+            if placed_members(owner, guest, placement) is not None:
+                yield placement
+
+
+def _derived(owner: Cluster, guest: Cluster, name: str, full: bool) -> Digits | None:
+    """Returns the guest's position as a function of the owner's such that their accesses to a name agree."""
+    mine, theirs = _access(owner, name), _access(guest, name)
+    if mine is None or theirs is None or is_opaque(mine) or is_opaque(theirs) or mine[0] != theirs[0]:
+        return None
+    if not full:
+        grid = lowered(mine[1], owner.fold)
+        return None if grid is None else _between(grid, theirs[1], owner.grid)
+    found = _between(mine[1], theirs[1], owner.points)
+    if found is not None or not owner.kinds:
+        return found
+    grid = lowered(mine[1], owner.fold)
+    return None if grid is None else _spread(grid, theirs[1], owner.grid, owner.fold)
+
+
+def _access(cluster: Cluster, name: str) -> Access | None:
+    if name in cluster.made:
+        return cluster.made[name]
+    return next(iter(cluster.touched[name]), None)
+
+
+def _between(mine: Digits, theirs: Digits, points: int) -> Digits | None:
+    """Returns ``theirs`` inverted after ``mine``, where both are bijections."""
+    if not is_bijection(mine, points) or not is_bijection(theirs, points):
+        return None
+    return compose(inverse(theirs), mine)
+
+
+def _spread(grid: Digits, theirs: Digits, points: int, fold: int) -> Digits | None:
+    """Returns the placement of a guest that reads a grid-level value for every point of a fold: its other dims are the fold's, in order."""
+    if not is_bijection(grid, points) or not covers(theirs, points):
+        return None
+    over_grid = compose(inverse(grid), theirs)
+    if over_grid is None:
+        return None
+    forward: list[Digit] = [(step, extent, coefficient * fold) for step, extent, coefficient in over_grid]
+    reached, inner = 1, 1
+    for step, extent, _ in (*over_grid, (points * fold, 1, 0)):
+        if step % reached or step < reached:
+            return None
+        gap = step // reached
+        if gap > 1:
+            forward.append((reached, gap, inner))
+            inner *= gap
+        reached = step * extent
+    placed = normalized(forward)
+    return inverse(placed) if is_bijection(placed, points * fold) else None
+
+

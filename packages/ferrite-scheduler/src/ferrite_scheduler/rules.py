@@ -1,0 +1,282 @@
+"""Why two clusters may not, or should not, be one kernel.
+
+`LEGALITY` is correctness: an ordered table of rules, each of which returns a `Refusal` or None. `TASTE` is policy: what would be legal but slower.
+The last legality rule, F09 (no path through a third kernel), is asked by the merge itself, see `order`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from ferrite_ir.graph import Update
+
+from .cluster import Cluster
+from .dependences import Access, is_opaque, stores_each_once
+from .proposal import Proposal
+from .strategy import is_persistent
+from .traffic import flow_of, live_tiles, pass_traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why not: a reason in words, with the numbers it rests on."""
+
+    reason: str
+    numbers: tuple[tuple[str, int | str], ...] = ()
+
+    def __str__(self) -> str:
+        facts = ", ".join(f"{name} {value}" for name, value in self.numbers)
+        return f"{self.reason} ({facts})" if facts else self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A named test of a proposal."""
+
+    number: str
+    title: str
+    check: Callable[[Proposal], Refusal | None]
+
+
+def refuse(reason: str, **numbers: int | str) -> Refusal:
+    """Returns a refusal with named numbers."""
+    return Refusal(reason, tuple(numbers.items()))
+
+
+def _empty(proposal: Proposal) -> Refusal | None:
+    for cluster in (proposal.first, proposal.second):
+        if cluster.points == 0 or "contract" in cluster.kinds:
+            return refuse("one of them has no points, or is a contraction, which stays alone")
+    return None
+
+
+def _devices(proposal: Proposal) -> Refusal | None:
+    a, b = proposal.first.device, proposal.second.device
+    return None if a == b else refuse("results lie on different devices", first=a or "default", second=b or "default")
+
+
+def _spaces(proposal: Proposal) -> Refusal | None:
+    if proposal.placement is not None:
+        return None
+    a, b = proposal.first, proposal.second
+    if a.kinds and b.kinds:
+        return refuse("their folds run over different domains", first=_space(a), second=_space(b))
+    return refuse("their iteration spaces have different numbers of points", first=_space(a), second=_space(b))
+
+
+def _space(cluster: Cluster) -> str:
+    return f"{cluster.grid}|{cluster.fold}" if cluster.kinds else f"{cluster.grid}"
+
+
+def _points(proposal: Proposal) -> Refusal | None:
+    weighing = proposal.weighing
+    if weighing is None or weighing.clash is None:
+        return None
+    return refuse(f"{weighing.clash} is read at other points than those where it is made, so it must go through memory")
+
+
+def _company(proposal: Proposal) -> Refusal | None:
+    kinds = proposal.kinds
+    if not kinds & {"scan", "sort"}:
+        return None
+    if kinds == {"scan"} and proposal.first.kinds == proposal.second.kinds:
+        return None
+    if proposal.first.kinds and proposal.second.kinds:
+        return refuse("a scan or sort shares a kernel only with pointwise definitions")
+    if proposal.placement is not None and not proposal.placement.full:
+        return refuse("a scan or sort shares a kernel only with pointwise definitions over its whole domain")
+    return None
+
+
+def _updates(proposal: Proposal) -> Refusal | None:
+    owner, guest, placement = proposal.owner, proposal.guest, proposal.placement
+    if not owner.updated and not guest.updated or placement is None:
+        return None
+    both = owner.updated.keys() & guest.updated.keys()
+    if both:
+        return refuse(f"both update the storage of {min(both)} in place")
+    for storage, access, number in _all_updates(proposal):
+        update = proposal.dependences.nodes[number].definition
+        assert isinstance(update, Update), "only updates are recorded as updated"
+        if update.target in owner.made or update.target in guest.made:
+            return refuse(f"{update.result.name} updates {update.target} in place, which must be complete in memory before")
+        for name, read in _reads_of(proposal, storage):
+            if name == update.result.name and read == access:
+                continue
+            if name != update.target or read != access or is_opaque(access):
+                return refuse(f"{name} is read at other points than those where {update.result.name} overwrites it")
+            if not stores_each_once(proposal.dependences.nodes[number]):
+                return refuse(f"{update.result.name} may store an element of {name} twice while it is read")
+    return None
+
+
+def _all_updates(proposal: Proposal) -> Iterator[tuple[str, Access, int]]:
+    assert proposal.placement is not None, "checked by the caller"
+    for storage, (access, number) in proposal.owner.updated.items():
+        yield storage, access, number
+    for storage, (access, number) in proposal.guest.updated.items():
+        yield storage, proposal.placement.moved(access), number
+
+
+def _reads_of(proposal: Proposal, storage: str) -> Iterator[tuple[str, Access]]:
+    """Yields every load of a storage in either cluster, over the owner's position."""
+    assert proposal.placement is not None, "checked by the caller"
+    names = proposal.dependences.storage
+    for name, accesses in proposal.owner.touched.items():
+        if names[name] == storage:
+            yield from ((name, access) for access in accesses)
+    for name, accesses in proposal.guest.touched.items():
+        if names[name] == storage:
+            yield from ((name, proposal.placement.moved(access)) for access in accesses)
+
+
+def _directions(proposal: Proposal) -> Refusal | None:
+    a, b = proposal.owner, proposal.guest
+    if not a.kinds or not b.kinds or proposal.placement is None:
+        return None
+    one, other = flow_of(a, a.fold).direction, flow_of(b, b.fold).direction
+    if one and other and one != other:
+        return refuse("a fold along rows and a fold along columns do not share a kernel", first=one, second=other)
+    return None
+
+
+def _looped_updates(proposal: Proposal) -> Refusal | None:
+    if not proposal.kinds or not (proposal.owner.updated or proposal.guest.updated) or _stays_persistent(proposal):
+        return None
+    for storage, _, number in _all_updates(proposal):
+        update = proposal.dependences.nodes[number].definition
+        if any(name != update.results[0].name for name, _ in _reads_of(proposal, storage)):  # type: ignore[union-attr]
+            return refuse("a looped kernel would read again, in a later pass, what it has overwritten in place")
+    return None
+
+
+def _stays_persistent(proposal: Proposal) -> bool:
+    """Returns whether the fused fold axis would fit in one tile."""
+    owner, guest = proposal.owner, proposal.guest
+    live = live_tiles(owner)
+    if guest.kinds:
+        live += live_tiles(guest) - 1
+    elif proposal.placement is not None and proposal.placement.full:
+        fresh = [name for name in guest.touched if name not in owner.touched and name not in owner.made]
+        live += sum(max(guest.touched[name].values()) * 2 > guest.points for name in fresh)
+    return is_persistent(owner, live, proposal.policy)
+
+
+LEGALITY: tuple[Rule, ...] = (
+    Rule("F01", "both are kernels with points", _empty),
+    Rule("F02", "same device", _devices),
+    Rule("F03", "iteration spaces match", _spaces),
+    Rule("F04", "values are read where they are made", _points),
+    Rule("F05", "in-place updates meet only reads at the same points", _updates),
+    Rule("F06", "scans and sorts keep pointwise company", _company),
+    Rule("F07", "folds run in one direction", _directions),
+    Rule("F08", "no in-place update under a repeated read", _looped_updates),
+)
+
+
+def _size(proposal: Proposal) -> Refusal | None:
+    a, b, weighing, policy = proposal.first, proposal.second, proposal.weighing, proposal.policy
+    assert weighing is not None, "legality comes first"
+    params = a.loads + b.loads - weighing.shared - weighing.joined + a.stores + b.stores - weighing.hidden
+    if params > policy.max_kernel_params:
+        return refuse("the kernel would have too many tensors", tensors=params, limit=policy.max_kernel_params)
+    return None
+
+
+def _operations(proposal: Proposal) -> Refusal | None:
+    ops, limit = proposal.first.ops + proposal.second.ops, proposal.policy.max_kernel_ops
+    return refuse("the kernel would be too long", operations=ops, limit=limit) if ops > limit else None
+
+
+def _distance(proposal: Proposal) -> Refusal | None:
+    weighing = proposal.weighing
+    if weighing is None or weighing.joined:
+        return None
+    if not proposal.policy.horizontal:
+        return refuse("neither reads what the other makes, and horizontal fusion is off")
+    gap = proposal.second.first - proposal.first.last
+    limit = proposal.policy.horizontal_distance
+    return refuse("too far apart: values would live longer", definitions=gap, limit=limit) if gap > limit else None
+
+
+def _saving(proposal: Proposal) -> Refusal | None:
+    """Refuses what moves more bytes fused than apart; sets the proposal's final ``saved``."""
+    if proposal.kinds and not proposal.kinds & {"scan", "sort"} and not _stays_persistent(proposal):
+        proposal.saved = _looped_saving(proposal)
+    penalty = _uncoalesced(proposal)
+    proposal.saved -= penalty
+    small = proposal.policy.small_kernel_bytes
+    if proposal.saved > 0 and (proposal.weighing is None or proposal.weighing.joined):
+        return None
+    traffic = min(_traffic(proposal.first), _traffic(proposal.second))
+    if proposal.saved > 0 and (proposal.saved * proposal.policy.horizontal_share >= traffic or traffic <= small):
+        return None
+    return refuse("it would not save memory traffic", saved=proposal.saved, of=traffic, uncoalesced=penalty)
+
+
+def _traffic(cluster: Cluster) -> int:
+    read = sum(sum(accesses.values()) for name, accesses in cluster.touched.items() if name not in cluster.made)
+    return read + sum(cluster.made_bytes.values())
+
+
+def _looped_saving(proposal: Proposal) -> int:
+    """Returns the bytes saved by fusing into a looped kernel, whose later passes compute full-level values again."""
+    owner, guest, dependences = proposal.owner, proposal.guest, proposal.dependences
+    apart = sum(
+        pass_traffic(cluster.members, _full(cluster, cluster is guest and not guest.kinds), dependences)
+        for cluster in (owner, guest)
+    )
+    lifts = proposal.placement is not None and proposal.placement.full
+    full = _full(owner, False) | _full(guest, lifts and not guest.kinds)
+    together = pass_traffic((*owner.members, *guest.members), full, dependences)
+    return apart - together + min(proposal.saved, 1)
+
+
+def _full(cluster: Cluster, all_of_it: bool) -> set[int]:
+    return {number for number, member in cluster.members.items() if all_of_it or member.full}
+
+
+def _uncoalesced(proposal: Proposal) -> int:
+    """Returns the extra bytes moved because a guest's accesses run across the direction of a fold kernel."""
+    owner, guest, placement = proposal.owner, proposal.guest, proposal.placement
+    if not owner.kinds or guest.kinds or placement is None or not placement.full:
+        return 0
+    direction = flow_of(owner, owner.fold).direction
+    along = across = 0
+    for name, accesses in guest.touched.items():
+        if name in owner.made:
+            continue
+        for access, count in accesses.items():
+            step = _unit_step(placement.moved(access))
+            along += count if step is not None and step < owner.fold else 0
+            across += count if step is not None and step >= owner.fold else 0
+    for name, home in guest.made.items():
+        step = None if home is None else _unit_step(placement.moved(home))
+        along += guest.made_bytes[name] if step is not None and step < owner.fold else 0
+        across += guest.made_bytes[name] if step is not None and step >= owner.fold else 0
+    wrong = across if direction == "row" else along if direction == "column" else 0
+    return wrong * (proposal.policy.uncoalesced_factor - 1)
+
+
+def _unit_step(access: Access) -> int | None:
+    if is_opaque(access):
+        return None
+    return next((step for step, _, coefficient in access[1] if coefficient in (1, -1)), None)
+
+
+TASTE: tuple[Rule, ...] = (
+    Rule("P01", "not too many tensors", _size),
+    Rule("P02", "not too many operations", _operations),
+    Rule("P03", "not far apart", _distance),
+    Rule("P04", "memory traffic is saved", _saving),
+)
+
+
+def judge(proposal: Proposal) -> tuple[str, Refusal] | None:
+    """Returns the number and refusal of the first rule that refuses, or None."""
+    for rule in (*LEGALITY, *TASTE):
+        refusal = rule.check(proposal)
+        if refusal is not None:
+            return rule.number, refusal
+    return None

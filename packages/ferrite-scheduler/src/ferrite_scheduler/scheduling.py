@@ -1,0 +1,69 @@
+"""The whole of scheduling as one pure function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ferrite_ir.graph import Graph
+
+from .cluster import Cluster, cluster_of
+from .dependences import Dependences, Node, check_static, dependences_of, nodes_of
+from .fusion import fuse
+from .loops import Misfit, build_kernel
+from .memory import Work, plan_memory
+from .schedule import Kernel, Schedule
+from .split import prepare_folds
+from .strategy import strategy_of
+from .target import Policy, Target
+
+
+def schedule(graph: Graph, target: Target = Target(), policy: Policy = Policy()) -> Schedule:
+    """Returns the schedule of a graph: kernels, host steps in order, and the decisions behind them.
+
+    Raises:
+        UnsupportedSize: a shape or stride is symbolic.
+    """
+    check_static(graph)
+    graph = prepare_folds(graph, target, policy)
+    nodes = nodes_of(graph)
+    dependences = dependences_of(graph, nodes)
+    fusion = fuse(dependences, target, policy)
+    clusters = [fusion.clusters.get(number, nodes[number]) for number in fusion.order.ordered()]
+    work = _work(clusters, graph, dependences, policy)
+    kernels, steps, outputs = plan_memory(work, graph, dependences, policy)
+    return Schedule(graph, kernels, steps, outputs, tuple(fusion.decisions))
+
+
+def _work(
+    clusters: Sequence[Cluster | Node], graph: Graph, dependences: Dependences, policy: Policy
+) -> list[Work]:
+    work: list[Work] = []
+    for item in clusters:
+        if isinstance(item, Node):
+            work.append(item)
+        else:
+            work.extend(_kernels(item, graph, dependences, policy))
+    return work
+
+
+def _kernels(cluster: Cluster, graph: Graph, dependences: Dependences, policy: Policy) -> list[Kernel]:
+    """Returns the kernel of a cluster, or one for each member if the members' dims turn out not to fit together."""
+    stored = stored_names(cluster, dependences)
+    strategy = strategy_of(cluster, policy)
+    try:
+        return [build_kernel(cluster, dependences, graph, stored, strategy, policy)]
+    except Misfit:
+        if len(cluster.members) == 1:
+            raise
+    singles = [cluster_of(dependences.nodes[number], dependences) for number in sorted(cluster.members)]
+    return [kernel for single in singles for kernel in _kernels(single, graph, dependences, policy)]
+
+
+def stored_names(cluster: Cluster, dependences: Dependences) -> frozenset[str]:
+    """Returns the names made in a cluster that something outside reads."""
+    return frozenset(
+        name
+        for name in cluster.made
+        if name in dependences.kept
+        or any(reader not in cluster.members for reader in dependences.readers.get(name, ()))
+    )

@@ -1,0 +1,231 @@
+"""Rewrites of folds before fusion: those of one point become loops, and those with too few grid points for the machine run in two stages.
+
+A split fold over ``r`` becomes a fold of ``chunk`` points for each of ``s`` parts, whose states lie in memory as ``[s, grid…]``, and a second fold over the
+parts. Folds over equal domains are split alike, so that they still fuse side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from ferrite_ir.dtypes import BOOL, DType, I64
+from ferrite_ir.graph import Definition, Fold, Graph, Loop, Scan, TensorType, Value
+from ferrite_ir.index import Dim, Index, constant, delinearize
+from ferrite_ir.scalar import Scalar, apply, const, index_value, load, substitute_dims
+
+from .dependences import Node, is_opaque, make_node
+from .target import Policy, Target
+
+COLUMNS = 64
+"""Columns of an outer fold that one program takes together."""
+MOST_PARTS = 512
+"""Most partial states per result of a split fold: the second stage stays small."""
+SHORTEST_CHUNK = 64
+"""Fewest points of a part."""
+LAUNCH_SECONDS = 3e-6
+"""What a second kernel costs."""
+BURST = 2
+"""How many times its share of the bandwidth one multiprocessor can draw alone."""
+WORTH = 1.5
+"""How many times faster a split must be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How folds over one domain are split: the number of parts and the points in each; ``exact`` if they cover the domain evenly."""
+
+    parts: int
+    chunk: int
+    exact: bool
+
+
+def prepare_folds(graph: Graph, target: Target, policy: Policy) -> Graph:
+    """Returns the graph with its folds rewritten; the same object where nothing changes."""
+    types = {name: value.type for name, value in graph.values.items()}
+    plans = _plans(graph, types, target, policy)
+    definitions: list[Definition] = []
+    changed = False
+    for definition in graph.definitions:
+        rewritten = _prepared(definition, plans, types)
+        changed = changed or rewritten != (definition,)
+        definitions.extend(rewritten)
+    return replace(graph, definitions=tuple(definitions)) if changed else graph
+
+
+def _prepared(
+    definition: Definition, plans: dict[tuple[tuple[int, ...], ...], Plan], types: dict[str, TensorType]
+) -> tuple[Definition, ...]:
+    match definition:
+        case Fold() if all(dim.size == 1 for dim in definition.fold_dims):
+            return (_unit_fold(definition),)
+        case Scan() if definition.along.size == 1:
+            return (_unit_loop(definition, definition.dims, {}),)
+        case Fold():
+            plan = plans.get(_domain(definition))
+            if plan is not None:
+                return _split(definition, plan, types)
+    return (definition,)
+
+
+def _unit_fold(fold: Fold) -> Loop:
+    """Returns a fold over one point as a loop: the state is the operand itself."""
+    return _unit_loop(fold, fold.dims, {dim: constant(0) for dim in fold.fold_dims})
+
+
+def _unit_loop(definition: Fold | Scan, dims: tuple[Dim, ...], mapping: dict[Dim, Index]) -> Loop:
+    bodies = tuple(substitute_dims(body, mapping) for body in definition.bodies)
+    if len(bodies) < len(definition.results):
+        bodies = (bodies[0], *_lifted_rest(definition.combine, bodies[0].dtype))
+    return Loop(definition.results, dims, bodies, definition.origins)
+
+
+def _lifted_rest(combine: str, dtype: DType) -> tuple[Scalar, ...]:
+    """Returns the other components of the state of one operand."""
+    numbers = {"welford": (0, 1), "online_softmax": (1,)}[combine]
+    return tuple(const(number, dtype) for number in numbers)
+
+
+def _domain(fold: Fold) -> tuple[tuple[int, ...], ...]:
+    return tuple(dim.size for dim in fold.dims), tuple(dim.size for dim in fold.fold_dims)
+
+
+def _plans(
+    graph: Graph, types: dict[str, TensorType], target: Target, policy: Policy
+) -> dict[tuple[tuple[int, ...], ...], Plan]:
+    """Returns the plan for each domain that is to be split; the fold over it that moves most bytes decides."""
+    heaviest: dict[tuple[tuple[int, ...], ...], tuple[int, Node]] = {}
+    for definition in graph.definitions:
+        if not isinstance(definition, Fold) or math.prod(_domain(definition)[1]) < policy.split_minimum:
+            continue
+        node = make_node(0, definition, types)
+        count = sum(touch.bytes for touch in node.loads)
+        domain = _domain(definition)
+        if domain not in heaviest or count > heaviest[domain][0]:
+            heaviest[domain] = (count, node)
+    plans = {domain: _plan(domain, *heavy, target, policy) for domain, heavy in heaviest.items()}
+    return {domain: plan for domain, plan in plans.items() if plan is not None}
+
+
+def _plan(
+    domain: tuple[tuple[int, ...], ...], count: int, node: Node, target: Target, policy: Policy
+) -> Plan | None:
+    if node.grid == 0 or node.fold == 0:
+        return None
+    programs = math.ceil(node.grid / COLUMNS) if _is_outer(node) else node.grid
+    wanted = target.processors * policy.programs_per_processor
+    if programs >= wanted:
+        return None
+    alone = math.ceil(programs / target.processors) * (count / programs) * target.processors / (BURST * target.bandwidth)
+    together = count / target.bandwidth
+    if max(alone, together) < WORTH * (together + LAUNCH_SECONDS):
+        return None
+    most = min(wanted // programs, MOST_PARTS, node.fold // SHORTEST_CHUNK)
+    parts = 1 << (most.bit_length() - 1) if most > 0 else 0
+    return _even_plan(parts, domain[1]) if parts >= 2 else None
+
+
+def _is_outer(node: Node) -> bool:
+    """Returns whether most of what a fold loads is contiguous along its grid rather than along its fold dims."""
+    along = across = 0
+    for touch in node.loads:
+        if is_opaque(touch.access):
+            continue
+        for step, _, coefficient in touch.known:
+            if coefficient in (1, -1):
+                along += touch.bytes if step < node.fold else 0
+                across += touch.bytes if step >= node.fold else 0
+    return across > along
+
+
+def _even_plan(parts: int, folded: tuple[int, ...]) -> Plan:
+    """Returns a plan with about so many parts that cuts the fold dims evenly, or one that leaves a rest."""
+    points = math.prod(folded)
+    near = sorted(range(parts, max(2, parts // 2) - 1, -1), key=lambda n: (n & (n - 1) != 0, -n))
+    near += range(parts + 1, min(2 * parts, MOST_PARTS) + 1)
+    for count in near:
+        if points % count == 0 and _aligns(points // count, folded):
+            return Plan(count, points // count, exact=True)
+    return Plan(parts, -(-points // parts), exact=False)
+
+
+def _aligns(chunk: int, folded: tuple[int, ...]) -> bool:
+    inner = 1
+    for size in reversed(folded):
+        if chunk % inner and inner % chunk:
+            return False
+        inner *= size
+    return True
+
+
+def _split(fold: Fold, plan: Plan, types: dict[str, TensorType]) -> tuple[Definition, ...]:
+    """Returns the two stages of a split fold."""
+    part, point = Dim("s0", plan.parts), Dim("r0", plan.chunk)
+    flat = part.index * plan.chunk + point.index
+    sizes = tuple(dim.size for dim in fold.fold_dims)
+    mapping = dict(zip(fold.fold_dims, delinearize(flat, sizes), strict=True))
+    bodies = tuple(substitute_dims(body, mapping) for body in fold.bodies)
+    if not plan.exact:
+        inside = apply("lt", index_value(flat, I64), const(math.prod(sizes), I64))
+        bodies = _guarded(fold.combine, bodies, inside)
+    partials = tuple(_partial(result, plan, types) for result in fold.results)
+    first = Fold(partials, fold.combine, (part, *fold.dims), (point,), bodies, fold.origins)
+    where = [dim.index for dim in (part, *fold.dims)]
+    states = tuple(load(value.name, where, value.type.dtype) for value in partials)
+    second = Fold(fold.results, fold.combine, fold.dims, (part,), states, fold.origins)
+    return first, second
+
+
+def _partial(result: Value, plan: Plan, types: dict[str, TensorType]) -> Value:
+    name = f"{result.name}_part"
+    while name in types:
+        name += "_"
+    types[name] = TensorType(result.type.dtype, (plan.parts, *result.type.shape), None, result.type.device)  # type: ignore[arg-type]
+    return Value(name, types[name])
+
+
+def _guarded(combine: str, bodies: tuple[Scalar, ...], inside: Scalar) -> tuple[Scalar, ...]:
+    """Returns operands that are the combine's neutral element outside."""
+    if combine == "welford" and len(bodies) == 1:
+        dtype = bodies[0].dtype
+        bodies = (bodies[0], const(0, dtype), const(1, dtype))
+    neutrals = neutral_state(combine, tuple(body.dtype for body in bodies))
+    return tuple(apply("masked", inside, body, neutral) for body, neutral in zip(bodies, neutrals, strict=True))
+
+
+def neutral_state(combine: str, dtypes: Iterable[DType]) -> tuple[Scalar, ...]:
+    """Returns the neutral operands of a combine for operands of these types (lifted or state form)."""
+    first, *rest = dtypes
+    match combine:
+        case "max" | "argmax" | "logaddexp" | "online_softmax":
+            value = const(lowest(first), first)
+        case "min" | "argmin":
+            value = const(highest(first), first)
+        case "prod" | "all":
+            value = const(1, first)
+        case _:
+            value = const(0, first)
+    if combine in ("argmax", "argmin"):
+        return value, *(const(highest(dtype), dtype) for dtype in rest)
+    return value, *(const(0, dtype) for dtype in rest)
+
+
+def lowest(dtype: DType) -> float | int:
+    """Returns the number that no other number of a type is below."""
+    if dtype.is_float:
+        return -math.inf
+    if dtype is BOOL or dtype.kind == "uint":
+        return 0
+    return -(1 << (dtype.bits - 1))
+
+
+def highest(dtype: DType) -> float | int:
+    """Returns the number that no other number of a type is above."""
+    if dtype.is_float:
+        return math.inf
+    if dtype is BOOL:
+        return 1
+    return (1 << (dtype.bits - (dtype.kind == "int"))) - 1
+
+

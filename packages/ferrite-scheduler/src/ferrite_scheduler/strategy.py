@@ -1,0 +1,35 @@
+"""How a kernel with a fold axis walks it: one persistent tile, or blocks."""
+
+from __future__ import annotations
+
+from .cluster import Cluster
+from .target import Policy
+from .traffic import flow_of, live_tiles
+
+ACCUMULATOR_BYTES = 4
+"""Bytes of one value in a tile: narrow floats are computed in f32."""
+
+
+def power_of_two(count: int) -> int:
+    """Returns the smallest power of two that is at least ``count``."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+def strategy_of(cluster: Cluster, policy: Policy) -> str:
+    """Returns the strategy of a cluster's kernel, one of `schedule.STRATEGIES`."""
+    if not cluster.kinds:
+        return "pointwise"
+    for kind in ("sort", "scan"):
+        if kind in cluster.kinds:
+            return kind
+    if "contract" in cluster.kinds:
+        return "looped"
+    return "persistent" if is_persistent(cluster, live_tiles(cluster), policy) else "looped"
+
+
+def is_persistent(cluster: Cluster, live: int, policy: Policy) -> bool:
+    """Returns whether the fold axis of a cluster fits in one tile with ``live`` values alive at once."""
+    width = power_of_two(cluster.fold)
+    if flow_of(cluster, cluster.fold).direction == "column":
+        return width <= policy.persistent_elements_outer
+    return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.persistent_bytes

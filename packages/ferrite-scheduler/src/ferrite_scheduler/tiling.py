@@ -1,0 +1,121 @@
+"""Which dims of a kernel are joined, in which order they lie, and which axis gets them. Pure arithmetic on coefficients of accesses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .space import Base
+
+TILED_SHARE = 0.1
+"""Share of a kernel's traffic that must run along another dim before a second tile axis pays."""
+TILED_MINIMUM = 8
+"""Smallest extent worth tiling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stride:
+    """How one memory access of a kernel walks over the bases: a coefficient each, and its bytes."""
+
+    coefficients: tuple[int, ...]
+    bytes: int
+    is_store: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Neighbouring bases joined into one kernel dim: their positions, outermost first, and the extent of the whole."""
+
+    bases: tuple[int, ...]
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Groups per axis, outermost first in each."""
+
+    y: tuple[Group, ...]
+    x: tuple[Group, ...]
+    r: tuple[Group, ...]
+
+
+def join_bases(
+    bases: Sequence[Base], fold: int, vectors: Sequence[tuple[int, ...]], rigid: frozenset[int]
+) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+    """Returns the groups of grid bases and of fold bases; bases join where every vector walks over them as over one dim."""
+    grid = [position for position, base in enumerate(bases) if base.step >= fold]
+    inside = [position for position, base in enumerate(bases) if base.step < fold]
+    return _join(grid, bases, vectors, rigid), _join(inside, bases, vectors, rigid)
+
+
+def _join(
+    positions: list[int], bases: Sequence[Base], vectors: Sequence[tuple[int, ...]], rigid: frozenset[int]
+) -> tuple[Group, ...]:
+    columns = {position: tuple(vector[position] for vector in vectors) for position in positions}
+    groups = [Group((position,), bases[position].extent) for position in positions]
+    joined = True
+    while joined and len(groups) > 1:
+        joined = False
+        for inner in groups:
+            outer = next((g for g in groups if g is not inner and _continues(g, inner, columns, rigid)), None)
+            if outer is not None:
+                whole = Group(outer.bases + inner.bases, outer.extent * inner.extent)
+                groups[groups.index(outer)] = whole
+                groups.remove(inner)
+                joined = True
+                break
+    return tuple(groups)
+
+
+def _continues(outer: Group, inner: Group, columns: dict[int, tuple[int, ...]], rigid: frozenset[int]) -> bool:
+    high, low = outer.bases[-1], inner.bases[-1]
+    if not rigid.isdisjoint(outer.bases) or not rigid.isdisjoint(inner.bases):
+        return False
+    return all(a == b * inner.extent for a, b in zip(columns[high], columns[low], strict=True))
+
+
+def place_groups(
+    grid: tuple[Group, ...], inside: tuple[Group, ...], strides: Sequence[Stride], max_tiled_axes: int
+) -> Tiles:
+    """Returns the groups put on axes: unit-stride traffic decides the innermost dim, and whether a second grid axis is tiled."""
+    guide = max(strides, key=lambda stride: (stride.bytes, stride.is_store), default=None)
+    store = max((s for s in strides if s.is_store), key=lambda stride: stride.bytes, default=guide)
+    ordered = sorted(grid, key=lambda group: -_walk(store, group))
+    ordered = sorted(ordered, key=lambda group: -_walk(guide, group)) if store is None or inside else ordered
+    fold_groups = tuple(sorted(inside, key=lambda group: -_walk(guide, group)))
+    if not ordered:
+        return Tiles((), (), fold_groups)
+    weights = [_unit_bytes(group, strides) for group in ordered]
+    total = sum(weights) + sum(_unit_bytes(group, strides) for group in inside)
+    best = max(range(len(ordered)), key=lambda i: (weights[i], i))
+    inner = ordered[best]
+    if weights[best] == 0:
+        return Tiles((), tuple(ordered), fold_groups)
+    others = [group for group in ordered if group is not inner]
+    if inside:
+        row_traffic = max((_unit_bytes(group, strides) for group in inside), default=0)
+        if row_traffic >= weights[best] or max_tiled_axes < 2 or not others:
+            return Tiles((), (*others, inner), fold_groups)
+        return Tiles(tuple(others), (inner,), fold_groups)
+    second = _second_axis(inner, others, strides, total)
+    if second is None or max_tiled_axes < 2:
+        return Tiles((), (*others, inner), fold_groups)
+    return Tiles((*(group for group in others if group is not second), second), (inner,), fold_groups)
+
+
+def _second_axis(inner: Group, others: list[Group], strides: Sequence[Stride], total: int) -> Group | None:
+    """Returns the group that accesses which also depend on ``inner`` walk along with stride 1, if that is enough traffic to tile for."""
+    crossing = [s for s in strides if s.coefficients[inner.bases[-1]] not in (0, 1)]
+    found = max(others, key=lambda group: _unit_bytes(group, crossing), default=None)
+    if found is None or min(found.extent, inner.extent) < TILED_MINIMUM:
+        return None
+    share = _unit_bytes(found, crossing)
+    return found if share > 0 and share >= TILED_SHARE * total else None
+
+
+def _walk(stride: Stride | None, group: Group) -> int:
+    return 0 if stride is None else abs(stride.coefficients[group.bases[-1]])
+
+
+def _unit_bytes(group: Group, strides: Sequence[Stride]) -> int:
+    return sum(stride.bytes for stride in strides if abs(stride.coefficients[group.bases[-1]]) == 1)

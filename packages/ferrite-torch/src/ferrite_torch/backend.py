@@ -1,0 +1,188 @@
+"""The torch.compile backend: ``torch.compile(model, backend="ferrite")``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from ferrite_runtime.pool import warm_up
+
+from ferrite_torch import torch_private
+from ferrite_torch.decompositions import decomposition_table
+from ferrite_torch.errors import FerriteError, Unsupported, translate
+from ferrite_torch.lowering import LOWERINGS
+from ferrite_torch.options import Options, parse_options
+from ferrite_torch.pipeline import compile_graph, mark_boxed, run_eagerly
+from ferrite_torch.statistics import record_fallback
+
+log = logging.getLogger(__name__)
+
+COMPILED_DEVICES = ("cuda", "cpu")
+"""Device types that graphs are compiled for. On the CPU kernels run in Triton's interpreter.
+
+A test vehicle, slow and honest.
+"""
+
+_noted: set[str] = set()
+
+
+def ferrite(
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Returns a dynamo graph compiled by Ferrite: the function that torch.compile calls.
+
+    A graph that cannot be compiled runs eagerly, with a warning that says why.
+
+    Args:
+        module: the captured graph.
+        inputs: example inputs.
+        mode: one of `ferrite_torch.options.MODES`.
+        options: fields of `ferrite_torch.Options` by name.
+
+    Raises:
+        OptionError: an unknown mode or option.
+        FerriteError: the graph cannot be compiled, and ``options={"fallback": False}``.
+    """
+    chosen = parse_options(mode, options)
+    if any(isinstance(value, (list, tuple, dict)) for value in inputs):
+        return torch_private.flatten_inputs(module, inputs, lambda *flat: ferrite(*flat, mode=mode, options=options))
+    try:
+        _check_devices(module, inputs)
+        _specialise(module, inputs)
+        _warm_up(module, inputs, chosen)
+        return torch_private.compile_with_aot(
+            module,
+            inputs,
+            forward=_compiler("forward", chosen),
+            backward=_compiler("backward", chosen),
+            inference=_compiler("inference", chosen),
+            decompositions=decomposition_table(LOWERINGS.__contains__),
+        )
+    except Exception as error:  # every layer's, whatever it is: the table translates them all
+        if torch_private.is_restart(error):
+            raise
+        translated = translate(error, "capturing the graph")
+        if not chosen.fallback:
+            raise translated from error
+        _note_fallback(translated)
+        return module.forward
+
+
+def _compiler(kind: str, options: Options) -> torch_private.GraphCompiler:
+    def compile_one(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        try:
+            compiled = compile_graph(module, kind, options)
+        except FerriteError as error:
+            if not options.fallback:
+                raise
+            _note_fallback(error)
+            return run_eagerly(module)
+        return _guarded(compiled, module) if options.fallback else compiled
+
+    return compile_one
+
+
+def _guarded(compiled: Callable[[list[Any]], Any], module: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
+    """Returns the compiled graph, replaced by the eager one if its kernels turn out not to compile.
+
+    Kernels compile in the background; the first call waits for them, before anything has run or been written.
+    """
+    chosen: list[Callable[[list[Any]], Any]] = []
+
+    def call(arguments: list[Any]) -> Any:
+        if not chosen:
+            chosen.append(_settled(compiled, module))
+        return chosen[0](arguments)
+
+    return mark_boxed(call)
+
+
+def _settled(compiled: Callable[[list[Any]], Any], module: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
+    try:
+        compiled.wait()  # type: ignore[attr-defined]  # set by `pipeline.boxed`
+    except Exception as error:  # noqa: BLE001  # whatever the compiler of kernels raises
+        _note_fallback(translate(error, "compiling kernels"))
+        return run_eagerly(module)
+    return compiled
+
+
+def _check_devices(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """Refuses (`Unsupported`) inputs on a device that kernels are not compiled for, or on several accelerators."""
+    devices = {value.device for value in _tensors(module, inputs)}
+    others = sorted(str(device) for device in devices if device.type not in COMPILED_DEVICES)
+    if others:
+        raise Unsupported(f"a graph on {', '.join(others)}: kernels are compiled for {' and '.join(COMPILED_DEVICES)}")
+    accelerators = sorted(str(device) for device in devices if device.type != "cpu")
+    if len(accelerators) > 1:
+        raise Unsupported(f"a graph on several devices: {', '.join(accelerators)}")
+    if "cuda" in (device.type for device in devices) and not torch.cuda.is_available():
+        raise Unsupported("a graph on cuda, where torch finds no GPU")
+
+
+def _warm_up(module: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> None:
+    """Starts the compile workers, so that they are up when the first kernels are written.
+
+    The interpreter needs none.
+    """
+    if options.interpret is not True and any(value.device.type == "cuda" for value in _tensors(module, inputs)):
+        ferrite_runtime.warm_up(options.workers)
+
+
+def _tensors(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Iterator[torch.Tensor]:
+    for value in inputs:
+        if isinstance(value, torch.Tensor):
+            yield value
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def _specialise(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """Fixes every symbolic size of the inputs to its value, which makes dynamo compile anew for other sizes.
+
+    Raises:
+        Unsupported: a size must stay symbolic: it is known only at run time, or the user marked it dynamic.
+    """
+    symbolic = list(_symbolic_inputs(module, inputs))
+    if not symbolic:
+        return
+    _note("sizes", "sizes are specialised: this graph is compiled anew for each new size of an input")
+    for node, value in symbolic:
+        if node is not None and torch_private.is_marked_dynamic(node):
+            raise Unsupported(f"input {node.name} was marked dynamic, and sizes are specialised so far")
+        try:
+            for size in (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,):
+                float(size) if isinstance(size, torch.SymFloat) else int(size)
+        except Exception as error:
+            if torch_private.is_restart(error):
+                raise
+            raise Unsupported(f"a size that cannot be specialised: {type(error).__name__}: {error}") from error
+
+
+def _symbolic_inputs(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Iterator[tuple[torch.fx.Node | None, Any]]:
+    placeholders = module.graph.find_nodes(op="placeholder")
+    traced = [(node, torch_private.example_of(node)) for node in placeholders]
+    for node, value in [*traced, *((None, value) for value in inputs)]:
+        sizes = (*value.shape, *value.stride()) if torch_private.is_fake(value) else (value,)
+        if any(isinstance(size, (torch.SymInt, torch.SymFloat)) for size in sizes):
+            yield node, value
+
+
+def _note_fallback(error: FerriteError) -> None:
+    record_fallback(str(error))
+    log.warning("a graph runs eagerly: %s", error)
+
+
+def _note(key: str, text: str) -> None:
+    """Logs a note once in this process."""
+    if key not in _noted:
+        _noted.add(key)
+        log.warning("%s", text)
+
+
+torch_private.register_backend(ferrite, "ferrite")

@@ -1,0 +1,97 @@
+"""Which aten ops are taken apart before lowering.
+
+An op that has a lowering is never taken apart: the lowering table decides. The rest of torch's core table applies, plus
+ops of `EXTRA`, less those of `KEPT`, which are better off as one library call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from ferrite_torch import torch_private
+
+_KEPT_NAMES = """
+    mm bmm addmm baddbmm mv dot addmv convolution convolution_backward _scaled_dot_product_flash_attention_for_cpu
+    embedding_dense_backward index_add index_copy max_pool2d_with_indices max_pool2d_with_indices_backward
+    avg_pool2d avg_pool2d_backward grid_sampler_2d upsample_bicubic2d cdist _cdist_forward _cdist_backward
+    _euclidean_dist renorm multi_margin_loss multilabel_margin_loss_forward lstm gru
+"""
+
+KEPT = frozenset(f"aten.{name}" for name in _KEPT_NAMES.split())
+"""Library calls (or native lowerings) that torch could take apart, but that should stay whole."""
+
+_FAMILIES: dict[str, str] = {
+    "normalisation": """
+        native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward _fused_rms_norm
+        _fused_rms_norm_backward native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional
+        _native_batch_norm_legit_no_training _batch_norm_with_update _batch_norm_with_update_functional
+        _batch_norm_no_update batch_norm_backward native_batch_norm_backward cudnn_batch_norm
+        cudnn_batch_norm_backward miopen_batch_norm miopen_batch_norm_backward instance_norm linalg_vector_norm norm
+    """,
+    "softmax, losses": """
+        _softmax _log_softmax _softmax_backward_data _log_softmax_backward_data _safe_softmax logsumexp
+        nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward mse_loss mse_loss_backward
+        smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward binary_cross_entropy
+        binary_cross_entropy_backward binary_cross_entropy_with_logits soft_margin_loss soft_margin_loss_backward
+        kl_div l1_loss
+    """,
+    "activations": """
+        gelu gelu_backward silu silu_backward elu elu_backward celu selu glu glu_backward hardtanh hardtanh_backward
+        hardswish hardswish_backward hardsigmoid hardsigmoid_backward hardshrink softshrink leaky_relu
+        leaky_relu_backward log_sigmoid_forward log_sigmoid_backward mish mish_backward prelu _prelu_kernel
+        _prelu_kernel_backward rrelu_with_noise_functional rrelu_with_noise_backward softplus softplus_backward
+        threshold threshold_backward tanh_backward sigmoid_backward relu6 logit logit_backward
+    """,
+    "random": """
+        native_dropout native_dropout_backward bernoulli uniform normal normal_functional exponential geometric
+        log_normal cauchy
+    """,
+    "arithmetic and shape": """
+        addcmul addcdiv lerp addr aminmax count_nonzero deg2rad rad2deg frac heaviside isin isneginf isposinf
+        logaddexp logaddexp2 mvlgamma nan_to_num nansum rsub sgn sinc special_entr special_log_ndtr special_xlog1py
+        special_erfcx std std_mean var_mean trace xlogy floor_divide float_power linalg_cross cross dist cov
+        diag_embed diagonal_backward select_backward slice_backward split split_with_sizes split_with_sizes_copy
+        unbind stack tril triu roll rot90 narrow_copy block_diag unfold_backward unfold_copy channel_shuffle
+        pixel_shuffle pixel_unshuffle linspace logspace eye zeros_like ones_like zeros ones new_zeros new_ones
+        new_full new_empty empty_like index_fill take masked_fill reflection_pad1d reflection_pad2d reflection_pad3d
+        reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward replication_pad1d
+        replication_pad2d replication_pad3d constant_pad_nd _unsafe_index _unsafe_index_put _unsafe_masked_index
+        _unsafe_masked_index_put_accumulate _unsafe_view _reshape_alias _to_copy expand_copy permute_copy
+        squeeze_copy t_copy transpose_copy unsqueeze_copy view_copy alias_copy diagonal_copy upsample_nearest1d
+        upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
+        _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d im2col col2im
+        adaptive_max_pool2d affine_grid_generator _weight_norm_interface _weight_norm_interface_backward
+        _thnn_fused_lstm_cell _chunk_cat fake_quantize_per_tensor_affine_cachemask
+        fake_quantize_per_channel_affine_cachemask fill copy lift_fresh
+    """,
+}
+
+EXTRA = tuple(name for family in _FAMILIES.values() for name in family.split())
+"""Ops outside the core table, or likely to leave it, that fuse better in pieces."""
+
+
+def decomposition_table(has_lowering: Callable[[str], bool]) -> Mapping[Any, Any]:
+    """Returns decompositions by overload, for AOTAutograd.
+
+    None for an op that ``has_lowering`` knows by qualified name.
+    """
+    return {op: rule for op, rule in _candidates().items() if not has_lowering(str(op))}
+
+
+@lru_cache(maxsize=1)
+def _candidates() -> dict[Any, Any]:
+    aten = torch.ops.aten
+    extra = [getattr(aten, name) for name in EXTRA if hasattr(aten, name)]
+    table = {**torch_private.core_decompositions(), **torch_private.decompositions_of(extra)}
+    return {op: rule for op, rule in table.items() if str(op).rpartition(".")[0] not in KEPT and _is_plain(op)}
+
+
+def _is_plain(op: Any) -> bool:
+    """Returns whether an overload can occur in a traced graph: of aten or prims, without ``out=``."""
+    if not isinstance(op, torch_private.Overload) or op.namespace not in ("aten", "prims", "quantized_decomposed"):
+        return False
+    return not any(argument.is_out for argument in torch_private.schema_of(op).arguments)

@@ -1,0 +1,458 @@
+"""From an AOT graph to a Ferrite graph.
+
+One walk over the nodes, each lowered by its table entry or called as the library op it is.
+"""
+
+from __future__ import annotations
+
+import logging
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ferrite_ir.graph import Extern, Graph, Output, Update, View
+from ferrite_ir.scalar import cast
+from ferrite_torch import torch_private
+from ferrite_torch.builder import Builder, Unlowered, ints
+from ferrite_torch.dtypes import dtype_of
+from ferrite_torch.errors import FerriteError, Unsupported, translate
+from ferrite_torch.foreach import is_foreach, lower_foreach
+from ferrite_torch.library import call_library, call_of, laid_out, same_layout
+from ferrite_torch.lifetimes import Lifetimes, tensors_in
+from ferrite_torch.lowering import LOWERINGS
+from ferrite_torch.origins import origins_of
+from ferrite_torch.scatters import IN_PLACE
+from ferrite_torch.tensors import Tensor, grid_point
+
+log = logging.getLogger(__name__)
+
+NO_LOWERING = "no lowering"
+OTHER_DEVICE = "not on the device of the graph"
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredModule:
+    """A lowered graph and what its caller must know.
+
+    Attributes:
+        graph: the graph; its inputs are the constants, then the selected arguments.
+        constants: tensors that the module holds.
+        selection: positions of the arguments that the graph takes; sizes and unread arguments are not among them.
+        arguments: number of arguments of the module.
+        externs: ``(op, reason)`` of each library call, in order.
+    """
+
+    graph: Graph
+    constants: tuple[torch.Tensor, ...]
+    selection: tuple[int, ...]
+    arguments: int
+    externs: tuple[tuple[str, str], ...]
+
+
+def lower(module: torch.fx.GraphModule, inputs: Sequence[Any] | None = None, name: str = "graph") -> Graph:
+    """Returns an AOT graph in Ferrite's language; see `lower_module`."""
+    return lower_module(module, inputs, name).graph
+
+
+def lower_module(
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Any] | None = None,
+    name: str = "graph",
+    *,
+    device: str | None = None,
+    strict: bool = True,
+    regenerated: frozenset[int] = frozenset(),
+) -> LoweredModule:
+    """Returns a functional graph of aten ops, as AOTAutograd makes it, in Ferrite's language.
+
+    Args:
+        module: the graph; each node's fake result is in ``node.meta["val"]``.
+        inputs: fake inputs for placeholders whose ``meta`` holds none.
+        name: name of the result.
+        device: device type of the kernels; None takes it from the graph.
+        regenerated: positions of outputs whose storage does not matter, as the caller makes them anew from the inputs.
+        strict: raise what a faulty lowering raises; False makes the op a library call and warns.
+
+    Raises:
+        Unsupported: the graph as a whole cannot be compiled: control flow, sizes known only at run time, arguments that
+            are no tensors.
+        CompileError: a lowering failed, and ``strict``.
+    """
+    walk = _Walk(module, name, device or graph_device(module), strict=strict)
+    walk.regenerated = regenerated
+    given = iter(inputs or ())
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            node.meta.setdefault("val", next(given, None))
+    for node in module.graph.nodes:
+        try:
+            walk.visit(node)
+        except FerriteError:
+            raise
+        except Exception as error:
+            raise _explained(error, node) from error
+    return walk.finish()
+
+
+def _explained(error: Exception, node: torch.fx.Node) -> FerriteError:
+    if torch_private.is_data_dependent(error):
+        return Unsupported(f"{origins_of(node)[0]}: a size is known only when the graph runs")
+    return translate(error, "lowering", origins_of(node))
+
+
+def graph_device(module: torch.fx.GraphModule) -> str:
+    """Returns the device type that the kernels of a graph run on: the only accelerator in it, else the CPU.
+
+    Raises:
+        Unsupported: two accelerators, or two devices of one type.
+    """
+    found: dict[torch.device, None] = {}
+    for node in module.graph.nodes:
+        values = node.meta.get("val")
+        for value in values if isinstance(values, (tuple, list)) else (values,):
+            if isinstance(value, torch.Tensor):
+                found.setdefault(value.device)
+    accelerators = [device for device in found if device.type != "cpu"]
+    if len({str(device) for device in accelerators}) > 1:
+        raise Unsupported(f"a graph on several devices: {', '.join(map(str, accelerators))}")
+    return accelerators[0].type if accelerators else "cpu"
+
+
+class _Walk:
+    """The state of one lowering."""
+
+    def __init__(self, module: torch.fx.GraphModule, name: str, device: str, *, strict: bool) -> None:
+        self.module, self.name, self.strict = module, name, strict
+        self.builder = Builder(device)
+        self.lifetimes = Lifetimes(module.graph)
+        self.results: dict[torch.fx.Node, Any] = {}
+        self.constants: dict[str, Tensor] = {}
+        self.constant_tensors: list[torch.Tensor] = []
+        self.selection: list[int] = []
+        self.arguments = 0
+        self.externs: list[tuple[str, str]] = []
+        self.outputs: list[Output] = []
+        self.mutations: dict[str, str] = {}
+        self.regenerated: frozenset[int] = frozenset()
+
+    def visit(self, node: torch.fx.Node) -> None:
+        """Lowers one node."""
+        rule = self._RULES.get(node.op)
+        if rule is None:
+            raise Unsupported(f"a graph with a node of kind {node.op}: {node.name}")
+        result = rule(self, node)
+        self.results[node] = result
+        self.lifetimes.record(node, result)
+
+    def finish(self) -> LoweredModule:
+        """Returns the finished graph."""
+        graph = self.builder.finish(self.name, self.outputs, self.mutations.items())
+        return LoweredModule(
+            graph, tuple(self.constant_tensors), tuple(self.selection), self.arguments, tuple(self.externs)
+        )
+
+    def _placeholder(self, node: torch.fx.Node) -> Any:
+        position, self.arguments = self.arguments, self.arguments + 1
+        fake = node.meta["val"]
+        match fake:
+            case torch.Tensor():
+                return self._tensor_input(node, fake, position)
+            case torch.SymInt() | int():
+                return int(fake)
+            case torch.SymFloat() | float():
+                return float(fake)
+            case None | bool() | str():
+                return fake
+        if not node.users:
+            return None
+        raise Unsupported(f"a graph with an input of type {type(fake).__name__}: {node.name}")
+
+    def _tensor_input(self, node: torch.fx.Node, fake: torch.Tensor, position: int) -> Tensor | None:
+        if not node.users:
+            return None
+        self.selection.append(position)
+        tensor = self._new_input(node.name, fake)
+        self.lifetimes.fix(tensor.value.name, node)
+        return tensor
+
+    def _new_input(self, name: str, fake: torch.Tensor) -> Tensor:
+        if fake.layout != torch.strided:
+            raise Unsupported(f"a graph with a tensor of layout {fake.layout}: {name}")
+        device = "" if fake.device.type == self.builder.device else fake.device.type
+        return self.builder.input(name, dtype_of(fake.dtype), ints(fake.shape), ints(fake.stride()), device)
+
+    def _get_attr(self, node: torch.fx.Node) -> Any:
+        path = str(node.target)
+        if path in self.constants:
+            return self.constants[path]
+        value = operator.attrgetter(path)(self.module)
+        if not isinstance(value, torch.Tensor):
+            if isinstance(value, (int, float, str)):
+                return value
+            # Only higher-order ops name submodules, and they are refused by name when they are reached.
+            return None
+        tensor = self._new_input(node.name, value)
+        self.lifetimes.fix(tensor.value.name, node)
+        self.constants[path] = tensor
+        self.constant_tensors.append(value)
+        # Constants are passed first, so their inputs are moved to the front.
+        self.builder.inputs.insert(len(self.constants) - 1, self.builder.inputs.pop())
+        return tensor
+
+    def _call(self, node: torch.fx.Node) -> Any:
+        target = node.target
+        if target is operator.getitem:
+            return self.results[node.args[0]][node.args[1]]  # type: ignore[index]  # FX's argument types are wide
+        args = torch.fx.node.map_arg(node.args, self._result)
+        kwargs = torch.fx.node.map_arg(node.kwargs, self._result)
+        fake = node.meta.get("val")
+        if isinstance(fake, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return _number(fake)
+        if isinstance(target, torch_private.Overload):
+            return self._call_op(node, target, args, kwargs)
+        if isinstance(target, torch_private.HigherOrderOp):
+            if target.name() == "with_effects":
+                return self._call_with_effects(node, args, kwargs)
+            raise Unsupported(f"{origins_of(node)[0]}: the higher-order op {target} is not compiled yet")
+        if not callable(target) or any(tensors_in([*args, *kwargs.values()])):
+            raise Unsupported(f"{origins_of(node)[0]}: a call of {target} is not compiled")
+        return target(*args, **kwargs)
+
+    def _call_with_effects(self, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Lowers an op that must run in order: our calls with effects keep their order, so the token passes through."""
+        token, op, *rest = args
+        self.builder.begin(node, origins_of(node))
+        self.externs.append((str(op), "has effects"))
+        results = self._library(node, rest, kwargs)
+        return (token, *(results if isinstance(results, tuple) else (results,)))
+
+    def _result(self, node: torch.fx.Node) -> Any:
+        return self.results[node]
+
+    def _call_op(
+        self, node: torch.fx.Node, op: torch_private.Overload, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        self.builder.begin(node, origins_of(node), lambda name: self.lifetimes.may_reuse(name, node))
+        name = str(op)
+        if name == "aten.copy_.default" and self._is_input(node.args[0]):
+            return self._write_back(node)
+        lowering = self._lowering(name, op, args)
+        reason = NO_LOWERING if lowering is None else self._reason_against(node, args, kwargs)
+        if lowering is not None and reason is None:
+            try:
+                return self._lowered(node, lowering, args, kwargs)
+            except Unlowered as refusal:
+                reason = str(refusal)
+            except Exception as error:  # noqa: BLE001  # a defect of a lowering, of whatever kind
+                reason = self._defect(error, node)
+        self.externs.append((name, reason or NO_LOWERING))
+        return self._library(node, args, kwargs)
+
+    def _lowering(self, name: str, op: torch_private.Overload, args: Sequence[Any]) -> Callable[..., Any] | None:
+        in_place = IN_PLACE.get(name)
+        if in_place is not None and isinstance(args[0], Tensor) and self.builder.owns(args[0]):
+            return in_place
+        if is_foreach(name) and name not in LOWERINGS:
+            return lambda builder, *given, **named: lower_foreach(builder, op, LOWERINGS, given, named)
+        return LOWERINGS.get(name)
+
+    def _lowered(
+        self, node: torch.fx.Node, lowering: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        mark = self.builder.mark()
+        count = len(self.builder.definitions)
+        try:
+            result = lowering(self.builder, *args, **kwargs)
+            _check_result(result, node.meta.get("val"))
+        except Exception:
+            self.builder.rollback(mark)
+            raise
+        self._note_sharing(count)
+        return result
+
+    def _defect(self, error: Exception, node: torch.fx.Node) -> str:
+        if self.strict or torch_private.is_data_dependent(error):
+            raise _explained(error, node) from error
+        kind = type(error).__name__
+        log.warning("%s runs as a library call: its lowering failed with %s: %s", node.target, kind, error)
+        return f"its lowering failed: {type(error).__name__}"
+
+    def _reason_against(self, node: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """Returns why an op that has a lowering must not use it here.
+
+        Kernels touch one device, and of the CPU only 0-d tensors.
+        """
+        fakes = node.meta.get("val")
+        for fake in fakes if isinstance(fakes, (tuple, list)) else (fakes,):
+            if isinstance(fake, torch.Tensor) and fake.device.type != self.builder.device:
+                return OTHER_DEVICE
+        if any(tensor.device and tensor.ndim for tensor in tensors_in([*args, *kwargs.values()])):
+            return OTHER_DEVICE
+        return None
+
+    def _library(self, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        count = len(self.builder.definitions)
+        result = call_library(self.builder, call_of(node), args, kwargs)
+        self._note_sharing(count)
+        return result
+
+    def _note_sharing(self, count: int) -> None:
+        """Records which of the values defined since then share storage with older ones."""
+        for definition in self.builder.definitions[count:]:
+            if isinstance(definition, Extern):
+                for result, operand in definition.aliases:
+                    self.lifetimes.share(result, operand)
+            elif isinstance(definition, Update):
+                self.lifetimes.share(definition.result.name, definition.target)
+
+    def _is_input(self, node: Any) -> bool:
+        return isinstance(node, torch.fx.Node) and node.op == "placeholder" and isinstance(self.results[node], Tensor)
+
+    def _write_back(self, node: torch.fx.Node) -> Tensor:
+        """Lowers ``copy_`` to an input: a store over all of it, unless its new contents were computed in place."""
+        source_node, target_node = node.args[1], node.args[0]
+        old: Tensor = self.results[target_node]  # type: ignore[index]
+        if not isinstance(source_node, torch.fx.Node):
+            raise Unsupported(f"{origins_of(node)[0]}: copy_ of {source_node!r}")
+        source: Tensor = self.results[source_node]
+        root = self.lifetimes.root(old.value.name)
+        if self.lifetimes.root(source.value.name) == root and source.is_whole:
+            new = source
+        else:
+            new = self._store_over(node, old, source)
+            self.lifetimes.share(new.value.name, root)
+        if new.value.name != root:
+            self._renew(node, new, root)
+            self.mutations[root] = new.value.name
+        return new
+
+    def _store_over(self, node: torch.fx.Node, old: Tensor, source: Tensor) -> Tensor:
+        if old.device or old.dtype.kind == "opaque":
+            raise Unsupported(f"writing to an input of type {old.dtype}{' on the CPU' if old.device else ''}")
+        point = grid_point(old.shape)
+        missing = old.ndim - source.ndim
+        spread = source.viewed(
+            old.shape, lambda p: [p[missing + axis] * (size != 1) for axis, size in enumerate(source.shape)]
+        )
+        if self.lifetimes.root(source.value.name) == self.lifetimes.root(old.value.name):
+            spread = self.builder.fresh_copy(spread)
+        self._rescue(node, self.lifetimes.root(old.value.name))
+        return self.builder.store(old, "set", old.shape, point, cast(spread.at(point), old.dtype))
+
+    def _rescue(self, node: torch.fx.Node, root: str) -> None:
+        """Copies results that still read the old contents of an input that is about to be overwritten."""
+        key = _storage(node.args[0])
+        for reader in self._later_readers(node, root):
+            if _storage(reader) != key:
+                self.results[reader] = self.builder.fresh_copy(self.results[reader])
+
+    def _renew(self, node: torch.fx.Node, new: Tensor, root: str) -> None:
+        """Makes the input, and views of it, views of its new contents.
+
+        That is what torch shows to those who read them later.
+        """
+        for reader in self._later_readers(node, root):
+            result: Tensor = self.results[reader]
+            self.results[reader] = Tensor(new.value, result.shape, result.indices)
+
+    def _later_readers(self, node: torch.fx.Node, root: str) -> list[torch.fx.Node]:
+        """Returns the nodes read after ``node`` whose result lies in a storage."""
+        place, last_use = self.lifetimes.position[node], self.lifetimes.last_use
+        readers = (reader for reader in self.lifetimes.readers(root) if last_use(reader) > place)
+        return [reader for reader in readers if self.lifetimes.root(self.results[reader].value.name) == root]
+
+    def _output(self, node: torch.fx.Node) -> None:
+        returned = node.args[0]
+        owners: dict[str, int | None] = {}
+        for item in returned if isinstance(returned, (tuple, list)) else (returned,):
+            if not isinstance(item, torch.fx.Node):
+                self.outputs.append(_plain_output(item))
+                continue
+            result = self.results[item]
+            if isinstance(result, Tensor):
+                self.outputs.append(self._output_view(item, result, owners))
+            else:
+                self.outputs.append(_plain_output(result))
+
+    def _output_view(self, node: torch.fx.Node, tensor: Tensor, owners: dict[str, int | None]) -> View:
+        """Returns an output with exactly torch's strides, sharing storage with exactly what torch's does."""
+        self.builder.begin(node, origins_of(node) if node.op == "call_function" else ())
+        fake: torch.Tensor = node.meta["val"]
+        shape, strides = ints(fake.shape), ints(fake.stride())
+        if len(self.outputs) not in self.regenerated and not self._may_share(node, fake, tensor, owners):
+            tensor = self.builder.fresh_copy(tensor, strides if 0 not in strides else None)
+        tensor = laid_out(self.builder, tensor, strides)
+        view = tensor.strided()
+        if view is None:
+            raise Unsupported(f"{origins_of(node)[0]}: a result that is no strided tensor")
+        assert same_layout(shape, view.strides, strides) or tensor.numel == 0
+        owners.setdefault(self.lifetimes.root(tensor.value.name), torch_private.storage_key(fake))
+        return View(view.name, view.dtype, shape, strides, view.offset)
+
+    def _may_share(
+        self, node: torch.fx.Node, fake: torch.Tensor, tensor: Tensor, owners: dict[str, int | None]
+    ) -> bool:
+        root = self.lifetimes.root(tensor.value.name)
+        key = torch_private.storage_key(fake)
+        source = self.lifetimes.source(root)
+        if source is not None:
+            return source.op == "get_attr" or _storage(source) == key
+        if owners.get(root, key) != key:
+            return False
+        # A small result must not keep a large value alive that torch would have freed.
+        kind = tensor.value.type
+        held = kind.storage_size * kind.dtype.bytes
+        return node.op == "placeholder" or held <= max(fake.untyped_storage().nbytes(), tensor.numel * kind.dtype.bytes)
+
+    _RULES: Mapping[str, Callable[[_Walk, torch.fx.Node], Any]] = {
+        "placeholder": _placeholder,
+        "get_attr": _get_attr,
+        "call_function": _call,
+        "output": _output,
+    }
+
+
+def _storage(node: Any) -> int | None:
+    fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return torch_private.storage_key(fake) if isinstance(fake, torch.Tensor) else None
+
+
+def _number(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> int | float | bool:
+    match value:
+        case torch.SymInt():
+            return int(value)
+        case torch.SymFloat():
+            return float(value)
+    return bool(value)
+
+
+def _plain_output(value: Any) -> Output:
+    match value:
+        case None | bool() | int() | float():
+            return value
+        case torch.SymInt() | torch.SymFloat() | torch.SymBool():
+            return _number(value)
+    raise Unsupported(f"a graph that returns a {type(value).__name__}")
+
+
+def _check_result(result: Any, fake: Any) -> None:
+    """Checks a lowering's result against torch's own: shape and type.
+
+    Raises:
+        ValueError: they differ.
+        TypeError: the result is no tensor.
+    """
+    if isinstance(fake, (tuple, list)):
+        if not isinstance(result, (tuple, list)) or len(result) != len(fake):
+            raise ValueError(f"returned {result!r} where torch returns {len(fake)} results")
+        for one, other in zip(result, fake, strict=True):
+            _check_result(one, other)
+    elif isinstance(fake, torch.Tensor) and result is not None:
+        if not isinstance(result, Tensor):
+            raise TypeError(f"returned {result!r} where torch returns a tensor")
+        shape, dtype = ints(fake.shape), dtype_of(fake.dtype)
+        if result.shape != shape or result.dtype is not dtype:
+            raise ValueError(f"returned {result.dtype}{list(result.shape)} where torch returns {dtype}{list(shape)}")

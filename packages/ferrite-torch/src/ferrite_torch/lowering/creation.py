@@ -1,0 +1,147 @@
+"""Ops that make tensors from numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ferrite_ir import scalar as sc
+from ferrite_ir.dtypes import I64
+from ferrite_ir.scalar import Scalar
+from ferrite_torch.builder import Builder, Unlowered, ints
+from ferrite_torch.dtypes import dtype_of
+from ferrite_torch.lowering.elementwise import Element, element_at, plain_number, refuse_opaque
+from ferrite_torch.lowering.expressions import add, choose, eq, lt, mul, number_of, sub
+from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.tensors import Point, Tensor
+
+
+def made(b: Builder, body: Callable[[Point], Scalar]) -> Tensor:
+    """Returns a new tensor like the node's fake result, each element given by ``body``.
+
+    Raises:
+        Unlowered: it is on another device than the graph, or of a type kernels do not compute with.
+    """
+    fake = b.fake
+    if fake.device.type != b.device:
+        raise Unlowered(f"a new tensor on {fake.device.type} in a graph on {b.device}")
+    refuse_opaque(dtype_of(fake.dtype))
+    return b.loop(ints(fake.shape), dtype_of(fake.dtype), body)
+
+
+def filled(b: Builder, value: Element) -> Tensor:
+    """Returns a new tensor like the node's fake result with one number, or the one element of a tensor, everywhere."""
+    fake = b.fake
+    dtype = dtype_of(fake.dtype).compute
+    if isinstance(value, Tensor):
+        refuse_opaque(value.dtype)
+        return made(b, lambda point: element_at(value, ints(fake.shape), point, dtype))
+    number = plain_number(value)
+    return made(b, lambda point: b.constant(number, dtype))
+
+
+@lowers("aten.full.default", "aten.full_like.default", "aten.fill.Scalar", "aten.fill.Tensor", "prims.full.default")
+def full(b: Builder, like: Any, value: Element, **_: Any) -> Tensor:
+    return filled(b, value)
+
+
+@lowers("prims.full_like.default", "prims.fill.default")
+def full_like(b: Builder, like: Any, value: Element, **_: Any) -> Tensor:
+    return filled(b, value)
+
+
+@lowers("aten.new_full.default")
+def new_full(b: Builder, like: Any, size: Sequence[int], value: Element, **_: Any) -> Tensor:
+    return filled(b, value)
+
+
+@lowers("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", "aten.zero.default")
+def zeros(b: Builder, *_: Any, **__: Any) -> Tensor:
+    return filled(b, 0)
+
+
+@lowers("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default")
+def ones(b: Builder, *_: Any, **__: Any) -> Tensor:
+    return filled(b, 1)
+
+
+@lowers("aten.scalar_tensor.default", "prims.scalar_tensor.default")
+def scalar_tensor(b: Builder, value: Element, **_: Any) -> Tensor:
+    return filled(b, value)
+
+
+@lowers(
+    "aten.empty_like.default",
+    "aten.empty_permuted.default",
+    "aten.new_empty.default",
+    "aten.new_empty_strided.default",
+    "prims.empty.default",
+    "prims.empty_strided.default",
+    "prims.empty_permuted.default",
+)
+def empty(b: Builder, *_: Any, **__: Any) -> Tensor:
+    """Returns uninitialised memory like the fake result; what the op takes its shape from is not computed for it."""
+    fake = b.fake
+    options = {"dtype": fake.dtype, "device": fake.device}
+    made: Tensor = b.extern("aten.empty_strided.default", (ints(fake.shape), ints(fake.stride())), options, fake)
+    return made
+
+
+@lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
+def arange(b: Builder, *bounds: Any, **_: Any) -> Tensor:
+    numbers = [plain_number(bound) for bound in bounds]
+    start = numbers[0] if len(numbers) > 1 else 0
+    return _ramp(b, start, numbers[2] if len(numbers) > 2 else 1)
+
+
+@lowers("prims.iota.default")
+def iota(b: Builder, length: int, *, start: int, step: int, **_: Any) -> Tensor:
+    return _ramp(b, int(start), int(step))
+
+
+def _ramp(b: Builder, start: float, step: float) -> Tensor:
+    dtype = dtype_of(b.fake.dtype).compute
+
+    def body(point: Point) -> Scalar:
+        if not dtype.is_float:
+            return number_of(point[0] * int(step) + int(start))
+        if isinstance(start, int) and isinstance(step, int):
+            return sc.cast(number_of(point[0] * step + start), dtype)
+        return add(mul(sc.cast(number_of(point[0]), dtype), step), start)
+
+    return made(b, body)
+
+
+@lowers("aten.linspace.default")
+def linspace(b: Builder, start: Any, end: Any, steps: int, **_: Any) -> Tensor:
+    """Returns evenly spaced numbers, counted from the nearer end, so that both ends are exact."""
+    dtype = dtype_of(b.fake.dtype)
+    first, last, count = plain_number(start), plain_number(end), int(steps)
+    if not dtype.is_float:
+        raise Unlowered("integers that are evenly spaced")
+    if count == 1:
+        return filled(b, first)
+    step = (last - first) / max(count - 1, 1)
+
+    def body(point: Point) -> Scalar:
+        rising = add(mul(sc.cast(number_of(point[0]), dtype.compute), step), first)
+        falling = sub(last, mul(sc.cast(number_of(-point[0] + (count - 1)), dtype.compute), step))
+        return choose(lt(number_of(point[0]), sc.const(count // 2, I64)), rising, falling)
+
+    return made(b, body)
+
+
+@lowers("aten.eye.default", "aten.eye.m")
+def eye(b: Builder, *_: Any, **__: Any) -> Tensor:
+    return made(b, lambda point: eq(number_of(point[0]), number_of(point[1])))
+
+
+@lowers(
+    "aten._assert_tensor_metadata.default",
+    "aten.sym_constrain_range.default",
+    "aten.sym_constrain_range_for_size.default",
+)
+def nothing(b: Builder, *_: Any, **__: Any) -> None:
+    """Emits nothing: what the op asserts is known from the capture."""
+
+

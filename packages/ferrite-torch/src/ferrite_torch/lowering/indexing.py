@@ -1,0 +1,377 @@
+"""Reads and writes at places given by index tensors.
+
+A place is an `indirect` index that carries the extent of the axis it goes into. Ops of advanced indexing count negative
+places from the end; ``gather``, ``scatter``, ``embedding`` and ``index_add`` take none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import torch
+
+from ferrite_ir import index as ix
+from ferrite_ir import scalar as sc
+from ferrite_ir.dtypes import BOOL, F32, F64, I32, I64, U8, DType
+from ferrite_ir.index import Index
+from ferrite_ir.scalar import Scalar
+from ferrite_torch.builder import Builder, Unlowered, ints
+from ferrite_torch.lowering.creation import made
+from ferrite_torch.lowering.elementwise import Element, broadcast_point, element_at, plain_number, refuse_opaque
+from ferrite_torch.lowering.expressions import add, choose, guarded, is_true, mul, ne
+from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.lowering.views import axis_of, replaced, reshaped
+from ferrite_torch.tensors import Point, Tensor
+
+
+def place(index: Tensor, point: Point, size: int, *, wraps: bool = False) -> Index:
+    """Returns the place that an index tensor names at a point, in an axis of this size."""
+    return ix.indirect(sc.cast(index.at(point), I64), size, wraps)
+
+
+@lowers("aten.embedding.default")
+def embedding(b: Builder, weight: Tensor, indices: Tensor, *_: Any, **__: Any) -> Tensor:
+    refuse_opaque(weight.dtype)
+    rows = weight.shape[0]
+    return made(b, lambda point: weight.at((place(indices, point[:-1], rows), point[-1])))
+
+
+@lowers("aten.embedding_dense_backward.default")
+def embedding_dense_backward(
+    b: Builder, grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> Tensor:
+    """Returns the rows of the gradient added up where the forward read them, in f32 or wider."""
+    if scale_grad_by_freq:
+        raise Unlowered("a gradient scaled by how often a row was read")
+    fake = b.fake
+    rows, width = ints(fake.shape)
+    zeros = b.loop((rows, width), grad.dtype, lambda point: sc.const(0, grad.dtype.compute))
+    return accumulated(
+        b,
+        zeros,
+        "add",
+        (*indices.shape, width),
+        lambda point: (place(indices, point[:-1], rows), point[-1]),
+        grad.value_at,
+        None if padding_idx < 0 else lambda point: ne(sc.cast(indices.at(point[:-1]), I64), padding_idx),
+    )
+
+
+_ATOMIC: dict[str, tuple[DType, ...]] = {"add": (I32, I64, F32, F64), "min": (I32, I64), "max": (I32, I64)}
+"""Types that can be combined atomically in memory, per mode."""
+
+
+def accumulated(
+    b: Builder,
+    x: Tensor,
+    mode: str,
+    shape: Sequence[int],
+    indices: Callable[[Point], Sequence[Index]],
+    body: Callable[[Point], Scalar],
+    condition: Callable[[Point], Scalar] | None = None,
+) -> Tensor:
+    """Returns ``x`` with the body combined into it at each point of ``shape``.
+
+    It is done in a type wide enough for atomics and for the sum.
+
+    Raises:
+        Unlowered: torch is to be deterministic and the order of float additions is not, or the hardware has no such
+            atomic operation.
+    """
+    refuse_opaque(x.dtype)
+    if x.dtype.is_float and torch.are_deterministic_algorithms_enabled():
+        raise Unlowered("atomic additions have no fixed order, and deterministic algorithms are asked for")
+    wide = x.dtype if x.dtype in (I64, F64) else F32 if x.dtype.is_float else I32
+    if wide not in _ATOMIC.get(mode, ()) or (x.dtype.kind == "uint" and x.dtype is not U8):
+        raise Unlowered(f"an atomic {mode} of {x.dtype}")
+    if wide is x.dtype:
+        return b.update(x, mode, shape, indices, body, condition)
+    start = b.loop(x.shape, wide, x.at)
+    summed = b.update(start, mode, shape, indices, lambda point: sc.cast(body(point), wide), condition)
+    return b.loop(x.shape, x.dtype, summed.at)
+
+
+def stored(
+    b: Builder,
+    x: Tensor,
+    shape: Sequence[int],
+    indices: Callable[[Point], Sequence[Index]],
+    body: Callable[[Point], Scalar],
+    sources: Sequence[Element],
+    condition: Callable[[Point], Scalar] | None = None,
+) -> Tensor:
+    """Returns ``x`` with the body stored at each point of ``shape``.
+
+    ``sources`` are the tensors that the body and the indices read.
+    """
+    refuse_opaque(x.dtype)
+    if any(isinstance(source, Tensor) and source.value.name == x.value.name for source in sources):
+        x = b.fresh_copy(x)  # what is read must not change under the reader
+    return b.update(x, "set", shape, indices, body, condition)
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """Torch's advanced indexing: one index tensor or None per leading axis of a tensor.
+
+    Attributes:
+        shape: of the indexed tensor.
+        indices: as given.
+        broadcast: the shape that the index tensors have together.
+        start: the axis of the result where that shape stands.
+    """
+
+    shape: tuple[int, ...]
+    indices: tuple[Tensor | None, ...]
+    broadcast: tuple[int, ...]
+    start: int
+
+    @property
+    def result_shape(self) -> tuple[int, ...]:
+        """Returns the shape of what is indexed."""
+        whole = [size for axis, size in enumerate(self.shape) if self._index(axis) is None]
+        return (*whole[: self.start], *self.broadcast, *whole[self.start :])
+
+    def _index(self, axis: int) -> Tensor | None:
+        return self.indices[axis] if axis < len(self.indices) else None
+
+    def to_old(self, point: Point) -> Point:
+        """Returns the point of the indexed tensor for a point of the result."""
+        end = self.start + len(self.broadcast)
+        shared = point[self.start : end]
+        whole = iter((*point[: self.start], *point[end:]))
+        old: list[Index] = []
+        for axis, size in enumerate(self.shape):
+            index = self._index(axis)
+            if index is None:
+                old.append(next(whole))
+            else:
+                old.append(place(index, broadcast_point(index.shape, self.broadcast, shared), size, wraps=True))
+        return tuple(old)
+
+
+def advanced(x: Tensor, indices: Sequence[Tensor | None]) -> Advanced:
+    """Returns the indexing of a tensor by index tensors.
+
+    Raises:
+        Unlowered: an index is a mask: how many places it names is only known at run time.
+    """
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if any(index.dtype in (BOOL, U8) for _, index in given):
+        raise Unlowered("an index that is a mask")
+    if not given:
+        return Advanced(x.shape, (), (), x.ndim)
+    broadcast = tuple(_broadcast_shape(index.shape for _, index in given))
+    first, last = given[0][0], given[-1][0]
+    adjacent = last - first + 1 == len(given)
+    return Advanced(x.shape, tuple(indices), broadcast, first if adjacent else 0)
+
+
+def _broadcast_shape(shapes: Iterable[Sequence[int]]) -> Iterator[int]:
+    """Yields the sizes that shapes, which fit, have together."""
+    for sizes in reversed(list(zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1))):
+        yield next((size for size in sizes if size != 1), 1)
+
+
+@lowers(
+    "aten.index.Tensor",
+    "aten.index.Tensor_hacked_twin",
+    "aten._unsafe_index.Tensor",
+    "aten._unsafe_index.Tensor_hacked_twin",
+)
+def index(b: Builder, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
+    refuse_opaque(x.dtype)
+    found = advanced(x, indices)
+    return made(b, lambda point: x.at(found.to_old(point)))
+
+
+@lowers("aten._unsafe_masked_index.default")
+def masked_index(b: Builder, x: Tensor, mask: Tensor, indices: Sequence[Tensor | None], fill: Element) -> Tensor:
+    refuse_opaque(x.dtype)
+    found = advanced(x, indices)
+    shape = found.result_shape
+    other = b.constant(plain_number(fill), x.dtype.compute)
+
+    def body(point: Point) -> Scalar:
+        inside = is_true(mask.value_at(broadcast_point(mask.shape, shape, point)))
+        return guarded(inside, x.value_at(found.to_old(point)), other)
+
+    return made(b, body)
+
+
+@lowers(
+    "aten.index_put.default",
+    "aten.index_put.hacked_twin",
+    "aten._unsafe_index_put.default",
+    "aten._unsafe_index_put.hacked_twin",
+)
+def index_put(
+    b: Builder, x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Tensor:
+    refuse_opaque(x.dtype, values.dtype)
+    if len(indices) == 1 and indices[0] is not None and indices[0].dtype is BOOL and values.numel == 1:
+        return _put_masked(b, x, indices[0], values, accumulate)
+    found = advanced(x, indices)
+    shape = found.result_shape
+
+    def body(point: Point) -> Scalar:
+        return element_at(values, shape, point, x.dtype.compute)
+
+    if accumulate:
+        return accumulated(b, x, "add", shape, found.to_old, body)
+    return stored(b, x, shape, found.to_old, body, [values, *(i for i in indices if i is not None)])
+
+
+def _put_masked(b: Builder, x: Tensor, mask: Tensor, values: Tensor, accumulate: bool) -> Tensor:
+    def body(point: Point) -> Scalar:
+        value = element_at(reshaped(values, ()), x.shape, point, x.dtype.compute)
+        old = x.value_at(point)
+        return choose(mask.at(point[: mask.ndim]), add(old, value) if accumulate else value, old)
+
+    return made(b, body)
+
+
+@lowers("aten._unsafe_masked_index_put_accumulate.default")
+def masked_index_put(b: Builder, x: Tensor, mask: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> Tensor:
+    found = advanced(x, indices)
+    shape = found.result_shape
+    return accumulated(
+        b,
+        x,
+        "add",
+        shape,
+        found.to_old,
+        lambda point: element_at(values, shape, point, x.dtype.compute),
+        lambda point: is_true(mask.value_at(broadcast_point(mask.shape, shape, point))),
+    )
+
+
+@lowers("aten.index_select.default")
+def index_select(b: Builder, x: Tensor, dim: int, index: Tensor) -> Tensor:
+    refuse_opaque(x.dtype)
+    if x.ndim == 0:
+        return made(b, lambda point: x.at(()))
+    axis = axis_of(dim, x.ndim)
+    return made(
+        b, lambda point: x.at(replaced(point, axis, place(index, point[axis : axis + index.ndim], x.shape[axis])))
+    )
+
+
+@lowers("aten.gather.default")
+def gather(b: Builder, x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    refuse_opaque(x.dtype)
+    return made(b, lambda point: x.at(_along(x, dim, index, point)))
+
+
+def _along(x: Tensor, dim: int, index: Tensor, point: Point) -> Point:
+    """Returns the point of ``x`` for a point of ``index``, which names the place along one axis.
+
+    A tensor without dims stands for one of one element.
+    """
+    if x.ndim == 0:
+        return ()
+    axis = axis_of(dim, x.ndim)
+    found = place(index, point, x.shape[axis])
+    return replaced(point, axis, found) if point else (found,)
+
+
+@lowers("aten.take.default")
+def take(b: Builder, x: Tensor, index: Tensor) -> Tensor:
+    refuse_opaque(x.dtype)
+    flat = reshaped(x, (x.numel,))
+    return made(b, lambda point: flat.at((place(index, point, x.numel, wraps=True),)))
+
+
+@lowers("aten.scatter.src", "aten.scatter.value")
+def scatter(b: Builder, x: Tensor, dim: int, index: Tensor, source: Element) -> Tensor:
+    def body(point: Point) -> Scalar:
+        return _source_at(source, x, point)
+
+    return stored(b, x, index.shape, lambda point: _along(x, dim, index, point), body, [index, source])
+
+
+def _source_at(source: Element, x: Tensor, point: Point) -> Scalar:
+    """Returns the element of a source that may be longer than the index, or have no dims for one."""
+    if isinstance(source, Tensor):
+        return sc.cast(source.at(point[: source.ndim] if source.ndim else ()), x.dtype.compute)
+    return element_at(source, (), (), x.dtype.compute)
+
+
+_REDUCTIONS = {"add": "add", "sum": "add", "amax": "max", "amin": "min"}
+
+
+@lowers("aten.scatter.reduce", "aten.scatter.value_reduce")
+def scatter_with(b: Builder, x: Tensor, dim: int, index: Tensor, source: Element, *, reduce: str) -> Tensor:
+    return _combined(b, x, dim, index, source, reduce)
+
+
+@lowers("aten.scatter_add.default")
+def scatter_add(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    return _combined(b, x, dim, index, source, "sum")
+
+
+def _combined(b: Builder, x: Tensor, dim: int, index: Tensor, source: Element, reduce: str) -> Tensor:
+    mode = _REDUCTIONS.get(reduce)
+    if mode is None:
+        raise Unlowered(f"an atomic {reduce}")
+    return accumulated(
+        b, x, mode, index.shape, lambda point: _along(x, dim, index, point), lambda point: _source_at(source, x, point)
+    )
+
+
+@lowers("aten.scatter_reduce.two")
+def scatter_reduce(
+    b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    if not include_self:
+        raise Unlowered("a scatter that leaves out what was there")
+    return _combined(b, x, dim, index, source, reduce)
+
+
+@lowers("aten.index_add.default")
+def index_add(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+    def body(point: Point) -> Scalar:
+        value = sc.cast(source.at(point[: source.ndim]), x.dtype.compute)
+        return value if alpha == 1 else mul(value, alpha)
+
+    return accumulated(b, x, "add", source.shape, lambda point: _rows(x, dim, index, point), body)
+
+
+def _rows(x: Tensor, dim: int, index: Tensor, point: Point) -> Point:
+    """Returns the point of ``x`` for a point of a source whose position along an axis is looked up in ``index``."""
+    if x.ndim == 0:
+        return ()
+    axis = axis_of(dim, x.ndim)
+    if not point:
+        return (place(index, (ix.constant(0),) * index.ndim, x.shape[axis]),)
+    return replaced(point, axis, place(index, point[axis : axis + index.ndim], x.shape[axis]))
+
+
+@lowers("aten.index_copy.default")
+def index_copy(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    return stored(
+        b,
+        x,
+        source.shape,
+        lambda point: _rows(x, dim, index, point),
+        lambda point: sc.cast(source.at(point), x.dtype.compute),
+        [index, source],
+    )
+
+
+@lowers("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
+def index_fill(b: Builder, x: Tensor, dim: int, index: Tensor, value: Element) -> Tensor:
+    if x.ndim == 0:
+        raise Unlowered("an index into a tensor without dims")
+    axis = axis_of(dim, x.ndim)
+    shape = (*x.shape[:axis], index.numel, *x.shape[axis + 1 :])
+
+    def indices(point: Point) -> Point:
+        return replaced(point, axis, place(index, point[axis : axis + index.ndim], x.shape[axis], wraps=True))
+
+    return stored(b, x, shape, indices, lambda point: element_at(value, shape, point, x.dtype.compute), [index, value])
+
+

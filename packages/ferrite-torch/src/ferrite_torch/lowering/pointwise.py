@@ -1,0 +1,283 @@
+"""The table of pointwise ops.
+
+Names are written short: ``exp`` is ``aten.exp.default``, ``add.Tensor`` is ``aten.add.Tensor``, ``prims.exp`` is
+``prims.exp.default``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from ferrite_ir import scalar as sc
+from ferrite_ir.scalar import Scalar
+from ferrite_torch.builder import Builder, Lowered, Unlowered, ints
+from ferrite_torch.dtypes import dtype_of
+from ferrite_torch.lowering import activations as act
+from ferrite_torch.lowering import arithmetic as ar
+from ferrite_torch.lowering import specials as sp
+from ferrite_torch.lowering.elementwise import (
+    OWN,
+    PROMOTED,
+    Element,
+    Elementwise,
+    Formula,
+    element_at,
+    lower_elementwise,
+    refuse_opaque,
+)
+from ferrite_torch.lowering.expressions import absolute, call, choose, exp, is_infinite, is_nan, is_true, mul, neg
+from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.tensors import Point, Tensor
+
+ELEMENTWISE: dict[str, Elementwise] = {}
+"""What one element is, by qualified op name."""
+
+
+def qualified(name: str) -> str:
+    """Returns the full name of an op written short."""
+    parts = name.split(".")
+    if parts[0] != "prims":
+        parts.insert(0, "aten")
+    return ".".join([*parts, "default"] if len(parts) == 2 else parts)
+
+
+def _enter(names: str, formula: Formula, elements: int | tuple[int, ...] = 1, **options: str | bool) -> None:
+    positions = tuple(range(elements)) if isinstance(elements, int) else elements
+    for name in names.split():
+        ELEMENTWISE[qualified(name)] = Elementwise(formula, positions, **options)  # type: ignore[arg-type]
+
+
+_SAME_NAME = (
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "ceil", "cos", "cosh", "digamma", "erf", "erfc", "exp",
+    "exp2", "expm1", "floor", "lgamma", "log", "log10", "log1p", "log2", "reciprocal", "round", "rsqrt", "sin",
+    "sinh", "sqrt", "tan", "tanh", "trunc",
+)  # fmt: skip
+_ROUNDS_TO_INTEGER = frozenset(("ceil", "floor", "round", "trunc"))
+_OTHER_NAME = {
+    "erfinv prims.erf_inv special_erfinv": "erfinv",
+    "sigmoid special_expit": "sigmoid",
+    "i0 special_i0 prims.bessel_i0": "i0",
+    "special_i0e prims.bessel_i0e": "i0e",
+    "special_i1 prims.bessel_i1": "i1",
+    "special_i1e prims.bessel_i1e": "i1e",
+    "special_bessel_j0 prims.bessel_j0": "j0",
+    "special_bessel_j1 prims.bessel_j1": "j1",
+    "special_bessel_y0": "y0",
+    "special_bessel_y1": "y1",
+    "special_gammaln": "lgamma",
+    "special_digamma special_psi": "digamma",
+    "special_erf": "erf",
+    "special_erfc": "erfc",
+    "special_exp2": "exp2",
+    "special_expm1": "expm1",
+    "special_log1p": "log1p",
+    "fix": "trunc",
+}
+
+
+def _rounding(name: str, a: Scalar) -> Scalar:
+    return call(name, a) if a.dtype.is_float else a
+
+
+for _name in _SAME_NAME:
+    _enter(f"{_name} prims.{_name}", partial(_rounding if _name in _ROUNDS_TO_INTEGER else call, _name))
+for _names, _name in _OTHER_NAME.items():
+    _enter(_names, partial(_rounding if _name in _ROUNDS_TO_INTEGER else call, _name))
+
+# Arithmetic.
+_enter("add.Tensor add.Scalar prims.add", ar.added, 2)
+_enter("sub.Tensor sub.Scalar prims.sub", ar.subtracted, 2)
+_enter("rsub.Tensor rsub.Scalar", ar.subtracted_from, 2)
+_enter("mul.Tensor mul.Scalar prims.mul", mul, 2)
+_enter("div.Tensor div.Scalar div.Tensor_mode div.Scalar_mode prims.div", ar.divided, 2)
+_enter("true_divide.Tensor true_divide.Scalar", ar.divided, 2)
+_enter("floor_divide floor_divide.Scalar", ar.divided_down, 2)
+_enter("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor prims.remainder", ar.remainder, 2)
+_enter("fmod.Tensor fmod.Scalar prims.fmod", partial(call, "fmod"), 2)
+_enter("pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar prims.pow", ar.raised, 2)
+_enter("float_power.Tensor_Tensor float_power.Tensor_Scalar float_power.Scalar", ar.raised, 2)
+_enter("square", ar.squared)
+_enter("neg prims.neg", partial(call, "neg"))
+_enter("abs prims.abs", ar.magnitude)
+_enter("sign sgn prims.sign", ar.sign_of)
+_enter("relu", ar.rectified)
+_enter("frac", ar.fraction)
+_enter("round.decimals", ar.rounded_to)
+_enter("addcmul", ar.multiplied_add, 3)
+_enter("addcdiv", ar.divided_add, 3)
+_enter("lerp.Tensor lerp.Scalar", ar.interpolated, 3)
+_enter("clamp clamp.Tensor clip clip.Tensor", ar.clamped, 3)
+_enter("clamp_min clamp_min.Tensor", partial(call, "maximum"), 2)
+_enter("clamp_max clamp_max.Tensor", partial(call, "minimum"), 2)
+_enter("maximum max.other prims.maximum", partial(call, "maximum"), 2)
+_enter("minimum min.other prims.minimum", partial(call, "minimum"), 2)
+_enter("fmax prims.fmax", ar.larger_number, 2)
+_enter("fmin prims.fmin", ar.smaller_number, 2)
+_enter("atan2 prims.atan2", partial(call, "atan2"), 2)
+_enter("hypot prims.hypot", partial(call, "hypot"), 2)
+_enter("copysign.Tensor copysign.Scalar", partial(call, "copysign"), 2)
+_enter("logaddexp", ar.log_added, 2)
+_enter("logaddexp2", ar.log2_added, 2)
+_enter("xlogy.Tensor xlogy.Scalar_Other xlogy.Scalar_Self special_xlogy", ar.times_log, 2)
+_enter("special_xlogy.other_scalar special_xlogy.self_scalar", ar.times_log, 2)
+_enter("special_xlog1py special_xlog1py.other_scalar special_xlog1py.self_scalar", ar.times_log1p, 2)
+_enter("ldexp.Tensor", ar.scaled_by_power, 2)
+_enter("heaviside", ar.stepped, 2)
+_enter("angle", ar.angle)
+
+# Bits.
+_enter("bitwise_not prims.bitwise_not", partial(call, "bitnot"))
+for _name, _op in (("and", "bitand"), ("or", "bitor"), ("xor", "bitxor")):
+    _enter(f"bitwise_{_name}.Tensor bitwise_{_name}.Scalar bitwise_{_name}.Scalar_Tensor", partial(call, _op), 2)
+    _enter(f"__{_name}__.Tensor __{_name}__.Scalar prims.bitwise_{_name}", partial(call, _op), 2)
+for _name, _short, _shift in (("left", "l", ar.shifted_left), ("right", "r", ar.shifted_right)):
+    _stem = f"bitwise_{_name}_shift"
+    _enter(f"{_stem}.Tensor {_stem}.Tensor_Scalar {_stem}.Scalar_Tensor", _shift, 2)
+    _enter(f"__{_short}shift__.Tensor __{_short}shift__.Scalar", _shift, 2)
+_enter("prims.shift_left", ar.shifted_left, 2)
+_enter("prims.shift_right_arithmetic", ar.shifted_right, 2)
+
+# Tests.
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    _test = partial(call, _name)
+    _enter(f"{_name}.Tensor {_name}.Scalar prims.{_name}", _test, 2, computes_in=PROMOTED, rounds_numbers=True)
+_enter("logical_not", ar.is_false, computes_in=OWN)
+_enter("logical_and", ar.are_both_true, 2, computes_in=OWN)
+_enter("logical_or", ar.is_either_true, 2, computes_in=OWN)
+_enter("logical_xor", ar.is_one_true, 2, computes_in=OWN)
+_enter("isnan", is_nan, computes_in=OWN)
+_enter("isinf", is_infinite, computes_in=OWN)
+_enter("isfinite prims.isfinite", ar.is_finite, computes_in=OWN)
+_enter("isposinf", ar.is_positive_infinity, computes_in=OWN)
+_enter("isneginf", ar.is_negative_infinity, computes_in=OWN)
+_enter("signbit prims.signbit", ar.is_negative, computes_in=OWN)
+
+# Activations.
+_enter("gelu", act.gelu)
+_enter("gelu_backward", act.gelu_backward, 2)
+_enter("silu", act.silu)
+_enter("silu_backward", act.silu_backward, 2)
+_enter("sigmoid_backward", act.sigmoid_backward, 2)
+_enter("tanh_backward", act.tanh_backward, 2)
+_enter("threshold", act.threshold)
+_enter("threshold_backward", act.threshold_backward, 2)
+_enter("hardtanh", act.hardtanh)
+_enter("hardtanh_backward", act.hardtanh_backward, 2)
+_enter("relu6", act.relu6)
+_enter("hardsigmoid", act.hardsigmoid)
+_enter("hardsigmoid_backward", act.hardsigmoid_backward, 2)
+_enter("hardswish", act.hardswish)
+_enter("hardswish_backward", act.hardswish_backward, 2)
+_enter("leaky_relu", act.leaky_relu)
+_enter("leaky_relu_backward", act.leaky_relu_backward, 2)
+_enter("_prelu_kernel", act.prelu, 2)
+_enter("elu", act.elu)
+_enter("elu_backward", act.elu_backward, (0, 5))
+_enter("celu", act.celu)
+_enter("selu", act.selu)
+_enter("softplus", act.softplus)
+_enter("softplus_backward", act.softplus_backward, 2)
+_enter("mish", act.mish)
+_enter("mish_backward", act.mish_backward, 2)
+_enter("softshrink", act.softshrink)
+_enter("hardshrink", act.hardshrink)
+_enter("softshrink_backward hardshrink_backward", act.shrink_backward, 2)
+_enter("log_sigmoid_backward", act.log_sigmoid_backward, 3)
+_enter("logit special_logit", act.logit)
+_enter("logit_backward", act.logit_backward, 2)
+
+# Special functions.
+_enter("special_entr", sp.entropy)
+_enter("sinc special_sinc", sp.sinc)
+_enter("special_ndtr", sp.normal_cdf)
+_enter("deg2rad", sp.radians)
+_enter("rad2deg", sp.degrees)
+_enter("mvlgamma special_multigammaln", sp.multigamma)
+
+
+def _register(name: str, row: Elementwise) -> None:
+    @lowers(name)
+    def lower(b: Builder, *args: object, **kwargs: object) -> Tensor:
+        return lower_elementwise(b, row, b.fake, args, kwargs)
+
+
+for _name, _row in ELEMENTWISE.items():
+    _register(_name, _row)
+
+
+@lowers(
+    "aten.where.self",
+    "aten.where.ScalarOther",
+    "aten.where.ScalarSelf",
+    "aten.where.Scalar",
+    "prims.where.default",
+)
+def where(b: Builder, condition: Tensor, yes: Element, no: Element) -> Tensor:
+    fake = b.fake
+    shape, result = ints(fake.shape), dtype_of(fake.dtype)
+    refuse_opaque(result)
+
+    def body(point: Point) -> Scalar:
+        test = is_true(element_at(condition, shape, point, None))
+        return choose(test, *(element_at(element, shape, point, result.compute) for element in (yes, no)))
+
+    return b.loop(shape, result, body)
+
+
+@lowers("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+def masked_fill(b: Builder, x: Tensor, mask: Tensor, value: Element) -> Tensor:
+    return where(b, mask, value, x)
+
+
+@lowers("aten.nan_to_num.default")
+def nan_to_num(
+    b: Builder, x: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Tensor:
+    dtype = b.fake.dtype
+    refuse_opaque(x.dtype)
+    if not x.dtype.is_float:
+        return b.loop(x.shape, x.dtype, x.at)
+    limits = torch.finfo(dtype)
+    highest = limits.max if posinf is None else posinf
+    lowest = limits.min if neginf is None else neginf
+
+    def body(point: Point) -> Scalar:
+        value = x.value_at(point)
+        finite = choose(ar.is_positive_infinity(value), highest, value)
+        finite = choose(ar.is_negative_infinity(value), lowest, finite)
+        return choose(is_nan(value), 0.0 if nan is None else nan, finite)
+
+    return b.loop(x.shape, x.dtype, body)
+
+
+@lowers("aten.nextafter.default", "prims.nextafter.default")
+def nextafter(b: Builder, a: Element, towards: Element) -> Tensor:
+    fake = b.fake
+    if dtype_of(fake.dtype).is_narrow_float:
+        raise Unlowered("the next number of a type that is computed with as f32")
+    return lower_elementwise(b, Elementwise(partial(call, "nextafter"), (0, 1)), fake, (a, towards), {})
+
+
+@lowers("aten.log_sigmoid_forward.default")
+def log_sigmoid_forward(b: Builder, x: Tensor) -> Lowered:
+    """Returns the result and the buffer of the backward, which CUDA leaves empty."""
+    result, buffer = b.fake
+    out = lower_elementwise(b, Elementwise(act.log_sigmoid, (0,)), result, (x,), {})
+    if not buffer.numel():
+        return out, b.loop(ints(buffer.shape), x.dtype, lambda point: sc.const(0, x.dtype.compute))
+    return out, b.loop(x.shape, x.dtype, lambda point: exp(neg(absolute(x.value_at(point)))))
+
+
+@lowers("aten.glu.default")
+def glu(b: Builder, x: Tensor, dim: int = -1) -> Tensor:
+    fake = b.fake
+    axis = dim % x.ndim
+    half = x.shape[axis] // 2
+
+    def body(point: Point) -> Scalar:
+        beyond = (*point[:axis], point[axis] + half, *point[axis + 1 :])
+        return act.glu_gate(x.value_at(point), x.value_at(beyond))
+
+    return b.loop(ints(fake.shape), dtype_of(fake.dtype), body)

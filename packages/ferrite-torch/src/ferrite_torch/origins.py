@@ -1,0 +1,49 @@
+"""Where an FX node came from, for people: the op, the module path and the source line."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import PurePath
+from typing import Any
+
+import torch
+
+from ferrite_ir.graph import Origin, Origins
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+
+
+def origins_of(node: torch.fx.Node) -> Origins:
+    """Returns the origin of a node as a tuple of one."""
+    return (Origin(op_name(node), _module_path(node.meta), source_line(node.meta.get("stack_trace"))),)
+
+
+def op_name(node: torch.fx.Node) -> str:
+    """Returns the aten op that the user's program called, where known, else the node's own: ``aten.gelu``."""
+    original = node.meta.get("original_aten") or node.target
+    return _packet_name(str(original))
+
+
+@lru_cache(maxsize=4096)
+def _packet_name(name: str) -> str:
+    parts = name.split(".")
+    return ".".join(parts[:2]) if len(parts) > 1 else name
+
+
+def _module_path(meta: dict[str, Any]) -> str:
+    stack = meta.get("nn_module_stack") or meta.get("fwd_nn_module_stack")
+    if not stack:
+        return ""
+    path, _ = next(reversed(stack.values()))
+    return str(path)
+
+
+@lru_cache(maxsize=4096)
+def source_line(trace: str | None) -> str:
+    """Returns ``file.py:12`` for the innermost frame of a recorded stack trace, ``""`` where there is none."""
+    frames = _FRAME.findall(trace) if trace else []
+    if not frames:
+        return ""
+    path, line = frames[-1]
+    return f"{PurePath(path).name}:{line}"

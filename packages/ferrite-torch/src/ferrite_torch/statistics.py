@@ -1,0 +1,120 @@
+"""What the backend has done in this process: counts, reasons and times, for users, tests and benchmarks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+KEPT_PROGRAMS = 256
+"""Number of compiled programs that `compiled_programs` remembers; older ones are forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGraph:
+    """The record of one compiled graph.
+
+    Attributes:
+        kind: ``forward``, ``backward`` or ``inference``.
+        program: the program as a mapping, in the format of docs/kernel-spec.md.
+        externs: ``(op, reason)`` for each library call, in program order.
+        seconds: compile seconds by phase.
+    """
+
+    kind: str
+    program: Mapping[str, Any]
+    externs: tuple[tuple[str, str], ...]
+    seconds: Mapping[str, float]
+
+
+@dataclass(slots=True)
+class _Ledger:
+    graphs: int = 0
+    kernels: int = 0
+    extern_calls: int = 0
+    externs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    fallbacks: Counter[str] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)
+    programs: deque[CompiledGraph] = field(default_factory=lambda: deque(maxlen=KEPT_PROGRAMS))
+
+
+_ledger = _Ledger()
+_lock = threading.Lock()
+
+
+def statistics() -> dict[str, Any]:
+    """Returns what happened since the start or the last reset.
+
+    Keys: ``graphs``, ``kernels`` (launches in their programs), ``extern_calls``, ``externs`` (op to reason to count),
+    ``fallbacks`` (reason to count of graphs that run eagerly) and ``seconds`` (compile seconds by phase).
+    """
+    with _lock:
+        externs: dict[str, dict[str, int]] = {}
+        for (op, reason), count in sorted(_ledger.externs.items()):
+            externs.setdefault(op, {})[reason] = count
+        return {
+            "graphs": _ledger.graphs,
+            "kernels": _ledger.kernels,
+            "extern_calls": _ledger.extern_calls,
+            "externs": externs,
+            "fallbacks": dict(sorted(_ledger.fallbacks.items())),
+            "seconds": dict(_ledger.seconds),
+        }
+
+
+def reset_statistics() -> None:
+    """Sets every count to zero and forgets the compiled programs."""
+    global _ledger  # noqa: PLW0603  # the one mutable record of the package
+    with _lock:
+        _ledger = _Ledger()
+
+
+def compiled_programs() -> list[dict[str, Any]]:
+    """Returns the programs compiled in this process (the last `KEPT_PROGRAMS`), as mappings in the program format."""
+    with _lock:
+        return [dict(record.program) for record in _ledger.programs]
+
+
+def compiled_graphs() -> list[CompiledGraph]:
+    """Returns the records of the graphs compiled in this process (the last `KEPT_PROGRAMS`)."""
+    with _lock:
+        return list(_ledger.programs)
+
+
+def record_graph(record: CompiledGraph) -> None:
+    """Counts a compiled graph."""
+    steps = record.program["steps"]
+    with _lock:
+        _ledger.graphs += 1
+        _ledger.kernels += sum(step["do"] == "launch" for step in steps)
+        _ledger.extern_calls += sum(step["do"] == "extern" for step in steps)
+        _ledger.externs.update(record.externs)
+        _ledger.programs.append(record)
+        for phase, seconds in record.seconds.items():
+            _ledger.seconds[phase] += seconds  # type: ignore[assignment]
+
+
+def record_fallback(reason: str) -> None:
+    """Counts a graph that runs eagerly."""
+    with _lock:
+        _ledger.fallbacks[reason] += 1
+
+
+class Stopwatch:
+    """Times named phases, each entered with ``with stopwatch.phase("lower"):``."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Adds the time until the end of the block to a phase."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started

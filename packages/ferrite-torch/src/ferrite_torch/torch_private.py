@@ -1,0 +1,214 @@
+"""Every private torch API that Ferrite uses, each with the reason; nothing else in the package imports one.
+
+``tests/test_torch_private.py`` checks on each supported torch (2.11 – 2.13) that they exist and behave as used here.
+"""
+
+# ruff: noqa: PLC0415, SLF001 - private names are what this module is for, and late imports keep importing it cheap
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+# The tensors in node.meta["val"]: shapes, strides and storages of a graph without data. torch publishes no name for the
+# class.
+from torch._subclasses.fake_tensor import FakeTensor
+
+BoxedFunction = Callable[[list[Any]], Any]
+GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], BoxedFunction]
+
+
+def register_backend(function: Callable[..., Any], name: str) -> None:
+    """Enters a compiler in torch.compile's registry, unless its entry point or an earlier import did so.
+
+    Private because the registry of names is: the public ways are entry points only, which need an installed package.
+    """
+    from torch._dynamo.backends import registry
+
+    if name not in registry._BACKENDS and name not in registry._COMPILER_FNS:
+        registry.register_backend(function, name=name)
+
+
+def compile_with_aot(
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    forward: GraphCompiler,
+    backward: GraphCompiler,
+    inference: GraphCompiler,
+    decompositions: Mapping[Any, Any],
+) -> Callable[..., Any]:
+    """Returns the module split by AOTAutograd and compiled graph by graph.
+
+    Private because torch offers functionalisation, joint tracing and partitioning of a dynamo graph nowhere else; this
+    is the call that its own backends make. The helper class in ``torch._dynamo.backends.common`` is not used: it
+    imports the default backend for its logging.
+    """
+    from torch._functorch.aot_autograd import aot_module_simplified
+
+    compiled = aot_module_simplified(
+        module,
+        list(inputs),
+        fw_compiler=forward,  # type: ignore[arg-type]  # typed with a protocol class that functions satisfy
+        bw_compiler=_lazily(backward),  # type: ignore[arg-type]
+        inference_compiler=inference,  # type: ignore[arg-type]
+        partition_fn=_partition,
+        decompositions=dict(decompositions),
+        keep_inference_input_mutations=True,
+    )
+    return _undisturbed(compiled, "a compiled graph")
+
+
+def _lazily(backward: GraphCompiler) -> GraphCompiler:
+    """Returns the backward compiler kept from dynamo, which may be active when a backward is compiled lazily."""
+    undisturbed = _undisturbed(backward, "the backward compiler")
+
+    def compile_backward(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> BoxedFunction:
+        return _undisturbed(undisturbed(module, inputs), "a compiled backward graph")
+
+    return compile_backward
+
+
+def _undisturbed(function: Callable[..., Any], reason: str) -> Callable[..., Any]:
+    disabled: Callable[..., Any] = torch.compiler.disable(function, reason=reason)  # type: ignore[no-untyped-call]
+    return disabled
+
+
+def _partition(joint: torch.fx.GraphModule, inputs: Any, **rest: Any) -> Any:
+    """Splits a joint graph where the fewest bytes cross.
+
+    The min-cut partitioner is published only in functorch's private modules.
+    """
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    return min_cut_rematerialization_partition(joint, inputs, **rest)
+
+
+def flatten_inputs(
+    module: torch.fx.GraphModule, inputs: Sequence[Any], compiler: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Returns a module with nested inputs (as compiled autograd passes them) compiled over its flat ones.
+
+    Dynamo's own helper knows the nesting.
+    """
+    from torch._dynamo.utils import flatten_graph_inputs
+
+    return flatten_graph_inputs(module, inputs, compiler)
+
+
+def core_decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
+    """Returns torch's table of decompositions to core aten.
+
+    The private form leaves out the hundreds of composite ops that the dispatcher takes apart anyway: 2 ms instead of
+    75.
+    """
+    from torch import _decomp
+
+    table = getattr(_decomp, "_core_aten_decompositions_post_autograd", _decomp.core_aten_decompositions)()
+    return dict(table.items())
+
+
+def decompositions_of(ops: Iterable[Any]) -> dict[Any, Callable[..., Any]]:
+    """Returns torch's decompositions of these ops (packets or overloads); ops without one are left out.
+
+    ``torch._decomp`` is where they live; ``torch.export`` republishes only the core ones.
+    """
+    from torch._decomp import get_decompositions
+
+    return dict(get_decompositions(list(ops)))
+
+
+def without_modes() -> AbstractContextManager[Any]:
+    """Returns a context in which tensors are real again.
+
+    Compilers are called under AOTAutograd's fake-tensor mode, which has no public way out.
+    """
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()
+
+
+Overload = torch._ops.OpOverload
+"""An aten op in the form that graphs hold; torch gives the class no public name."""
+
+HigherOrderOp = torch._ops.HigherOrderOperator
+"""An op that takes functions, such as ``cond``; no public name either."""
+
+
+def schema_of(op: Overload) -> Any:
+    """Returns an op's schema: which arguments it writes, which results alias them; only a private attribute has it."""
+    return op._schema
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Returns a number that two fake tensors share exactly if they share storage.
+
+    Fake tensors have no data pointer; the storage's C++ address is the one thing that tells them apart.
+    """
+    return int(tensor.untyped_storage()._cdata)
+
+
+def regenerated_outputs() -> frozenset[int]:
+    """Returns the positions of results of the graph being compiled that AOTAutograd replaces by views of the inputs.
+
+    Only their shape and strides are read, so they need no storage of their own. Only AOTAutograd's metadata says which.
+    """
+    from torch._functorch._aot_autograd.schemas import OutputType
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None:
+        return frozenset()
+    first = len(metadata.tokens) + metadata.num_mutated_inp_runtime_indices
+    from_inputs = (OutputType.alias_of_input, OutputType.is_input)
+    return frozenset(
+        first + place for place, info in enumerate(metadata.output_info) if info.output_type in from_inputs
+    )
+
+
+def is_data_dependent(error: BaseException) -> bool:
+    """Returns whether an error says that a size is known only at run time: its class is private."""
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    return isinstance(error, GuardOnDataDependentSymNode)
+
+
+def is_restart(error: BaseException) -> bool:
+    """Returns whether an exception is dynamo's way of starting over: backends must let it pass."""
+    from torch._dynamo import exc
+
+    kinds = tuple(
+        getattr(exc, name)
+        for name in ("RestartAnalysis", "TensorifyScalarRestartAnalysis", "SkipFrame")
+        if hasattr(exc, name)
+    )
+    return isinstance(error, kinds)
+
+
+def is_marked_dynamic(placeholder: torch.fx.Node) -> bool:
+    """Returns whether a user forbade specialising a size of this input with ``torch._dynamo.mark_dynamic``.
+
+    It leaves attributes on the tensor.
+    """
+    example = getattr(placeholder.meta.get("grapharg"), "example", None)
+    return bool(getattr(example, "_dynamo_dynamic_indices", None))
+
+
+def example_of(placeholder: torch.fx.Node) -> Any:
+    """Returns the fake input that dynamo traced with: only there are sizes symbolic, the inputs it passes are real."""
+    return placeholder.meta.get("example_value", placeholder.meta.get("val"))
+
+
+def is_fake(value: Any) -> bool:
+    """Returns whether a value is a tensor without data."""
+    return isinstance(value, FakeTensor)
+
+
+def explain_graph_breaks(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Returns dynamo's report on graph breaks; its entry point is documented, but lives under a private name."""
+    import torch._dynamo as dynamo
+
+    return dynamo.explain(function)(*args, **kwargs)

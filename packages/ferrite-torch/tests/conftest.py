@@ -1,0 +1,54 @@
+"""What the tests of this package share: graphs captured from functions, and the backend in its strict form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from ferrite_torch import torch_private
+from ferrite_torch.decompositions import decomposition_table
+from ferrite_torch.lower import LoweredModule, lower_module
+from ferrite_torch.lowering import LOWERINGS
+from ferrite_torch.pipeline import run_eagerly
+
+Lower = Callable[..., dict[str, LoweredModule]]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dynamo() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+@pytest.fixture
+def lowered() -> Lower:
+    """Returns a function that runs another one through AOTAutograd and gives its graphs, lowered, by kind."""
+
+    def capture(function: Callable[..., Any], *inputs: Any, strict: bool = True) -> dict[str, LoweredModule]:
+        found: dict[str, LoweredModule] = {}
+
+        def compiler(kind: str) -> torch_private.GraphCompiler:
+            def compile_one(module: torch.fx.GraphModule, fakes: Any) -> Any:
+                outputs = frozenset() if kind == "backward" else torch_private.regenerated_outputs()
+                found[kind] = lower_module(module, name=kind, strict=strict, regenerated=outputs)
+                return run_eagerly(module)
+
+            return compile_one
+
+        def backend(module: torch.fx.GraphModule, fakes: Any) -> Any:
+            return torch_private.compile_with_aot(
+                module,
+                fakes,
+                forward=compiler("forward"),
+                backward=compiler("backward"),
+                inference=compiler("inference"),
+                decompositions=decomposition_table(LOWERINGS.__contains__),
+            )
+
+        torch.compile(function, backend=backend)(*inputs)
+        return found
+
+    return capture

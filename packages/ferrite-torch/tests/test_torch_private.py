@@ -1,0 +1,135 @@
+"""The private torch APIs in use exist, and behave as `ferrite_torch.torch_private` says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from ferrite_torch import torch_private
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+
+def test_the_backend_is_in_the_registry() -> None:
+    import ferrite_torch.backend
+
+    assert "ferrite" in torch._dynamo.list_backends()
+    assert torch._dynamo.lookup_backend("ferrite") is ferrite_torch.backend.ferrite
+
+
+def test_registering_twice_is_harmless() -> None:
+    torch_private.register_backend(print, "ferrite")
+    assert torch._dynamo.lookup_backend("ferrite") is not print
+
+
+def test_core_decompositions_are_functions_by_overload() -> None:
+    table = torch_private.core_decompositions()
+    assert torch.ops.aten.addcmul.default in table
+    assert all(callable(rule) for rule in table.values())
+
+
+def test_ops_without_a_decomposition_are_left_out() -> None:
+    assert torch_private.decompositions_of([torch.ops.aten.mm]).keys() <= {torch.ops.aten.mm.out}
+
+
+def test_views_of_a_fake_tensor_share_its_storage_key() -> None:
+    with FakeTensorMode():
+        x, y = torch.empty(4, 4), torch.empty(4, 4)
+    assert torch_private.is_fake(x)
+    assert torch_private.storage_key(x) == torch_private.storage_key(x.t()[1:])
+    assert torch_private.storage_key(x) != torch_private.storage_key(y)
+
+
+def test_schemas_tell_what_is_written() -> None:
+    arguments = torch_private.schema_of(torch.ops.aten.copy_.default).arguments
+    assert [argument.alias_info is not None and argument.alias_info.is_write for argument in arguments] == [True, False, False]
+
+
+def test_modes_can_be_left() -> None:
+    with FakeTensorMode():
+        with torch_private.without_modes():
+            real = torch.zeros(2)
+        fake = torch.zeros(2)
+    assert not torch_private.is_fake(real)
+    assert torch_private.is_fake(fake)
+
+
+def test_dynamo_restarts_are_recognised() -> None:
+    from torch._dynamo import exc
+
+    assert torch_private.is_restart(exc.TensorifyScalarRestartAnalysis("again"))
+    assert not torch_private.is_restart(ValueError())
+
+
+def test_graphs_are_split_and_called_with_boxed_arguments() -> None:
+    kinds: list[str] = []
+
+    def compiler(kind: str) -> torch_private.GraphCompiler:
+        def compile_one(module: torch.fx.GraphModule, fakes: Any) -> Any:
+            kinds.append(kind)
+
+            def call(arguments: list[Any]) -> Any:
+                held = tuple(arguments)
+                arguments.clear()
+                return module(*held)
+
+            call._boxed_call = True  # type: ignore[attr-defined]
+            return call
+
+        return compile_one
+
+    def backend(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        return torch_private.compile_with_aot(
+            module,
+            fakes,
+            forward=compiler("forward"),
+            backward=compiler("backward"),
+            inference=compiler("inference"),
+            decompositions={},
+        )
+
+    x = torch.randn(3, requires_grad=True)
+    torch.compile(torch.sin, backend=backend)(x).sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad, x.detach().cos())
+    assert kinds == ["forward", "backward"]
+
+
+def test_results_made_anew_from_inputs_are_known() -> None:
+    found: list[frozenset[int]] = []
+
+    def compile_one(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        found.append(torch_private.regenerated_outputs())
+        return torch_private_boxed(module)
+
+    def backend(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        return torch_private.compile_with_aot(
+            module, fakes, forward=compile_one, backward=compile_one, inference=compile_one, decompositions={}
+        )
+
+    torch.compile(lambda x: (x + 1, x.t()), backend=backend)(torch.randn(2, 3))
+    assert found == [frozenset({1})]
+
+
+def torch_private_boxed(module: torch.fx.GraphModule) -> Any:
+    from ferrite_torch.pipeline import run_eagerly
+
+    return run_eagerly(module)
+
+
+@pytest.mark.parametrize("name", ["regenerated_outputs"])
+def test_outside_a_compilation_nothing_is_known(name: str) -> None:
+    assert getattr(torch_private, name)() == frozenset()
+
+
+def test_inputs_marked_dynamic_are_recognised() -> None:
+    seen: list[bool] = []
+
+    def backend(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        seen.extend(torch_private.is_marked_dynamic(node) for node in module.graph.find_nodes(op="placeholder"))
+        return module.forward
+
+    x = torch.randn(4, 3)
+    torch._dynamo.mark_dynamic(x, 0)
+    torch.compile(lambda x: x + 1, backend=backend)(x)
+    assert True in seen

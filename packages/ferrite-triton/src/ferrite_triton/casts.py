@@ -1,0 +1,40 @@
+"""Conversions between element types as Triton text, with torch's results."""
+
+from __future__ import annotations
+
+from ferrite_ir.dtypes import BOOL, F32, DType
+
+from .literals import type_text
+
+
+def widened(text: str, dtype: DType) -> str:
+    """Returns the text of a value in the type it is computed in: f32 for narrow floats."""
+    return f"{text}.to(tl.float32)" if dtype.is_narrow_float else text
+
+
+def cast_text(text: str, source: DType, target: DType) -> str:
+    """Returns the text of ``text``, a name or a postfix expression of type ``source``, converted to ``target``."""
+    if source is target:
+        return text
+    if target is BOOL:
+        return f"{widened(text, source)} != 0"
+    if source is BOOL and not target.is_narrow_float:
+        return f"{text}.to({type_text(target)})"
+    if target.is_narrow_float:
+        # torch rounds everything to f32 on the way to a narrow float, and so must we for equal results.
+        return f"{text if source is F32 else f'{text}.to(tl.float32)'}.to({type_text(target)})"
+    if source.is_float and target.kind == "uint" and target.bits < 64:
+        # A negative float wraps around, as through a signed integer; a direct conversion would saturate at zero.
+        return f"{widened(text, source)}.to(tl.int64).to({type_text(target)})"
+    if source.is_narrow_float and target is not F32:
+        return f"{text}.to(tl.float32).to({type_text(target)})"
+    return f"{text}.to({type_text(target)})"
+
+
+def bitcast_text(text: str, source: DType, target: DType) -> str:
+    """Returns the text of the bits of a value read as another type of the same width."""
+    if source is BOOL:
+        return f"{text}.to({type_text(target)})"
+    if target is BOOL:
+        return f"{text} != 0"
+    return f"{text}.to({type_text(target)}, bitcast=True)"

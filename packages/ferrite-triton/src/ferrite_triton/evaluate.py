@@ -1,0 +1,312 @@
+"""Scalar expressions as lines of text: each distinct value once, operands before users, no recursion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ferrite_ir.dtypes import F32, F64, I64, DType
+from ferrite_ir.graph import Loop
+from ferrite_ir.index import Index
+from ferrite_ir.scalar import Scalar, index_value, indirects
+
+from .casts import bitcast_text, cast_text
+from .errors import ScheduleMismatch
+from .flat import FlatKernel, ParamText
+from .indices import IndexText, index_dtype
+from .literals import full_text, is_negative_zero, number_text, type_text
+from .scalars import SELECTIONS, Operands, spelling_of, takes_literals
+from .space import NO_AXES, Axes
+from .writer import Tile, Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The conditions around a value: its loads happen only where all of them hold."""
+
+    condition: Scalar
+    outer: Guard | None = None
+
+
+Key = tuple[Scalar, Guard | None]
+
+
+class Evaluator:
+    """Writes the values of one kernel.
+
+    Attributes:
+        hints: eviction policy by load, where one is wanted.
+    """
+
+    def __init__(self, flat: FlatKernel, writer: Writer, width: int) -> None:
+        self._flat = flat
+        self._space = flat.space
+        self._writer = writer
+        self.hints: dict[Scalar, str] = {}
+        self.results: dict[str, Tile] = {}
+        self._index = IndexText(writer, flat.space, width, lambda node: self._known(node, None))
+        self._index_dtype = index_dtype(width)
+
+    # --- walking ----------------------------------------------------------------------------------------------------
+
+    def tile(self, root: Scalar, guard: Guard | None = None) -> Tile:
+        """Returns the value of an expression, after writing the lines that compute it."""
+        stack: list[Key] = [(root, guard)]
+        while stack:
+            key = self._settled(stack[-1])
+            if self._writer.find(key) is not None:
+                stack.pop()
+                continue
+            missing = [need for need in self._needs(key) if self._writer.find(self._settled(need)) is None]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            stack.pop()
+            self._writer.remember(key, self._write(key))
+        return self._known(root, guard)
+
+    def offset(self, index: Index) -> Tile:
+        """Returns the value of an index whose indirect parts are written first."""
+        for value in _indirect_values(index):
+            self.tile(value)
+        return self._index.tile(index)
+
+    def _known(self, node: Scalar, guard: Guard | None) -> Tile:
+        found = self._writer.find(self._settled((node, guard)))
+        if found is None:
+            raise AssertionError(f"{node.op} is used before it is written")
+        return found
+
+    def _settled(self, key: Key) -> Key:
+        """Returns the key under which a value is known: a guard matters only to loads from memory."""
+        node, guard = key
+        while True:
+            if guard is not None and not self._reads_memory(node):
+                guard = None
+            if node.op == "load":
+                produced = self._flat.producer(node)
+                if produced is None:
+                    break
+                guard = None
+                if not isinstance(produced[0], Loop):
+                    break
+                node = produced[0].bodies[produced[1]]
+                continue
+            through = self._unrounded(node)
+            if through is None:
+                break
+            node = through
+        if guard is not None and self._writer.find((node, None)) is not None:
+            guard = None
+        return node, guard
+
+    def _reads_memory(self, node: Scalar) -> bool:
+        return any(load.source not in self._flat.producers for load in node.loads)
+
+    def _unrounded(self, node: Scalar) -> Scalar | None:
+        """Returns ``e`` for ``cast.f32(cast.bf16(e))``, also where the inner cast is the body of a value in a register: kernels compute unrounded."""
+        if node.op != "cast" or node.dtype is not F32:
+            return None
+        inner = self._through_registers(node.args[0])
+        if inner.op == "cast" and inner.dtype.is_narrow_float and inner.args[0].dtype is F32:
+            return inner.args[0]  # type: ignore[no-any-return]
+        return None
+
+    def _through_registers(self, node: Scalar) -> Scalar:
+        while node.op == "load":
+            produced = self._flat.producer(node)
+            if produced is None or not isinstance(produced[0], Loop):
+                break
+            node = produced[0].bodies[produced[1]]
+        return node
+
+    def _needs(self, key: Key) -> list[Key]:
+        node, guard = key
+        match node.op:
+            case "const":
+                return []
+            case "load" | "index":
+                return [*((value, guard) for value in indirects(node)), *_conditions(guard if node.op == "load" else None)]
+            case "masked":
+                condition, value, other = node.args
+                load = self._guarded_load(node)
+                if load is not None:
+                    return [(condition, guard), *((index, Guard(condition, guard)) for index in indirects(load))]
+                return [(condition, guard), (value, Guard(condition, guard)), (other, guard)]
+            case "cast" if self._rough_quotient(node) is not None:
+                return [(operand, guard) for operand in node.args[0].args]
+        return [(operand, guard) for operand in node.args]
+
+    def _rough_quotient(self, node: Scalar) -> Scalar | None:
+        """Returns the f32 quotient that this cast to a narrow type rounds: the fast division is exact enough there."""
+        operand = node.args[0]
+        return operand if node.op == "cast" and node.dtype.is_narrow_float and operand.op == "div" and operand.dtype is F32 else None
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def _write(self, key: Key) -> Tile:
+        node, guard = key
+        match node.op:
+            case "const":
+                return _constant(node)
+            case "load":
+                return self._write_load(node, guard)
+            case "index":
+                return self._write_index(node, guard)
+            case "cast":
+                return self._write_cast(node, guard)
+            case "bitcast":
+                tile = self._known(node.args[0], guard)
+                return self._hold("bits", bitcast_text(_named(tile), tile.dtype, node.dtype), tile.axes, node.dtype)
+            case "masked" if (load := self._guarded_load(node)) is not None:
+                return self._write_guarded_load(node, load, guard)
+        inner = Guard(node.args[0], guard) if node.op == "masked" else guard
+        tiles = [self._known(operand, inner if i == 1 else guard) for i, operand in enumerate(node.args)]
+        return self._write_operation(node, tiles)
+
+    def _hold(self, prefix: str, expression: str, axes: Axes, dtype: DType) -> Tile:
+        return self._writer.hold(prefix, expression, axes, dtype)
+
+    def _write_operation(self, node: Scalar, tiles: list[Tile]) -> Tile:
+        axes = NO_AXES.union(*(tile.axes for tile in tiles))
+        narrow = _computes_wider(node, tiles)
+        dtype = tiles[0].dtype.compute
+        spelling = spelling_of(node.op, dtype)
+        bare = takes_literals(spelling) and _has_peer(node.op, tiles)
+        texts = tuple(_operand(tile, bare, narrow) for tile in tiles)
+        if isinstance(spelling, str):
+            expression = spelling.format(*texts)
+        else:
+            hold = lambda text: self._hold(node.op, text, axes, node.dtype).text  # noqa: E731
+            expression = spelling(Operands(texts, dtype, tuple(tile.literal for tile in tiles), hold))
+        if node.dtype.is_narrow_float and narrow:
+            expression = f"({expression}).to({type_text(node.dtype)})"
+        return self._hold(node.op, expression, axes, node.dtype)
+
+    def _write_cast(self, node: Scalar, guard: Guard | None) -> Tile:
+        quotient = self._rough_quotient(node)
+        if quotient is not None:
+            left, right = (self._known(operand, guard) for operand in quotient.args)
+            bare = left.literal is None or right.literal is None
+            expression = f"({_operand(left, bare)} / {_operand(right, bare)}).to({type_text(node.dtype)})"
+            return self._hold("div", expression, left.axes | right.axes, node.dtype)
+        tile = self._known(node.args[0], guard)
+        if self._is_wide_scalar(node.args[0]) and node.dtype is F32:
+            return tile
+        return self._hold("cast", cast_text(_named(tile), tile.dtype, node.dtype), tile.axes, node.dtype)
+
+    def _write_index(self, node: Scalar, guard: Guard | None) -> Tile:
+        tile = self._index.tile(node.args[0], lambda value: self._known(value, guard))
+        if tile.dtype is node.dtype:
+            return tile
+        return self._hold("index", cast_text(_named(tile), tile.dtype, node.dtype), tile.axes, node.dtype)
+
+    # --- memory -----------------------------------------------------------------------------------------------------
+
+    def _is_wide_scalar(self, node: Scalar) -> bool:
+        """Returns whether the node reads a half-precision number that is passed by value, which travels as f32."""
+        if node.op != "load" or node.source in self._flat.producers:
+            return False
+        param = self._flat.param_of(node.source)
+        return param.param.host_scalar and node.dtype.is_narrow_float
+
+    def _write_load(self, node: Scalar, guard: Guard | None) -> Tile:
+        if self._flat.producer(node) is not None:
+            found = self.results.get(node.source)
+            if found is None:
+                raise ScheduleMismatch(f"kernel {self._flat.kernel.name} reads {node.source} before the loop that computes it has ended")
+            return found
+        param = self._flat.param_of(node.source)
+        if param.param.host_scalar:
+            return Tile(param.text, NO_AXES, F32 if node.dtype.is_narrow_float else node.dtype)
+        return self._load_line(node, guard, None)
+
+    def _guarded_load(self, node: Scalar) -> Scalar | None:
+        """Returns the load in ``masked(c, x[i], constant)`` or ``masked(c, cast(x[i]), 0)``, which is one masked load; else None."""
+        _, value, other = node.args
+        if other.op != "const" or is_negative_zero(other.value) or node.dtype.bits == 8:
+            return None
+        load = value.args[0] if value.op == "cast" and other.value == 0 else value
+        if load.op != "load" or load.dtype.bits == 8 or self._flat.producer(load) is not None:
+            return None
+        return None if self._flat.param_of(load.source).param.host_scalar else load
+
+    def _write_guarded_load(self, node: Scalar, load: Scalar, guard: Guard | None) -> Tile:
+        other = node.args[2].value
+        text = full_text(other, load.dtype) if load.dtype is F64 else number_text(other, load.dtype)
+        tile = self._load_line(load, Guard(node.args[0], guard), text)
+        if load.dtype is node.dtype:
+            return tile
+        return self._hold("cast", cast_text(tile.text, tile.dtype, node.dtype), tile.axes, node.dtype)
+
+    def _load_line(self, node: Scalar, guard: Guard | None, other: str | None) -> Tile:
+        param = self._flat.param_of(node.source)
+        index = self._flat.offset(node.source, node.indices)
+        offset = self._index.tile(index, lambda value: self._known(value, guard))
+        conditions = [self._known(condition, outer) for condition, outer in _conditions(guard)]
+        pointer, mask, axes = self.access(param, offset, conditions)
+        arguments = [pointer]
+        if mask:
+            arguments.append(mask)
+            if other is not None:
+                arguments.append(f"other={other}")
+        hint = self.hints.get(node)
+        if hint is not None:
+            arguments.append(f'eviction_policy="{hint}"')
+        return self._hold("load", f"tl.load({', '.join(arguments)})", axes, node.dtype)
+
+    def access(self, param: ParamText, offset: Tile, conditions: list[Tile], axes: Axes = NO_AXES) -> tuple[str, str, Axes]:
+        """Returns the pointer text, the mask text ("" for none) and the axes of an access to memory.
+
+        ``axes`` are those that it varies along beside those of the offset and the conditions.
+        """
+        axes = axes.union(offset.axes, *(condition.axes for condition in conditions))
+        masks = [f"{axis.name}mask" for axis in self._space.axes if axis.name in axes and axis.masked]
+        masks += [condition.text for condition in conditions]
+        pointer = param.text if offset.literal == 0 else f"{param.text} + {offset.text}"
+        if self._space.tiled(axes) != self._space.tiled(offset.axes):
+            pointer = f"tl.broadcast_to({pointer}, {self._space.shape(axes)})"
+        return pointer, " & ".join(masks), axes
+
+
+def _conditions(guard: Guard | None) -> list[Key]:
+    found: list[Key] = []
+    while guard is not None:
+        found.append((guard.condition, guard.outer))
+        guard = guard.outer
+    return found[::-1]
+
+
+def _indirect_values(index: Index) -> tuple[Scalar, ...]:
+    return () if index.is_constant else indirects(index_value(index, I64))
+
+
+def _constant(node: Scalar) -> Tile:
+    if is_negative_zero(node.value):
+        return Tile(full_text(node.value, node.dtype), NO_AXES, node.dtype)
+    return Tile(number_text(node.value, node.dtype), NO_AXES, node.dtype, node.value)
+
+
+def _named(tile: Tile) -> str:
+    """Returns text that a method can be called on."""
+    return tile.text if tile.literal is None else full_text(tile.literal, tile.dtype)
+
+
+def _operand(tile: Tile, bare: bool, narrow: bool = False) -> str:
+    if tile.literal is not None:
+        return tile.text if bare else full_text(tile.literal, tile.dtype.compute if narrow else tile.dtype)
+    return f"{tile.text}.to(tl.float32)" if narrow and tile.dtype.is_narrow_float else tile.text
+
+
+def _has_peer(op: str, tiles: list[Tile]) -> bool:
+    """Returns whether the literals among the operands take their type from a tile."""
+    if op in SELECTIONS:
+        return tiles[0].literal is None and any(tile.literal is None for tile in tiles[1:])
+    # Reflected comparisons and shifts are not everywhere: a literal may only stand on the right.
+    return tiles[0].literal is None or (op in ("add", "sub", "mul") and tiles[-1].literal is None)
+
+
+def _computes_wider(node: Scalar, tiles: list[Tile]) -> bool:
+    """Returns whether narrow operands are widened first: for arithmetic always, for a choice only where the type cannot be selected."""
+    if node.op in SELECTIONS:
+        return node.dtype.is_narrow_float and node.dtype.bits == 8
+    return any(tile.dtype.is_narrow_float for tile in tiles)

@@ -1,0 +1,83 @@
+"""Numbers about a kernel that config policies and reports use."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ferrite_ir.graph import Fold, Update, bodies_of
+from ferrite_ir.ops import OPS
+from ferrite_ir.scalar import postorder
+
+from .flat import FlatKernel
+from .memory import Access, contiguous_axis, touched_elements
+from .space import Space
+from .updates import needs_atomics
+
+_RANDOM = ("rand", "randn", "randint64")
+
+
+def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str]) -> dict[str, Any]:
+    """Returns the facts of a kernel whose body is the lines ``text``."""
+    nodes = list(postorder(body for definition in flat.definitions for body in bodies_of(definition)))
+    operations = [node for node in nodes if node.op in OPS]
+    points = 1
+    for axis in flat.space.axes:
+        points *= axis.size
+    cost = sum(OPS[node.op].cost for node in operations)
+    tensors = [access for access in accesses if not access.param.param.host_scalar]
+    facts: dict[str, Any] = {
+        "loads": len({access.param.text for access in tensors if not access.writes}),
+        "stores": len({access.param.text for access in tensors if access.writes}),
+        "folds": sum(isinstance(definition, Fold) for definition in flat.definitions),
+        "ops": len(operations),
+        "flops": cost * points,
+        "bytes": traffic(flat, tensors),
+        "element_bytes": max((access.param.dtype.bytes for access in tensors), default=1),
+        "contiguous_axis": contiguous_axis(flat, accesses),
+        "numel": points // max(1, flat.space.fold.size if flat.space.fold else 1),
+        "atomics": any(isinstance(d, Update) and needs_atomics(flat, d) for d in flat.definitions),
+        "random": any(node.op in _RANDOM for node in operations),
+    }
+    if flat.space.fold is not None:
+        facts["fold_size"] = flat.space.fold.size
+        facts["live_values"] = live_tiles(flat.space, text)
+    return facts
+
+
+def traffic(flat: FlatKernel, accesses: list[Access]) -> int:
+    """Returns the bytes that one launch must move: for each parameter, what its widest read and its widest write touch."""
+    largest: dict[tuple[str, bool], int] = {}
+    for access in accesses:
+        key = access.param.text, access.writes
+        largest[key] = max(largest.get(key, 0), touched_elements(flat, access) * access.param.dtype.bytes)
+    return sum(largest.values())
+
+
+_ASSIGNED = re.compile(r"^\s*(\w+(?:, \w+)*) = ")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+
+
+def live_tiles(space: Space, text: list[str]) -> int:
+    """Returns the largest number of values with an extent along the fold axis that are alive at one line."""
+    if not space.folds_tile:
+        return 0
+    names = [_NAME.findall(line) for line in text]
+    last = {name: number for number, found in enumerate(names) for name in found}
+    tiles: set[str] = {"r"}
+    alive: dict[str, int] = {}
+    most = 0
+    for number, line in enumerate(text):
+        alive = {name: end for name, end in alive.items() if end > number}
+        match = _ASSIGNED.match(line)
+        if match is None:
+            continue
+        folded = "tl.reduce(" in line or "tl.sum(" in line or "tl.max(" in line or "tl.min(" in line
+        for name in match.group(1).split(", "):
+            if not folded and any(used in tiles for used in names[number][1:]):
+                tiles.add(name)
+                # Positions and offsets are recomputed by the compiler, not kept.
+                if not name.startswith(("i_", "r_", "rmask")):
+                    alive[name] = last[name]
+        most = max(most, len(alive))
+    return most

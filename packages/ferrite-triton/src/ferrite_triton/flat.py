@@ -1,0 +1,167 @@
+"""A kernel with its bodies rewritten over the flat positions of its axes, and its parameters named."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ferrite_ir import index as ix
+from ferrite_ir.dtypes import DType
+from ferrite_ir.graph import Computed, Contract, Fold, Loop, Scan, Sort, Update
+from ferrite_ir.index import Index
+from ferrite_ir.scalar import Scalar, postorder, substitute_dims
+from ferrite_scheduler.schedule import Kernel, Param
+
+from .errors import ScheduleMismatch
+from .space import Space, static_size
+
+
+@dataclass(frozen=True, slots=True)
+class ParamText:
+    """A parameter of the kernel function: its name in the text, and what it is."""
+
+    text: str
+    param: Param
+
+    @property
+    def dtype(self) -> DType:
+        return self.param.type.dtype
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Returns the strides in elements."""
+        return tuple(static_size(stride, f"a stride of {self.param.name}") for stride in self.param.type.strides)
+
+    @property
+    def elements(self) -> int:
+        """Returns the number of elements from the first to the last addressed one."""
+        return static_size(self.param.type.storage_size, f"the storage of {self.param.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class FlatKernel:
+    """A kernel over flat positions.
+
+    Attributes:
+        kernel: as scheduled.
+        space: its axes.
+        definitions: its body, with scalars and indices over flat positions.
+        producers: ``(definition, number of the result)`` of every value defined in the body.
+        homes: where each of these values may be read.
+        params: by the names that loads and stores use.
+    """
+
+    kernel: Kernel
+    space: Space
+    definitions: tuple[Computed, ...]
+    producers: dict[str, tuple[Computed, int]]
+    homes: dict[str, tuple[Index, ...]]
+    params: dict[str, ParamText]
+
+    def is_fold_level(self, definition: Computed) -> bool:
+        """Returns whether the definition is evaluated at every point of the fold axis."""
+        if isinstance(definition, (Fold, Contract)):
+            return True
+        fold = self.kernel.fold
+        return fold is not None and any(dim in fold.dims for dim in definition.dims)
+
+    def producer(self, load: Scalar) -> tuple[Computed, int] | None:
+        """Returns the definition that a load reads from a register, or None if it reads memory.
+
+        Raises:
+            ScheduleMismatch: the load is at another point than the one where the value is computed.
+        """
+        found = self.producers.get(load.source)
+        if found is None:
+            return None
+        if load.indices != self.homes[load.source]:
+            where = ", ".join(map(str, load.indices))
+            home = ", ".join(map(str, self.homes[load.source]))
+            raise ScheduleMismatch(
+                f"kernel {self.kernel.name} reads {load.source}[{where}], which lies in registers only at [{home}]; split the kernel there"
+            )
+        return found
+
+    def param_of(self, name: str) -> ParamText:
+        """Returns the parameter through which a value is read or written.
+
+        Raises:
+            ScheduleMismatch: the kernel has none.
+        """
+        found = self.params.get(name)
+        if found is None:
+            raise ScheduleMismatch(f"kernel {self.kernel.name} uses {name}, which is neither computed in it nor one of its params")
+        return found
+
+    def offset(self, name: str, indices: tuple[Index, ...]) -> Index:
+        """Returns the element offset of a point of a value in memory."""
+        return ix.linearize(indices, self.param_of(name).strides)
+
+
+_PREFIXES = {"read": "in", "write": "out", "readwrite": "inout", "atomic": "inout"}
+
+
+def name_params(kernel: Kernel) -> dict[str, ParamText]:
+    """Returns the parameters by value name, called ``in0``, ``out0``, ``inout0``, … in order."""
+    counts: dict[str, int] = {}
+    named: dict[str, ParamText] = {}
+    for param in kernel.params:
+        prefix = _PREFIXES[param.access]
+        number = counts.get(prefix, 0)
+        counts[prefix] = number + 1
+        named[param.name] = ParamText(f"{prefix}{number}", param)
+    for definition in kernel.body:
+        # The old contents of an updated value lie where the new ones go.
+        if isinstance(definition, Update) and definition.target not in named and definition.result.name in named:
+            named[definition.target] = named[definition.result.name]
+    return named
+
+
+def flatten(kernel: Kernel, space: Space) -> FlatKernel:
+    """Returns the kernel with every body and index over the flat positions of ``space``."""
+    memo: dict[Scalar, Scalar] = {}
+
+    def scalar(root: Scalar) -> Scalar:
+        return substitute_dims(root, space.mapping, memo)
+
+    def index(value: Index) -> Index:
+        return ix.substitute(value, space.mapping)
+
+    definitions: list[Computed] = []
+    for definition in kernel.body:
+        match definition:
+            case Loop() | Fold() | Scan():
+                definitions.append(replace(definition, bodies=tuple(map(scalar, definition.bodies))))
+            case Update():
+                condition = None if definition.condition is None else scalar(definition.condition)
+                indices = tuple(map(index, definition.indices))
+                definitions.append(replace(definition, indices=indices, body=scalar(definition.body), condition=condition))
+            case Sort():
+                definitions.append(replace(definition, body=scalar(definition.body)))
+            case Contract():
+                definitions.append(replace(definition, left=scalar(definition.left), right=scalar(definition.right)))
+    producers = {
+        result.name: (definition, position)
+        for definition in definitions
+        for position, result in enumerate(definition.results)
+    }
+    homes = {name: tuple(map(index, point)) for name, point in kernel.homes.items()}
+    return FlatKernel(kernel, space, tuple(definitions), producers, homes, name_params(kernel))
+
+
+def memory_loads(flat: FlatKernel, roots: tuple[Scalar, ...]) -> dict[Scalar, None]:
+    """Returns the loads from memory that computing the roots takes, through values that stay in registers, in first-use order."""
+    found: dict[Scalar, None] = {}
+    done: set[Scalar] = set()
+    pending = list(reversed(roots))
+    while pending:
+        for node in postorder((pending.pop(),), done):
+            if node.op != "load":
+                continue
+            produced = flat.producers.get(node.source)
+            if produced is None:
+                found[node] = None
+            elif isinstance(produced[0], Loop):
+                pending.append(produced[0].bodies[produced[1]])
+            elif isinstance(produced[0], Scan):
+                pending.extend(produced[0].bodies)
+    return found

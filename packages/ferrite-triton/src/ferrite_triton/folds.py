@@ -1,0 +1,329 @@
+"""Folds: all points of the fold axis combined, in one tile or block by block.
+
+In one tile, a fold is a reduction of the tile. Block by block, each lane combines what it sees, and one reduction after the loop combines the lanes.
+Lanes past the end hold the identity of the combine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ferrite_ir.combines import COMBINES
+from ferrite_ir.dtypes import BOOL, F32, I8, DType
+from ferrite_ir.graph import Fold
+
+from .casts import cast_text
+from .evaluate import Evaluator
+from .literals import full_text, highest_text, lowest_text, type_text
+from .space import NO_AXES, Axes, Space
+from .writer import Tile, Writer
+
+R: Axes = frozenset("r")
+
+
+@dataclass(frozen=True, slots=True)
+class Simple:
+    """A combine of one value.
+
+    Attributes:
+        reduce: text of the reduction of ``{v}`` along ``{axis}``; ``{keep}`` keeps the folded extent as 1.
+        step: text of two combined elements.
+        identity: neutral element of a type.
+        scan: text of the inclusive scan.
+    """
+
+    reduce: str
+    step: str
+    identity: Callable[[DType], str]
+    scan: str = ""
+
+
+def _number(value: str) -> Callable[[DType], str]:
+    return lambda dtype: f"{value}.0" if dtype.is_float else value
+
+
+def _through(function: str) -> tuple[str, str, str]:
+    """Returns the reduction, the step and the scan by a device function of two elements."""
+    return (
+        f"tl.reduce({{v}}, {{axis}}, {function}{{keep}})",
+        f"{function}({{a}}, {{v}})",
+        f"tl.associative_scan({{v}}, {{axis}}, {function})",
+    )
+
+
+def _simple(function: str, identity: Callable[[DType], str], step: str = "") -> Simple:
+    reduction, called, scan = _through(function)
+    return Simple(reduction, step or called, identity, scan)
+
+
+SIMPLE: dict[str, Simple] = {
+    "sum": Simple("tl.sum({v}, {axis}{keep})", "{a} + {v}", _number("0"), "tl.cumsum({v}, {axis})"),
+    "prod": _simple("fmath.prod", _number("1"), "{a} * {v}"),
+    "max": _simple("fmath.maximum_nan", lowest_text),
+    "min": _simple("fmath.minimum_nan", highest_text),
+    "xor": _simple("fmath.xor", _number("0"), "{a} ^ {v}"),
+    "logaddexp": _simple("fmath.logaddexp", lowest_text),
+    # Tiles of single bits are folded as integers.
+    "any": Simple("(tl.max({v}.to(tl.int32), {axis}{keep}) != 0)", "{a} | {v}", lambda _: "False"),
+    "all": Simple("(tl.min({v}.to(tl.int32), {axis}{keep}) != 0)", "{a} & {v}", lambda _: "True"),
+}
+
+PAIRED = {"argmax": ("fmath.argmax_nan", lowest_text), "argmin": ("fmath.argmin_nan", highest_text)}
+
+
+class FoldText:
+    """Writes the folds of one kernel.
+
+    `write` folds in one tile. `open` begins a fold inside a loop, and calling what it returns after the loop ends it. Both give one tile per result.
+    """
+
+    def __init__(self, space: Space, writer: Writer, evaluator: Evaluator) -> None:
+        self._space = space
+        self._writer = writer
+        self._evaluator = evaluator
+
+    # --- pieces -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _mask(self) -> str | None:
+        fold = self._space.fold
+        return "rmask" if fold is not None and fold.masked else None
+
+    @property
+    def _size(self) -> int:
+        fold = self._space.fold
+        return 1 if fold is None else fold.size
+
+    def hold(self, prefix: str, expression: str, axes: Axes, dtype: DType) -> Tile:
+        """Returns the named value of an expression."""
+        return self._writer.hold(prefix, expression, axes, dtype)
+
+    def spread(self, tile: Tile, axes: Axes, fill: str | None = None) -> str:
+        """Returns a tile of full extent along ``axes``; with ``fill``, that literal in lanes past the end of the fold axis."""
+        if tile.literal is not None:
+            text = f"tl.full({self._space.shape(axes)}, {tile.text}, {type_text(tile.dtype)})"
+            return text if fill is None or self._mask is None else f"tl.where({self._mask}, {text}, {fill})"
+        masked = fill is not None and self._mask is not None
+        text = f"tl.where({self._mask}, {tile.text}, {fill})" if masked else tile.text
+        extents = self._space.tiled(tile.axes | R if masked else tile.axes)
+        return text if extents == self._space.tiled(axes) else f"tl.broadcast_to({text}, {self._space.shape(axes)})"
+
+    def reduce(self, template: str, prefix: str, text: str, axes: Axes, dtype: DType) -> Tile:
+        """Returns the reduction of a tile along the fold axis; the result varies along the other axes."""
+        expression = template.format(v=text, axis=self._space.fold_position, keep=self.keep)
+        return self.hold(prefix, expression, axes - R, dtype)
+
+    @property
+    def keep(self) -> str:
+        return ", keep_dims=True" if len(self._space.order) > 1 else ""
+
+    def total(self, prefix: str, text: str, axes: Axes, dtype: DType) -> Tile:
+        """Returns the sum of a tile along the fold axis."""
+        return self.reduce(SIMPLE["sum"].reduce, prefix, text, axes, dtype)
+
+    def accumulator(self, prefix: str, axes: Axes, initial: str, dtype: DType) -> Tile:
+        """Returns a variable that a loop updates, set before the loop."""
+        name = self._writer.fresh(prefix)
+        self._writer.before_loop(f"{name} = tl.full({self._space.shape(axes)}, {initial}, {type_text(dtype)})")
+        return Tile(name, axes, dtype)
+
+    def update(self, names: str, expression: str) -> None:
+        """Writes an assignment in the body of the loop."""
+        self._writer.line(f"{names} = {expression}", R)
+
+    def operands(self, definition: Fold) -> tuple[tuple[Tile, ...], Axes]:
+        """Returns the operands in the types they are combined in, and the axes of the tile that holds them."""
+        tiles = tuple(self._evaluator.tile(body) for body in definition.bodies)
+        widened = tuple(self._widen(definition.combine, tile) for tile in tiles)
+        return widened, R.union(*(tile.axes for tile in tiles))
+
+    def _widen(self, combine: str, tile: Tile) -> Tile:
+        if tile.literal is not None:
+            return tile
+        if tile.dtype.is_narrow_float:
+            return self.hold("cast", cast_text(tile.text, tile.dtype, F32), tile.axes, F32)
+        if tile.dtype is BOOL and combine in PAIRED:
+            return self.hold("cast", cast_text(tile.text, BOOL, I8), tile.axes, I8)
+        return tile
+
+    def _restore(self, definition: Fold, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        """Returns the results in the types that the definition gives them."""
+        wanted = COMBINES[definition.combine].result_types(tuple(body.dtype for body in definition.bodies))
+        return tuple(
+            tile if tile.dtype is dtype or tile.literal is not None else self.hold("cast", cast_text(tile.text, tile.dtype, dtype), tile.axes, dtype)
+            for tile, dtype in zip(tiles, wanted, strict=True)
+        )
+
+    # --- one tile ---------------------------------------------------------------------------------------------------
+
+    def write(self, definition: Fold) -> tuple[Tile, ...]:
+        """Writes a fold of a tile that holds the whole fold axis."""
+        if not self._space.folds_tile:
+            return self._single(definition)
+        tiles, axes = self.operands(definition)
+        match definition.combine:
+            case "argmax" | "argmin":
+                results = self._paired(definition.combine, tiles, axes)
+            case "welford" if len(tiles) == 1:
+                results = self._moments(tiles[0], axes)
+            case "welford":
+                results = self._merged_moments(*(self.spread(tile, axes, "0.0") for tile in tiles), axes, tiles[0].dtype)
+            case "online_softmax" if len(tiles) == 1:
+                results = self._softmax(self.spread(tiles[0], axes, 'float("-inf")'), None, axes, tiles[0].dtype)
+            case "online_softmax":
+                top = self.spread(tiles[0], axes, 'float("-inf")')
+                results = self._softmax(top, self.spread(tiles[1], axes, "0.0"), axes, tiles[0].dtype)
+            case name:
+                results = (self._simple(name, tiles[0], axes),)
+        return self._restore(definition, results)
+
+    def _single(self, definition: Fold) -> tuple[Tile, ...]:
+        """Returns the fold of one point: the lifted operand."""
+        tiles = tuple(self._evaluator.tile(body) for body in definition.bodies)
+        zero, one = (Tile(full_text(value, tiles[0].dtype), NO_AXES, tiles[0].dtype) for value in (0, 1))
+        lifted = {"welford": (tiles[0], zero, one), "online_softmax": (tiles[0], one)}.get(definition.combine)
+        return lifted if lifted is not None and len(tiles) == 1 else tiles
+
+    def _simple(self, combine: str, tile: Tile, axes: Axes) -> Tile:
+        row = simple_row(combine, tile.dtype)
+        return self.reduce(row.reduce, combine, self.spread(tile, axes, row.identity(tile.dtype)), axes, tile.dtype)
+
+    def _paired(self, combine: str, tiles: tuple[Tile, ...], axes: Axes) -> tuple[Tile, ...]:
+        function, worst = PAIRED[combine]
+        value, index = tiles
+        fills = worst(value.dtype), highest_text(index.dtype)
+        texts = [self.hold("lane", self.spread(tile, axes, fill), axes, tile.dtype).text for tile, fill in zip(tiles, fills, strict=True)]
+        return self._reduce_pair(function, combine, texts, axes, (value.dtype, index.dtype))
+
+    def _reduce_pair(
+        self, function: str, prefix: str, texts: list[str], axes: Axes, dtypes: tuple[DType, ...]
+    ) -> tuple[Tile, ...]:
+        names = [self._writer.fresh(prefix), self._writer.fresh("at")]
+        position = self._space.fold_position
+        self._writer.line(f"{', '.join(names)} = tl.reduce(({', '.join(texts)}), {position}, {function}{self.keep})", axes - R)
+        return tuple(Tile(name, axes - R, dtype) for name, dtype in zip(names, dtypes, strict=True))
+
+    def _moments(self, tile: Tile, axes: Axes) -> tuple[Tile, ...]:
+        """Returns mean, sum of squared deviations and count of a whole row: two sums over registers, exact where one pass would cancel."""
+        dtype, count = tile.dtype, full_text(float(self._size), tile.dtype)
+        total = self.total("sum", self.spread(tile, axes, "0.0"), axes, dtype)
+        mean = self.hold("mean", _quotient(total.text, count, dtype), total.axes, dtype)
+        operand = tile.text if tile.literal is None else full_text(tile.literal, dtype)
+        delta = self.hold("delta", f"{operand} - {mean.text}", axes, dtype)
+        held = self.hold("delta", self.spread(delta, axes, "0.0"), axes, dtype) if self._mask else delta
+        spread = self.spread(Tile(f"{held.text} * {held.text}", held.axes, dtype), axes)
+        return mean, self.total("m2", spread, axes, dtype), Tile(count, NO_AXES, dtype)
+
+    def _merged_moments(self, mean: str, m2: str, weight: str, axes: Axes, dtype: DType) -> tuple[Tile, ...]:
+        """Returns the moments of the union of all lanes."""
+        lanes = [self.hold(prefix, text, axes, dtype).text for prefix, text in zip(("mean", "m2", "weight"), (mean, m2, weight), strict=True)]
+        mean, m2, weight = lanes
+        count = self.total("weight", weight, axes, dtype)
+        safe = self.hold("weight", f"tl.where({count.text} == 0.0, 1.0, {count.text})", count.axes, dtype)
+        weighted = self.total("sum", f"{mean} * {weight}", axes, dtype)
+        middle = self.hold("mean", _quotient(weighted.text, safe.text, dtype), weighted.axes, dtype)
+        delta = self.hold("delta", f"{mean} - {middle.text}", axes, dtype)
+        squares = self.total("m2", f"{m2} + {weight} * {delta.text} * {delta.text}", axes, dtype)
+        return middle, squares, count
+
+    def _softmax(self, top: str, mass: str | None, axes: Axes, dtype: DType) -> tuple[Tile, ...]:
+        """Returns the maximum and the sum of exponentials relative to it, of values or of (maximum, sum) lanes."""
+        lanes = self.hold("lane", top, axes, dtype).text
+        highest = self.reduce(SIMPLE["max"].reduce, "max", lanes, axes, dtype)
+        safe = self.hold("safe", f'tl.where({highest.text} == float("-inf"), 0.0, {highest.text})', highest.axes, dtype)
+        scale = f"fmath.exp({lanes} - {safe.text})"
+        return highest, self.total("sumexp", scale if mass is None else f"{mass} * {scale}", axes, dtype)
+
+    # --- block by block ---------------------------------------------------------------------------------------------
+
+    def open(self, definition: Fold) -> Callable[[], tuple[Tile, ...]]:
+        """Writes the part of a fold inside the open loop; returns what writes the part after it."""
+        tiles, axes = self.operands(definition)
+        match definition.combine:
+            case "argmax" | "argmin":
+                finish = self._open_paired(definition.combine, tiles, axes)
+            case "welford" if len(tiles) == 1:
+                finish = self._open_moments(tiles[0], axes)
+            case "welford":
+                finish = self._open_merged_moments(tiles, axes)
+            case "online_softmax":
+                finish = self._open_softmax(tiles, axes)
+            case name:
+                finish = self._open_simple(name, tiles[0], axes)
+        return lambda: self._restore(definition, finish())
+
+    def _open_simple(self, combine: str, tile: Tile, axes: Axes) -> Callable[[], tuple[Tile, ...]]:
+        row, dtype = simple_row(combine, tile.dtype), tile.dtype
+        identity = row.identity(dtype)
+        lanes = self.accumulator(combine, axes, identity, dtype)
+        self.update(lanes.text, row.step.format(a=lanes.text, v=self.spread(tile, axes, identity)))
+        return lambda: (self.reduce(row.reduce, combine, lanes.text, axes, dtype),)
+
+    def _open_paired(self, combine: str, tiles: tuple[Tile, ...], axes: Axes) -> Callable[[], tuple[Tile, ...]]:
+        function, worst = PAIRED[combine]
+        value, index = tiles
+        fills = worst(value.dtype), highest_text(index.dtype)
+        lanes = [self.accumulator("lane", axes, fill, tile.dtype) for tile, fill in zip(tiles, fills, strict=True)]
+        names = [lane.text for lane in lanes]
+        new = [self.hold("new", self.spread(tile, axes, fill), axes, tile.dtype).text for tile, fill in zip(tiles, fills, strict=True)]
+        self.update(", ".join(names), f"{function}({', '.join([*names, *new])})")
+        return lambda: self._reduce_pair(function, combine, names, axes, (value.dtype, index.dtype))
+
+    def _open_moments(self, tile: Tile, axes: Axes) -> Callable[[], tuple[Tile, ...]]:
+        # Source: Welford, "Note on a method for calculating corrected sums of squares and products" (1962); every lane counts alike,
+        # so its count is one scalar of the loop.
+        dtype = tile.dtype
+        mean, m2 = (self.accumulator(prefix, axes, "0.0", dtype) for prefix in ("mean", "m2"))
+        count = self.accumulator("count", NO_AXES, "0.0", dtype)
+        self.update(count.text, f"{count.text} + 1.0")
+        value = self.spread(tile, axes)
+        value = value if value == tile.text else self.hold("new", value, axes, dtype).text
+        delta = self.hold("delta", f"{value} - {mean.text}", axes, dtype).text
+        moved = self.hold("moved", f"{mean.text} + {delta} * (1.0 / {count.text})", axes, dtype)
+        grown = self.hold("grown", f"{m2.text} + {delta} * ({value} - {moved.text})", axes, dtype)
+        self.update(mean.text, self.spread(moved, axes, mean.text))
+        self.update(m2.text, self.spread(grown, axes, m2.text))
+
+        def finish() -> tuple[Tile, ...]:
+            weight = self._lane_counts(dtype)
+            middle, squares, _ = self._merged_moments(mean.text, m2.text, f"tl.broadcast_to({weight}, {self._space.shape(axes)})", axes, dtype)
+            return middle, squares, Tile(full_text(float(self._size), dtype), NO_AXES, dtype)
+
+        return finish
+
+    def _lane_counts(self, dtype: DType) -> str:
+        """Returns how many points of the fold axis each lane has seen."""
+        lane = f"tl.arange(0, RBLOCK){self._space.expand('r')}"
+        return f"(({self._size} + RBLOCK - 1 - {lane}) // RBLOCK).to({type_text(dtype)})"
+
+    def _open_merged_moments(self, tiles: tuple[Tile, ...], axes: Axes) -> Callable[[], tuple[Tile, ...]]:
+        dtype = tiles[0].dtype
+        lanes = [self.accumulator(prefix, axes, "0.0", dtype).text for prefix in ("mean", "m2", "weight")]
+        new = [self.hold("new", self.spread(tile, axes, "0.0"), axes, dtype).text for tile in tiles]
+        self.update(", ".join(lanes), f"fmath.welford({', '.join([*lanes, *new])})")
+        return lambda: self._merged_moments(lanes[0], lanes[1], lanes[2], axes, dtype)
+
+    def _open_softmax(self, tiles: tuple[Tile, ...], axes: Axes) -> Callable[[], tuple[Tile, ...]]:
+        dtype = tiles[0].dtype
+        top = self.accumulator("max", axes, 'float("-inf")', dtype).text
+        mass = self.accumulator("sumexp", axes, "0.0", dtype).text
+        new = self.hold("new", self.spread(tiles[0], axes, 'float("-inf")'), axes, dtype).text
+        if len(tiles) == 1:
+            # One exponential per element: of the distance to the maximum so far, which scales either the old sum or the new term.
+            near = self.hold("near", f"tl.where({new} == {top}, 1.0, fmath.exp(-tl.abs({new} - {top})))", axes, dtype).text
+            self.update(mass, f"tl.where({new} > {top}, {mass} * {near} + 1.0, {mass} + {near})")
+            self.update(top, f"fmath.maximum_nan({top}, {new})")
+        else:
+            weight = self.hold("new", self.spread(tiles[1], axes, "0.0"), axes, dtype).text
+            self.update(f"{top}, {mass}", f"fmath.online_softmax({top}, {mass}, {new}, {weight})")
+        return lambda: self._softmax(top, mass, axes, dtype)
+
+
+def simple_row(combine: str, dtype: DType) -> Simple:
+    """Returns the row of a combine of one value; the maximum of bools is ``any``."""
+    return SIMPLE[{"max": "any", "min": "all"}.get(combine, combine) if dtype is BOOL else combine]
+
+
+def _quotient(a: str, b: str, dtype: DType) -> str:
+    return f"tl.div_rn({a}, {b})" if dtype is F32 else f"{a} / {b}"

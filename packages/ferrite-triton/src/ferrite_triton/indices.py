@@ -1,0 +1,142 @@
+"""Index expressions as Triton text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ferrite_ir.dtypes import I32, I64, DType
+from ferrite_ir.index import Atom, Dim, FloorDiv, Index, Indirect, Mod
+from ferrite_ir.scalar import Scalar
+
+from .errors import EmitError
+from .space import NO_AXES, Space, static_size
+from .writer import Tile, Writer
+
+# Texts of 32-bit address arithmetic keep everything, lanes past the end included, below this.
+INDEX_LIMIT = 2**31 - 2**16
+
+
+def index_dtype(width: int) -> DType:
+    """Returns the type of address arithmetic of this width."""
+    return I64 if width == 64 else I32
+
+
+def fits_32_bits(index: Index) -> bool:
+    """Returns whether the index and everything computed on the way to it stay below `INDEX_LIMIT` in magnitude."""
+    pending = [index]
+    while pending:
+        current = pending.pop()
+        largest = abs(static_size(current.const, "an index"))
+        for atom, coefficient in current.terms:
+            bound = max(abs(static_size(atom.lo, "an index")), abs(static_size(atom.hi, "an index")))
+            largest += bound * abs(static_size(coefficient, "a stride"))
+            if isinstance(atom, (FloorDiv, Mod)):
+                pending.append(atom.numerator)
+        if largest >= INDEX_LIMIT:
+            return False
+    return True
+
+
+class IndexText:
+    """Writes index expressions of one kernel, each distinct one once per nesting level.
+
+    Args:
+        writer: takes the lines.
+        space: the axes.
+        width: of the address arithmetic, 32 or 64.
+        value: gives the tile of the scalar in an indirect index; it is computed already.
+    """
+
+    def __init__(self, writer: Writer, space: Space, width: int, value: Callable[[Scalar], Tile]) -> None:
+        self._writer = writer
+        self._space = space
+        self._dtype = index_dtype(width)
+        self._value = value
+
+    def tile(self, index: Index, value: Callable[[Scalar], Tile] | None = None) -> Tile:
+        """Returns the value of an index, named by a line unless it is a number or a flat position."""
+        value = value or self._value
+        if index.is_constant:
+            number = static_size(index.const, "an index")
+            return Tile(str(number), NO_AXES, self._dtype, number)
+        if len(index.terms) == 1 and index.const == 0 and index.terms[0][1] == 1:
+            return self._atom(index.terms[0][0], value)
+        key = ("index", index, self._values_of(index, value))
+        found = self._writer.find(key)
+        if found is not None:
+            return found
+        parts: list[str] = []
+        axes = NO_AXES
+        for atom, coefficient in sorted(index.terms, key=lambda term: -abs(static_size(term[1], "a stride"))):
+            tile = self._atom(atom, value)
+            axes |= tile.axes
+            parts.append(_term(tile.text, static_size(coefficient, "a stride")))
+        if index.const != 0:
+            parts.append(str(static_size(index.const, "an index")))
+        expression = " + ".join(parts).replace("+ -", "- ")
+        return self._writer.remember(key, self._writer.hold("i", expression, axes, self._dtype))
+
+    def _values_of(self, index: Index, value: Callable[[Scalar], Tile]) -> tuple[str, ...]:
+        """Returns the names of the indirect values in an index: the same index means other lanes under another guard."""
+        names: list[str] = []
+        pending = [index]
+        while pending:
+            for atom, _ in pending.pop().terms:
+                if isinstance(atom, Indirect):
+                    names.append(value(atom.value).text)
+                elif isinstance(atom, (FloorDiv, Mod)):
+                    pending.append(atom.numerator)
+        return tuple(names)
+
+    def _atom(self, atom: Atom, value: Callable[[Scalar], Tile]) -> Tile:
+        if isinstance(atom, Dim):
+            if self._space.axis(atom.name) is None:
+                raise EmitError(f"dim {atom.name} lies on no axis of the kernel")
+            return Tile(atom.name, frozenset((atom.name,)), self._dtype)
+        if isinstance(atom, Indirect):
+            return self._indirect(atom, value(atom.value))
+        if not isinstance(atom, (FloorDiv, Mod)):
+            raise EmitError(f"not an index atom: {atom!r}")
+        key = ("atom", atom, self._values_of(atom.index, value))
+        found = self._writer.find(key)
+        if found is not None:
+            return found
+        numerator = self.tile(atom.numerator, value)
+        divisor = static_size(atom.divisor, "a divisor")
+        name, expression = _division(atom, numerator.text, divisor)
+        return self._writer.remember(key, self._writer.hold(name, expression, numerator.axes, self._dtype))
+
+    def _indirect(self, atom: Indirect, tile: Tile) -> Tile:
+        if tile.literal is not None:
+            number = int(tile.literal)
+            number += static_size(atom.size, "the extent of an indirect index") if atom.wraps and number < 0 else 0
+            return Tile(str(number), NO_AXES, self._dtype, number)
+        key = ("indirect", tile.text, atom.size, atom.wraps)
+        found = self._writer.find(key)
+        if found is not None:
+            return found
+        kind = "tl.int64" if self._dtype is I64 else "tl.int32"
+        converted = tile.text if tile.dtype is self._dtype else f"{tile.text}.to({kind})"
+        if atom.wraps:
+            size = static_size(atom.size, "the extent of an indirect index")
+            converted = f"tl.where({tile.text} < 0, {tile.text} + {size}, {tile.text})"
+            converted = converted if tile.dtype is self._dtype else f"{converted}.to({kind})"
+        if converted == tile.text:
+            return tile
+        return self._writer.remember(key, self._writer.hold("at", converted, tile.axes, self._dtype))
+
+
+def _term(text: str, coefficient: int) -> str:
+    if coefficient == 1:
+        return text
+    return f"-{text}" if coefficient == -1 else f"{text} * {coefficient}"
+
+
+def _division(atom: FloorDiv | Mod, numerator: str, divisor: int) -> tuple[str, str]:
+    """Returns a prefix for the name and the text; Triton's operators truncate, which only differs below zero."""
+    low = atom.numerator.lo
+    rounds = low is None or static_size(low, "an index") < 0
+    prefix = f"{numerator}_{'over' if isinstance(atom, FloorDiv) else 'mod'}_{divisor}" if numerator in "xyzr" else "i"
+    if isinstance(atom, FloorDiv):
+        return prefix, f"fmath.floordiv({numerator}, {divisor})" if rounds else f"{numerator} // {divisor}"
+    return prefix, f"fmath.floormod({numerator}, {divisor})" if rounds else f"{numerator} % {divisor}"

@@ -1,0 +1,87 @@
+"""Element types and numbers as Triton text."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+from ferrite_ir.dtypes import BOOL, DType
+
+from .errors import UnsupportedDefinition
+
+TRITON_TYPES: dict[str, str] = {
+    "bool": "tl.int1",
+    "i8": "tl.int8",
+    "i16": "tl.int16",
+    "i32": "tl.int32",
+    "i64": "tl.int64",
+    "u8": "tl.uint8",
+    "u16": "tl.uint16",
+    "u32": "tl.uint32",
+    "u64": "tl.uint64",
+    "f16": "tl.float16",
+    "bf16": "tl.bfloat16",
+    "f32": "tl.float32",
+    "f64": "tl.float64",
+    "f8e4m3fn": "tl.float8e4nv",
+    "f8e5m2": "tl.float8e5",
+    "f8e4m3fnuz": "tl.float8e4b8",
+    "f8e5m2fnuz": "tl.float8e5b16",
+}
+
+
+def type_text(dtype: DType) -> str:
+    """Returns the Triton name of an element type.
+
+    Raises:
+        UnsupportedDefinition: kernels do not compute with this type.
+    """
+    found = TRITON_TYPES.get(dtype.name)
+    if found is None:
+        raise UnsupportedDefinition(f"kernels do not compute with {dtype}; keep its uses in library calls")
+    return found
+
+
+def number_text(value: bool | int | float, dtype: DType) -> str:
+    """Returns a number as text; where a literal meets a tile of type ``dtype`` it takes that type."""
+    if dtype is BOOL:
+        return "True" if value else "False"
+    if not dtype.is_float:
+        return str(int(value))
+    number = float(value)
+    if math.isnan(number):
+        return 'float("nan")'
+    if math.isinf(number):
+        return 'float("inf")' if number > 0 else 'float("-inf")'
+    return repr(number)
+
+
+def is_negative_zero(value: bool | int | float) -> bool:
+    """Returns whether the number is a float zero with its sign bit set, which Triton's literals lose."""
+    return isinstance(value, float) and value == 0.0 and math.copysign(1.0, value) < 0
+
+
+def full_text(value: bool | int | float, dtype: DType) -> str:
+    """Returns a number as a scalar tile of its type: for calls, where a bare literal would get a type of its own."""
+    if is_negative_zero(value) and dtype.bits in (16, 32, 64):
+        (bits,) = struct.unpack("<q", struct.pack("<Q", (1 << 64) - (1 << (dtype.bits - 1))))
+        return f"tl.full([], {bits}, tl.int{dtype.bits}).to({type_text(dtype)}, bitcast=True)"
+    return f"tl.full([], {number_text(value, dtype)}, {type_text(dtype)})"
+
+
+def lowest_text(dtype: DType) -> str:
+    """Returns the literal that no number of the type is below: what a maximum starts from."""
+    if dtype.is_float:
+        return 'float("-inf")'
+    if dtype is BOOL:
+        return "False"
+    return "0" if dtype.kind == "uint" else str(-(1 << (dtype.bits - 1)))
+
+
+def highest_text(dtype: DType) -> str:
+    """Returns the literal that no number of the type is above: what a minimum starts from."""
+    if dtype.is_float:
+        return 'float("inf")'
+    if dtype is BOOL:
+        return "True"
+    return str((1 << (dtype.bits if dtype.kind == "uint" else dtype.bits - 1)) - 1)

@@ -1,0 +1,142 @@
+"""Accesses to memory: what a kernel reads and writes, and the lines that store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ferrite_ir.dtypes import F64
+from ferrite_ir.graph import Loop, Update, bodies_of
+from ferrite_ir.index import Dim, FloorDiv, Index, Mod
+from ferrite_ir.scalar import Scalar, postorder
+
+from .errors import ScheduleMismatch
+from .evaluate import Evaluator
+from .flat import FlatKernel, ParamText
+from .indices import fits_32_bits
+from .literals import full_text
+from .space import LARGEST_BLOCK, NO_AXES, Axes
+from .writer import Tile, Writer
+
+INDEX_BITS = 31
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One distinct place in the body that reads or writes a parameter at ``offset`` elements from its first one."""
+
+    param: ParamText
+    offset: Index
+    writes: bool
+
+    @property
+    def axes(self) -> Axes:
+        """Returns the axes that the place depends on."""
+        return frozenset(dim.name for dim in self.offset.dims)
+
+
+def find_accesses(flat: FlatKernel) -> tuple[Access, ...]:
+    """Returns every distinct access of the kernel, loads first, in order."""
+    found: dict[Access, None] = {}
+    for node in postorder(_scalar_roots(flat)):
+        if node.op == "load" and node.source not in flat.producers:
+            found[Access(flat.param_of(node.source), flat.offset(node.source, node.indices), False)] = None
+    for definition in flat.definitions:
+        if isinstance(definition, Update):
+            name = definition.result.name
+            found[Access(flat.param_of(name), flat.offset(name, definition.indices), True)] = None
+    for name in stored_values(flat):
+        found[Access(flat.param_of(name), flat.offset(name, flat.homes[name]), True)] = None
+    return tuple(found)
+
+
+def stored_values(flat: FlatKernel) -> tuple[str, ...]:
+    """Returns the values that a plain store writes: all that are stored, except the results of updates."""
+    return tuple(name for name in flat.kernel.stored if not isinstance(flat.producers[name][0], Update))
+
+
+def _scalar_roots(flat: FlatKernel) -> list[Scalar]:
+    from ferrite_ir.dtypes import I64
+    from ferrite_ir.scalar import index_value
+
+    roots = [body for definition in flat.definitions for body in bodies_of(definition)]
+    for definition in flat.definitions:
+        if isinstance(definition, Update):
+            roots.extend(index_value(index, I64) for index in definition.indices)
+    return roots
+
+
+def choose_index_width(flat: FlatKernel, accesses: tuple[Access, ...]) -> int:
+    """Returns 32 where every offset, position and index value of the kernel fits, lanes past the end included, else 64."""
+    if any(axis.size + LARGEST_BLOCK * 16 >= 1 << INDEX_BITS for axis in flat.space.axes):
+        return 64
+    indices = [access.offset for access in accesses]
+    indices += [node.args[0] for node in postorder(_scalar_roots(flat)) if node.op == "index"]
+    return 32 if all(map(fits_32_bits, indices)) else 64
+
+
+def unit_stride_axis(offset: Index) -> str | None:
+    """Returns the axis along which neighbouring positions are neighbours in memory, or None."""
+    for atom, coefficient in offset.terms:
+        if coefficient == 1:
+            while isinstance(atom, (FloorDiv, Mod)) and isinstance(atom, Mod) and len(atom.numerator.terms) >= 1:
+                inner = next((a for a, c in atom.numerator.terms if c == 1), None)
+                if inner is None:
+                    break
+                atom = inner
+            if isinstance(atom, Dim):
+                return atom.name
+    return None
+
+
+def touched_elements(flat: FlatKernel, access: Access) -> int:
+    """Returns how many elements an access touches at most: one per point of its axes, no more than the parameter has."""
+    points = 1
+    for axis in flat.space.axes:
+        if axis.name in access.axes:
+            points *= axis.size
+    return min(points, max(access.param.elements, 0))
+
+
+def contiguous_axis(flat: FlatKernel, accesses: tuple[Access, ...]) -> str | None:
+    """Returns the axis along which most bytes lie next to each other, or None."""
+    votes: dict[str, int] = {}
+    for access in accesses:
+        axis = unit_stride_axis(access.offset)
+        if axis is not None:
+            votes[axis] = votes.get(axis, 0) + touched_elements(flat, access) * access.param.dtype.bytes
+    return max(votes, key=lambda name: (votes[name], name)) if votes else None
+
+
+class StoreText:
+    """Writes the stores of one kernel."""
+
+    def __init__(self, flat: FlatKernel, writer: Writer, evaluator: Evaluator) -> None:
+        self._flat = flat
+        self._writer = writer
+        self._evaluator = evaluator
+
+    def store(self, name: str, tile: Tile) -> None:
+        """Writes the store of a value at its home.
+
+        Raises:
+            ScheduleMismatch: the value varies along an axis that its place does not depend on.
+        """
+        offset = self._evaluator.offset(self._flat.offset(name, self._flat.homes[name]))
+        if not tile.axes <= offset.axes:
+            lost = ", ".join(sorted(tile.axes - offset.axes))
+            raise ScheduleMismatch(f"kernel {self._flat.kernel.name} stores {name} in one place for all of {lost}, along which it varies")
+        self.store_at(self._flat.param_of(name), offset, tile)
+
+    def store_at(self, param: ParamText, offset: Tile, tile: Tile, conditions: list[Tile] | None = None, axes: Axes = NO_AXES) -> None:
+        """Writes the store of a tile at an offset, where the conditions hold, for every position of ``axes``."""
+        pointer, mask, axes = self._evaluator.access(param, offset, conditions or [], axes | tile.axes)
+        value = full_text(tile.literal, tile.dtype) if tile.literal is not None and tile.dtype is F64 else tile.text
+        self._writer.line(f"tl.store({pointer}, {value}{', ' + mask if mask else ''})", axes)
+
+
+def value_of(evaluator: Evaluator, flat: FlatKernel, name: str) -> Tile:
+    """Returns the tile of a value defined in the kernel, computed here if it is pointwise."""
+    definition, position = flat.producers[name]
+    if isinstance(definition, Loop):
+        return evaluator.tile(definition.bodies[position])
+    return evaluator.results[name]

@@ -1,0 +1,102 @@
+"""Which loop over the fold axis does what, in kernels that walk it block by block.
+
+A fold is done in the first pass after those that its operands wait for; values at fold level are computed anew in every pass that needs them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ferrite_ir.graph import Computed, Fold, Loop, Update, names_read
+from ferrite_ir.scalar import Scalar
+
+from .flat import FlatKernel, memory_loads
+from .updates import update_scalars
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One loop over the fold axis.
+
+    Attributes:
+        inside: definitions of fold level that are folded, scanned, stored or updated in the loop, in order.
+        after: definitions of grid level that are ready when it has ended.
+    """
+
+    inside: tuple[Computed, ...]
+    after: tuple[Computed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """The order of work: grid-level definitions that wait for no loop, then the loops."""
+
+    before: tuple[Computed, ...]
+    loops: tuple[Pass, ...]
+
+
+def plan_passes(flat: FlatKernel) -> Passes:
+    """Returns the loops of a kernel and what belongs to each."""
+    stages = find_stages(flat)
+    stored = set(flat.kernel.stored)
+    inside: dict[int, list[Computed]] = {}
+    after: dict[int, list[Computed]] = {}
+    delayed = _overwriting_stage(flat, stages)
+    for position, definition in enumerate(flat.definitions):
+        stage = stages[position]
+        if not flat.is_fold_level(definition):
+            after.setdefault(stage, []).append(definition)
+        elif not isinstance(definition, Loop):
+            inside.setdefault(stage, []).append(definition)
+        elif any(result.name in stored for result in definition.results):
+            last = max((delayed.get(result.name, 0) for result in definition.results), default=0)
+            inside.setdefault(max(stage, last), []).append(definition)
+    count = max([*inside, *(stage - 1 for stage in after)], default=-1) + 1
+    loops = tuple(Pass(tuple(inside.get(i, ())), tuple(after.get(i + 1, ()))) for i in range(count))
+    return Passes(tuple(after.get(0, ())), loops)
+
+
+def find_stages(flat: FlatKernel) -> list[int]:
+    """Returns for every definition the number of loops that must have ended before its operands are known."""
+    ready: dict[str, int] = {}
+    stages: list[int] = []
+    for definition in flat.definitions:
+        stage = max((ready.get(name, 0) for name in names_read(definition)), default=0)
+        stages.append(stage)
+        # A fold's result waits for the end of its loop; so does a value at grid level that is computed from one.
+        done = stage + 1 if isinstance(definition, Fold) else stage
+        ready.update((result.name, done) for result in definition.results)
+    return stages
+
+
+def _overwriting_stage(flat: FlatKernel, stages: list[int]) -> dict[str, int]:
+    """Returns the earliest stage for stores into memory that the kernel also reads: no earlier than the last pass that reads it."""
+    overwritten = {name for name, param in flat.params.items() if param.param.access == "readwrite" and name in flat.kernel.stored}
+    if not overwritten:
+        return {}
+    last = max((stage for stage, definition in zip(stages, flat.definitions, strict=True) if flat.is_fold_level(definition)), default=0)
+    return dict.fromkeys(sorted(overwritten), last)
+
+
+def roots_of(flat: FlatKernel, definition: Computed) -> tuple[Scalar, ...]:
+    """Returns the expressions that a definition evaluates when it is written."""
+    if isinstance(definition, Update):
+        return update_scalars(definition)
+    return tuple(getattr(definition, "bodies", ()))
+
+
+def rereads(flat: FlatKernel, passes: Passes) -> list[dict[Scalar, str]]:
+    """Returns for each loop the eviction policy of the loads along the fold axis: data that a later loop reads again should stay."""
+    reads = [
+        {load for definition in loop.inside for load in memory_loads(flat, roots_of(flat, definition)) if _varies_along_fold(load)}
+        for loop in passes.loops
+    ]
+    policies: list[dict[Scalar, str]] = []
+    for number, loads in enumerate(reads):
+        later = set().union(*reads[number + 1 :])
+        policies.append({load: "evict_last" if load in later else "evict_first" for load in loads})
+    return policies
+
+
+def _varies_along_fold(load: Scalar) -> bool:
+    return any(dim.name == "r" for index in load.indices for dim in index.dims)

@@ -1,0 +1,96 @@
+"""A schedule as a program: kernels, each distinct one once, and the host steps that launch them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ferrite_scheduler.schedule import Kernel, Schedule
+from ferrite_scheduler.target import Target
+
+from .errors import EmitError
+from .kernels import emit_kernel
+from .spec import KernelSpec, canonical_json
+from .steps import encode_input, encode_output, encode_step
+
+PROGRAM_FORMAT = "ferrite-program/1"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program of format 1: JSON values, ready to be saved or loaded by a runtime.
+
+    Attributes:
+        name: for logs.
+        device: device type that the kernels run on.
+        inputs, steps, outputs: JSON objects as in docs/kernel-spec.md.
+        kernels: the distinct kernels, in first-use order.
+    """
+
+    name: str
+    device: str
+    inputs: tuple[dict[str, Any], ...]
+    kernels: tuple[KernelSpec, ...]
+    steps: tuple[dict[str, Any], ...]
+    outputs: tuple[dict[str, Any], ...]
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form; a new object each time."""
+        return {
+            "format": PROGRAM_FORMAT,
+            "name": self.name,
+            "device": self.device,
+            "inputs": [dict(value) for value in self.inputs],
+            "kernels": [kernel.to_mapping() for kernel in self.kernels],
+            "steps": [dict(step) for step in self.steps],
+            "outputs": [dict(output) for output in self.outputs],
+        }
+
+    def to_json(self) -> str:
+        """Returns the canonical JSON text: the same schedule gives the same text in any process."""
+        return canonical_json(self.to_mapping())
+
+    @property
+    def source(self) -> str:
+        """Returns all kernel texts one below the other, for people."""
+        return "\n\n".join(kernel.source for kernel in self.kernels)
+
+
+def emit_program(schedule: Schedule, target: Target | None = None, *, name: str = "graph") -> Program:
+    """Returns the program that carries a schedule out.
+
+    ``target`` is reserved: the text never depends on a device, so that a program made anywhere runs everywhere.
+
+    Raises:
+        EmitError: some part of the schedule has no text; the message names the kernel and the definition.
+    """
+    specs: dict[str, KernelSpec] = {}
+    identities: list[str] = []
+    for kernel in schedule.kernels:
+        spec = _emit(kernel)
+        known = specs.get(spec.id)
+        # Equal layers share one kernel, which then comes from all of them.
+        specs[spec.id] = spec if known is None else replace(known, origin=_joined(known.origin, spec.origin))
+        identities.append(spec.id)
+    device = schedule.graph.device
+    return Program(
+        name=name,
+        device=device,
+        inputs=tuple(encode_input(value, device) for value in schedule.inputs),
+        kernels=tuple(specs.values()),
+        steps=tuple(encode_step(step, identities) for step in schedule.steps),
+        outputs=tuple(encode_output(output) for output in schedule.outputs),
+    )
+
+
+def _emit(kernel: Kernel) -> KernelSpec:
+    try:
+        return emit_kernel(kernel)
+    except EmitError as error:
+        origins = ", ".join(str(origin) for origin in kernel.origins if str(origin))
+        error.add_note(f"in kernel {kernel.name}{f', from {origins}' if origins else ''}")
+        raise
+
+
+def _joined(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*first, *second]))

@@ -1,0 +1,88 @@
+"""Scans along the fold axis: a prefix of one tile, or of block after block with what came before carried along."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ferrite_ir.dtypes import BOOL, F32, I32
+from ferrite_ir.graph import Scan
+
+from .casts import cast_text
+from .evaluate import Evaluator
+from .folds import FoldText, R, simple_row
+from .literals import highest_text, lowest_text, type_text
+from .space import Axes, Space
+from .writer import Tile, Writer
+
+
+@dataclass(frozen=True, slots=True)
+class ScanText:
+    """Writes the scans of one kernel."""
+
+    space: Space
+    writer: Writer
+    evaluator: Evaluator
+    folds: FoldText
+
+    def write(self, definition: Scan) -> tuple[Tile, ...]:
+        """Writes a scan here: inside the open loop with a carry, or of one tile. Returns one tile per result."""
+        tiles = tuple(self.evaluator.tile(body) for body in definition.bodies)
+        if not self.space.folds_tile:
+            return tiles
+        wide = tuple(self._widen(tile) for tile in tiles)
+        axes = R.union(*(tile.axes for tile in tiles))
+        if definition.combine in PAIRED_SCANS:
+            results = self._paired(definition.combine, wide, axes)
+        else:
+            results = (self._simple(definition.combine, wide[0], axes),)
+        return tuple(
+            result if result.dtype is body.dtype else self._hold("cast", cast_text(result.text, result.dtype, body.dtype), result)
+            for result, body in zip(results, definition.bodies, strict=True)
+        )
+
+    def _hold(self, prefix: str, expression: str, like: Tile) -> Tile:
+        return self.writer.hold(prefix, expression, like.axes, like.dtype)
+
+    def _widen(self, tile: Tile) -> Tile:
+        if tile.literal is not None or not (tile.dtype.is_narrow_float or tile.dtype is BOOL):
+            return tile
+        wide = I32 if tile.dtype is BOOL else F32
+        return self.writer.hold("cast", cast_text(tile.text, tile.dtype, wide), tile.axes, wide)
+
+    def _simple(self, combine: str, tile: Tile, axes: Axes) -> Tile:
+        row, dtype = simple_row(combine, tile.dtype), tile.dtype
+        values = self.writer.hold("lane", self.folds.spread(tile, axes), axes, dtype)
+        block = self.writer.hold("scan", row.scan.format(v=values.text, axis=self.space.fold_position), axes, dtype)
+        if not self.space.loops:
+            return block
+        carry = self.folds.accumulator("carry", axes - R, row.identity(dtype), dtype)
+        result = self._hold("scan", row.step.format(a=carry.text, v=block.text), block)
+        total = row.reduce.format(v=values.text, axis=self.space.fold_position, keep=self.folds.keep)
+        self.folds.update(carry.text, row.step.format(a=carry.text, v=total))
+        return result
+
+    def _paired(self, combine: str, tiles: tuple[Tile, ...], axes: Axes) -> tuple[Tile, ...]:
+        """Returns the best values so far with the position of the last of them: positions count backwards, so that the lowest wins a tie."""
+        function, worst = PAIRED_SCANS[combine]
+        value, index = tiles
+        values = self.writer.hold("lane", self.folds.spread(value, axes), axes, value.dtype)
+        backwards = Tile(f"-{index.text}", index.axes, index.dtype)
+        positions = self.writer.hold("lane", self.folds.spread(backwards, axes), axes, index.dtype)
+        names = [self.writer.fresh("best"), self.writer.fresh("at")]
+        axis = self.space.fold_position
+        pair = f"({values.text}, {positions.text})"
+        self.writer.line(f"{', '.join(names)} = tl.associative_scan({pair}, {axis}, {function})", axes)
+        if self.space.loops:
+            start = worst(value.dtype), highest_text(index.dtype)
+            carry = [self.folds.accumulator("carry", axes - R, fill, tile.dtype).text for fill, tile in zip(start, tiles, strict=True)]
+            block, names = names, [self.writer.fresh("best"), self.writer.fresh("at")]
+            self.writer.line(f"{', '.join(names)} = {function}({', '.join([*carry, *block])})", axes)
+            last = [self.writer.fresh("last"), self.writer.fresh("last")]
+            self.folds.update(", ".join(last), f"tl.reduce({pair}, {axis}, {function}{self.folds.keep})")
+            self.folds.update(", ".join(carry), f"{function}({', '.join([*carry, *last])})")
+        forwards = self.writer.hold("at", f"(-{names[1]}).to({type_text(index.dtype)})", axes, index.dtype)
+        return Tile(names[0], axes, value.dtype), forwards
+
+
+PAIRED_SCANS = {"cummax": ("fmath.argmax_nan", lowest_text), "cummin": ("fmath.argmin_nan", highest_text)}
+

@@ -1,0 +1,204 @@
+"""The iteration space of a kernel as text sees it: axes, the dims that lie in them, tile shapes and masks.
+
+Every dim of an axis is written as a function of the axis's flat position (``x``, ``y``, ``z``, ``r``), so contiguous dims melt together in the index
+algebra and the others become one division or remainder each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ferrite_ir import index as ix
+from ferrite_ir import sizes
+from ferrite_ir.index import Dim, Index
+from ferrite_scheduler.schedule import Axis, Kernel
+
+from .errors import UnsupportedSize
+
+Axes = frozenset[str]
+NO_AXES: Axes = frozenset()
+
+# A mask may be left out where every block divides the axis. That costs the config its larger blocks, so only generous divisors are taken.
+FREE_BLOCK = {"pointwise": 1024, "tiled": 128, "fold": 1024, "grid": 64}
+LARGEST_BLOCK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class AxisText:
+    """One axis of a kernel.
+
+    Attributes:
+        name: ``x``, ``y``, ``z`` or ``r``; also the name of the flat position in the text.
+        size: number of points.
+        tiled: whether a tile has an extent along it; otherwise a program has one position (size 1, or one per program).
+        masked: whether tiles may reach past the end.
+        block: fixed block, or None where the config chooses.
+        max_block: largest block that the text allows, or None.
+    """
+
+    name: str
+    size: int
+    tiled: bool
+    masked: bool
+    block: int | None
+    max_block: int | None
+
+    @property
+    def constant(self) -> str:
+        """Returns the name of the block constant."""
+        return f"{self.name.upper()}BLOCK"
+
+    @property
+    def is_fold(self) -> bool:
+        return self.name == "r"
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """All axes of a kernel.
+
+    Attributes:
+        axes: grid axes from ``z`` to ``x``, then ``r``.
+        order: names of the tiled axes, slowest in memory first.
+        mapping: each dim of the kernel as an index of flat positions.
+        loops: whether the fold axis is walked in blocks.
+    """
+
+    axes: tuple[AxisText, ...]
+    order: tuple[str, ...]
+    mapping: dict[Dim, Index]
+    loops: bool
+
+    def axis(self, name: str) -> AxisText | None:
+        """Returns the axis with this name, or None."""
+        return next((axis for axis in self.axes if axis.name == name), None)
+
+    @property
+    def grid(self) -> tuple[AxisText, ...]:
+        return tuple(axis for axis in self.axes if not axis.is_fold)
+
+    @property
+    def fold(self) -> AxisText | None:
+        return self.axis("r")
+
+    @property
+    def folds_tile(self) -> bool:
+        """Returns whether tiles have an extent along the fold axis."""
+        return "r" in self.order
+
+    @property
+    def fold_position(self) -> int:
+        """Returns the position of the fold axis in tiles."""
+        return self.order.index("r")
+
+    def shape(self, axes: Axes) -> str:
+        """Returns the text of the shape of a value that varies along these axes: extent 1 along the others, ``[]`` for none."""
+        if not axes & frozenset(self.order):
+            return "[]"
+        return "[" + ", ".join(f"{name.upper()}BLOCK" if name in axes else "1" for name in self.order) + "]"
+
+    def expand(self, name: str) -> str:
+        """Returns the subscript that turns a vector along an axis into a tile of the kernel's rank."""
+        if len(self.order) == 1:
+            return ""
+        return "[" + ", ".join(":" if other == name else "None" for other in self.order) + "]"
+
+    def tiled(self, axes: Axes) -> Axes:
+        """Returns the axes along which a value that depends on ``axes`` has an extent."""
+        return axes & frozenset(self.order)
+
+
+def flat_dim(axis: AxisText) -> Dim:
+    """Returns the dim that stands for the flat position of an axis."""
+    return Dim(axis.name, axis.size)
+
+
+def static_size(size: sizes.Size, what: str) -> int:
+    """Returns the size as a number.
+
+    Raises:
+        UnsupportedSize: it is symbolic.
+    """
+    if not sizes.is_static(size):
+        raise UnsupportedSize(f"{what} is the symbolic size {sizes.text(size)}; kernels are written for static sizes: specialise the graph first")
+    return int(size)
+
+
+def next_power_of_two(value: int) -> int:
+    """Returns the smallest power of two that is at least ``value``."""
+    return 1 << max(0, value - 1).bit_length()
+
+
+def dim_mapping(axes: tuple[Axis, ...]) -> dict[Dim, Index]:
+    """Returns every dim of the axes as an index of the axis's flat position; dims of extent 1 become 0."""
+    mapping: dict[Dim, Index] = {}
+    for axis in axes:
+        flat = Dim(axis.name, static_size(axis.size, f"axis {axis.name}")).index
+        inner = 1
+        for position, dim in reversed(list(enumerate(axis.dims))):
+            size = static_size(dim.size, f"dim {dim.name}")
+            outer = ix.floordiv(flat, max(1, inner))
+            if size == 1:
+                mapping[dim] = ix.constant(0)
+            else:
+                mapping[dim] = outer if position == 0 else ix.mod(outer, max(1, size))
+            inner *= size
+    return mapping
+
+
+def persistent_block(kernel: Kernel, largest_scan: int = 4096) -> int | None:
+    """Returns the block of the fold axis that the text fixes, or None where the axis is walked in blocks the config chooses."""
+    fold = kernel.fold
+    if fold is None:
+        return None
+    size = static_size(fold.size, "the fold axis")
+    if size <= 1 or kernel.strategy == "persistent" or (kernel.strategy in ("scan", "sort") and size <= largest_scan):
+        return next_power_of_two(size)
+    return None
+
+
+def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
+    """Returns the space of a kernel; ``order`` says how tiles lie, slowest axis first (default: fold axis last).
+
+    Raises:
+        UnsupportedSize: an axis has a symbolic size.
+    """
+    fold_block = persistent_block(kernel)
+    has_fold = kernel.fold is not None
+    grid_tiles = sum(static_size(axis.size, axis.name) != 1 for axis in kernel.grid)
+    texts: list[AxisText] = []
+    for axis in kernel.axes:
+        size = static_size(axis.size, f"axis {axis.name}")
+        if axis.is_fold:
+            texts.append(_fold_axis(size, fold_block))
+        elif has_fold and axis.name != "x":
+            # One position of the outer axes per program: tiles stay two-dimensional.
+            texts.append(AxisText(axis.name, size, tiled=False, masked=False, block=1, max_block=1))
+        else:
+            role = "grid" if has_fold else "pointwise" if grid_tiles == 1 else "tiled"
+            texts.append(_free_axis(axis.name, size, FREE_BLOCK[role]))
+    if not any(axis.name == "x" for axis in texts):
+        position = len(texts) - has_fold
+        texts.insert(position, _free_axis("x", 1, 1))
+    axes = tuple(texts)
+    tiled = tuple(axis.name for axis in axes if axis.tiled)
+    if order is not None:
+        tiled = tuple(name for name in order if name in tiled)
+    loops = has_fold and fold_block is None
+    return Space(axes, tiled, dim_mapping(kernel.axes), loops)
+
+
+def _fold_axis(size: int, block: int | None) -> AxisText:
+    if block is not None:
+        return AxisText("r", size, tiled=size != 1, masked=size != block, block=block, max_block=block)
+    return _free_axis("r", size, FREE_BLOCK["fold"])
+
+
+def _free_axis(name: str, size: int, generous: int) -> AxisText:
+    """Returns an axis whose block the config chooses, without a mask where its blocks can be made to divide it."""
+    if size == 1:
+        return AxisText(name, 1, tiled=False, masked=False, block=None, max_block=1)
+    divisor = size & -size
+    if size > 0 and (divisor == size or divisor >= generous):
+        return AxisText(name, size, tiled=True, masked=False, block=None, max_block=min(divisor, LARGEST_BLOCK))
+    return AxisText(name, size, tiled=True, masked=True, block=None, max_block=None)

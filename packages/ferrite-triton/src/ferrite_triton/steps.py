@@ -1,0 +1,124 @@
+"""Host steps as JSON objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ferrite_ir.graph import Call, If, TensorType, Value, While
+from ferrite_scheduler.schedule import (
+    Allocate,
+    CallExtern,
+    CallGraph,
+    Copy,
+    Free,
+    Item,
+    Launch,
+    MakeView,
+    Reuse,
+    Step,
+)
+
+from .errors import EmitError, UnsupportedDefinition
+from .space import static_size
+from .values import encode_argument, encode_number
+
+
+def encode_layout(type_: TensorType, name: str) -> dict[str, Any]:
+    """Returns dtype, shape and strides of a tensor."""
+    return {
+        "dtype": type_.dtype.name,
+        "shape": [static_size(size, f"a size of {name}") for size in type_.shape],
+        "strides": [static_size(stride, f"a stride of {name}") for stride in type_.strides],
+    }
+
+
+def encode_input(value: Value, device: str) -> dict[str, Any]:
+    """Returns an input of a program on ``device``."""
+    layout = encode_layout(value.type, value.name)
+    return {"name": value.name, "kind": "tensor", **layout, "device": value.type.device or device}
+
+
+def encode_output(output: Any) -> dict[str, Any]:
+    """Returns an output of a program: a host name, a number or nothing."""
+    if output is None:
+        return {"none": True}
+    return {"value": output} if isinstance(output, str) else {"scalar": encode_number(output)}
+
+
+def _encode_allocate(step: Allocate) -> dict[str, Any]:
+    device = {"device": step.type.device} if step.type.device else {}
+    return {"do": "alloc", "name": step.name, **encode_layout(step.type, step.name), **device}
+
+
+def _encode_reuse(step: Reuse) -> dict[str, Any]:
+    return {"do": "reuse", "name": step.name, "from": step.source, **encode_layout(step.type, step.name)}
+
+
+def _encode_view(step: MakeView) -> dict[str, Any]:
+    view = step.view
+    layout = encode_layout(TensorType(view.dtype, view.shape, view.strides), step.name)
+    return {"do": "view", "name": step.name, "base": view.name, **layout, "offset": static_size(view.offset, f"the offset of {step.name}")}
+
+
+def _encode_item(step: Item) -> dict[str, Any]:
+    return {"do": "item", "name": step.name, "from": step.source, "dtype": step.type.dtype.name}
+
+
+def _encode_extern(step: CallExtern) -> dict[str, Any]:
+    definition = step.definition
+    encoded = {
+        "do": "extern",
+        "target": definition.target,
+        "args": [encode_argument(argument) for argument in definition.args],
+        "kwargs": {name: encode_argument(argument) for name, argument in definition.kwargs},
+        "results": list(step.results),
+    }
+    strides = [_result_strides(value, name) for value, name in zip(definition.results, step.results, strict=True)]
+    return encoded | {"strides": strides} if any(row is not None for row in strides) else encoded
+
+
+def _result_strides(value: Value | None, name: str | None) -> list[int] | None:
+    if value is None or name is None:
+        return None
+    return [static_size(stride, f"a stride of {name}") for stride in value.type.strides]
+
+
+def _encode_copy(step: Copy) -> dict[str, Any]:
+    return {"do": "copy", "to": step.target, "from": step.source}
+
+
+def _encode_free(step: Free) -> dict[str, Any]:
+    return {"do": "free", "names": list(step.names)}
+
+
+_ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
+    Allocate: _encode_allocate,
+    Reuse: _encode_reuse,
+    MakeView: _encode_view,
+    Item: _encode_item,
+    CallExtern: _encode_extern,
+    Copy: _encode_copy,
+    Free: _encode_free,
+}
+
+
+def encode_step(step: Step, kernel_ids: Sequence[str]) -> dict[str, Any]:
+    """Returns a host step; ``kernel_ids`` are the identities of the schedule's kernels, in order.
+
+    Raises:
+        UnsupportedDefinition: the program format has no such step yet.
+    """
+    if isinstance(step, Launch):
+        return {"do": "launch", "kernel": kernel_ids[step.kernel], "args": list(step.args)}
+    if isinstance(step, CallGraph):
+        raise UnsupportedDefinition(_control_flow(step.definition))
+    encoder = _ENCODERS.get(type(step))
+    if encoder is None:
+        raise EmitError(f"unknown host step {type(step).__name__}; the known ones are in ferrite_scheduler.schedule")
+    return encoder(step)
+
+
+def _control_flow(definition: Call | If | While) -> str:
+    kind = type(definition).__name__.lower()
+    return f"{definition.results[0].name if definition.results else kind}: programs have no {kind} step; inline the graph before scheduling"

@@ -1,0 +1,39 @@
+"""Arguments of library calls as JSON values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ferrite_ir.graph import Tag, View
+
+from .errors import EmitError
+
+
+def encode_number(value: float) -> Any:
+    """Returns a number as JSON: tagged where JSON has no word for it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"}
+    return value
+
+
+def encode_argument(argument: Any) -> Any:
+    """Returns an argument of a library call as JSON: tensors by name, non-JSON things tagged, tuples as arrays.
+
+    Raises:
+        EmitError: the format has no word for an argument.
+    """
+    match argument:
+        case None | bool() | int() | str():
+            return argument
+        case float():
+            return encode_number(argument)
+        case complex():
+            return {"complex": [encode_number(argument.real), encode_number(argument.imag)]}
+        case View():
+            return {"ref": argument.name}
+        case Tag():
+            return {argument.kind: argument.value}
+        case tuple() | list():
+            return [encode_argument(element) for element in argument]
+    raise EmitError(f"a library call takes {argument!r} of type {type(argument).__name__}, which the program format cannot hold; pass it as an input")

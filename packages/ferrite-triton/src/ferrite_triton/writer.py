@@ -1,0 +1,97 @@
+"""Text under construction: lines, names and what is already computed."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from ferrite_ir.dtypes import DType
+
+from .space import Axes
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A value in the text.
+
+    Attributes:
+        text: a name, or a number.
+        axes: the axes it varies along; its extent is 1 along the others, and it is a scalar if there are none.
+        dtype: its type in the registers.
+        literal: the number, if it is one.
+    """
+
+    text: str
+    axes: Axes
+    dtype: DType
+    literal: bool | int | float | None = None
+
+
+@dataclass(slots=True)
+class Scope:
+    """Lines of one nesting level and the values that are known there."""
+
+    indent: str
+    lines: list[str] = field(default_factory=list)
+    known: dict[Hashable, Tile] = field(default_factory=dict)
+
+
+class Writer:
+    """Collects the lines of one kernel: those of the function, and, while a loop over the fold axis is open, those of its body.
+
+    A value that does not vary along the fold axis is written before the loop, even if it is first needed inside.
+    """
+
+    def __init__(self) -> None:
+        self.function = Scope("    ")
+        self.loop: Scope | None = None
+        self._count = 0
+
+    def fresh(self, prefix: str) -> str:
+        """Returns a name that nothing else in the kernel has."""
+        self._count += 1
+        return f"{prefix}_{self._count}"
+
+    def scope_for(self, axes: Axes) -> Scope:
+        """Returns where a value that varies along these axes is computed."""
+        return self.loop if self.loop is not None and "r" in axes else self.function
+
+    def find(self, key: Hashable) -> Tile | None:
+        """Returns the value known under a key here, or None."""
+        if self.loop is not None:
+            found = self.loop.known.get(key)
+            if found is not None:
+                return found
+        return self.function.known.get(key)
+
+    def remember(self, key: Hashable, tile: Tile) -> Tile:
+        """Records what a key stands for, at the level that its axes belong to, and returns it."""
+        self.scope_for(tile.axes).known[key] = tile
+        return tile
+
+    def hold(self, prefix: str, expression: str, axes: Axes, dtype: DType) -> Tile:
+        """Writes a line that names an expression, at the level that its axes belong to."""
+        name = self.fresh(prefix)
+        self.line(f"{name} = {expression}", axes)
+        return Tile(name, axes, dtype)
+
+    def line(self, text: str, axes: Axes) -> None:
+        """Writes a line at the level that the axes belong to."""
+        scope = self.scope_for(axes)
+        scope.lines.append(scope.indent + text)
+
+    def before_loop(self, text: str) -> None:
+        """Writes a line at the level of the function."""
+        self.function.lines.append(self.function.indent + text)
+
+    def open_loop(self) -> None:
+        """Begins the body of a loop; its header is written when it is closed."""
+        self.loop = Scope("        ")
+
+    def close_loop(self, header: str) -> None:
+        """Ends the loop: what was known inside is forgotten."""
+        if self.loop is None:
+            raise AssertionError("no loop is open")
+        self.function.lines.append(self.function.indent + header)
+        self.function.lines.extend(self.loop.lines)
+        self.loop = None

@@ -1,0 +1,86 @@
+"""Every operator family through the whole pipeline, against eager and the same call in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from against_eager import assert_all_close, assert_close, compiled, gradients, own_only, own_statistics, widened
+from op_cases import FAMILIES, Case, Draw
+
+PLACES = [
+    pytest.param("cpu", torch.float32, 1, id="cpu"),
+    pytest.param("cuda", torch.float32, 24, id="cuda-float32", marks=pytest.mark.gpu),
+    pytest.param("cuda", torch.bfloat16, 24, id="cuda-bfloat16", marks=pytest.mark.gpu),
+    pytest.param("cuda", torch.float16, 24, id="cuda-float16", marks=pytest.mark.gpu),
+    pytest.param("cuda", torch.float64, 8, id="cuda-float64", marks=pytest.mark.gpu),
+]
+CASES = [pytest.param(case, id=f"{family}-{case.name}") for family, cases in FAMILIES.items() for case in cases]
+DIFFERENTIABLE = [param for param in CASES if param.values[0].backward]
+
+each_place = pytest.mark.parametrize(("device", "dtype", "scale"), PLACES)
+
+
+def draw_inputs(case: Case, device: str, dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+    if case.wide_only and dtype in (torch.float16, torch.bfloat16):
+        pytest.skip("eager has no such operator on half types, or none to compare with")
+    torch.manual_seed(3)
+    return case.inputs(Draw(device, dtype, scale))
+
+
+@each_place
+@pytest.mark.parametrize("case", CASES)
+def test_forward(case: Case, device: str, dtype: torch.dtype, scale: int) -> None:
+    inputs = draw_inputs(case, device, dtype, scale)
+    eager = case.function(*inputs)
+    exact = case.function(*widened(inputs))
+    actual = compiled(case.function, fullgraph=True)(*inputs)
+    assert_all_close(actual, eager, exact)
+
+
+@each_place
+@pytest.mark.parametrize("case", DIFFERENTIABLE)
+def test_backward(case: Case, device: str, dtype: torch.dtype, scale: int) -> None:
+    inputs = draw_inputs(case, device, dtype, scale)
+    for x in inputs:
+        if isinstance(x, Tensor) and x.is_floating_point():
+            x.requires_grad_()
+    wide = widened(inputs)
+    called = compiled(case.function, fullgraph=True)
+    found = [differentiate(function, given) for function, given in
+             ((called, inputs), (case.function, inputs), (case.function, wide))]  # fmt: skip
+    for number, (mine, theirs, right) in enumerate(zip(*found, strict=True)):
+        assert (mine is None) == (theirs is None), f"gradient {number}"
+        if mine is not None and theirs is not None and right is not None:
+            scale_of_all = max(x.norm().item() for x in found[2] if x is not None)
+            assert_close(mine, theirs, right, f"gradient {number}", scale_of_all, strides=False)
+
+
+def differentiate(function: Any, inputs: tuple[Any, ...]) -> list[Tensor | None]:
+    leaves = [x for x in inputs if isinstance(x, Tensor) and x.requires_grad]
+    return gradients(function(*inputs), leaves)
+
+
+@own_only("asks ferrite how it did a case")
+@pytest.mark.parametrize(
+    ("family", "name", "most_kernels"),
+    [
+        ("pointwise", "chain", 1),
+        ("reductions", "softmax", 1),
+        ("norms", "layer norm", 1),
+        ("views", "cat", 1),
+        ("views", "transpose add", 1),
+        ("indexing", "gather of sum", 1),
+        ("matrices", "mm and relu", 1),
+    ],
+)
+def test_cases_that_belong_into_one_kernel_are_one(family: str, name: str, most_kernels: int) -> None:
+    (case,) = (case for case in FAMILIES[family] if case.name == name)
+    inputs = case.inputs(Draw("cpu", torch.float32, 1))
+    before = own_statistics()
+    compiled(case.function, fullgraph=True)(*inputs)
+    after = own_statistics()
+    assert 1 <= after["kernels"] - before["kernels"] <= most_kernels

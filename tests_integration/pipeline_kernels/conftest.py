@@ -1,0 +1,69 @@
+"""Runs single kernels, written from graphs in text form, in Triton's interpreter on CPU tensors, and compiles them without a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+BY_HAND = Path(__file__).parents[2] / "packages" / "ferrite-triton" / "tests" / "by_hand.py"
+
+
+def load_by_hand() -> ModuleType:
+    """Returns the module that makes schedules by hand; it lives with the tests of the package."""
+    name = "ferrite_triton_by_hand"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, BY_HAND)
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+def emit(text: str, strategy: str = "pointwise", **options: Any) -> Any:
+    """Returns the program of a graph that is one kernel."""
+    from ferrite_triton import emit_program
+
+    return emit_program(load_by_hand().schedule_text(text, strategy, **options))
+
+
+def run(text: str, *inputs: Any, strategy: str = "pointwise", **options: Any) -> tuple[Any, ...]:
+    """Returns what the kernel computes from these CPU tensors."""
+    from ferrite_runtime import load_program
+
+    return tuple(load_program(emit(text, strategy, **options).to_mapping())(*inputs))
+
+
+def compile_sm90(program: Any, most: int = 1) -> list[Any]:
+    """Returns the binaries of a program's kernels for sm_90, in the first ``most`` configs that the policy proposes."""
+    from ferrite_runtime import Program
+    from ferrite_runtime.devices import known_devices
+    from ferrite_runtime.policy import configs
+    from ferrite_runtime.triton_adapter import Job, compile_job
+
+    device = known_devices()["h200"]
+    kernels = Program.from_mapping(program.to_mapping()).kernels
+    return [compile_job(Job(spec, config, device.target)) for spec in kernels for config in configs(spec, device)[:most]]
+
+
+@pytest.fixture(name="emit")
+def emit_fixture() -> Callable[..., Any]:
+    return emit
+
+
+@pytest.fixture(name="run")
+def run_fixture() -> Callable[..., tuple[Any, ...]]:
+    return run
+
+
+@pytest.fixture(name="compile_sm90")
+def compile_fixture() -> Callable[..., list[Any]]:
+    return compile_sm90

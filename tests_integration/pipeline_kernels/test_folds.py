@@ -1,0 +1,250 @@
+"""Folds of every combine, persistent and looped, along contiguous and strided axes, against torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+Run = Callable[..., tuple[Any, ...]]
+SIZES = (1, 7, 64, 1000, 5000)
+STRATEGIES = ("persistent", "looped")
+ROWS = 3
+KINDS = {"f32": torch.float32, "f64": torch.float64, "i64": torch.int64, "i32": torch.int32, "bool": torch.bool, "bf16": torch.bfloat16}
+
+
+def xor(values: torch.Tensor) -> torch.Tensor:
+    result = values[:, 0].clone()
+    for column in values.T[1:]:
+        result ^= column
+    return result
+
+
+COMBINES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], tuple[str, ...]]] = {
+    "sum": (lambda x: x.sum(1), ("f32", "f64", "i64")),
+    "prod": (lambda x: x.prod(1), ("f32", "i64")),
+    "max": (lambda x: x.amax(1), ("f32", "bf16", "i64", "i32", "bool")),
+    "min": (lambda x: x.amin(1), ("f32", "bf16", "i64", "i32", "bool")),
+    "any": (lambda x: x.any(1), ("bool",)),
+    "all": (lambda x: x.all(1), ("bool",)),
+    "xor": (xor, ("i64",)),
+    "logaddexp": (lambda x: x.logsumexp(1), ("f32", "f64")),
+}
+
+
+def sample(dtype: str, *shape: int) -> torch.Tensor:
+    torch.manual_seed(sum(shape))
+    if dtype == "bool":
+        return torch.rand(shape) < 0.5
+    if dtype in ("i32", "i64"):
+        return torch.randint(-9, 10, shape).to(KINDS[dtype])
+    return torch.randn(shape).to(KINDS[dtype])
+
+
+def fold_text(combine: str, dtype: str, size: int, outer: bool = False) -> str:
+    shape, index = (f"[{size}, {ROWS}]", "[r0, d0]") if outer else (f"[{ROWS}, {size}]", "[d0, r0]")
+    return f"graph @f(x: {dtype}{shape}) -> (y) on cpu {{\n  y: {dtype}[{ROWS}] = fold {combine} [d0 < {ROWS} | r0 < {size}] x{index}\n}}"
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(("combine", "dtype"), [(name, dtype) for name, (_, dtypes) in COMBINES.items() for dtype in dtypes])
+def test_fold(run: Run, combine: str, dtype: str, strategy: str, size: int) -> None:
+    x = sample(dtype, ROWS, size)
+    if combine == "prod" and dtype == "f32":
+        x = 1 + x * 0.01
+    (found,) = run(fold_text(combine, dtype, size), x, strategy=strategy)
+    expected = COMBINES[combine][0](x)
+    tolerance = {"f32": 2e-5, "f64": 1e-12}.get(dtype, 0.0)
+    torch.testing.assert_close(found, expected.to(found.dtype), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("size", [7, 100])
+@pytest.mark.parametrize("combine", ["sum", "max"])
+def test_fold_along_the_slow_axis(run: Run, combine: str, strategy: str, size: int) -> None:
+    x = sample("f32", size, ROWS)
+    (found,) = run(fold_text(combine, "f32", size, outer=True), x, strategy=strategy)
+    torch.testing.assert_close(found, COMBINES[combine][0](x.T), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_fold_of_everything(run: Run, strategy: str) -> None:
+    x = sample("f32", 33, 21)
+    text = "graph @f(x: f32[33, 21]) -> (y) on cpu {\n  y: f32[] = fold sum [| r0 < 33, r1 < 21] x[r0, r1]\n}"
+    torch.testing.assert_close(run(text, x, strategy=strategy)[0], x.sum())
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_fold_with_two_grid_axes(run: Run, strategy: str) -> None:
+    x = sample("f32", 4, 50, 6)
+    text = "graph @f(x: f32[4, 50, 6]) -> (y) on cpu {\n  y: f32[4, 6] = fold sum [d0 < 4, d1 < 6 | r0 < 50] x[d0, r0, d1]\n}"
+    for placed in ({}, {"d0": "y"}):
+        torch.testing.assert_close(run(text, x, strategy=strategy, placed=placed)[0], x.sum(1))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("combine", ["max", "min"])
+def test_nan_wins(run: Run, combine: str, strategy: str) -> None:
+    x = sample("f32", ROWS, 1000)
+    x[1, 777] = float("nan")
+    x[2] = float("-inf") if combine == "max" else float("inf")
+    (found,) = run(fold_text(combine, "f32", 1000), x, strategy=strategy)
+    torch.testing.assert_close(found, COMBINES[combine][0](x), equal_nan=True)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", ["f32", "i64", "bool", "bf16"])
+@pytest.mark.parametrize("combine", ["argmax", "argmin"])
+def test_argument_of_the_best(run: Run, combine: str, dtype: str, strategy: str, size: int) -> None:
+    x = (sample("f32", ROWS, size) * 2).round().to(KINDS[dtype]) if dtype != "bool" else sample("bool", ROWS, size)
+    if size > 40 and dtype == "f32":
+        x[1, [30, 40]] = float("nan")
+        x[2] = float("-inf") if combine == "argmax" else float("inf")
+    text = f"""graph @f(x: {dtype}[{ROWS}, {size}]) -> (v, i) on cpu {{
+  v: {dtype}[{ROWS}], i: i64[{ROWS}] = fold {combine} [d0 < {ROWS} | r0 < {size}] (x[d0, r0], index.i64(r0))
+}}"""
+    value, index = run(text, x, strategy=strategy)
+    plain = x.to(torch.int8) if dtype == "bool" else x
+    expected = getattr(plain, combine)(1)
+    # torch promises no order among ties; ours is the lowest index.
+    best = plain.gather(1, expected[:, None])
+    hits = (plain == best) | (plain.isnan() & best.isnan()) if plain.is_floating_point() else plain == best
+    assert torch.equal(index, hits.to(torch.int8).argmax(1))
+    torch.testing.assert_close(value, x.gather(1, index[:, None])[:, 0], rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("shift", [0.0, 1e4])
+def test_welford(run: Run, strategy: str, size: int, shift: float) -> None:
+    x = sample("f32", ROWS, size) + shift
+    text = f"""graph @f(x: f32[{ROWS}, {size}]) -> (m, s, w) on cpu {{
+  m: f32[{ROWS}], s: f32[{ROWS}], w: f32[{ROWS}] = fold welford [d0 < {ROWS} | r0 < {size}] x[d0, r0]
+}}"""
+    mean, m2, weight = run(text, x, strategy=strategy)
+    exact = x.double()
+    torch.testing.assert_close(mean, exact.mean(1).float(), rtol=1e-6, atol=1e-6)
+    expected = ((exact - exact.mean(1, keepdim=True)) ** 2).sum(1).float()
+    torch.testing.assert_close(m2, expected, rtol=1e-4, atol=1e-4 * size if shift else 1e-4)
+    assert weight.tolist() == [size] * ROWS
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("size", [1, 7, 100])
+def test_welford_of_states(run: Run, strategy: str, size: int) -> None:
+    mean, m2 = sample("f32", ROWS, size), sample("f32", ROWS, size).abs()
+    weight = torch.arange(ROWS * size, dtype=torch.float32).reshape(ROWS, size) % 4
+    weight[2] = 0
+    names = f"m: f32[{ROWS}, {size}], s: f32[{ROWS}, {size}], w: f32[{ROWS}, {size}]"
+    text = f"""graph @f({names}) -> (a, b, c) on cpu {{
+  a: f32[{ROWS}], b: f32[{ROWS}], c: f32[{ROWS}] = fold welford [d0 < {ROWS} | r0 < {size}] (m[d0, r0], s[d0, r0], w[d0, r0])
+}}"""
+    found = run(text, mean, m2, weight, strategy=strategy)
+    total = weight.sum(1)
+    middle = (mean * weight).sum(1) / total.clamp(min=1)
+    squares = (m2 + weight * (mean - middle[:, None]) ** 2).sum(1)
+    assert torch.equal(found[2], total)
+    if size > 1:
+        torch.testing.assert_close(found[0], middle, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found[1], squares, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("size", SIZES)
+def test_online_softmax(run: Run, strategy: str, size: int) -> None:
+    x = sample("f32", ROWS, size) * 20
+    x[0, 0] = float("-inf") if size > 1 else 0.0
+    text = f"""graph @f(x: f32[{ROWS}, {size}]) -> (m, s) on cpu {{
+  m: f32[{ROWS}], s: f32[{ROWS}] = fold online_softmax [d0 < {ROWS} | r0 < {size}] x[d0, r0]
+}}"""
+    top, mass = run(text, x, strategy=strategy)
+    assert torch.equal(top, x.amax(1))
+    torch.testing.assert_close(mass, (x - x.amax(1, keepdim=True)).exp().sum(1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_online_softmax_of_states(run: Run, strategy: str) -> None:
+    top, mass = sample("f32", ROWS, 70) * 5, sample("f32", ROWS, 70).abs()
+    top[0, :3], mass[0, :3] = float("-inf"), 0.0
+    text = f"""graph @f(m: f32[{ROWS}, 70], s: f32[{ROWS}, 70]) -> (a, b) on cpu {{
+  a: f32[{ROWS}], b: f32[{ROWS}] = fold online_softmax [d0 < {ROWS} | r0 < 70] (m[d0, r0], s[d0, r0])
+}}"""
+    found = run(text, top, mass, strategy=strategy)
+    torch.testing.assert_close(found[0], top.amax(1))
+    torch.testing.assert_close(found[1], (mass * (top - top.amax(1, keepdim=True)).exp()).sum(1))
+
+
+SOFTMAX = """graph @softmax(x: bf16[{n}, {m}]) -> (y) on cpu {{
+  m: f32[{n}]        = fold max [d0 < {n} | r0 < {m}] cast.f32(x[d0, r0])
+  e: f32[{n}, {m}]   = loop [d0 < {n}, r0 < {m}] exp(sub(cast.f32(x[d0, r0]), m[d0]))
+  s: f32[{n}]        = fold sum [d0 < {n} | r0 < {m}] e[d0, r0]
+  y: bf16[{n}, {m}]  = loop [d0 < {n}, r0 < {m}] cast.bf16(div(e[d0, r0], s[d0]))
+}}"""
+
+LAYER_NORM = """graph @layer_norm(x: bf16[{n}, {m}], w: f32[{m}], b: f32[{m}]) -> (y, mean) on cpu {{
+  mean: f32[{n}], m2: f32[{n}], c: f32[{n}] = fold welford [d0 < {n} | r0 < {m}] cast.f32(x[d0, r0])
+  k: f32[{n}] = loop [d0 < {n}] rsqrt(add(div(m2[d0], c[d0]), f32(1e-05)))
+  y: bf16[{n}, {m}] = loop [d0 < {n}, r0 < {m}] cast.bf16(add(mul(mul(sub(cast.f32(x[d0, r0]), mean[d0]), k[d0]), w[r0]), b[r0]))
+}}"""
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("size", [1, 7, 512, 1000])
+def test_softmax(run: Run, strategy: str, size: int) -> None:
+    x = sample("bf16", 5, size)
+    (y,) = run(SOFTMAX.format(n=5, m=size), x, strategy=strategy)
+    torch.testing.assert_close(y.float(), x.float().softmax(1), rtol=8e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("size", [7, 512, 1000])
+def test_layer_norm(run: Run, strategy: str, size: int) -> None:
+    x, w, b = sample("bf16", 5, size), torch.randn(size), torch.randn(size)
+    y, mean = run(LAYER_NORM.format(n=5, m=size), x, w, b, strategy=strategy)
+    expected = torch.nn.functional.layer_norm(x.float(), (size,), w, b)
+    torch.testing.assert_close(y.float(), expected, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(mean, x.float().mean(1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_folds_of_one_pass_and_values_of_the_row(run: Run, strategy: str) -> None:
+    x, scale = sample("f32", 6, 300), torch.randn(6)
+    text = """graph @f(x: f32[6, 300], k: f32[6]) -> (a, b, c) on cpu {
+  t: f32[6, 300] = loop [d0 < 6, r0 < 300] mul(x[d0, r0], exp(k[d0]))
+  a: f32[6] = fold sum [d0 < 6 | r0 < 300] t[d0, r0]
+  b: f32[6] = fold max [d0 < 6 | r0 < 300] t[d0, r0]
+  q: f32[6] = loop [d0 < 6] sub(b[d0], a[d0])
+  c: f32[6, 300] = loop [d0 < 6, r0 < 300] add(q[d0], t[d0, r0])
+}"""
+    a, b, c = run(text, x, scale, strategy=strategy)
+    t = x * scale.exp()[:, None]
+    torch.testing.assert_close(a, t.sum(1), rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(b, t.amax(1))
+    torch.testing.assert_close(c, (t.amax(1) - t.sum(1))[:, None] + t, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_fold_of_a_guarded_value(run: Run, strategy: str) -> None:
+    text = """graph @f(x: f32[4, 90]) -> (y) on cpu {
+  y: f32[4] = fold min [d0 < 4 | r0 < 100] masked(lt(index.i64(r0), i64(90)), x[d0, r0], f32(5.0))
+}"""
+    x = sample("f32", 4, 90) + 9
+    torch.testing.assert_close(run(text, x, strategy=strategy)[0], x.amin(1).clamp(max=5.0))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_fold_of_a_constant(run: Run, strategy: str) -> None:
+    text = "graph @f(x: f32[4]) -> (y, z) on cpu {\n  y: i64[4] = fold sum [d0 < 4 | r0 < 100] i64(3)\n  z: f32[4] = fold sum [d0 < 4 | r0 < 100] x[d0]\n}"
+    y, z = run(text, torch.arange(4.0), strategy=strategy)
+    assert y.tolist() == [300] * 4
+    assert z.tolist() == [0.0, 100.0, 200.0, 300.0]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_sum_of_many_ones_in_half_precision(run: Run, strategy: str) -> None:
+    text = "graph @f(x: f16[1, 20000]) -> (y) on cpu {\n  y: f32[1] = fold sum [d0 < 1 | r0 < 20000] cast.f32(x[d0, r0])\n}"
+    assert run(text, torch.ones(1, 20000, dtype=torch.float16), strategy=strategy)[0].item() == 20000.0
