@@ -2,8 +2,8 @@
 
     python benchmarks/ir_passes.py [definitions]
 
-The graph is what a naive lowering of a decoder writes: every view, cast and pointwise op a definition of its own. The first run is what a compilation
-pays; the second finds every expression interned.
+The graph is what a naive lowering of a decoder writes: every view, cast and pointwise op a definition of its own. The
+first run is what a compilation pays; the second finds every expression interned.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import sys
 import time
 
 from ferrite_ir.dtypes import BF16, BOOL, F32, I64, DType
-from ferrite_ir.graph import Definition, Extern, Fold, Graph, Loop, TensorType, Value, whole
+from ferrite_ir.graph import Definition, Extern, Fold, Graph, Loop, TensorType, Value, bodies_of, row_major, whole
 from ferrite_ir.index import Dim, Index, delinearize, linearize
 from ferrite_ir.passes import PIPELINE, pass_text
 from ferrite_ir.passes.pipeline import Pass
 from ferrite_ir.scalar import Scalar, apply, cast, const, index_value, load, postorder
-from ferrite_ir.graph import bodies_of, row_major
 
 TOKENS, HIDDEN, HEADS, WIDTH = 512, 768, 12, 64
 
@@ -175,7 +174,7 @@ def report(graph: Graph, title: str) -> None:
         now = time.perf_counter()
         ms = (now - last) * 1e3
         print(
-            f"  {pass_text(pass_):10} {ms:8.2f} ms  {ms * 1e3 / nodes:6.2f} us/node  -> {len(after.definitions)} definitions"
+            f"  {pass_text(pass_):10} {ms:8.2f} ms {ms * 1e3 / nodes:6.2f} us/node, {len(after.definitions)} definitions"
         )
         last = time.perf_counter()
 

@@ -51,7 +51,7 @@ def compile_sm90(program: Any, most: int = 1) -> list[Any]:
 
     device = known_devices()["h200"]
     kernels = Program.from_mapping(program.to_mapping()).kernels
-    return [compile_job(Job(spec, config, device.target)) for spec in kernels for config in configs(spec, device)[:most]]
+    return [compile_job(Job(spec, config, device.target)) for spec in kernels for config in configs(spec, device, "max")[:most]]
 
 
 @pytest.fixture(name="emit")

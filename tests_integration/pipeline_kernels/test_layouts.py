@@ -117,7 +117,7 @@ def test_scalars_and_single_elements(run: Run) -> None:
 def test_neighbours_of_the_buffers_stay_untouched(run: Run) -> None:
     """A result written through a narrow view leaves everything around it alone."""
     text = """graph @f(x: f32[5, 33], y: f32[5, 33]) -> (z) mutates (y: z) on cpu {
-  z: f32[5, 33] = update set y[d0, d1] [d0 < 5, d1 < 33] mul(x[d0, d1], f32(2.0))
+  z: f32[5, 33] = update set y [d0 < 5, d1 < 33] at [d0, d1] mul(x[d0, d1], f32(2.0))
 }"""
     for strategy, placed in (("pointwise", {}), ("pointwise", {"d0": "y"})):
         memory = torch.full((1000,), -7.0)

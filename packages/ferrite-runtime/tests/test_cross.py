@@ -35,7 +35,10 @@ def device_function_kernels() -> list[dict]:
     kernels = []
     for dtype in ("f32", "f64"):
         # A few functions per kernel: registers, not the functions, are what a longer sum would test.
-        kernels += [pointwise(chain(UNARY[i : i + 8], "fmath.{}(a)"), dtype=dtype, name=f"unary{i}") for i in range(0, 48, 8)]
+        kernels += [
+            pointwise(chain(UNARY[i : i + 8], "fmath.{}(a)"), dtype=dtype, name=f"unary{i}")
+            for i in range(0, len(UNARY), 8)
+        ]
         flags = chain(TESTS, "fmath.{}(a).to(tl.int32)") + " + fmath.float_bits(a).to(tl.int32)"
         kernels.append(pointwise(flags, dtype=dtype, out="i32", name="tests"))
         kernels.append(pointwise(chain(BINARY, "fmath.{}(a, b)"), 2, dtype=dtype, name="binary"))

@@ -22,7 +22,14 @@ def launch(kernel: dict, *args) -> dict:
 
 
 def extern(target: str, args: list, results: list, **extra) -> dict:
-    return {"do": "extern", "target": target, "args": args, "kwargs": extra.pop("kwargs", {}), "results": results, **extra}
+    return {
+        "do": "extern",
+        "target": target,
+        "args": args,
+        "kwargs": extra.pop("kwargs", {}),
+        "results": results,
+        **extra,
+    }
 
 
 def free(*names: str) -> dict:
@@ -100,7 +107,9 @@ def test_view_as_another_dtype_at_an_offset() -> None:
 def test_library_call_with_every_kind_of_argument() -> None:
     steps = [
         extern("aten.addmm.default", [ref("b"), ref("x"), ref("w")], ["m"], kwargs={"beta": 2, "alpha": 0.5}),
-        extern("aten._to_copy.default", [ref("m")], ["d"], kwargs={"dtype": {"dtype": "f64"}, "device": {"device": "cpu"}}),
+        extern(
+            "aten._to_copy.default", [ref("m")], ["d"], kwargs={"dtype": {"dtype": "f64"}, "device": {"device": "cpu"}}
+        ),
         extern("aten.split.Tensor", [ref("d"), 2], ["s0", None, "s2"]),
         extern("aten.max.dim", [ref("x"), 1], ["value", "index"]),
         extern("aten.full.default", [[2, 2], {"float": "-inf"}], ["f"], kwargs={"layout": {"layout": "strided"}}),
@@ -181,7 +190,9 @@ def test_zero_dimensional_and_empty_tensors() -> None:
     add, nothing = pointwise("a + 1", size=1, name="add"), pointwise("a + 1", size=0, name="nothing")
     steps = [alloc("o", []), alloc("e", [0, 3]), launch(add, "x", "o"), launch(nothing, "y", "e")]
     inputs = [tensor_input("x", []), tensor_input("y", [0, 3])]
-    o, e = run(program(inputs, [add, nothing], steps, [{"value": "o"}, {"value": "e"}]), torch.tensor(2.0), torch.empty(0, 3))
+    o, e = run(
+        program(inputs, [add, nothing], steps, [{"value": "o"}, {"value": "e"}]), torch.tensor(2.0), torch.empty(0, 3)
+    )
     assert o.item() == 3
     assert e.shape == (0, 3)
 

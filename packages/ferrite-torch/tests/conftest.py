@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from ferrite_torch import torch_private
 from ferrite_torch.decompositions import decomposition_table
 from ferrite_torch.lower import LoweredModule, lower_module

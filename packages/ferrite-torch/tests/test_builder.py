@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import BF16, C64, F32, I64
@@ -118,7 +119,7 @@ def test_an_update_stores_into_what_may_be_reused() -> None:
 def test_an_update_that_reads_its_target_works_on_a_copy() -> None:
     builder = started()
     x = builder.loop((4,), F32, lambda p: builder.constant(0, F32))
-    builder.update(x, "set", (3,), lambda p: (p[0] + 1,), lambda p: x.at(p))
+    builder.update(x, "set", (3,), lambda p: (p[0] + 1,), x.at)
     _, copy, update = builder.definitions
     assert isinstance(update, Update)
     assert update.target == copy.results[0].name  # type: ignore[union-attr]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import torch
+
 from ferrite_torch.decompositions import EXTRA, KEPT, decomposition_table
 from ferrite_torch.lowering import LOWERINGS
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from ferrite_ir.graph import Origin
 from ferrite_torch.errors import (
     TRANSLATIONS,

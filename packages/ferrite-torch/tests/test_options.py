@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from ferrite_torch.errors import OptionError
 from ferrite_torch.options import MODES, Options, parse_options
 
@@ -22,7 +23,7 @@ def test_options_win_over_the_mode() -> None:
 
 
 def test_an_unknown_mode_is_refused_by_name() -> None:
-    with pytest.raises(OptionError, match="unknown mode 'fastest'.*max-autotune"):
+    with pytest.raises(OptionError, match=r"unknown mode 'fastest'.*max-autotune"):
         parse_options("fastest", None)
 
 
@@ -33,7 +34,14 @@ def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("fallback", 1), ("workers", True), ("workers", "two"), ("tune", "maximal"), ("check_inputs", "sometimes"), ("policy", 3)],
+    [
+        ("fallback", 1),
+        ("workers", True),
+        ("workers", "two"),
+        ("tune", "maximal"),
+        ("check_inputs", "sometimes"),
+        ("policy", 3),
+    ],
 )
 def test_a_value_of_the_wrong_kind_is_refused(option: str, value: Any) -> None:
     with pytest.raises(OptionError, match=f"option '{option}'"):

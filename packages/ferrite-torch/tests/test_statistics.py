@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
 from ferrite_torch.explanation import explain_graph
 from ferrite_torch.statistics import (
     KEPT_PROGRAMS,

@@ -4,12 +4,13 @@ import itertools
 import math
 
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
 from ferrite_ir import index as ix
 from ferrite_ir.dtypes import BF16, F32
 from ferrite_ir.graph import TensorType, Value, View
 from ferrite_torch.tensors import Tensor, grid_dims, grid_point, is_dense, whole_tensor
-from hypothesis import given
-from hypothesis import strategies as st
 
 
 def tensor(*shape: int, strides: tuple[int, ...] | None = None) -> Tensor:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from ferrite_torch import torch_private
 from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ferrite_torch import torch_private
 
 
 def test_the_backend_is_in_the_registry() -> None:
@@ -42,7 +43,11 @@ def test_views_of_a_fake_tensor_share_its_storage_key() -> None:
 
 def test_schemas_tell_what_is_written() -> None:
     arguments = torch_private.schema_of(torch.ops.aten.copy_.default).arguments
-    assert [argument.alias_info is not None and argument.alias_info.is_write for argument in arguments] == [True, False, False]
+    assert [argument.alias_info is not None and argument.alias_info.is_write for argument in arguments] == [
+        True,
+        False,
+        False,
+    ]
 
 
 def test_modes_can_be_left() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from ferrite_ir import parse_graph
 from ferrite_ir.graph import Computed, Fold, Graph, Update, View, names_read
 from ferrite_ir.index import Dim
-from ferrite_scheduler.schedule import Allocate, Axis, Kernel, Launch, Param, Schedule
+from ferrite_scheduler.schedule import Allocate, Axis, Item, Kernel, Launch, Param, Schedule, Step
 
 
 def kernel_dims(graph: Graph) -> tuple[Dim, ...]:
@@ -44,7 +44,9 @@ def make_kernel(
     params = []
     for value in graph.inputs:
         if value.name in reads and value.name not in updates.values():
-            params.append(Param(value.name, value.type, "read", host_scalar=value.type.device == "cpu" and graph.device != "cpu"))
+            params.append(
+                Param(value.name, value.type, "read", host_scalar=value.type.device == "cpu" and graph.device != "cpu")
+            )
     for name in dict.fromkeys(kept):
         value = next(result for result in defined[name].results if result.name == name)
         params.append(Param(name, value.type, "readwrite" if name in updates else "write"))
@@ -56,8 +58,12 @@ def make_kernel(
 def make_schedule(graph: Graph, kernel: Kernel) -> Schedule:
     """Returns the schedule that launches the kernel once."""
     updates = {d.result.name: d.target for d in kernel.body if isinstance(d, Update)}
-    steps = [Allocate(param.name, param.type) for param in kernel.params if param.access == "write"]
-    launch = Launch(0, tuple(updates.get(param.name, param.name) for param in kernel.params))
+    steps: list[Step] = [Allocate(param.name, param.type) for param in kernel.params if param.access == "write"]
+    steps += [Item(f"{param.name}_item", param.name, param.type) for param in kernel.params if param.host_scalar]
+    arguments = [
+        f"{param.name}_item" if param.host_scalar else updates.get(param.name, param.name) for param in kernel.params
+    ]
+    launch = Launch(0, tuple(arguments))
     outputs = tuple(updates.get(view.name, view.name) if isinstance(view, View) else view for view in graph.outputs)
     return Schedule(graph, (kernel,), (*steps, launch), outputs)
 
@@ -68,5 +74,3 @@ def schedule_text(
     """Returns the schedule of a graph written as text, all of it in one kernel."""
     graph = parse_graph(text)
     return make_schedule(graph, make_kernel(graph, strategy, placed, stored))
-
-

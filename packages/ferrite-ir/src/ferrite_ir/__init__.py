@@ -1,8 +1,13 @@
-"""Ferrite's loop-level language: graphs of definitions over named dims, with a text form, a verifier, passes and a reference evaluator."""
+"""Ferrite's loop-level language: graphs of definitions over named dims.
+
+It has a text form, a verifier, passes and a reference evaluator.
+"""
 
 from __future__ import annotations
 
 from .dtypes import DTYPES, DType, dtype_named
+from .evaluate import EvaluationError, Evaluator, Tensor, evaluate
+from .fingerprint import fingerprint
 from .graph import (
     Call,
     Computed,
@@ -30,18 +35,22 @@ from .parse import ParseError, parse_graph, parse_index, parse_module, parse_sca
 from .passes import PIPELINE, Pass, Pipeline, parse_pipeline
 from .scalar import Scalar, ScalarTypeError, apply, bitcast, cast, const, index_value, load
 from .text import definition_text, graph_text, module_text, scalar_text
+from .verify import RULES, Problem, VerificationError, require_valid, verify
 
 __version__ = "0.1.0"
 
 __all__ = [
     "DTYPES",
     "PIPELINE",
+    "RULES",
     "Call",
     "Computed",
     "Contract",
     "DType",
     "Definition",
     "Dim",
+    "EvaluationError",
+    "Evaluator",
     "Extern",
     "Fold",
     "Graph",
@@ -53,14 +62,17 @@ __all__ = [
     "ParseError",
     "Pass",
     "Pipeline",
+    "Problem",
     "Scalar",
     "ScalarTypeError",
     "Scan",
     "Sort",
     "Tag",
+    "Tensor",
     "TensorType",
     "Update",
     "Value",
+    "VerificationError",
     "View",
     "While",
     "apply",
@@ -69,6 +81,8 @@ __all__ = [
     "const",
     "definition_text",
     "dtype_named",
+    "evaluate",
+    "fingerprint",
     "graph_text",
     "index_value",
     "indirect",
@@ -79,6 +93,8 @@ __all__ = [
     "parse_module",
     "parse_pipeline",
     "parse_scalar",
+    "require_valid",
     "scalar_text",
+    "verify",
     "whole",
 ]

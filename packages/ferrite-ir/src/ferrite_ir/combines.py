@@ -1,8 +1,9 @@
 """The named combines of folds and scans.
 
-A combine carries a tuple state. An operand tuple is either *lifted* (one value per point, as written by a lowering) or already a
-*state* (as a second stage sees it): ``welford`` takes ``(x)`` or ``(mean, m2, weight)``, ``online_softmax`` takes ``(x)`` or ``(max, sumexp)``.
-``argmax`` and ``argmin`` always take ``(value, index)``; NaN wins, and ties go to the lowest index.
+A combine carries a tuple state. An operand tuple is either *lifted* (one value per point, as written by a lowering) or
+already a *state* (as a second stage sees it): ``welford`` takes ``(x)`` or ``(mean, m2, weight)``, ``online_softmax``
+takes ``(x)`` or ``(max, sumexp)``. ``argmax`` and ``argmin`` always take ``(value, index)``; NaN wins, and ties go to
+the lowest index.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ class Combine:
         return (self.lifted,) if self.lifted == len(self.state) else (self.lifted, len(self.state))
 
     def result_types(self, operands: tuple[DType, ...]) -> tuple[DType, ...]:
-        """Returns the types of the results for operands of these types (a fold never changes types: lowerings cast first)."""
+        """Returns the types of the results for operands of these types (a fold never changes types.
+
+        Lowerings cast first).
+        """
         if len(operands) == len(self.state):
             return operands
         return tuple(operands[0] for _ in self.state)
@@ -50,7 +54,14 @@ class Combine:
             return None if wrong is None else f"{self.name} takes f32 or f64, got {wrong}; cast first"
         if self.name in ("argmax", "argmin") and not operands[1].is_integer:
             return f"{self.name} takes (value, integer index), got index type {operands[1]}"
-        if any(d.is_narrow_float for d in operands) and self.name not in ("max", "min", "argmax", "argmin", "cummax", "cummin"):
+        if any(d.is_narrow_float for d in operands) and self.name not in (
+            "max",
+            "min",
+            "argmax",
+            "argmin",
+            "cummax",
+            "cummin",
+        ):
             return f"{self.name} of {operands[0]} would round at every step; cast to f32 first"
         return None
 

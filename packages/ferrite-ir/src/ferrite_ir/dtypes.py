@@ -9,7 +9,9 @@ from dataclasses import dataclass
 class DType:
     """An element type: its name in the text form, its storage width in bits and its kind.
 
-    There is one object per type, so that equality is identity (a copied or unpickled type is that object again). ``kind`` is ``bool``, ``int``, ``uint``, ``float`` or ``opaque`` (complex and other types that only library calls touch).
+    There is one object per type, so that equality is identity (a copied or unpickled type is that object again).
+    ``kind`` is ``bool``, ``int``, ``uint``, ``float`` or ``opaque`` (complex and other types that only library calls
+    touch).
     """
 
     name: str
@@ -23,6 +25,7 @@ class DType:
 
     @property
     def is_float(self) -> bool:
+        """Returns whether this is a floating-point type of any width."""
         return self.kind == "float"
 
     @property

@@ -29,15 +29,16 @@ from .graph import (
 from .index import Dim
 from .points import EvaluationError, Point
 from .reference_combines import State, lift, merge, neutral
-from .rounding import Number, round_to
+from .rounding import round_to
+from .scalar import Number
 from .sizes import Size
 from .tensors import Nested, Tensor, empty, filled, shape_of
 
 __all__ = ["EXTERNS", "EvaluationError", "Evaluator", "Tensor", "evaluate", "filled"]
 
 ExternFunction = Callable[..., Any]
-"""A library call: gets a `Tensor` for each view and the other arguments as they are; returns what each result is, a `Tensor` (which may share
-storage with an operand) or nested lists; a tuple for several results, None for none."""
+"""A library call: gets a `Tensor` for each view and the other arguments as they are; returns what each result is, a
+`Tensor` (which may share storage with an operand) or nested lists; a tuple for several results, None for none."""
 
 MAX_ITERATIONS = 10_000
 """A ``while`` that runs longer is taken for endless."""
@@ -201,7 +202,7 @@ class Evaluator:
             total = state if total is None else merge(combine, total, state)
         if total is None:
             try:
-                return neutral(combine, dtype.is_float, *_extremes(dtype))
+                return neutral(combine, *_extremes(dtype), is_float=dtype.is_float)
             except ValueError as problem:
                 raise EvaluationError(str(problem)) from None
         return total
@@ -326,7 +327,7 @@ def _place(point: Point, dims: Sequence[Dim]) -> tuple[int, ...]:
 
 
 def _sort_key(value: Number) -> tuple[bool, Number]:
-    return (True, 0) if value != value else (False, value)  # noqa: PLR0124: a number that is not itself is NaN
+    return (True, 0) if value != value else (False, value)  # noqa: PLR0124 - a number that is not itself is NaN
 
 
 def _extremes(dtype: DType) -> tuple[Number, Number]:

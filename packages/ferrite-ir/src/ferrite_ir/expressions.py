@@ -318,7 +318,9 @@ def _checked(words: Words, token: Token, build: Callable[[], Scalar]) -> Scalar:
         raise words.error(str(problem), token) from None
 
 
-def parse_scalar(text: str, values: Iterable[Value] = (), dims: Iterable[Dim] = (), symbols: Iterable[str] = ()) -> Scalar:
+def parse_scalar(
+    text: str, values: Iterable[Value] = (), dims: Iterable[Dim] = (), symbols: Iterable[str] = ()
+) -> Scalar:
     """Returns the scalar expression written as ``text``.
 
     Args:
@@ -339,7 +341,9 @@ def parse_scalar(text: str, values: Iterable[Value] = (), dims: Iterable[Dim] = 
     return found
 
 
-def parse_index(text: str, dims: Iterable[Dim] = (), symbols: Iterable[str] = (), values: Iterable[Value] = ()) -> Index:
+def parse_index(
+    text: str, dims: Iterable[Dim] = (), symbols: Iterable[str] = (), values: Iterable[Value] = ()
+) -> Index:
     """Returns the index expression written as ``text``; the arguments are those of `parse_scalar`.
 
     Raises:

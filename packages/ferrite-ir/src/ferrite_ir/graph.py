@@ -1,8 +1,9 @@
 """Graphs: ordered definitions of named values.
 
-Views do not exist here. A value has a logical shape and a physical layout (strides); a transposed or reshaped use is an index expression in
-a load, and only library calls and graph outputs see a `View`. Every name is defined once. A value that is updated in place gets a new name
-for its new contents and the old name must not be used below (see `Update` and `Extern.aliases`).
+Views do not exist here. A value has a logical shape and a physical layout (strides); a transposed or reshaped use is
+an index expression in a load, and only library calls and graph outputs see a `View`. Every name is defined once. A
+value that is updated in place gets a new name for its new contents and the old name must not be used below (see
+`Update` and `Extern.aliases`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from . import sizes
 from .combines import COMBINES
 from .dtypes import DType
 from .index import Dim, Index
-from .scalar import Scalar
+from .scalar import Scalar, indirects_of
 from .sizes import Size
 
 
@@ -34,7 +35,8 @@ def row_major(shape: tuple[Size, ...]) -> tuple[Size, ...]:
 class TensorType:
     """Element type, logical shape, strides in elements, and device if it differs from the graph's.
 
-    ``strides=None`` at construction means row-major. ``device`` is ``""`` for the device of the graph, else a name such as ``"cpu"``.
+    ``strides=None`` at construction means row-major. ``device`` is ``""`` for the device of the graph, else a name
+    such as ``"cpu"``.
     """
 
     dtype: DType
@@ -53,11 +55,15 @@ class TensorType:
 
     @property
     def is_row_major(self) -> bool:
+        """Returns whether the elements lie contiguously, the last dim fastest."""
         return self.strides == row_major(self.shape)
 
     @property
     def storage_size(self) -> Size:
-        """Returns the number of elements from the first to the last addressed one, both included; 0 if there are none."""
+        """Returns the number of elements from the first to the last addressed one, both included.
+
+        0 if there are none.
+        """
         if any(size == 0 for size in self.shape):
             return 0
         extent: Size = 1
@@ -110,8 +116,11 @@ def whole(value: Value) -> View:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A non-tensor, non-number argument of a library call: ``Tag("dtype", "f32")``, ``Tag("device", "cuda")``, ``Tag("layout", "strided")``,
-    ``Tag("memory_format", "channels_last")``. The kinds are those of the program format."""
+    """A non-tensor, non-number argument of a library call.
+
+    ``Tag("dtype", "f32")``, ``Tag("device", "cuda")``, ``Tag("layout", "strided")``,
+    ``Tag("memory_format", "channels_last")``: the kinds are those of the program format.
+    """
 
     kind: str
     value: str
@@ -122,7 +131,10 @@ Argument: TypeAlias = "View | Tag | bool | int | float | complex | str | tuple[A
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Pointwise definition: each result at each point of ``dims`` is its body. All results have the shape of the domain."""
+    """Pointwise definition: each result at each point of ``dims`` is its body.
+
+    All results have the shape of the domain.
+    """
 
     results: tuple[Value, ...]
     dims: tuple[Dim, ...]
@@ -132,7 +144,10 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Reduction: for each point of ``dims``, the operands at all points of ``fold_dims`` combined. One result per state component."""
+    """Reduction: for each point of ``dims``, the operands at all points of ``fold_dims`` combined.
+
+    There is one result for each component of the state.
+    """
 
     results: tuple[Value, ...]
     combine: str
@@ -156,7 +171,10 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Sort:
-    """Stable sort along ``along``: results are the sorted values and (i64) the positions they came from. With ``top`` only the first that many are kept."""
+    """Stable sort along ``along``: results are the sorted values and (i64) the positions they came from.
+
+    With ``top`` only the first that many are kept.
+    """
 
     results: tuple[Value, ...]
     dims: tuple[Dim, ...]
@@ -174,8 +192,9 @@ UPDATE_MODES = ("set", "add", "mul", "min", "max")
 class Update:
     """In-place store: at each point of ``dims``, ``target[indices]`` is set to, or atomically combined with, the body.
 
-    The result is the new version of ``target``, in its storage; ``target`` must not be named after this definition. With ``condition`` (bool) only the
-    points where it holds store. Several points storing to one place with mode ``set`` leave any one of their values.
+    The result is the new version of ``target``, in its storage; ``target`` must not be named after this definition.
+    With ``condition`` (bool) only the points where it holds store. Several points storing to one place with mode
+    ``set`` leave any one of their values.
     """
 
     result: Value
@@ -189,12 +208,16 @@ class Update:
 
     @property
     def results(self) -> tuple[Value, ...]:
+        """Returns the one result, as other definitions hold theirs."""
         return (self.result,)
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """Matrix-multiply-like: at each point of ``dims`` the sum over ``fold_dims`` of ``left * right``, carried in f32 or wider."""
+    """Matrix-multiply-like: at each point of ``dims`` the sum over ``fold_dims`` of ``left * right``.
+
+    The sum is carried in f32 or wider.
+    """
 
     result: Value
     dims: tuple[Dim, ...]
@@ -205,6 +228,7 @@ class Contract:
 
     @property
     def results(self) -> tuple[Value, ...]:
+        """Returns the one result, as other definitions hold theirs."""
         return (self.result,)
 
 
@@ -216,7 +240,8 @@ class Extern:
         results: what it returns, flattened, None for a returned thing that nobody may use.
         target: namespace.op.overload, looked up by the runtime.
         args, kwargs: arguments; tensors appear as `View`, nested in tuples where the op takes lists.
-        aliases: ``(result name, operand name)`` pairs that share storage; if the operand is also in ``mutates``, the result is its new version.
+        aliases: ``(result name, operand name)`` pairs that share storage; if the operand is also in ``mutates``, the
+            result is its new version.
         mutates: names of operands whose contents change.
         effects: True for a call that must happen, in program order with other effects, even if its results are unused.
     """
@@ -255,7 +280,10 @@ class If:
 
 @dataclass(frozen=True, slots=True)
 class While:
-    """A loop over graphs of the module: while ``condition(args)`` gives true, ``args = body(args)``; the results are the last ``args``."""
+    """A loop over graphs of the module: while ``condition(args)`` gives true, ``args = body(args)``.
+
+    The results are the last ``args``.
+    """
 
     results: tuple[Value, ...]
     condition: str
@@ -279,7 +307,8 @@ class Graph:
         inputs: values given by the caller, in call order.
         definitions: in an order where every name is defined before it is used.
         outputs: what is returned, in order: views of values, numbers or None.
-        mutations: ``(input name, value name)``: the value that lies in the input's storage at the end (a chain of updates of that input).
+        mutations: ``(input name, value name)``: the value that lies in the input's storage at the end (a chain of
+            updates of that input).
         device: device type of all values whose type says nothing else.
     """
 
@@ -320,12 +349,15 @@ class Graph:
 
     @property
     def output_names(self) -> tuple[str, ...]:
-        """Returns the names of values that outlive the graph: outputs and final versions of mutated inputs, without repeats."""
+        """Returns the names of values that outlive the graph.
+
+        Outputs and final versions of mutated inputs, without repeats.
+        """
         names = [output.name for output in self.outputs if isinstance(output, View)]
         return tuple(dict.fromkeys([*names, *(value for _, value in self.mutations)]))
 
     def __str__(self) -> str:
-        from .text import graph_text
+        from .text import graph_text  # noqa: PLC0415 - the text form knows all definitions
 
         return graph_text(self)
 
@@ -366,7 +398,10 @@ def bodies_of(definition: Definition) -> tuple[Scalar, ...]:
 
 
 def domain_of(definition: Definition) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
-    """Returns the dims of a computed definition: those that its results keep, and those folded away; both empty for calls."""
+    """Returns the dims of a computed definition: those that its results keep, and those folded away.
+
+    Both empty for calls.
+    """
     match definition:
         case Fold() | Contract():
             return definition.dims, definition.fold_dims
@@ -388,15 +423,7 @@ def views_in(argument: Any) -> Iterator[View]:
 
 def index_loads(indices: tuple[Index, ...]) -> tuple[Scalar, ...]:
     """Returns the loads inside the indirect parts of indices."""
-    from .index import constant
-    from .scalar import index_value
-    from .dtypes import I64
-
-    found: dict[Scalar, None] = {}
-    for index in indices:
-        if not index.is_constant and index is not constant(0):
-            found.update(dict.fromkeys(index_value(index, I64).loads))
-    return tuple(found)
+    return tuple(dict.fromkeys([found for scalar in indirects_of(indices) for found in scalar.loads]))
 
 
 def names_read(definition: Definition) -> tuple[str, ...]:

@@ -1,11 +1,13 @@
 """Index expressions: interned quasi-affine integer functions of loop dims.
 
-An `Index` is ``const + sum(coefficient * atom)`` in a normal form: like atoms merged, zero coefficients dropped, atoms sorted, and
-floor-divisions and remainders simplified with the known extents of the dims. Equal expressions are the same object, so equality is
-identity. An atom is a `Dim` (a loop variable that knows its extent), a `FloorDiv` or `Mod` of an index by a positive size, or an `Indirect`
-(an integer computed by a scalar expression, with the bound it promises).
+An `Index` is ``const + sum(coefficient * atom)`` in a normal form: like atoms merged, zero coefficients dropped, atoms
+sorted, and floor-divisions and remainders simplified with the known extents of the dims. Equal expressions are the
+same object, so equality is identity. An atom is a `Dim` (a loop variable that knows its extent), a `FloorDiv` or `Mod`
+of an index by a positive size, or an `Indirect` (an integer computed by a scalar expression, with the bound it
+promises).
 
-The rules are those of integer arithmetic with floor division; each is tested against brute-force evaluation over all points.
+The rules are those of integer arithmetic with floor division; each is tested against brute-force evaluation over all
+points.
 """
 
 from __future__ import annotations
@@ -34,27 +36,30 @@ class Atom:
     index: Index
     is_indirect: bool
 
-    def _settle(self, lo: Size, hi: Size, order: tuple[Any, ...], is_indirect: bool = False) -> None:
+    def _settle(self, lo: Size, hi: Size, order: tuple[Any, ...], *, is_indirect: bool = False) -> None:
         self.lo, self.hi, self.order, self.is_indirect = lo, hi, order, is_indirect
         self.index = _intern_index(0, ((self, 1),))
 
 
 class Dim(Atom):
-    """A loop variable with its extent: ``0 <= name < size``. Two dims with one name and different sizes are different."""
+    """A loop variable with its extent.
+
+    ``0 <= name < size``. Two dims with one name and different sizes are different.
+    """
 
     __slots__ = ("name", "size")
 
     name: str
     size: Size
 
-    def __new__(cls, name: str, size: Size) -> Dim:
+    def __new__(cls, name: str, size: Size) -> Dim:  # noqa: D102, PYI034 - found, or made
         key = (cls, name, size)
         found = _INTERNED.get(key)
         if found is None:
             found = _INTERNED[key] = object.__new__(cls)
             found.name, found.size = name, size
             found._settle(0, sizes.add(size, -1), (0, len(name), name, sizes.text(size)))
-        return found  # type: ignore[no-any-return]
+        return found
 
     def __repr__(self) -> str:
         return f"Dim({self.name!r}, {self.size})"
@@ -68,7 +73,7 @@ class FloorDiv(Atom):
     numerator: Index
     divisor: Size
 
-    def __new__(cls, numerator: Index, divisor: Size) -> FloorDiv:
+    def __new__(cls, numerator: Index, divisor: Size) -> FloorDiv:  # noqa: D102, PYI034 - found, or made
         key = (cls, numerator, divisor)
         found = _INTERNED.get(key)
         if found is None:
@@ -76,8 +81,8 @@ class FloorDiv(Atom):
             found.numerator, found.divisor = numerator, divisor
             lo = None if numerator.lo is None else sizes.floordiv(numerator.lo, divisor)
             hi = None if numerator.hi is None else sizes.floordiv(numerator.hi, divisor)
-            found._settle(lo, hi, (1, order_text(numerator), sizes.text(divisor)), numerator.is_indirect)
-        return found  # type: ignore[no-any-return]
+            found._settle(lo, hi, (1, order_text(numerator), sizes.text(divisor)), is_indirect=numerator.is_indirect)
+        return found
 
 
 class Mod(Atom):
@@ -88,20 +93,23 @@ class Mod(Atom):
     numerator: Index
     divisor: Size
 
-    def __new__(cls, numerator: Index, divisor: Size) -> Mod:
+    def __new__(cls, numerator: Index, divisor: Size) -> Mod:  # noqa: D102, PYI034 - found, or made
         key = (cls, numerator, divisor)
         found = _INTERNED.get(key)
         if found is None:
             found = _INTERNED[key] = object.__new__(cls)
             found.numerator, found.divisor = numerator, divisor
-            found._settle(0, sizes.add(divisor, -1), (2, order_text(numerator), sizes.text(divisor)), numerator.is_indirect)
-        return found  # type: ignore[no-any-return]
+            found._settle(
+                0, sizes.add(divisor, -1), (2, order_text(numerator), sizes.text(divisor)), is_indirect=numerator.is_indirect
+            )
+        return found
 
 
 class Indirect(Atom):
     """An index computed at run time: the integer ``value``, promised to lie in ``[0, size)``.
 
-    With ``wraps`` a negative value counts from the end (``value + size``). ``size`` is the extent of the dimension that it indexes.
+    With ``wraps`` a negative value counts from the end (``value + size``). ``size`` is the extent of the dimension
+    that it indexes.
     """
 
     __slots__ = ("size", "value", "wraps")
@@ -110,14 +118,19 @@ class Indirect(Atom):
     size: Size
     wraps: bool
 
-    def __new__(cls, value: Scalar, size: Size, wraps: bool = False) -> Indirect:
+    def __new__(  # noqa: D102, PYI034 - found, or made
+        cls,
+        value: Scalar,
+        size: Size,
+        wraps: bool = False,  # noqa: FBT001, FBT002 - part of what the index is
+    ) -> Indirect:
         key = (cls, value, size, wraps)
         found = _INTERNED.get(key)
         if found is None:
             found = _INTERNED[key] = object.__new__(cls)
             found.value, found.size, found.wraps = value, size, wraps
             found._settle(0, sizes.add(size, -1), (3, value.digest, sizes.text(size), wraps), is_indirect=True)
-        return found  # type: ignore[no-any-return]
+        return found
 
 
 Term: TypeAlias = tuple[Atom, Size]
@@ -145,6 +158,7 @@ class Index:
 
     @property
     def is_constant(self) -> bool:
+        """Returns whether no dim and no stored value takes part."""
         return not self.terms
 
     @property
@@ -185,13 +199,15 @@ class Index:
         return self + (-other)
 
     def __rsub__(self, other: Size) -> Index:
-        return -self + other
+        difference: Index = -self + other
+        return difference
 
     def __mul__(self, factor: Index | Size) -> Index:
         if isinstance(factor, Index):
             if factor.terms and self.terms:
                 raise ValueError(f"not quasi-affine: ({self}) * ({factor})")
-            return self * factor.const if not factor.terms else factor * self.const
+            product: Index = factor * self.const if factor.terms else self * factor.const
+            return product
         if factor == 1:
             return self
         if factor == 0:
@@ -232,7 +248,7 @@ def constant(value: Size) -> Index:
     return _intern_index(value, ())
 
 
-def indirect(value: Scalar, size: Size, wraps: bool = False) -> Index:
+def indirect(value: Scalar, size: Size, wraps: bool = False) -> Index:  # noqa: FBT001, FBT002 - as in Indirect
     """Returns the index computed by an integer scalar that promises to lie in ``[0, size)``; see `Indirect`."""
     return Indirect(value, size, wraps).index
 
@@ -244,8 +260,8 @@ def _intern_index(const: Size, terms: tuple[Term, ...]) -> Index:
         found = _INTERNED[key] = object.__new__(Index)
         found.const, found.terms, found._text, found._dims = const, terms, None, None
         found.lo, found.hi = _bounds(const, terms)
-        found.is_indirect = any([atom.is_indirect for atom, _ in terms])  # a list: faster than a generator for so few
-    return found  # type: ignore[no-any-return]
+        found.is_indirect = any([atom.is_indirect for atom, _ in terms])  # noqa: C419 - a list is faster for so few
+    return found
 
 
 def _bounds(const: Size, terms: tuple[Term, ...]) -> tuple[Size | None, Size | None]:
@@ -277,7 +293,10 @@ def _term_order(term: Term) -> tuple[Any, ...]:
 
 
 def _recombine(const: Size, coefficients: dict[Atom, Size]) -> tuple[Size, dict[Atom, Size]]:
-    """Joins ``c*(e mod a) + c*a*(e // a)`` into ``c*e`` and ``c*(e mod a) + c*a*((e // a) mod b)`` into ``c*(e mod a*b)``."""
+    """Joins quotients with their remainders.
+
+    ``c*(e mod a) + c*a*(e // a)`` becomes ``c*e``; ``c*(e mod a) + c*a*((e // a) mod b)`` becomes ``c*(e mod a*b)``.
+    """
     changed = True
     while changed:
         changed = False
@@ -304,8 +323,10 @@ def _recombine(const: Size, coefficients: dict[Atom, Size]) -> tuple[Size, dict[
 def _find_partner(
     coefficients: dict[Atom, Size], atom: Mod, high: Index, wanted: Size
 ) -> tuple[tuple[Term, ...] | None, Index | None]:
-    if high.const == 0 and high.terms and all(
-        coefficients.get(other) == sizes.mul(wanted, c) for other, c in high.terms
+    if (
+        high.const == 0
+        and high.terms
+        and all(coefficients.get(other) == sizes.mul(wanted, c) for other, c in high.terms)
     ):
         return tuple((other, sizes.mul(wanted, c)) for other, c in high.terms), atom.numerator
     for other, c in coefficients.items():
@@ -344,7 +365,10 @@ def _split_multiples(index: Index, divisor: Size) -> tuple[Index, Index]:
 
 
 def _split_small(rest: Index, divisor: Size) -> tuple[Size, Index, Index] | None:
-    """Returns ``(g, big, small)`` with ``rest == g*big + small``, ``g`` dividing ``divisor``, ``0 <= small < g``, ``g > 1``; or None."""
+    """Returns ``(g, big, small)`` with ``rest == g*big + small``, or None.
+
+    ``g`` is greater than 1 and divides ``divisor``, and ``0 <= small < g``.
+    """
     if type(divisor) is not int:
         candidates = {c for _, c in rest.terms if type(c) is not int and sizes.quotient(divisor, c) is not None}
         ordered: list[Size] = sorted(candidates, key=sizes.text)
@@ -370,7 +394,7 @@ def floordiv(index: Index, divisor: Size) -> Index:
     found = _INTERNED.get(key)
     if found is None:
         found = _INTERNED[key] = _floordiv(index, divisor)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _floordiv(index: Index, divisor: Size) -> Index:
@@ -378,7 +402,8 @@ def _floordiv(index: Index, divisor: Size) -> Index:
     if _within(rest, divisor):
         return whole
     if not rest.terms:
-        return whole + sizes.floordiv(rest.const, divisor)
+        total: Index = whole + sizes.floordiv(rest.const, divisor)
+        return total
     split = _split_small(rest, divisor)
     if split is not None:
         g, big, _ = split
@@ -407,7 +432,7 @@ def mod(index: Index, divisor: Size) -> Index:
     found = _INTERNED.get(key)
     if found is None:
         found = _INTERNED[key] = _mod(index, divisor)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _mod(index: Index, divisor: Size) -> Index:
@@ -415,11 +440,13 @@ def _mod(index: Index, divisor: Size) -> Index:
     if _within(rest, divisor):
         return rest
     if not rest.terms:
-        return rest - sizes.mul(divisor, sizes.floordiv(rest.const, divisor))
+        remainder: Index = rest - sizes.mul(divisor, sizes.floordiv(rest.const, divisor))
+        return remainder
     split = _split_small(rest, divisor)
     if split is not None:
         g, big, small = split
-        return mod(big, sizes.quotient(divisor, g)) * g + small
+        high: Index = mod(big, sizes.quotient(divisor, g)) * g
+        return high + small
     if len(rest.terms) == 1 and rest.const == 0 and rest.terms[0][1] == 1:
         atom = rest.terms[0][0]
         if type(atom) is Mod and sizes.quotient(atom.divisor, divisor) is not None:
@@ -470,14 +497,14 @@ def _substitute_atom(atom: Atom, mapping: dict[Dim, Index]) -> Index:
         case Mod():
             return mod(substitute(atom.numerator, mapping), atom.divisor)
         case Indirect():
-            from .scalar import substitute_dims
+            from .scalar import substitute_dims  # noqa: PLC0415 - scalars are made of indices
 
             return Indirect(substitute_dims(atom.value, mapping), atom.size, atom.wraps).index
     raise TypeError(f"not an atom: {atom!r}")
 
 
 def order_text(index: Index) -> str:
-    """Returns text that identifies an index, without spelling indirect values out (their text can be exponentially long)."""
+    """Returns text that identifies an index; indirect values are not spelled out, since that could be very long."""
     parts = [sizes.text(index.const)]
     for atom, coefficient in index.terms:
         match atom:

@@ -1,4 +1,7 @@
-"""Reads graphs and modules from their text form: ``parse_graph(str(graph)) == graph``, with bodies that are the same objects."""
+"""Reads graphs and modules from their text form.
+
+``parse_graph(str(graph)) == graph``, with bodies that are the same objects.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from . import sizes
 from .combines import COMBINES
 from .dtypes import DType
 from .expressions import (
@@ -15,7 +17,6 @@ from .expressions import (
     parse_scalar,
     read_bindings,
     read_dtype,
-    read_index,
     read_indices,
     read_integer,
     read_listed,
@@ -259,7 +260,9 @@ class _GraphReader:
         found = self._read_argument()
         if isinstance(found, (View, bool, int, float)) or found is None:
             return found
-        raise self.words.error("an output is a view of a value, a number or none", self.words.tokens[self.words.position - 1])
+        raise self.words.error(
+            "an output is a view of a value, a number or none", self.words.tokens[self.words.position - 1]
+        )
 
     def _read_argument(self) -> Any:
         words = self.words

@@ -1,15 +1,15 @@
 """Random numbers as pure functions of (seed, offset).
 
-Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011): Philox-4x32 with ten rounds, counter = (offset low, offset
-high, 0, 0), key = (seed low, seed high).
+Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011): Philox-4x32 with ten rounds,
+counter = (offset low, offset high, 0, 0), key = (seed low, seed high).
 """
 
 from __future__ import annotations
 
 import math
 
-from .rounding import from_bits, round_to, to_bits
 from .dtypes import F32, I64
+from .rounding import from_bits, round_to, to_bits
 
 _MASK = 0xFFFFFFFF
 _KEYS = (0x9E3779B9, 0xBB67AE85)

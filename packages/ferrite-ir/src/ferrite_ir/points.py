@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from . import sizes
 from .index import Atom, Dim, FloorDiv, Index, Indirect, Mod
 from .reference import apply_reference
-from .rounding import Number, convert, reinterpret, round_to
-from .scalar import Scalar, indirects
+from .rounding import convert, reinterpret, round_to
+from .scalar import Number, Scalar, indirects
 from .tensors import Tensor
 
 

@@ -1,7 +1,7 @@
 """What every scalar operation means: a table of Python functions on Python numbers, and the rounding of their results.
 
-A function gets numbers of the operands' types and returns a number that is then rounded to the result type, so that a float operation is correctly
-rounded up to the accuracy of the double-precision function behind it.
+A function gets numbers of the operands' types and returns a number that is then rounded to the result type, so that a
+float operation is correctly rounded up to the accuracy of the double-precision function behind it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 from . import philox, special
 from .dtypes import DType
-from .rounding import Number, convert, next_float, reinterpret, round_to
-from .scalar import Scalar
+from .rounding import convert, next_float, reinterpret, round_to
+from .scalar import Number, Scalar
 
 Meaning: TypeAlias = Callable[..., Number]
 
@@ -36,7 +36,7 @@ def _context(node: Scalar) -> dict[str, DType]:
 
 
 def _is_nan(x: Number) -> bool:
-    return x != x  # noqa: PLR0124: a number that is not itself is NaN
+    return x != x  # noqa: PLR0124 - a number that is not itself is NaN
 
 
 def _add(x: Number, y: Number) -> Number:
@@ -119,7 +119,7 @@ def _maximum(x: Number, y: Number) -> Number:
 
 
 def _relu(x: Number) -> Number:
-    return 0 if x < 0 else x
+    return max(x, 0)
 
 
 def _sign(x: Number) -> Number:
@@ -143,7 +143,9 @@ def _reciprocal(x: float) -> float:
     return _div(1.0, x)
 
 
-def _total(function: Callable[[float], float], overflow: float = math.inf, poles: dict[float, float] | None = None) -> Meaning:
+def _total(
+    function: Callable[[float], float], overflow: float = math.inf, poles: dict[float, float] | None = None
+) -> Meaning:
     """Returns a function of math that gives NaN outside of its domain, and infinities where Python raises."""
 
     def total(x: float) -> float:
@@ -212,7 +214,7 @@ def _nextafter(x: float, y: float, dtype: DType) -> float:
     return next_float(x, y, dtype)
 
 
-def _where(condition: bool, yes: Number, no: Number) -> Number:
+def _where(condition: Number, yes: Number, no: Number) -> Number:
     return yes if condition else no
 
 
@@ -311,9 +313,12 @@ MEANINGS: dict[str, Callable[..., Any]] = {
 
 
 def constant_result(node: Scalar) -> Number | None:
-    """Returns the value of an operation or conversion whose operands are all constants, None where one is not or an integer is divided by zero."""
+    """Returns the value of an operation or conversion of constants.
+
+    None where an operand is not constant, or an integer is divided by zero.
+    """
     operands = node.operands
-    if not operands or any([operand.op != "const" for operand in operands]):  # noqa: C419: a list is faster for so few
+    if not operands or any([operand.op != "const" for operand in operands]):  # noqa: C419 - a list is faster for so few
         return None
     values = tuple([operand.value for operand in operands])
     if node.op == "cast":

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from .combines import COMBINES
-from .rounding import Number
+from .scalar import Number
 
 State: TypeAlias = tuple[Number, ...]
 
@@ -26,13 +26,14 @@ def merge(combine: str, first: State, second: State) -> State:
     return _MERGES[combine](first, second)
 
 
-def neutral(combine: str, is_float: bool, low: Number, high: Number) -> State:
+def neutral(combine: str, low: Number, high: Number, *, is_float: bool) -> State:
     """Returns the state of no points at all.
 
     Args:
         combine: the combine.
+        low: the smallest value of the type.
+        high: the largest value of the type.
         is_float: whether the values are floats.
-        low, high: the smallest and largest value of the type.
 
     Raises:
         ValueError: the combine has none (the position of the largest of no values, say).
@@ -56,7 +57,7 @@ def neutral(combine: str, is_float: bool, low: Number, high: Number) -> State:
 
 
 def _is_nan(x: Number) -> bool:
-    return x != x  # noqa: PLR0124: a number that is not itself is NaN
+    return x != x  # noqa: PLR0124 - a number that is not itself is NaN
 
 
 def _each(function: Callable[[Number, Number], Number]) -> Callable[[State, State], State]:
@@ -72,7 +73,10 @@ def _min(a: Number, b: Number) -> Number:
 
 
 def _extreme(is_better: Callable[[Number, Number], bool], *, later: bool) -> Callable[[State, State], State]:
-    """Returns a combine of (value, index) pairs. NaN wins. Ties go to the lowest index, or for running extremes to the later point."""
+    """Returns a combine of (value, index) pairs.
+
+    NaN wins. Ties go to the lowest index, or for running extremes to the later point.
+    """
 
     def combined(a: State, b: State) -> State:
         if _is_nan(a[0]) or _is_nan(b[0]):

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from .dtypes import BOOL, DType
-
-Number: TypeAlias = bool | int | float
+from .scalar import Number
 
 
 def round_to(value: Number, dtype: DType) -> Number:
-    """Returns a result of arithmetic in a type as a number of that type: floats rounded to nearest even, integers wrapped."""
+    """Returns a result of arithmetic in a type as a number of that type.
+
+    Floats rounded to nearest even, integers wrapped.
+    """
     if dtype.is_float:
         return _FLOATS[dtype.name](float(value))
     return bool(value) if dtype is BOOL else wrap(int(value), dtype)
@@ -23,8 +24,8 @@ def round_to(value: Number, dtype: DType) -> Number:
 def convert(value: Number, source: DType, target: DType) -> Number:
     """Returns what ``cast`` gives.
 
-    Floats become integers by truncation; beyond the range of the 32-bit (for i64 and u64: 64-bit) type they saturate there, and NaN gives 0, before
-    narrower types wrap. That is what GPUs do; the language leaves it open.
+    Floats become integers by truncation; beyond the range of the 32-bit (for i64 and u64: 64-bit) type they saturate
+    there, and NaN gives 0, before narrower types wrap. That is what GPUs do; the language leaves it open.
     """
     if target is BOOL:
         return value != 0
@@ -187,7 +188,7 @@ _EIGHT_BITS = {
     "f8e5m2fnuz": _EightBits(2, 16, 57344.0, math.nan, has_negative_zero=False),
 }
 
-_FLOATS: dict[str, Callable[[float], float]] = {
+_FLOATS: Mapping[str, Callable[[float], float]] = {
     "f64": _round_f64,
     "f32": _round_f32,
     "f16": _round_f16,

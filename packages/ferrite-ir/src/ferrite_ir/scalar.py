@@ -1,8 +1,9 @@
 """Scalar expressions: interned DAGs that say what one element of a result is.
 
-Forms: ``load`` (an element of a named value), ``const``, ``index`` (an index expression as a number), ``cast``, ``bitcast``, and the operations of
-`ops.OPS`. Equal expressions are the same object. ``masked(cond, value, other)`` differs from ``where`` in one way: the loads inside ``value`` happen
-only where ``cond`` holds, so they may be out of bounds elsewhere.
+Forms: ``load`` (an element of a named value), ``const``, ``index`` (an index expression as a number), ``cast``,
+``bitcast``, and the operations of `ops.OPS`. Equal expressions are the same object. ``masked(cond, value, other)``
+differs from ``where`` in one way: the loads inside ``value`` happen only where ``cond`` holds, so they may be out of
+bounds elsewhere.
 """
 
 from __future__ import annotations
@@ -10,13 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeAlias
 
 from . import index as ix
 from .dtypes import BOOL, DType
 from .index import Dim, Index
 from .ops import OPS
 from .sizes import Size
+
+Number: TypeAlias = bool | int | float
+"""A value of an element type."""
 
 _INTERNED: dict[Any, Scalar] = {}
 
@@ -30,7 +34,8 @@ class Scalar:
 
     Attributes:
         op: ``load``, ``const``, ``index``, ``cast``, ``bitcast`` or a name of `ops.OPS`.
-        args: for ``load`` ``(value name, *indices)``; for ``const`` ``(number,)``; for ``index`` ``(Index,)``; else the operands.
+        args: for ``load`` ``(value name, *indices)``; for ``const`` ``(number,)``; for ``index`` ``(Index,)``; else
+            the operands.
         dtype: the type of the result.
     """
 
@@ -45,7 +50,7 @@ class Scalar:
 
     @property
     def operands(self) -> tuple[Scalar, ...]:
-        """Returns the scalar operands; none for load, const and index (an indirect index is reached through `indirects`)."""
+        """Returns the scalar operands; none for load, const and index (see `indirects` for scalars inside indices)."""
         return () if self.op in _LEAVES else self.args
 
     @property
@@ -85,7 +90,7 @@ class Scalar:
         return self._digest  # type: ignore[return-value]
 
     def __str__(self) -> str:
-        from .text import scalar_text
+        from .text import scalar_text  # noqa: PLC0415 - the text form knows scalars
 
         return scalar_text(self)
 
@@ -112,7 +117,7 @@ def load(name: str, indices: Iterable[Index], dtype: DType) -> Scalar:
     return _make("load", (name, *indices), dtype)
 
 
-def const(value: bool | int | float, dtype: DType) -> Scalar:
+def const(value: Number, dtype: DType) -> Scalar:
     """Returns a number of a type. Floats keep NaN, infinities and the sign of zero.
 
     Raises:
@@ -212,7 +217,10 @@ def children(node: Scalar) -> tuple[Scalar, ...]:
 
 
 def postorder(roots: Iterable[Scalar], done: set[Scalar] | None = None) -> Iterator[Scalar]:
-    """Yields every node reachable from the roots once, operands before users; ``done`` holds nodes to leave out and grows."""
+    """Yields every node reachable from the roots once, operands before users.
+
+    ``done`` holds nodes to leave out and grows.
+    """
     seen: set[Scalar] = set() if done is None else done
     for root in roots:
         stack: list[tuple[Scalar, bool]] = [(root, False)]
@@ -229,9 +237,10 @@ def postorder(roots: Iterable[Scalar], done: set[Scalar] | None = None) -> Itera
 
 
 def rewrite(root: Scalar, step: Callable[[Scalar], Scalar], memo: dict[Scalar, Scalar]) -> Scalar:
-    """Returns the DAG rebuilt bottom-up: operands first, then ``step`` on each rebuilt node. ``memo`` maps old nodes to new ones and may be shared.
+    """Returns the DAG rebuilt bottom-up: operands first, then ``step`` on each rebuilt node.
 
-    Indices are not entered: a ``step`` that wants to change them sees the load or index form itself.
+    ``memo`` maps old nodes to new ones and may be shared. Indices are not entered: a ``step`` that wants to change
+    them sees the load or index form itself.
     """
     found = memo.get(root)
     if found is not None:
@@ -256,9 +265,7 @@ def rewrite(root: Scalar, step: Callable[[Scalar], Scalar], memo: dict[Scalar, S
     return memo[root]
 
 
-def substitute_dims(
-    root: Scalar, mapping: dict[Dim, Index], memo: dict[Scalar, Scalar] | None = None
-) -> Scalar:
+def substitute_dims(root: Scalar, mapping: dict[Dim, Index], memo: dict[Scalar, Scalar] | None = None) -> Scalar:
     """Returns the expression with dims replaced by index expressions, also inside loads and indirect indices."""
     memo = {} if memo is None else memo
 
@@ -330,12 +337,12 @@ def _own_dims(node: Scalar) -> frozenset[Dim]:
     if node.op in ("load", "index"):
         parts = [i.dims for i in node.indices]
     else:
-        parts = [operand._dims for operand in node.operands if operand._dims]  # type: ignore[misc]
+        parts = [operand._dims for operand in node.operands if operand._dims]  # noqa: SLF001 - of the same class
     return parts[0] if len(parts) == 1 else frozenset().union(*parts)
 
 
 def _own_loads(node: Scalar) -> tuple[Scalar, ...]:
-    parts = [child._loads for child in children(node) if child._loads]
+    parts = [child._loads for child in children(node) if child._loads]  # noqa: SLF001 - of the same class
     if node.op == "load":
         parts.append((node,))
     if len(parts) == 1:
@@ -351,7 +358,7 @@ def _own_digest(node: Scalar) -> str:
     elif node.op == "const":
         parts = [repr(node.args[0])]
     else:
-        parts = [operand._digest or "" for operand in node.args]
+        parts = [operand._digest or "" for operand in node.args]  # noqa: SLF001 - of the same class
     content = "\x1f".join((node.op, node.dtype.name, *parts))
     return blake2b(content.encode(), digest_size=8).hexdigest()
 

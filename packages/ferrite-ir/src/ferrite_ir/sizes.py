@@ -1,7 +1,7 @@
 """Sizes: Python integers, or SymPy expressions over symbolic sizes.
 
-This module is the only caller of SymPy, and imports it on the first symbolic size, so that a static graph never pays for it.
-Integer arguments take a path of plain integer arithmetic.
+This module is the only caller of SymPy, and imports it on the first symbolic size, so that a static graph never pays
+for it. Integer arguments take a path of plain integer arithmetic.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def parse_size(text: str) -> Size:
     return _from_ast(ast.parse(text, mode="eval").body, text)
 
 
-def _from_ast(node: Any, text: str) -> Size:
+def _from_ast(node: Any, text: str) -> Size:  # noqa: PLR0911 - one for each form
     import ast
 
     match node:
@@ -67,10 +67,12 @@ def is_static(size: Size) -> bool:
 
 
 def add(a: Size, b: Size) -> Size:
+    """Returns ``a + b``."""
     return _settle(a + b)
 
 
 def mul(a: Size, b: Size) -> Size:
+    """Returns ``a * b``, expanded."""
     if type(a) is int and type(b) is int:
         return a * b
     return _expand_product(a, b)
@@ -127,7 +129,11 @@ def _symbolic_quotient(a: Size, b: Size) -> Size | None:
     numerator, denominator = sympy.fraction(sympy.expand(ratio))
     if denominator != 1 or not ratio.is_polynomial():
         return None
-    coefficients = sympy.Poly(numerator, *sorted(numerator.free_symbols, key=str)).coeffs() if numerator.free_symbols else [numerator]
+    coefficients = (
+        sympy.Poly(numerator, *sorted(numerator.free_symbols, key=str)).coeffs()
+        if numerator.free_symbols
+        else [numerator]
+    )
     return _settle(sympy.expand(ratio)) if all(c.is_Integer for c in coefficients) else None
 
 

@@ -111,11 +111,13 @@ def _unscaled(order: int, x: float) -> float:
 def _bessel(order: int, x: float) -> float:
     """Returns ``J_order(x)`` as the mean of ``cos(order*t - x*sin(t))`` over a period.
 
-    The trapezoidal rule converges faster than any power there, as for every analytic periodic function. Source: Trefethen, Weideman, "The
-    exponentially convergent trapezoidal rule" (2014).
+    The trapezoidal rule converges faster than any power there, as for every analytic periodic function. Source:
+    Trefethen, Weideman, "The exponentially convergent trapezoidal rule" (2014).
     """
     points = 2 * (order + int(abs(x)) + 32)
-    return math.fsum(math.cos(order * t - x * math.sin(t)) for t in (math.pi * k / points for k in range(2 * points))) / (2 * points)
+    return math.fsum(
+        math.cos(order * t - x * math.sin(t)) for t in (math.pi * k / points for k in range(2 * points))
+    ) / (2 * points)
 
 
 def _far(order: int, x: float, *, second: bool) -> float:
@@ -153,7 +155,10 @@ def y0(x: float) -> float:
 
 
 def y1(x: float) -> float:
-    """Returns the Bessel function of the second kind of order 1 (the negated derivative of `y0`): -inf at 0 and NaN below."""
+    """Returns the Bessel function of the second kind of order 1 (the negated derivative of `y0`).
+
+    -inf at 0 and NaN below.
+    """
     if math.isnan(x) or x <= 0:
         return -math.inf if x == 0 else math.nan
     if x > _FAR:

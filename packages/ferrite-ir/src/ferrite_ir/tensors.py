@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from .dtypes import DType
-from .rounding import Number, round_to
+from .rounding import round_to
+from .scalar import Number
 
 Nested: TypeAlias = Any
 """Lists of lists of numbers, or a number for a tensor without dims."""
@@ -58,7 +59,9 @@ class Tensor:
             ValueError: the type has another width (the elements are numbers, not bytes).
         """
         if dtype.bits != self.dtype.bits:
-            raise ValueError(f"a view of {self.dtype} elements as {dtype} is not supported by the evaluator; their widths differ")
+            raise ValueError(
+                f"a view of {self.dtype} elements as {dtype} is not supported by the evaluator; their widths differ"
+            )
         return Tensor(dtype, shape, strides, self.offset + offset, self.storage)
 
     def nested(self) -> Nested:
@@ -89,7 +92,7 @@ def filled(values: Nested, dtype: DType, shape: tuple[int, ...], strides: tuple[
         for i in point:
             item = item[i]
         if isinstance(item, (list, tuple)):
-            raise ValueError(f"nested lists are deeper than the shape {shape}")
+            raise ValueError(f"nested lists are deeper than the shape {shape}")  # noqa: TRY004 - the value is wrong
         tensor.write(point, round_to(item, dtype))
     return tensor
 

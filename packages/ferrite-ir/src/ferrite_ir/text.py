@@ -1,7 +1,7 @@
 """The text form of the language; `parse` reads it back as the same graph.
 
-The text of a definition is linear in its size: an expression that is used more than once, or that is nested deeply, is written once as a
-local binding (``let t0 = …``).
+The text of a definition is linear in its size: an expression that is used more than once, or that is nested deeply, is
+written once as a local binding (``let t0 = …``).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from .graph import (
     views_in,
     whole,
 )
-from .index import Dim, Index, index_text
-from .scalar import Scalar, children, indirects_of, postorder
+from .index import Dim, FloorDiv, Index, Indirect, Mod, index_text
+from .scalar import Number, Scalar, children, indirects_of, postorder
 from .sizes import Size
 from .tokens import spelled
 
@@ -97,7 +97,7 @@ def type_text(type_: TensorType) -> str:
     return f"{text} @{type_.device}" if type_.device else text
 
 
-def const_text(value: bool | int | float, dtype: DType) -> str:
+def const_text(value: Number, dtype: DType) -> str:
     """Returns the text of a constant: ``true``, ``i64(3)``, ``f32(-inf)``."""
     return str(value).lower() if dtype is BOOL else f"{dtype}({value!r})"
 
@@ -127,7 +127,9 @@ def graph_symbols(graph: Graph) -> tuple[str, ...]:
     """Returns the names of the symbolic sizes of a graph, sorted."""
     if "sympy" not in sys.modules:
         return ()
-    return tuple(sorted({name for size in _sizes_in(graph) if type(size) is not int for name in sizes.symbols_of(size)}))
+    return tuple(
+        sorted({name for size in _sizes_in(graph) if type(size) is not int for name in sizes.symbols_of(size)})
+    )
 
 
 def _sizes_in(graph: Graph) -> Iterator[Size]:
@@ -171,11 +173,12 @@ def _index_sizes(indices: Iterable[Index]) -> Iterator[Size]:
         yield index.const
         for atom, coefficient in index.terms:
             yield coefficient
-            if hasattr(atom, "divisor"):
-                yield atom.divisor
-                stack.append(atom.numerator)
-            elif hasattr(atom, "wraps"):
-                yield atom.size
+            match atom:
+                case FloorDiv() | Mod():
+                    yield atom.divisor
+                    stack.append(atom.numerator)
+                case Indirect():
+                    yield atom.size
 
 
 def _is_symbolic(argument: Any) -> bool:
@@ -205,7 +208,7 @@ def _output_text(output: Output, values: Mapping[str, Value]) -> str:
     return _view_text(output, values) if isinstance(output, View) else _number_text(output)
 
 
-def _number_text(number: bool | int | float | None) -> str:
+def _number_text(number: Number | None) -> str:
     if number is None:
         return "none"
     return str(number).lower() if isinstance(number, bool) else repr(number)
@@ -226,8 +229,8 @@ def _spell(
     everything = (*indirects_of(indices), *roots)
     nodes = list(postorder(everything))
     uses = dict.fromkeys(nodes, 0)
-    for node in (*everything, *(child for node in nodes for child in children(node))):
-        uses[node] += 1
+    for used in (*everything, *(child for node in nodes for child in children(node))):
+        uses[used] += 1
     bindings: list[tuple[str, str]] = []
     texts: dict[Scalar, str] = {}
     depths: dict[Scalar, int] = {}
@@ -236,7 +239,7 @@ def _spell(
         below = children(node)
         depth = 1 + max((depths[child] for child in below), default=-1)
         text = _node_text(node, texts.__getitem__)
-        is_compound = bool(below) or node.op == "load" and len(text) > 24
+        is_compound = bool(below) or (node.op == "load" and len(text) > 24)
         if is_compound and (uses[node] > 1 or (depth >= MAX_DEPTH and node not in tops)):
             bindings.append((f"t{len(bindings)}", text))
             text, depth = bindings[-1][0], 0
@@ -262,7 +265,10 @@ def _index(index: Index, spell: Callable[[Scalar], str]) -> str:
 
 
 def _body(head: str, roots: tuple[Scalar, ...], tail: str = "", indices: tuple[Index, ...] = ()) -> str:
-    """Returns a right side: the head, local bindings on lines of their own, the bodies and the tail (``{0}`` there is the indices)."""
+    """Returns a right side: the head, local bindings on lines of their own, and the bodies.
+
+    A tail says how they are written instead: ``{0}`` there stands for the indices, ``{1}`` for the first body.
+    """
     bindings, bodies, places = _spell(roots, indices)
     body = bodies[0] if len(bodies) == 1 else f"({_list(bodies)})"
     if tail:

@@ -6,8 +6,47 @@ import re
 from dataclasses import dataclass
 
 KEYWORDS = frozenset(
-    "_ aliases along as at bitcast call cast complex contract descending do effects else extern false fold graph if in index inf let loop "
-    "mutates nan none on scan size sort tag then top true update where while wrap".split()
+    [
+        "_",
+        "aliases",
+        "along",
+        "as",
+        "at",
+        "bitcast",
+        "call",
+        "cast",
+        "complex",
+        "contract",
+        "descending",
+        "do",
+        "effects",
+        "else",
+        "extern",
+        "false",
+        "fold",
+        "graph",
+        "if",
+        "in",
+        "index",
+        "inf",
+        "let",
+        "loop",
+        "mutates",
+        "nan",
+        "none",
+        "on",
+        "scan",
+        "size",
+        "sort",
+        "tag",
+        "then",
+        "top",
+        "true",
+        "update",
+        "where",
+        "while",
+        "wrap",
+    ]
 )
 """Words with a meaning of their own; a value, dim or graph with such a name is written with a ``$`` in front."""
 
@@ -136,7 +175,9 @@ class Words:
         if token.kind != "name":
             raise self.error(f"expected {what}, found {self.describe()}")
         if token.text in KEYWORDS:
-            raise self.error(f"expected {what}, found the keyword {token.text!r}; write ${token.text} for something of that name")
+            raise self.error(
+                f"expected {what}, found the keyword {token.text!r}; write ${token.text} for something of that name"
+            )
         self.take()
         return token.text.removeprefix("$")
 

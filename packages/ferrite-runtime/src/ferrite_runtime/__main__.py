@@ -12,8 +12,9 @@ from typing import Any
 from ferrite_runtime.cross import cross_compile
 from ferrite_runtime.errors import FerriteRuntimeError, SpecError
 from ferrite_runtime.options import Options
-from ferrite_runtime.program import PROGRAM_FORMAT, Program, write_step
+from ferrite_runtime.program import PROGRAM_FORMAT, Program
 from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.steps import write_step
 from ferrite_runtime.target import CROSS_TARGETS
 
 

@@ -212,7 +212,8 @@ def sqrt(x):
     # The plain float32 square root is an approximation on NVIDIA GPUs.
     if x.dtype == tl.float32:
         return tl.sqrt_rn(x)
-    return tl.sqrt(x)
+    else:
+        return tl.sqrt(x)
 
 
 @triton.jit
@@ -245,11 +246,12 @@ def float_bits(x):
     """Returns the bits of a float as a signed integer of its width."""
     if x.dtype.primitive_bitwidth == 64:
         return x.to(tl.int64, bitcast=True)
-    if x.dtype.primitive_bitwidth == 32:
+    elif x.dtype.primitive_bitwidth == 32:
         return x.to(tl.int32, bitcast=True)
-    if x.dtype.primitive_bitwidth == 16:
+    elif x.dtype.primitive_bitwidth == 16:
         return x.to(tl.int16, bitcast=True)
-    return x.to(tl.int8, bitcast=True)
+    else:
+        return x.to(tl.int8, bitcast=True)
 
 
 @triton.jit

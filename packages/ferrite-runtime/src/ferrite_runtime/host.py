@@ -14,7 +14,9 @@ from ferrite_runtime.dtypes import DTYPES, torch_name
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.expr import Expr, print_expr
 from ferrite_runtime.externs import result_kind
-from ferrite_runtime.program import (
+from ferrite_runtime.program import Program
+from ferrite_runtime.spec import KernelSpec, Param
+from ferrite_runtime.steps import (
     Alloc,
     Copy,
     Extern,
@@ -23,13 +25,11 @@ from ferrite_runtime.program import (
     Launch,
     Layout,
     Output,
-    Program,
     Reuse,
     Step,
     Tagged,
     View,
 )
-from ferrite_runtime.spec import KernelSpec, Param
 
 
 @dataclass(slots=True)

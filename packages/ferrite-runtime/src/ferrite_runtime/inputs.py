@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ferrite_runtime.errors import InputError
-from ferrite_runtime.program import Input, Layout, Program
+from ferrite_runtime.program import Program
+from ferrite_runtime.steps import Input, Layout
 from ferrite_runtime.tensors import torch_dtype
 
 

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.expr import expr_names
-from ferrite_runtime.program import (
+from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.steps import (
     Alloc,
     Copy,
     Extern,
     Free,
+    Input,
     Item,
     Launch,
     Layout,
-    Program,
+    Output,
     Reuse,
     Step,
     Tagged,
     View,
     value_refs,
 )
-from ferrite_runtime.spec import KernelSpec
 
 
 class _Names:
@@ -55,15 +56,17 @@ class _Names:
         self.gone[name] = how
 
 
-def check_program(program: Program) -> None:
-    """Raises `SpecError`, naming the step, unless every name of ``program`` is used while it lives."""
-    kernels = {kernel.id: kernel for kernel in program.kernels}
+def check_names(
+    inputs: Sequence[Input], kernels: Sequence[KernelSpec], steps: Sequence[Step], outputs: Sequence[Output]
+) -> None:
+    """Raises `SpecError`, naming the step, unless every name of a program is defined once and used while it lives."""
+    by_id = {kernel.id: kernel for kernel in kernels}
     names = _Names()
-    for position, value in enumerate(program.inputs):
+    for position, value in enumerate(inputs):
         names.define(value.name, value.layout or value.kind, f"inputs[{position}].name")
-    for position, step in enumerate(program.steps):
-        _check_step(step, names, kernels, f"steps[{position}]")
-    for position, output in enumerate(program.outputs):
+    for position, step in enumerate(steps):
+        _check_step(step, names, by_id, f"steps[{position}]")
+    for position, output in enumerate(outputs):
         if output.value is not None:
             names.use(output.value, f"outputs[{position}].value")
 

@@ -12,7 +12,8 @@ from ferrite_runtime.externs import resolve_extern
 from ferrite_runtime.host import write_host
 from ferrite_runtime.inputs import check_inputs
 from ferrite_runtime.options import Options
-from ferrite_runtime.program import Extern, Program
+from ferrite_runtime.program import Program
+from ferrite_runtime.steps import Extern
 
 
 class LoadedProgram:

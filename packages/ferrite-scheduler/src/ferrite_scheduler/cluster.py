@@ -1,10 +1,12 @@
 """Clusters: sets of definitions that will be one kernel, over one iteration space.
 
-The space of a cluster is ``grid × fold`` points, numbered row-major by one *flat position* ``p = g * fold + r``; a pointwise cluster has no fold axis
-(``fold == 0``) and ``p = g``. Each member is placed by a bijection from its own flat position to that of the cluster (``None`` where they are equal);
-a member of a fold cluster sits at *full* level (once per grid × fold point) or at grid level (once per grid point).
+The space of a cluster is ``grid × fold`` points, numbered row-major by one *flat position* ``p = g * fold + r``; a
+pointwise cluster has no fold axis (``fold == 0``) and ``p = g``. Each member is placed by a bijection from its own
+flat position to that of the cluster (``None`` where they are equal); a member of a fold cluster sits at *full* level
+(once per grid × fold point) or at grid level (once per grid point).
 
-All accesses of a cluster are kept as functions of ``p``. A load of a value made in the cluster is legal iff its access equals the value's home.
+All accesses of a cluster are kept as functions of ``p``. A load of a value made in the cluster is legal iff its
+access equals the value's home.
 """
 
 from __future__ import annotations

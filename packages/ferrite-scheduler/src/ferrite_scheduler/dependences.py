@@ -1,8 +1,9 @@
 """What each definition touches, and which must come before which.
 
-A `Node` is a definition with everything later stages ask of it precomputed once: its iteration space as one flat position (grid dims, then fold
-dims), and each access as digits of that position (see `digits`). `Dependences` adds the edges: true ones (a value is read) and ordering ones (a
-read of old contents before an in-place write, effects in program order), both linear in the number of uses.
+A `Node` is a definition with everything later stages ask of it precomputed once: its iteration space as one flat
+position (grid dims, then fold dims), and each access as digits of that position (see `digits`). `Dependences` adds
+the edges: true ones (a value is read) and ordering ones (a read of old contents before an in-place write, effects in
+program order), both linear in the number of uses.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Touch:
 
     Attributes:
         name: the value.
-        access: address of the element (in elements, by the value's strides) as a function of the definition's own position.
+        access: address of the element (in elements, by the value's strides) as a function of the definition's own
+            position.
         known: the digits of the address, those that are known where the access is opaque.
         rigid: dims that occur in parts of the index that are no digits.
         bytes: bytes of distinct elements touched, estimated.

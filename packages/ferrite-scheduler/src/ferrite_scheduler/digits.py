@@ -1,8 +1,10 @@
 """Digit algebra: integer functions of one flat position that are sums of its mixed-radix digits.
 
-A *digit* ``(step, extent, coefficient)`` stands for ``coefficient * ((p // step) % extent)``. A tuple of digits, sorted by step and with neighbours that
-continue each other joined, is a canonical form of an access: it does not depend on how the iteration space was cut into dims, so that a
-reshaped use of a value is recognised by equality of plain tuples. Permutations of dims are the digit tuples that are *bijections*.
+A *digit* ``(step, extent, coefficient)`` stands for ``coefficient * ((p // step) % extent)``. A tuple of digits,
+sorted by step and with neighbours that
+continue each other joined, is a canonical form of an access: it does not depend on how the iteration space was cut
+into dims, so that a reshaped use of a value is recognised by equality of plain tuples. Permutations of dims are the
+digit tuples that are *bijections*.
 
 Everything here is integer arithmetic on static sizes; `None` stands for "not expressible".
 """
@@ -41,8 +43,8 @@ def normalized(digits: Iterable[Digit]) -> Digits:
 def digits_of(index: Index, steps: Mapping[Dim, int]) -> tuple[int, list[Digit], tuple[Dim, ...], bool]:
     """Returns ``(constant, digits, rigid, exact)`` of an index over dims that lie at ``steps`` in the flat position.
 
-    Where the index is not ``exact``, some parts are no sum of digits (indirect, unaligned divisions): ``rigid`` holds the dims inside them, and the
-    digits cover the rest only.
+    Where the index is not ``exact``, some parts are no sum of digits (indirect, unaligned divisions): ``rigid`` holds
+    the dims inside them, and the digits cover the rest only.
     """
     found: list[Digit] = []
     rigid: list[Dim] = []

@@ -1,8 +1,9 @@
 """Host steps: which buffer every stored value lives in, from when to when.
 
-A value's *host name* is the name of the tensor that holds it on the host: its own, or that of the value whose storage it took over by an in-place update.
-Buffers are allocated right before their first use and dropped right after their last; a dead buffer may serve the next value of its size
-(`Reuse`), or a result of the very kernel that reads it last (in place).
+A value's *host name* is the name of the tensor that holds it on the host: its own, or that of the value whose storage
+it took over by an in-place update. Buffers are allocated right before their first use and dropped right after their
+last; a dead buffer may serve the next value of its size (`Reuse`), or a result of the very kernel that reads it last
+(in place).
 """
 
 from __future__ import annotations
@@ -115,7 +116,7 @@ def _deaths(plan: _Plan, work: Sequence[Work]) -> dict[int, list[str]]:
     """Returns for each position the host names last used there, in first-use order; unused inputs at -1."""
     last: dict[str, int] = {value.name: -1 for value in plan.graph.inputs}
     for position, item in enumerate(work):
-        for name in _names_touched(item):
+        for name in _names_touched(plan, item):
             last[plan.host[name]] = position
     for name in plan.graph.output_names:
         last.pop(plan.host[name], None)
@@ -125,10 +126,10 @@ def _deaths(plan: _Plan, work: Sequence[Work]) -> dict[int, list[str]]:
     return deaths
 
 
-def _names_touched(item: Work) -> list[str]:
+def _names_touched(plan: _Plan, item: Work) -> list[str]:
     if isinstance(item, Kernel):
         return [param.name for param in item.params]
-    return [*item.reads, *item.result_names]
+    return [*item.reads, *(name for name in item.result_names if plan.host[name] != name or _is_used(plan, name))]
 
 
 def _shared_storages(plan: _Plan) -> frozenset[str]:
@@ -285,8 +286,11 @@ def _call(plan: _Plan, node: Node) -> None:
 def _result_name(plan: _Plan, result: Any) -> str | None:
     if result is None or plan.host[result.name] != result.name:
         return None
-    used = result.name in plan.dependences.readers or result.name in plan.dependences.kept
-    return result.name if used else None
+    return result.name if _is_used(plan, result.name) else None
+
+
+def _is_used(plan: _Plan, name: str) -> bool:
+    return name in plan.dependences.readers or name in plan.dependences.kept
 
 
 def _host_argument(plan: _Plan, argument: Any, made: list[str]) -> Any:

@@ -1,9 +1,10 @@
 """A topological order of clusters that is kept while clusters are merged.
 
-Merging two clusters is possible iff no path joins them through a third. The order bounds that search to the clusters between the two, and the search
-runs from both ends at once, so it stops when the smaller side is known. Only that side is then moved: either what follows the first cluster goes
-right behind the second, or what precedes the second goes right before the first. This is the affected-region idea of Pearce and Kelly (A dynamic
-topological sort algorithm for directed acyclic graphs, 2007) on labels in a linked list.
+Merging two clusters is possible iff no path joins them through a third. The order bounds that search to the clusters
+between the two, and the search runs from both ends at once, so it stops when the smaller side is known. Only that
+side is then moved: either what follows the first cluster goes right behind the second, or what precedes the second
+goes right before the first. This is the affected-region idea of Pearce and Kelly (A dynamic topological sort
+algorithm for directed acyclic graphs, 2007) on labels in a linked list.
 """
 
 from __future__ import annotations

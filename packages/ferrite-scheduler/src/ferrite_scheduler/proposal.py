@@ -34,7 +34,8 @@ class Weighing:
 class Proposal:
     """Two clusters to fuse; ``first`` begins earlier in program order.
 
-    ``placement`` is None where the spaces cannot be matched; ``weighing`` is that of the best placement, or of the identity where all clash.
+    ``placement`` is None where the spaces cannot be matched; ``weighing`` is that of the best placement, or of the
+    identity where all clash.
     """
 
     first: Cluster

@@ -1,7 +1,8 @@
 """Why two clusters may not, or should not, be one kernel.
 
-`LEGALITY` is correctness: an ordered table of rules, each of which returns a `Refusal` or None. `TASTE` is policy: what would be legal but slower.
-The last legality rule, F09 (no path through a third kernel), is asked by the merge itself, see `order`.
+`LEGALITY` is correctness: an ordered table of rules, each of which returns a `Refusal` or None. `TASTE` is policy:
+what would be legal but slower. The last legality rule, F09 (no path through a third kernel), is asked by the merge
+itself, see `order`.
 """
 
 from __future__ import annotations

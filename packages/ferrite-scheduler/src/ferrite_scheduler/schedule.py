@@ -1,10 +1,11 @@
 """What the scheduler hands upward: kernels, host steps, and the decisions behind them. Plain data.
 
-**The iteration model.** A kernel has *grid* axes and at most one *fold* axis. Every definition in its body is rewritten over the kernel's dims: the
-dims of an axis are laid out row-major in it, outermost first. A definition whose ``dims`` hold the fold dims, or that folds over them, is
-evaluated at every grid × fold point ("fold level"); the others once per grid point. A value defined in the kernel may be loaded by a later
-definition of the body only at the very point where it was computed (its ``home`` index), so it stays in a register; whether it is also
-written to memory is said by ``Kernel.stored``.
+**The iteration model.** A kernel has *grid* axes and at most one *fold* axis. Every definition in its body is
+rewritten over the kernel's dims: the dims of an axis are laid out row-major in it, outermost first. A definition
+whose ``dims`` hold the fold dims, or that folds over them, is evaluated at every grid × fold point ("fold level");
+the others once per grid point. A value defined in the kernel may be loaded by a later definition of the body only at
+the very point where it was computed (its ``home`` index), so it stays in a register; whether it is also written to
+memory is said by ``Kernel.stored``.
 """
 
 from __future__ import annotations
@@ -59,13 +60,16 @@ class Kernel:
 
     Attributes:
         name: readable, from the ops inside; not unique.
-        strategy: one of `STRATEGIES`. ``persistent`` holds the whole fold axis in one tile, ``looped`` walks it in blocks once per dependent fold,
-            ``scan`` and ``sort`` run along the fold axis, which their definitions name ``along``.
+        strategy: one of `STRATEGIES`. ``persistent`` holds the whole fold axis in one tile, ``looped`` walks it in
+            blocks once per dependent fold, ``scan`` and ``sort`` run along the fold axis, which their definitions
+            name ``along``.
         axes: grid axes from ``z``/``y`` to ``x``, then the fold axis if there is one.
         body: definitions over the dims of the axes, in dependence order.
-        homes: for each value defined in the body, the index tuple at which it is defined, in kernel dims (its logical index).
+        homes: for each value defined in the body, the index tuple at which it is defined, in kernel dims (its logical
+            index).
         stored: names of the values of the body that are written to memory. The result of an `Update` is always stored.
-        params: tensors in memory that it reads or writes. For an `Update` the result's name stands for the target's storage.
+        params: tensors in memory that it reads or writes. For an `Update` the result's name stands for the target's
+            storage.
     """
 
     name: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ferrite_ir.graph import Graph
+from ferrite_ir.passes import Dce
 
 from .cluster import Cluster, cluster_of
 from .dependences import Dependences, Node, check_static, dependences_of, nodes_of
@@ -15,6 +16,7 @@ from .schedule import Kernel, Schedule
 from .split import prepare_folds
 from .strategy import strategy_of
 from .target import Policy, Target
+from .updates import separate_updates
 
 
 def schedule(graph: Graph, target: Target = Target(), policy: Policy = Policy()) -> Schedule:
@@ -24,7 +26,7 @@ def schedule(graph: Graph, target: Target = Target(), policy: Policy = Policy())
         UnsupportedSize: a shape or stride is symbolic.
     """
     check_static(graph)
-    graph = prepare_folds(graph, target, policy)
+    graph = prepare_folds(separate_updates(Dce().run(graph)), target, policy)
     nodes = nodes_of(graph)
     dependences = dependences_of(graph, nodes)
     fusion = fuse(dependences, target, policy)

@@ -1,7 +1,8 @@
 """Rewrites of folds before fusion: those of one point become loops, and those with too few grid points for the machine run in two stages.
 
-A split fold over ``r`` becomes a fold of ``chunk`` points for each of ``s`` parts, whose states lie in memory as ``[s, grid…]``, and a second fold over the
-parts. Folds over equal domains are split alike, so that they still fuse side by side.
+A split fold over ``r`` becomes a fold of ``chunk`` points for each of ``s`` parts, whose states lie in memory as
+``[s, grid…]``, and a second fold over the parts. Folds over equal domains are split alike, so that they still fuse
+side by side.
 """
 
 from __future__ import annotations

@@ -48,7 +48,8 @@ class Policy:
     """Every threshold of the scheduler, with unit and default.
 
     Attributes:
-        persistent_elements: longest fold axis (elements, rounded up to a power of two) that a contiguous row may hold in one tile.
+        persistent_elements: longest fold axis (elements, rounded up to a power of two) that a contiguous row may hold
+            in one tile.
         persistent_elements_outer: the same where the fold axis is not the contiguous one.
         persistent_bytes: most bytes of values alive at once in one persistent tile row.
         split_minimum: shortest fold axis worth splitting over programs (elements).
@@ -56,9 +57,12 @@ class Policy:
         max_kernel_params: most tensor parameters of one kernel.
         max_kernel_ops: most scalar operations in one kernel's body.
         max_tiled_axes: most grid axes (1 to 3).
-        horizontal_distance: independent definitions further apart than this many definitions are not fused, because values would live longer.
-        horizontal_share: independent definitions are fused if they share at least one part in this many of the smaller one's traffic.
-        small_kernel_bytes: kernels that move less than this are fused for any shared byte: launching costs more than running.
+        horizontal_distance: independent definitions further apart than this many definitions are not fused, because
+            values would live longer.
+        horizontal_share: independent definitions are fused if they share at least one part in this many of the
+            smaller one's traffic.
+        small_kernel_bytes: kernels that move less than this are fused for any shared byte: launching costs more than
+            running.
         uncoalesced_factor: bytes moved per useful byte by an access that runs across a tile.
         search_budget: most dependence edges walked from either side to see whether two kernels can be one.
         horizontal: fuse independent definitions that share inputs.

@@ -1,4 +1,7 @@
-"""Which dims of a kernel are joined, in which order they lie, and which axis gets them. Pure arithmetic on coefficients of accesses."""
+"""Which dims of a kernel are joined, in which order they lie, and which axis gets them.
+
+Pure arithmetic on coefficients of accesses.
+"""
 
 from __future__ import annotations
 

@@ -69,8 +69,9 @@ def _is_full(access: Access, cluster: Cluster) -> bool:
 def pass_traffic(numbers: Iterable[int], full: set[int], dependences: Dependences) -> int:
     """Returns the bytes that a looped kernel of these nodes moves.
 
-    A looped kernel walks the fold axis once for each step in a chain of dependent folds, and computes full-level values anew in each pass that needs
-    them, so their loads count once per pass. ``full`` holds the nodes that run at every point.
+    A looped kernel walks the fold axis once for each step in a chain of dependent folds, and computes full-level
+    values anew in each pass that needs them, so their loads count once per pass. ``full`` holds the nodes that run at
+    every point.
     """
     ordered = sorted(numbers)
     inside = set(ordered)

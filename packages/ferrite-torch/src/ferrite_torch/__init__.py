@@ -1,3 +1,63 @@
 """The torch.compile backend of Ferrite: ``torch.compile(model, backend="ferrite")``."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ferrite_torch.backend import ferrite
+from ferrite_torch.errors import CompileError, EnvironmentProblem, FerriteError, OptionError, RunError, Unsupported
+from ferrite_torch.explanation import Explanation, explain
+from ferrite_torch.lower import lower
+from ferrite_torch.options import Options, parse_options
+from ferrite_torch.statistics import compiled_programs, reset_statistics, statistics
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "CompileError",
+    "EnvironmentProblem",
+    "Explanation",
+    "FerriteError",
+    "OptionError",
+    "Options",
+    "RunError",
+    "Unsupported",
+    "compile",
+    "compiled_programs",
+    "explain",
+    "ferrite",
+    "lower",
+    "reset_statistics",
+    "statistics",
+]
+
+
+def compile(  # noqa: A001  # the name that torch gives it
+    model: Callable[..., Any],
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    mode: str | None = None,
+    **options: Any,
+) -> Callable[..., Any]:
+    """Returns ``torch.compile(model, backend="ferrite")`` with the fields of `Options` as keyword arguments.
+
+    Raises:
+        OptionError: an unknown mode or option.
+    """
+    parse_options(mode, options)
+    # torch.compile takes a mode or options, not both; the backend merges them.
+    return torch.compile(model, backend=_Configured(mode, options), fullgraph=fullgraph, dynamic=dynamic)
+
+
+class _Configured:
+    """The backend with a mode and options already chosen."""
+
+    def __init__(self, mode: str | None, options: dict[str, Any]) -> None:
+        self.mode, self.options = mode, options
+
+    def __call__(self, module: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        return ferrite(module, inputs, mode=self.mode, options=self.options)

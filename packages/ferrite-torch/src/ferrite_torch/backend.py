@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from ferrite_runtime.pool import warm_up
 
+from ferrite_runtime.pool import warm_up
 from ferrite_torch import torch_private
 from ferrite_torch.decompositions import decomposition_table
 from ferrite_torch.errors import FerriteError, Unsupported, translate
@@ -131,7 +131,7 @@ def _warm_up(module: torch.fx.GraphModule, inputs: Sequence[Any], options: Optio
     The interpreter needs none.
     """
     if options.interpret is not True and any(value.device.type == "cuda" for value in _tensors(module, inputs)):
-        ferrite_runtime.warm_up(options.workers)
+        warm_up(options.workers)
 
 
 def _tensors(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Iterator[torch.Tensor]:
@@ -152,9 +152,10 @@ def _specialise(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
     if not symbolic:
         return
     _note("sizes", "sizes are specialised: this graph is compiled anew for each new size of an input")
-    for node, value in symbolic:
+    for node, _ in symbolic:
         if node is not None and torch_private.is_marked_dynamic(node):
             raise Unsupported(f"input {node.name} was marked dynamic, and sizes are specialised so far")
+    for _, value in symbolic:
         try:
             for size in (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,):
                 float(size) if isinstance(size, torch.SymFloat) else int(size)

@@ -349,7 +349,8 @@ class Builder:
         return None
 
     def _fresh(self, stem: str) -> str:
-        stem = re.sub(r"\W", "_", stem)
+        # Names are identifiers without a leading underscore: that is what programs allow.
+        stem = re.sub(r"\W", "_", stem).lstrip("_") or "value"
         if _DIM_LIKE.match(stem) or not stem.isidentifier():
             stem = f"v_{stem}"
         name, count = stem, 0

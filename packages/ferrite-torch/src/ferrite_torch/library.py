@@ -80,7 +80,7 @@ def call_of(node: torch.fx.Node) -> Call:
         return Call(node.target, node.args, node.kwargs, fakes)
     op = node.args[1]
     assert isinstance(op, Overload)
-    _, *results = fakes
+    _, *results = fakes or (None,)
     returns = schema_of(op).returns
     return Call(op, node.args[2:], node.kwargs, tuple(results) if len(returns) > 1 else results[0] if returns else None)
 

@@ -214,7 +214,7 @@ class _Walk:
         if isinstance(target, torch_private.Overload):
             return self._call_op(node, target, args, kwargs)
         if isinstance(target, torch_private.HigherOrderOp):
-            if target.name() == "with_effects":
+            if str(target) == "with_effects":
                 return self._call_with_effects(node, args, kwargs)
             raise Unsupported(f"{origins_of(node)[0]}: the higher-order op {target} is not compiled yet")
         if not callable(target) or any(tensors_in([*args, *kwargs.values()])):

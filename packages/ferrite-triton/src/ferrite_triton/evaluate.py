@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ferrite_ir.dtypes import F32, F64, I64, DType
+from ferrite_ir.dtypes import F32, F64, DType
 from ferrite_ir.graph import Loop
 from ferrite_ir.index import Index
-from ferrite_ir.scalar import Scalar, index_value, indirects
+from ferrite_ir.scalar import Scalar, indirects, indirects_of
 
 from .casts import bitcast_text, cast_text
 from .errors import ScheduleMismatch
@@ -66,7 +66,7 @@ class Evaluator:
 
     def offset(self, index: Index) -> Tile:
         """Returns the value of an index whose indirect parts are written first."""
-        for value in _indirect_values(index):
+        for value in indirects_of((index,)):
             self.tile(value)
         return self._index.tile(index)
 
@@ -103,7 +103,10 @@ class Evaluator:
         return any(load.source not in self._flat.producers for load in node.loads)
 
     def _unrounded(self, node: Scalar) -> Scalar | None:
-        """Returns ``e`` for ``cast.f32(cast.bf16(e))``, also where the inner cast is the body of a value in a register: kernels compute unrounded."""
+        """Returns ``e`` for ``cast.f32(cast.bf16(e))``, else None: kernels compute unrounded.
+
+        The inner cast may be the body of a value that lies in a register.
+        """
         if node.op != "cast" or node.dtype is not F32:
             return None
         inner = self._through_registers(node.args[0])
@@ -125,7 +128,8 @@ class Evaluator:
             case "const":
                 return []
             case "load" | "index":
-                return [*((value, guard) for value in indirects(node)), *_conditions(guard if node.op == "load" else None)]
+                conditions = _conditions(guard if node.op == "load" else None)
+                return [*((value, guard) for value in indirects(node)), *conditions]
             case "masked":
                 condition, value, other = node.args
                 load = self._guarded_load(node)
@@ -138,8 +142,9 @@ class Evaluator:
 
     def _rough_quotient(self, node: Scalar) -> Scalar | None:
         """Returns the f32 quotient that this cast to a narrow type rounds: the fast division is exact enough there."""
-        operand = node.args[0]
-        return operand if node.op == "cast" and node.dtype.is_narrow_float and operand.op == "div" and operand.dtype is F32 else None
+        operand: Scalar = node.args[0]
+        rounds = node.dtype.is_narrow_float and operand.op == "div" and operand.dtype is F32
+        return operand if rounds else None
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
@@ -172,7 +177,7 @@ class Evaluator:
         dtype = tiles[0].dtype.compute
         spelling = spelling_of(node.op, dtype)
         bare = takes_literals(spelling) and _has_peer(node.op, tiles)
-        texts = tuple(_operand(tile, bare, narrow) for tile in tiles)
+        texts = tuple(_operand(tile, bare=bare, narrow=narrow) for tile in tiles)
         if isinstance(spelling, str):
             expression = spelling.format(*texts)
         else:
@@ -187,7 +192,7 @@ class Evaluator:
         if quotient is not None:
             left, right = (self._known(operand, guard) for operand in quotient.args)
             bare = left.literal is None or right.literal is None
-            expression = f"({_operand(left, bare)} / {_operand(right, bare)}).to({type_text(node.dtype)})"
+            expression = f"({_operand(left, bare=bare)} / {_operand(right, bare=bare)}).to({type_text(node.dtype)})"
             return self._hold("div", expression, left.axes | right.axes, node.dtype)
         tile = self._known(node.args[0], guard)
         if self._is_wide_scalar(node.args[0]) and node.dtype is F32:
@@ -213,7 +218,10 @@ class Evaluator:
         if self._flat.producer(node) is not None:
             found = self.results.get(node.source)
             if found is None:
-                raise ScheduleMismatch(f"kernel {self._flat.kernel.name} reads {node.source} before the loop that computes it has ended")
+                raise ScheduleMismatch(
+                    f"kernel {self._flat.kernel.name} reads {node.source} before the loop that computes it has ended; "
+                    "split the kernel between them"
+                )
             return found
         param = self._flat.param_of(node.source)
         if param.param.host_scalar:
@@ -221,7 +229,10 @@ class Evaluator:
         return self._load_line(node, guard, None)
 
     def _guarded_load(self, node: Scalar) -> Scalar | None:
-        """Returns the load in ``masked(c, x[i], constant)`` or ``masked(c, cast(x[i]), 0)``, which is one masked load; else None."""
+        """Returns the load of a ``masked`` that is one masked load, else None.
+
+        These are ``masked(c, x[i], constant)`` and ``masked(c, cast(x[i]), 0)``.
+        """
         _, value, other = node.args
         if other.op != "const" or is_negative_zero(other.value) or node.dtype.bits == 8:
             return None
@@ -254,7 +265,9 @@ class Evaluator:
             arguments.append(f'eviction_policy="{hint}"')
         return self._hold("load", f"tl.load({', '.join(arguments)})", axes, node.dtype)
 
-    def access(self, param: ParamText, offset: Tile, conditions: list[Tile], axes: Axes = NO_AXES) -> tuple[str, str, Axes]:
+    def access(
+        self, param: ParamText, offset: Tile, conditions: list[Tile], axes: Axes = NO_AXES
+    ) -> tuple[str, str, Axes]:
         """Returns the pointer text, the mask text ("" for none) and the axes of an access to memory.
 
         ``axes`` are those that it varies along beside those of the offset and the conditions.
@@ -276,10 +289,6 @@ def _conditions(guard: Guard | None) -> list[Key]:
     return found[::-1]
 
 
-def _indirect_values(index: Index) -> tuple[Scalar, ...]:
-    return () if index.is_constant else indirects(index_value(index, I64))
-
-
 def _constant(node: Scalar) -> Tile:
     if is_negative_zero(node.value):
         return Tile(full_text(node.value, node.dtype), NO_AXES, node.dtype)
@@ -291,7 +300,7 @@ def _named(tile: Tile) -> str:
     return tile.text if tile.literal is None else full_text(tile.literal, tile.dtype)
 
 
-def _operand(tile: Tile, bare: bool, narrow: bool = False) -> str:
+def _operand(tile: Tile, *, bare: bool, narrow: bool = False) -> str:
     if tile.literal is not None:
         return tile.text if bare else full_text(tile.literal, tile.dtype.compute if narrow else tile.dtype)
     return f"{tile.text}.to(tl.float32)" if narrow and tile.dtype.is_narrow_float else tile.text
@@ -306,7 +315,7 @@ def _has_peer(op: str, tiles: list[Tile]) -> bool:
 
 
 def _computes_wider(node: Scalar, tiles: list[Tile]) -> bool:
-    """Returns whether narrow operands are widened first: for arithmetic always, for a choice only where the type cannot be selected."""
+    """Returns whether narrow operands are widened first: always for arithmetic, for a choice only if 8 bits wide."""
     if node.op in SELECTIONS:
         return node.dtype.is_narrow_float and node.dtype.bits == 8
     return any(tile.dtype.is_narrow_float for tile in tiles)

@@ -46,7 +46,7 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
 
 
 def traffic(flat: FlatKernel, accesses: list[Access]) -> int:
-    """Returns the bytes that one launch must move: for each parameter, what its widest read and its widest write touch."""
+    """Returns the bytes that one launch must move: for each parameter what its widest read and write touch."""
     largest: dict[tuple[str, bool], int] = {}
     for access in accesses:
         key = access.param.text, access.writes

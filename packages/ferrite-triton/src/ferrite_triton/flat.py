@@ -24,6 +24,7 @@ class ParamText:
 
     @property
     def dtype(self) -> DType:
+        """Returns the element type."""
         return self.param.type.dtype
 
     @property
@@ -77,7 +78,8 @@ class FlatKernel:
             where = ", ".join(map(str, load.indices))
             home = ", ".join(map(str, self.homes[load.source]))
             raise ScheduleMismatch(
-                f"kernel {self.kernel.name} reads {load.source}[{where}], which lies in registers only at [{home}]; split the kernel there"
+                f"kernel {self.kernel.name} reads {load.source}[{where}], which lies in registers only at [{home}]; "
+                "split the kernel there"
             )
         return found
 
@@ -89,7 +91,9 @@ class FlatKernel:
         """
         found = self.params.get(name)
         if found is None:
-            raise ScheduleMismatch(f"kernel {self.kernel.name} uses {name}, which is neither computed in it nor one of its params")
+            raise ScheduleMismatch(
+                f"kernel {self.kernel.name} uses {name}, which is neither computed in it nor one of its params"
+            )
         return found
 
     def offset(self, name: str, indices: tuple[Index, ...]) -> Index:
@@ -134,7 +138,9 @@ def flatten(kernel: Kernel, space: Space) -> FlatKernel:
             case Update():
                 condition = None if definition.condition is None else scalar(definition.condition)
                 indices = tuple(map(index, definition.indices))
-                definitions.append(replace(definition, indices=indices, body=scalar(definition.body), condition=condition))
+                definitions.append(
+                    replace(definition, indices=indices, body=scalar(definition.body), condition=condition)
+                )
             case Sort():
                 definitions.append(replace(definition, body=scalar(definition.body)))
             case Contract():
@@ -149,7 +155,10 @@ def flatten(kernel: Kernel, space: Space) -> FlatKernel:
 
 
 def memory_loads(flat: FlatKernel, roots: tuple[Scalar, ...]) -> dict[Scalar, None]:
-    """Returns the loads from memory that computing the roots takes, through values that stay in registers, in first-use order."""
+    """Returns the loads from memory that computing the roots takes, in first-use order.
+
+    Values that stay in registers count by what computing them loads.
+    """
     found: dict[Scalar, None] = {}
     done: set[Scalar] = set()
     pending = list(reversed(roots))

@@ -1,7 +1,7 @@
 """Folds: all points of the fold axis combined, in one tile or block by block.
 
-In one tile, a fold is a reduction of the tile. Block by block, each lane combines what it sees, and one reduction after the loop combines the lanes.
-Lanes past the end hold the identity of the combine.
+In one tile, a fold is a reduction of the tile. Block by block, each lane combines what it sees, and one reduction
+after the loop combines the lanes. Lanes past the end hold the identity of the combine.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ PAIRED = {"argmax": ("fmath.argmax_nan", lowest_text), "argmin": ("fmath.argmin_
 class FoldText:
     """Writes the folds of one kernel.
 
-    `write` folds in one tile. `open` begins a fold inside a loop, and calling what it returns after the loop ends it. Both give one tile per result.
+    `write` folds in one tile. `open` begins a fold inside a loop; what it returns ends the fold when it is called after
+    the loop. Both give one tile per result.
     """
 
     def __init__(self, space: Space, writer: Writer, evaluator: Evaluator) -> None:
@@ -100,7 +101,7 @@ class FoldText:
         return self._writer.hold(prefix, expression, axes, dtype)
 
     def spread(self, tile: Tile, axes: Axes, fill: str | None = None) -> str:
-        """Returns a tile of full extent along ``axes``; with ``fill``, that literal in lanes past the end of the fold axis."""
+        """Returns a tile of full extent along ``axes``; lanes past the end of the fold axis hold ``fill``, if given."""
         if tile.literal is not None:
             text = f"tl.full({self._space.shape(axes)}, {tile.text}, {type_text(tile.dtype)})"
             return text if fill is None or self._mask is None else f"tl.where({self._mask}, {text}, {fill})"
@@ -116,6 +117,7 @@ class FoldText:
 
     @property
     def keep(self) -> str:
+        """Returns the argument that keeps the folded extent as 1, where tiles have other extents."""
         return ", keep_dims=True" if len(self._space.order) > 1 else ""
 
     def total(self, prefix: str, text: str, axes: Axes, dtype: DType) -> Tile:
@@ -150,10 +152,13 @@ class FoldText:
     def _restore(self, definition: Fold, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
         """Returns the results in the types that the definition gives them."""
         wanted = COMBINES[definition.combine].result_types(tuple(body.dtype for body in definition.bodies))
-        return tuple(
-            tile if tile.dtype is dtype or tile.literal is not None else self.hold("cast", cast_text(tile.text, tile.dtype, dtype), tile.axes, dtype)
-            for tile, dtype in zip(tiles, wanted, strict=True)
-        )
+        return tuple(self.converted(tile, dtype) for tile, dtype in zip(tiles, wanted, strict=True))
+
+    def converted(self, tile: Tile, dtype: DType) -> Tile:
+        """Returns a tile in another type."""
+        if tile.dtype is dtype or tile.literal is not None:
+            return tile
+        return self.hold("cast", cast_text(tile.text, tile.dtype, dtype), tile.axes, dtype)
 
     # --- one tile ---------------------------------------------------------------------------------------------------
 
@@ -168,7 +173,8 @@ class FoldText:
             case "welford" if len(tiles) == 1:
                 results = self._moments(tiles[0], axes)
             case "welford":
-                results = self._merged_moments(*(self.spread(tile, axes, "0.0") for tile in tiles), axes, tiles[0].dtype)
+                mean, m2, weight = (self.spread(tile, axes, "0.0") for tile in tiles)
+                results = self._merged_moments((mean, m2, weight), axes, tiles[0].dtype)
             case "online_softmax" if len(tiles) == 1:
                 results = self._softmax(self.spread(tiles[0], axes, 'float("-inf")'), None, axes, tiles[0].dtype)
             case "online_softmax":
@@ -193,19 +199,24 @@ class FoldText:
         function, worst = PAIRED[combine]
         value, index = tiles
         fills = worst(value.dtype), highest_text(index.dtype)
-        texts = [self.hold("lane", self.spread(tile, axes, fill), axes, tile.dtype).text for tile, fill in zip(tiles, fills, strict=True)]
+        texts = [self._lane(tile, axes, fill) for tile, fill in zip(tiles, fills, strict=True)]
         return self._reduce_pair(function, combine, texts, axes, (value.dtype, index.dtype))
+
+    def _lane(self, tile: Tile, axes: Axes, fill: str) -> str:
+        """Returns the name of a tile of full extent, with ``fill`` past the end of the fold axis."""
+        return self.hold("lane", self.spread(tile, axes, fill), axes, tile.dtype).text
 
     def _reduce_pair(
         self, function: str, prefix: str, texts: list[str], axes: Axes, dtypes: tuple[DType, ...]
     ) -> tuple[Tile, ...]:
         names = [self._writer.fresh(prefix), self._writer.fresh("at")]
         position = self._space.fold_position
-        self._writer.line(f"{', '.join(names)} = tl.reduce(({', '.join(texts)}), {position}, {function}{self.keep})", axes - R)
+        reduced = f"tl.reduce(({', '.join(texts)}), {position}, {function}{self.keep})"
+        self._writer.line(f"{', '.join(names)} = {reduced}", axes - R)
         return tuple(Tile(name, axes - R, dtype) for name, dtype in zip(names, dtypes, strict=True))
 
     def _moments(self, tile: Tile, axes: Axes) -> tuple[Tile, ...]:
-        """Returns mean, sum of squared deviations and count of a whole row: two sums over registers, exact where one pass would cancel."""
+        """Returns mean, sum of squared deviations and count of a row: two sums, where one pass would cancel."""
         dtype, count = tile.dtype, full_text(float(self._size), tile.dtype)
         total = self.total("sum", self.spread(tile, axes, "0.0"), axes, dtype)
         mean = self.hold("mean", _quotient(total.text, count, dtype), total.axes, dtype)
@@ -215,10 +226,9 @@ class FoldText:
         spread = self.spread(Tile(f"{held.text} * {held.text}", held.axes, dtype), axes)
         return mean, self.total("m2", spread, axes, dtype), Tile(count, NO_AXES, dtype)
 
-    def _merged_moments(self, mean: str, m2: str, weight: str, axes: Axes, dtype: DType) -> tuple[Tile, ...]:
-        """Returns the moments of the union of all lanes."""
-        lanes = [self.hold(prefix, text, axes, dtype).text for prefix, text in zip(("mean", "m2", "weight"), (mean, m2, weight), strict=True)]
-        mean, m2, weight = lanes
+    def _merged_moments(self, lanes: tuple[str, str, str], axes: Axes, dtype: DType) -> tuple[Tile, ...]:
+        """Returns the moments of the union of all lanes, which hold (mean, sum of squared deviations, weight)."""
+        mean, m2, weight = (self.hold("lane", text, axes, dtype).text for text in lanes)
         count = self.total("weight", weight, axes, dtype)
         safe = self.hold("weight", f"tl.where({count.text} == 0.0, 1.0, {count.text})", count.axes, dtype)
         weighted = self.total("sum", f"{mean} * {weight}", axes, dtype)
@@ -266,13 +276,13 @@ class FoldText:
         fills = worst(value.dtype), highest_text(index.dtype)
         lanes = [self.accumulator("lane", axes, fill, tile.dtype) for tile, fill in zip(tiles, fills, strict=True)]
         names = [lane.text for lane in lanes]
-        new = [self.hold("new", self.spread(tile, axes, fill), axes, tile.dtype).text for tile, fill in zip(tiles, fills, strict=True)]
+        new = [self._lane(tile, axes, fill) for tile, fill in zip(tiles, fills, strict=True)]
         self.update(", ".join(names), f"{function}({', '.join([*names, *new])})")
         return lambda: self._reduce_pair(function, combine, names, axes, (value.dtype, index.dtype))
 
     def _open_moments(self, tile: Tile, axes: Axes) -> Callable[[], tuple[Tile, ...]]:
-        # Source: Welford, "Note on a method for calculating corrected sums of squares and products" (1962); every lane counts alike,
-        # so its count is one scalar of the loop.
+        # Source: Welford, "Note on a method for calculating corrected sums of squares and products" (1962).
+        # All lanes count alike until the last block, so the count is one scalar of the loop.
         dtype = tile.dtype
         mean, m2 = (self.accumulator(prefix, axes, "0.0", dtype) for prefix in ("mean", "m2"))
         count = self.accumulator("count", NO_AXES, "0.0", dtype)
@@ -286,8 +296,8 @@ class FoldText:
         self.update(m2.text, self.spread(grown, axes, m2.text))
 
         def finish() -> tuple[Tile, ...]:
-            weight = self._lane_counts(dtype)
-            middle, squares, _ = self._merged_moments(mean.text, m2.text, f"tl.broadcast_to({weight}, {self._space.shape(axes)})", axes, dtype)
+            weight = f"tl.broadcast_to({self._lane_counts(dtype)}, {self._space.shape(axes)})"
+            middle, squares, _ = self._merged_moments((mean.text, m2.text, weight), axes, dtype)
             return middle, squares, Tile(full_text(float(self._size), dtype), NO_AXES, dtype)
 
         return finish
@@ -299,23 +309,25 @@ class FoldText:
 
     def _open_merged_moments(self, tiles: tuple[Tile, ...], axes: Axes) -> Callable[[], tuple[Tile, ...]]:
         dtype = tiles[0].dtype
-        lanes = [self.accumulator(prefix, axes, "0.0", dtype).text for prefix in ("mean", "m2", "weight")]
-        new = [self.hold("new", self.spread(tile, axes, "0.0"), axes, dtype).text for tile in tiles]
+        mean, m2, weight = (self.accumulator(prefix, axes, "0.0", dtype).text for prefix in ("mean", "m2", "weight"))
+        lanes = (mean, m2, weight)
+        new = [self._lane(tile, axes, "0.0") for tile in tiles]
         self.update(", ".join(lanes), f"fmath.welford({', '.join([*lanes, *new])})")
-        return lambda: self._merged_moments(lanes[0], lanes[1], lanes[2], axes, dtype)
+        return lambda: self._merged_moments(lanes, axes, dtype)
 
     def _open_softmax(self, tiles: tuple[Tile, ...], axes: Axes) -> Callable[[], tuple[Tile, ...]]:
         dtype = tiles[0].dtype
         top = self.accumulator("max", axes, 'float("-inf")', dtype).text
         mass = self.accumulator("sumexp", axes, "0.0", dtype).text
-        new = self.hold("new", self.spread(tiles[0], axes, 'float("-inf")'), axes, dtype).text
+        new = self._lane(tiles[0], axes, 'float("-inf")')
         if len(tiles) == 1:
-            # One exponential per element: of the distance to the maximum so far, which scales either the old sum or the new term.
-            near = self.hold("near", f"tl.where({new} == {top}, 1.0, fmath.exp(-tl.abs({new} - {top})))", axes, dtype).text
-            self.update(mass, f"tl.where({new} > {top}, {mass} * {near} + 1.0, {mass} + {near})")
+            # One exponential per element, of its distance to the maximum so far: it scales the old sum or is the new term.
+            distance = f"fmath.exp(-tl.abs({new} - {top}))"
+            scale = self.hold("scale", f"tl.where({new} == {top}, 1.0, {distance})", axes, dtype).text
+            self.update(mass, f"tl.where({new} > {top}, {mass} * {scale} + 1.0, {mass} + {scale})")
             self.update(top, f"fmath.maximum_nan({top}, {new})")
         else:
-            weight = self.hold("new", self.spread(tiles[1], axes, "0.0"), axes, dtype).text
+            weight = self._lane(tiles[1], axes, "0.0")
             self.update(f"{top}, {mass}", f"fmath.online_softmax({top}, {mass}, {new}, {weight})")
         return lambda: self._softmax(top, mass, axes, dtype)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ferrite_ir.dtypes import I32, I64, DType
-from ferrite_ir.index import Atom, Dim, FloorDiv, Index, Indirect, Mod
+from ferrite_ir.index import Atom, Dim, FloorDiv, Index, Indirect, Mod, Term
 from ferrite_ir.scalar import Scalar
 
 from .errors import EmitError
@@ -67,7 +67,7 @@ class IndexText:
             return found
         parts: list[str] = []
         axes = NO_AXES
-        for atom, coefficient in sorted(index.terms, key=lambda term: -abs(static_size(term[1], "a stride"))):
+        for atom, coefficient in sorted(index.terms, key=_descending_stride):
             tile = self._atom(atom, value)
             axes |= tile.axes
             parts.append(_term(tile.text, static_size(coefficient, "a stride")))
@@ -124,6 +124,10 @@ class IndexText:
         if converted == tile.text:
             return tile
         return self._writer.remember(key, self._writer.hold("at", converted, tile.axes, self._dtype))
+
+
+def _descending_stride(term: Term) -> int:
+    return -abs(static_size(term[1], "a stride"))
 
 
 def _term(text: str, coefficient: int) -> str:

@@ -79,7 +79,8 @@ class KernelBody:
         for definition in self._flat.definitions:
             if isinstance(definition, (Sort, Contract)):
                 kind = type(definition).__name__.lower()
-                raise UnsupportedDefinition(f"{definition.results[0].name}: a {kind} has no kernel text; lower it to a library call")
+                name = definition.results[0].name
+                raise UnsupportedDefinition(f"{name}: a {kind} has no kernel text; lower it to a library call")
         if self._flat.space.loops and self._flat.space.folds_tile:
             self._write_loops()
         else:
@@ -274,21 +275,14 @@ def main_operations(flat: FlatKernel, most: int = 3) -> list[str]:
 def describe_params(flat: FlatKernel) -> list[dict[str, Any]]:
     """Returns the params of the spec, in call order."""
     written = access_overrides(flat)
-    described = []
+    described: list[dict[str, Any]] = []
     for name, access in ((param.name, param.access) for param in flat.kernel.params):
         param = flat.params[name]
         if param.param.host_scalar:
             described.append({"name": param.text, "role": "scalar", "dtype": param.dtype.name})
             continue
-        described.append(
-            {
-                "name": param.text,
-                "role": "tensor",
-                "dtype": param.dtype.name,
-                "access": written.get(param.text, access),
-                "align": ALIGNMENT,
-            }
-        )
+        tensor = {"name": param.text, "role": "tensor", "dtype": param.dtype.name}
+        described.append({**tensor, "access": written.get(param.text, access), "align": ALIGNMENT})
     return described
 
 
@@ -305,9 +299,7 @@ def access_overrides(flat: FlatKernel) -> dict[str, str]:
 
 def mutated_params(flat: FlatKernel) -> tuple[str, ...]:
     """Returns the names of params whose old contents matter and are overwritten."""
-    return tuple(
-        param["name"] for param in describe_params(flat) if param.get("access") in ("readwrite", "atomic")
-    )
+    return tuple(param["name"] for param in describe_params(flat) if param.get("access") in ("readwrite", "atomic"))
 
 
 def describe_axis(axis: AxisText) -> dict[str, Any]:

@@ -124,10 +124,14 @@ class StoreText:
         offset = self._evaluator.offset(self._flat.offset(name, self._flat.homes[name]))
         if not tile.axes <= offset.axes:
             lost = ", ".join(sorted(tile.axes - offset.axes))
-            raise ScheduleMismatch(f"kernel {self._flat.kernel.name} stores {name} in one place for all of {lost}, along which it varies")
+            raise ScheduleMismatch(
+                f"kernel {self._flat.kernel.name} stores {name} in one place for all of {lost}, along which it varies"
+            )
         self.store_at(self._flat.param_of(name), offset, tile)
 
-    def store_at(self, param: ParamText, offset: Tile, tile: Tile, conditions: list[Tile] | None = None, axes: Axes = NO_AXES) -> None:
+    def store_at(
+        self, param: ParamText, offset: Tile, tile: Tile, conditions: list[Tile] | None = None, axes: Axes = NO_AXES
+    ) -> None:
         """Writes the store of a tile at an offset, where the conditions hold, for every position of ``axes``."""
         pointer, mask, axes = self._evaluator.access(param, offset, conditions or [], axes | tile.axes)
         value = full_text(tile.literal, tile.dtype) if tile.literal is not None and tile.dtype is F64 else tile.text

@@ -71,10 +71,15 @@ def find_stages(flat: FlatKernel) -> list[int]:
 
 def _overwriting_stage(flat: FlatKernel, stages: list[int]) -> dict[str, int]:
     """Returns the earliest stage for stores into memory that the kernel also reads: no earlier than the last pass that reads it."""
-    overwritten = {name for name, param in flat.params.items() if param.param.access == "readwrite" and name in flat.kernel.stored}
+    overwritten = {
+        name for name, param in flat.params.items() if param.param.access == "readwrite" and name in flat.kernel.stored
+    }
     if not overwritten:
         return {}
-    last = max((stage for stage, definition in zip(stages, flat.definitions, strict=True) if flat.is_fold_level(definition)), default=0)
+    last = max(
+        (stage for stage, definition in zip(stages, flat.definitions, strict=True) if flat.is_fold_level(definition)),
+        default=0,
+    )
     return dict.fromkeys(sorted(overwritten), last)
 
 
@@ -88,7 +93,12 @@ def roots_of(flat: FlatKernel, definition: Computed) -> tuple[Scalar, ...]:
 def rereads(flat: FlatKernel, passes: Passes) -> list[dict[Scalar, str]]:
     """Returns for each loop the eviction policy of the loads along the fold axis: data that a later loop reads again should stay."""
     reads = [
-        {load for definition in loop.inside for load in memory_loads(flat, roots_of(flat, definition)) if _varies_along_fold(load)}
+        {
+            load
+            for definition in loop.inside
+            for load in memory_loads(flat, roots_of(flat, definition))
+            if _varies_along_fold(load)
+        }
         for loop in passes.loops
     ]
     policies: list[dict[Scalar, str]] = []

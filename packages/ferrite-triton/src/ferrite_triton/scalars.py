@@ -117,6 +117,10 @@ def _sign(operands: Operands) -> str:
     return f"({a} > 0).to({kind}) - ({a} < 0).to({kind})"
 
 
+def _signbit(operands: Operands) -> str:
+    return f"{operands.texts[0]}.to(tl.int{operands.dtype.bits}, bitcast=True) < 0"
+
+
 def _in_range(operands: Operands) -> bool:
     count = operands.literals[1]
     return count is not None and 0 <= count < operands.dtype.bits
@@ -186,7 +190,8 @@ ROWS: dict[str, Row] = {
     "randn": Row(int="fmath.randn({0}, {1})"),
     "randint64": Row(int="fmath.randint64({0}, {1}, {2}, {3})"),
     **{name: Row(f"fmath.{name}({{0}}, {{1}})") for name in ("atan2", "hypot", "copysign", "nextafter")},
-    **_calls("floor ceil trunc round sqrt rsqrt signbit isinf"),
+    "signbit": Row(_signbit),
+    **_calls("floor ceil trunc round sqrt rsqrt isinf"),
     **_calls("exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"),
     **_calls("erf erfc erfinv lgamma digamma i0 i0e i1 i1e j0 j1 y0 y1"),
 }

@@ -36,7 +36,9 @@ class ScanText:
         else:
             results = (self._simple(definition.combine, wide[0], axes),)
         return tuple(
-            result if result.dtype is body.dtype else self._hold("cast", cast_text(result.text, result.dtype, body.dtype), result)
+            result
+            if result.dtype is body.dtype
+            else self._hold("cast", cast_text(result.text, result.dtype, body.dtype), result)
             for result, body in zip(results, definition.bodies, strict=True)
         )
 
@@ -74,7 +76,10 @@ class ScanText:
         self.writer.line(f"{', '.join(names)} = tl.associative_scan({pair}, {axis}, {function})", axes)
         if self.space.loops:
             start = worst(value.dtype), highest_text(index.dtype)
-            carry = [self.folds.accumulator("carry", axes - R, fill, tile.dtype).text for fill, tile in zip(start, tiles, strict=True)]
+            carry = [
+                self.folds.accumulator("carry", axes - R, fill, tile.dtype).text
+                for fill, tile in zip(start, tiles, strict=True)
+            ]
             block, names = names, [self.writer.fresh("best"), self.writer.fresh("at")]
             self.writer.line(f"{', '.join(names)} = {function}({', '.join([*carry, *block])})", axes)
             last = [self.writer.fresh("last"), self.writer.fresh("last")]
@@ -85,4 +90,3 @@ class ScanText:
 
 
 PAIRED_SCANS = {"cummax": ("fmath.argmax_nan", lowest_text), "cummin": ("fmath.argmin_nan", highest_text)}
-

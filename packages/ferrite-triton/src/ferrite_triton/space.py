@@ -120,7 +120,9 @@ def static_size(size: sizes.Size, what: str) -> int:
         UnsupportedSize: it is symbolic.
     """
     if not sizes.is_static(size):
-        raise UnsupportedSize(f"{what} is the symbolic size {sizes.text(size)}; kernels are written for static sizes: specialise the graph first")
+        raise UnsupportedSize(
+            f"{what} is the symbolic size {sizes.text(size)}; kernels are written for static sizes: specialise the graph first"
+        )
     return int(size)
 
 

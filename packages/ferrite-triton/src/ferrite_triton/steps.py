@@ -58,7 +58,13 @@ def _encode_reuse(step: Reuse) -> dict[str, Any]:
 def _encode_view(step: MakeView) -> dict[str, Any]:
     view = step.view
     layout = encode_layout(TensorType(view.dtype, view.shape, view.strides), step.name)
-    return {"do": "view", "name": step.name, "base": view.name, **layout, "offset": static_size(view.offset, f"the offset of {step.name}")}
+    return {
+        "do": "view",
+        "name": step.name,
+        "base": view.name,
+        **layout,
+        "offset": static_size(view.offset, f"the offset of {step.name}"),
+    }
 
 
 def _encode_item(step: Item) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from .scalars import Operands, spelling_of
 from .space import Axes
 from .writer import Tile, Writer
 
-_ADDED = frozenset("f16 bf16 f32 f64 i32 i64 u32 u64".split())
-_COMPARED = frozenset("f32 f64 i32 i64 u32 u64".split())
+_ADDED = frozenset(["f16", "bf16", "f32", "f64", "i32", "i64", "u32", "u64"])
+_COMPARED = frozenset(["f32", "f64", "i32", "i64", "u32", "u64"])
 
 # Types for which the machine has the atomic instruction of a mode.
 ATOMICS: dict[str, tuple[str, frozenset[str]]] = {
@@ -108,9 +108,13 @@ class UpdateText:
         self.stores.store_at(param, offset, value, conditions, axes)
         return value if update.condition is None else None
 
-    def _write_atomic(self, update: Update, param: ParamText, offset: Tile, value: Tile, conditions: list[Tile]) -> None:
+    def _write_atomic(
+        self, update: Update, param: ParamText, offset: Tile, value: Tile, conditions: list[Tile]
+    ) -> None:
         function = check_atomic(update, param)
-        pointer, mask, axes = self.evaluator.access(param, offset, conditions, domain_axes(self.flat, update) | value.axes)
+        pointer, mask, axes = self.evaluator.access(
+            param, offset, conditions, domain_axes(self.flat, update) | value.axes
+        )
         text = value.text if value.literal is None else full_text(value.literal, value.dtype)
         guard = f", mask={mask}" if mask else ""
         self.writer.line(f'{function}({pointer}, {text}{guard}, sem="relaxed")', axes)
@@ -128,9 +132,17 @@ class UpdateText:
         axes = old.axes | value.axes
         spelling = spelling_of(_OPERATIONS[update.mode], wide)
         hold = lambda text: self.writer.hold("new", text, axes, wide).text  # noqa: E731
-        expression = spelling.format(*texts) if isinstance(spelling, str) else spelling(Operands(texts, wide, (None, None), hold))
+        expression = (
+            spelling.format(*texts)
+            if isinstance(spelling, str)
+            else spelling(Operands(texts, wide, (None, None), hold))
+        )
         new = self.writer.hold("new", expression, axes, wide)
-        return new if wide is param.dtype else self.writer.hold("cast", cast_text(new.text, wide, param.dtype), axes, param.dtype)
+        return (
+            new
+            if wide is param.dtype
+            else self.writer.hold("cast", cast_text(new.text, wide, param.dtype), axes, param.dtype)
+        )
 
 
 def update_scalars(update: Update) -> tuple[Scalar, ...]:

@@ -36,4 +36,6 @@ def encode_argument(argument: Any) -> Any:
             return {argument.kind: argument.value}
         case tuple() | list():
             return [encode_argument(element) for element in argument]
-    raise EmitError(f"a library call takes {argument!r} of type {type(argument).__name__}, which the program format cannot hold; pass it as an input")
+    raise EmitError(
+        f"a library call takes {argument!r} of type {type(argument).__name__}, which the program format cannot hold; pass it as an input"
+    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..ops import OPS
-from ..scalar import Scalar, children, postorder
+from ferrite_ir.ops import OPS
+from ferrite_ir.scalar import Scalar, children, postorder
 
 COSTS: dict[str, int] = {name: row.cost for name, row in OPS.items()} | {"cast": 1}
 """Rough price of each form in simple instructions; forms that are not listed are free."""
@@ -13,7 +13,7 @@ REPEATED_COSTS: dict[str, int] = COSTS | dict.fromkeys(("rand", "randn", "randin
 
 
 def cost_up_to(root: Scalar, limit: int, costs: dict[str, int]) -> int:
-    """Returns the summed cost of the distinct nodes of an expression, or some number above ``limit`` if that is exceeded."""
+    """Returns the summed cost of the distinct nodes of an expression; beyond ``limit`` just some larger number."""
     total = 0
     seen = {root}
     stack = [root]

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ..graph import (
+from ferrite_ir.graph import (
     Call,
     Contract,
     Definition,
@@ -23,8 +23,9 @@ from ..graph import (
     While,
     bodies_of,
 )
-from ..index import Index
-from ..scalar import Scalar, load, replace_in_index, replace_loads
+from ferrite_ir.index import Index
+from ferrite_ir.scalar import Scalar, load, replace_in_index, replace_loads
+
 from .rewriting import map_scalars
 from .storage import Storage, trace_storage
 
@@ -70,8 +71,13 @@ class _Merger:
         return Graph(graph.name, graph.inputs, tuple(kept), outputs, graph.mutations, graph.device)
 
     def _merge(self, definition: Definition, earlier: Definition) -> bool:
-        pairs = [(new.name, old.name) for new, old in zip(definition.results, earlier.results, strict=True) if new and old]
-        if any(new in self._own or old in self._own or (new in self._outputs and old in self._outputs) for new, old in pairs):
+        pairs = [
+            (new.name, old.name) for new, old in zip(definition.results, earlier.results, strict=True) if new and old
+        ]
+        if any(
+            new in self._own or old in self._own or (new in self._outputs and old in self._outputs)
+            for new, old in pairs
+        ):
             return False
         for new, old in pairs:
             self._renamed[new] = old
@@ -101,7 +107,7 @@ class _Merger:
 
     def _with_new_loads(self, body: Scalar) -> Scalar:
         renamed = self._renamed
-        if not any([found.source in renamed for found in body.loads]):  # noqa: C419: a list is faster for so few
+        if not any([found.source in renamed for found in body.loads]):  # noqa: C419 - a list is faster for so few
             return body
         return replace_loads(body, self._with_new_source, self._memo)
 
@@ -120,7 +126,10 @@ def _rename(argument: Any, renamed: dict[str, str]) -> Any:
 
 
 def _names_changed_in_place(graph: Graph) -> set[str]:
-    """Returns the values that must keep a storage of their own: they, or what shares their storage, are changed or escape."""
+    """Returns the values that must keep a storage of their own.
+
+    They, or what shares their storage, are changed or escape.
+    """
     names = {value for _, value in graph.mutations}
     for definition in graph.definitions:
         match definition:
@@ -157,5 +166,3 @@ def _key(definition: Definition, storage: Storage, position: int) -> Hashable:
         return (type(definition), what, bodies, types)
     versions = tuple([storage.version(found.source, position) for body in bodies for found in body.loads])
     return (type(definition), what, bodies, types, versions)
-
-

@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ..graph import Call, Definition, Extern, Graph, If, Loop, Update, While, names_read
+from ferrite_ir.graph import Call, Definition, Extern, Graph, If, Loop, Update, While, names_read
+
 from .rewriting import with_definitions
 
 
 @dataclass(frozen=True, slots=True)
 class Dce:
-    """Dead-code elimination: keeps what outputs, mutations and effects need; a loop with several results loses the dead ones."""
+    """Dead-code elimination: keeps what outputs, mutations and effects need.
+
+    A loop with several results loses the dead ones.
+    """
 
     name: ClassVar[str] = "dce"
 
@@ -31,7 +35,10 @@ class Dce:
 
 
 def _lasting_names(graph: Graph) -> set[str]:
-    """Returns the values whose storage others see too, or may: inputs, results of library calls and their updated versions."""
+    """Returns the values whose storage others see too, or may.
+
+    Inputs, results of library calls and their updated versions.
+    """
     names = {value.name for value in graph.inputs}
     for definition in graph.definitions:
         match definition:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from ..graph import Graph
-from ..reference import constant_result
-from ..scalar import Scalar, const
+from ferrite_ir.graph import Graph
+from ferrite_ir.reference import constant_result
+from ferrite_ir.scalar import Scalar, const
+
 from .rewriting import Rewriter, map_scalars, with_definitions
 
 

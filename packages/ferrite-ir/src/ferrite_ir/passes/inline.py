@@ -5,11 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from .. import sizes
-from ..graph import Definition, Graph, Loop, Origin, Origins, Update, Value, bodies_of, domain_of, index_loads, names_read
-from ..index import Dim, Index
-from ..scalar import Scalar, replace_in_index, replace_loads, substitute_dims
-from ..sizes import Size
+from ferrite_ir import sizes
+from ferrite_ir.graph import (
+    Definition,
+    Graph,
+    Loop,
+    Origin,
+    Origins,
+    Update,
+    Value,
+    bodies_of,
+    domain_of,
+    index_loads,
+    names_read,
+)
+from ferrite_ir.index import Dim, Index
+from ferrite_ir.scalar import Scalar, replace_in_index, replace_loads, substitute_dims
+from ferrite_ir.sizes import Size
+
 from .costs import COSTS, REPEATED_COSTS, cost_up_to, count_new_nodes, count_nodes
 from .rewriting import Rewriter, map_scalars, with_definitions
 from .simplify import simplifier
@@ -20,8 +33,9 @@ from .storage import NEVER, Storage, fixed_names, trace_storage
 class Inline:
     """Inlines loops into their readers.
 
-    A value that one reader uses at one index always moves there, unless many points would repeat an expensive body. A value with several uses moves if
-    computing it again reads no more bytes than loading it, and is cheap. A value that must lie in memory anyway moves only if it is trivial.
+    A value that one reader uses at one index always moves there, unless many points would repeat an expensive body. A
+    value with several uses moves if computing it again reads no more bytes than loading it, and is cheap. A value that
+    must lie in memory anyway moves only if it is trivial.
 
     Attributes:
         max_cost: most expensive body that is computed at several places, in simple instructions.
@@ -50,7 +64,12 @@ TRIVIAL_COST = 2
 
 @dataclass(slots=True)
 class _Uses:
-    """How a value is read: the number of (reader, index) pairs, and the largest number of points at which one reader needs it."""
+    """How a value is read.
+
+    Attributes:
+        sites: number of (reader, index) pairs.
+        points: the largest number of points at which one reader needs it.
+    """
 
     sites: int = 0
     points: Size = 0
@@ -164,7 +183,7 @@ class _Inliner:
         return position == source.until and isinstance(definition, Update) and self._is_elementwise(source, definition)
 
     def _is_elementwise(self, source: _Source, update: Update) -> bool:
-        """Returns whether an update overwrites exactly the elements that the source read at the same point, each once."""
+        """Returns whether an update overwrites just the elements that the source reads at the same point, each once."""
         dims = [_sole_dim(index) for index in update.indices]
         if update.mode != "set" or None in dims or len(set(dims)) != len(dims) or set(dims) != set(update.dims):
             return False
@@ -178,10 +197,13 @@ class _Inliner:
         """Returns those of the replacements that keep the definition's expressions below the size limits."""
         policy = self._policy
         bound = sum(self._sources[load.source].nodes for load in accepted)
-        if bound <= policy.max_body_nodes // 2 and sum(len(body.loads) for body in accepted.values()) <= policy.max_body_loads // 2:
+        if (
+            bound <= policy.max_body_nodes // 2
+            and sum(len(body.loads) for body in accepted.values()) <= policy.max_body_loads // 2
+        ):
             return accepted
         counted: set[Scalar] = set()
-        size = sum(count_new_nodes(body, counted) for body in bodies_of(definition))  # type: ignore[arg-type]
+        size = sum(count_new_nodes(body, counted) for body in bodies_of(definition))
         reads = {load for load in _loads_of(definition) if load not in accepted}
         fitting: dict[Scalar, Scalar] = {}
         for load, body in accepted.items():
@@ -209,7 +231,10 @@ class _Inliner:
         self._sources[value.name] = _Source(value, loop.dims, body, loop.origins, nodes, until)
 
     def _count_at_most(self, body: Scalar, original: Definition) -> int:
-        """Returns a number of nodes that a body does not exceed; exact only where it is near the limit, since counting walks all of them."""
+        """Returns a number of nodes that a body does not exceed.
+
+        Exact only where it is near the limit, since counting walks all of them.
+        """
         (own,) = bodies_of(original)
         if own is body:
             return count_nodes(body)
@@ -293,5 +318,3 @@ def _sole_dim(index: Index) -> Dim | None:
 def _is_provably_small(numel: Size, reference: Size) -> bool:
     """Returns whether a value has less than half as many elements as another."""
     return sizes.is_provably_at_most(sizes.add(sizes.mul(2, numel), 1), reference)
-
-

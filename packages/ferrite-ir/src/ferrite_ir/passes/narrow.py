@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
 
-from .. import index as ix
-from ..dtypes import BOOL, I32, I64, DType
-from ..graph import Graph
-from ..index import Index
-from ..scalar import Scalar, apply, cast, const, indirects, index_value, load, rebuilt
+from ferrite_ir import index as ix
+from ferrite_ir.dtypes import BOOL, I32, I64, DType
+from ferrite_ir.graph import Graph
+from ferrite_ir.index import Index
+from ferrite_ir.scalar import Scalar, apply, cast, const, index_value, indirects, load, rebuilt
+
 from .rewriting import map_scalars, with_definitions
 
 Range: TypeAlias = tuple[int, int] | None
@@ -21,9 +22,10 @@ _LOW, _HIGH = -(1 << 31), (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Narrow:
-    """Narrows i64 arithmetic to i32: comparisons, selections and conversions of index values and of small stored integers.
+    """Narrows i64 arithmetic to i32.
 
-    Types of results never change, only the way to them.
+    That are comparisons, selections and conversions of index values and of small stored integers. Types of results
+    never change, only the way to them.
     """
 
     name: ClassVar[str] = "narrow"
@@ -100,14 +102,14 @@ class _Narrower:
     def _visit(self, node: Scalar) -> None:
         if node.dtype is I64:
             self._ranges[node] = bounds = self._bounds(node)
-            self._small[node] = self._as_small(node) if bounds and _LOW <= bounds[0] and bounds[1] <= _HIGH else None
+            self._small[node] = self._as_small(node) if bounds and bounds[0] >= _LOW and bounds[1] <= _HIGH else None
         self._wide[node] = self._as_wide(node)
 
     def _as_wide(self, node: Scalar) -> Scalar:
         if node.op == "const":
             return node
         if node.op in ("load", "index"):
-            if not any([index.is_indirect for index in node.indices]):  # noqa: C419: a list is faster for so few
+            if not any([index.is_indirect for index in node.indices]):  # noqa: C419 - a list is faster for so few
                 return node
             indices = [self.index(index) for index in node.indices]
             return load(node.source, indices, node.dtype) if node.op == "load" else index_value(indices[0], node.dtype)
@@ -203,6 +205,6 @@ _ARITHMETIC: dict[str, Any] = {
     "floordiv": _quotients,
     "mod": _remainders,
 }
-"""Bounds of the results of integer operations from the bounds of their operands (wide integers here, so nothing wraps)."""
+"""Bounds of the results of integer operations from those of their operands (Python integers, so nothing wraps)."""
 
 _BOUNDARIES = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "cast"))

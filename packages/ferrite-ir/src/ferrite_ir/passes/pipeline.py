@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol
 
-from ..graph import Graph, Module
+from ferrite_ir.graph import Graph, Module
+
 from .cse import Cse
 from .dce import Dce
 from .fold_constants import FoldConstants
@@ -79,9 +80,9 @@ _PASS = re.compile(r"\s*(\w+)\s*(?:\{([^}]*)\})?\s*(,|$)")
 
 
 def parse_pipeline(text: str) -> Pipeline:
-    """Returns the pipeline written as ``text``: names separated by commas, arguments in braces (``inline{max_cost=32}``).
+    """Returns the pipeline written as ``text``: names separated by commas, arguments in braces.
 
-    ``default`` stands for the passes of `PIPELINE`.
+    ``simplify,inline{max_cost=32}`` is one; ``default`` stands for the passes of `PIPELINE`.
 
     Raises:
         ValueError: an unknown pass or argument, or a malformed text; the message lists what is known.

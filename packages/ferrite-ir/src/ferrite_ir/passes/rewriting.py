@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from .. import index as ix
-from ..graph import Contract, Definition, Fold, Graph, Loop, Scan, Sort, Update
-from ..index import Index
-from ..scalar import Scalar, indirects, index_value, load, rebuilt
+from ferrite_ir import index as ix
+from ferrite_ir.graph import Contract, Definition, Fold, Graph, Loop, Scan, Sort, Update
+from ferrite_ir.index import Index
+from ferrite_ir.scalar import Scalar, index_value, indirects, load, rebuilt
+
 from .rules.indices import settled_indirect
 from .rules.rule import Rewrite, Rule, index_rules
 
@@ -16,7 +17,8 @@ from .rules.rule import Rewrite, Rule, index_rules
 class Rewriter:
     """Rewrites expressions bottom-up until no rule applies at any node, also inside indirect indices.
 
-    The result of a node depends on the node alone, so one rewriter can serve many graphs; it remembers every node it has seen.
+    The result of a node depends on the node alone, so one rewriter can serve many graphs; it remembers every node it
+    has seen.
     """
 
     __slots__ = ("_candidates", "_fallback", "_memo")
@@ -70,7 +72,7 @@ class Rewriter:
     def _atom(self, atom: ix.Atom) -> Index:
         match atom:
             case ix.Indirect():
-                return settled_indirect(self(atom.value), atom.size, atom.wraps)
+                return settled_indirect(self(atom.value), atom.size, wraps=atom.wraps)
             case ix.FloorDiv():
                 return ix.floordiv(self.index(atom.numerator), atom.divisor)
             case ix.Mod():
@@ -78,7 +80,7 @@ class Rewriter:
         return atom.index
 
     def _settle_leaf(self, node: Scalar) -> Scalar:
-        if not any([index.is_indirect for index in node.indices]):  # noqa: C419: a list is faster for so few
+        if not any([index.is_indirect for index in node.indices]):  # noqa: C419 - a list is faster for so few
             return node
         indices = [self.index(index) for index in node.indices]
         new = load(node.source, indices, node.dtype) if node.op == "load" else index_value(indices[0], node.dtype)
@@ -117,11 +119,18 @@ class Rewriter:
 def map_scalars(
     definition: Definition, change: Callable[[Scalar], Scalar], change_index: Callable[[Index], Index]
 ) -> Definition:
-    """Returns the definition with its expressions and the indices of an update changed; the same object if nothing changes."""
+    """Returns the definition with its expressions and the indices of an update changed.
+
+    The same object if nothing changes.
+    """
     match definition:
         case Loop():
             bodies = tuple([change(body) for body in definition.bodies])
-            return definition if bodies == definition.bodies else Loop(definition.results, definition.dims, bodies, definition.origins)
+            return (
+                definition
+                if bodies == definition.bodies
+                else Loop(definition.results, definition.dims, bodies, definition.origins)
+            )
         case Fold() | Scan():
             bodies = tuple([change(body) for body in definition.bodies])
             return definition if bodies == definition.bodies else replace(definition, bodies=bodies)
@@ -130,7 +139,11 @@ def map_scalars(
             return definition if body is definition.body else replace(definition, body=body)
         case Contract():
             left, right = change(definition.left), change(definition.right)
-            return definition if (left, right) == (definition.left, definition.right) else replace(definition, left=left, right=right)
+            return (
+                definition
+                if (left, right) == (definition.left, definition.right)
+                else replace(definition, left=left, right=right)
+            )
         case Update():
             return _map_update(definition, change, change_index)
     return definition

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from ..graph import Graph
+from ferrite_ir.graph import Graph
+
 from .fold_constants import folded
 from .rewriting import Rewriter, map_scalars, with_definitions
 from .rules import EXACT_RULES, FAST_RULES
@@ -16,7 +17,9 @@ NUMERICS = ("fast", "rounding")
 
 @lru_cache(maxsize=len(NUMERICS))
 def simplifier(numerics: str) -> Rewriter:
-    """Returns the rewriter for a numerics mode; it lives as long as the process, like the expressions that it remembers.
+    """Returns the rewriter for a numerics mode.
+
+    It lives as long as the process, like the expressions that it remembers.
 
     Raises:
         ValueError: no such mode.

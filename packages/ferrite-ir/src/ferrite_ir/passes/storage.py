@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from ..graph import Call, Extern, Graph, If, Update, While, names_read
+from ferrite_ir.graph import Call, Extern, Graph, If, Update, While, names_read
 
 NEVER = 1 << 60
 
@@ -27,7 +27,7 @@ class Storage:
         return self.roots.get(name, name)
 
     def next_write(self, name: str, position: int) -> int:
-        """Returns the position of the first definition behind ``position`` that changes the contents of a value, `NEVER` if there is none."""
+        """Returns the first position behind ``position`` where the contents of a value change, `NEVER` if none."""
         found = self.writes.get(self.root(name), ())
         at = bisect_right(found, position)
         return found[at] if at < len(found) else NEVER
@@ -38,7 +38,7 @@ class Storage:
 
 
 def trace_storage(graph: Graph) -> Storage:
-    """Returns what shares storage in a graph. A called graph may change its arguments, since a graph alone does not say."""
+    """Returns what shares storage in a graph. A called graph is taken to change its arguments: nothing here says."""
     roots: dict[str, str] = {}
     writes: dict[str, list[int]] = {}
     for position, definition in enumerate(graph.definitions):
@@ -59,7 +59,10 @@ def trace_storage(graph: Graph) -> Storage:
 
 
 def fixed_names(graph: Graph) -> set[str]:
-    """Returns the values that must lie in memory under their own name: outputs, mutations, and operands of updates' targets and of calls."""
+    """Returns the values that must lie in memory under their own name.
+
+    Outputs, mutations, and operands of updates' targets and of calls.
+    """
     names = set(graph.output_names)
     for definition in graph.definitions:
         match definition:

@@ -154,13 +154,13 @@ def wrapped(number: int, dtype: DType) -> int:
 
 def rounded(number: Any, dtype: torch.dtype) -> Number:
     """Returns a Python number as it is stored in ``dtype``; types narrower than 16 bits are left alone."""
-    number = plain_number(number)
-    if dtype not in _ROUNDING or not math.isfinite(number):
-        return number
+    plain = plain_number(number)
+    if dtype not in _ROUNDING or not math.isfinite(plain):
+        return plain
     try:
-        return _ROUNDING[dtype](float(number))
+        return _ROUNDING[dtype](float(plain))
     except OverflowError:
-        return math.copysign(math.inf, number)
+        return math.copysign(math.inf, plain)
 
 
 def _through(code: str) -> Callable[[float], float]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from ...dtypes import BF16, BOOL, F16, F32, F64, DType
-from ...scalar import Scalar, apply, bitcast, cast, const
+from ferrite_ir.dtypes import BF16, BOOL, F16, F32, F64, DType
+from ferrite_ir.scalar import Scalar, apply, bitcast, cast, const
+
 from .rule import Book
 
 BOOK = Book()
@@ -12,7 +13,7 @@ FAST_BOOK = Book()
 
 
 @BOOK.rule("cast", "cast.f64(cast.f32(h[i])) => cast.f64(h[i])", first="cast")
-def skip_lossless_cast(node: Scalar) -> Scalar | None:
+def _skip_lossless_cast(node: Scalar) -> Scalar | None:
     """Skips the inner one of two casts if it keeps every value."""
     inner = node.args[0]
     source: Scalar = inner.args[0]
@@ -20,17 +21,20 @@ def skip_lossless_cast(node: Scalar) -> Scalar | None:
 
 
 @BOOK.rule("cast", "cast.i16(cast.i32(l[i])) => cast.i16(l[i])", first="cast")
-def skip_wider_integer(node: Scalar) -> Scalar | None:
+def _skip_wider_integer(node: Scalar) -> Scalar | None:
     """Skips an integer cast under one that drops at least as many bits."""
     inner = node.args[0]
     source: Scalar = inner.args[0]
-    if all(dtype.is_integer for dtype in (node.dtype, inner.dtype, source.dtype)) and node.dtype.bits <= inner.dtype.bits:
+    if (
+        all(dtype.is_integer for dtype in (node.dtype, inner.dtype, source.dtype))
+        and node.dtype.bits <= inner.dtype.bits
+    ):
         return cast(source, node.dtype)
     return None
 
 
 @FAST_BOOK.rule("cast", "cast.f32(cast.bf16(x[i])) => x[i]", first="cast")
-def skip_rounding(node: Scalar) -> Scalar | None:
+def _skip_rounding(node: Scalar) -> Scalar | None:
     """Skips a rounding to f16 or bf16 whose result is widened again at once."""
     inner = node.args[0]
     source: Scalar = inner.args[0]
@@ -40,12 +44,12 @@ def skip_rounding(node: Scalar) -> Scalar | None:
 
 
 @BOOK.rule("bitcast", "bitcast.f32(bitcast.i32(x[i])) => x[i]", first="bitcast")
-def skip_bitcast(node: Scalar) -> Scalar | None:
+def _skip_bitcast(node: Scalar) -> Scalar | None:
     return bitcast(node.args[0].args[0], node.dtype)
 
 
 @BOOK.rule("eq ne gt", "ne(cast.i32(b[i]), i32(0)) => b[i]", first="cast")
-def compare_cast_bool(node: Scalar) -> Scalar | None:
+def _compare_cast_bool(node: Scalar) -> Scalar | None:
     """Compares a number made from a bool with zero."""
     number, zero = node.args
     if number.args[0].dtype is not BOOL or zero.op != "const" or zero.value != 0:
@@ -55,7 +59,7 @@ def compare_cast_bool(node: Scalar) -> Scalar | None:
 
 
 @BOOK.rule("isnan isinf", "isnan(cast.f32(k[i])) => false", first="cast")
-def integers_are_finite(node: Scalar) -> Scalar | None:
+def _integers_are_finite(node: Scalar) -> Scalar | None:
     source = node.args[0].args[0].dtype
     is_whole = source.is_integer or source is BOOL
     return const(False, BOOL) if is_whole and node.args[0].dtype in (BF16, F32, F64) else None

@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import math
 
-from ...dtypes import BOOL
-from ...scalar import Scalar, apply, const
+from ferrite_ir.dtypes import BOOL
+from ferrite_ir.scalar import Scalar, apply, const
+
 from .rule import Book
 
 BOOK = Book()
 
 
 @BOOK.rule("where masked", "where(true, x[i], y[i]) => x[i]", first="const")
-def decided(node: Scalar) -> Scalar | None:
-    return node.args[1] if node.args[0].value else node.args[2]
+def _decided(node: Scalar) -> Scalar | None:
+    return node.operands[1 if node.args[0].value else 2]
 
 
 @BOOK.rule("where masked", "where(b[i], x[i], x[i]) => x[i]")
-def same_either_way(node: Scalar) -> Scalar | None:
+def _same_either_way(node: Scalar) -> Scalar | None:
     return node.args[1] if node.args[1] is node.args[2] else None
 
 
 @BOOK.rule("where", "where(logical_not(b[i]), x[i], y[i]) => where(b[i], y[i], x[i])", first="logical_not")
-def swap_branches(node: Scalar) -> Scalar | None:
+def _swap_branches(node: Scalar) -> Scalar | None:
     condition, yes, no = node.args
     return apply("where", condition.args[0], no, yes)
 
 
 @BOOK.rule("where", "where(b[i], true, false) => b[i]", second="const")
-def condition_itself(node: Scalar) -> Scalar | None:
+def _condition_itself(node: Scalar) -> Scalar | None:
     condition, yes, no = node.args
     if node.dtype is not BOOL or no.op != "const":
         return None
@@ -36,7 +37,7 @@ def condition_itself(node: Scalar) -> Scalar | None:
 
 
 @BOOK.rule("where masked", "where(b[i], where(b[i], x[i], y[i]), x[i]) => x[i]", second="where masked")
-def decided_inside(node: Scalar) -> Scalar | None:
+def _decided_inside(node: Scalar) -> Scalar | None:
     """Drops an inner choice by the condition that holds already."""
     condition, yes, no = node.args
     if yes.args[0] is not condition:
@@ -47,7 +48,7 @@ def decided_inside(node: Scalar) -> Scalar | None:
 
 
 @BOOK.rule("where masked", "where(b[i], x[i], where(b[i], y[i], x[i])) => x[i]")
-def decided_outside(node: Scalar) -> Scalar | None:
+def _decided_outside(node: Scalar) -> Scalar | None:
     condition, yes, no = node.args
     if no.op in ("where", "masked") and no.args[0] is condition:
         return apply(node.op, condition, yes, no.args[2])
@@ -55,13 +56,17 @@ def decided_outside(node: Scalar) -> Scalar | None:
 
 
 @BOOK.rule("masked", "masked(b[i], f32(2.0), x[i]) => where(b[i], f32(2.0), x[i])")
-def nothing_to_guard(node: Scalar) -> Scalar | None:
+def _nothing_to_guard(node: Scalar) -> Scalar | None:
     return None if node.args[1].loads else apply("where", *node.args)
 
 
-@BOOK.rule("masked", "masked(lt(index.i64(i), i64(3)), masked(lt(index.i64(i), i64(5)), x[i], f32(0.0)), f32(0.0)) => "
-           "masked(bitand(lt(index.i64(i), i64(3)), lt(index.i64(i), i64(5))), x[i], f32(0.0))", second="masked")  # fmt: skip
-def join_guards(node: Scalar) -> Scalar | None:
+@BOOK.rule(
+    "masked",
+    "masked(gt(y[i], f32(0.0)), masked(lt(index.i64(i), i64(3)), x[i], f32(0.0)), f32(0.0)) => "
+    "masked(bitand(gt(y[i], f32(0.0)), lt(index.i64(i), i64(3))), x[i], f32(0.0))",
+    second="masked",
+)
+def _join_guards(node: Scalar) -> Scalar | None:
     """Joins two guards with one alternative; the inner condition is then evaluated everywhere, so it must not load."""
     condition, inner, other = node.args
     if inner.args[2] is not other or other.op != "const" or inner.args[0].loads or inner.args[0] is condition:
@@ -70,12 +75,12 @@ def join_guards(node: Scalar) -> Scalar | None:
 
 
 @BOOK.rule("logical_not", "logical_not(logical_not(b[i])) => b[i]", first="logical_not")
-def not_twice(node: Scalar) -> Scalar | None:
-    return node.args[0].operands[0]
+def _not_twice(node: Scalar) -> Scalar | None:
+    return node.operands[0].operands[0]
 
 
 @BOOK.rule("logical_not", "logical_not(eq(x[i], y[i])) => ne(x[i], y[i])", first="eq ne lt le gt ge")
-def negate_comparison(node: Scalar) -> Scalar | None:
+def _negate_comparison(node: Scalar) -> Scalar | None:
     """Holds for an order only without NaN, so for floats only of equality."""
     inner = node.args[0]
     if inner.op not in ("eq", "ne") and inner.args[0].dtype.is_float:
@@ -87,7 +92,7 @@ _OPPOSITE = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "
 
 
 @BOOK.rule("bitnot", "bitnot(b[i]) => logical_not(b[i])")
-def not_of_bool(node: Scalar) -> Scalar | None:
+def _not_of_bool(node: Scalar) -> Scalar | None:
     inner = node.args[0]
     if node.dtype is BOOL:
         return apply("logical_not", inner)
@@ -95,8 +100,8 @@ def not_of_bool(node: Scalar) -> Scalar | None:
 
 
 @BOOK.rule("bitand bitor bitxor", "bitand(b[i], true) => b[i]", second="const")
-def bits_with_constant(node: Scalar) -> Scalar | None:
-    left, right = node.args
+def _bits_with_constant(node: Scalar) -> Scalar | None:
+    left, right = node.operands
     zero, ones = right.value == 0, right.value == (1 if node.dtype is BOOL else -1)
     if node.op == "bitxor":
         return left if zero else apply("logical_not", left) if ones and node.dtype is BOOL else None
@@ -108,29 +113,29 @@ def bits_with_constant(node: Scalar) -> Scalar | None:
 
 
 @BOOK.rule("bitand bitor minimum maximum", "maximum(x[i], x[i]) => x[i]")
-def same_twice(node: Scalar) -> Scalar | None:
+def _same_twice(node: Scalar) -> Scalar | None:
     return node.args[0] if node.args[0] is node.args[1] else None
 
 
 @BOOK.rule("bitxor", "bitxor(b[i], b[i]) => false")
-def xor_with_itself(node: Scalar) -> Scalar | None:
+def _xor_with_itself(node: Scalar) -> Scalar | None:
     return const(0, node.dtype) if node.args[0] is node.args[1] else None
 
 
 @BOOK.rule("lt gt", "lt(x[i], x[i]) => false")
-def less_than_itself(node: Scalar) -> Scalar | None:
+def _less_than_itself(node: Scalar) -> Scalar | None:
     return const(False, BOOL) if node.args[0] is node.args[1] else None
 
 
 @BOOK.rule("eq le ge ne", "eq(k[i], k[i]) => true")
-def equal_to_itself(node: Scalar) -> Scalar | None:
+def _equal_to_itself(node: Scalar) -> Scalar | None:
     """Holds without NaN only."""
     left, right = node.args
     return const(node.op != "ne", BOOL) if left is right and not left.dtype.is_float else None
 
 
 @BOOK.rule("eq ne", "eq(b[i], false) => logical_not(b[i])", second="const")
-def compare_bool(node: Scalar) -> Scalar | None:
+def _compare_bool(node: Scalar) -> Scalar | None:
     left, right = node.args
     if left.dtype is not BOOL:
         return None
@@ -138,20 +143,20 @@ def compare_bool(node: Scalar) -> Scalar | None:
 
 
 @BOOK.rule("minimum maximum", "maximum(x[i], f32(-inf)) => x[i]", second="const")
-def unbounded(node: Scalar) -> Scalar | None:
+def _unbounded(node: Scalar) -> Scalar | None:
     left, right = node.args
     neutral = math.inf if node.op == "minimum" else -math.inf
     return left if node.dtype.is_float and right.value == neutral else None
 
 
 @BOOK.rule("minimum maximum", "minimum(minimum(x[i], f32(3.0)), f32(2.0)) => minimum(x[i], f32(2.0))", second="const")
-def join_bounds(node: Scalar) -> Scalar | None:
+def _join_bounds(node: Scalar) -> Scalar | None:
     """Joins two constant bounds, unless one is NaN or both are zeros (of which the sign would be lost)."""
     inner, outer = node.args
     if inner.op != node.op or inner.args[1].op != "const":
         return None
     a, b = inner.args[1].value, outer.value
-    if a != a or b != b or (a == b == 0 and a is not b):  # noqa: PLR0124: a number that is not itself is NaN
+    if a != a or b != b or (a == b == 0 and a is not b):  # noqa: PLR0124 - a number that is not itself is NaN
         return None
     kept = min(a, b) if node.op == "minimum" else max(a, b)
     return apply(node.op, inner.args[0], const(kept, node.dtype))

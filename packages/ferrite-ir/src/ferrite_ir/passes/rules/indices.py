@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from ... import index as ix
-from ... import sizes
-from ...dtypes import BOOL, I64, DType
-from ...index import Index
-from ...scalar import Scalar, const, index_value
-from ...sizes import Size
+from collections.abc import Callable
+
+from ferrite_ir import index as ix
+from ferrite_ir import sizes
+from ferrite_ir.dtypes import BOOL, I64, DType
+from ferrite_ir.index import Index
+from ferrite_ir.scalar import Scalar, const, index_value
+from ferrite_ir.sizes import Size
+
 from .casts import keeps_values
 from .rule import Book
 
@@ -41,7 +44,7 @@ def _pair(node: Scalar) -> tuple[Index, Index] | None:
 
 
 @BOOK.rule("add sub", "add(index.i64(i), i64(3)) => index.i64(i + 3)", first="index const")
-def add_indices(node: Scalar) -> Scalar | None:
+def _add_indices(node: Scalar) -> Scalar | None:
     pair = _pair(node)
     if pair is None or not node.dtype.is_integer:
         return None
@@ -50,13 +53,13 @@ def add_indices(node: Scalar) -> Scalar | None:
 
 
 @BOOK.rule("neg", "neg(index.i64(i)) => index.i64(-i)", first="index")
-def negate_index(node: Scalar) -> Scalar | None:
+def _negate_index(node: Scalar) -> Scalar | None:
     negated = -node.args[0].args[0]
     return index_value(negated, node.dtype) if node.dtype.is_integer and fits(negated, node.dtype) else None
 
 
 @BOOK.rule("mul", "mul(index.i64(i), i64(3)) => index.i64(i*3)", first="index const")
-def scale_index(node: Scalar) -> Scalar | None:
+def _scale_index(node: Scalar) -> Scalar | None:
     pair = _pair(node)
     if pair is None or not node.dtype.is_integer or not (pair[0].is_constant or pair[1].is_constant):
         return None
@@ -65,7 +68,7 @@ def scale_index(node: Scalar) -> Scalar | None:
 
 
 @BOOK.rule("floordiv mod truncdiv fmod", "floordiv(index.i64(i), i64(3)) => index.i64((i // 3))", first="index")
-def divide_index(node: Scalar) -> Scalar | None:
+def _divide_index(node: Scalar) -> Scalar | None:
     """Divides by a positive constant; the forms that round towards zero only where the index is not negative."""
     index, divisor = node.args[0].args[0], node.args[1]
     if divisor.op != "const" or divisor.value <= 0 or not node.dtype.is_integer:
@@ -77,12 +80,12 @@ def divide_index(node: Scalar) -> Scalar | None:
 
 
 @BOOK.rule("abs relu", "abs(index.i64(i)) => index.i64(i)", first="index")
-def nonnegative_index(node: Scalar) -> Scalar | None:
+def _nonnegative_index(node: Scalar) -> Scalar | None:
     return node.args[0] if _is_nonnegative(node.args[0].args[0]) else None
 
 
 @BOOK.rule("cast", "cast.i32(index.i64(i)) => index.i32(i)", first="index")
-def cast_index(node: Scalar) -> Scalar | None:
+def _cast_index(node: Scalar) -> Scalar | None:
     index = node.args[0].args[0]
     if not node.args[0].dtype.is_integer or not node.dtype.is_integer or not fits(index, node.dtype):
         return None
@@ -90,7 +93,7 @@ def cast_index(node: Scalar) -> Scalar | None:
 
 
 @BOOK.rule("eq ne lt le gt ge", "lt(index.i64(i), i64(8)) => true", first="index const")
-def compare_indices(node: Scalar) -> Scalar | None:
+def _compare_indices(node: Scalar) -> Scalar | None:
     pair = _pair(node)
     if pair is None:
         return None
@@ -100,7 +103,7 @@ def compare_indices(node: Scalar) -> Scalar | None:
 
 
 @BOOK.rule("minimum maximum", "minimum(index.i64(i), i64(7)) => index.i64(i)", first="index const")
-def bound_index(node: Scalar) -> Scalar | None:
+def _bound_index(node: Scalar) -> Scalar | None:
     pair = _pair(node)
     if pair is None:
         return None
@@ -128,15 +131,17 @@ def _decide_at_most(lo: Size | None, hi: Size | None) -> bool | None:
 def _decide_equal(lo: Size | None, hi: Size | None) -> bool | None:
     if lo is not None and hi is not None and lo == hi == 0:
         return True
-    outside = (hi is not None and sizes.is_provably_at_most(hi, -1)) or (lo is not None and sizes.is_provably_at_most(1, lo))
+    outside = (hi is not None and sizes.is_provably_at_most(hi, -1)) or (
+        lo is not None and sizes.is_provably_at_most(1, lo)
+    )
     return False if outside else None
 
 
-def _opposite(verdict: bool | None) -> bool | None:
+def _opposite(verdict: bool | None) -> bool | None:  # noqa: FBT001 - the value itself
     return None if verdict is None else not verdict
 
 
-_DECIDE = {
+_DECIDE: dict[str, Callable[[Size | None, Size | None], bool | None]] = {
     "lt": _decide_less,
     "le": _decide_at_most,
     "eq": _decide_equal,
@@ -150,28 +155,30 @@ def _is_nonnegative(index: Index) -> bool:
     return index.lo is not None and sizes.is_provably_at_most(0, index.lo)
 
 
-def settled_indirect(value: Scalar, size: Size, wraps: bool) -> Index:
+def settled_indirect(value: Scalar, size: Size, *, wraps: bool) -> Index:
     """Returns an indirect index in its simplest form.
 
-    An index expression that provably lies in ``[0, size)`` needs no promise, casts to wider integers are dropped, and a wrap that is spelled
-    out (``where(v < 0, v + size, v)``) becomes a wrapping index.
+    An index expression that provably lies in ``[0, size)`` needs no promise, casts to wider integers are dropped, and
+    a wrap that is spelled out (``where(v < 0, v + size, v)``) becomes a wrapping index.
     """
     if value.op == "cast" and value.args[0].dtype.is_integer and keeps_values(value.args[0].dtype, value.dtype):
-        return settled_indirect(value.args[0], size, wraps)
+        return settled_indirect(value.args[0], size, wraps=wraps)
     index = as_index(value)
-    if index is not None and (direct := _direct(index, size, wraps)) is not None:
+    if index is not None and (direct := _direct(index, size, wraps=wraps)) is not None:
         return direct
     if not wraps and (inner := _unwrapped(value, size)) is not None:
-        return settled_indirect(inner, size, True)
+        return settled_indirect(inner, size, wraps=True)
     return ix.indirect(value, size, wraps)
 
 
-def _direct(index: Index, size: Size, wraps: bool) -> Index | None:
+def _direct(index: Index, size: Size, *, wraps: bool) -> Index | None:
     if index.lo is None or index.hi is None:
         return None
     if sizes.is_provably_at_most(0, index.lo):
         return index if sizes.is_provably_at_most(sizes.add(index.hi, 1), size) else None
-    is_negative = wraps and sizes.is_provably_at_most(index.hi, -1) and sizes.is_provably_at_most(sizes.mul(-1, size), index.lo)
+    is_negative = (
+        wraps and sizes.is_provably_at_most(index.hi, -1) and sizes.is_provably_at_most(sizes.mul(-1, size), index.lo)
+    )
     return index + size if is_negative else None
 
 

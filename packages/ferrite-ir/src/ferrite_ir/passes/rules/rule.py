@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ...scalar import Scalar
+from ferrite_ir.scalar import Scalar
 
 Rewrite: TypeAlias = Callable[[Scalar], Scalar | None]
-"""Returns what a node is replaced by, or None where the rule does not apply. The node's operands are simplified already."""
+"""Returns what a node is replaced by, or None where the rule does not apply. Its operands are simplified already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,8 @@ class Rule:
         name: in kebab case, for people.
         ops: the operations at whose nodes it is tried.
         rewrite: what it does.
-        example: ``before => after`` in the text form, over the values that the rule tests declare (x, y: f32; h: bf16; k: i32; l: i64; b, c: bool).
+        example: ``before => after`` in the text form, over the values that the rule tests declare (x, y: f32; h: bf16;
+            k: i32; l: i64; b, c: bool).
         first, second: the rule is tried only if the first (second) operand is of one of these forms; any if empty.
     """
 
@@ -41,7 +42,10 @@ class Book:
         self.rules: list[Rule] = []
 
     def rule(self, ops: str, example: str, *, first: str = "", second: str = "") -> Callable[[Rewrite], Rewrite]:
-        """Returns a decorator that adds a function to the book; the function's name is the rule's. Operations are separated by spaces."""
+        """Returns a decorator that adds a function to the book.
+
+        The function's name is the rule's. Operations are separated by spaces.
+        """
 
         def add(rewrite: Rewrite) -> Rewrite:
             name = rewrite.__name__.strip("_").replace("_", "-")
@@ -54,7 +58,12 @@ class Book:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The rules for one operation: those for any operands, and those that want a certain form of the first or second one."""
+    """The rules for one operation.
+
+    Attributes:
+        always: those for any operands.
+        first, second: those that want a certain form of the first (second) operand, by that form.
+    """
 
     always: tuple[Rewrite, ...]
     first: dict[str, tuple[Rewrite, ...]]
@@ -74,7 +83,10 @@ def index_rules(rules: Iterable[Rule]) -> dict[str, Candidates]:
                 always[op].append(rule.rewrite)
             for form in forms:
                 keyed.setdefault(op, {}).setdefault(form, []).append(rule.rewrite)
-    return {op: Candidates(tuple(found), _frozen(first.get(op, {})), _frozen(second.get(op, {}))) for op, found in always.items()}
+    return {
+        op: Candidates(tuple(found), _frozen(first.get(op, {})), _frozen(second.get(op, {})))
+        for op, found in always.items()
+    }
 
 
 def _frozen(keyed: dict[str, list[Rewrite]]) -> dict[str, tuple[Rewrite, ...]]:

@@ -1,0 +1,69 @@
+"""Prints how the scheduler's time per definition grows with the length of the graph: it should not.
+
+    python benchmarks/scheduler_scaling.py [--sizes 100,1000,20000] [--profile]
+
+A row per size: definitions, kernels, seconds, microseconds per definition, and per definition the pairs judged and
+the dependence edges walked, which do not depend on the machine. Needs ferrite-ir and ferrite-scheduler only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+from time import perf_counter
+
+from ferrite_scheduler import Policy, Target, schedule
+from ferrite_scheduler.dependences import dependences_of, nodes_of
+from ferrite_scheduler.fusion import fuse
+from ferrite_scheduler.synthetic import layered_graph
+
+SIZES = (100, 300, 1000, 3000, 10000, 20000)
+
+
+def measure(definitions: int) -> tuple[int, int, float]:
+    """Returns definitions, kernels and seconds of scheduling one graph, cold."""
+    graph = layered_graph(definitions)
+    gc.collect()
+    begin = perf_counter()
+    result = schedule(graph)
+    return len(graph.definitions), len(result.kernels), perf_counter() - begin
+
+
+def count(definitions: int) -> tuple[float, float]:
+    """Returns pairs judged and edges walked per definition."""
+    graph = layered_graph(definitions)
+    counters = fuse(dependences_of(graph, nodes_of(graph)), Target(), Policy()).counters
+    return counters.judged / len(graph.definitions), counters.edges / len(graph.definitions)
+
+
+def profile(definitions: int) -> None:
+    """Prints where the time goes."""
+    import cProfile
+    import pstats
+
+    graph = layered_graph(definitions)
+    with cProfile.Profile() as recorded:
+        schedule(graph)
+    pstats.Stats(recorded).sort_stats("tottime").print_stats(30)
+
+
+def main() -> None:
+    """Prints the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    parser.add_argument("--profile", action="store_true")
+    arguments = parser.parse_args()
+    schedule(layered_graph(50))
+    if arguments.profile:
+        profile(int(arguments.sizes.split(",")[0]))
+        return
+    print(f"{'definitions':>11} {'kernels':>8} {'seconds':>8} {'us/definition':>14} {'judged':>7} {'edges':>7}")
+    for size in map(int, arguments.sizes.split(",")):
+        definitions, kernels, seconds = measure(size)
+        judged, edges = count(size)
+        each = 1e6 * seconds / definitions
+        print(f"{definitions:>11} {kernels:>8} {seconds:>8.3f} {each:>14.1f} {judged:>7.2f} {edges:>7.1f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""Runs a schedule in plain Python, kernels and host steps as planned, with buffers reused as planned: a wrong plan gives wrong numbers or an error.
+
+Kernels run point by point. What a kernel does not store lives in registers that are gone at the next grid point, and
+a looped kernel computes its full-level values anew in every pass, so that reads at other points and overwritten
+operands show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from ferrite_ir.evaluate import EvaluationError, Evaluator
+from ferrite_ir.graph import Computed, Fold, Graph, Loop, Module, Scan, Sort, TensorType, Update, bodies_of
+from ferrite_ir.index import Dim
+from ferrite_ir.points import Point
+from ferrite_ir.reference_combines import State, lift, merge
+from ferrite_ir.rounding import Number, round_to
+from ferrite_ir.tensors import Nested, Tensor, empty
+
+from .schedule import (
+    Allocate,
+    CallExtern,
+    CallGraph,
+    Copy,
+    Free,
+    Item,
+    Kernel,
+    Launch,
+    MakeView,
+    Reuse,
+    Schedule,
+    Step,
+)
+
+
+def simulate(
+    schedule: Schedule,
+    inputs: Sequence[Nested | Tensor],
+    *,
+    externs: Mapping[str, Callable[..., Any]] | None = None,
+    module: Module | None = None,
+    backwards: bool = False,
+) -> list[Nested]:
+    """Returns the outputs of a schedule as nested lists and numbers, as `ferrite_ir.evaluate` returns those of a graph.
+
+    Args:
+        schedule: what to run.
+        inputs: one per input of the graph; a `Tensor` sees what the schedule does in place.
+        externs: library calls by target, beside those that the evaluator knows.
+        module: the graphs that calls name.
+        backwards: whether grid points run last to first; no result may depend on it.
+
+    Raises:
+        EvaluationError: a step names a dropped tensor, or a kernel reads what was never written.
+    """
+    host = Evaluator(schedule.graph, module, externs)
+    host.bind(inputs)
+    for step in schedule.steps:
+        _run_step(step, schedule, host, backwards)
+    outputs = [_found(host, output) if isinstance(output, str) else output for output in schedule.outputs]
+    return [output.nested() if isinstance(output, Tensor) else output for output in outputs]
+
+
+def _found(host: Evaluator, name: str) -> Tensor:
+    found = host.memory.get(name)
+    if found is None:
+        raise EvaluationError(f"no tensor {name!r} at this place: it was dropped, or not made yet")
+    return found
+
+
+def _run_step(step: Step, schedule: Schedule, host: Evaluator, backwards: bool) -> None:
+    memory = host.memory
+    match step:
+        case Allocate():
+            memory[step.name] = empty(step.type.dtype, step.type.shape, step.type.strides)
+        case Reuse():
+            memory[step.name] = _reused(_found(host, step.source), step.type)
+            del memory[step.source]
+        case MakeView():
+            memory[step.name] = host.view(step.view)
+        case Item():
+            memory[step.name] = _found(host, step.source)
+        case Launch():
+            kernel = schedule.kernels[step.kernel]
+            _launch(kernel, [_found(host, name) for name in step.args], schedule.graph, backwards)
+        case CallExtern():
+            _call(step, host)
+        case CallGraph():
+            host.run(step.definition)
+        case Copy():
+            target, source = _found(host, step.target), _found(host, step.source)
+            for point in target.points():
+                target.write(point, cast("Number", source.read(point)))
+        case Free():
+            for name in step.names:
+                _found(host, name)
+                del memory[name]
+
+
+def _reused(old: Tensor, type_: TensorType) -> Tensor:
+    """Returns a tensor over the storage of another; where the element widths differ the old contents are wiped, as they would be."""
+    size = type_.storage_size
+    if old.dtype.bytes == type_.dtype.bytes and len(old.storage) >= size:
+        return Tensor(type_.dtype, type_.shape, type_.strides, old.offset, old.storage)
+    if len(old.storage) * old.dtype.bytes < size * type_.dtype.bytes:
+        raise EvaluationError(f"{size} elements of {type_.dtype} do not fit into a storage of {len(old.storage)} {old.dtype}")
+    old.storage[:] = [None] * len(old.storage)
+    return empty(type_.dtype, type_.shape, type_.strides)
+
+
+def _call(step: CallExtern, host: Evaluator) -> None:
+    results = tuple(
+        None if name is None or value is None else value
+        for name, value in zip(step.results, step.definition.results, strict=True)
+    )
+    for view in step.definition.args:
+        if isinstance(view, str) and view in step.definition.mutates:
+            _found(host, view)
+    host.run_extern(replace(step.definition, results=results, aliases=()))
+
+
+class _Registers:
+    """The values of one definition at the points where they were computed."""
+
+    __slots__ = ("shape", "values")
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self.values: dict[tuple[int, ...], Number] = {}
+
+    def contains(self, place: Sequence[int]) -> bool:
+        return all(0 <= i < size for i, size in zip(place, self.shape, strict=True))
+
+    def read(self, place: Sequence[int]) -> Number | None:
+        return self.values.get(tuple(place))
+
+
+class _Run:
+    """One launch."""
+
+    def __init__(self, kernel: Kernel, arguments: Sequence[Tensor], graph: Graph) -> None:
+        self.kernel = kernel
+        self.graph = graph
+        self.tensors = {
+            param.name: Tensor(param.type.dtype, param.type.shape, param.type.strides, tensor.offset, tensor.storage)
+            for param, tensor in zip(kernel.params, arguments, strict=True)
+        }
+        fold = kernel.fold
+        self.fold_dims = fold.dims if fold is not None else ()
+        self.folded = set(self.fold_dims)
+        self.registers: dict[str, _Registers] = {}
+
+    def memory(self) -> Mapping[str, Tensor]:
+        """Returns what loads see: registers before memory."""
+        return cast("Mapping[str, Tensor]", {**self.tensors, **self.registers})
+
+    def clear(self) -> None:
+        """Forgets all registers."""
+        shapes = {r.name: r.type.shape for d in self.kernel.body for r in d.results}
+        self.registers = {name: _Registers(shape) for name, shape in shapes.items() if name in self.kernel.homes}
+
+    def keep(self, name: str, point: Point, value: Number, *, stores: bool = True) -> None:
+        """Puts a value in its register, and in memory if it is stored."""
+        home = tuple(point.index(index) for index in self.kernel.homes[name])
+        self.registers[name].values[home] = value
+        if stores and name in self.kernel.stored and name in self.tensors:
+            self.tensors[name].write(home, value)
+
+    def is_full(self, definition: Computed) -> bool:
+        """Returns whether a definition runs at every grid × fold point."""
+        return isinstance(definition, Fold | Scan | Sort) or bool(self.folded & set(definition.dims))
+
+
+def _launch(kernel: Kernel, arguments: Sequence[Tensor], graph: Graph, backwards: bool) -> None:
+    run = _Run(kernel, arguments, graph)
+    grid = list(_places([dim for axis in kernel.grid for dim in axis.dims]))
+    for place in reversed(grid) if backwards else grid:
+        run.clear()
+        for definition in kernel.body:
+            _run_definition(run, definition, place)
+
+
+def _places(dims: Sequence[Dim]) -> Iterator[dict[Dim, int]]:
+    places: list[dict[Dim, int]] = [{}]
+    for dim in dims:
+        places = [{**place, dim: value} for place in places for value in range(dim.size)]
+    yield from places
+
+
+def _run_definition(run: _Run, definition: Computed, grid: dict[Dim, int]) -> None:
+    if not run.is_full(definition):
+        _point(run, definition, Point(run.memory(), grid, {}))
+        return
+    match definition:
+        case Fold():
+            _fold(run, definition, grid)
+        case Scan():
+            _scan(run, definition, grid)
+        case Sort():
+            _sort(run, definition, grid)
+        case _:
+            for place in _places(run.fold_dims):
+                full = {**grid, **place}
+                _refresh(run, definition, full)
+                _point(run, definition, Point(run.memory(), full, {}))
+
+
+def _point(run: _Run, definition: Computed, point: Point, *, stores: bool = True) -> None:
+    """Computes a loop or update at one point."""
+    match definition:
+        case Loop():
+            values = [point.scalar(body) for body in definition.bodies]
+            for result, value in zip(definition.results, values, strict=True):
+                run.keep(result.name, point, value, stores=stores)
+        case Update():
+            if definition.condition is None or point.scalar(definition.condition):
+                _update(run, definition, point)
+        case _:
+            raise EvaluationError(f"the simulator does not run {type(definition).__name__} kernels")
+
+
+def _update(run: _Run, update: Update, point: Point) -> None:
+    target = run.tensors[update.result.name]
+    place = [point.index(index) for index in update.indices]
+    if not target.contains(place):
+        raise EvaluationError(f"{update.result.name} stores to element {place} of shape {list(target.shape)}")
+    value = point.scalar(update.body)
+    if update.mode == "set":
+        new = value
+    else:
+        old = cast("Number", target.read(place))
+        new = _UPDATES[update.mode](old, value)
+    new = round_to(new, target.dtype)
+    target.write(place, new)
+    run.registers[update.result.name].values[tuple(place)] = new
+
+
+_UPDATES: dict[str, Callable[[Any, Any], Number]] = {
+    "add": lambda old, new: old + new,
+    "mul": lambda old, new: old * new,
+    "min": min,
+    "max": max,
+}
+
+
+def _refresh(run: _Run, definition: Computed, full: dict[Dim, int]) -> None:
+    """In a looped kernel, computes anew at one point all full-level values that a definition needs there."""
+    if run.kernel.strategy != "looped":
+        return
+    for needed in _needed(run, definition):
+        _point(run, needed, Point(run.memory(), full, {}), stores=False)
+
+
+def _needed(run: _Run, definition: Computed) -> list[Computed]:
+    makers = {r.name: d for d in run.kernel.body for r in d.results if isinstance(d, Loop) and run.is_full(d)}
+    wanted: set[str] = set()
+    stack = [definition]
+    while stack:
+        for scalar in bodies_of(stack.pop()):
+            for load in scalar.loads:
+                if load.source in makers and load.source not in wanted:
+                    wanted.add(load.source)
+                    stack.append(makers[load.source])
+    return [d for d in run.kernel.body if any(r.name in wanted for r in d.results)]
+
+
+def _states(run: _Run, definition: Fold | Scan, grid: dict[Dim, int]) -> Iterator[tuple[dict[Dim, int], State]]:
+    for place in _places(run.fold_dims):
+        full = {**grid, **place}
+        _refresh(run, definition, full)
+        point = Point(run.memory(), full, {})
+        yield full, lift(definition.combine, tuple(point.scalar(body) for body in definition.bodies))
+
+
+def _fold(run: _Run, fold: Fold, grid: dict[Dim, int]) -> None:
+    total: State | None = None
+    for _, state in _states(run, fold, grid):
+        total = state if total is None else merge(fold.combine, total, state)
+    if total is None:
+        return
+    point = Point(run.memory(), grid, {})
+    for result, value in zip(fold.results, total, strict=True):
+        run.keep(result.name, point, round_to(value, result.type.dtype))
+
+
+def _scan(run: _Run, scan: Scan, grid: dict[Dim, int]) -> None:
+    total: State | None = None
+    for full, state in list(_states(run, scan, grid)):
+        total = state if total is None else merge(scan.combine, total, state)
+        point = Point(run.memory(), full, {})
+        for result, value in zip(scan.results, total, strict=True):
+            run.keep(result.name, point, round_to(value, result.type.dtype))
+
+
+def _sort(run: _Run, sort: Sort, grid: dict[Dim, int]) -> None:
+    places = [{**grid, **place} for place in _places(run.fold_dims)]
+    values = [Point(run.memory(), place, {}).scalar(sort.body) for place in places]
+    order = sorted(range(len(values)), key=lambda i: (values[i] != values[i], values[i]), reverse=sort.descending)
+    for rank, origin in enumerate(order[: sort.top]):
+        point = Point(run.memory(), places[rank], {})
+        for result, value in zip(sort.results, (values[origin], origin), strict=False):
+            run.keep(result.name, point, value)

@@ -1,0 +1,166 @@
+"""Kernels compile for sm_90 without a GPU: what the interpreter forgives, the compiler does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ferrite_ir.dtypes import DTYPES
+from ferrite_ir.ops import OPS
+
+pytestmark = pytest.mark.slow
+
+Emit = Callable[..., Any]
+Compile = Callable[..., list[Any]]
+
+TYPES = ("f32", "f64", "bf16", "f16", "i8", "i16", "i32", "i64", "u8", "u32", "bool")
+STRATEGIES = ("persistent", "looped")
+
+
+def operations_of(dtype: str) -> list[tuple[str, str]]:
+    """Returns the operations whose operands may all be of a type, with the type of the result."""
+    kind = DTYPES[dtype]
+    found = []
+    for name, row in OPS.items():
+        result = row.result((kind,) * row.arity)
+        if not isinstance(result, str):
+            found.append((name, result.name))
+    return found
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_every_operation_of_a_type(emit: Emit, compile_sm90: Compile, dtype: str) -> None:
+    operations = operations_of(dtype)
+    lines = [
+        f"  y{n}: {result}[1000] = loop [d0 < 1000] {name}({', '.join('abcd'[i] + '[d0]' for i in range(OPS[name].arity))})"
+        for n, (name, result) in enumerate(operations)
+    ]
+    names = ", ".join(f"y{n}" for n in range(len(operations)))
+    inputs = ", ".join(f"{name}: {dtype}[1000]" for name in "abcd")
+    text = f"graph @f({inputs}) -> ({names}) {{\n" + "\n".join(lines) + "\n}"
+    assert compile_sm90(emit(text))
+
+
+@pytest.mark.parametrize("source", TYPES)
+def test_every_cast(emit: Emit, compile_sm90: Compile, source: str) -> None:
+    targets = [*TYPES, "f8e4m3fn", "f8e5m2"]
+    lines = [f"  y{n}: {target}[1000] = loop [d0 < 1000] cast.{target}(a[d0])" for n, target in enumerate(targets) if target != source]
+    names = ", ".join(f"y{n}" for n, target in enumerate(targets) if target != source)
+    assert compile_sm90(emit(f"graph @f(a: {source}[1000]) -> ({names}) {{\n" + "\n".join(lines) + "\n}"))
+
+
+def test_eight_bit_floats(emit: Emit, compile_sm90: Compile) -> None:
+    text = """graph @f(a: f8e4m3fn[1000], b: f8e5m2[1000], c: bool[1000]) -> (x, y, z) {
+  x: f32[1000] = loop [d0 < 1000] mul(cast.f32(a[d0]), cast.f32(b[d0]))
+  y: f8e4m3fn[1000] = loop [d0 < 1000] where(c[d0], a[d0], cast.f8e4m3fn(cast.f32(b[d0])))
+  z: f8e5m2[1000] = loop [d0 < 1000] masked(lt(index.i64(d0), i64(500)), b[d0], f8e5m2(0.0))
+}"""
+    assert compile_sm90(emit(text))
+
+
+FOLDS = [("sum", "f32"), ("sum", "f64"), ("sum", "i64"), ("prod", "f32"), ("prod", "i64"), ("max", "f32"), ("max", "bf16"), ("max", "i64")]
+FOLDS += [("max", "i8"), ("max", "u8"), ("min", "bool"), ("any", "bool"), ("all", "bool"), ("xor", "i64"), ("logaddexp", "f32")]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(("combine", "dtype"), FOLDS)
+def test_fold(emit: Emit, compile_sm90: Compile, combine: str, dtype: str, strategy: str) -> None:
+    for index in ("d0, r0", "r0, d0"):
+        text = f"graph @f(x: {dtype}[400, 400]) -> (y) {{\n  y: {dtype}[400] = fold {combine} [d0 < 400 | r0 < 400] x[{index}]\n}}"
+        assert compile_sm90(emit(text, strategy=strategy))
+
+
+TUPLES = [("argmax", "v: {t}[400], i: i64[400]", "(x[d0, r0], index.i64(r0))", "v, i")]
+TUPLES += [("argmin", "v: {t}[400], i: i32[400]", "(x[d0, r0], index.i32(r0))", "v, i")]
+TUPLES += [("welford", "m: {t}[400], s: {t}[400], w: {t}[400]", "x[d0, r0]", "m, s, w")]
+TUPLES += [("welford", "m: {t}[400], s: {t}[400], w: {t}[400]", "(x[d0, r0], x[d0, r0], x[r0, d0])", "m, s, w")]
+TUPLES += [("online_softmax", "m: {t}[400], s: {t}[400]", "x[d0, r0]", "m, s")]
+TUPLES += [("online_softmax", "m: {t}[400], s: {t}[400]", "(x[d0, r0], x[r0, d0])", "m, s")]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize(("combine", "results", "operands", "names"), TUPLES)
+def test_fold_of_tuples(
+    emit: Emit, compile_sm90: Compile, combine: str, results: str, operands: str, names: str, dtype: str, strategy: str
+) -> None:
+    text = f"""graph @f(x: {dtype}[400, 400]) -> ({names}) {{
+  {results.format(t=dtype)} = fold {combine} [d0 < 400 | r0 < 400] {operands}
+}}"""
+    assert compile_sm90(emit(text, strategy=strategy))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "bf16"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_argument_of_other_types(emit: Emit, compile_sm90: Compile, dtype: str, strategy: str) -> None:
+    text = f"graph @f(x: {dtype}[50, 700]) -> (v, i) {{\n  v: {dtype}[50], i: i64[50] = fold argmax [d0 < 50 | r0 < 700] (x[d0, r0], index.i64(r0))\n}}"
+    assert compile_sm90(emit(text, strategy=strategy))
+
+
+NORM = """graph @f(x: bf16[2048, {m}], w: bf16[{m}], b: f32[{m}]) -> (y, mean) {{
+  mean: f32[2048], m2: f32[2048], c: f32[2048] = fold welford [d0 < 2048 | r0 < {m}] cast.f32(x[d0, r0])
+  k: f32[2048] = loop [d0 < 2048] rsqrt(add(div(m2[d0], c[d0]), f32(1e-05)))
+  y: bf16[2048, {m}] = loop [d0 < 2048, r0 < {m}] cast.bf16(add(mul(mul(sub(cast.f32(x[d0, r0]), mean[d0]), k[d0]), cast.f32(w[r0])), b[r0]))
+}}"""
+
+
+@pytest.mark.parametrize("size", [768, 1000, 4096])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_norm_in_several_configs(emit: Emit, compile_sm90: Compile, strategy: str, size: int) -> None:
+    assert len(compile_sm90(emit(NORM.format(m=size), strategy=strategy), most=3)) >= 2
+
+
+def test_every_scan(emit: Emit, compile_sm90: Compile) -> None:
+    for strategy in ("scan", "looped"):
+        for combine, dtype in (("sum", "f32"), ("sum", "i64"), ("prod", "f32"), ("max", "f32"), ("min", "i64"), ("logaddexp", "f32")):
+            text = f"graph @f(x: {dtype}[40, 900]) -> (y) {{\n  y: {dtype}[40, 900] = scan {combine} [d0 < 40, r0 < 900] along r0 x[d0, r0]\n}}"
+            assert compile_sm90(emit(text, strategy=strategy))
+        text = """graph @f(x: f32[40, 900]) -> (v, i) {
+  v: f32[40, 900], i: i64[40, 900] = scan cummax [d0 < 40, r0 < 900] along r0 (x[d0, r0], index.i64(r0))
+}"""
+        assert compile_sm90(emit(text, strategy=strategy))
+
+
+UPDATES = [("add", dtype) for dtype in ("f16", "bf16", "f32", "f64", "i32", "i64", "u32", "u64")]
+UPDATES += [(mode, dtype) for mode in ("max", "min") for dtype in ("f32", "f64", "i32", "i64", "u32", "u64")]
+UPDATES += [("set", "bool"), ("set", "f8e4m3fn"), ("set", "f32")]
+
+
+@pytest.mark.parametrize(("mode", "dtype"), UPDATES)
+def test_update(emit: Emit, compile_sm90: Compile, mode: str, dtype: str) -> None:
+    text = f"""graph @f(t: {dtype}[10], i: i64[1000], x: {dtype}[1000]) -> () mutates (t: u) {{
+  u: {dtype}[10] = update {mode} t [d0 < 1000] at [wrap(i[d0], 10)] x[d0] if gt(i[d0], i64(-11))
+}}"""
+    assert compile_sm90(emit(text))
+
+
+def test_transpose_and_guards(emit: Emit, compile_sm90: Compile) -> None:
+    text = """graph @f(x: f16[300, 500], i: i32[500]) -> (y) {
+  y: f16[500, 310] = loop [d0 < 500, d1 < 310] masked(lt(index.i64(d1), i64(300)), x[d1, wrap(i[d0], 500)], f16(1.0))
+}"""
+    for placed in ({}, {"d0": "y"}):
+        assert compile_sm90(emit(text, placed=placed), most=2)
+
+
+def test_64_bit_addresses(emit: Emit, compile_sm90: Compile) -> None:
+    text = "graph @f(x: bf16[70000, 70000]) -> (y) {\n  y: f32[70000] = fold sum [d0 < 70000 | r0 < 70000] cast.f32(x[d0, r0])\n}"
+    program = emit(text, strategy="looped")
+    assert program.kernels[0].index_width == 64
+    assert compile_sm90(program)
+
+
+def test_scalars_by_value(emit: Emit, compile_sm90: Compile) -> None:
+    text = """graph @f(x: f32[1000], a: bf16[] @cpu, b: i64[] @cpu, c: bool[] @cpu) -> (y) {
+  y: f32[1000] = loop [d0 < 1000] where(c[], mul(x[d0], cast.f32(a[])), cast.f32(b[]))
+}"""
+    assert compile_sm90(emit(text))
+
+
+def test_random(emit: Emit, compile_sm90: Compile) -> None:
+    text = """graph @f(s: i64[1]) -> (y, z) {
+  y: f32[1000] = loop [d0 < 1000] add(rand(s[0], index.i64(d0)), randn(s[0], index.i64(d0)))
+  z: i64[1000] = loop [d0 < 1000] randint64(s[0], index.i64(d0), i64(0), i64(10))
+}"""
+    assert compile_sm90(emit(text))

@@ -1,0 +1,78 @@
+"""Inclusive scans in one tile and block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+Run = Callable[..., tuple[Any, ...]]
+SIZES = (1, 7, 64, 1000, 5000)
+KINDS = {"f32": torch.float32, "i64": torch.int64, "i32": torch.int32}
+SCANS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sum": lambda x: x.cumsum(1).to(x.dtype),
+    "prod": lambda x: x.cumprod(1).to(x.dtype),
+    "max": lambda x: x.cummax(1).values,
+    "min": lambda x: x.cummin(1).values,
+    "logaddexp": lambda x: x.logcumsumexp(1),
+}
+
+
+def sample(dtype: str, size: int) -> torch.Tensor:
+    torch.manual_seed(size)
+    return torch.randn(3, size) if dtype == "f32" else torch.randint(-4, 5, (3, size)).to(KINDS[dtype])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", ["f32", "i64"])
+@pytest.mark.parametrize("combine", SCANS)
+@pytest.mark.parametrize("strategy", ["scan", "looped"])
+def test_scan(run: Run, combine: str, dtype: str, size: int, strategy: str) -> None:
+    if combine == "logaddexp" and dtype != "f32":
+        pytest.skip("a scan of floats")
+    x = sample(dtype, size)
+    if combine == "prod" and dtype == "f32":
+        x = 1 + x * 0.01
+    text = f"graph @f(x: {dtype}[3, {size}]) -> (y) on cpu {{\n  y: {dtype}[3, {size}] = scan {combine} [d0 < 3, r0 < {size}] along r0 x[d0, r0]\n}}"
+    (found,) = run(text, x, strategy=strategy)
+    tolerance = 1e-4 if dtype == "f32" else 0
+    torch.testing.assert_close(found, SCANS[combine](x), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("strategy", ["scan", "looped"])
+@pytest.mark.parametrize("combine", ["cummax", "cummin"])
+def test_best_so_far(run: Run, combine: str, strategy: str, size: int) -> None:
+    x = (sample("f32", size) * 2).round()
+    if size > 40:
+        x[1, [20, 40]] = float("nan")
+    text = f"""graph @f(x: f32[3, {size}]) -> (v, i) on cpu {{
+  v: f32[3, {size}], i: i64[3, {size}] = scan {combine} [d0 < 3, r0 < {size}] along r0 (x[d0, r0], index.i64(r0))
+}}"""
+    value, index = run(text, x, strategy=strategy)
+    expected = getattr(x, combine)(1)
+    torch.testing.assert_close(value, expected.values, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(index, expected.indices)
+
+
+@pytest.mark.parametrize("strategy", ["scan", "looped"])
+@pytest.mark.parametrize("size", [100, 5000])
+def test_scan_with_what_is_around_it(run: Run, strategy: str, size: int) -> None:
+    text = f"""graph @f(x: f32[3, {size}]) -> (y, t) on cpu {{
+  s: f32[3, {size}] = scan sum [d0 < 3, r0 < {size}] along r0 mul(x[d0, r0], f32(2.0))
+  t: f32[3] = fold max [d0 < 3 | r0 < {size}] s[d0, r0]
+  y: f32[3, {size}] = loop [d0 < 3, r0 < {size}] sub(s[d0, r0], t[d0])
+}}"""
+    x = sample("f32", size)
+    y, top = run(text, x, strategy=strategy)
+    scanned = (2 * x).double().cumsum(1)
+    torch.testing.assert_close(top.double(), scanned.amax(1), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(y.double(), scanned - scanned.amax(1, keepdim=True), rtol=1e-4, atol=1e-3)
+
+
+def test_scan_along_the_slow_axis(run: Run) -> None:
+    x = sample("f32", 50).T.contiguous()
+    text = "graph @f(x: f32[50, 3]) -> (y) on cpu {\n  y: f32[50, 3] = scan sum [r0 < 50, d0 < 3] along r0 x[r0, d0]\n}"
+    torch.testing.assert_close(run(text, x, strategy="scan")[0], x.cumsum(0), rtol=1e-4, atol=1e-5)

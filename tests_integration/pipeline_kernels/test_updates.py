@@ -1,0 +1,104 @@
+"""Updates in place: stores, atomics, conditions, and what has no instruction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from ferrite_triton import UnsupportedUpdate
+
+Run = Callable[..., tuple[Any, ...]]
+KINDS = {"f32": torch.float32, "f64": torch.float64, "i64": torch.int64, "i32": torch.int32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def scatter_text(mode: str, dtype: str) -> str:
+    return f"""graph @f(t: {dtype}[10], i: i64[40], x: {dtype}[40]) -> () mutates (t: u) on cpu {{
+  u: {dtype}[10] = update {mode} t [d0 < 40] at [wrap(i[d0], 10)] x[d0]
+}}"""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "f16", "bf16", "i32", "i64"])
+def test_scatter_add(run: Run, dtype: str) -> None:
+    torch.manual_seed(0)
+    target, index = torch.zeros(10).to(KINDS[dtype]), torch.randint(-10, 10, (40,))
+    x = torch.randint(-8, 9, (40,)).to(KINDS[dtype])
+    expected = target.index_put((index,), x, accumulate=True)
+    run(scatter_text("add", dtype), target, index, x)
+    assert torch.equal(target, expected)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "i64"])
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_scatter_of_extremes(run: Run, mode: str, dtype: str) -> None:
+    torch.manual_seed(1)
+    target, index = torch.zeros(10).to(KINDS[dtype]), torch.randint(0, 10, (40,))
+    x = (torch.randn(40) * 5).to(KINDS[dtype])
+    expected = target.scatter_reduce(0, index, x, "a" + mode)
+    run(scatter_text(mode, dtype), target, index, x)
+    assert torch.equal(target, expected)
+
+
+@pytest.mark.parametrize(("mode", "dtype"), [("mul", "f32"), ("add", "i8"), ("max", "bf16")])
+def test_missing_atomics_are_refused(emit: Callable[..., Any], mode: str, dtype: str) -> None:
+    with pytest.raises(UnsupportedUpdate, match=rf"no atomic {mode} on {dtype}.*library call"):
+        emit(scatter_text(mode, dtype))
+
+
+@pytest.mark.parametrize("mode", ["add", "mul", "max", "min", "set"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i64"])
+def test_points_that_cannot_meet_need_no_atomics(run: Run, emit: Callable[..., Any], mode: str, dtype: str) -> None:
+    text = f"""graph @f(t: {dtype}[8, 9], x: {dtype}[4, 9]) -> () mutates (t: u) on cpu {{
+  u: {dtype}[8, 9] = update {mode} t [d0 < 4, d1 < 9] at [2*d0 + 1, d1] x[d0, d1]
+}}"""
+    torch.manual_seed(2)
+    target, x = (torch.randn(8, 9) * 4).to(KINDS[dtype]), (torch.randn(4, 9) * 4).to(KINDS[dtype])
+    assert "atomic" not in emit(text, placed={"d0": "y"}).kernels[0].source
+    meaning = {"add": torch.add, "mul": torch.mul, "max": torch.maximum, "min": torch.minimum, "set": lambda _, b: b}[mode]
+    expected = target.clone()
+    expected[1::2] = meaning(expected[1::2], x)
+    run(text, target, x, placed={"d0": "y"})
+    assert torch.equal(target, expected)
+
+
+def test_condition(run: Run) -> None:
+    text = """graph @f(t: f32[6], x: f32[6]) -> () mutates (t: u) on cpu {
+  u: f32[6] = update set t [d0 < 6] at [d0] x[d0] if gt(x[d0], f32(0.0))
+}"""
+    target, x = torch.arange(6.0), torch.tensor([-1.0, 2.0, -3.0, 4.0, -5.0, 6.0])
+    run(text, target, x)
+    assert target.tolist() == [0.0, 2.0, 2.0, 4.0, 4.0, 6.0]
+
+
+def test_one_place_for_all_points(run: Run) -> None:
+    text = """graph @f(t: f32[3], x: f32[100]) -> () mutates (t: u) on cpu {
+  u: f32[3] = update add t [d0 < 100] at [1] x[d0]
+}"""
+    target, x = torch.zeros(3), torch.arange(100.0)
+    run(text, target, x)
+    assert target.tolist() == [0.0, x.sum().item(), 0.0]
+
+
+@pytest.mark.parametrize("strategy", ["persistent", "looped"])
+def test_fold_added_in_place(run: Run, strategy: str) -> None:
+    text = """graph @f(t: f32[4], i: i64[4], x: f32[4, 70]) -> (s) mutates (t: u) on cpu {
+  s: f32[4] = fold sum [d0 < 4 | r0 < 70] x[d0, r0]
+  u: f32[4] = update add t [d0 < 4] at [wrap(i[d0], 4)] s[d0]
+}"""
+    target, index, x = torch.zeros(4), torch.tensor([1, 1, 3, 0]), torch.randn(4, 70)
+    (sums,) = run(text, target, index, x, strategy=strategy)
+    torch.testing.assert_close(sums, x.sum(1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(target, torch.zeros(4).index_add(0, index, x.sum(1)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["persistent", "looped"])
+def test_update_along_the_fold_axis(run: Run, strategy: str) -> None:
+    text = """graph @f(t: f32[4, 300], x: f32[4, 300]) -> () mutates (t: u) on cpu {
+  m: f32[4] = fold max [d0 < 4 | r0 < 300] x[d0, r0]
+  u: f32[4, 300] = update set t [d0 < 4, r0 < 300] at [d0, r0] sub(x[d0, r0], m[d0])
+}"""
+    target, x = torch.zeros(4, 300), torch.randn(4, 300)
+    run(text, target, x, strategy=strategy)
+    assert torch.equal(target, x - x.amax(1, keepdim=True))
