@@ -15,6 +15,7 @@ from accuracy import deviation, relative_error, worst_tensor
 OWN, OPPONENT, BASE = "ferrite", "inductor", "eager"
 
 ERROR_BAR = 1.5  # times eager's own error against float32
+ERROR_FLOOR = 1e-4  # relative error that no bar asks to undercut: float32 against itself has none
 LOSS_FLOOR = 0.01  # relative loss deviation that no bar asks to undercut: one part in a hundred over the curve
 TIME_BAR = 1.05  # geomean against the opponent
 COMPILE_BAR = 1.0
@@ -115,7 +116,7 @@ def is_correct(row: Row) -> bool | None:
     errors = row.get("error", {})
     if OWN not in errors or BASE not in errors:
         return None
-    if not errors[OWN] <= max(ERROR_BAR * errors[BASE], 1e-7):
+    if not errors[OWN] <= max(ERROR_BAR * errors[BASE], ERROR_FLOOR):
         return False
     if row["mode"] != "training":
         return True

@@ -53,6 +53,13 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     return torch.compile(function, backend=backend(), **options)
 
 
+def compiled_or_eager(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Returns the function compiled as users do: what cannot be compiled yet may run eagerly, but must be right."""
+    if is_own():
+        import ferrite_torch  # noqa: F401 - registers the backend where the package is not installed
+    return torch.compile(function, backend=backend(), **options)
+
+
 @dataclass(slots=True)
 class Work:
     """What the backend did while it was observed."""

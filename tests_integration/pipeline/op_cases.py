@@ -149,7 +149,7 @@ POINTWISE = [
     Case("broadcast", lambda x, y: x + y, two((3, 1, 5), (4, 1))),
     Case("mixed dtypes", lambda x, y: x * y, lambda d: (d.normal(3, 7), d.integers(3, 7, dtype=torch.int32))),
     Case("with 0-d", lambda x, y: x * y + 1, lambda d: (d.normal(3, 7), torch.tensor(2.5, device=d.device))),
-    Case("casts", lambda x: (x.half().float(), x.to(torch.int32), x > 0, x.double()), one(3, 7), backward=False),
+    Case("casts", lambda x: (x.half(), x.to(torch.int32), x > 0, x.double()), one(3, 7), backward=False),
     Case("integer casts", lambda x: (x.to(torch.int8), x.to(torch.uint8), x.bool(), x.float()), integers(),
          backward=False),
     Case("cast gradient", lambda x: (x.double() * 2).float(), one(3, 7)),

@@ -1,10 +1,14 @@
-"""Runs single kernels, written from graphs in text form, in Triton's interpreter on CPU tensors, and compiles them without a GPU."""
+"""Runs single kernels, written from graphs in text form: in Triton's interpreter, on a GPU if there is one.
+
+Tests speak of CPU tensors throughout. Kernels are also compiled for sm_90, which needs no GPU.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,7 +26,8 @@ def load_by_hand() -> ModuleType:
     name = "ferrite_triton_by_hand"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, BY_HAND)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         sys.modules[name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[name])
     return sys.modules[name]
@@ -35,11 +40,33 @@ def emit(text: str, strategy: str = "pointwise", **options: Any) -> Any:
     return emit_program(load_by_hand().schedule_text(text, strategy, **options))
 
 
-def run(text: str, *inputs: Any, strategy: str = "pointwise", **options: Any) -> tuple[Any, ...]:
-    """Returns what the kernel computes from these CPU tensors."""
-    from ferrite_runtime import load_program
+@dataclass(frozen=True)
+class Runner:
+    """Runs the kernel of a graph on a device.
 
-    return tuple(load_program(emit(text, strategy, **options).to_mapping())(*inputs))
+    Attributes:
+        device: ``cpu``, which is Triton's interpreter, or ``cuda``.
+    """
+
+    device: str
+
+    @property
+    def is_interpreter(self) -> bool:
+        return self.device == "cpu"
+
+    def __call__(self, text: str, *inputs: Any, strategy: str = "pointwise", **options: Any) -> tuple[Any, ...]:
+        """Returns what the kernel computes from these CPU tensors, which it may change in place."""
+        from ferrite_runtime import load_program
+
+        text = text if self.is_interpreter else text.replace(" on cpu {", " {")
+        program = load_program(emit(text, strategy, **options).to_mapping())
+        if self.is_interpreter:
+            return tuple(program(*inputs))
+        moved = [value.to(self.device) for value in inputs]
+        results = tuple(result.cpu() for result in program(*moved))
+        for value, there in zip(inputs, moved, strict=True):
+            value.copy_(there)
+        return results
 
 
 def compile_sm90(program: Any, most: int = 1) -> list[Any]:
@@ -51,7 +78,8 @@ def compile_sm90(program: Any, most: int = 1) -> list[Any]:
 
     device = known_devices()["h200"]
     kernels = Program.from_mapping(program.to_mapping()).kernels
-    return [compile_job(Job(spec, config, device.target)) for spec in kernels for config in configs(spec, device, "max")[:most]]
+    jobs = [Job(spec, config, device.target) for spec in kernels for config in configs(spec, device, "max")[:most]]
+    return [compile_job(job) for job in jobs]
 
 
 @pytest.fixture(name="emit")
@@ -59,9 +87,9 @@ def emit_fixture() -> Callable[..., Any]:
     return emit
 
 
-@pytest.fixture(name="run")
-def run_fixture() -> Callable[..., tuple[Any, ...]]:
-    return run
+@pytest.fixture(name="run", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def run_fixture(request: pytest.FixtureRequest) -> Runner:
+    return Runner(request.param)
 
 
 @pytest.fixture(name="compile_sm90")

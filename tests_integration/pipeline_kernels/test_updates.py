@@ -102,3 +102,32 @@ def test_update_along_the_fold_axis(run: Run, strategy: str) -> None:
     target, x = torch.zeros(4, 300), torch.randn(4, 300)
     run(text, target, x, strategy=strategy)
     assert torch.equal(target, x - x.amax(1, keepdim=True))
+
+
+@pytest.mark.parametrize("strategy", ["persistent", "looped"])
+def test_old_contents_are_read_before_they_are_overwritten(run: Run, strategy: str) -> None:
+    """A value of the old contents that is needed after the update, in a later pass even, is still that of the old contents."""
+    text = """graph @f(t: f32[4, 300]) -> (y) mutates (t: u) on cpu {
+  old: f32[4, 300] = loop [d0 < 4, r0 < 300] mul(t[d0, r0], f32(2.0))
+  m: f32[4] = fold max [d0 < 4 | r0 < 300] t[d0, r0]
+  u: f32[4, 300] = update set t [d0 < 4, r0 < 300] at [d0, r0] m[d0]
+  s: f32[4] = fold sum [d0 < 4 | r0 < 300] sub(old[d0, r0], m[d0])
+  y: f32[4, 300] = loop [d0 < 4, r0 < 300] add(old[d0, r0], s[d0])
+}"""
+    x = torch.randn(4, 300)
+    target, top = x.clone(), x.amax(1, keepdim=True)
+    (y,) = run(text, target, strategy=strategy)
+    assert torch.equal(target, top.expand(4, 300))
+    torch.testing.assert_close(y, 2 * x + (2 * x - top).sum(1, keepdim=True), rtol=1e-4, atol=1e-3)
+
+
+def test_new_contents_in_the_same_kernel(run: Run) -> None:
+    text = """graph @f(t: f32[40], x: f32[40]) -> (y) mutates (t: u) on cpu {
+  u: f32[40] = update add t [d0 < 40] at [d0] x[d0]
+  y: f32[40] = loop [d0 < 40] mul(u[d0], f32(3.0))
+}"""
+    target, x = torch.randn(40), torch.randn(40)
+    expected = target + x
+    (y,) = run(text, target, x)
+    assert torch.equal(target, expected)
+    assert torch.equal(y, expected * 3)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from runtime_fakes import FakeBench, FakeDriver, FakePool, FakeStreams, fake_machine
 from ferrite_runtime.cuda_engine import CudaEngine
 from ferrite_runtime.errors import DriverError, KernelCompileError
 from ferrite_runtime.program import Program
+from runtime_fakes import FakeBench, FakeDriver, FakePool, FakeStreams, fake_machine
 from runtime_kernels import (
     grid_axis,
     layout,
@@ -35,7 +35,7 @@ def load(mapping: dict, machine=None, streams=None) -> tuple:
 
 
 def run_twice(mapping: dict, inputs: list, **parts):
-    engine, machine, streams = load(mapping, **parts)
+    engine, machine, _streams = load(mapping, **parts)
     first = engine.first(DEVICE)([x.clone() if hasattr(x, "clone") else x for x in inputs])
     second = engine.steady(DEVICE, lambda args: None)([x.clone() if hasattr(x, "clone") else x for x in inputs])
     return first, second, machine
@@ -44,7 +44,8 @@ def run_twice(mapping: dict, inputs: list, **parts):
 def test_one_kernel_first_and_steady_agree() -> None:
     a, b = torch.randn(1000), torch.randn(1000)
     first, second, machine = run_twice(one_kernel(pointwise("a * b", 2)), [a, b])
-    assert torch.equal(first[0], a * b) and torch.equal(second[0], a * b)
+    assert torch.equal(first[0], a * b)
+    assert torch.equal(second[0], a * b)
     assert len(machine.driver.launches) == 2
     name, config, aligned, programs, _ = machine.driver.launches[0]
     assert (name, aligned) == ("pointwise", True)
@@ -84,7 +85,8 @@ def test_misaligned_view_of_a_buffer_never_uses_the_promise() -> None:
     mapping = program([tensor_input("x", [9])], [kernel], steps, [{"value": "o"}])
     x = torch.randn(9)
     first, second, machine = run_twice(mapping, [x])
-    assert torch.equal(first[0], x[1:] * 2) and torch.equal(second[0], x[1:] * 2)
+    assert torch.equal(first[0], x[1:] * 2)
+    assert torch.equal(second[0], x[1:] * 2)
     assert not any(launch[2] for launch in machine.driver.launches)
 
 
@@ -166,7 +168,10 @@ def test_measuring_a_mutating_kernel_leaves_its_argument_as_one_launch_would() -
 
 
 def test_integers_that_a_kernel_changes_are_never_measured() -> None:
-    body = "@triton.jit\ndef bump(a_ptr, XBLOCK: tl.constexpr):\n    x = tl.arange(0, XBLOCK)\n    tl.atomic_add(a_ptr + x, 1, x < 8)\n"
+    body = (
+        "@triton.jit\ndef bump(a_ptr, XBLOCK: tl.constexpr):\n"
+        "    x = tl.arange(0, XBLOCK)\n    tl.atomic_add(a_ptr + x, 1, x < 8)\n"
+    )
     kernel = spec("bump", body, [tensor("a_ptr", "i32", "atomic")], [grid_axis("x", 8)], mutated=["a_ptr"])
     mapping = program(
         [tensor_input("a", [8], "i32")], [kernel], [{"do": "launch", "kernel": kernel["id"], "args": ["a"]}], []
@@ -175,7 +180,8 @@ def test_integers_that_a_kernel_changes_are_never_measured() -> None:
     engine, _, _ = load(mapping, machine)
     a = torch.zeros(8, dtype=torch.int32)
     engine.first(DEVICE)([a])
-    assert a.tolist() == [1] * 8 and machine.bench.calls == 0
+    assert a.tolist() == [1] * 8
+    assert machine.bench.calls == 0
 
 
 def test_spilling_candidate_is_not_timed() -> None:

@@ -60,7 +60,7 @@ BINARY = {
     "fmod": torch.fmod,
     "hypot": torch.hypot,
     "nextafter": torch.nextafter,
-    "pow": lambda a, b: torch.pow(a, b),
+    "pow": torch.pow,
 }
 TORCH = {"f32": torch.float32, "f64": torch.float64}
 SPECIAL = [0.0, -0.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1.0, -1.0, math.inf, -math.inf, math.nan]
@@ -123,7 +123,7 @@ def test_half_types_round_once_to_nearest_even(dtype: str) -> None:
     assert torch.equal(actual, (a.float() * b.float() + a.float()).to(torch_type))
 
 
-def fold_kernel(combine: str, state: list[tuple[str, str]], scan: bool = False) -> dict:
+def fold_kernel(combine: str, state: list[tuple[str, str]], *, scan: bool = False) -> dict:
     """A kernel over x[8, 64] that folds (or scans) a state tuple along the rows."""
     names = [f"s{i}" for i in range(len(state))]
     body = (
@@ -147,12 +147,12 @@ def fold_kernel(combine: str, state: list[tuple[str, str]], scan: bool = False) 
 
 
 def run_fold(
-    x: torch.Tensor, combine: str, state: list[tuple[str, str]], scan: bool = False
+    x: torch.Tensor, combine: str, state: list[tuple[str, str]], *, scan: bool = False
 ) -> tuple[torch.Tensor, ...]:
-    kernel = fold_kernel(combine, state, scan)
+    kernel = fold_kernel(combine, state, scan=scan)
     shape = [8, 64] if scan else [8]
     outs = [f"out{i}" for i in range(len(state))]
-    steps = [{"do": "alloc", "name": o, **layout(shape, dtype)} for o, (_, dtype) in zip(outs, state)]
+    steps = [{"do": "alloc", "name": o, **layout(shape, dtype)} for o, (_, dtype) in zip(outs, state, strict=False)]
     steps.append({"do": "launch", "kernel": kernel["id"], "args": ["x", *outs]})
     mapping = program([tensor_input("x", [8, 64])], [kernel], steps, [{"value": o} for o in outs])
     return load_program(mapping)(x)
@@ -207,7 +207,8 @@ def test_online_softmax_with_infinities() -> None:
         x, "online_softmax", [("value", "f32"), ("tl.where(value == float('-inf'), 0.0, 1.0)", "f32")]
     )
     assert torch.equal(top, x.amax(1))
-    assert total[0] == 0 and total[1] == 1
+    assert total[0] == 0
+    assert total[1] == 1
     torch.testing.assert_close(total[1:].log() + top[1:], x[1:].logsumexp(1))
 
 
@@ -234,10 +235,15 @@ def test_random_numbers() -> None:
     seed, n = "tl.full([XBLOCK], 7, tl.int64)", 20000
     x = torch.zeros(n)
     uniform = run(f"a + fmath.rand({seed}, x)", x, dtype="f32")
-    assert uniform.min() >= 0 and uniform.max() < 1
-    assert abs(uniform.mean() - 0.5) < 0.01 and abs(uniform.var() - 1 / 12) < 0.01
+    assert uniform.min() >= 0
+    assert uniform.max() < 1
+    assert abs(uniform.mean() - 0.5) < 0.01
+    assert abs(uniform.var() - 1 / 12) < 0.01
     normal = run(f"a + fmath.randn({seed}, x)", x, dtype="f32")
-    assert abs(normal.mean()) < 0.03 and abs(normal.std() - 1) < 0.03
+    assert abs(normal.mean()) < 0.03
+    assert abs(normal.std() - 1) < 0.03
     whole = run(f"fmath.randint64({seed}, x, -5, 6)", x, dtype="f32", out="i64")
-    assert whole.min() == -5 and whole.max() == 5 and len(whole.unique()) == 11
+    assert whole.min() == -5
+    assert whole.max() == 5
+    assert len(whole.unique()) == 11
     assert torch.equal(uniform[:64], run(f"a + fmath.rand({seed}, x)", x[:64].clone(), dtype="f32"))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import ClassVar
 
 import pytest
-from runtime_kernels import contiguous, layout, pointwise, program, row_sum, tensor_input
 
-from ferrite_runtime import ExternError, InputError, Options, load_program
+from ferrite_runtime import DeviceUnavailable, ExternError, InputError, Options, load_program
+from runtime_kernels import contiguous, layout, pointwise, program, row_sum, tensor_input
 
 torch = pytest.importorskip("torch")
 
@@ -209,8 +210,8 @@ class Watched:
     """Sees which tensors are alive when a library call happens, through an op registered for the test."""
 
     library = torch.library.Library("ferrite_test", "FRAGMENT")
-    seen: list[list[bool]] = []
-    watched: list[weakref.ref] = []
+    seen: ClassVar[list[list[bool]]] = []
+    watched: ClassVar[list[weakref.ref]] = []
 
     @classmethod
     def install(cls) -> None:
@@ -306,7 +307,7 @@ def test_unknown_operator_is_reported_at_load() -> None:
     steps = [extern("nowhere.missing.default", [], [])]
     with pytest.raises(ExternError, match=r"no operator nowhere\.missing\.default"):
         load_program(program([], [], steps, []))
-    with pytest.raises(ExternError, match="no helper ferrite.missing"):
+    with pytest.raises(ExternError, match=r"no helper ferrite\.missing"):
         load_program(program([], [], [extern("ferrite.missing", [], [])], []))
 
 
@@ -332,3 +333,29 @@ def test_host_source_is_readable() -> None:
 
 def test_strides_of_fixtures_are_row_major() -> None:
     assert contiguous([2, 3, 4]) == [12, 4, 1]
+
+
+def test_program_for_a_gpu_is_interpreted_on_the_cpu_when_asked() -> None:
+    kernel = pointwise("a + 1")
+    steps = [
+        alloc("t", [1000]),
+        launch(kernel, "x", "t"),
+        extern("aten.zeros_like.default", [ref("t")], ["z"], kwargs={"device": {"device": "cuda"}}),
+    ]
+    mapping = program(
+        [tensor_input("x", [1000], device="cuda")], [kernel], steps, [{"value": "t"}, {"value": "z"}], "cuda"
+    )
+    x = torch.randn(1000)
+    t, z = load_program(mapping, options=Options(interpret=True))(x)
+    assert torch.equal(t, x + 1)
+    assert z.device.type == "cpu"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_program_for_an_absent_gpu_is_refused() -> None:
+    kernel = pointwise("a + 1")
+    mapping = program([tensor_input("x", [1000], device="cuda")], [kernel], [], [], "cuda")
+    with pytest.raises(DeviceUnavailable, match="no CUDA device"):
+        load_program(mapping)
+    with pytest.raises(DeviceUnavailable, match="no engine runs kernels on 'tpu'"):
+        load_program(mapping | {"device": "tpu"})

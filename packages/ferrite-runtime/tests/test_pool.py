@@ -38,12 +38,15 @@ def pool():
 def test_worker_compiles_without_torch(pool: CompilePool) -> None:
     binary = pool.submit(job("fmath.tanh(a)")).result(120)
     assert binary.code[:4] == b"\x7fELF"
-    assert binary.param_sizes[:2] == (8, 8) and binary.hidden == len(binary.param_sizes) - 2
-    assert binary.registers > 8 and binary.local_bytes == 0
+    assert binary.param_sizes[:2] == (8, 8)
+    assert binary.hidden == len(binary.param_sizes) - 2
+    assert binary.registers > 8
+    assert binary.local_bytes == 0
     assert pool.submit(job("fmath.tanh(a)")).result(60).code == binary.code, "the same job gives the same bytes"
     (worker,) = pool._live
     maps = Path(f"/proc/{worker.process.pid}/maps").read_text()
-    assert "libtriton" in maps and "libtorch" not in maps
+    assert "libtriton" in maps
+    assert "libtorch" not in maps
 
 
 def test_failure_carries_the_compiler_message(pool: CompilePool) -> None:
@@ -76,7 +79,8 @@ def test_hung_worker_is_given_up_after_the_time_limit() -> None:
 
 
 def test_last_words_of_a_crashed_worker_are_reported() -> None:
-    crash = "out.write(encode_frame({}))\nout.flush()\nread_frame(sys.stdin.buffer.read)\nos.write(2, b'segfault in pass 7')\nos._exit(139)"
+    crash = "out.write(encode_frame({}))\nout.flush()\nread_frame(sys.stdin.buffer.read)\n"
+    crash += "os.write(2, b'segfault in pass 7')\nos._exit(139)"
     pool = CompilePool(1, lambda: script_worker(crash))
     with pytest.raises(KernelCompileError, match="segfault in pass 7"):
         pool.submit(job()).result(60)
@@ -97,7 +101,8 @@ def test_idle_worker_ends_and_a_new_one_starts() -> None:
     deadline = time.monotonic() + 20
     while pool._threads and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert pool._threads == 0 and not pool._live
+    assert pool._threads == 0
+    assert not pool._live
     assert pool.submit(job("a + 4")).result(120).code
     pool.close()
 
@@ -167,12 +172,39 @@ def test_main_given_on_the_command_line_forks_and_leaves_no_worker(tmp_path: Pat
         tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    assert "child done" in done.stdout and "parent done" in done.stdout
+    assert "child done" in done.stdout
+    assert "parent done" in done.stdout
     pid = int(done.stdout.split()[1])
     deadline = time.monotonic() + 10
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_worker_of_a_killed_parent_ends_though_a_fork_lives_on(tmp_path: Path) -> None:
+    done = run_script(
+        """
+        import os, signal, sys, time
+        from test_pool import job
+        from ferrite_runtime.pool import CompilePool
+        pool = CompilePool(1)
+        pool.submit(job()).result(100)
+        (worker,) = pool._live
+        print(worker.process.pid, flush=True)
+        if os.fork() == 0:
+            os.close(1)
+            os.close(2)
+            time.sleep(30)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        tmp_path,
+    )
+    worker = Path(f"/proc/{int(done.stdout)}")
+    deadline = time.monotonic() + 20
+    while worker.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not worker.exists()
 
 
 def test_import_needs_neither_torch_nor_triton(tmp_path: Path) -> None:

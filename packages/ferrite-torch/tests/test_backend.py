@@ -25,7 +25,7 @@ def _fresh() -> Iterator[None]:
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    return ferrite_torch.compile(function, **{"fallback": False, **options})
+    return ferrite_torch.compile(function, **{"fallback": False, "verify": True, **options})
 
 
 def assert_same(function: Callable[..., Any], *inputs: torch.Tensor, **tolerance: float) -> None:

@@ -244,7 +244,7 @@ class TestLibraryCalls:
         from ferrite_torch.lowering import Unlowered
 
         def refuse(builder: Any, x: Any) -> Any:
-            builder.loop((3,), x.dtype, lambda p: x.at(p))
+            builder.loop((3,), x.dtype, x.at)
             raise Unlowered("not today")
 
         monkeypatch.setitem(LOWERINGS, "aten.sin.default", refuse)

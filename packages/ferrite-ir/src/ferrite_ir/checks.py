@@ -167,8 +167,11 @@ class _Checker:
             else (sizes.is_provably_at_most(sizes.add(storage, 1), end))
         )
         if extent != 0 and (is_outside or sizes.is_provably_at_most(view.offset, -1)):
-            last, storage = sizes.text(sizes.add(view.offset, extent)), sizes.text(value.type.storage_size)
-            self.report("V14", f"the view ends at element {last} of {view.name}, which has {storage}", view.name)
+            last, room = sizes.add(view.offset, extent), sizes.floordiv(storage, view.dtype.bits)
+            message = (
+                f"the view ends at {view.dtype} element {sizes.text(last)} of {view.name}, which has {sizes.text(room)}"
+            )
+            self.report("V14", message, view.name)
 
     def _check_domain(self, definition: Definition) -> None:
         dims, folded = domain_of(definition)

@@ -107,6 +107,8 @@ _PRODUCTS: dict[str, Callable[[Index, Index], Index]] = {
 
 
 def _read_power(words: Words, scope: Scope) -> Index:
+    if words.accept("-"):
+        return -_read_power(words, scope)
     base = _read_index_atom(words, scope)
     if not words.accept("**"):
         return base

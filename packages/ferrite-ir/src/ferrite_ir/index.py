@@ -100,7 +100,10 @@ class Mod(Atom):
             found = _INTERNED[key] = object.__new__(cls)
             found.numerator, found.divisor = numerator, divisor
             found._settle(
-                0, sizes.add(divisor, -1), (2, order_text(numerator), sizes.text(divisor)), is_indirect=numerator.is_indirect
+                0,
+                sizes.add(divisor, -1),
+                (2, order_text(numerator), sizes.text(divisor)),
+                is_indirect=numerator.is_indirect,
             )
         return found
 
@@ -523,6 +526,8 @@ def order_text(index: Index) -> str:
 
 def index_text(index: Index, spell: Callable[[Scalar], str] = str) -> str:
     """Returns the text form of an index; ``spell`` writes the scalars inside indirect atoms."""
+    if _is_division(index):
+        return atom_text(index.terms[0][0], spell)[1:-1]
     parts = [_render_term(atom, coefficient, spell) for atom, coefficient in index.terms]
     if index.const != 0 or not parts:
         parts.append(sizes.text(index.const))
@@ -530,12 +535,22 @@ def index_text(index: Index, spell: Callable[[Scalar], str] = str) -> str:
     return first + "".join(f" - {part[1:]}" if part.startswith("-") else f" + {part}" for part in rest)
 
 
+def _is_division(index: Index) -> bool:
+    """Returns whether an index is just one quotient or remainder, which needs no parentheses of its own."""
+    return (
+        len(index.terms) == 1
+        and index.terms[0][1] == 1
+        and index.const == 0
+        and type(index.terms[0][0]) in (FloorDiv, Mod)
+    )
+
+
 def _render_term(atom: Atom, coefficient: Size, spell: Callable[[Scalar], str]) -> str:
     body = atom_text(atom, spell)
     if coefficient == 1:
         return body
-    if coefficient == -1:
-        return f"-{body}"
+    if type(coefficient) is int and coefficient < 0:
+        return f"-{body}" if coefficient == -1 else f"-{body}*{-coefficient}"
     factor = sizes.text(coefficient)
     return f"{body}*{factor}" if type(coefficient) is int or factor.isidentifier() else f"{body}*({factor})"
 
@@ -546,12 +561,18 @@ def atom_text(atom: Atom, spell: Callable[[Scalar], str] = str) -> str:
         case Dim():
             return atom.name
         case FloorDiv():
-            return f"({index_text(atom.numerator, spell)} // {_divisor_text(atom.divisor)})"
+            return f"({_numerator_text(atom.numerator, spell)} // {_divisor_text(atom.divisor)})"
         case Mod():
-            return f"({index_text(atom.numerator, spell)} % {_divisor_text(atom.divisor)})"
+            return f"({_numerator_text(atom.numerator, spell)} % {_divisor_text(atom.divisor)})"
         case Indirect():
             return f"{'wrap' if atom.wraps else 'at'}({spell(atom.value)}, {sizes.text(atom.size)})"
     raise TypeError(f"not an atom: {atom!r}")
+
+
+def _numerator_text(index: Index, spell: Callable[[Scalar], str]) -> str:
+    text = index_text(index, spell)
+    is_sum = len(index.terms) + (index.const != 0) > 1
+    return f"({text})" if is_sum or text.startswith("-") or _is_division(index) else text
 
 
 def _divisor_text(divisor: Size) -> str:

@@ -111,10 +111,14 @@ def _integer_pow(x: int, y: int) -> int:
 
 
 def _minimum(x: Number, y: Number) -> Number:
+    if x == y:  # of two zeros the negative one, so that the order of operands does not matter
+        return x if math.copysign(1.0, x) < 0 else y
     return x if _is_nan(x) or x < y else y
 
 
 def _maximum(x: Number, y: Number) -> Number:
+    if x == y:
+        return y if math.copysign(1.0, x) < 0 else x
     return x if _is_nan(x) or x > y else y
 
 

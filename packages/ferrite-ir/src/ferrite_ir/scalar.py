@@ -37,13 +37,15 @@ class Scalar:
         args: for ``load`` ``(value name, *indices)``; for ``const`` ``(number,)``; for ``index`` ``(Index,)``; else
             the operands.
         dtype: the type of the result.
+        below: the scalars that it is made of: operands, or for a load or index form those that compute its indices.
     """
 
-    __slots__ = ("__weakref__", "_digest", "_dims", "_loads", "args", "dtype", "op")
+    __slots__ = ("__weakref__", "_digest", "_dims", "_loads", "args", "below", "dtype", "op")
 
     op: str
     args: tuple[Any, ...]
     dtype: DType
+    below: tuple[Scalar, ...]
     _digest: str | None
     _dims: frozenset[Dim] | None
     _loads: tuple[Scalar, ...] | None
@@ -107,6 +109,7 @@ def _make(op: str, args: tuple[Any, ...], dtype: DType, key: Any = None) -> Scal
     if found is None:
         found = object.__new__(Scalar)
         found.op, found.args, found.dtype = op, args, dtype
+        found.below = args if op not in _LEAVES else () if op == "const" else indirects_of(found.indices)
         found._digest = found._dims = found._loads = None
         _INTERNED[key] = found
     return found
@@ -191,15 +194,16 @@ def rebuilt(node: Scalar, operands: tuple[Scalar, ...]) -> Scalar:
 
 def indirects(node: Scalar) -> tuple[Scalar, ...]:
     """Returns the scalars that compute indices of this node's own load or index form."""
-    return indirects_of(node.indices) if node.op in ("load", "index") else ()
+    return node.below if node.op in _LEAVES else ()
 
 
-def indirects_of(indices: Iterable[Index]) -> tuple[Scalar, ...]:
+def indirects_of(indices: tuple[Index, ...]) -> tuple[Scalar, ...]:
     """Returns the scalars that compute parts of these indices, in order, each as often as it occurs."""
+    if not any([index.is_indirect for index in indices]):  # noqa: C419 - a list is faster for so few
+        return ()
     found: list[Scalar] = []
     for index in indices:
-        if index.is_indirect:
-            _collect_indirects(index, found)
+        _collect_indirects(index, found)
     return tuple(found)
 
 
@@ -213,7 +217,7 @@ def _collect_indirects(index: Index, found: list[Scalar]) -> None:
 
 def children(node: Scalar) -> tuple[Scalar, ...]:
     """Returns the operands, or for a load or index form the scalars inside its indices."""
-    return indirects(node) if node.op in _LEAVES else node.args
+    return node.below
 
 
 def postorder(roots: Iterable[Scalar], done: set[Scalar] | None = None) -> Iterator[Scalar]:
@@ -325,7 +329,7 @@ def _fill(root: Scalar, slot: str, own: Callable[[Scalar], Any]) -> None:
     while stack:
         node = stack[-1]
         if getattr(node, slot) is None:
-            missing = [child for child in children(node) if getattr(child, slot) is None]
+            missing = [child for child in node.below if getattr(child, slot) is None]
             if missing:
                 stack.extend(missing)
                 continue
@@ -342,7 +346,7 @@ def _own_dims(node: Scalar) -> frozenset[Dim]:
 
 
 def _own_loads(node: Scalar) -> tuple[Scalar, ...]:
-    parts = [child._loads for child in children(node) if child._loads]  # noqa: SLF001 - of the same class
+    parts = [child._loads for child in node.below if child._loads]  # noqa: SLF001 - of the same class
     if node.op == "load":
         parts.append((node,))
     if len(parts) == 1:

@@ -192,5 +192,10 @@ def _spelled(size: Size) -> str:
         return f"-{spelled}" if coefficient < 0 else spelled
     if isinstance(size, sympy.floor):
         numerator, denominator = sympy.fraction(sympy.together(size.args[0]))
-        return f"(({_spelled(sympy.expand(numerator))})//({_spelled(sympy.expand(denominator))}))"
+        return f"({_enclosed(sympy.expand(numerator))}//{_enclosed(sympy.expand(denominator))})"
     return str(sympy.sstr(size))
+
+
+def _enclosed(size: Size) -> str:
+    text = _spelled(size)
+    return text if text.isalnum() else f"({text})"

@@ -62,9 +62,8 @@ def show(arguments: argparse.Namespace) -> int:
         print(f"  output {output.value if output.value is not None else output.scalar}")
     for kernel in program.kernels:
         axes = ", ".join(f"{axis.name}={axis.hint}" for axis in kernel.axes)
-        print(
-            f"\nkernel {kernel.name} ({kernel.family}; {axes}) <- {', '.join(kernel.origin) or 'unknown'}\n{kernel.source}"
-        )
+        print(f"\nkernel {kernel.name} ({kernel.family}; {axes}) <- {', '.join(kernel.origin) or 'unknown'}")
+        print(kernel.source)
     return 0
 
 

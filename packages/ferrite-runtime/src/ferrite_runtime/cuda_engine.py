@@ -14,7 +14,6 @@ from ferrite_runtime.cuda_driver import cuda_driver
 from ferrite_runtime.cuda_kernels import DeviceKernel, Machine, protect_arguments
 from ferrite_runtime.devices import device_facts
 from ferrite_runtime.engine import HostFunction, build_host, gradient_guard
-from ferrite_runtime.errors import DeviceUnavailable
 from ferrite_runtime.expr import evaluate, print_expr
 from ferrite_runtime.host import Site, write_host
 from ferrite_runtime.launch import LaunchSite
@@ -48,15 +47,9 @@ class CudaEngine:
 
     @classmethod
     def load(cls, program: Program, options: Options) -> CudaEngine:
-        """Returns the engine with all kernels compiling for the current device.
-
-        Raises:
-            DeviceUnavailable: if there is no GPU, or no driver for it.
-        """
+        """Returns the engine with all kernels compiling for the current device."""
         import torch
 
-        if not torch.cuda.is_available():
-            raise DeviceUnavailable("the program runs on cuda, and torch finds no CUDA device on this machine")
         engine = cls(program, torch_platform(), functools.partial(make_machine, options=options))
         engine.device_kernels(torch.cuda.current_device())
         return engine

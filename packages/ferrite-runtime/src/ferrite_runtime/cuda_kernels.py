@@ -103,10 +103,17 @@ class DeviceKernel:
         key = (config, aligned)
         if key not in self._loaded:
             driver = self.machine.driver
+            self._enter_context(driver)
             function = driver.load(self.binary(config, aligned=aligned), self.spec.name)
-            self._context = self._context or driver.context()
             self._loaded[key] = LoadedKernel(self.spec.name, self.spec.params, function, driver, self._context)
         return self._loaded[key]
+
+    def _enter_context(self, driver: Driver) -> None:
+        """Makes sure that this thread has a context: one that never called the CUDA runtime has none."""
+        current = driver.context()
+        if current == 0 and self._context != 0:
+            driver.enter(self._context)
+        self._context = self._context or current
 
     def _survivors(self, candidates: Sequence[Config]) -> list[Config]:
         """Returns the configs that compile and fit; where none does, one of the policy's others that does."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ferrite_runtime.cuda_kernels import DeviceKernel, Machine, protect_arguments
 from ferrite_runtime.errors import InputError
 from ferrite_runtime.interpreted import InterpretedKernel
+from ferrite_runtime.launchers import uses_triton_launcher
 from ferrite_runtime.options import Options
+from ferrite_runtime.platform import torch_platform
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.tensors import torch_dtype
 
@@ -35,6 +37,7 @@ class Kernel:
         self._lock = threading.RLock()
         self._interpreted: InterpretedKernel | None = None
         self._on_device: dict[int, DeviceKernel] = {}
+        self._by_triton: dict[int, Callable[..., None]] = {}
 
     def __call__(self, *arguments: Any) -> None:
         """Launches the kernel on the current stream of the tensors' device.
@@ -50,19 +53,35 @@ class Kernel:
         )
         with self._lock:
             if device.type == "cpu" or self.options.interpret:
-                self._interpret(values)
+                self._interpret(device, values)
+            elif uses_triton_launcher(self.options):
+                self._launch_by_triton(device, values)
             else:
                 self._launch(device, values, arguments)
 
-    def _interpret(self, values: Sequence[Any]) -> None:
+    def _interpret(self, device: Any, values: Sequence[Any]) -> None:
+        if device.type != "cpu":
+            raise InputError(f"kernel {self.spec.name} is to be interpreted, which needs CPU tensors, not {device}")
         if self._interpreted is None:
             self._interpreted = InterpretedKernel.load(self.spec)
         self._interpreted(None, *values)
+
+    def _launch_by_triton(self, device: Any, values: Sequence[Any]) -> None:
+        import torch
+
+        from ferrite_runtime.triton_engine import load_kernel
+
+        if device.index not in self._by_triton:
+            self._by_triton[device.index] = load_kernel(self.spec, device.index)
+        with torch.cuda.device(device):
+            self._by_triton[device.index](0, *values)
 
     def _launch(self, device: Any, values: Sequence[Any], arguments: Sequence[Any]) -> None:
         import torch
 
         with torch.cuda.device(device):
+            if device.index not in self._on_device:
+                torch_platform().prepare(device.index)
             stream = torch.cuda.current_stream(device).cuda_stream
             kernel = self.on_device(device.index)
             owners = [value if isinstance(value, torch.Tensor) else None for value in arguments]

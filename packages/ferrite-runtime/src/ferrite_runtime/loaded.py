@@ -11,6 +11,7 @@ from ferrite_runtime.errors import DeviceUnavailable
 from ferrite_runtime.externs import resolve_extern
 from ferrite_runtime.host import write_host
 from ferrite_runtime.inputs import check_inputs
+from ferrite_runtime.launchers import uses_triton_launcher
 from ferrite_runtime.options import Options
 from ferrite_runtime.program import Program
 from ferrite_runtime.steps import Extern
@@ -92,6 +93,8 @@ def load_program(mapping: Mapping[str, Any], *, options: Options | None = None) 
     """
     options = options or Options()
     program = Program.from_mapping(mapping)
+    if options.interpret:
+        program = program.on_cpu()
     check_externs(program)
     return LoadedProgram(program, options, choose_engine(program, options))
 
@@ -106,12 +109,10 @@ def choose_engine(program: Program, options: Options) -> Engine:
         return InterpretedEngine.load(program)
     if program.device != "cuda":
         raise DeviceUnavailable(f"no engine runs kernels on {program.device!r}; cuda and cpu are known")
-    import torch
-
-    if torch.version.hip is not None or options.launcher == "triton":
+    if uses_triton_launcher(options):
         from ferrite_runtime.triton_engine import TritonEngine
 
-        return TritonEngine.load(program)
+        return TritonEngine(program)
     from ferrite_runtime.cuda_engine import CudaEngine
 
     return CudaEngine.load(program, options)

@@ -16,7 +16,8 @@ class Options:
             can pay off, ``"max"`` measures every candidate and the neighbours of the best.
         launcher: ``"driver"`` calls the CUDA driver directly, ``"triton"`` goes through Triton's own launcher,
             ``"auto"`` takes the first that works for the device.
-        interpret: run kernels in Triton's interpreter; None means only where there is no GPU to run them.
+        interpret: run kernels in Triton's interpreter, on CPU tensors, even those of a program compiled for a GPU;
+            None means only programs for the CPU.
         check_inputs: ``"first"`` call only, ``"always"`` or ``"never"``.
         workers: number of compile processes; None means one per core, 16 at most; 0 compiles in this process.
         use_cache: keep compiled kernels and tuning choices on disk.

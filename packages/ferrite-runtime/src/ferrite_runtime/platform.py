@@ -17,7 +17,7 @@ class Platform:
         current_device: the current device.
         device_count: the number of devices.
         on_device: a context in which a device is current.
-        prepare: makes a device's context exist and current.
+        prepare: makes a device's context exist, and current in this thread.
     """
 
     current_stream: Callable[[int], int]
@@ -36,5 +36,6 @@ def torch_platform() -> Platform:
         current_device=torch._C._cuda_getDevice,
         device_count=torch.cuda.device_count,
         on_device=torch.cuda.device,
-        prepare=torch.cuda.current_stream,
+        # A call of the CUDA runtime that does nothing to the device: it binds the context to the calling thread.
+        prepare=torch.cuda.mem_get_info,
     )

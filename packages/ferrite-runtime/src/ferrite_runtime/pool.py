@@ -81,11 +81,15 @@ class Worker:
         stream = self.process.stdout
         assert stream is not None
 
+        # Not select, which refuses descriptors above 1023; a process that trains has more files open.
+        poll = select.poll()
+        poll.register(stream, select.POLLIN)
+
         def read(size: int) -> bytes:
             parts = bytearray()
             while len(parts) < size:
                 left = deadline - time.monotonic()
-                if left <= 0 or not select.select([stream], [], [], left)[0]:
+                if left <= 0 or not poll.poll(1000 * left):
                     raise WorkerError(f"a compile worker gave no answer within {seconds:.0f} s")
                 part = os.read(stream.fileno(), size - len(parts))
                 if not part:

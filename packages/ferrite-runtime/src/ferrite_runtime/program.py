@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ferrite_runtime.errors import UnknownFormat
@@ -57,6 +57,11 @@ class Program:
         fields.close()
         check_names(program.inputs, program.kernels, program.steps, program.outputs)
         return program
+
+    def on_cpu(self) -> Program:
+        """Returns the program with its device replaced by the CPU, for interpreting what was compiled for a GPU."""
+        inputs = tuple(replace(value, device="cpu") if value.device == self.device else value for value in self.inputs)
+        return replace(self, device="cpu", inputs=inputs)
 
     def to_mapping(self) -> dict[str, Any]:
         """Returns the JSON form; reading it gives an equal program."""

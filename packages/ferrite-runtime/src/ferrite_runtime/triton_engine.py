@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ferrite_runtime.config import Config
@@ -59,6 +59,15 @@ class TritonKernel:
             raise KernelCompileError(self.spec.name, self.spec.origin, f"{type(error).__name__}: {error}") from error
 
 
+def load_kernel(spec: KernelSpec, index: int) -> TritonKernel:
+    """Returns a kernel for torch's GPU number ``index`` with its policy's first choice.
+
+    Raises:
+        KernelCompileError: if the source text does not load.
+    """
+    return TritonKernel(spec, load_function(spec), configs(spec, device_facts(index), "none")[0])
+
+
 def _wrap(params: Sequence[Param], arguments: Sequence[Any]) -> list[Any]:
     return [
         Address(value, torch_dtype(param.dtype)) if param.role == "tensor" else value
@@ -66,29 +75,18 @@ def _wrap(params: Sequence[Param], arguments: Sequence[Any]) -> list[Any]:
     ]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class TritonEngine:
     """Runs a program with the first choice of each kernel's policy."""
 
     program: Program
-    functions: Mapping[str, Any]
-    hosts: dict[int, HostFunction] = field(default_factory=dict)
-
-    @classmethod
-    def load(cls, program: Program) -> TritonEngine:
-        """Returns the engine with every kernel's source loaded; raises `KernelCompileError` if one does not."""
-        return cls(program, {spec.id: load_function(spec) for spec in program.kernels})
 
     def first(self, device: Any) -> HostFunction:
         """Returns the host function, run with its device current."""
         import torch
 
-        facts = device_facts(device.index)
         text = write_host(self.program, preamble=gradient_guard(self.program))
-        kernels = {
-            spec.id: TritonKernel(spec, self.functions[spec.id], configs(spec, facts, "none")[0])
-            for spec in self.program.kernels
-        }
+        kernels = {spec.id: load_kernel(spec, device.index) for spec in self.program.kernels}
         host = build_host(text, {f"_launch{site.number}": kernels[site.kernel.id] for site in text.sites}, device)
 
         def run(args: list[Any]) -> tuple[Any, ...]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import threading
+import time
 from typing import Any, BinaryIO
 
 from ferrite_runtime.config import Config
@@ -15,6 +17,8 @@ from ferrite_runtime.errors import FerriteRuntimeError, KernelCompileError
 from ferrite_runtime.frames import encode_frame, read_frame
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.target import Target
+
+PARENT_SECONDS = 2.0
 
 
 def answer(head: dict[str, Any]) -> bytes:
@@ -55,11 +59,22 @@ def serve(source: BinaryIO, sink: BinaryIO, scratch: str) -> None:
             shutil.rmtree(entry.path, ignore_errors=True)
 
 
+def follow_parent(parent: int) -> None:
+    """Ends this process when its parent is gone.
+
+    The end of the input says so as well, unless a fork of the parent still holds the other end of the pipe.
+    """
+    while os.getppid() == parent:
+        time.sleep(PARENT_SECONDS)
+    os._exit(0)
+
+
 def main() -> None:
     """Serves this process's standard streams; whatever compilers print goes to the error stream instead."""
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     scratch = os.environ["TRITON_CACHE_DIR"]
+    threading.Thread(target=follow_parent, args=(os.getppid(),), daemon=True).start()
     try:
         serve(sys.stdin.buffer, sink, scratch)
     except (BrokenPipeError, KeyboardInterrupt):

@@ -20,14 +20,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--target", help="a JSON file with facts about the device", type=Path)
     parser.add_argument("--as-is", action="store_true", help="do not run the passes of the language first")
     parser.add_argument("--decisions", action="store_true", help="print every fusion considered")
-    parser.add_argument("--explain", nargs=2, metavar=("A", "B"), help="say why two values are, or are not, made together")
+    parser.add_argument(
+        "--explain", nargs=2, metavar=("A", "B"), help="say why two values are, or are not, made together"
+    )
     options = parser.parse_args(arguments)
     target = Target() if options.target is None else Target.from_mapping(json.loads(options.target.read_text()))
     text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text()
     try:
         for graph in parse_module(text, options.file).graphs:
             found = schedule(graph if options.as_is else PIPELINE.run(graph), target, Policy())
-            print(explain(found, *options.explain) if options.explain else schedule_text(found, decisions=options.decisions))
+            print(
+                explain(found, *options.explain)
+                if options.explain
+                else schedule_text(found, decisions=options.decisions)
+            )
     except (ParseError, SchedulingError, KeyError) as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 1

@@ -34,6 +34,21 @@ class Member:
     place: Digits | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Unit-stride traffic of a cluster, in bytes: along the fold axis, and along grid dims."""
+
+    along: int
+    across: int
+
+    @property
+    def direction(self) -> str:
+        """Returns ``row``, ``column``, or "" where neither dominates."""
+        if self.along >= 2 * self.across:
+            return "row" if self.along else ""
+        return "column" if self.across >= 2 * self.along else ""
+
+
 @dataclass(slots=True)
 class Cluster:
     """A growing kernel.
@@ -51,6 +66,7 @@ class Cluster:
         device: of the results.
         ops: scalar operations.
         first, last: smallest and largest node number.
+        flow, live: what `traffic.flow_of` and `traffic.live_tiles` found for it as it is.
     """
 
     grid: int
@@ -68,11 +84,13 @@ class Cluster:
     ops: int = 0
     first: int = 0
     last: int = 0
+    flow: Flow | None = None
+    live: int | None = None
 
     @property
     def points(self) -> int:
         """Returns the number of grid × fold points."""
-        return self.grid * (self.fold or 1)
+        return self.grid * self.fold if self.kinds else self.grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +158,7 @@ def _kinds(definition: Computed) -> frozenset[str]:
 
 def absorb(owner: Cluster, guest: Cluster, placement: Placement) -> None:
     """Adds the members of ``guest`` to ``owner`` as placed; the guest must not be used afterwards."""
+    owner.flow = owner.live = None
     owner.members.update(placed_members(owner, guest, placement) or {})
     for name, accesses in guest.touched.items():
         mine = owner.touched.setdefault(name, {})

@@ -8,20 +8,20 @@ program order), both linear in the number of uses.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ferrite_ir import sizes
 from ferrite_ir.graph import (
     Call,
+    Computed,
     Contract,
     Definition,
     Extern,
     Fold,
     Graph,
     If,
-    Loop,
     Scan,
     Sort,
     TensorType,
@@ -29,10 +29,9 @@ from ferrite_ir.graph import (
     While,
     bodies_of,
     names_read,
-    row_major,
 )
 from ferrite_ir.index import Dim, Index
-from ferrite_ir.scalar import Scalar, postorder
+from ferrite_ir.scalar import indirects, indirects_of
 
 from .digits import Digit, Digits, digits_of, is_injective, normalized
 from .errors import UnsupportedSize
@@ -82,6 +81,7 @@ class Node:
         expressions: digits of index expressions used as numbers.
         rigid: dims that occur in index expressions that are no digits.
         reads: names it reads, the target of an update included.
+        result_names: names it defines.
         ops: number of scalar operations.
     """
 
@@ -98,6 +98,7 @@ class Node:
     expressions: tuple[Digits, ...] = ()
     rigid: tuple[Dim, ...] = ()
     reads: tuple[str, ...] = ()
+    result_names: tuple[str, ...] = ()
     ops: int = 0
 
     @property
@@ -108,12 +109,7 @@ class Node:
     @property
     def points(self) -> int:
         """Returns the number of grid × fold points."""
-        return self.grid * (self.fold or 1)
-
-    @property
-    def result_names(self) -> tuple[str, ...]:
-        """Returns the names it defines."""
-        return tuple(result.name for result in self.definition.results if result is not None)
+        return self.grid * self.fold if self.fold_dims else self.grid
 
 
 def check_static(graph: Graph) -> None:
@@ -132,59 +128,87 @@ def check_static(graph: Graph) -> None:
 
 
 def nodes_of(graph: Graph) -> tuple[Node, ...]:
-    """Returns the nodes of all definitions, in program order.
-
-    Raises:
-        UnsupportedSize: a shape or stride is symbolic.
-    """
-    check_static(graph)
+    """Returns the nodes of all definitions, in program order."""
     types = {name: value.type for name, value in graph.values.items()}
-    return tuple(make_node(number, definition, types) for number, definition in enumerate(graph.definitions))
+    memo: Memo = {}
+    return tuple(make_node(number, definition, types, memo) for number, definition in enumerate(graph.definitions))
 
 
-def make_node(number: int, definition: Definition, types: dict[str, TensorType]) -> Node:
+Memo: TypeAlias = dict[Any, Any]
+"""What has been found for domains and indices; equal layers share it."""
+
+
+def make_node(number: int, definition: Definition, types: dict[str, TensorType], memo: Memo) -> Node:
     """Returns the node of one definition; ``types`` has the type of every value it names."""
-    reads = names_read(definition)
+    names = tuple([result.name for result in definition.results if result is not None])
     if isinstance(definition, Extern | Call | If | While):
-        return Node(number, definition, reads=reads)
-    grid_dims, fold_dims, has_fold = _space(definition)
-    steps = _steps(grid_dims + fold_dims)
-    bodies = bodies_of(definition)
-    indices = definition.indices if isinstance(definition, Update) else ()
-    loads, expressions, rigid, ops = _scan_bodies(bodies, indices, steps, types)
-    fold = _count(fold_dims) if has_fold else 0
+        return Node(number, definition, reads=names_read(definition), result_names=names)
+    space = _space_of(definition, memo)
+    loads, expressions, rigid, ops = _scan_bodies(definition, space, types, memo)
+    reads = dict.fromkeys([touch.name for touch in loads])
     stores = None
     if isinstance(definition, Update):
-        stores = _touch(definition.target, definition.indices, steps, types[definition.target])
+        reads[definition.target] = None
+        stores = _touch(definition.target, definition.indices, space, types[definition.target], memo)
     return Node(
         number,
         definition,
-        grid_dims,
-        fold_dims,
-        _count(grid_dims),
-        fold,
-        steps,
+        space.grid_dims,
+        space.fold_dims,
+        space.grid,
+        space.fold,
+        space.steps,
         loads,
-        tuple(_home(definition, result.type, steps) for result in definition.results),
+        tuple([_home(definition, result.type, space, memo) for result in definition.results]),
         stores,
         expressions,
         rigid,
-        reads,
+        tuple(reads),
+        names,
         ops,
     )
 
 
-def _space(definition: Definition) -> tuple[tuple[Dim, ...], tuple[Dim, ...], bool]:
-    """Returns grid dims and fold dims without unit dims, and whether there is a fold axis at all."""
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """The dims of a definition; see `Node`."""
+
+    key: tuple[Any, ...]
+    grid_dims: tuple[Dim, ...]
+    fold_dims: tuple[Dim, ...]
+    grid: int
+    fold: int
+    steps: dict[Dim, int]
+
+
+def _space_of(definition: Computed, memo: Memo) -> _Space:
     match definition:
         case Fold() | Contract():
-            return _wide(definition.dims), _wide(definition.fold_dims), True
+            key: tuple[Any, ...] = (definition.dims, definition.fold_dims, True)
+        case Scan() | Sort():
+            key = (definition.dims, definition.along, False)
+        case _:
+            key = (definition.dims, None, False)
+    found: _Space | None = memo.get(key)
+    if found is None:
+        found = memo[key] = _make_space(definition, key)
+    return found
+
+
+def _make_space(definition: Computed, key: tuple[Any, ...]) -> _Space:
+    """Returns the grid dims and fold dims without unit dims, and where they lie in the flat position."""
+    fold_dims: tuple[Dim, ...] = ()
+    has_fold = True
+    match definition:
+        case Fold() | Contract():
+            grid_dims, fold_dims = _wide(definition.dims), _wide(definition.fold_dims)
         case Scan() | Sort():
             along = definition.along
-            return _wide(dim for dim in definition.dims if dim is not along), (along,), True
-        case Loop() | Update():
-            return _wide(definition.dims), (), False
-    raise TypeError(f"not a computed definition: {type(definition).__name__}")
+            grid_dims, fold_dims = _wide(dim for dim in definition.dims if dim is not along), (along,)
+        case _:
+            grid_dims, has_fold = _wide(definition.dims), False
+    fold = _count(fold_dims) if has_fold else 0
+    return _Space(key, grid_dims, fold_dims, _count(grid_dims), fold, _steps(grid_dims + fold_dims))
 
 
 def _wide(dims: Iterable[Dim]) -> tuple[Dim, ...]:
@@ -200,69 +224,93 @@ def _steps(dims: tuple[Dim, ...]) -> dict[Dim, int]:
     return steps
 
 
-def _count(dims: tuple[Dim, ...]) -> int:
+def _count(dims: Iterable[Dim]) -> int:
     count = 1
     for dim in dims:
         count *= dim.size
     return count
 
 
-def _home(definition: Definition, tensor: TensorType, steps: dict[Dim, int]) -> Access:
+def _home(definition: Computed, tensor: TensorType, space: _Space, memo: Memo) -> Access:
     """Returns the address of a result's element over the own position."""
     if isinstance(definition, Update):
         return ("opaque", "update")
-    dims = definition.dims  # type: ignore[union-attr]
-    digits = ((steps[dim], dim.size, stride) for dim, stride in zip(dims, tensor.strides, strict=True) if dim.size > 1)
-    return (0, normalized(digits))
+    key = (space.key, tensor.strides)
+    found: Access | None = memo.get(key)
+    if found is None:
+        steps = space.steps
+        dims = zip(definition.dims, tensor.strides, strict=True)
+        found = memo[key] = (0, normalized((steps[dim], dim.size, stride) for dim, stride in dims if dim.size > 1))
+    return found
 
 
 def _scan_bodies(
-    bodies: tuple[Scalar, ...], indices: tuple[Index, ...], steps: dict[Dim, int], types: dict[str, TensorType]
+    definition: Computed, space: _Space, types: dict[str, TensorType], memo: Memo
 ) -> tuple[tuple[Touch, ...], tuple[Digits, ...], tuple[Dim, ...], int]:
-    loads: dict[Touch, None] = {}
+    loads: list[Touch] = []
     expressions: dict[Digits, None] = {}
     rigid: dict[Dim, None] = {}
+    stack = list(bodies_of(definition))
+    if isinstance(definition, Update):
+        stack += indirects_of(definition.indices)
+    seen = set(stack)
     ops = 0
-    for node in postorder((*bodies, *_indirect_values(indices))):
+    while stack:
+        node = stack.pop()
+        below = node.args
         if node.op == "load":
-            loads[_touch(node.source, node.indices, steps, types[node.source])] = None
+            loads.append(_touch(node.args[0], node.args[1:], space, types[node.args[0]], memo))
+            below = indirects(node)
+        elif node.op == "const":
+            continue
         elif node.op == "index":
-            _, found, stiff, _ = digits_of(node.args[0], steps)
+            _, found, stiff, _ = digits_of(node.args[0], space.steps)
             if found:
                 expressions[normalized(found)] = None
             rigid.update(dict.fromkeys(stiff))
-        elif node.op != "const":
+            below = indirects(node)
+        else:
             ops += 1
-    return tuple(loads), tuple(expressions), tuple(rigid), ops
+        for child in below:
+            if child not in seen:
+                seen.add(child)
+                stack.append(child)
+    loads.reverse()
+    return tuple(dict.fromkeys(loads)) if len(loads) > 1 else tuple(loads), tuple(expressions), tuple(rigid), ops
 
 
-def _indirect_values(indices: tuple[Index, ...]) -> Iterator[Scalar]:
-    from ferrite_ir.dtypes import I64
-    from ferrite_ir.scalar import index_value, indirects
+def _touch(name: str, indices: tuple[Index, ...], space: _Space, tensor: TensorType, memo: Memo) -> Touch:
+    key = (indices, space.key, tensor.strides)
+    found = memo.get(key)
+    if found is None:
+        found = memo[key] = _walk_of(indices, space, tensor.strides)
+    access, known, rigid, reached = found
+    return Touch(name, access, known, rigid, min(reached, count_elements(tensor)) * tensor.dtype.bytes)
 
-    for index in indices:
-        if index.terms:
-            yield from indirects(index_value(index, I64))
 
-
-def _touch(name: str, indices: tuple[Index, ...], steps: dict[Dim, int], tensor: TensorType) -> Touch:
+def _walk_of(
+    indices: tuple[Index, ...], space: _Space, strides: tuple[int, ...]
+) -> tuple[Access, Digits, tuple[Dim, ...], int]:
+    """Returns the access that indices are, the digits known of it, its rigid dims, and how many elements it may reach."""
     const = 0
     exact = True
     parts: list[Digit] = []
     stiff: list[Dim] = []
-    for index, stride in zip(indices, tensor.strides, strict=True):
-        base, digits, rigid, whole = digits_of(index, steps)
+    for index, stride in zip(indices, strides, strict=True):
+        base, digits, rigid, whole = digits_of(index, space.steps)
         const += base * stride
         exact = exact and whole
         stiff.extend(rigid)
-        parts.extend((step, extent, factor * stride) for step, extent, factor in digits)
+        parts.extend([(step, extent, factor * stride) for step, extent, factor in digits])
     known = normalized(parts)
-    access: Access = (const, known) if exact else ("opaque", tuple(steps), indices)
+    access: Access = (const, known) if exact else ("opaque", tuple(space.steps), indices)
     reached = 1
-    for _, extent, _ in known if exact else [(1, step * dim.size, 1) for dim, step in list(steps.items())[:1]]:
-        reached *= extent
-    reached = min(reached, count_elements(tensor))
-    return Touch(name, access, known, tuple(dict.fromkeys(stiff)), reached * tensor.dtype.bytes)
+    if exact:
+        for _, extent, _ in known:
+            reached *= extent
+    else:
+        reached = space.grid * (space.fold or 1)
+    return access, known, tuple(dict.fromkeys(stiff)), reached
 
 
 def readable_homes(node: Node) -> tuple[Access | None, ...]:

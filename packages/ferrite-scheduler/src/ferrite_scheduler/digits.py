@@ -150,7 +150,7 @@ def separates(bijection: Digits, fold: int) -> bool:
     """Returns whether a bijection of grid × fold positions maps grid points to grid points and fold points to fold points."""
     for step, extent, coefficient in bijection:
         if step < fold < step * extent:
-            if coefficient != step or fold % step:
+            if coefficient != step or fold % step or step * extent % fold:
                 return False
         elif (step < fold) != (coefficient * extent <= fold):
             return False

@@ -79,5 +79,3 @@ def _unasked(schedule: Schedule, kernels: dict[str, int], a: str, b: str) -> str
 def _touched(schedule: Schedule, kernel: int) -> set[str]:
     body = schedule.kernels[kernel].body
     return {name for definition in body for name in (*names_read(definition), *(r.name for r in definition.results))}
-
-

@@ -1,6 +1,7 @@
 """Which definitions become one kernel: a greedy walk over pairs that share a buffer, best saving first.
 
-Candidates are producer-consumer edges and neighbouring readers of one buffer, so there are linearly many. Each pair
+Candidates are producer-consumer edges, neighbouring readers of one buffer, and neighbours that are small or update in
+place, so there are linearly many. Each pair
 names two definitions; by the time it is taken from the heap they may belong to larger clusters, and it is those that
 are judged. A pair refused only because of a path through a third kernel is tried again when one of its clusters has
 grown.
@@ -24,7 +25,7 @@ NEIGHBOURS = 2
 """How many following readers of a buffer, over as many points, each reader is paired with."""
 DETOUR = 8
 """Pairs whose accesses agree only after a change of loop order are tried as if they saved this many times less, so that straight ones come first."""
-RETRIES = 6
+RETRIES = 8
 """How often a pair blocked by a path is tried again."""
 
 
@@ -53,6 +54,7 @@ class Fusion:
     refused: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
     blocked: dict[int, list[tuple[int, int, int, int]]] = field(default_factory=dict)
     tries: dict[tuple[int, int], int] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
 
 
 def fuse(dependences: Dependences, target: Target, policy: Policy) -> Fusion:
@@ -60,16 +62,19 @@ def fuse(dependences: Dependences, target: Target, policy: Policy) -> Fusion:
     order = MergeOrder(dependences.before, dependences.after, policy.search_budget)
     clusters = {node.number: cluster_of(node, dependences) for node in dependences.nodes if not node.is_host}
     fusion = Fusion(dependences, target, policy, order, clusters)
-    fusion.heap = [(-score, second - first, first, second) for (first, second), score in candidates(dependences).items()]
+    fusion.heap = [
+        (-score, second - first, first, second) for (first, second), score in candidates(dependences, policy).items()
+    ]
     heapify(fusion.heap)
     fusion.counters.pairs = len(fusion.heap)
+    fusion.names = [next(iter(node.result_names), f"definition {node.number}") for node in dependences.nodes]
     while fusion.heap:
         _consider(fusion, heappop(fusion.heap))
     fusion.counters.edges = order.visits
     return fusion
 
 
-def candidates(dependences: Dependences) -> dict[tuple[int, int], int]:
+def candidates(dependences: Dependences, policy: Policy) -> dict[tuple[int, int], int]:
     """Returns the pairs of definitions that share a buffer, each with an estimate of the bytes that fusing them saves."""
     pairs: dict[tuple[int, int], int] = {}
     for name, readers in dependences.readers.items():
@@ -82,7 +87,28 @@ def candidates(dependences: Dependences) -> dict[tuple[int, int], int]:
                 pairs[definer, number] = pairs.get((definer, number), 0) + score
         for first, second, score in _neighbours(loads, dependences):
             pairs[first, second] = pairs.get((first, second), 0) + score
+    if policy.horizontal:
+        for pair in _companions(dependences, policy):
+            pairs.setdefault(pair, 0)
     return pairs
+
+
+def _companions(dependences: Dependences, policy: Policy) -> Iterator[tuple[int, int]]:
+    """Yields neighbouring pairs of small definitions, and of in-place updates, over equal spaces: fused they save a launch."""
+    last: dict[tuple[int, int, bool], int] = {}
+    for node in dependences.nodes:
+        if node.is_host or not (node.stores is not None or _bytes_of(node) <= policy.small_kernel_bytes):
+            continue
+        key = (node.grid, node.fold, node.stores is not None)
+        if key in last:
+            yield last[key], node.number
+        last[key] = node.number
+
+
+def _bytes_of(node: Node) -> int:
+    """Returns the bytes a definition moves alone."""
+    made = sum(result.type.dtype.bytes for result in node.definition.results if result is not None)
+    return sum(touch.bytes for touch in node.loads) + node.grid * made
 
 
 def _loads_of(name: str, readers: list[int], dependences: Dependences) -> Iterator[tuple[int, Touch]]:
@@ -122,24 +148,25 @@ def _consider(fusion: Fusion, pair: tuple[int, int, int, int]) -> None:
     proposal = propose(fusion.clusters[a], fusion.clusters[b], fusion.dependences, fusion.target, fusion.policy)
     refusal = judge(proposal)
     if refusal is None:
-        refusal = _merge(fusion, proposal, a, b)
-        if refusal is not None:
-            _block(fusion, pair, key)
+        refusal = _merge(fusion, proposal, a, b, pair)
     if refusal is not None:
         fusion.refused[key] = sizes
-        _record(fusion, first, second, refusal)
+        fusion.decisions.append(Decision(fusion.names[first], fusion.names[second], False, refusal[0], str(refusal[1])))
     else:
-        reason = f"saves {proposal.saved} bytes of memory traffic"
-        fusion.decisions.append(Decision(_name(fusion, first), _name(fusion, second), True, "", reason))
+        reason = f"saves {proposal.saved} bytes of memory traffic" if proposal.saved else "saves a launch"
+        fusion.decisions.append(Decision(fusion.names[first], fusion.names[second], True, "", reason))
 
 
-def _merge(fusion: Fusion, proposal: Proposal, a: int, b: int) -> tuple[str, Refusal] | None:
+def _merge(
+    fusion: Fusion, proposal: Proposal, a: int, b: int, pair: tuple[int, int, int, int]
+) -> tuple[str, Refusal] | None:
     """Merges the clusters of a proposal, unless a path through a third kernel forbids it."""
     witness = fusion.order.merge(a, b)
     if witness is not None:
         if witness < 0:
-            return "F09", Refusal("they are too far apart to see whether a third kernel lies between", ())
-        return "F09", Refusal(f"{_name(fusion, witness)} must run between them", ())
+            return "F09", Refusal("they are too far apart to see whether a third kernel lies between")
+        _block(fusion, pair, witness)
+        return "F09", Refusal(f"{fusion.names[witness]} must run between them")
     assert proposal.placement is not None, "legal proposals are placed"
     assert proposal.weighing is not None, "legal proposals are weighed"
     owner, guest = proposal.owner, proposal.guest
@@ -147,30 +174,27 @@ def _merge(fusion: Fusion, proposal: Proposal, a: int, b: int) -> tuple[str, Ref
     owner.stores += guest.stores - proposal.weighing.hidden
     absorb(owner, guest, proposal.placement)
     keep = fusion.order.find(a)
-    gone = b if keep == a else a
-    fusion.clusters.pop(gone)
+    fusion.clusters.pop(b if keep == a else a)
     fusion.clusters[keep] = owner
     fusion.counters.merged += 1
-    for number in (a, b):
-        for waiting in fusion.blocked.pop(number, ()):
-            heappush(fusion.heap, waiting)
+    _release(fusion, a, b, keep)
     return None
 
 
-def _block(fusion: Fusion, pair: tuple[int, int, int, int], key: tuple[int, int]) -> None:
-    """Keeps a pair for another try when one of its clusters has grown."""
+def _block(fusion: Fusion, pair: tuple[int, int, int, int], witness: int) -> None:
+    """Keeps a pair until the cluster on the path between the two has become part of one of them."""
     tries = fusion.tries.get(pair[2:], 0)
     if tries < RETRIES:
         fusion.tries[pair[2], pair[3]] = tries + 1
-        for number in key:
-            fusion.blocked.setdefault(number, []).append(pair)
+        fusion.blocked.setdefault(witness, []).append(pair)
 
 
-def _record(fusion: Fusion, first: int, second: int, refusal: tuple[str, Refusal]) -> None:
-    rule, why = refusal
-    fusion.decisions.append(Decision(_name(fusion, first), _name(fusion, second), False, rule, str(why)))
-
-
-def _name(fusion: Fusion, number: int) -> str:
-    node: Node = fusion.dependences.nodes[number]
-    return next(iter(node.result_names), f"definition {number}")
+def _release(fusion: Fusion, a: int, b: int, keep: int) -> None:
+    """Puts the pairs back into the heap that clusters ``a`` and ``b``, now ``keep``, stood between."""
+    waiting = [*fusion.blocked.pop(a, ()), *fusion.blocked.pop(b, ())]
+    find = fusion.order.find
+    for pair in waiting:
+        if find(pair[2]) == keep or find(pair[3]) == keep:
+            heappush(fusion.heap, pair)
+        else:
+            fusion.blocked.setdefault(keep, []).append(pair)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
-from ferrite_ir.graph import Computed, Contract, Fold, Graph, Loop, Scan, Sort, Update
+from ferrite_ir.dtypes import I64
+from ferrite_ir.graph import Computed, Contract, Fold, Graph, Loop, Scan, Sort, Update, bodies_of, index_loads
 from ferrite_ir.index import Dim, Index, constant, delinearize, floordiv, linearize, mod, substitute
-from ferrite_ir.scalar import Scalar, substitute_dims
+from ferrite_ir.scalar import Scalar, index_value, load, rewrite
 
 from .cluster import Cluster, Member
 from .dependences import Dependences, Node
@@ -23,8 +25,36 @@ class Misfit(Exception):
     """A cluster whose loads of its own values do not land on their homes after rewriting; it must be taken apart."""
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The dims of a kernel, and what stands in them for the dims of each member.
+
+    Attributes:
+        axes: the axes.
+        grid_dims, fold_dims: their dims.
+        mappings: for each member, the index over the kernel's dims that stands for each of its own dims.
+        moved: for each member, indices already rewritten by its mapping.
+    """
+
+    axes: tuple[Axis, ...]
+    grid_dims: tuple[Dim, ...]
+    fold_dims: tuple[Dim, ...]
+    mappings: tuple[dict[Dim, Index], ...]
+    moved: tuple[dict[Index, Index], ...]
+
+
+Layouts: TypeAlias = dict[tuple[Any, ...], Layout]
+"""Layouts found so far: equal layers of a model have equal ones."""
+
+
 def build_kernel(
-    cluster: Cluster, dependences: Dependences, graph: Graph, stored: frozenset[str], strategy: str, policy: Policy
+    cluster: Cluster,
+    dependences: Dependences,
+    graph: Graph,
+    stored: frozenset[str],
+    strategy: str,
+    policy: Policy,
+    layouts: Layouts,
 ) -> Kernel:
     """Returns the kernel of a cluster; ``stored`` names the values made in it that something outside reads.
 
@@ -33,31 +63,46 @@ def build_kernel(
     """
     nodes = [dependences.nodes[number] for number in sorted(cluster.members)]
     members = [cluster.members[node.number] for node in nodes]
-    mappings, tiles, dims = _lay_out(cluster, nodes, members, stored, policy)
-    grid_dims, fold_dims = dims
+    key = _layout_key(cluster, nodes, members, stored)
+    layout = layouts.get(key)
+    if layout is None:
+        found = _lay_out(cluster, nodes, members, stored, policy) if cluster.points else _lay_out_empty(nodes[0])
+        layout = layouts[key] = found
     body: list[Computed] = []
     homes: dict[str, tuple[Index, ...]] = {}
-    memos: dict[tuple[tuple[Dim, Index], ...], dict[Scalar, Scalar]] = {}
-    for node, member, mapping in zip(nodes, members, mappings, strict=True):
-        memo = memos.setdefault(tuple(mapping.items()), {})
-        rewritten = _rewrite(node, member, mapping, grid_dims, fold_dims, memo)
+    for node, member, mapping, moved in zip(nodes, members, layout.mappings, layout.moved, strict=True):
+        rewritten = _rewrite(node, member, layout, _mover(mapping, moved))
         body.append(rewritten)
         home = _home_indices(node, mapping, rewritten)
         homes.update((result.name, home) for result in rewritten.results)
-    _check_homes(body, homes)
-    axes = _axes(tiles, grid_dims, fold_dims, bool(cluster.kinds))
-    kept = tuple(name for node in nodes for name in node.result_names if name in stored or node.stores is not None)
-    params = _params(body, homes, kept, graph, dependences)
-    return Kernel(kernel_name(strategy, body), strategy, axes, tuple(body), homes, kept, params)
+    reads = _check_homes(body, homes)
+    kept = tuple([name for node in nodes for name in node.result_names if name in stored or node.stores is not None])
+    params = _params(body, reads, kept, graph, dependences)
+    return Kernel(kernel_name(strategy, body), strategy, layout.axes, tuple(body), homes, kept, params)
+
+
+def _layout_key(
+    cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member], stored: frozenset[str]
+) -> tuple[Any, ...]:
+    """Returns everything that a layout depends on."""
+    parts: list[Any] = [cluster.points, cluster.fold, cluster.kinds]
+    for node, member in zip(nodes, members, strict=True):
+        loads = [(touch.known, touch.bytes, touch.rigid) for touch in node.loads if touch.name not in cluster.made]
+        stores = [
+            (home, cluster.made_bytes[name])
+            for name, home in zip(node.result_names, node.homes, strict=True)
+            if name in stored
+        ]
+        if node.stores is not None:
+            stores.append((node.stores.known, node.stores.bytes, node.stores.rigid))
+        dims = (node.definition.dims, node.grid_dims, node.fold_dims)  # type: ignore[union-attr]
+        parts.append((dims, member.full, member.place, node.expressions, node.rigid, *loads, None, *stores))
+    return tuple(parts)
 
 
 def _lay_out(
-    cluster: Cluster,
-    nodes: Sequence[Node],
-    members: Sequence[Member],
-    stored: frozenset[str],
-    policy: Policy,
-) -> tuple[list[dict[Dim, Index]], Tiles, tuple[tuple[Dim, ...], tuple[Dim, ...]]]:
+    cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member], stored: frozenset[str], policy: Policy
+) -> Layout:
     fold = cluster.fold
     whole_fold = bool(cluster.kinds & {"scan", "sort"})
     own = [own_digits(node, member, fold) for node, member in zip(nodes, members, strict=True)]
@@ -65,7 +110,7 @@ def _lay_out(
     numbers = list(_numbers(cluster, nodes, members))
     wanted: list[Digits | None] = [digits for dims in own for digits in dims.values()]
     wanted += [digits for digits, _, _ in traffic] + numbers
-    bases = cut(cluster.points, fold, wanted, whole_fold)
+    bases = cut(cluster.points, fold, wanted, whole_fold=whole_fold)
     strides, rigid = _strides(traffic, bases)
     vectors = {stride.coefficients for stride in strides}
     for digits in numbers:
@@ -77,10 +122,27 @@ def _lay_out(
     rigid |= _rigid_bases(nodes, own, bases)
     grid, inside = join_bases(bases, max(1, fold), sorted(vectors), rigid)
     tiles = place_groups(grid, inside, strides, policy.max_tiled_axes)
-    positions, dims = _name_dims(tiles, bases, len(bases), whole_fold)
+    positions, (grid_dims, fold_dims) = _name_dims(tiles, bases, whole_fold=whole_fold)
     flat = linearize(tuple(positions), tuple(base.step for base in bases))
-    mappings = [_mapping(node, digits, bases, positions, flat) for node, digits in zip(nodes, own, strict=True)]
-    return mappings, tiles, dims
+    mappings = tuple(_mapping(node, digits, bases, positions, flat) for node, digits in zip(nodes, own, strict=True))
+    axes = _axes(tiles, grid_dims, fold_dims, has_fold=bool(cluster.kinds))
+    shared: dict[tuple[tuple[Dim, Index], ...], dict[Index, Index]] = {}
+    moved = tuple(shared.setdefault(tuple(mapping.items()), {}) for mapping in mappings)
+    return Layout(axes, grid_dims, fold_dims, mappings, moved)
+
+
+def _lay_out_empty(node: Node) -> Layout:
+    """Returns the layout of a definition without points: its own dims."""
+    grid_dims = tuple(Dim(f"x{place}", dim.size) for place, dim in enumerate(node.grid_dims))
+    fold_dims = tuple(Dim(f"r{place}", dim.size) for place, dim in enumerate(node.fold_dims))
+    named = dict(zip(node.grid_dims + node.fold_dims, grid_dims + fold_dims, strict=True))
+    mapping = {dim: named[dim].index if dim in named else constant(0) for dim in _own_dims(node)}
+    axes = (Axis("x", grid_dims), *((Axis("r", fold_dims),) if fold_dims else ()))
+    return Layout(axes, grid_dims, fold_dims, (mapping,), ({},))
+
+
+def _own_dims(node: Node) -> tuple[Dim, ...]:
+    return node.definition.dims + getattr(node.definition, "fold_dims", ())  # type: ignore[union-attr, no-any-return]
 
 
 def _over_cluster(digits: Digits, member: Member, fold: int) -> Digits | None:
@@ -154,10 +216,10 @@ def _rigid_bases(
 
 
 def _name_dims(
-    tiles: Tiles, bases: tuple[Base, ...], count: int, whole_fold: bool
+    tiles: Tiles, bases: tuple[Base, ...], *, whole_fold: bool
 ) -> tuple[list[Index], tuple[tuple[Dim, ...], tuple[Dim, ...]]]:
     """Returns each base as an index over the kernel's dims, and the grid and fold dims."""
-    positions: list[Index] = [constant(0)] * count
+    positions: list[Index] = [constant(0)] * len(bases)
     named: dict[str, list[Dim]] = {"y": [], "x": [], "r": []}
     for axis, groups in (("y", tiles.y), ("x", tiles.x), ("r", tiles.r)):
         for place, group in enumerate(groups):
@@ -179,7 +241,7 @@ def _mapping(
 ) -> dict[Dim, Index]:
     """Returns the index over the kernel's dims that stands for each dim of the node."""
     mapping: dict[Dim, Index] = {}
-    for dim in node.definition.dims + getattr(node.definition, "fold_dims", ()):  # type: ignore[union-attr]
+    for dim in _own_dims(node):
         digits = own.get(dim, ())
         if digits is None:
             raise Misfit(f"dim {dim.name} of {node.result_names} does not align with its kernel")
@@ -192,44 +254,52 @@ def _mapping(
     return mapping
 
 
-def _rewrite(
-    node: Node,
-    member: Member,
-    mapping: dict[Dim, Index],
-    grid_dims: tuple[Dim, ...],
-    fold_dims: tuple[Dim, ...],
-    memo: dict[Scalar, Scalar],
-) -> Computed:
+Mover: TypeAlias = Callable[[Scalar], Scalar]
+
+
+def _mover(mapping: dict[Dim, Index], moved: dict[Index, Index]) -> Mover:
+    """Returns a function that rewrites a body over the kernel's dims."""
+    memo: dict[Scalar, Scalar] = {}
+
+    def new_index(index: Index) -> Index:
+        found = moved.get(index)
+        if found is None:
+            found = moved[index] = substitute(index, mapping)
+        return found
+
+    def step(node: Scalar) -> Scalar:
+        if node.op == "load":
+            return load(node.source, [new_index(index) for index in node.indices], node.dtype)
+        if node.op == "index":
+            return index_value(new_index(node.args[0]), node.dtype)
+        return node
+
+    return lambda body: rewrite(body, step, memo)
+
+
+def _rewrite(node: Node, member: Member, layout: Layout, move: Mover) -> Computed:
     definition = node.definition
+    grid_dims, fold_dims = layout.grid_dims, layout.fold_dims
     dims = grid_dims + fold_dims if member.full else grid_dims
     match definition:
         case Loop():
-            return Loop(definition.results, dims, _moved(definition.bodies, mapping, memo), definition.origins)
+            return Loop(definition.results, dims, tuple(map(move, definition.bodies)), definition.origins)
         case Fold():
-            bodies = _moved(definition.bodies, mapping, memo)
+            bodies = tuple(map(move, definition.bodies))
             return replace(definition, dims=grid_dims, fold_dims=fold_dims, bodies=bodies)
         case Scan():
-            return replace(definition, dims=dims, along=fold_dims[-1], bodies=_moved(definition.bodies, mapping, memo))
+            return replace(definition, dims=dims, along=fold_dims[-1], bodies=tuple(map(move, definition.bodies)))
         case Sort():
-            (body,) = _moved((definition.body,), mapping, memo)
-            return replace(definition, dims=dims, along=fold_dims[-1], body=body)
+            return replace(definition, dims=dims, along=fold_dims[-1], body=move(definition.body))
         case Contract():
-            left, right = _moved((definition.left, definition.right), mapping, memo)
+            left, right = move(definition.left), move(definition.right)
             return replace(definition, dims=grid_dims, fold_dims=fold_dims, left=left, right=right)
         case Update():
-            (body,) = _moved((definition.body,), mapping, memo)
-            condition = definition.condition
-            if condition is not None:
-                (condition,) = _moved((condition,), mapping, memo)
-            indices = tuple(substitute(index, mapping) for index in definition.indices)
-            return replace(definition, dims=dims, indices=indices, body=body, condition=condition)
+            condition = None if definition.condition is None else move(definition.condition)
+            indices = tuple(move(index_value(index, I64)).args[0] for index in definition.indices)
+            indices = tuple(index if isinstance(index, Index) else constant(index) for index in indices)
+            return replace(definition, dims=dims, indices=indices, body=move(definition.body), condition=condition)
     raise TypeError(f"not a computed definition: {type(definition).__name__}")
-
-
-def _moved(
-    bodies: tuple[Scalar, ...], mapping: dict[Dim, Index], memo: dict[Scalar, Scalar]
-) -> tuple[Scalar, ...]:
-    return tuple(substitute_dims(body, mapping, memo) for body in bodies)
 
 
 def _home_indices(node: Node, mapping: dict[Dim, Index], rewritten: Computed) -> tuple[Index, ...]:
@@ -238,20 +308,27 @@ def _home_indices(node: Node, mapping: dict[Dim, Index], rewritten: Computed) ->
     return tuple(mapping[dim] for dim in node.definition.dims)  # type: ignore[union-attr]
 
 
-def _check_homes(body: Sequence[Computed], homes: dict[str, tuple[Index, ...]]) -> None:
-    from ferrite_ir.graph import bodies_of, index_loads
+def _check_homes(body: Sequence[Computed], homes: dict[str, tuple[Index, ...]]) -> tuple[str, ...]:
+    """Checks that values made in the body are loaded at their homes; returns the names of the others that it loads.
 
+    Raises:
+        Misfit: one is not.
+    """
+    outside: dict[str, None] = {}
     for definition in body:
         loads = [load for scalar in bodies_of(definition) for load in scalar.loads]
         if isinstance(definition, Update):
             loads += index_loads(definition.indices)
-        for load in loads:
-            home = homes.get(load.source)
-            if home is not None and load.indices != home:
-                raise Misfit(f"{load} is not at home {home}")
+        for found in loads:
+            home = homes.get(found.source)
+            if home is None:
+                outside[found.source] = None
+            elif found.indices != home:
+                raise Misfit(f"{found} is not at home {home}")
+    return tuple(outside)
 
 
-def _axes(tiles: Tiles, grid_dims: tuple[Dim, ...], fold_dims: tuple[Dim, ...], has_fold: bool) -> tuple[Axis, ...]:
+def _axes(tiles: Tiles, grid_dims: tuple[Dim, ...], fold_dims: tuple[Dim, ...], *, has_fold: bool) -> tuple[Axis, ...]:
     outer = len(tiles.y)
     axes = [Axis("y", grid_dims[:outer])] if outer else []
     axes.append(Axis("x", grid_dims[outer:]))
@@ -261,29 +338,15 @@ def _axes(tiles: Tiles, grid_dims: tuple[Dim, ...], fold_dims: tuple[Dim, ...], 
 
 
 def _params(
-    body: Sequence[Computed],
-    homes: dict[str, tuple[Index, ...]],
-    stored: tuple[str, ...],
-    graph: Graph,
-    dependences: Dependences,
+    body: Sequence[Computed], reads: tuple[str, ...], stored: tuple[str, ...], graph: Graph, dependences: Dependences
 ) -> tuple[Param, ...]:
-    from ferrite_ir.graph import bodies_of, index_loads
-
-    reads: dict[str, None] = {}
-    modes: dict[str, Update] = {}
-    for definition in body:
-        for scalar in bodies_of(definition):
-            reads.update(dict.fromkeys(load.source for load in scalar.loads if load.source not in homes))
-        if isinstance(definition, Update):
-            modes[definition.result.name] = definition
-            loads = index_loads(definition.indices)
-            reads.update(dict.fromkeys(load.source for load in loads if load.source not in homes))
-    read_storages = {dependences.storage[name] for name in reads}
+    updates = {definition.result.name: definition for definition in body if isinstance(definition, Update)}
+    read_storages = {dependences.storage[name] for name in reads} if updates else set()
     params = [_read_param(name, graph) for name in reads]
     for name in stored:
         access = "write"
-        if name in modes:
-            access = _update_access(name, modes[name], read_storages, dependences)
+        if name in updates:
+            access = _update_access(name, updates[name], read_storages, dependences)
         params.append(Param(name, graph.values[name].type, access))
     return tuple(params)
 
@@ -298,4 +361,3 @@ def _update_access(name: str, update: Update, read_storages: set[str], dependenc
     if update.mode != "set":
         return "atomic"
     return "readwrite" if dependences.storage[name] in read_storages else "write"
-

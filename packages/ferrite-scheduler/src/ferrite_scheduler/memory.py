@@ -140,9 +140,7 @@ def _shared_storages(plan: _Plan) -> frozenset[str]:
     return frozenset(host for hosts in owners.values() if len(hosts) > 1 for host in hosts)
 
 
-def _run_kernel(
-    plan: _Plan, kernel: Kernel, pending: list[str], dying: list[str], shared: frozenset[str]
-) -> list[str]:
+def _run_kernel(plan: _Plan, kernel: Kernel, pending: list[str], dying: list[str], shared: frozenset[str]) -> list[str]:
     """Adds the steps of one launch; returns the host names that are dead after it."""
     updated = {d.result.name for d in kernel.body if isinstance(d, Update)}
     fresh = [param for param in kernel.params if param.access == "write" and param.name not in updated]

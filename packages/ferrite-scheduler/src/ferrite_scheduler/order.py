@@ -147,4 +147,3 @@ class MergeOrder:
             large.pop(keep, None)
             large.pop(gone, None)
             edges[keep], edges[gone] = large, {}
-

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .cluster import Cluster, Placement, placed_members
 from .dependences import Access, is_opaque
@@ -28,13 +28,16 @@ def levels(owner: Cluster, guest: Cluster) -> tuple[bool, ...]:
     return tuple(full for full, points in ((True, owner.points), (False, owner.grid)) if guest.grid == points)
 
 
-def placements(owner: Cluster, guest: Cluster, shared: list[str]) -> Iterator[Placement]:
-    """Yields candidate placements, the identity first, then those that make a shared name's accesses agree."""
+def placements(owner: Cluster, guest: Cluster, shared: Callable[[], list[str]]) -> Iterator[Placement]:
+    """Yields candidate placements, the identity first, then those that make a shared name's accesses agree.
+
+    ``shared`` returns the names that both know, most bytes first.
+    """
     for full in levels(owner, guest):
         fold = 1 if full else owner.fold
         seen: set[Digits | None] = {None}
         yield Placement(full, None, fold)
-        for name in shared[:MOST_DERIVED]:
+        for name in shared()[:MOST_DERIVED]:
             back = _derived(owner, guest, name, full)
             if back is None or back in seen or back == identity(guest.points):
                 continue
@@ -93,5 +96,3 @@ def _spread(grid: Digits, theirs: Digits, points: int, fold: int) -> Digits | No
         reached = step * extent
     placed = normalized(forward)
     return inverse(placed) if is_bijection(placed, points * fold) else None
-
-

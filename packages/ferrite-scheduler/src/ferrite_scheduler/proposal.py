@@ -8,7 +8,6 @@ from .cluster import Cluster, Placement
 from .dependences import Access, Dependences
 from .placement import levels, placements, space_owner
 from .target import Policy, Target
-from .traffic import Flow
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,6 @@ class Proposal:
     guest: Cluster
     placement: Placement | None = None
     weighing: Weighing | None = None
-    flows: tuple[Flow, Flow] | None = None
     saved: int = 0
 
     @property
@@ -66,7 +64,7 @@ def propose(a: Cluster, b: Cluster, dependences: Dependences, target: Target, po
     shared = shared_names(owner, guest)
     wanted = sum(_bytes_of(name, owner, guest) for name in shared)
     best: Weighing | None = None
-    for placement in placements(owner, guest, shared):
+    for placement in placements(owner, guest, lambda: sorted(shared, key=lambda name: -_bytes_of(name, owner, guest))):
         weighing = weigh(owner, guest, placement, shared, dependences)
         if best is None or (weighing.clash is None, weighing.saved) > (best.clash is None, best.saved):
             best = weighing
@@ -77,17 +75,20 @@ def propose(a: Cluster, b: Cluster, dependences: Dependences, target: Target, po
 
 
 def shared_names(a: Cluster, b: Cluster) -> list[str]:
-    """Returns the names that both touch or that one makes and the other reads, most bytes first."""
+    """Returns the names that both touch or that one makes and the other reads."""
     small, large = (a, b) if len(a.touched) + len(a.made) <= len(b.touched) + len(b.made) else (b, a)
-    found = [name for name in small.touched if name in large.touched or name in large.made]
-    found += [name for name in small.made if name in large.touched]
-    return sorted(dict.fromkeys(found), key=lambda name: -_bytes_of(name, a, b))
+    touched, made = large.touched, large.made
+    found = [name for name in small.touched if name in touched or name in made]
+    found += [name for name in small.made if name in touched and name not in small.touched]
+    return found
 
 
 def _bytes_of(name: str, a: Cluster, b: Cluster) -> int:
     """Returns an estimate of the bytes saved when both access a name at the same points."""
-    read = [max(cluster.touched[name].values()) for cluster in (a, b) if name in cluster.touched]
-    return min(read)
+    one, other = a.touched.get(name), b.touched.get(name)
+    if one is None or other is None:
+        return max((one or other or {}).values(), default=0)
+    return min(max(one.values()), max(other.values()))
 
 
 def weigh(
@@ -104,10 +105,10 @@ def weigh(
                 clash = clash or name
                 continue
             saved += max(reads.values())
-            if owner.uses.get(name, 0) + guest.uses.get(name, 0) == len(dependences.readers[name]):
-                if name not in dependences.kept:
-                    hidden += 1
-                    saved += (owner if name in owner.made else guest).made_bytes[name]
+            uses = owner.uses.get(name, 0) + guest.uses.get(name, 0)
+            if uses == len(dependences.readers[name]) and name not in dependences.kept:
+                hidden += 1
+                saved += (owner if name in owner.made else guest).made_bytes[name]
         else:
             common += 1
             mine = owner.touched[name]
@@ -125,5 +126,3 @@ def _home_and_reads(
         return owner.made[name], {placement.moved(access): n for access, n in guest.touched[name].items()}
     home = guest.made[name]
     return (None if home is None else placement.moved(home)), owner.touched[name]
-
-

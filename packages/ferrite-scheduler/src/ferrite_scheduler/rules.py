@@ -16,7 +16,7 @@ from .cluster import Cluster
 from .dependences import Access, is_opaque, stores_each_once
 from .proposal import Proposal
 from .strategy import is_persistent
-from .traffic import flow_of, live_tiles, pass_traffic
+from .traffic import flow_of, live_tiles, pass_traffic, unit_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _company(proposal: Proposal) -> Refusal | None:
 
 def _updates(proposal: Proposal) -> Refusal | None:
     owner, guest, placement = proposal.owner, proposal.guest, proposal.placement
-    if not owner.updated and not guest.updated or placement is None:
+    if (not owner.updated and not guest.updated) or placement is None:
         return None
     both = owner.updated.keys() & guest.updated.keys()
     if both:
@@ -101,7 +101,9 @@ def _updates(proposal: Proposal) -> Refusal | None:
         update = proposal.dependences.nodes[number].definition
         assert isinstance(update, Update), "only updates are recorded as updated"
         if update.target in owner.made or update.target in guest.made:
-            return refuse(f"{update.result.name} updates {update.target} in place, which must be complete in memory before")
+            return refuse(
+                f"{update.result.name} updates {update.target} in place, which must be complete in memory before"
+            )
         for name, read in _reads_of(proposal, storage):
             if name == update.result.name and read == access:
                 continue
@@ -136,7 +138,7 @@ def _directions(proposal: Proposal) -> Refusal | None:
     a, b = proposal.owner, proposal.guest
     if not a.kinds or not b.kinds or proposal.placement is None:
         return None
-    one, other = flow_of(a, a.fold).direction, flow_of(b, b.fold).direction
+    one, other = flow_of(a).direction, flow_of(b).direction
     if one and other and one != other:
         return refuse("a fold along rows and a fold along columns do not share a kernel", first=one, second=other)
     return None
@@ -145,11 +147,28 @@ def _directions(proposal: Proposal) -> Refusal | None:
 def _looped_updates(proposal: Proposal) -> Refusal | None:
     if not proposal.kinds or not (proposal.owner.updated or proposal.guest.updated) or _stays_persistent(proposal):
         return None
-    for storage, _, number in _all_updates(proposal):
+    for _, _, number in _all_updates(proposal):
         update = proposal.dependences.nodes[number].definition
-        if any(name != update.results[0].name for name, _ in _reads_of(proposal, storage)):  # type: ignore[union-attr]
+        assert isinstance(update, Update), "only updates are recorded as updated"
+        if any(_is_full(proposal, reader) for reader in _readers_inside(proposal, update)):
             return refuse("a looped kernel would read again, in a later pass, what it has overwritten in place")
     return None
+
+
+def _readers_inside(proposal: Proposal, update: Update) -> Iterator[int]:
+    """Yields the nodes in either cluster that load what an update overwrites."""
+    for number in proposal.dependences.readers.get(update.target, ()):
+        inside = number in proposal.owner.members or number in proposal.guest.members
+        if inside and any(touch.name == update.target for touch in proposal.dependences.nodes[number].loads):
+            yield number
+
+
+def _is_full(proposal: Proposal, number: int) -> bool:
+    """Returns whether a member of either cluster would run at every grid × fold point."""
+    if number in proposal.owner.members:
+        return proposal.owner.members[number].full
+    assert proposal.placement is not None, "legal proposals are placed"
+    return proposal.guest.members[number].full or (proposal.placement.full and bool(proposal.owner.kinds))
 
 
 def _stays_persistent(proposal: Proposal) -> bool:
@@ -207,13 +226,21 @@ def _saving(proposal: Proposal) -> Refusal | None:
         proposal.saved = _looped_saving(proposal)
     penalty = _uncoalesced(proposal)
     proposal.saved -= penalty
-    small = proposal.policy.small_kernel_bytes
     if proposal.saved > 0 and (proposal.weighing is None or proposal.weighing.joined):
         return None
-    traffic = min(_traffic(proposal.first), _traffic(proposal.second))
-    if proposal.saved > 0 and (proposal.saved * proposal.policy.horizontal_share >= traffic or traffic <= small):
+    a, b, policy = proposal.first, proposal.second, proposal.policy
+    traffic = min(_traffic(a), _traffic(b))
+    if proposal.saved > 0 and proposal.saved * policy.horizontal_share >= traffic:
         return None
+    if proposal.saved >= 0 and penalty == 0:
+        if max(_traffic(a), _traffic(b)) <= policy.small_kernel_bytes or (_is_in_place(a) and _is_in_place(b)):
+            return None
     return refuse("it would not save memory traffic", saved=proposal.saved, of=traffic, uncoalesced=penalty)
+
+
+def _is_in_place(cluster: Cluster) -> bool:
+    """Returns whether all that a cluster writes is in place, so that fusing it sooner or later costs no memory."""
+    return not cluster.kinds and len(cluster.updated) == cluster.stores
 
 
 def _traffic(cluster: Cluster) -> int:
@@ -243,27 +270,21 @@ def _uncoalesced(proposal: Proposal) -> int:
     owner, guest, placement = proposal.owner, proposal.guest, proposal.placement
     if not owner.kinds or guest.kinds or placement is None or not placement.full:
         return 0
-    direction = flow_of(owner, owner.fold).direction
+    direction = flow_of(owner).direction
     along = across = 0
     for name, accesses in guest.touched.items():
         if name in owner.made:
             continue
         for access, count in accesses.items():
-            step = _unit_step(placement.moved(access))
+            step = unit_step(placement.moved(access), owner.fold)
             along += count if step is not None and step < owner.fold else 0
             across += count if step is not None and step >= owner.fold else 0
     for name, home in guest.made.items():
-        step = None if home is None else _unit_step(placement.moved(home))
+        step = None if home is None else unit_step(placement.moved(home), owner.fold)
         along += guest.made_bytes[name] if step is not None and step < owner.fold else 0
         across += guest.made_bytes[name] if step is not None and step >= owner.fold else 0
     wrong = across if direction == "row" else along if direction == "column" else 0
     return wrong * (proposal.policy.uncoalesced_factor - 1)
-
-
-def _unit_step(access: Access) -> int | None:
-    if is_opaque(access):
-        return None
-    return next((step for step, _, coefficient in access[1] if coefficient in (1, -1)), None)
 
 
 TASTE: tuple[Rule, ...] = (
@@ -274,9 +295,12 @@ TASTE: tuple[Rule, ...] = (
 )
 
 
+_ALL = (*LEGALITY, *TASTE)
+
+
 def judge(proposal: Proposal) -> tuple[str, Refusal] | None:
     """Returns the number and refusal of the first rule that refuses, or None."""
-    for rule in (*LEGALITY, *TASTE):
+    for rule in _ALL:
         refusal = rule.check(proposal)
         if refusal is not None:
             return rule.number, refusal

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ferrite_ir import sizes
-from ferrite_ir.graph import Computed, Extern, Graph, If, Call, Origins, TensorType, Value, View, While
+from ferrite_ir.graph import Call, Computed, Extern, Graph, If, Origins, TensorType, Value, View, While
 from ferrite_ir.index import Dim, Index
 from ferrite_ir.sizes import Size
 

@@ -10,8 +10,9 @@ from ferrite_ir.passes import Dce
 from .cluster import Cluster, cluster_of
 from .dependences import Dependences, Node, check_static, dependences_of, nodes_of
 from .fusion import fuse
-from .loops import Misfit, build_kernel
+from .loops import Layouts, Misfit, build_kernel
 from .memory import Work, plan_memory
+from .ordering import execution_order
 from .schedule import Kernel, Schedule
 from .split import prepare_folds
 from .strategy import strategy_of
@@ -30,35 +31,36 @@ def schedule(graph: Graph, target: Target = Target(), policy: Policy = Policy())
     nodes = nodes_of(graph)
     dependences = dependences_of(graph, nodes)
     fusion = fuse(dependences, target, policy)
-    clusters = [fusion.clusters.get(number, nodes[number]) for number in fusion.order.ordered()]
+    clusters = [fusion.clusters.get(number, nodes[number]) for number in execution_order(fusion, graph)]
     work = _work(clusters, graph, dependences, policy)
     kernels, steps, outputs = plan_memory(work, graph, dependences, policy)
     return Schedule(graph, kernels, steps, outputs, tuple(fusion.decisions))
 
 
-def _work(
-    clusters: Sequence[Cluster | Node], graph: Graph, dependences: Dependences, policy: Policy
-) -> list[Work]:
+def _work(clusters: Sequence[Cluster | Node], graph: Graph, dependences: Dependences, policy: Policy) -> list[Work]:
     work: list[Work] = []
+    layouts: Layouts = {}
     for item in clusters:
         if isinstance(item, Node):
             work.append(item)
         else:
-            work.extend(_kernels(item, graph, dependences, policy))
+            work.extend(_kernels(item, graph, dependences, policy, layouts))
     return work
 
 
-def _kernels(cluster: Cluster, graph: Graph, dependences: Dependences, policy: Policy) -> list[Kernel]:
+def _kernels(
+    cluster: Cluster, graph: Graph, dependences: Dependences, policy: Policy, layouts: Layouts
+) -> list[Kernel]:
     """Returns the kernel of a cluster, or one for each member if the members' dims turn out not to fit together."""
     stored = stored_names(cluster, dependences)
     strategy = strategy_of(cluster, policy)
     try:
-        return [build_kernel(cluster, dependences, graph, stored, strategy, policy)]
+        return [build_kernel(cluster, dependences, graph, stored, strategy, policy, layouts)]
     except Misfit:
         if len(cluster.members) == 1:
             raise
     singles = [cluster_of(dependences.nodes[number], dependences) for number in sorted(cluster.members)]
-    return [kernel for single in singles for kernel in _kernels(single, graph, dependences, policy)]
+    return [kernel for single in singles for kernel in _kernels(single, graph, dependences, policy, layouts)]
 
 
 def stored_names(cluster: Cluster, dependences: Dependences) -> frozenset[str]:

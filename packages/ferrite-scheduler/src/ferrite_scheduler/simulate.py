@@ -33,6 +33,7 @@ from .schedule import (
     Schedule,
     Step,
 )
+from .split import neutral_state
 
 
 def simulate(
@@ -105,7 +106,9 @@ def _reused(old: Tensor, type_: TensorType) -> Tensor:
     if old.dtype.bytes == type_.dtype.bytes and len(old.storage) >= size:
         return Tensor(type_.dtype, type_.shape, type_.strides, old.offset, old.storage)
     if len(old.storage) * old.dtype.bytes < size * type_.dtype.bytes:
-        raise EvaluationError(f"{size} elements of {type_.dtype} do not fit into a storage of {len(old.storage)} {old.dtype}")
+        raise EvaluationError(
+            f"{size} elements of {type_.dtype} do not fit into a storage of {len(old.storage)} {old.dtype}"
+        )
     old.storage[:] = [None] * len(old.storage)
     return empty(type_.dtype, type_.shape, type_.strides)
 
@@ -279,7 +282,7 @@ def _fold(run: _Run, fold: Fold, grid: dict[Dim, int]) -> None:
     for _, state in _states(run, fold, grid):
         total = state if total is None else merge(fold.combine, total, state)
     if total is None:
-        return
+        total = tuple(state.value for state in neutral_state(fold.combine, [r.type.dtype for r in fold.results]))
     point = Point(run.memory(), grid, {})
     for result, value in zip(fold.results, total, strict=True):
         run.keep(result.name, point, round_to(value, result.type.dtype))

@@ -31,7 +31,7 @@ def own_digits(node: Node, member: Member, fold: int) -> dict[object, Digits | N
     return found
 
 
-def cut(points: int, fold: int, wanted: Iterable[Digits | None], whole_fold: bool) -> tuple[Base, ...]:
+def cut(points: int, fold: int, wanted: Iterable[Digits | None], *, whole_fold: bool) -> tuple[Base, ...]:
     """Returns the bases of the space, outermost first: every cut in ``wanted`` that divides evenly with those before it.
 
     ``fold`` (0 or 1 for none) is always a cut; with ``whole_fold`` the fold axis itself stays in one piece.

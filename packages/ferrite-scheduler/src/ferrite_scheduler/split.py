@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ferrite_ir.dtypes import BOOL, DType, I64
+from ferrite_ir.dtypes import BOOL, I64, DType
 from ferrite_ir.graph import Definition, Fold, Graph, Loop, Scan, TensorType, Value
 from ferrite_ir.index import Dim, Index, constant, delinearize
 from ferrite_ir.scalar import Scalar, apply, const, index_value, load, substitute_dims
@@ -27,9 +27,9 @@ SHORTEST_CHUNK = 64
 """Fewest points of a part."""
 LAUNCH_SECONDS = 3e-6
 """What a second kernel costs."""
-BURST = 2
+BURST = 1
 """How many times its share of the bandwidth one multiprocessor can draw alone."""
-WORTH = 1.5
+WORTH = 1.25
 """How many times faster a split must be."""
 
 
@@ -100,8 +100,9 @@ def _plans(
     for definition in graph.definitions:
         if not isinstance(definition, Fold) or math.prod(_domain(definition)[1]) < policy.split_minimum:
             continue
-        node = make_node(0, definition, types)
-        count = sum(touch.bytes for touch in node.loads)
+        node = make_node(0, definition, types, {})
+        # A fold that loads little still computes something at each point.
+        count = max(node.points, sum(touch.bytes for touch in node.loads))
         domain = _domain(definition)
         if domain not in heaviest or count > heaviest[domain][0]:
             heaviest[domain] = (count, node)
@@ -109,16 +110,16 @@ def _plans(
     return {domain: plan for domain, plan in plans.items() if plan is not None}
 
 
-def _plan(
-    domain: tuple[tuple[int, ...], ...], count: int, node: Node, target: Target, policy: Policy
-) -> Plan | None:
+def _plan(domain: tuple[tuple[int, ...], ...], count: int, node: Node, target: Target, policy: Policy) -> Plan | None:
     if node.grid == 0 or node.fold == 0:
         return None
     programs = math.ceil(node.grid / COLUMNS) if _is_outer(node) else node.grid
     wanted = target.processors * policy.programs_per_processor
     if programs >= wanted:
         return None
-    alone = math.ceil(programs / target.processors) * (count / programs) * target.processors / (BURST * target.bandwidth)
+    alone = (
+        math.ceil(programs / target.processors) * (count / programs) * target.processors / (BURST * target.bandwidth)
+    )
     together = count / target.bandwidth
     if max(alone, together) < WORTH * (together + LAUNCH_SECONDS):
         return None
@@ -228,5 +229,3 @@ def highest(dtype: DType) -> float | int:
     if dtype is BOOL:
         return 1
     return (1 << (dtype.bits - (dtype.kind == "int"))) - 1
-
-

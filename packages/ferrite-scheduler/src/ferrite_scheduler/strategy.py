@@ -30,6 +30,6 @@ def strategy_of(cluster: Cluster, policy: Policy) -> str:
 def is_persistent(cluster: Cluster, live: int, policy: Policy) -> bool:
     """Returns whether the fold axis of a cluster fits in one tile with ``live`` values alive at once."""
     width = power_of_two(cluster.fold)
-    if flow_of(cluster, cluster.fold).direction == "column":
+    if flow_of(cluster).direction == "column":
         return width <= policy.persistent_elements_outer
     return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.persistent_bytes

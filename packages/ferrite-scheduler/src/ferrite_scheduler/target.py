@@ -61,8 +61,7 @@ class Policy:
             values would live longer.
         horizontal_share: independent definitions are fused if they share at least one part in this many of the
             smaller one's traffic.
-        small_kernel_bytes: kernels that move less than this are fused for any shared byte: launching costs more than
-            running.
+        small_kernel_bytes: independent kernels that move less than this are fused to save a launch.
         uncoalesced_factor: bytes moved per useful byte by an access that runs across a tile.
         search_budget: most dependence edges walked from either side to see whether two kernels can be one.
         horizontal: fuse independent definitions that share inputs.
@@ -73,7 +72,7 @@ class Policy:
     persistent_elements: int = 8192
     persistent_elements_outer: int = 64
     persistent_bytes: int = 64 * 1024
-    split_minimum: int = 1024
+    split_minimum: int = 256
     programs_per_processor: int = 4
     max_kernel_params: int = 48
     max_kernel_ops: int = 2000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ferrite_ir.graph import TensorType
+from ferrite_ir.graph import TensorType, Value
 from ferrite_ir.text import definition_text
 
 from .schedule import (
@@ -47,7 +47,9 @@ def kernel_lines(number: int, kernel: Kernel) -> list[str]:
     params = ", ".join(f"{param.access} {param.name}: {_type(param.type)}" for param in kernel.params)
     lines = [f"kernel {number} {kernel.name} [{' '.join(map(_axis, kernel.axes))}] ({params}) {{"]
     for definition in kernel.body:
-        marks = [f"{name}@({', '.join(map(str, home))})" for name, home in kernel.homes.items() if name in kernel.stored]
+        marks = [
+            f"{name}@({', '.join(map(str, home))})" for name, home in kernel.homes.items() if name in kernel.stored
+        ]
         kept = [mark for mark in marks if mark.split("@")[0] in {result.name for result in definition.results}]
         lines.append(f"  {definition_text(definition)}{'  # stores ' + ', '.join(kept) if kept else ''}")
     return [*lines, "}"]
@@ -73,13 +75,15 @@ def step_text(step: Step, schedule: Schedule) -> str:
             return f"{step.name} = reuse {step.source} as {_type(step.type)}"
         case MakeView():
             view = step.view
-            return f"{step.name} = view {view.name} {list(view.shape)} strides {list(view.strides)} offset {view.offset}"
+            return (
+                f"{step.name} = view {view.name} {list(view.shape)} strides {list(view.strides)} offset {view.offset}"
+            )
         case Item():
             return f"{step.name} = item {step.source}"
         case Launch():
             return f"launch {step.kernel} {schedule.kernels[step.kernel].name}({', '.join(step.args)})"
         case CallExtern():
-            return f"{', '.join(str(name) for name in step.results) or '_'} = {definition_text(step.definition).split(' = ', 1)[-1]}"
+            return f"{', '.join(str(name) for name in step.results) or '_'} = {definition_text(step.definition, _host_values(schedule)).split(' = ', 1)[-1]}"
         case CallGraph():
             return definition_text(step.definition)
         case Copy():
@@ -87,6 +91,14 @@ def step_text(step: Step, schedule: Schedule) -> str:
         case Free():
             return f"free {', '.join(step.names)}"
     raise TypeError(f"not a step: {step!r}")
+
+
+def _host_values(schedule: Schedule) -> dict[str, Value]:
+    """Returns the tensors that host steps name, so that whole views of them print as their names."""
+    made = {step.name: Value(step.name, step.type) for step in schedule.steps if isinstance(step, Allocate | Reuse)}
+    views = [step for step in schedule.steps if isinstance(step, MakeView)]
+    viewed = {s.name: Value(s.name, TensorType(s.view.dtype, s.view.shape, s.view.strides)) for s in views}
+    return {**schedule.graph.values, **made, **viewed}
 
 
 def decision_text(decision: Decision) -> str:

@@ -3,36 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
-from .cluster import Cluster
-from .dependences import Access, Dependences, is_opaque
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """Unit-stride traffic of a cluster, in bytes: along the fold axis, and along grid dims."""
-
-    along: int
-    across: int
-
-    @property
-    def direction(self) -> str:
-        """Returns ``row``, ``column``, or "" where neither dominates."""
-        if self.along >= 2 * self.across:
-            return "row" if self.along else ""
-        return "column" if self.across >= 2 * self.along else ""
+from .cluster import Cluster, Flow
+from .dependences import Access, Dependences, count_elements
+from .digits import Digits
 
 
-def flow_of(cluster: Cluster, fold: int) -> Flow:
-    """Returns the unit-stride traffic of a cluster that lies in a space with this fold axis."""
-    along = across = 0
-    for access, count in _accesses(cluster):
-        for step, _, coefficient in () if is_opaque(access) else access[1]:
-            if coefficient in (1, -1):
-                along += count if step < fold else 0
-                across += count if step >= fold else 0
-    return Flow(along, across)
+def flow_of(cluster: Cluster) -> Flow:
+    """Returns the unit-stride traffic of a fold cluster."""
+    if cluster.flow is None:
+        along = across = 0
+        for access, count in _accesses(cluster):
+            step = unit_step(access, cluster.fold)
+            if step is not None and step < cluster.fold:
+                along += count
+            elif step is not None:
+                across += count
+        cluster.flow = Flow(along, across)
+    return cluster.flow
+
+
+def unit_step(access: Access, fold: int) -> int | None:
+    """Returns the step in the flat position along which a full-level access is contiguous, or None.
+
+    Accesses that do not depend on the fold position happen once per grid point, and do not matter.
+    """
+    if access[0] == "opaque" or not access[1] or access[1][0][0] >= fold:
+        return None
+    return next((step for step, _, coefficient in access[1] if coefficient in (1, -1)), None)
 
 
 def _accesses(cluster: Cluster) -> Iterable[tuple[Access, int]]:
@@ -47,23 +45,22 @@ def _accesses(cluster: Cluster) -> Iterable[tuple[Access, int]]:
 
 
 def live_tiles(cluster: Cluster) -> int:
-    """Returns an estimate of the values alive at once at full level in one persistent tile: distinct rows loaded, and one being made."""
-    rows = sum(
-        1
-        for name, accesses in cluster.touched.items()
-        if name not in cluster.made
-        for access, count in accesses.items()
-        if is_opaque(access) or _is_full(access, cluster)
-    )
-    return max(1, rows) + 1
+    """Returns an estimate of the values alive at once in one persistent tile: rows loaded, and one being made."""
+    if cluster.live is None:
+        rows = 0
+        for name, accesses in cluster.touched.items():
+            if name not in cluster.made:
+                rows += sum(access[0] == "opaque" or _is_full(access[1], cluster.fold) for access in accesses)
+        cluster.live = max(1, rows) + 1
+    return cluster.live
 
 
-def _is_full(access: Access, cluster: Cluster) -> bool:
-    extent = 1
-    for step, width, _ in access[1]:
-        extent *= width if step < cluster.fold else 1
-        extent *= 1 if step >= cluster.fold or step * width <= cluster.fold else 1
-    return any(step >= cluster.fold or step * width > cluster.fold for step, width, _ in access[1]) and extent > 1
+def _is_full(digits: Digits, fold: int) -> bool:
+    """Returns whether an access depends on both grid and fold position."""
+    if not digits:
+        return False
+    step, extent, _ = digits[-1]
+    return digits[0][0] < fold < step * extent
 
 
 def pass_traffic(numbers: Iterable[int], full: set[int], dependences: Dependences) -> int:
@@ -84,7 +81,9 @@ def pass_traffic(numbers: Iterable[int], full: set[int], dependences: Dependence
         makers = [dependences.definer.get(name, -1) for name in node.reads]
         here = [maker for maker in makers if maker in inside]
         start = max((depth[maker] for maker in here), default=0)
-        loads = {touch.name: touch.bytes for touch in node.loads if dependences.definer.get(touch.name, -1) not in inside}
+        loads = {
+            touch.name: touch.bytes for touch in node.loads if dependences.definer.get(touch.name, -1) not in inside
+        }
         for maker in here:
             if maker in full and maker in needs:
                 loads.update(needs[maker])
@@ -107,8 +106,6 @@ def _stored(number: int, inside: set[int], dependences: Dependences) -> int:
     node = dependences.nodes[number]
     if node.stores is not None:
         return 0
-    from .dependences import count_elements
-
     return sum(
         count_elements(result.type) * result.type.dtype.bytes
         for result in node.definition.results
@@ -118,5 +115,3 @@ def _stored(number: int, inside: set[int], dependences: Dependences) -> int:
             or any(reader not in inside for reader in dependences.readers.get(result.name, ()))
         )
     )
-
-

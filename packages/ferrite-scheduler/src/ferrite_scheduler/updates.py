@@ -32,7 +32,7 @@ def separate_updates(graph: Graph) -> Graph:
 
 
 def _separated(update: Update, storage: dict[str, str], types: dict[str, TensorType]) -> tuple[Definition, ...]:
-    node = make_node(0, update, types)
+    node = make_node(0, update, types, {})
     root = storage[update.target]
     assert node.stores is not None, "an update stores"
     risky = {

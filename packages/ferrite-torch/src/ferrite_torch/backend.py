@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ferrite_runtime.pool import warm_up
+from ferrite_runtime import warm_up
 from ferrite_torch import torch_private
 from ferrite_torch.decompositions import decomposition_table
 from ferrite_torch.errors import FerriteError, Unsupported, translate

@@ -118,9 +118,20 @@ class Builder:
         """
         shape = tuple(shape)
         value = self._value(dtype, shape, strides)
+        if 0 in shape:
+            return self._allocated(value)
         scalar = sc.cast(body(grid_point(shape)), dtype)
         self.definitions.append(Loop((value,), grid_dims(shape), (scalar,), self._origins))
         return whole_tensor(value)
+
+    def _allocated(self, *values: Value) -> Tensor:
+        """Returns values without elements, the first as a tensor; allocated, not computed: no kernel is empty."""
+        for value in values:
+            kind = value.type
+            kwargs = (("dtype", Tag("dtype", kind.dtype.name)), ("device", Tag("device", kind.device or self.device)))
+            args = (kind.shape, kind.strides)
+            self.definitions.append(Extern((value,), "aten.empty_strided.default", args, kwargs, origins=self._origins))
+        return whole_tensor(values[0])
 
     def fold(
         self,
@@ -141,7 +152,10 @@ class Builder:
         dims, folded = grid_dims(shape), fold_dims(fold_shape)
         operands = tuple(bodies(grid_point(shape), tuple(dim.index for dim in folded)))
         results = self._states(combine, shape, operands)
-        self.definitions.append(Fold(results, combine, dims, folded, operands, self._origins))
+        if 0 in shape:
+            self._allocated(*results)
+        else:
+            self.definitions.append(Fold(results, combine, dims, folded, operands, self._origins))
         return tuple(map(whole_tensor, results))
 
     def scan(
@@ -156,7 +170,10 @@ class Builder:
         dims = grid_dims(shape)
         operands = tuple(bodies(grid_point(shape)))
         results = self._states(combine, shape, operands)
-        self.definitions.append(Scan(results, combine, dims, dims[along], operands, self._origins))
+        if 0 in shape:
+            self._allocated(*results)
+        else:
+            self.definitions.append(Scan(results, combine, dims, dims[along], operands, self._origins))
         return tuple(map(whole_tensor, results))
 
     def _states(self, combine: str, shape: Shape, operands: tuple[Scalar, ...]) -> tuple[Value, ...]:
@@ -186,6 +203,8 @@ class Builder:
         value of this node's own or one that nobody reads later.
         """
         shape = tuple(shape)
+        if 0 in shape or target.numel == 0:
+            return target if self.owns(target) else self.fresh_copy(target)
         point = grid_point(shape)
         where = tuple(indices(point))
         stored = sc.cast(body(point), target.dtype)
@@ -290,6 +309,8 @@ class Builder:
         if tensor.dtype.kind == "opaque" or tensor.device:
             return self._library_copy(tensor, tuple(strides))
         value = self._value(tensor.dtype, tensor.shape, strides)
+        if tensor.numel == 0:
+            return self._allocated(value)
         body = tensor.at(grid_point(tensor.shape))
         self.definitions.append(Loop((value,), grid_dims(tensor.shape), (body,), self._origins))
         return whole_tensor(value)

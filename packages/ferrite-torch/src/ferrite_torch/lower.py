@@ -340,6 +340,8 @@ class _Walk:
         if self.lifetimes.root(source.value.name) == self.lifetimes.root(old.value.name):
             spread = self.builder.fresh_copy(spread)
         self._rescue(node, self.lifetimes.root(old.value.name))
+        if old.numel == 0:
+            return old
         return self.builder.store(old, "set", old.shape, point, cast(spread.at(point), old.dtype))
 
     def _rescue(self, node: torch.fx.Node, root: str) -> None:

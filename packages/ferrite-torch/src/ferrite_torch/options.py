@@ -21,7 +21,7 @@ class Options:
         use_cache: keep compiled kernels and measurements on disk.
         tuning_seconds: limit on the time spent measuring for one graph; None leaves it to the runtime.
         check_inputs: when the runtime checks its inputs: ``first`` call, ``always`` or ``never``.
-        verify: check the graph after lowering and after every pass, and the schedule: for developers and tests.
+        verify: check the graph after lowering and after the passes: for developers and tests.
         log_graphs: log the text of each graph, before and after the passes.
         policy: scheduler thresholds to change, by the field names of ``ferrite_scheduler.Policy``.
         target: device facts to change, by the field names of ``ferrite_scheduler.Target``.

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import ferrite_runtime
-from ferrite_ir import PIPELINE, Graph
+from ferrite_ir import PIPELINE, Graph, require_valid
 from ferrite_runtime import LoadedProgram, load_program
 from ferrite_scheduler import Policy, schedule
 from ferrite_torch import torch_private
@@ -63,9 +63,13 @@ def compile_graph(module: torch.fx.GraphModule, kind: str, options: Options) -> 
 def _simplified(graph: Graph, options: Options) -> Graph:
     if options.log_graphs:
         log.warning("as lowered:\n%s", graph)
+    if options.verify:
+        require_valid(graph)
     graph = PIPELINE.run(graph)
     if options.log_graphs:
         log.warning("after the passes:\n%s", graph)
+    if options.verify:
+        require_valid(graph)
     return graph
 
 

@@ -14,7 +14,7 @@ from .errors import ScheduleMismatch
 from .flat import FlatKernel, ParamText
 from .indices import IndexText, index_dtype
 from .literals import full_text, is_negative_zero, number_text, type_text
-from .scalars import SELECTIONS, Operands, spelling_of, takes_literals
+from .scalars import COMPARISONS, SELECTIONS, Operands, spelling_of, takes_literals
 from .space import NO_AXES, Axes
 from .writer import Tile, Writer
 
@@ -69,6 +69,12 @@ class Evaluator:
         for value in indirects_of((index,)):
             self.tile(value)
         return self._index.tile(index)
+
+    def position(self, node: Scalar) -> Tile:
+        """Returns an integer expression, in the type of addresses if it is a bare index: half as wide, mostly."""
+        if node.op != "index" or not node.dtype.is_integer or node.dtype.bits < self._index_dtype.bits:
+            return self.tile(node)
+        return self.offset(node.args[0])
 
     def _known(self, node: Scalar, guard: Guard | None) -> Tile:
         found = self._writer.find(self._settled((node, guard)))
@@ -136,9 +142,25 @@ class Evaluator:
                 if load is not None:
                     return [(condition, guard), *((index, Guard(condition, guard)) for index in indirects(load))]
                 return [(condition, guard), (value, Guard(condition, guard)), (other, guard)]
+            case op if op in COMPARISONS and self._compares_indices(node):
+                return [(value, guard) for operand in node.args for value in indirects(operand)]
             case "cast" if self._rough_quotient(node) is not None:
                 return [(operand, guard) for operand in node.args[0].args]
         return [(operand, guard) for operand in node.args]
+
+    def _compares_indices(self, node: Scalar) -> bool:
+        """Returns whether indices are compared with each other or with numbers, which the type of addresses holds."""
+        limit = 1 << (self._index_dtype.bits - 1)
+        return any(operand.op == "index" for operand in node.args) and all(
+            operand.dtype.is_integer
+            and (operand.op == "index" or (operand.op == "const" and -limit <= operand.value < limit))
+            for operand in node.args
+        )
+
+    def _bare_index(self, node: Scalar, guard: Guard | None) -> Tile:
+        if node.op == "const":
+            return Tile(str(node.value), NO_AXES, self._index_dtype, node.value)
+        return self._index.tile(node.args[0], lambda value: self._known(value, guard))
 
     def _rough_quotient(self, node: Scalar) -> Scalar | None:
         """Returns the f32 quotient that this cast to a narrow type rounds: the fast division is exact enough there."""
@@ -164,6 +186,8 @@ class Evaluator:
                 return self._hold("bits", bitcast_text(_named(tile), tile.dtype, node.dtype), tile.axes, node.dtype)
             case "masked" if (load := self._guarded_load(node)) is not None:
                 return self._write_guarded_load(node, load, guard)
+            case op if op in COMPARISONS and self._compares_indices(node):
+                return self._write_operation(node, [self._bare_index(operand, guard) for operand in node.args])
         inner = Guard(node.args[0], guard) if node.op == "masked" else guard
         tiles = [self._known(operand, inner if i == 1 else guard) for i, operand in enumerate(node.args)]
         return self._write_operation(node, tiles)

@@ -136,7 +136,8 @@ class FoldText:
 
     def operands(self, definition: Fold) -> tuple[tuple[Tile, ...], Axes]:
         """Returns the operands in the types they are combined in, and the axes of the tile that holds them."""
-        tiles = tuple(self._evaluator.tile(body) for body in definition.bodies)
+        position = self._evaluator.position if definition.combine in PAIRED else self._evaluator.tile
+        tiles = (self._evaluator.tile(definition.bodies[0]), *map(position, definition.bodies[1:]))
         widened = tuple(self._widen(definition.combine, tile) for tile in tiles)
         return widened, R.union(*(tile.axes for tile in tiles))
 
@@ -204,7 +205,12 @@ class FoldText:
 
     def _lane(self, tile: Tile, axes: Axes, fill: str) -> str:
         """Returns the name of a tile of full extent, with ``fill`` past the end of the fold axis."""
-        return self.hold("lane", self.spread(tile, axes, fill), axes, tile.dtype).text
+        return self.full(tile, axes, fill).text
+
+    def full(self, tile: Tile, axes: Axes, fill: str | None = None) -> Tile:
+        """Returns a named tile of full extent, with ``fill`` past the end of the fold axis if it is given."""
+        text = self.spread(tile, axes, fill)
+        return tile if text == tile.text else self.hold("lane", text, axes, tile.dtype)
 
     def _reduce_pair(
         self, function: str, prefix: str, texts: list[str], axes: Axes, dtypes: tuple[DType, ...]
@@ -231,15 +237,23 @@ class FoldText:
         mean, m2, weight = (self.hold("lane", text, axes, dtype).text for text in lanes)
         count = self.total("weight", weight, axes, dtype)
         safe = self.hold("weight", f"tl.where({count.text} == 0.0, 1.0, {count.text})", count.axes, dtype)
+        return (*self._merged_lanes((mean, m2, weight), safe.text, axes, dtype), count)
+
+    def _merged_lanes(self, lanes: tuple[str, str, str], count: str, axes: Axes, dtype: DType) -> tuple[Tile, Tile]:
+        """Returns mean and sum of squared deviations of the union of lanes whose weights sum to ``count``.
+
+        Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
+        (1979).
+        """
+        mean, m2, weight = lanes
         weighted = self.total("sum", f"{mean} * {weight}", axes, dtype)
-        middle = self.hold("mean", _quotient(weighted.text, safe.text, dtype), weighted.axes, dtype)
+        middle = self.hold("mean", _quotient(weighted.text, count, dtype), weighted.axes, dtype)
         delta = self.hold("delta", f"{mean} - {middle.text}", axes, dtype)
-        squares = self.total("m2", f"{m2} + {weight} * {delta.text} * {delta.text}", axes, dtype)
-        return middle, squares, count
+        return middle, self.total("m2", f"{m2} + {weight} * {delta.text} * {delta.text}", axes, dtype)
 
     def _softmax(self, top: str, mass: str | None, axes: Axes, dtype: DType) -> tuple[Tile, ...]:
         """Returns the maximum and the sum of exponentials relative to it, of values or of (maximum, sum) lanes."""
-        lanes = self.hold("lane", top, axes, dtype).text
+        lanes = top if top.isidentifier() else self.hold("lane", top, axes, dtype).text
         highest = self.reduce(SIMPLE["max"].reduce, "max", lanes, axes, dtype)
         safe = self.hold("safe", f'tl.where({highest.text} == float("-inf"), 0.0, {highest.text})', highest.axes, dtype)
         scale = f"fmath.exp({lanes} - {safe.text})"
@@ -287,18 +301,18 @@ class FoldText:
         mean, m2 = (self.accumulator(prefix, axes, "0.0", dtype) for prefix in ("mean", "m2"))
         count = self.accumulator("count", NO_AXES, "0.0", dtype)
         self.update(count.text, f"{count.text} + 1.0")
-        value = self.spread(tile, axes)
-        value = value if value == tile.text else self.hold("new", value, axes, dtype).text
+        value = self.full(tile, axes).text
         delta = self.hold("delta", f"{value} - {mean.text}", axes, dtype).text
         moved = self.hold("moved", f"{mean.text} + {delta} * (1.0 / {count.text})", axes, dtype)
-        grown = self.hold("grown", f"{m2.text} + {delta} * ({value} - {moved.text})", axes, dtype)
-        self.update(mean.text, self.spread(moved, axes, mean.text))
+        grown = Tile(f"{m2.text} + {delta} * ({value} - {moved.text})", axes, dtype)
         self.update(m2.text, self.spread(grown, axes, m2.text))
+        self.update(mean.text, self.spread(moved, axes, mean.text))
 
         def finish() -> tuple[Tile, ...]:
-            weight = f"tl.broadcast_to({self._lane_counts(dtype)}, {self._space.shape(axes)})"
-            middle, squares, _ = self._merged_moments((mean.text, m2.text, weight), axes, dtype)
-            return middle, squares, Tile(full_text(float(self._size), dtype), NO_AXES, dtype)
+            weight = self.hold("weight", self._lane_counts(dtype), R, dtype)
+            size = full_text(float(self._size), dtype)
+            middle, squares = self._merged_lanes((mean.text, m2.text, weight.text), size, axes, dtype)
+            return middle, squares, Tile(size, NO_AXES, dtype)
 
         return finish
 
@@ -321,7 +335,7 @@ class FoldText:
         mass = self.accumulator("sumexp", axes, "0.0", dtype).text
         new = self._lane(tiles[0], axes, 'float("-inf")')
         if len(tiles) == 1:
-            # One exponential per element, of its distance to the maximum so far: it scales the old sum or is the new term.
+            # One exponential per element, of its distance to the maximum so far: the new term, or the old sum's scale.
             distance = f"fmath.exp(-tl.abs({new} - {top}))"
             scale = self.hold("scale", f"tl.where({new} == {top}, 1.0, {distance})", axes, dtype).text
             self.update(mass, f"tl.where({new} > {top}, {mass} * {scale} + 1.0, {mass} + {scale})")

@@ -77,7 +77,7 @@ class IndexText:
         return self._writer.remember(key, self._writer.hold("i", expression, axes, self._dtype))
 
     def _values_of(self, index: Index, value: Callable[[Scalar], Tile]) -> tuple[str, ...]:
-        """Returns the names of the indirect values in an index: the same index means other lanes under another guard."""
+        """Returns the names of the indirect values in an index: they differ under another guard."""
         names: list[str] = []
         pending = [index]
         while pending:

@@ -6,23 +6,18 @@ import hashlib
 from dataclasses import replace
 from typing import Any
 
-from ferrite_ir.graph import Computed, Contract, Fold, Loop, Scan, Sort, Update, bodies_of
+from ferrite_ir.graph import Fold, Loop, Scan, Update, bodies_of
 from ferrite_ir.ops import OPS
 from ferrite_ir.scalar import postorder
 from ferrite_scheduler.schedule import Kernel
 
-from .errors import UnsupportedDefinition
-from .evaluate import Evaluator
+from .body import KernelBody, position_lines
 from .facts import collect_facts
-from .flat import FlatKernel, flatten, memory_loads
-from .folds import FoldText
-from .memory import StoreText, choose_index_width, contiguous_axis, find_accesses, value_of
-from .passes import plan_passes, rereads, roots_of
-from .scans import ScanText
+from .flat import FlatKernel, flatten
+from .memory import choose_index_width, contiguous_axis, find_accesses
 from .space import AxisText, Space, build_space
 from .spec import Expr, KernelSpec
-from .updates import UpdateText, needs_atomics
-from .writer import Writer
+from .updates import needs_atomics
 
 ALIGNMENT = 16
 _PLACEHOLDER = "kernel"
@@ -62,159 +57,6 @@ def emit_kernel(kernel: Kernel) -> KernelSpec:
     )
 
 
-class KernelBody:
-    """Writes the lines of a kernel after its header."""
-
-    def __init__(self, flat: FlatKernel, width: int) -> None:
-        self._flat = flat
-        self._writer = Writer()
-        self._evaluator = Evaluator(flat, self._writer, width)
-        self._stores = StoreText(flat, self._writer, self._evaluator)
-        self._folds = FoldText(flat.space, self._writer, self._evaluator)
-        self._scans = ScanText(flat.space, self._writer, self._evaluator, self._folds)
-        self._updates = UpdateText(flat, self._writer, self._evaluator, self._stores)
-
-    def write(self) -> list[str]:
-        """Returns the lines."""
-        for definition in self._flat.definitions:
-            if isinstance(definition, (Sort, Contract)):
-                kind = type(definition).__name__.lower()
-                name = definition.results[0].name
-                raise UnsupportedDefinition(f"{name}: a {kind} has no kernel text; lower it to a library call")
-        if self._flat.space.loops and self._flat.space.folds_tile:
-            self._write_loops()
-        else:
-            self._hint_shared_loads()
-            self._write_in_order()
-        return self._writer.function.lines
-
-    def _write_in_order(self) -> None:
-        stored = set(self._flat.kernel.stored)
-        late: list[str] = []
-        # Stores into memory that is also read wait for the end, when every load has been written.
-        shared = any(param.param.access == "readwrite" for param in self._flat.params.values())
-        for definition in self._flat.definitions:
-            self._write_definition(definition)
-            names = [result.name for result in definition.results if result.name in stored]
-            if isinstance(definition, Update):
-                continue
-            for name in names:
-                if shared:
-                    value_of(self._evaluator, self._flat, name)
-                    late.append(name)
-                else:
-                    self._stores.store(name, value_of(self._evaluator, self._flat, name))
-        for name in late:
-            self._stores.store(name, value_of(self._evaluator, self._flat, name))
-
-    def _write_definition(self, definition: Computed) -> None:
-        """Writes a definition that is not just evaluated where it is used."""
-        match definition:
-            case Fold():
-                self._publish(definition, self._folds.write(definition))
-            case Scan():
-                self._publish(definition, self._scans.write(definition))
-            case Update():
-                new = self._updates.write(definition)
-                if new is not None:
-                    self._evaluator.results[definition.result.name] = new
-
-    def _publish(self, definition: Computed, tiles: tuple[Any, ...]) -> None:
-        for result, tile in zip(definition.results, tiles, strict=True):
-            self._evaluator.results[result.name] = tile
-
-    def _hint_shared_loads(self) -> None:
-        """Asks to keep what every program of a fold reads again, such as a weight along the fold axis."""
-        if not self._flat.space.folds_tile or self._flat.space.axis("x") is None:
-            return
-        roots = tuple(body for definition in self._flat.definitions for body in bodies_of(definition))
-        for load in memory_loads(self._flat, roots):
-            axes = {dim.name for index in load.indices for dim in index.dims}
-            if axes == {"r"}:
-                self._evaluator.hints[load] = "evict_last"
-
-    # --- loops over the fold axis -----------------------------------------------------------------------------------
-
-    def _write_loops(self) -> None:
-        plan = plan_passes(self._flat)
-        policies = rereads(self._flat, plan)
-        for definition in plan.before:
-            self._write_grid_level(definition)
-        for loop, policy in zip(plan.loops, policies, strict=True):
-            self._evaluator.hints = policy
-            self._write_loop(loop.inside)
-            for definition in loop.after:
-                self._write_grid_level(definition)
-
-    def _write_loop(self, definitions: tuple[Computed, ...]) -> None:
-        if not definitions:
-            return
-        fold = self._flat.space.fold
-        if fold is None:
-            raise AssertionError("a loop without a fold axis")
-        self._writer.open_loop()
-        for line in fold_position_lines(self._flat.space, fold, "rstart + tl.arange(0, RBLOCK)"):
-            self._writer.line(line, frozenset("r"))
-        finishers = []
-        for definition in self._scans_before(definitions):
-            if isinstance(definition, Fold):
-                finishers.append((definition, self._folds.open(definition)))
-                continue
-            self._write_definition(definition)
-            if any(definition is wanted for wanted in definitions):
-                self._store_results(definition)
-        self._writer.close_loop(f"for rstart in tl.range(0, {fold.size}, RBLOCK):")
-        for definition, finish in finishers:
-            self._publish(definition, finish())
-        for definition, _ in finishers:
-            self._store_results(definition)
-
-    def _scans_before(self, definitions: tuple[Computed, ...]) -> list[Computed]:
-        """Returns the definitions of a loop with the scans of earlier loops that they read, which are done again."""
-        wanted = {
-            load.source
-            for definition in definitions
-            for root in roots_of(self._flat, definition)
-            for load in root.loads
-        }
-        pending = list(wanted)
-        while pending:
-            produced = self._flat.producers.get(pending.pop())
-            if produced is None or isinstance(produced[0], Fold):
-                continue
-            names = {load.source for root in roots_of(self._flat, produced[0]) for load in root.loads} - wanted
-            wanted |= names
-            pending.extend(names)
-        chosen = {id(definition) for definition in definitions}
-        for definition in self._flat.definitions:
-            if isinstance(definition, Scan) and any(result.name in wanted for result in definition.results):
-                chosen.add(id(definition))
-        return [definition for definition in self._flat.definitions if id(definition) in chosen]
-
-    def _write_grid_level(self, definition: Computed) -> None:
-        self._write_definition(definition)
-        self._store_results(definition)
-
-    def _store_results(self, definition: Computed) -> None:
-        if isinstance(definition, Update):
-            return
-        for result in definition.results:
-            if result.name in self._flat.kernel.stored:
-                self._stores.store(result.name, value_of(self._evaluator, self._flat, result.name))
-
-
-# --- the text around the body ---------------------------------------------------------------------------------------
-
-
-def fold_position_lines(space: Space, axis: AxisText, position: str) -> list[str]:
-    """Returns the lines that define positions and mask of an axis; ``position`` is a vector."""
-    suffix = space.expand(axis.name)
-    lines = [f"{axis.name} = ({position}){suffix}" if suffix else f"{axis.name} = {position}"]
-    if axis.masked:
-        lines.append(f"{axis.name}mask = {axis.name} < {axis.size}")
-    return lines
-
-
 def header_lines(space: Space, width: int) -> list[str]:
     """Returns the lines that place a program in the grid: the x blocks run fastest."""
     wide = ".to(tl.int64)" if width == 64 else ""
@@ -225,16 +67,19 @@ def header_lines(space: Space, width: int) -> list[str]:
         lines.append(f"program = {rest}")
         rest = "program"
     for number, axis in enumerate(grid):
-        blocks = f"{axis.size}" if not axis.tiled else f"(({axis.size} + {axis.constant} - 1) // {axis.constant})"
-        mine = rest if number == len(grid) - 1 else f"{rest} % {blocks}"
-        rest = f"{rest} // {blocks}"
+        mine = rest
+        if number < len(grid) - 1:
+            blocks = f"{axis.name}blocks" if axis.tiled else f"{axis.size}"
+            if axis.tiled:
+                lines.append(f"{blocks} = ({axis.size} + {axis.constant} - 1) // {axis.constant}")
+            mine, rest = f"{rest} % {blocks}", f"{rest} // {blocks}"
         if axis.tiled:
-            lines += fold_position_lines(space, axis, f"{mine} * {axis.constant} + tl.arange(0, {axis.constant})")
+            lines += position_lines(space, axis, f"{mine} * {axis.constant} + tl.arange(0, {axis.constant})")
         else:
             lines.append(f"{axis.name} = {mine}")
     fold = space.fold
     if fold is not None and fold.tiled and not space.loops:
-        lines += fold_position_lines(space, fold, f"tl.arange(0, RBLOCK){wide}")
+        lines += position_lines(space, fold, f"tl.arange(0, RBLOCK){wide}")
     return lines
 
 
@@ -261,7 +106,7 @@ def assemble(flat: FlatKernel, width: int, body: list[str]) -> tuple[str, str]:
 
 
 def main_operations(flat: FlatKernel, most: int = 3) -> list[str]:
-    """Returns up to ``most`` names that say what a kernel computes: folds and scans first, then the dearest operations."""
+    """Returns up to ``most`` names that say what a kernel computes: folds and scans, then the dearest operations."""
     combines = [definition.combine for definition in flat.definitions if isinstance(definition, (Fold, Scan))]
     updates = [definition.mode for definition in flat.definitions if isinstance(definition, Update)]
     nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
@@ -287,7 +132,7 @@ def describe_params(flat: FlatKernel) -> list[dict[str, Any]]:
 
 
 def access_overrides(flat: FlatKernel) -> dict[str, str]:
-    """Returns the access of updated params as the text has it: ``atomic`` or, where points cannot meet, ``readwrite``."""
+    """Returns the access of updated params: ``atomic`` or, where points cannot meet, ``readwrite``."""
     overrides: dict[str, str] = {}
     for definition in flat.definitions:
         if isinstance(definition, Update):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 import struct
+from typing import TypeAlias
 
 from ferrite_ir.dtypes import BOOL, DType
 
 from .errors import UnsupportedDefinition
+
+Number: TypeAlias = "bool | int | float"
 
 TRITON_TYPES: dict[str, str] = {
     "bool": "tl.int1",
@@ -42,7 +45,7 @@ def type_text(dtype: DType) -> str:
     return found
 
 
-def number_text(value: bool | float, dtype: DType) -> str:
+def number_text(value: Number, dtype: DType) -> str:
     """Returns a number as text; where a literal meets a tile of type ``dtype`` it takes that type."""
     if dtype is BOOL:
         return "True" if value else "False"
@@ -56,12 +59,12 @@ def number_text(value: bool | float, dtype: DType) -> str:
     return repr(number)
 
 
-def is_negative_zero(value: bool | float) -> bool:
+def is_negative_zero(value: Number) -> bool:
     """Returns whether the number is a float zero with its sign bit set, which Triton's literals lose."""
     return isinstance(value, float) and value == 0.0 and math.copysign(1.0, value) < 0
 
 
-def full_text(value: bool | float, dtype: DType) -> str:
+def full_text(value: Number, dtype: DType) -> str:
     """Returns a number as a scalar tile of its type: for calls, where a bare literal would get a type of its own."""
     if is_negative_zero(value) and dtype.bits in (16, 32, 64):
         (bits,) = struct.unpack("<q", struct.pack("<Q", (1 << 64) - (1 << (dtype.bits - 1))))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ferrite_ir.dtypes import F64
 from ferrite_ir.graph import Loop, Update, bodies_of
-from ferrite_ir.index import Dim, FloorDiv, Index, Mod
-from ferrite_ir.scalar import Scalar, postorder
+from ferrite_ir.index import Dim, Index, Mod
+from ferrite_ir.scalar import Scalar, indirects_of, postorder
 
 from .errors import ScheduleMismatch
 from .evaluate import Evaluator
@@ -55,18 +56,15 @@ def stored_values(flat: FlatKernel) -> tuple[str, ...]:
 
 
 def _scalar_roots(flat: FlatKernel) -> list[Scalar]:
-    from ferrite_ir.dtypes import I64
-    from ferrite_ir.scalar import index_value
-
     roots = [body for definition in flat.definitions for body in bodies_of(definition)]
     for definition in flat.definitions:
         if isinstance(definition, Update):
-            roots.extend(index_value(index, I64) for index in definition.indices)
+            roots.extend(indirects_of(definition.indices))
     return roots
 
 
 def choose_index_width(flat: FlatKernel, accesses: tuple[Access, ...]) -> int:
-    """Returns 32 where every offset, position and index value of the kernel fits, lanes past the end included, else 64."""
+    """Returns 32 where every offset, position and index value fits, lanes past the end included, else 64."""
     if any(axis.size + LARGEST_BLOCK * 16 >= 1 << INDEX_BITS for axis in flat.space.axes):
         return 64
     indices = [access.offset for access in accesses]
@@ -77,19 +75,18 @@ def choose_index_width(flat: FlatKernel, accesses: tuple[Access, ...]) -> int:
 def unit_stride_axis(offset: Index) -> str | None:
     """Returns the axis along which neighbouring positions are neighbours in memory, or None."""
     for atom, coefficient in offset.terms:
-        if coefficient == 1:
-            while isinstance(atom, (FloorDiv, Mod)) and isinstance(atom, Mod) and len(atom.numerator.terms) >= 1:
-                inner = next((a for a, c in atom.numerator.terms if c == 1), None)
-                if inner is None:
-                    break
-                atom = inner
-            if isinstance(atom, Dim):
-                return atom.name
+        if coefficient != 1:
+            continue
+        if isinstance(atom, Dim):
+            return atom.name
+        if isinstance(atom, Mod):
+            # Neighbours stay neighbours except at the wrap.
+            return unit_stride_axis(atom.numerator)
     return None
 
 
 def touched_elements(flat: FlatKernel, access: Access) -> int:
-    """Returns how many elements an access touches at most: one per point of its axes, no more than the parameter has."""
+    """Returns how many elements an access touches at most: one per point of its axes, no more than there are."""
     points = 1
     for axis in flat.space.axes:
         if axis.name in access.axes:
@@ -104,7 +101,8 @@ def contiguous_axis(flat: FlatKernel, accesses: tuple[Access, ...]) -> str | Non
         axis = unit_stride_axis(access.offset)
         if axis is not None:
             votes[axis] = votes.get(axis, 0) + touched_elements(flat, access) * access.param.dtype.bytes
-    return max(votes, key=lambda name: (votes[name], name)) if votes else None
+    # Of equals the innermost grid axis wins.
+    return max(votes, key=lambda name: (votes[name], "zyrx".index(name))) if votes else None
 
 
 class StoreText:
@@ -115,8 +113,8 @@ class StoreText:
         self._writer = writer
         self._evaluator = evaluator
 
-    def store(self, name: str, tile: Tile) -> None:
-        """Writes the store of a value at its home.
+    def prepare(self, name: str, tile: Tile) -> Callable[[], None]:
+        """Writes the address of a value's home; returns what writes the store.
 
         Raises:
             ScheduleMismatch: the value varies along an axis that its place does not depend on.
@@ -127,7 +125,7 @@ class StoreText:
             raise ScheduleMismatch(
                 f"kernel {self._flat.kernel.name} stores {name} in one place for all of {lost}, along which it varies"
             )
-        self.store_at(self._flat.param_of(name), offset, tile)
+        return lambda: self.store_at(self._flat.param_of(name), offset, tile)
 
     def store_at(
         self, param: ParamText, offset: Tile, tile: Tile, conditions: list[Tile] | None = None, axes: Axes = NO_AXES

@@ -1,6 +1,7 @@
 """Which loop over the fold axis does what, in kernels that walk it block by block.
 
-A fold is done in the first pass after those that its operands wait for; values at fold level are computed anew in every pass that needs them.
+A fold is done in the first pass after those that its operands wait for; values at fold level are computed anew in every
+pass that needs them.
 """
 
 from __future__ import annotations
@@ -43,14 +44,11 @@ def plan_passes(flat: FlatKernel) -> Passes:
     after: dict[int, list[Computed]] = {}
     delayed = _overwriting_stage(flat, stages)
     for position, definition in enumerate(flat.definitions):
-        stage = stages[position]
+        stage = max(stages[position], max((delayed.get(result.name, 0) for result in definition.results), default=0))
         if not flat.is_fold_level(definition):
             after.setdefault(stage, []).append(definition)
-        elif not isinstance(definition, Loop):
+        elif not isinstance(definition, Loop) or any(result.name in stored for result in definition.results):
             inside.setdefault(stage, []).append(definition)
-        elif any(result.name in stored for result in definition.results):
-            last = max((delayed.get(result.name, 0) for result in definition.results), default=0)
-            inside.setdefault(max(stage, last), []).append(definition)
     count = max([*inside, *(stage - 1 for stage in after)], default=-1) + 1
     loops = tuple(Pass(tuple(inside.get(i, ())), tuple(after.get(i + 1, ()))) for i in range(count))
     return Passes(tuple(after.get(0, ())), loops)
@@ -70,20 +68,27 @@ def find_stages(flat: FlatKernel) -> list[int]:
 
 
 def _overwriting_stage(flat: FlatKernel, stages: list[int]) -> dict[str, int]:
-    """Returns the earliest stage for stores into memory that the kernel also reads: no earlier than the last pass that reads it."""
-    overwritten = {
-        name for name, param in flat.params.items() if param.param.access == "readwrite" and name in flat.kernel.stored
+    """Returns for stores at fold level into memory that the kernel also reads the earliest stage: the last one."""
+    inside = {
+        result.name: stage
+        for stage, definition in zip(stages, flat.definitions, strict=True)
+        if flat.is_fold_level(definition) and not isinstance(definition, Fold)
+        for result in definition.results
     }
-    if not overwritten:
-        return {}
-    last = max(
-        (stage for stage, definition in zip(stages, flat.definitions, strict=True) if flat.is_fold_level(definition)),
-        default=0,
-    )
-    return dict.fromkeys(sorted(overwritten), last)
+    read = {flat.param_of(load.source).text for load in memory_loads(flat, _all_roots(flat))}
+    overwritten = [
+        name
+        for name in flat.kernel.stored
+        if name in inside and (flat.param_of(name).param.access == "readwrite" or flat.param_of(name).text in read)
+    ]
+    return dict.fromkeys(overwritten, max(inside.values(), default=0))
 
 
-def roots_of(flat: FlatKernel, definition: Computed) -> tuple[Scalar, ...]:
+def _all_roots(flat: FlatKernel) -> tuple[Scalar, ...]:
+    return tuple(root for definition in flat.definitions for root in roots_of(definition))
+
+
+def roots_of(definition: Computed) -> tuple[Scalar, ...]:
     """Returns the expressions that a definition evaluates when it is written."""
     if isinstance(definition, Update):
         return update_scalars(definition)
@@ -91,21 +96,21 @@ def roots_of(flat: FlatKernel, definition: Computed) -> tuple[Scalar, ...]:
 
 
 def rereads(flat: FlatKernel, passes: Passes) -> list[dict[Scalar, str]]:
-    """Returns for each loop the eviction policy of the loads along the fold axis: data that a later loop reads again should stay."""
-    reads = [
-        {
-            load
-            for definition in loop.inside
-            for load in memory_loads(flat, roots_of(flat, definition))
-            if _varies_along_fold(load)
-        }
-        for loop in passes.loops
-    ]
+    """Returns for each loop the eviction policy of its loads: data that a later loop reads again should stay."""
+    reads = [loads_along_fold(flat, loop) for loop in passes.loops]
     policies: list[dict[Scalar, str]] = []
     for number, loads in enumerate(reads):
-        later = set().union(*reads[number + 1 :])
+        later = {load for following in reads[number + 1 :] for load in following}
         policies.append({load: "evict_last" if load in later else "evict_first" for load in loads})
     return policies
+
+
+def loads_along_fold(flat: FlatKernel, loop: Pass) -> dict[Scalar, None]:
+    """Returns the loads from memory in a loop that vary along the fold axis, in first-use order."""
+    loads: dict[Scalar, None] = {}
+    for definition in loop.inside:
+        loads.update(memory_loads(flat, roots_of(definition)))
+    return {load: None for load in loads if _varies_along_fold(load)}
 
 
 def _varies_along_fold(load: Scalar) -> bool:

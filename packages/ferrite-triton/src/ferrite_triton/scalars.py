@@ -1,7 +1,8 @@
 """The table from scalar operations to Triton text.
 
-A row gives, for each kind of operands (float, int, uint, bool), a template with ``{0}``, ``{1}``, … for the operands, or a function that returns
-the text. Operands are names, so templates need no parentheses. Adding an operation is adding a row.
+A row gives, for each kind of operands (float, int, uint, bool), a template with ``{0}``, ``{1}``, … for the operands,
+or a function that returns the text. Operands are names, so templates need no parentheses. Adding an operation is adding
+a row.
 """
 
 from __future__ import annotations
@@ -198,6 +199,8 @@ ROWS: dict[str, Row] = {
 
 # Operations that only choose between operands: narrow floats pass through them as they are stored.
 SELECTIONS = frozenset(("where", "masked"))
+
+COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 # Templates in which a bare literal takes the type of the other operands.
 _TAKES_LITERALS = ("tl.where(",)

@@ -53,7 +53,7 @@ class ScanText:
 
     def _simple(self, combine: str, tile: Tile, axes: Axes) -> Tile:
         row, dtype = simple_row(combine, tile.dtype), tile.dtype
-        values = self.writer.hold("lane", self.folds.spread(tile, axes), axes, dtype)
+        values = self.folds.full(tile, axes)
         block = self.writer.hold("scan", row.scan.format(v=values.text, axis=self.space.fold_position), axes, dtype)
         if not self.space.loops:
             return block
@@ -64,12 +64,15 @@ class ScanText:
         return result
 
     def _paired(self, combine: str, tiles: tuple[Tile, ...], axes: Axes) -> tuple[Tile, ...]:
-        """Returns the best values so far with the position of the last of them: positions count backwards, so that the lowest wins a tie."""
+        """Returns the best values so far, each with the position of the last such value.
+
+        Positions are negated on the way, because the combine lets the lowest win a tie.
+        """
         function, worst = PAIRED_SCANS[combine]
         value, index = tiles
-        values = self.writer.hold("lane", self.folds.spread(value, axes), axes, value.dtype)
-        backwards = Tile(f"-{index.text}", index.axes, index.dtype)
-        positions = self.writer.hold("lane", self.folds.spread(backwards, axes), axes, index.dtype)
+        values = self.folds.full(value, axes)
+        backwards = self.writer.hold("at", f"-{index.text}", index.axes, index.dtype)
+        positions = self.folds.full(backwards, axes)
         names = [self.writer.fresh("best"), self.writer.fresh("at")]
         axis = self.space.fold_position
         pair = f"({values.text}, {positions.text})"

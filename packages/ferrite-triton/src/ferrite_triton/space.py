@@ -1,7 +1,7 @@
 """The iteration space of a kernel as text sees it: axes, the dims that lie in them, tile shapes and masks.
 
-Every dim of an axis is written as a function of the axis's flat position (``x``, ``y``, ``z``, ``r``), so contiguous dims melt together in the index
-algebra and the others become one division or remainder each.
+Every dim of an axis is written as a function of the axis's flat position (``x``, ``y``, ``z``, ``r``), so contiguous
+dims melt together in the index algebra and the others become one division or remainder each.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from .errors import UnsupportedSize
 Axes = frozenset[str]
 NO_AXES: Axes = frozenset()
 
-# A mask may be left out where every block divides the axis. That costs the config its larger blocks, so only generous divisors are taken.
+# A mask may be left out where every block divides the axis. That costs the config its larger blocks, so only generous
+# divisors are taken.
 FREE_BLOCK = {"pointwise": 1024, "tiled": 128, "fold": 1024, "grid": 64}
 LARGEST_BLOCK = 4096
 
@@ -50,6 +51,7 @@ class AxisText:
 
     @property
     def is_fold(self) -> bool:
+        """Returns whether this is the fold axis."""
         return self.name == "r"
 
 
@@ -75,10 +77,12 @@ class Space:
 
     @property
     def grid(self) -> tuple[AxisText, ...]:
+        """Returns the grid axes, outermost first."""
         return tuple(axis for axis in self.axes if not axis.is_fold)
 
     @property
     def fold(self) -> AxisText | None:
+        """Returns the fold axis, or None."""
         return self.axis("r")
 
     @property
@@ -92,7 +96,7 @@ class Space:
         return self.order.index("r")
 
     def shape(self, axes: Axes) -> str:
-        """Returns the text of the shape of a value that varies along these axes: extent 1 along the others, ``[]`` for none."""
+        """Returns the shape of a value that varies along these axes: extent 1 along the others, ``[]`` for none."""
         if not axes & frozenset(self.order):
             return "[]"
         return "[" + ", ".join(f"{name.upper()}BLOCK" if name in axes else "1" for name in self.order) + "]"
@@ -121,7 +125,8 @@ def static_size(size: sizes.Size, what: str) -> int:
     """
     if not sizes.is_static(size):
         raise UnsupportedSize(
-            f"{what} is the symbolic size {sizes.text(size)}; kernels are written for static sizes: specialise the graph first"
+            f"{what} is the symbolic size {sizes.text(size)}; kernels are written for static sizes: "
+            "specialise the graph first"
         )
     return int(size)
 
@@ -149,7 +154,7 @@ def dim_mapping(axes: tuple[Axis, ...]) -> dict[Dim, Index]:
 
 
 def persistent_block(kernel: Kernel, largest_scan: int = 4096) -> int | None:
-    """Returns the block of the fold axis that the text fixes, or None where the axis is walked in blocks the config chooses."""
+    """Returns the block of the fold axis that the text fixes, or None where the config chooses it."""
     fold = kernel.fold
     if fold is None:
         return None

@@ -127,4 +127,5 @@ def encode_step(step: Step, kernel_ids: Sequence[str]) -> dict[str, Any]:
 
 def _control_flow(definition: Call | If | While) -> str:
     kind = type(definition).__name__.lower()
-    return f"{definition.results[0].name if definition.results else kind}: programs have no {kind} step; inline the graph before scheduling"
+    name = definition.results[0].name if definition.results else kind
+    return f"{name}: programs have no {kind} step; inline the graph before scheduling"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ferrite_ir.graph import Update
 from ferrite_ir.index import Dim, Index
-from ferrite_ir.scalar import Scalar
+from ferrite_ir.scalar import Scalar, indirects_of
 
 from .casts import cast_text
 from .errors import UnsupportedUpdate
@@ -14,7 +15,6 @@ from .evaluate import Evaluator
 from .flat import FlatKernel, ParamText
 from .literals import full_text
 from .memory import StoreText
-from .scalars import Operands, spelling_of
 from .space import Axes
 from .writer import Tile, Writer
 
@@ -28,7 +28,13 @@ ATOMICS: dict[str, tuple[str, frozenset[str]]] = {
     "min": ("tl.atomic_min", _COMPARED),
 }
 
-_OPERATIONS = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
+# The same without atomics: the text for integers and the one for floats.
+_TEMPLATES = {
+    "add": ("{0} + {1}", "{0} + {1}"),
+    "mul": ("{0} * {1}", "{0} * {1}"),
+    "max": ("tl.maximum({0}, {1})", "fmath.maximum_nan({0}, {1})"),
+    "min": ("tl.minimum({0}, {1})", "fmath.minimum_nan({0}, {1})"),
+}
 
 
 def is_injective(offset: Index, points: dict[str, int]) -> bool:
@@ -74,8 +80,8 @@ def check_atomic(update: Update, param: ParamText) -> str:
     if param.dtype.name not in types:
         known = ", ".join(f"{mode}: {' '.join(sorted(names))}" for mode, (_, names) in ATOMICS.items())
         raise UnsupportedUpdate(
-            f"no atomic {update.mode} on {param.dtype}, which {update.result.name} needs because several points may meet in one element; "
-            f"atomics exist for {known}; lower this update to a library call"
+            f"no atomic {update.mode} on {param.dtype}, which {update.result.name} needs because several points may "
+            f"meet in one element; atomics exist for {known}; lower this update to a library call"
         )
     return function
 
@@ -89,8 +95,8 @@ class UpdateText:
     evaluator: Evaluator
     stores: StoreText
 
-    def write(self, update: Update) -> Tile | None:
-        """Writes an update; returns the new value at each point where that is known.
+    def prepare(self, update: Update) -> tuple[Tile | None, Callable[[], None]]:
+        """Writes what an update stores; returns the new value at each point, where known, and what writes the store.
 
         Raises:
             UnsupportedUpdate: the machine has no such atomic instruction.
@@ -101,20 +107,19 @@ class UpdateText:
         conditions = [] if update.condition is None else [self.evaluator.tile(update.condition)]
         offset = self.evaluator.offset(self.flat.offset(update.result.name, update.indices))
         if needs_atomics(self.flat, update):
-            self._write_atomic(update, param, offset, value, conditions)
-            return None
+            check_atomic(update, param)
+            return None, lambda: self._write_atomic(update, param, offset, value, conditions)
         if update.mode != "set":
             value = self._combine_with_old(update, param, offset, value, conditions)
-        self.stores.store_at(param, offset, value, conditions, axes)
-        return value if update.condition is None else None
+        new = value if update.condition is None else None
+        return new, lambda: self.stores.store_at(param, offset, value, conditions, axes)
 
     def _write_atomic(
         self, update: Update, param: ParamText, offset: Tile, value: Tile, conditions: list[Tile]
     ) -> None:
         function = check_atomic(update, param)
-        pointer, mask, axes = self.evaluator.access(
-            param, offset, conditions, domain_axes(self.flat, update) | value.axes
-        )
+        points = domain_axes(self.flat, update) | value.axes
+        pointer, mask, axes = self.evaluator.access(param, offset, conditions, points)
         text = value.text if value.literal is None else full_text(value.literal, value.dtype)
         guard = f", mask={mask}" if mask else ""
         self.writer.line(f'{function}({pointer}, {text}{guard}, sem="relaxed")', axes)
@@ -130,25 +135,13 @@ class UpdateText:
             for text in (old.text, value.text if value.literal is None else full_text(value.literal, value.dtype))
         )
         axes = old.axes | value.axes
-        spelling = spelling_of(_OPERATIONS[update.mode], wide)
-        hold = lambda text: self.writer.hold("new", text, axes, wide).text  # noqa: E731
-        expression = (
-            spelling.format(*texts)
-            if isinstance(spelling, str)
-            else spelling(Operands(texts, wide, (None, None), hold))
-        )
-        new = self.writer.hold("new", expression, axes, wide)
-        return (
-            new
-            if wide is param.dtype
-            else self.writer.hold("cast", cast_text(new.text, wide, param.dtype), axes, param.dtype)
-        )
+        new = self.writer.hold("new", _TEMPLATES[update.mode][wide.is_float].format(*texts), axes, wide)
+        if wide is param.dtype:
+            return new
+        return self.writer.hold("cast", cast_text(new.text, wide, param.dtype), axes, param.dtype)
 
 
 def update_scalars(update: Update) -> tuple[Scalar, ...]:
     """Returns the expressions of an update, those inside its indices included."""
-    from ferrite_ir.dtypes import I64
-    from ferrite_ir.scalar import index_value
-
     own = (update.body,) if update.condition is None else (update.body, update.condition)
-    return (*own, *(index_value(index, I64) for index in update.indices))
+    return (*own, *indirects_of(update.indices))

@@ -12,9 +12,9 @@ from .errors import EmitError
 
 def encode_number(value: float) -> Any:
     """Returns a number as JSON: tagged where JSON has no word for it."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"float": "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"}
-    return value
+    if math.isfinite(value):
+        return value
+    return {"float": "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"}
 
 
 def encode_argument(argument: Any) -> Any:
@@ -36,6 +36,7 @@ def encode_argument(argument: Any) -> Any:
             return {argument.kind: argument.value}
         case tuple() | list():
             return [encode_argument(element) for element in argument]
+    kind = type(argument).__name__
     raise EmitError(
-        f"a library call takes {argument!r} of type {type(argument).__name__}, which the program format cannot hold; pass it as an input"
+        f"a library call takes {argument!r} of type {kind}, which the program format cannot hold; make it an input"
     )

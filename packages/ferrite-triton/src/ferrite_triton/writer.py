@@ -37,7 +37,7 @@ class Scope:
 
 
 class Writer:
-    """Collects the lines of one kernel: those of the function, and, while a loop over the fold axis is open, those of its body.
+    """Collects the lines of one kernel: those of the function and, while one is open, of the loop over the fold axis.
 
     A value that does not vary along the fold axis is written before the loop, even if it is first needed inside.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ferrite_ir.ops import OPS
-from ferrite_ir.scalar import Scalar, children, postorder
+from ferrite_ir.scalar import Scalar, postorder
 
 COSTS: dict[str, int] = {name: row.cost for name, row in OPS.items()} | {"cast": 1}
 """Rough price of each form in simple instructions; forms that are not listed are free."""
@@ -22,7 +22,7 @@ def cost_up_to(root: Scalar, limit: int, costs: dict[str, int]) -> int:
         total += costs.get(node.op, 0)
         if total > limit:
             return total
-        for child in children(node):
+        for child in node.below:
             if child not in seen:
                 seen.add(child)
                 stack.append(child)
@@ -39,7 +39,7 @@ def count_nodes(root: Scalar) -> int:
     seen = {root}
     stack = [root]
     while stack:
-        for child in children(stack.pop()):
+        for child in stack.pop().below:
             if child not in seen:
                 seen.add(child)
                 stack.append(child)

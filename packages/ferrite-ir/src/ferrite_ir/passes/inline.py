@@ -81,6 +81,7 @@ class _Source:
 
     Attributes:
         value, dims, body: the loop.
+        home: its dims as indices: where the value is computed.
         origins: where the loop and what was inlined into it came from.
         nodes: at most so many nodes are in the body.
         until: position of the definition that changes what the body reads; it must not be computed later.
@@ -89,6 +90,7 @@ class _Source:
 
     value: Value
     dims: tuple[Dim, ...]
+    home: tuple[Index, ...]
     body: Scalar
     origins: Origins
     nodes: int
@@ -97,6 +99,8 @@ class _Source:
 
     def at(self, load: Scalar, simplify: Rewriter) -> Scalar:
         """Returns the body at the indices of a load."""
+        if load.args[1:] == self.home:
+            return self.body
         found = self.instances.get(load)
         if found is None:
             mapping = {dim: index for dim, index in zip(self.dims, load.indices, strict=True) if dim.index is not index}
@@ -158,20 +162,27 @@ class _Inliner:
         loads = [load for load in _loads_of(definition) if load.source in sources]
         if not loads:
             return definition
-        loads = [load for load in loads if self._may_move(sources[load.source], definition, position)]
-        accepted = {load: sources[load.source].at(load, self._simplify) for load in loads}
-        accepted = self._within_size(definition, accepted)
-        if not accepted:
+        instances: dict[str, list[Scalar]] = {}
+        for load in loads:
+            source = sources[load.source]
+            if self._may_move(source, definition, position):
+                instances.setdefault(load.source, []).append(source.at(load, self._simplify))
+        moved = self._within_size(definition, instances)
+        if not moved:
             return definition
         memo: dict[Scalar, Scalar] = {}
 
+        def replacement(load: Scalar) -> Scalar | None:
+            # The indices of the load may have changed just now, so the body is asked for again.
+            return sources[load.source].at(load, self._simplify) if load.source in moved else None
+
         def change(body: Scalar) -> Scalar:
-            return self._simplify(replace_loads(body, accepted.get, memo))
+            return self._simplify(replace_loads(body, replacement, memo))
 
         def change_index(index: Index) -> Index:
-            return self._simplify.index(replace_in_index(index, accepted.get, memo)) if index.is_indirect else index
+            return self._simplify.index(replace_in_index(index, replacement, memo)) if index.is_indirect else index
 
-        origins = [origin for load in accepted for origin in sources[load.source].origins]
+        origins = [origin for name in moved for origin in sources[name].origins]
         return _with_origins(map_scalars(definition, change, change_index), origins)
 
     def _may_move(self, source: _Source, definition: Definition, position: int) -> bool:
@@ -193,27 +204,23 @@ class _Inliner:
         touched = [load for body in bodies for load in body.loads if self._storage.root(load.source) == root]
         return all(load.source == update.target and load.indices == update.indices for load in touched)
 
-    def _within_size(self, definition: Definition, accepted: dict[Scalar, Scalar]) -> dict[Scalar, Scalar]:
-        """Returns those of the replacements that keep the definition's expressions below the size limits."""
-        policy = self._policy
-        bound = sum(self._sources[load.source].nodes for load in accepted)
-        if (
-            bound <= policy.max_body_nodes // 2
-            and sum(len(body.loads) for body in accepted.values()) <= policy.max_body_loads // 2
-        ):
-            return accepted
+    def _within_size(self, definition: Definition, instances: dict[str, list[Scalar]]) -> list[str]:
+        """Returns those of the sources whose bodies (``instances``) keep the definition below the size limits."""
+        policy, sources = self._policy, self._sources
+        nodes = sum([sources[name].nodes * len(bodies) for name, bodies in instances.items()])
+        reads = sum([len(body.loads) for bodies in instances.values() for body in bodies])
+        if nodes <= policy.max_body_nodes // 2 and reads <= policy.max_body_loads // 2:
+            return list(instances)
         counted: set[Scalar] = set()
         size = sum(count_new_nodes(body, counted) for body in bodies_of(definition))
-        reads = {load for load in _loads_of(definition) if load not in accepted}
-        fitting: dict[Scalar, Scalar] = {}
-        for load, body in accepted.items():
-            grown = size + count_new_nodes(body, counted)
-            with_body = reads.union(body.loads)
-            if grown <= policy.max_body_nodes and len(with_body) <= policy.max_body_loads:
-                fitting[load] = body
-                size, reads = grown, with_body
-            else:
-                reads.add(load)
+        loads = {load for load in _loads_of(definition) if load.source not in instances}
+        fitting: list[str] = []
+        for name, bodies in instances.items():
+            size += sum(count_new_nodes(body, counted) for body in bodies)
+            grown = loads.union(*(body.loads for body in bodies))
+            if size <= policy.max_body_nodes and len(grown) <= policy.max_body_loads:
+                fitting.append(name)
+                loads = grown
         return fitting
 
     def _consider(self, loop: Loop, original: Definition, position: int) -> None:
@@ -225,10 +232,11 @@ class _Inliner:
         nodes = self._count_at_most(body, original)
         if nodes > self._policy.max_body_nodes:
             return
+        home = tuple([dim.index for dim in loop.dims])
         until = NEVER
         if self._storage.writes:
             until = min((self._storage.next_write(load.source, position) for load in body.loads), default=NEVER)
-        self._sources[value.name] = _Source(value, loop.dims, body, loop.origins, nodes, until)
+        self._sources[value.name] = _Source(value, loop.dims, home, body, loop.origins, nodes, until)
 
     def _count_at_most(self, body: Scalar, original: Definition) -> int:
         """Returns a number of nodes that a body does not exceed.

@@ -10,7 +10,7 @@ from ferrite_ir import index as ix
 from ferrite_ir.dtypes import BOOL, I32, I64, DType
 from ferrite_ir.graph import Graph
 from ferrite_ir.index import Index
-from ferrite_ir.scalar import Scalar, apply, cast, const, index_value, indirects, load, rebuilt
+from ferrite_ir.scalar import Scalar, apply, cast, const, index_value, load, rebuilt
 
 from .rewriting import map_scalars, with_definitions
 
@@ -65,13 +65,7 @@ class _Narrower:
             if node in memo:
                 stack.pop()
                 continue
-            if node.op == "const":
-                below: tuple[Scalar, ...] = ()
-            elif node.op in ("load", "index"):
-                below = indirects(node)
-            else:
-                below = node.args
-            missing = [child for child in below if child not in memo]
+            missing = [child for child in node.below if child not in memo]
             if missing:
                 stack.extend(missing)
                 continue
@@ -106,10 +100,8 @@ class _Narrower:
         self._wide[node] = self._as_wide(node)
 
     def _as_wide(self, node: Scalar) -> Scalar:
-        if node.op == "const":
-            return node
-        if node.op in ("load", "index"):
-            if not any([index.is_indirect for index in node.indices]):  # noqa: C419 - a list is faster for so few
+        if node.op in ("load", "index", "const"):
+            if not node.below:
                 return node
             indices = [self.index(index) for index in node.indices]
             return load(node.source, indices, node.dtype) if node.op == "load" else index_value(indices[0], node.dtype)

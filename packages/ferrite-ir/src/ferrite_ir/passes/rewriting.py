@@ -8,7 +8,7 @@ from dataclasses import replace
 from ferrite_ir import index as ix
 from ferrite_ir.graph import Contract, Definition, Fold, Graph, Loop, Scan, Sort, Update
 from ferrite_ir.index import Index
-from ferrite_ir.scalar import Scalar, index_value, indirects, load, rebuilt
+from ferrite_ir.scalar import Scalar, index_value, load, rebuilt
 
 from .rules.indices import settled_indirect
 from .rules.rule import Rewrite, Rule, index_rules
@@ -40,21 +40,14 @@ class Rewriter:
             if node in memo:
                 stack.pop()
                 continue
-            op = node.op
-            if op == "const":
-                memo[node] = node
-            elif op in ("load", "index"):
-                inner = [child for child in indirects(node) if child not in memo]
-                if inner:
-                    stack.extend(inner)
-                    continue
-                memo[node] = self._settle_leaf(node)
+            missing = [child for child in node.below if child not in memo]
+            if missing:
+                stack.extend(missing)
+                continue
+            if node.op in ("load", "index", "const"):
+                memo[node] = self._settle_leaf(node) if node.below else node
             else:
                 args = node.args
-                missing = [arg for arg in args if arg not in memo]
-                if missing:
-                    stack.extend(missing)
-                    continue
                 new = tuple([memo[arg] for arg in args])
                 memo[node] = self._settle(node if new == args else rebuilt(node, new))
             stack.pop()
@@ -80,8 +73,6 @@ class Rewriter:
         return atom.index
 
     def _settle_leaf(self, node: Scalar) -> Scalar:
-        if not any([index.is_indirect for index in node.indices]):  # noqa: C419 - a list is faster for so few
-            return node
         indices = [self.index(index) for index in node.indices]
         new = load(node.source, indices, node.dtype) if node.op == "load" else index_value(indices[0], node.dtype)
         self._memo[new] = new

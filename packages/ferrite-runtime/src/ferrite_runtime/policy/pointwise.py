@@ -17,7 +17,7 @@ MANY_BUFFERS = 8
 
 def pointwise_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a pointwise kernel, best guess first."""
-    real = [axis for axis in shape.axes("grid") if shape.sizes[axis.name] > 1]
+    real = sorted((axis for axis in shape.axes("grid") if shape.sizes[axis.name] > 1), key=lambda axis: axis.name)
     return _flat(shape) if len(real) <= 1 else _tiled(shape, [axis.name for axis in real])
 
 

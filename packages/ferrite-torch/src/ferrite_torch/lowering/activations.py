@@ -131,9 +131,7 @@ def elu(x: Scalar, alpha: float = 1, scale: float = 1, input_scale: float = 1) -
     return choose(gt(x, 0), mul(x, scale), mul(expm1(mul(x, input_scale)), alpha * scale))
 
 
-def elu_backward(
-    grad: Scalar, alpha: float, scale: float, input_scale: float, is_result: bool, x: Scalar
-) -> Scalar:
+def elu_backward(grad: Scalar, alpha: float, scale: float, input_scale: float, is_result: bool, x: Scalar) -> Scalar:
     if is_result:
         below = mul(grad, mul(add(x, alpha * scale), input_scale))
     else:

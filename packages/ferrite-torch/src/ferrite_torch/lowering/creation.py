@@ -143,5 +143,3 @@ def eye(b: Builder, *_: Any, **__: Any) -> Tensor:
 )
 def nothing(b: Builder, *_: Any, **__: Any) -> None:
     """Emits nothing: what the op asserts is known from the capture."""
-
-

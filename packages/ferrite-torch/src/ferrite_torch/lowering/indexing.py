@@ -94,25 +94,6 @@ def accumulated(
     return b.loop(x.shape, x.dtype, summed.at)
 
 
-def stored(
-    b: Builder,
-    x: Tensor,
-    shape: Sequence[int],
-    indices: Callable[[Point], Sequence[Index]],
-    body: Callable[[Point], Scalar],
-    sources: Sequence[Element],
-    condition: Callable[[Point], Scalar] | None = None,
-) -> Tensor:
-    """Returns ``x`` with the body stored at each point of ``shape``.
-
-    ``sources`` are the tensors that the body and the indices read.
-    """
-    refuse_opaque(x.dtype)
-    if any(isinstance(source, Tensor) and source.value.name == x.value.name for source in sources):
-        x = b.fresh_copy(x)  # what is read must not change under the reader
-    return b.update(x, "set", shape, indices, body, condition)
-
-
 @dataclass(frozen=True, slots=True)
 class Advanced:
     """Torch's advanced indexing: one index tensor or None per leading axis of a tensor.
@@ -222,7 +203,7 @@ def index_put(
 
     if accumulate:
         return accumulated(b, x, "add", shape, found.to_old, body)
-    return stored(b, x, shape, found.to_old, body, [values, *(i for i in indices if i is not None)])
+    return b.update(x, "set", shape, found.to_old, body)
 
 
 def _put_masked(b: Builder, x: Tensor, mask: Tensor, values: Tensor, accumulate: bool) -> Tensor:
@@ -263,6 +244,8 @@ def index_select(b: Builder, x: Tensor, dim: int, index: Tensor) -> Tensor:
 @lowers("aten.gather.default")
 def gather(b: Builder, x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     refuse_opaque(x.dtype)
+    if index.numel == 0:  # an empty index may be of any rank
+        return made(b, lambda point: sc.const(0, x.dtype.compute))
     return made(b, lambda point: x.at(_along(x, dim, index, point)))
 
 
@@ -290,7 +273,8 @@ def scatter(b: Builder, x: Tensor, dim: int, index: Tensor, source: Element) -> 
     def body(point: Point) -> Scalar:
         return _source_at(source, x, point)
 
-    return stored(b, x, index.shape, lambda point: _along(x, dim, index, point), body, [index, source])
+    refuse_opaque(x.dtype)
+    return b.update(x, "set", index.shape, lambda point: _along(x, dim, index, point), body)
 
 
 def _source_at(source: Element, x: Tensor, point: Point) -> Scalar:
@@ -327,8 +311,20 @@ def scatter_reduce(
     b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
     if not include_self:
-        raise Unlowered("a scatter that leaves out what was there")
+        # What was there gives way to a number that changes no result, wherever something is combined into it.
+        neutral = _neutral(reduce, x.dtype)
+        copy = b.fresh_copy(x)  # the source may be x itself, and is read once more below
+        emptied = b.update(copy, "set", index.shape, lambda point: _along(x, dim, index, point), lambda point: neutral)
+        return _combined(b, emptied, dim, index, source, reduce)
     return _combined(b, x, dim, index, source, reduce)
+
+
+def _neutral(reduce: str, dtype: DType) -> Scalar:
+    if reduce not in _REDUCTIONS or (reduce != "sum" and not dtype.is_integer):
+        raise Unlowered(f"an atomic {reduce}")
+    half = 1 << (dtype.bits - 1)
+    low, high = (-half, half - 1) if dtype.kind == "int" else (0, 2 * half - 1)
+    return sc.const({"sum": 0, "amax": low, "amin": high}[reduce], dtype.compute)
 
 
 @lowers("aten.index_add.default")
@@ -352,13 +348,13 @@ def _rows(x: Tensor, dim: int, index: Tensor, point: Point) -> Point:
 
 @lowers("aten.index_copy.default")
 def index_copy(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    return stored(
-        b,
+    refuse_opaque(x.dtype)
+    return b.update(
         x,
+        "set",
         source.shape,
         lambda point: _rows(x, dim, index, point),
         lambda point: sc.cast(source.at(point), x.dtype.compute),
-        [index, source],
     )
 
 
@@ -372,6 +368,5 @@ def index_fill(b: Builder, x: Tensor, dim: int, index: Tensor, value: Element) -
     def indices(point: Point) -> Point:
         return replaced(point, axis, place(index, point[axis : axis + index.ndim], x.shape[axis], wraps=True))
 
-    return stored(b, x, shape, indices, lambda point: element_at(value, shape, point, x.dtype.compute), [index, value])
-
-
+    refuse_opaque(x.dtype)
+    return b.update(x, "set", shape, indices, lambda point: element_at(value, shape, point, x.dtype.compute))

@@ -58,9 +58,9 @@ _ROUNDS_TO_INTEGER = frozenset(("ceil", "floor", "round", "trunc"))
 _OTHER_NAME = {
     "erfinv prims.erf_inv special_erfinv": "erfinv",
     "sigmoid special_expit": "sigmoid",
-    "i0 special_i0 prims.bessel_i0": "i0",
+    "i0 special_i0 special_modified_bessel_i0 prims.bessel_i0": "i0",
     "special_i0e prims.bessel_i0e": "i0e",
-    "special_i1 prims.bessel_i1": "i1",
+    "special_i1 special_modified_bessel_i1 prims.bessel_i1": "i1",
     "special_i1e prims.bessel_i1e": "i1e",
     "special_bessel_j0 prims.bessel_j0": "j0",
     "special_bessel_j1 prims.bessel_j1": "j1",
@@ -192,6 +192,7 @@ _enter("logit_backward", act.logit_backward, 2)
 _enter("special_entr", sp.entropy)
 _enter("sinc special_sinc", sp.sinc)
 _enter("special_ndtr", sp.normal_cdf)
+_enter("special_spherical_bessel_j0 prims.spherical_bessel_j0", sp.spherical_bessel_j0)
 _enter("deg2rad", sp.radians)
 _enter("rad2deg", sp.degrees)
 _enter("mvlgamma special_multigammaln", sp.multigamma)

@@ -420,5 +420,3 @@ def upsample_nearest_backward(
 
     (total,) = b.fold("sum", shape, factors, bodies)
     return b.loop(shape, grad.dtype, total.at)
-
-

@@ -129,9 +129,7 @@ def randint(b: Builder, *args: Any, generator: Any = None, **__: Any) -> Tensor:
     seed = b.seed()
     shape = ints(b.fake.shape)
     limits = sc.const(low, I64), sc.const(high, I64)
-    return made(
-        b, lambda point: sc.apply("randint64", seed, number_of(flat_position(point, shape)), *limits)
-    )
+    return made(b, lambda point: sc.apply("randint64", seed, number_of(flat_position(point, shape)), *limits))
 
 
 @lowers("aten.bernoulli.default", "aten.bernoulli.p", "aten.bernoulli.Tensor")
@@ -177,8 +175,10 @@ def native_dropout(b: Builder, x: Tensor, p: float, train: bool | None) -> Lower
 
 @lowers("aten.native_dropout_backward.default")
 def native_dropout_backward(b: Builder, grad: Tensor, mask: Tensor, scale: float) -> Tensor:
+    dtype = dtype_of(b.fake.dtype)
+
     def body(point: Point) -> Scalar:
-        value = grad.value_at(point)
+        value = sc.cast(grad.at(point), dtype.compute)
         return mul(mul(value, sc.cast(mask.at(point), value.dtype)), scale)
 
-    return b.loop(grad.shape, grad.dtype, body)
+    return made(b, body)

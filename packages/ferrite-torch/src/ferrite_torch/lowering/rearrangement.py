@@ -243,9 +243,7 @@ def select_backward(b: Builder, grad: Tensor, sizes: Any, dim: int, index: Any) 
 
 
 @lowers("aten.diagonal_scatter.default")
-def diagonal_scatter(
-    b: Builder, x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
-) -> Tensor:
+def diagonal_scatter(b: Builder, x: Tensor, source: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     return _overwritten(b, x, source, lambda point: _on_diagonal(point, offset, dim1, dim2))
 
 
@@ -315,5 +313,3 @@ def channel_shuffle(b: Builder, x: Tensor, groups: int) -> Tensor:
     return moved(
         b, x, lambda point: (point[0], ix.mod(point[1], int(groups)) * size + point[1] // int(groups), *point[2:])
     )
-
-

@@ -299,6 +299,16 @@ def var(b: Builder, x: Tensor, dim: Any = None, *, correction: Any = None, keepd
     return finished(b, moments(b, x, axes)[1], b.fake, _variance_over(axes.count, correction))
 
 
+@lowers("aten.var.dim")
+def var_along(b: Builder, x: Tensor, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Tensor:
+    return var(b, x, dim, correction=int(unbiased))
+
+
+@lowers("aten.std.dim")
+def std_along(b: Builder, x: Tensor, dim: Any, unbiased: bool = True, keepdim: bool = False) -> Tensor:
+    return std(b, x, dim, correction=int(unbiased))
+
+
 @lowers("prims.var.default")
 def prims_var(b: Builder, x: Tensor, dims: Any, correction: Any = None, **_: Any) -> Tensor:
     axes = axes_of(x, dims, empty_is_all=False)
@@ -384,9 +394,7 @@ def logsumexp(b: Builder, x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
         value = largest.at(point)
         return choose(is_infinite(value), 0.0, value)
 
-    total = folded(
-        b, "sum", axes, lambda point: exp(sub(sc.cast(x.at(point), compute), shift(axes.kept_point(point))))
-    )
+    total = folded(b, "sum", axes, lambda point: exp(sub(sc.cast(x.at(point), compute), shift(axes.kept_point(point)))))
     shape = ints(fake.shape)
     seen, base = reshaped(total, shape), reshaped(largest, shape)
 
@@ -400,5 +408,3 @@ def logsumexp(b: Builder, x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
 @lowers("prims.xor_sum.default")
 def xor_sum(b: Builder, x: Tensor, dims: Any, **_: Any) -> Tensor:
     return finished(b, folded(b, "xor", axes_of(x, dims), x.at), b.fake)
-
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ferrite_ir import scalar as sc
-from ferrite_ir.dtypes import BOOL, I32
+from ferrite_ir.dtypes import BOOL, I32, I64
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Lowered, Unlowered
 from ferrite_torch.dtypes import dtype_of
@@ -20,9 +20,10 @@ KERNELS_SCAN = True
 
 
 def _scanned(b: Builder, combine: str, x: Tensor, dim: int) -> Tensor:
-    _refuse_scan(x)
     dtype = dtype_of(b.fake.dtype)
-    refuse_opaque(dtype)
+    refuse_opaque(x.dtype, dtype)
+    if _is_trivial(x):
+        return b.loop(x.shape, dtype, x.at)
     carried = dtype.compute if combine == "logaddexp" else dtype.accumulate
 
     def body(point: Point) -> tuple[Scalar, ...]:
@@ -32,12 +33,17 @@ def _scanned(b: Builder, combine: str, x: Tensor, dim: int) -> Tensor:
     return b.loop(x.shape, dtype, result.at)
 
 
-def _refuse_scan(x: Tensor) -> None:
-    refuse_opaque(x.dtype)
+def _is_trivial(x: Tensor) -> bool:
+    """Returns whether there is nothing to scan along.
+
+    Raises:
+        Unlowered: there is, and kernels cannot.
+    """
+    if x.ndim == 0 or x.numel == 0:
+        return True
     if not KERNELS_SCAN:
         raise Unlowered("kernels do not scan yet")
-    if x.ndim == 0 or x.numel == 0:
-        raise Unlowered("a scan over nothing")
+    return False
 
 
 @lowers("aten.cumsum.default")
@@ -57,7 +63,9 @@ def logcumsumexp(b: Builder, x: Tensor, dim: int) -> Tensor:
 
 def _running(b: Builder, combine: str, x: Tensor, dim: int) -> Lowered:
     """Returns the extreme so far and the position it was last seen at."""
-    _refuse_scan(x)
+    refuse_opaque(x.dtype)
+    if _is_trivial(x):
+        return b.loop(x.shape, x.dtype, x.at), b.loop(x.shape, I64, lambda point: sc.const(0, I64))
     axis = axis_of(dim, x.ndim)
     carried = I32 if x.dtype is BOOL else x.dtype.compute
     value, position = b.scan(

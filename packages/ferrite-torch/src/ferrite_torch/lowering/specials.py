@@ -5,7 +5,22 @@ from __future__ import annotations
 import math
 
 from ferrite_ir.scalar import Scalar
-from ferrite_torch.lowering.expressions import call, choose, div, eq, gt, is_nan, log, mul, neg, sub
+from ferrite_torch.lowering.expressions import (
+    absolute,
+    add,
+    call,
+    choose,
+    div,
+    eq,
+    gt,
+    is_infinite,
+    is_nan,
+    log,
+    lt,
+    mul,
+    neg,
+    sub,
+)
 
 
 def entropy(x: Scalar) -> Scalar:
@@ -18,6 +33,14 @@ def sinc(x: Scalar) -> Scalar:
     """Returns ``sin(πx) / (πx)``; 1 at 0."""
     angle = mul(x, math.pi)
     return choose(eq(x, 0), 1, div(call("sin", angle), angle))
+
+
+def spherical_bessel_j0(x: Scalar) -> Scalar:
+    """Returns ``sin(x) / x``, near 0 by its series; 0 at the infinities."""
+    square = mul(x, x)
+    series = add(mul(square, add(mul(square, add(mul(square, -1 / 5040), 1 / 120)), -1 / 6)), 1)
+    far = choose(is_infinite(x), 0, div(call("sin", x), x))
+    return choose(lt(absolute(x), 0.5), series, far)
 
 
 def normal_cdf(x: Scalar) -> Scalar:
@@ -38,6 +61,6 @@ def multigamma(x: Scalar, p: int) -> Scalar:
     total: Scalar | None = None
     for step in range(p):
         term = call("lgamma", sub(x, step / 2))
-        total = term if total is None else call("add", total, term)
+        total = term if total is None else add(total, term)
     assert total is not None
-    return call("add", total, p * (p - 1) / 4 * math.log(math.pi))
+    return add(total, p * (p - 1) / 4 * math.log(math.pi))

@@ -49,7 +49,8 @@ def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
     if new == x.shape:
         return x
     if x.numel == 0:
-        return x.viewed(new, lambda point: (ix.constant(0),) * x.ndim)
+        nowhere = new.index(0)
+        return x.viewed(new, lambda point: [ix.constant(0) if size else point[nowhere] for size in x.shape])
     groups = list(_matching_groups(x.shape, new))
 
     def to_old(point: Point) -> Point:
@@ -151,9 +152,7 @@ def movedim(b: Builder, x: Tensor, source: Any, destination: Any) -> Tensor:
     return permuted(x, [moved[axis] if axis in moved else next(rest) for axis in range(x.ndim)])
 
 
-def slice_(
-    b: Builder, x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> Tensor:
+def slice_(b: Builder, x: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
     axis = axis_of(dim, x.ndim)
     return sliced(x, axis, slice_start(start, x.shape[axis]), _fake_shape(b)[axis], int(step))
 
@@ -206,9 +205,7 @@ def unfold(b: Builder, x: Tensor, dimension: int, size: int, step: int) -> Tenso
     return x.viewed(_fake_shape(b), lambda point: replaced(point[:-1], axis, point[axis] * int(step) + point[-1]))
 
 
-def as_strided(
-    b: Builder, x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: Any = None
-) -> Tensor:
+def as_strided(b: Builder, x: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: Any = None) -> Tensor:
     """Returns a view given by strides over the storage of ``x``, where the map back to points of the value exists.
 
     Raises:

@@ -36,7 +36,11 @@ def _condition_itself(node: Scalar) -> Scalar | None:
     return condition if yes.value else apply("logical_not", condition)
 
 
-@BOOK.rule("where masked", "where(b[i], where(b[i], x[i], y[i]), x[i]) => x[i]", second="where masked")
+@BOOK.rule(
+    "where masked",
+    "where(b[i], where(b[i], x[i], y[i]), f32(0.0)) => where(b[i], x[i], f32(0.0))",
+    second="where masked",
+)
 def _decided_inside(node: Scalar) -> Scalar | None:
     """Drops an inner choice by the condition that holds already."""
     condition, yes, no = node.args
@@ -47,7 +51,7 @@ def _decided_inside(node: Scalar) -> Scalar | None:
     return apply(guarded, condition, yes.args[1], no)
 
 
-@BOOK.rule("where masked", "where(b[i], x[i], where(b[i], y[i], x[i])) => x[i]")
+@BOOK.rule("where masked", "where(b[i], x[i], where(b[i], y[i], f32(0.0))) => where(b[i], x[i], f32(0.0))")
 def _decided_outside(node: Scalar) -> Scalar | None:
     condition, yes, no = node.args
     if no.op in ("where", "masked") and no.args[0] is condition:

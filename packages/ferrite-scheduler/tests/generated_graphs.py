@@ -222,24 +222,3 @@ def generated_graph(seed: int, length: int) -> Graph:
     if not builder.definitions:
         builder.add_loop()
     return builder.graph()
-
-
-def generated_inputs(graph: Graph, seed: int = 0) -> list:
-    """Returns nested lists of small numbers that fit a graph."""
-    rng = Random(seed)
-
-    def fill(shape, dtype):
-        if not shape:
-            return rng.randrange(4) if dtype.is_integer else round(rng.uniform(-1, 1), 3)
-        return [fill(shape[1:], dtype) for _ in range(shape[0])]
-
-    return [fill(value.type.shape, value.type.dtype) for value in graph.inputs]
-
-
-def agrees(a, b, tolerance: float = 1e-4) -> bool:
-    """Returns whether nested results agree; the order of summation may differ."""
-    if isinstance(a, list):
-        return len(a) == len(b) and all(agrees(x, y, tolerance) for x, y in zip(a, b, strict=True))
-    if a is None or b is None:
-        return a is b
-    return a == b or (a != a and b != b) or abs(a - b) <= tolerance * max(1.0, abs(a), abs(b))

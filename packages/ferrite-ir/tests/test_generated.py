@@ -1,0 +1,285 @@
+"""Laws on generated programs: text is read back, passes keep every bit, results stay well-formed."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ferrite_ir import index as ix
+from ferrite_ir.dtypes import BF16, BOOL, F32, I64, DType
+from ferrite_ir.evaluate import evaluate, filled
+from ferrite_ir.fingerprint import fingerprint
+from ferrite_ir.graph import (
+    Definition,
+    Extern,
+    Fold,
+    Graph,
+    Loop,
+    Scan,
+    Sort,
+    TensorType,
+    Update,
+    Value,
+    bodies_of,
+    row_major,
+    whole,
+)
+from ferrite_ir.index import Dim, Index
+from ferrite_ir.parse import parse_graph
+from ferrite_ir.passes import PIPELINE, Cse, Dce, FoldConstants, Inline, Narrow, Pass, Pipeline, Simplify
+from ferrite_ir.scalar import Scalar, apply, cast, const, index_value, load
+from ferrite_ir.verify import verify
+
+SHAPES = [(4, 6), (6, 4), (6,), (4,), (24,), (2, 3, 4), ()]
+INPUTS = (
+    Value("x", TensorType(F32, (4, 6))),
+    Value("h", TensorType(BF16, (4, 6), (1, 4))),
+    Value("k", TensorType(I64, (6,))),
+    Value("b", TensorType(BOOL, (4,))),
+    Value("acc", TensorType(F32, (6,))),
+)
+
+
+class Maker:
+    """Draws one well-formed program, definition by definition."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self.data = data
+        self.live = {value.name: value for value in INPUTS}
+        self.definitions: list[Definition] = []
+        self.mutations: dict[str, str] = {}
+
+    def pick(self, options: Any) -> Any:
+        return self.data.draw(st.sampled_from(list(options)))
+
+    def name(self) -> str:
+        return f"v{len(self.definitions)}"
+
+    def index(self, size: int, dims: tuple[Dim, ...]) -> Index:
+        """Draws an index that lies in ``[0, size)`` at every point."""
+        usable = [dim for dim in dims if dim.size == size]
+        kind = self.pick(["dim", "dim", "flip", "mod", "div", "constant", "indirect"])
+        if kind in ("dim", "flip") and usable:
+            dim = self.pick(usable)
+            return dim.index if kind == "dim" else ix.constant(size - 1) - dim.index
+        if kind == "indirect" and "k" in self.live and size == 6:
+            seven = apply("mod", load("k", [self.index(6, dims)], I64), const(6, I64))
+            return ix.indirect(seven, 6)
+        if dims and kind == "mod":
+            a, b = self.pick(dims), self.pick(dims)
+            return (a.index * self.pick([1, 2, 3]) + b.index + self.pick([0, 5])) % size
+        if dims and kind == "div":
+            dim = self.pick(dims)
+            return (dim.index * size) // dim.size
+        return ix.constant(self.pick(range(size)))
+
+    def load(self, dims: tuple[Dim, ...], dtype: DType) -> Scalar:
+        value = self.pick(self.live.values())
+        shape = value.type.shape
+        if self.pick([True, False]) and math.prod(shape) == math.prod(dim.size for dim in dims):
+            flat = ix.linearize(tuple(dim.index for dim in dims), row_major(tuple(dim.size for dim in dims)))
+            indices = ix.delinearize(flat, shape)
+        else:
+            indices = tuple(self.index(size, dims) for size in shape)
+        return convert(load(value.name, indices, value.type.dtype), dtype)
+
+    def scalar(self, dims: tuple[Dim, ...], dtype: DType, depth: int = 3) -> Scalar:
+        kind = self.pick(
+            ["load", "load", "constant"] if depth == 0 else ["load", "op", "op", "op", "where", "index", "round"]
+        )
+        if kind == "load":
+            return self.load(dims, dtype)
+        if kind == "constant":
+            number = self.pick([0, 1, 2, -1, 3])
+            return const(number != 0 if dtype is BOOL else number, dtype)
+        if kind == "index" and dims:
+            return convert(index_value(self.pick(dims).index * self.pick([1, 2]) + self.pick([0, 3]), I64), dtype)
+        if kind == "where":
+            condition = self.scalar(dims, BOOL, depth - 1)
+            op = self.pick(["where", "masked"])
+            return apply(op, condition, self.scalar(dims, dtype, depth - 1), self.scalar(dims, dtype, depth - 1))
+        if kind == "round" and dtype is F32:
+            return cast(cast(self.scalar(dims, F32, depth - 1), self.pick([BF16, BF16])), F32)
+        return self.operation(dims, dtype, depth - 1)
+
+    def operation(self, dims: tuple[Dim, ...], dtype: DType, depth: int) -> Scalar:
+        if dtype is BOOL:
+            if self.pick([True, False]):
+                return apply("logical_not", self.scalar(dims, BOOL, depth))
+            operands = self.pick([F32, I64])
+            op = self.pick(["lt", "le", "eq", "ne", "ge", "gt"])
+            return apply(op, self.scalar(dims, operands, depth), self.scalar(dims, operands, depth))
+        if dtype is I64:
+            op = self.pick(["add", "sub", "mul", "minimum", "maximum", "floordiv", "mod", "bitand"])
+            return apply(op, self.scalar(dims, I64, depth), self.scalar(dims, I64, depth))
+        op = self.pick(["add", "sub", "mul", "div", "minimum", "maximum", "neg", "abs", "relu", "exp", "sin"])
+        operands = 1 if op in ("neg", "abs", "relu", "exp", "sin") else 2
+        return apply(op, *(self.scalar(dims, F32, depth) for _ in range(operands)))
+
+    def add(self, definition: Definition) -> None:
+        self.definitions.append(definition)
+        for value in definition.results:
+            assert value is not None
+            self.live[value.name] = value
+
+    def dims(self) -> tuple[Dim, ...]:
+        return tuple(Dim(f"d{i}", size) for i, size in enumerate(self.pick(SHAPES)))
+
+    def loop(self) -> None:
+        dims, dtype = self.dims(), self.pick([F32, F32, BF16, I64, BOOL])
+        shape = tuple(dim.size for dim in dims)
+        body = self.scalar(dims, F32 if dtype is BF16 else dtype)
+        if self.pick([0, 0, 0, 1]):
+            names = (f"{self.name()}a", f"{self.name()}b")
+            results = tuple(Value(name, TensorType(dtype, shape)) for name in names)
+            second = self.scalar(dims, F32 if dtype is BF16 else dtype)
+            self.add(Loop(results, dims, (convert(body, dtype), convert(second, dtype))))
+            return
+        self.add(Loop((Value(self.name(), TensorType(dtype, shape)),), dims, (convert(body, dtype),)))
+
+    def fold(self) -> None:
+        dims, folded = self.dims(), (Dim("r0", self.pick([3, 4, 6])),)
+        shape = tuple(dim.size for dim in dims)
+        combine = self.pick(["sum", "max", "min", "any", "argmax", "welford"])
+        body = self.scalar((*dims, *folded), BOOL if combine == "any" else F32, 2)
+        bodies = (body, index_value(folded[0].index, I64)) if combine == "argmax" else (body,)
+        kinds = {"argmax": (F32, I64), "welford": (F32, F32, F32), "any": (BOOL,)}.get(combine, (F32,))
+        results = tuple(Value(f"{self.name()}_{i}", TensorType(kind, shape)) for i, kind in enumerate(kinds))
+        self.add(Fold(results, combine, dims, folded, bodies))
+
+    def scan(self) -> None:
+        dims = (Dim("d0", 4), Dim("d1", 6))
+        value = Value(self.name(), TensorType(F32, (4, 6)))
+        self.add(Scan((value,), self.pick(["sum", "max"]), dims, self.pick(dims), (self.scalar(dims, F32, 2),)))
+
+    def sort(self) -> None:
+        dims = (Dim("d0", 6),)
+        top = self.pick([None, 4])
+        shape = (top or 6,)
+        results = (Value(f"{self.name()}_0", TensorType(F32, shape)), Value(f"{self.name()}_1", TensorType(I64, shape)))
+        self.add(Sort(results, dims, dims[0], self.scalar(dims, F32, 2), self.pick([True, False]), top))
+
+    def update(self) -> None:
+        targets = [v for v in self.live.values() if v.type.dtype is F32 and v.type.shape == (6,) and v.name != "x"]
+        if not targets:
+            return
+        target = self.pick(targets)
+        dims = (Dim("d0", 6),)
+        body = self.scalar(dims, F32, 2)
+        if any(found.source == target.name for found in body.loads):
+            return
+        condition = self.scalar(dims, BOOL, 1) if self.pick([True, False]) else None
+        if condition is not None and any(found.source == target.name for found in condition.loads):
+            return
+        new = replace(target, name=self.name())
+        self.add(Update(new, target.name, self.pick(["set", "add"]), dims, (dims[0].index,), body, condition))
+        del self.live[target.name]
+        root = next((name for name, final in self.mutations.items() if final == target.name), target.name)
+        if root == "acc" or root in self.mutations:
+            self.mutations[root] = new.name
+
+    def extern(self) -> None:
+        value = self.pick(self.live.values())
+        result = Value(self.name(), TensorType(value.type.dtype, value.type.shape))
+        self.add(Extern((result,), "aten.clone.default", (whole(value),)))
+
+
+def convert(value: Scalar, dtype: DType) -> Scalar:
+    if value.dtype.is_float and dtype is I64:
+        return cast(apply("lt", value, const(0.5, value.dtype)), I64)  # NaN and large floats have no portable integer
+    return cast(value, dtype)
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Graph:
+    maker = Maker(draw(st.data()))
+    kinds = ["loop", "loop", "loop", "loop", "fold", "fold", "scan", "sort", "update", "extern"]
+    for kind in draw(st.lists(st.sampled_from(kinds), min_size=2, max_size=7)):
+        getattr(maker, kind)()
+    made = [v for d in maker.definitions for v in d.results if v is not None and v.name in maker.live]
+    outputs = draw(st.lists(st.sampled_from(made), min_size=1, max_size=3, unique=True)) if made else []
+    return Graph("main", INPUTS, tuple(maker.definitions), tuple(map(whole, outputs)), tuple(maker.mutations.items()))
+
+
+CONTENTS = {
+    "x": [0.5, -1.25, 3.0, -0.0, 0.0, 2.0, 7.5, -3.5, 0.1, 100.0, -0.3, 1.0] * 2,
+    "h": [1.0, -2.0, 0.25, 3.140625, -0.0, 8.0] * 4,
+    "k": [0, 5, -3, 2, 11, 4],
+    "b": [True, False, False, True],
+    "acc": [0.0, 1.0, 2.0, -1.0, 0.5, 9.0],
+}
+
+
+def run(graph: Graph) -> list[Any]:
+    """Returns the bits of everything that the caller sees: outputs, and inputs afterwards."""
+    tensors = []
+    for value in INPUTS:
+        flat = iter(CONTENTS[value.name])
+        nested = [[next(flat) for _ in range(6)] for _ in range(4)] if len(value.type.shape) == 2 else list(flat)
+        tensors.append(filled(nested, value.type.dtype, value.type.shape, value.type.strides))
+    outputs = evaluate(graph, tensors)
+    return [outputs, [tensor.nested() for tensor in tensors]]
+
+
+def bits(value: Any) -> Any:
+    if isinstance(value, list):
+        return [bits(item) for item in value]
+    if isinstance(value, float):
+        return "nan" if math.isnan(value) else struct.pack("<d", value)
+    return value
+
+
+EXACT = [
+    Simplify("rounding"),
+    FoldConstants(),
+    Cse(),
+    Dce(),
+    Narrow(),
+    Inline(numerics="rounding"),
+    Inline(numerics="rounding", max_body_nodes=12, max_body_loads=3),
+    Pipeline((Simplify("rounding"), Cse(), Dce(), Inline(numerics="rounding"), Narrow(), Cse(), Dce())),
+]
+RELAXED = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.mark.parametrize("pass_", EXACT, ids=str)
+@given(graph=programs())
+@RELAXED
+def test_pass_keeps_every_bit(pass_: Pass, graph: Graph) -> None:
+    assert verify(graph) == ()
+    after = pass_.run(graph)
+    assert verify(after) == ()
+    assert bits(run(after)) == bits(run(graph))
+
+
+@given(graph=programs())
+@RELAXED
+def test_text_is_read_back(graph: Graph) -> None:
+    again = parse_graph(str(graph))
+    assert again == graph
+    for a, b in zip(graph.definitions, again.definitions, strict=True):
+        assert all(x is y for x, y in zip(bodies_of(a), bodies_of(b), strict=True))
+    assert str(again) == str(graph)
+    assert fingerprint(again) == fingerprint(graph)
+    optimised = PIPELINE.run(graph)
+    assert parse_graph(str(optimised)) == optimised
+
+
+@given(graph=programs())
+@RELAXED
+def test_passes_are_idempotent(graph: Graph) -> None:
+    for pass_ in (Simplify(), FoldConstants(), Cse(), Dce(), Narrow()):
+        once = pass_.run(graph)
+        assert pass_.run(once) is once
+
+
+@given(graph=programs())
+@RELAXED
+def test_pipeline_is_well_formed(graph: Graph) -> None:
+    PIPELINE.run(graph, lambda _, after: None if verify(after) == () else pytest.fail(str(verify(after))))

@@ -1,0 +1,125 @@
+"""Symbolic sizes: arithmetic, text, proofs, and programs that run at several sizes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ferrite_ir import index as ix
+from ferrite_ir import sizes
+from ferrite_ir.dtypes import F32
+from ferrite_ir.evaluate import EvaluationError, evaluate
+from ferrite_ir.expressions import parse_index
+from ferrite_ir.graph import TensorType, row_major
+from ferrite_ir.index import Dim
+from ferrite_ir.parse import parse_graph
+from ferrite_ir.passes import PIPELINE
+from ferrite_ir.verify import verify
+
+N, M = sizes.symbol("n"), sizes.symbol("m")
+
+
+def size_expressions() -> st.SearchStrategy[Any]:
+    leaves = st.one_of(st.sampled_from([N, M]), st.integers(1, 6))
+    return st.recursive(
+        leaves,
+        lambda inner: st.one_of(
+            st.tuples(inner, inner).map(lambda p: sizes.add(*p)),
+            st.tuples(inner, inner).map(lambda p: sizes.mul(*p)),
+            st.tuples(inner, st.integers(1, 5)).map(lambda p: sizes.floordiv(*p)),
+            st.tuples(inner, st.integers(-3, 3)).map(lambda p: sizes.mul(*p)),
+        ),
+        max_leaves=6,
+    )
+
+
+@given(size_expressions())
+@settings(max_examples=150, deadline=None)
+def test_text_of_a_size_is_read_back(size: Any) -> None:
+    assert sizes.parse_size(sizes.text(size)) == size
+    assert parse_index(sizes.text(size), symbols=["n", "m"]) is ix.constant(size)
+
+
+@given(size_expressions(), size_expressions(), st.integers(1, 9), st.integers(1, 9))
+@settings(max_examples=150, deadline=None)
+def test_operations_agree_with_integers(a: Any, b: Any, n: int, m: int) -> None:
+    values = {"n": n, "m": m}
+    left, right = sizes.evaluate(a, values), sizes.evaluate(b, values)
+    assert sizes.evaluate(sizes.add(a, b), values) == left + right
+    assert sizes.evaluate(sizes.mul(a, b), values) == left * right
+    if right > 0:
+        assert sizes.evaluate(sizes.floordiv(a, b), values) == left // right
+        exact = sizes.quotient(a, b)
+        assert exact is None or sizes.evaluate(exact, values) * right == left
+    if sizes.is_provably_at_most(a, b):
+        assert left <= right
+
+
+def test_static_results_are_plain_integers() -> None:
+    assert type(sizes.add(N, sizes.mul(-1, N))) is int
+    assert type(sizes.floordiv(sizes.mul(4, N), N)) is int
+    assert sizes.quotient(sizes.mul(4, N), sizes.mul(2, N)) == 2
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "holds"),
+    [(1, N, True), (N, sizes.add(N, 1), True), (N, 4, False), (N, sizes.mul(2, N), True), (2, N, False)],
+)
+def test_proofs(a: Any, b: Any, *, holds: bool) -> None:
+    assert sizes.is_provably_at_most(a, b) is holds
+
+
+def test_reshape_of_symbolic_shapes_simplifies_away() -> None:
+    dims = Dim("i", N), Dim("j", 8)
+    flat = ix.linearize(tuple(dim.index for dim in dims), (8, 1))
+    assert ix.delinearize(flat, (N, 8)) == tuple(dim.index for dim in dims)
+    merged = Dim("f", sizes.mul(N, 8))
+    there = ix.delinearize(merged.index, (N, 8))
+    assert ix.linearize(there, (8, 1)) is merged.index
+
+
+def test_layout_with_a_symbolic_stride() -> None:
+    type_ = TensorType(F32, (N, 64), (1, N))
+    assert not type_.is_row_major
+    assert sizes.text(type_.storage_size) == "64*n"
+    assert row_major((2, N, M)) == (sizes.mul(N, M), M, 1)
+
+
+TEXT = """
+graph @f(x: f32[n, m]) -> (y, s, t) where m: size >= 1, n: size >= 1 {
+  v: f32[m, n] = loop [i < m, j < n] mul(x[j, i], f32(2.0))
+  w: f32[n*m]  = loop [i < n*m] v[i // n, i % n]
+  y: f32[n, m] = loop [i < n, j < m] masked(lt(index.i64(j), index.i64(m - 1)), x[i, j + 1], f32(0.0))
+  s: f32[]     = fold sum [ | r < n*m] w[r]
+  t: f32[2*n]  = loop [i < 2*n] x[i % n, 0]
+}
+"""
+
+
+@pytest.mark.parametrize(("n", "m"), list(itertools.product([1, 3], [1, 4])))
+def test_program_runs_at_several_sizes(n: int, m: int) -> None:
+    graph = parse_graph(TEXT)
+    assert verify(graph) == ()
+    x = [[float(10 * i + j) for j in range(m)] for i in range(n)]
+    y, s, t = evaluate(graph, [x])
+    assert y == [[*row[1:], 0.0] for row in x]
+    assert s == 2.0 * sum(map(sum, x))
+    assert t == [row[0] for row in x] * 2
+    assert evaluate(PIPELINE.run(graph), [x]) == [y, s, t]
+
+
+def test_inlining_knows_symbolic_extents() -> None:
+    after = PIPELINE.run(parse_graph(TEXT))
+    assert "w" not in after.values
+    assert "v" not in after.values
+
+
+def test_size_that_no_input_shows() -> None:
+    graph = parse_graph("graph @f(x: f32[2*n]) -> (y) where n: size >= 1 {\n  y: f32[n] = loop [i < n] x[i*2]\n}")
+    with pytest.raises(EvaluationError, match="symbolic size n has no value"):
+        evaluate(graph, [[1.0, 2.0, 3.0, 4.0]])
+    assert evaluate(graph, [[1.0, 2.0, 3.0, 4.0]], symbols={"n": 2}) == [[1.0, 3.0]]

@@ -1,0 +1,190 @@
+"""The interpreter beside the compiler: same process, no trace left, right numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from ferrite_runtime import Kernel, load_program
+from ferrite_runtime.config import Config
+from ferrite_runtime.interpreter_cast import bfloat16_to_float32, float32_to_bfloat16
+from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.target import Target
+from ferrite_runtime.triton_adapter import Job, compile_job
+from runtime_kernels import (
+    HEADER,
+    fold_axis,
+    grid_axis,
+    layout,
+    one_kernel,
+    pointwise,
+    program,
+    row_softmax,
+    spec,
+    tensor,
+    tensor_input,
+)
+
+torch = pytest.importorskip("torch")
+
+
+def test_compiling_still_works_between_interpreted_runs(monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    softmax = row_softmax(8, 100)
+    job = Job(KernelSpec.from_mapping(softmax), Config.of({"XBLOCK": 1}, 4), Target.parse("sm_90"))
+    x, out = torch.randn(8, 100), torch.empty(8, 100)
+    before = compile_job(job).registers
+    for _ in range(2):
+        Kernel(softmax)(x, out)
+        torch.testing.assert_close(out, x.softmax(1))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "again"))
+    assert compile_job(job).registers == before
+
+
+def test_language_is_as_before_after_a_run_and_after_a_failure() -> None:
+    import triton
+    import triton.language as tl
+    from triton.runtime import interpreter as ti
+
+    def state() -> list:
+        kind = ti.InterpreterBuilder
+        return [
+            tl.reduce,
+            tl.core.reduce,
+            tl.load,
+            tl.sum,
+            tl.range,
+            kind.create_dot,
+            kind.cast_impl,
+            ti.interpreter_builder.options,
+        ]
+
+    before = state()
+    Kernel(pointwise("tl.sum(a, 0) + a"))(torch.zeros(1000), torch.zeros(1000))
+    assert state() == before
+    with pytest.raises(Exception, match="nothing"):
+        Kernel(pointwise("tl.nothing(a)"))(torch.zeros(1000), torch.zeros(1000))
+    assert state() == before
+    with pytest.raises(RuntimeError, match="outside of the scope of a kernel"):
+        triton.language.zeros_like(None)
+
+
+def test_bfloat16_rounding_equals_torch() -> None:
+    torch.manual_seed(0)
+    random = torch.randint(-(2**31), 2**31 - 1, (200_000,), dtype=torch.int32).view(torch.float32)
+    special = torch.tensor([0.0, -0.0, 1.0, float("inf"), -float("inf"), float("nan"), 3.4e38, 1e-40, 1.00390625])
+    values = torch.cat([random, special])
+    bits = float32_to_bfloat16(values.numpy())
+    expected = values.bfloat16()
+    actual = torch.from_numpy(bits.view(np.int16)).view(torch.bfloat16)
+    assert torch.equal(actual.isnan(), expected.isnan())
+    keep = ~expected.isnan()
+    assert torch.equal(actual[keep].view(torch.int16), expected[keep].view(torch.int16))
+    np.testing.assert_array_equal(bfloat16_to_float32(bits)[keep.numpy()], expected[keep].float().numpy())
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+def test_double_is_rounded_to_half_once(dtype: str) -> None:
+    # A tie between two halves plus a grain that float32 cannot hold: rounding twice would go to even, down.
+    value = 1.0 + 2.0 ** -{"f16": 11, "bf16": 8}[dtype] + 2.0**-40
+    kernel = Kernel(pointwise("a.to(tl.bfloat16)" if dtype == "bf16" else "a.to(tl.float16)", dtype="f64", out=dtype))
+    out = torch.zeros(1000, dtype={"f16": torch.float16, "bf16": torch.bfloat16}[dtype])
+    kernel(torch.full((1000,), value, dtype=torch.float64), out)
+    assert (out > 1).all()
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_eight_bit_floats(name: str) -> None:
+    short, language = {"float8_e4m3fn": ("f8e4m3fn", "tl.float8e4nv"), "float8_e5m2": ("f8e5m2", "tl.float8e5")}[name]
+    x = torch.randn(1000) * 4
+    out, back = torch.zeros(1000, dtype=getattr(torch, name)), torch.zeros(1000)
+    Kernel(pointwise(f"a.to({language})", out=short))(x, out)
+    assert torch.equal(out.float(), x.to(out.dtype).float())
+    Kernel(pointwise("a.to(tl.float32)", dtype=short, out="f32"))(out, back)
+    assert torch.equal(back, out.float())
+
+
+def test_dot_of_bfloat16_matrices() -> None:
+    body = (
+        "@triton.jit\ndef dot(a_ptr, b_ptr, out_ptr, XBLOCK: tl.constexpr):\n"
+        "    i = tl.arange(0, 16)[:, None]\n    j = tl.arange(0, 16)[None, :]\n"
+        "    a = tl.load(a_ptr + 16 * i + j)\n    b = tl.load(b_ptr + 16 * i + j)\n"
+        "    tl.store(out_ptr + 16 * i + j, tl.dot(a, b))\n"
+    )
+    params = [tensor("a_ptr", "bf16"), tensor("b_ptr", "bf16"), tensor("out_ptr", access="write")]
+    kernel = Kernel(spec("dot", body, params, [grid_axis("x", 1)], family="template", grid=1))
+    a, b, out = torch.randn(16, 16).bfloat16(), torch.randn(16, 16).bfloat16(), torch.empty(16, 16)
+    kernel(a, b, out)
+    torch.testing.assert_close(out, a.float() @ b.float())
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16", "i32"])
+def test_scattered_additions_to_one_address_add_up(dtype: str) -> None:
+    body = (
+        "@triton.jit\ndef scatter(a_ptr, sum_ptr, XBLOCK: tl.constexpr):\n"
+        "    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)\n"
+        "    a = tl.load(a_ptr + x, x < 300)\n"
+        "    tl.atomic_add(sum_ptr + x % 3, a, x < 300)\n"
+    )
+    params = [tensor("a_ptr", dtype), tensor("sum_ptr", dtype, "atomic")]
+    torch_type = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "i32": torch.int32}[dtype]
+    total = torch.zeros(3, dtype=torch_type)
+    Kernel(spec("scatter", body, params, [grid_axis("x", 300)]))(torch.ones(300, dtype=torch_type), total)
+    assert total.tolist() == [100, 100, 100]
+
+
+def test_several_small_programs_write_their_own_part_and_nothing_else() -> None:
+    kernel = pointwise("a * 2", size=1000)
+    kernel["axes"][0]["max_block"] = 64
+    from ferrite_runtime.canonical import kernel_id
+
+    kernel["id"] = kernel_id(kernel)
+    canary = torch.full((1100,), 7.0)
+    out = canary[50:1050]
+    a = torch.randn(1000)
+    Kernel(kernel)(a, out)
+    assert torch.equal(out, a * 2)
+    assert (canary[:50] == 7).all()
+    assert (canary[1050:] == 7).all()
+
+
+def test_sort_and_cumulative_sum_of_the_language() -> None:
+    body = (
+        "@triton.jit\ndef both(in_ptr, sorted_ptr, sum_ptr, XBLOCK: tl.constexpr):\n"
+        "    x = tl.arange(0, XBLOCK)[:, None]\n    r = tl.arange(0, 64)[None, :]\n"
+        "    v = tl.load(in_ptr + 64 * x + r)\n"
+        "    tl.store(sorted_ptr + 64 * x + r, tl.sort(v, 1))\n"
+        "    tl.store(sum_ptr + 64 * x + r, tl.cumsum(v, 1))\n"
+    )
+    params = [tensor("in_ptr"), tensor("sorted_ptr", access="write"), tensor("sum_ptr", access="write")]
+    kernel = spec("both", body, params, [grid_axis("x", 8), fold_axis(64)], family="sort", blocks={"RBLOCK": 64})
+    x, in_order, sums = torch.randn(8, 64), torch.empty(8, 64), torch.empty(8, 64)
+    Kernel(kernel)(x, in_order, sums)
+    assert torch.equal(in_order, x.sort(1).values)
+    torch.testing.assert_close(sums, x.cumsum(1))
+
+
+def test_two_threads_interpret_at_once() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    loaded = load_program(one_kernel(pointwise("fmath.exp(a)")))
+    inputs = [torch.randn(1000) for _ in range(16)]
+    with ThreadPoolExecutor(4) as threads:
+        outputs = list(threads.map(loaded, inputs))
+    for x, (out,) in zip(inputs, outputs, strict=True):
+        torch.testing.assert_close(out, x.exp())
+
+
+def test_header_of_fixtures_imports_what_sources_may_import() -> None:
+    assert HEADER.splitlines() == [
+        "import triton",
+        "import triton.language as tl",
+        "from ferrite_runtime import fmath",
+        "",
+        "",
+    ]
+
+
+def test_interpreting_is_asked_for_or_follows_from_the_device() -> None:
+    mapping = program([tensor_input("x", [4])], [], [{"do": "alloc", "name": "o", **layout([4])}], [{"value": "o"}])
+    assert load_program(mapping)(torch.zeros(4))[0].shape == (4,)

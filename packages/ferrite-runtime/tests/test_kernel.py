@@ -1,0 +1,70 @@
+"""Single kernels, called with tensors."""
+
+from __future__ import annotations
+
+import pytest
+
+from ferrite_runtime import InputError, Kernel, KernelCompileError, KernelRunError, OptionError, Options
+from runtime_kernels import pointwise, scaled
+
+torch = pytest.importorskip("torch")
+
+
+def test_kernel_runs_on_cpu_tensors() -> None:
+    a, b, out = torch.randn(1000), torch.randn(1000), torch.empty(1000)
+    kernel = Kernel(pointwise("a * b", 2))
+    kernel(a, b, out)
+    assert torch.equal(out, a * b)
+
+
+def test_sizes_may_differ_from_call_to_call() -> None:
+    kernel = Kernel(scaled())
+    for n in (1, 0, 1000, 5000):
+        a, out = torch.randn(5000), torch.zeros(5000)
+        kernel(a, out, n, 2.0)
+        assert torch.equal(out[:n], a[:n] * 2)
+        assert not out[n:].any(), "nothing is written beyond the size"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((1,), "takes 4 arguments, got 1"),
+        ((torch.zeros(2).double(), torch.zeros(2), 2, 1.0), "'a_ptr' .* has dtype torch.float32, got torch.float64"),
+        ((torch.zeros(2), 5, 2, 1.0), "'out_ptr' .* is a tensor, got int"),
+        ((torch.zeros(2), torch.zeros(2), "two", 1.0), "'n' .* is a number, got str"),
+        ((torch.zeros(2), torch.zeros(2, device="meta"), 2, 1.0), "are on"),
+    ],
+)
+def test_wrong_argument_is_named(arguments: tuple, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Kernel(scaled())(*arguments)
+
+
+def test_source_that_does_not_load_is_reported_with_its_origin() -> None:
+    kernel = Kernel(pointwise("a +", origin=["aten.add (m.py:1)"]))
+    with pytest.raises(KernelCompileError, match=r"kernel pointwise \(from aten.add \(m.py:1\)\).*SyntaxError"):
+        kernel(torch.zeros(1000), torch.zeros(1000))
+
+
+def test_kernel_that_fails_in_the_interpreter_is_named() -> None:
+    kernel = Kernel(pointwise("tl.nothing(a)"))
+    with pytest.raises(KernelRunError, match=r"kernel pointwise failed in the interpreter.*nothing"):
+        kernel(torch.zeros(1000), torch.zeros(1000))
+
+
+def test_parameters_of_source_and_spec_have_to_agree() -> None:
+    mapping = scaled()
+    from ferrite_runtime.canonical import kernel_id
+
+    mapping["params"] = mapping["params"][:-1]
+    mapping["id"] = kernel_id(mapping)
+    with pytest.raises(KernelCompileError, match="no axis and no fixed block gives factor a value"):
+        Kernel(mapping)(torch.zeros(4), torch.zeros(4), 4)
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(OptionError, match=r"Options\.tune is 'most'; it can be none, default, max"):
+        Options(tune="most")
+    with pytest.raises(OptionError, match="cannot be negative"):
+        Options(workers=-1)

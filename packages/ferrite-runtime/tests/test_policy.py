@@ -1,0 +1,163 @@
+"""Config policies: what each family gets first, and what no config may ever do."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ferrite_runtime.config import Config
+from ferrite_runtime.devices import DeviceFacts, known_devices, typical_device
+from ferrite_runtime.policy import configs, interpreter_config, next_power_of_two, previous_power_of_two
+from ferrite_runtime.spec import FAMILIES, KernelSpec
+from ferrite_runtime.target import CROSS_TARGETS, Target
+from runtime_kernels import fold_axis, grid_axis, pointwise, row_softmax, row_sum, spec, tensor
+
+H200 = known_devices()["h200"]
+
+
+def first(mapping: dict, device: DeviceFacts = H200, **extra) -> Config:
+    return configs(KernelSpec.from_mapping(mapping), device, "none", **extra)[0]
+
+
+@pytest.mark.parametrize(
+    ("size", "block", "warps"),
+    [(1, 1, 1), (100, 128, 1), (4096, 128, 1), (1 << 18, 512, 4), (1 << 20, 1024, 4), (1 << 28, 1024, 4)],
+)
+def test_flat_loops(size: int, block: int, warps: int) -> None:
+    assert first(pointwise("a", size=size)) == Config.of({"XBLOCK": block}, warps)
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "block", "warps"),
+    [
+        (65536, 64, 32, 4),
+        (4096, 256, 8, 4),
+        (4096, 1024, 1, 4),
+        (4096, 4096, 1, 8),
+        (4096, 16384, 1, 32),
+        (4, 256, 1, 2),
+    ],
+)
+def test_persistent_rows(rows: int, columns: int, block: int, warps: int) -> None:
+    assert first(row_softmax(rows, columns)) == Config.of({"XBLOCK": block}, warps)
+
+
+def outer(rows: int, columns: int, family: str = "looped") -> dict:
+    mapping = row_sum(rows, columns)
+    return spec(
+        "outer",
+        "",
+        mapping["params"],
+        mapping["axes"],
+        family=family,
+        facts={**mapping["facts"], "contiguous_axis": "x"},
+    )
+
+
+def test_loops_over_rows_and_over_columns() -> None:
+    assert first(row_sum(4096, 32768)) == Config.of({"XBLOCK": 1, "RBLOCK": 2048}, 8)
+    assert first(row_sum(8, 1 << 20)).block("RBLOCK") == 4096, "few programs read more at a time"
+    columns = first(outer(1 << 16, 4096))
+    assert (columns.block("XBLOCK"), columns.block("RBLOCK")) == (64, 16)
+    assert first(outer(1024, 4096)).block("RBLOCK") == 64
+
+
+def test_transposition_gets_a_square_tile() -> None:
+    axes = [grid_axis("x", 4096), grid_axis("y", 4096)]
+    mapping = spec("t", "", [tensor("a"), tensor("b", access="write")], axes, facts={"element_bytes": 4})
+    assert first(mapping) == Config.of({"XBLOCK": 32, "YBLOCK": 32}, 4)
+    thin = spec("t", "", mapping["params"], [grid_axis("x", 4), grid_axis("y", 1 << 20)], facts={"element_bytes": 4})
+    assert dict(first(thin).blocks) == {"XBLOCK": 4, "YBLOCK": 256}
+
+
+def test_template_takes_what_its_facts_say() -> None:
+    mapping = pointwise("a", family="template", facts={"num_warps": 8, "num_stages": 4}, blocks={"XBLOCK": 64})
+    assert first(mapping) == Config.of({}, 8, 4)
+
+
+def test_small_kernels_are_not_worth_candidates() -> None:
+    small, large = (KernelSpec.from_mapping(row_sum(n, 4096)) for n in (16, 8192))
+    assert len(configs(small, H200, "default")) == 1
+    assert len(configs(large, H200, "default")) > 1
+    assert configs(large, H200, "none") == configs(large, H200, "default")[:1]
+    assert len(configs(large, H200, "max")) >= len(configs(large, H200, "default"))
+
+
+SIZES = st.one_of(st.integers(0, 70), st.integers(0, 1 << 22), st.sampled_from([1, 2, 1024, 1 << 31, 1 << 35]))
+
+
+@st.composite
+def specs(draw) -> KernelSpec:
+    family = draw(st.sampled_from(FAMILIES))
+    names = draw(st.sampled_from(["x", "xy", "xyz"]))
+    axes = [
+        grid_axis(name, draw(SIZES), **draw(st.sampled_from([{}, {"max_block": 16}, {"max_block": 1}])))
+        for name in names
+    ]
+    fixed = {}
+    if family not in ("pointwise", "template"):
+        size = draw(st.integers(1, 1 << 16))
+        axes.append(fold_axis(size))
+        if family in ("persistent", "sort"):
+            fixed = {"RBLOCK": next_power_of_two(size)}
+    facts = {
+        "element_bytes": draw(st.sampled_from([1, 2, 4, 8])),
+        "contiguous_axis": draw(st.sampled_from(["x", "y", "r", None])),
+        "loads": draw(st.integers(0, 20)),
+        "live_values": draw(st.integers(1, 8)),
+    }
+    return KernelSpec.from_mapping(spec("k", "", [tensor("a")], axes, family=family, facts=facts, blocks=fixed))
+
+
+@given(specs(), st.sampled_from(["none", "default", "max"]), st.sampled_from(CROSS_TARGETS))
+def test_every_config_is_one_that_the_kernel_and_the_device_allow(kernel: KernelSpec, tune: str, target: str) -> None:
+    device = typical_device(Target.parse(target))
+    found = configs(kernel, device, tune)
+    assert found
+    assert len(set(found)) == len(found)
+    for config in found:
+        check_blocks(kernel, config)
+        assert 1 <= config.num_warps <= device.max_warps
+        assert config.num_warps & (config.num_warps - 1) == 0
+
+
+def check_blocks(kernel: KernelSpec, config: Config) -> None:
+    blocks = dict(config.blocks)
+    assert set(blocks) == {axis.block for axis in kernel.axes} - set(kernel.blocks)
+    tile = 1
+    for axis in kernel.axes:
+        block = blocks.get(axis.block, 1)
+        tile *= block
+        assert block & (block - 1) == 0
+        assert axis.max_block is None or block <= axis.max_block
+        assert axis.size > 1 or block == 1
+    assert tile <= 1 << 20
+
+
+@given(specs())
+def test_interpreter_gets_few_large_programs(kernel: KernelSpec) -> None:
+    sizes = kernel.hint_sizes()
+    config = interpreter_config(kernel, sizes)
+    check_blocks(kernel, config)
+
+
+def test_interpreter_runs_a_million_elements_in_one_program() -> None:
+    kernel = KernelSpec.from_mapping(pointwise("a", size=1 << 20))
+    assert kernel.programs({}, dict(interpreter_config(kernel, kernel.hint_sizes()).blocks)) == 1
+
+
+def test_devices_are_described() -> None:
+    assert H200.multiprocessors == 132
+    assert H200.max_warps == 32
+    assert known_devices()["mi300x"].max_warps == 16
+    for target in CROSS_TARGETS:
+        assert typical_device(Target.parse(target)).multiprocessors > 0
+
+
+@given(st.integers(-3, 1 << 40))
+def test_powers_of_two(value: int) -> None:
+    above, below = next_power_of_two(value), previous_power_of_two(value)
+    assert above >= value
+    assert above == 1 or above // 2 < value
+    assert below <= max(1, value) < 2 * below or value < 1

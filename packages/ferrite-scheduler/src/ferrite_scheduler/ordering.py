@@ -1,0 +1,109 @@
+"""The order in which kernels and host calls run: topological, near program order, with the lowest peak of live memory among a few."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
+
+from ferrite_ir.graph import Graph
+
+from .dependences import Dependences, count_elements
+from .fusion import Fusion
+
+
+def execution_order(fusion: Fusion, graph: Graph) -> list[int]:
+    """Returns the representatives of all clusters and host calls in execution order."""
+    groups = _groups(fusion)
+    before, after = _edges(fusion, groups)
+    keys: tuple[Callable[[int], int], ...] = (
+        lambda group: groups[group][0],
+        lambda group: groups[group][-1],
+    )
+    orders = [_sorted_by(key, before, after) for key in keys]
+    orders.append(list(fusion.order.ordered()))
+    sizes = _sizes(fusion.dependences, graph)
+    return min(orders, key=lambda order: peak_bytes([groups[group] for group in order], fusion.dependences, sizes))
+
+
+def _groups(fusion: Fusion) -> dict[int, list[int]]:
+    """Returns the nodes of each cluster in program order, by representative."""
+    groups: dict[int, list[int]] = {}
+    for node in fusion.dependences.nodes:
+        groups.setdefault(fusion.order.find(node.number), []).append(node.number)
+    return groups
+
+
+def _edges(fusion: Fusion, groups: dict[int, list[int]]) -> tuple[dict[int, int], dict[int, list[int]]]:
+    """Returns for each cluster how many others must precede it, and which follow it."""
+    find = fusion.order.find
+    before = dict.fromkeys(groups, 0)
+    after: dict[int, list[int]] = {group: [] for group in groups}
+    for group, numbers in groups.items():
+        earlier = {find(other) for number in numbers for other in fusion.dependences.before[number]}
+        earlier.discard(group)
+        before[group] = len(earlier)
+        for other in earlier:
+            after[other].append(group)
+    return before, after
+
+
+def _sorted_by(key: Callable[[int], int], before: dict[int, int], after: dict[int, list[int]]) -> list[int]:
+    """Returns a topological order in which, of all that could be next, the one with the smallest key is."""
+    waiting = dict(before)
+    ready = [(key(group), group) for group, count in waiting.items() if count == 0]
+    heapify(ready)
+    found: list[int] = []
+    while ready:
+        _, group = heappop(ready)
+        found.append(group)
+        for other in after[group]:
+            waiting[other] -= 1
+            if waiting[other] == 0:
+                heappush(ready, (key(other), other))
+    if len(found) != len(before):
+        raise ValueError(f"{len(before) - len(found)} definitions wait for each other: the graph has a cycle")
+    return found
+
+
+def _sizes(dependences: Dependences, graph: Graph) -> dict[str, int]:
+    """Returns the bytes of each storage, by the name of its oldest value."""
+    sizes: dict[str, int] = {}
+    for name, root in dependences.storage.items():
+        if name == root:
+            tensor = graph.values[name].type
+            sizes[name] = count_elements(tensor) * tensor.dtype.bytes
+    return sizes
+
+
+def peak_bytes(groups: Sequence[Sequence[int]], dependences: Dependences, sizes: dict[str, int]) -> int:
+    """Returns the most bytes alive at once when groups of nodes run in this order, each as one kernel.
+
+    Values that only one group touches stay in registers; inputs live until their last use.
+    """
+    storage, nodes = dependences.storage, dependences.nodes
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for place, numbers in enumerate(groups):
+        for number in numbers:
+            node = nodes[number]
+            for name in node.result_names:
+                first.setdefault(storage[name], place)
+                last[storage[name]] = place
+            for name in node.reads:
+                last[storage[name]] = place
+    end = len(groups)
+    for name in dependences.kept:
+        last[storage[name]] = end
+    deltas = [0] * (end + 2)
+    for root, place in last.items():
+        definer = dependences.definer.get(root)
+        begin = first.get(root, 0) if definer is not None else 0
+        if begin == place and definer is not None and not nodes[definer].is_host:
+            continue
+        deltas[begin] += sizes[root]
+        deltas[place + 1] -= sizes[root]
+    peak = live = 0
+    for delta in deltas:
+        live += delta
+        peak = max(peak, live)
+    return peak

@@ -1,0 +1,106 @@
+"""Explanations, the text of schedules, and the command line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from ferrite_ir import parse_graph
+from ferrite_ir.graph import Origin
+from ferrite_scheduler import explain, schedule
+from ferrite_scheduler.__main__ import main
+from ferrite_scheduler.text import schedule_text
+
+TEXT = """
+graph @f(x: f32[1024, 1024], w: f32[64]) -> (y, u, e, q) {
+  m: f32[1024]       = fold max [i < 1024 | j < 1024] x[i, j]
+  y: f32[1024, 1024] = loop [i < 1024, j < 1024] sub(x[i, j], m[i])
+  u: f32[64]         = loop [i < 64] exp(w[i])
+  e: f32[1024]       = extern aten.clone.default(m)
+  k: f32[1024]       = loop [i < 1024] exp(m[i])
+  q: f32[1024]       = loop [i < 1024] add(k[i], e[-i + 1023])
+}"""
+
+
+@pytest.fixture(scope="module")
+def found():
+    return schedule(parse_graph(TEXT))
+
+
+def test_together_says_what_it_saves(found):
+    answer = explain(found, "m", "y")
+    assert "together in kernel 0" in answer
+    assert "bytes of memory traffic" in answer
+
+
+def test_apart_names_the_rule(found):
+    assert "F09" in explain(found, "m", "q") or "F09" in explain(found, "y", "q")
+
+
+def test_apart_without_a_shared_buffer_says_so(found):
+    assert "they share no buffer" in explain(found, "u", "y")
+
+
+def test_library_calls_are_named(found):
+    assert "library call aten.clone.default" in explain(found, "e", "y")
+
+
+def test_one_definition_and_unknown_names(found):
+    assert explain(found, "m", "m").endswith("one definition")
+    with pytest.raises(KeyError, match="graph input"):
+        explain(found, "x", "y")
+    with pytest.raises(KeyError, match="no value"):
+        explain(found, "nothing", "y")
+
+
+def test_origins_are_quoted():
+    from dataclasses import replace
+
+    graph = parse_graph(TEXT)
+    origin = Origin("aten.amax", "", "model.py:7")
+    definitions = tuple(replace(definition, origins=(origin,)) for definition in graph.definitions)
+    answer = explain(schedule(replace(graph, definitions=definitions)), "m", "y")
+    assert "aten.amax (model.py:7)" in answer
+
+
+def test_kernel_names_come_from_source_operations():
+    from dataclasses import replace
+
+    graph = parse_graph(TEXT)
+    origin = Origin("aten.amax.default", "", "model.py:7")
+    definitions = tuple(replace(definition, origins=(origin,)) for definition in graph.definitions)
+    names = [kernel.name for kernel in schedule(replace(graph, definitions=definitions)).kernels]
+    assert "persistent_amax" in names
+    assert all(name.isidentifier() for name in names)
+
+
+def test_text_shows_kernels_steps_and_decisions(found):
+    text = schedule_text(found, decisions=True)
+    assert "kernel 0 " in text
+    assert "launch 0 " in text
+    assert "free x" in text
+    assert "return y, u, e, q" in text
+    assert "aten.clone.default(m)" in text
+    assert str(found) == schedule_text(found)
+
+
+def test_command_line_prints_schedules_and_explanations(tmp_path, capsys):
+    file = tmp_path / "f.fir"
+    file.write_text(TEXT)
+    target = tmp_path / "target.json"
+    target.write_text(json.dumps({"name": "small", "processors": 8}))
+    assert main([str(file), "--decisions", "--target", str(target)]) == 0
+    assert "schedule @f" in capsys.readouterr().out
+    assert main([str(file), "--as-is", "--explain", "m", "y"]) == 0
+    assert "together" in capsys.readouterr().out
+    file.write_text("graph @f(")
+    assert main([str(file)]) == 1
+    assert "error" in capsys.readouterr().err
+
+
+def test_unknown_target_facts_are_refused():
+    from ferrite_scheduler import Target
+
+    with pytest.raises(ValueError, match="warps"):
+        Target.from_mapping({"warps": 3})

@@ -1,0 +1,370 @@
+"""What fuses, what does not, and why: each case also runs and is compared with the evaluator."""
+
+from __future__ import annotations
+
+from checks import check, kernel_of, refusal
+from ferrite_ir import parse_graph
+from ferrite_scheduler import Policy, schedule
+from ferrite_scheduler.target import Target
+
+LOOPED = Policy(persistent_elements=2, persistent_elements_outer=2)
+
+SOFTMAX = """
+graph @softmax(x: bf16[6, 8]) -> (y) {
+  v: f32[6, 8]  = loop [i < 6, j < 8] cast.f32(x[i, j])
+  m: f32[6]     = fold max [i < 6 | j < 8] v[i, j]
+  e: f32[6, 8]  = loop [i < 6, j < 8] exp(sub(v[i, j], m[i]))
+  s: f32[6]     = fold sum [i < 6 | j < 8] e[i, j]
+  y: bf16[6, 8] = loop [i < 6, j < 8] cast.bf16(div(e[i, j], s[i]))
+}"""
+
+LAYER_NORM = """
+graph @layer_norm(x: f32[6, 8], w: f32[8], b: f32[8]) -> (y, mean, rstd) {
+  mean: f32[6], m2: f32[6], n: f32[6] = fold welford [i < 6 | j < 8] x[i, j]
+  rstd: f32[6] = loop [i < 6] rsqrt(add(div(m2[i], f32(8.0)), f32(1e-05)))
+  y: f32[6, 8] = loop [i < 6, j < 8] add(mul(mul(sub(x[i, j], mean[i]), rstd[i]), w[j]), b[j])
+}"""
+
+
+def test_softmax_is_one_persistent_kernel():
+    found = check(SOFTMAX)
+    (kernel,) = found.kernels
+    assert kernel.strategy == "persistent"
+    assert kernel.stored == ("y",)
+    assert [param.name for param in kernel.params] == ["x", "y"]
+
+
+def test_looped_softmax_is_one_kernel_too():
+    (kernel,) = check(SOFTMAX, policy=LOOPED).kernels
+    assert kernel.strategy == "looped"
+
+
+def test_layer_norm_is_one_kernel_and_keeps_what_the_backward_needs():
+    (kernel,) = check(LAYER_NORM).kernels
+    assert set(kernel.stored) == {"y", "mean", "rstd"}
+    assert kernel.params[0].name == "x"
+
+
+def test_bias_activation_and_residual_are_one_kernel():
+    found = check("""
+    graph @f(x: f32[4, 6], b: f32[6], r: f32[4, 6]) -> (z) {
+      a: f32[4, 6] = loop [i < 4, j < 6] add(x[i, j], b[j])
+      g: f32[4, 6] = loop [i < 4, j < 6] tanh(a[i, j])
+      z: f32[4, 6] = loop [i < 4, j < 6] add(g[i, j], r[i, j])
+    }""")
+    (kernel,) = found.kernels
+    assert kernel.stored == ("z",)
+
+
+def test_norm_backward_keeps_dx_in_one_kernel_and_dw_with_db_in_another():
+    found = check("""
+    graph @back(x: f32[6, 8], dy: f32[6, 8], w: f32[8]) -> (dx, dw, db) {
+      s: f32[6]     = fold sum [i < 6 | j < 8] mul(dy[i, j], w[j])
+      t: f32[6]     = fold sum [i < 6 | j < 8] mul(dy[i, j], x[i, j])
+      dx: f32[6, 8] = loop [i < 6, j < 8] sub(dy[i, j], add(s[i], mul(x[i, j], t[i])))
+      dw: f32[8]    = fold sum [j < 8 | i < 6] mul(dy[i, j], x[i, j])
+      db: f32[8]    = fold sum [j < 8 | i < 6] dy[i, j]
+    }""")
+    assert len(found.kernels) == 2
+    assert set(kernel_of(found, "dx").stored) == {"dx"}
+    assert set(kernel_of(found, "dw").stored) == {"dw", "db"}
+    assert refusal(found, "dx", "dw") == "F03"
+
+
+def test_square_row_and_column_folds_stay_apart():
+    found = check("""
+    graph @f(x: f32[6, 6]) -> (a, b) {
+      a: f32[6] = fold sum [i < 6 | j < 6] x[i, j]
+      b: f32[6] = fold sum [j < 6 | i < 6] x[i, j]
+    }""")
+    assert len(found.kernels) == 2
+    assert refusal(found, "a", "b") == "F07"
+
+
+def test_reshaped_and_permuted_chain_is_one_kernel():
+    found = check("""
+    graph @heads(x: f32[2, 3, 8], z: f32[2, 4, 3, 2]) -> (o) {
+      v: f32[2, 3, 8]    = loop [b < 2, t < 3, c < 8] exp(x[b, t, c])
+      p: f32[2, 4, 3, 2] = loop [b < 2, h < 4, t < 3, d < 2] add(v[b, t, h*2 + d], z[b, h, t, d])
+      o: f32[6, 8]       = loop [r < 6, c < 8] sin(p[r // 3, c // 2, r % 3, c % 2])
+    }""")
+    (kernel,) = found.kernels
+    assert kernel.stored == ("o",)
+    assert all(not index.terms or "//" not in str(index) for index in kernel.homes["v"])
+
+
+def test_reshape_that_cuts_across_falls_back_to_divisions():
+    found = check("""
+    graph @cuts(x: f32[4, 6]) -> (b) {
+      a: f32[4, 6] = loop [i < 4, j < 6] exp(x[i, j])
+      b: f32[3, 8] = loop [i < 3, j < 8] neg(a[(i*8 + j) // 6, (i*8 + j) % 6])
+    }""")
+    assert len(found.kernels) == 1
+
+
+def test_grid_level_producer_of_a_fold_body_joins():
+    found = check("""
+    graph @f(x: f32[6, 8], g: f32[6]) -> (s, h) {
+      h: f32[6] = loop [i < 6] exp(g[i])
+      s: f32[6] = fold sum [i < 6 | j < 8] mul(x[i, j], h[i])
+    }""")
+    assert len(found.kernels) == 1
+
+
+def test_fold_over_two_dims_with_reshaped_epilogue():
+    found = check("""
+    graph @groups(x: f32[3, 4, 5]) -> (y) {
+      s: f32[3]    = fold sum [a < 3 | b < 4, c < 5] x[a, b, c]
+      y: f32[60]   = loop [p < 60] mul(x[p // 20, (p // 5) % 4, p % 5], s[p // 20])
+    }""")
+    assert len(found.kernels) == 1
+
+
+def test_batch_statistics_and_running_average_are_one_kernel():
+    found = check("""
+    graph @stats(x: f32[3, 4, 5], r: f32[4]) -> (m) mutates (r: r1) {
+      s: f32[4]  = fold sum [c < 4 | n < 3, h < 5] x[n, c, h]
+      m: f32[4]  = loop [c < 4] div(s[c], f32(15.0))
+      r1: f32[4] = update set r [c < 4] at [c] add(mul(r[c], f32(0.9)), mul(m[c], f32(0.1)))
+    }""")
+    (kernel,) = found.kernels
+    assert {param.name: param.access for param in kernel.params}["r1"] == "readwrite"
+
+
+def test_optimizer_step_is_one_kernel_in_place():
+    found = check("""
+    graph @step(p: f32[6], g: f32[6], v: f32[6], lr: f32[]) -> () mutates (p: p1, v: v1) {
+      v1: f32[6] = update set v [i < 6] at [i] add(mul(v[i], f32(0.9)), g[i])
+      p1: f32[6] = update set p [i < 6] at [i] sub(p[i], mul(lr[], v1[i]))
+    }""")
+    (kernel,) = found.kernels
+    assert found.steps[0].args.count("p") == 2
+    assert kernel.strategy == "pointwise"
+
+
+def test_many_equal_updates_share_kernels():
+    count = 30
+    inputs = ", ".join(f"p{k}: f32[6], g{k}: f32[6]" for k in range(count))
+    mutated = ", ".join(f"p{k}: q{k}" for k in range(count))
+    body = "\n".join(
+        f"q{k}: f32[6] = update set p{k} [i < 6] at [i] sub(p{k}[i], mul(g{k}[i], f32(0.1)))" for k in range(count)
+    )
+    found = check(f"graph @foreach({inputs}) -> () mutates ({mutated}) {{\n{body}\n}}")
+    assert len(found.kernels) == 2
+    assert max(len(kernel.params) for kernel in found.kernels) <= Policy().max_kernel_params
+
+
+def test_chain_is_cut_at_the_limit_of_operations():
+    body = "\n".join(f"v{k + 1}: f32[6] = loop [i < 6] sin(v{k}[i])" for k in range(20))
+    found = check(f"graph @chain(v0: f32[6]) -> (v20) {{\n{body}\n}}", policy=Policy(max_kernel_ops=16))
+    assert len(found.kernels) > 2
+    assert all(len(kernel.body) <= 8 for kernel in found.kernels)
+    assert "P02" in {decision.rule for decision in found.decisions}
+
+
+def test_library_call_between_keeps_producer_and_consumer_apart():
+    found = check("""
+    graph @diamond(x: f32[4]) -> (z) {
+      a: f32[4] = loop [i < 4] exp(x[i])
+      b: f32[4] = extern aten.clone.default(a)
+      z: f32[4] = loop [i < 4] add(a[i], b[i])
+    }""")
+    assert len(found.kernels) == 2
+    assert refusal(found, "a", "z") == "F09"
+
+
+def test_gathered_and_shifted_reads_go_through_memory():
+    found = check(
+        """
+    graph @f(x: f32[6], k: i64[6]) -> (b, c) {
+      a: f32[6] = loop [i < 6] exp(x[i])
+      b: f32[6] = loop [i < 6] neg(a[at(k[i], 6)])
+      c: f32[6] = loop [i < 6] neg(a[-i + 5])
+    }""",
+        inputs=[[0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [5, 0, 2, 2, 1, 3]],
+    )
+    assert kernel_of(found, "a") is not kernel_of(found, "b")
+    assert kernel_of(found, "a") is not kernel_of(found, "c")
+    assert refusal(found, "a", "b") == "F04"
+    assert refusal(found, "a", "c") == "F04"
+
+
+def test_update_stays_apart_from_a_reader_at_other_points_for_each_version():
+    found = check("""
+    graph @flips(x: f32[6], y: f32[6]) -> (a, b, c) mutates (x: x3) {
+      a: f32[6]  = loop [i < 6] neg(x[-i + 5])
+      x1: f32[6] = update set x [i < 6] at [i] y[i]
+      b: f32[6]  = loop [i < 6] neg(x1[-i + 5])
+      x2: f32[6] = update set x1 [i < 6] at [i] add(x1[i], y[i])
+      c: f32[6]  = loop [i < 6] neg(x2[-i + 5])
+      x3: f32[6] = update set x2 [i < 6] at [i] add(x2[i], y[i])
+    }""")
+    for reader, update in (("a", "x1"), ("b", "x2"), ("c", "x3")):
+        assert kernel_of(found, reader) is not kernel_of(found, update)
+
+
+def test_update_joins_a_reader_at_the_same_points():
+    found = check("""
+    graph @f(x: f32[6], y: f32[6]) -> (a) mutates (x: x1) {
+      a: f32[6]  = loop [i < 6] neg(x[i])
+      x1: f32[6] = update set x [i < 6] at [i] add(x[i], y[i])
+    }""")
+    assert len(found.kernels) == 1
+
+
+def test_scatter_stays_apart_from_what_it_scatters_into():
+    found = check(
+        """
+    graph @f(k: i64[5], v: f32[5]) -> (z1) {
+      z: f32[4]  = loop [i < 4] f32(0.0)
+      z1: f32[4] = update add z [i < 5] at [at(k[i], 4)] v[i]
+    }""",
+        inputs=[[0, 3, 3, 1, 0], [1.0, 2.0, 3.0, 4.0, 5.0]],
+    )
+    assert len(found.kernels) == 2
+    assert {p.name: p.access for p in kernel_of(found, "z1").params}["z1"] == "atomic"
+
+
+def test_in_place_softmax_is_one_kernel_only_while_rows_fit_in_a_tile():
+    text = """
+    graph @f(x: f32[4, 8]) -> () mutates (x: x1) {
+      m: f32[4]     = fold max [i < 4 | j < 8] x[i, j]
+      s: f32[4]     = fold sum [i < 4 | j < 8] exp(sub(x[i, j], m[i]))
+      x1: f32[4, 8] = update set x [i < 4, j < 8] at [i, j] div(exp(sub(x[i, j], m[i])), s[i])
+    }"""
+    assert len(check(text).kernels) == 1
+    looped = check(text, policy=LOOPED)
+    assert kernel_of(looped, "x1") is not kernel_of(looped, "m")
+    assert "F08" in {decision.rule for decision in looped.decisions}
+
+
+def test_update_that_reads_its_neighbours_is_computed_first():
+    found = check("""
+    graph @shift(x: f32[6]) -> () mutates (x: x1) {
+      x1: f32[6] = update set x [i < 5] at [i + 1] x[i]
+    }""")
+    assert len(found.kernels) == 2
+
+
+def test_scan_takes_pointwise_company_only():
+    found = check("""
+    graph @f(x: f32[4, 6]) -> (y, t) {
+      a: f32[4, 6] = loop [i < 4, j < 6] exp(x[i, j])
+      s: f32[4, 6] = scan sum [i < 4, j < 6] along j a[i, j]
+      y: f32[4, 6] = loop [i < 4, j < 6] mul(s[i, j], x[i, j])
+      t: f32[4]    = fold sum [i < 4 | j < 6] s[i, j]
+    }""")
+    kernel = kernel_of(found, "s")
+    assert kernel.strategy == "scan"
+    assert {"a", "s", "y"} <= set(kernel.homes)
+    assert kernel_of(found, "t") is not kernel
+    assert "F06" in {decision.rule for decision in found.decisions}
+
+
+def test_scan_along_an_outer_dim_joins_its_neighbours():
+    found = check("""
+    graph @f(x: f32[4, 6]) -> (y) {
+      a: f32[4, 6] = loop [i < 4, j < 6] exp(x[i, j])
+      s: f32[4, 6] = scan sum [i < 4, j < 6] along i a[i, j]
+      y: f32[4, 6] = loop [i < 4, j < 6] mul(s[i, j], x[i, j])
+    }""")
+    assert len(found.kernels) == 1
+
+
+def test_sort_and_top_keep_their_results_to_themselves():
+    found = check("""
+    graph @f(x: f32[4, 6]) -> (n, p) {
+      v: f32[4, 6], p: i64[4, 6] = sort descending [i < 4, j < 6] along j neg(x[i, j])
+      n: f32[4, 6] = loop [i < 4, j < 6] neg(v[i, j])
+    }""")
+    assert kernel_of(found, "v").strategy == "sort"
+
+
+def test_values_on_other_devices_stay_apart():
+    found = schedule(_two_devices())
+    assert refusal(found, "a", "b") == "F02"
+
+
+def _two_devices():
+    from ferrite_ir.dtypes import F32
+    from ferrite_ir.graph import Graph, Loop, TensorType, Value, whole
+    from ferrite_ir.index import Dim
+    from ferrite_ir.scalar import apply, load
+
+    i = Dim("d0", 6)
+    x, a = Value("x", TensorType(F32, (6,))), Value("a", TensorType(F32, (6,)))
+    b = Value("b", TensorType(F32, (6,), None, "cpu"))
+    first = Loop((a,), (i,), (apply("exp", load("x", [i.index], F32)),))
+    second = Loop((b,), (i,), (apply("neg", load("a", [i.index], F32)),))
+    return Graph("f", (x,), (first, second), (whole(a), whole(b)))
+
+
+def test_independent_readers_of_a_large_input_fuse_when_near_and_not_when_far():
+    def text(between: int) -> str:
+        gap = "\n".join(f"c{k}: f32[4] = extern aten.clone.default(y)" for k in range(between))
+        outputs = ", ".join(["a", "b", *(f"c{k}" for k in range(between))])
+        return f"""
+        graph @f(x: f32[1024, 1024], y: f32[4]) -> ({outputs}) {{
+          a: f32[1024, 1024] = loop [i < 1024, j < 1024] exp(x[i, j])
+          {gap}
+          b: f32[1024, 1024] = loop [i < 1024, j < 1024] neg(x[i, j])
+        }}"""
+
+    assert len(schedule(parse_graph(text(3))).kernels) == 1
+    far = schedule(parse_graph(text(80)))
+    assert len(far.kernels) == 2
+    assert refusal(far, "a", "b") == "P03"
+    assert len(schedule(parse_graph(text(3)), policy=Policy(horizontal=False)).kernels) == 2
+
+
+def test_unrelated_large_kernels_sharing_only_a_number_stay_apart():
+    found = schedule(
+        parse_graph("""
+    graph @f(x: f32[1024, 1024], y: f32[1024, 1024], c: f32[]) -> (a, b) {
+      a: f32[1024, 1024] = loop [i < 1024, j < 1024] mul(x[i, j], c[])
+      b: f32[1024, 1024] = loop [i < 1024, j < 1024] mul(y[i, j], c[])
+    }""")
+    )
+    assert refusal(found, "a", "b") == "P04"
+
+
+def test_transposed_store_does_not_join_a_row_fold():
+    found = schedule(
+        parse_graph("""
+    graph @f(x: f32[1024, 1024]) -> (y, t) {
+      m: f32[1024]       = fold max [i < 1024 | j < 1024] x[i, j]
+      y: f32[1024, 1024] = loop [i < 1024, j < 1024] sub(x[i, j], m[i])
+      t: f32[1024, 1024] = loop [j < 1024, i < 1024] add(y[i, j], x[i, j])
+    }""")
+    )
+    assert kernel_of(found, "m") is kernel_of(found, "y")
+    assert kernel_of(found, "t") is not kernel_of(found, "y")
+    assert [axis.name for axis in kernel_of(found, "t").axes] == ["y", "x"]
+
+
+def test_fusing_into_a_looped_kernel_pays_for_what_it_loads_twice():
+    inputs = ", ".join(f"x{k}: f32[64, 65536]" for k in range(8))
+    total = "x0[i, j]"
+    for k in range(1, 8):
+        total = f"add({total}, x{k}[i, j])"
+    text = f"""
+    graph @f({inputs}) -> (y) {{
+      v: f32[64, 65536] = loop [i < 64, j < 65536] {total}
+      m: f32[64]        = fold max [i < 64 | j < 65536] v[i, j]
+      s: f32[64]        = fold sum [i < 64 | j < 65536] exp(sub(v[i, j], m[i]))
+      y: f32[64, 65536] = loop [i < 64, j < 65536] div(exp(sub(v[i, j], m[i])), s[i])
+    }}"""
+    found = schedule(parse_graph(text), Target(), Policy(split_minimum=1 << 30))
+    assert set(kernel_of(found, "v").homes) == {"v", "m"}
+    assert set(kernel_of(found, "y").homes) == {"s", "y"}
+    assert "P04" in {decision.rule for decision in found.decisions}
+
+
+def test_zero_points_and_no_dims():
+    found = check("""
+    graph @f(x: f32[0, 4], y: f32[]) -> (a, s, b) {
+      a: f32[0, 4] = loop [i < 0, j < 4] exp(x[i, j])
+      s: f32[4]    = fold sum [j < 4 | i < 0] x[i, j]
+      b: f32[]     = loop [] exp(y[])
+    }""")
+    assert found.outputs == ("a", "s", "b")

@@ -1,0 +1,112 @@
+"""Folds in two stages compute what one fold computes, for every combine, evenly and with a rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from checks import EAGER_TO_SPLIT, check, kernel_of
+from ferrite_ir import parse_graph
+from ferrite_ir.graph import Fold, Loop
+from ferrite_scheduler import Policy, Target, schedule, split
+
+POLICY = Policy(split_minimum=4)
+FOLDS = {
+    "sum": "s: f32[3] = fold sum [c < 3 | r < {n}] x[r, c]",
+    "prod": "s: f32[3] = fold prod [c < 3 | r < {n}] x[r, c]",
+    "max": "s: f32[3] = fold max [c < 3 | r < {n}] x[r, c]",
+    "min": "s: f32[3] = fold min [c < 3 | r < {n}] x[r, c]",
+    "any": "s: bool[3] = fold any [c < 3 | r < {n}] gt(x[r, c], f32(0.9))",
+    "all": "s: bool[3] = fold all [c < 3 | r < {n}] gt(x[r, c], f32(-0.9))",
+    "xor": "s: i64[3] = fold xor [c < 3 | r < {n}] index.i64(r*3 + c)",
+    "integer max": "s: i64[3] = fold max [c < 3 | r < {n}] index.i64(-r - c - 7)",
+    "argmax": "v: f32[3], s: i64[3] = fold argmax [c < 3 | r < {n}] (x[r, c], index.i64(r))",
+    "argmin": "v: f32[3], s: i64[3] = fold argmin [c < 3 | r < {n}] (x[r, c], index.i64(r))",
+    "logaddexp": "s: f32[3] = fold logaddexp [c < 3 | r < {n}] x[r, c]",
+    "welford": "m: f32[3], s: f32[3], w: f32[3] = fold welford [c < 3 | r < {n}] x[r, c]",
+    "online_softmax": "m: f32[3], s: f32[3] = fold online_softmax [c < 3 | r < {n}] x[r, c]",
+}
+
+
+@pytest.fixture(autouse=True)
+def short_chunks(monkeypatch):
+    monkeypatch.setattr(split, "SHORTEST_CHUNK", 2)
+
+
+@pytest.mark.parametrize("length", [32, 29])
+@pytest.mark.parametrize("combine", FOLDS)
+def test_two_stages_compute_what_one_computes(combine, length):
+    text = FOLDS[combine].format(n=length)
+    found = check(f"graph @f(x: f32[{length}, 3]) -> (s) {{\n{text}\n}}", EAGER_TO_SPLIT, POLICY)
+    first, second = [d for d in found.graph.definitions if isinstance(d, Fold)]
+    assert first.combine == second.combine
+    assert second.fold_dims[0].size == first.dims[0].size > 1
+    assert kernel_of(found, first.results[0].name) is not kernel_of(found, "s")
+
+
+def test_a_rest_is_masked_and_an_even_split_is_not():
+    even, rest = (
+        schedule(
+            parse_graph(f"graph @f(x: f32[{n}, 3]) -> (s) {{\n{FOLDS['sum'].format(n=n)}\n}}"), EAGER_TO_SPLIT, POLICY
+        )
+        for n in (64, 61)
+    )
+    assert "masked" not in str(even.graph)
+    assert "masked" in str(rest.graph)
+
+
+def test_folds_over_one_domain_are_split_alike_and_share_kernels():
+    found = check(
+        """
+    graph @f(x: f32[64, 3], y: f32[64, 3]) -> (a, b) {
+      a: f32[3] = fold sum [c < 3 | r < 64] mul(x[r, c], y[r, c])
+      b: f32[3] = fold sum [c < 3 | r < 64] x[r, c]
+    }""",
+        EAGER_TO_SPLIT,
+        POLICY,
+    )
+    assert len(found.kernels) == 2
+    assert {"a_part", "b_part"} <= set(found.kernels[0].stored)
+    assert {"a", "b"} <= set(found.kernels[1].stored)
+
+
+def test_full_sum_gives_every_processor_work_and_leaves_a_small_second_stage():
+    found = schedule(parse_graph("graph @f(x: f32[67108864]) -> (s) {\ns: f32[] = fold sum [ | r < 67108864] x[r]\n}"))
+    first, second = found.kernels
+    programs = first.grid[0].size
+    assert Target().processors <= programs <= 1024
+    assert second.strategy == "persistent"
+    assert second.fold is not None
+    assert second.fold.size == programs
+
+
+def test_column_sum_keeps_columns_innermost():
+    found = schedule(
+        parse_graph("graph @f(x: f32[16384, 4096]) -> (s) {\ns: f32[4096] = fold sum [c < 4096 | r < 16384] x[r, c]\n}")
+    )
+    first, second = found.kernels
+    assert [axis.name for axis in first.axes] == ["y", "x", "r"]
+    assert first.axes[1].size == 4096
+    assert second.axes[0].size == 4096
+
+
+def test_many_rows_are_not_split():
+    text = "graph @f(x: f32[16384, 4096]) -> (s) {\ns: f32[16384] = fold sum [i < 16384 | r < 4096] x[i, r]\n}"
+    graph = parse_graph(text)
+    assert schedule(graph).graph is graph
+
+
+def test_small_folds_are_not_split():
+    graph = parse_graph("graph @f(x: f32[4096]) -> (s) {\ns: f32[] = fold sum [ | r < 4096] x[r]\n}")
+    assert schedule(graph).graph is graph
+
+
+def test_folds_and_scans_of_one_point_become_loops():
+    found = check("""
+    graph @f(x: f32[4, 1]) -> (s, m, w, e, c) {
+      s: f32[4]    = fold sum [i < 4 | r < 1] x[i, r]
+      m: f32[4], v: f32[4], w: f32[4] = fold welford [i < 4 | r < 1] x[i, r]
+      k: f32[4], e: f32[4] = fold online_softmax [i < 4 | r < 1] x[i, r]
+      c: f32[4, 1] = scan sum [i < 4, r < 1] along r x[i, r]
+    }""")
+    assert all(isinstance(definition, Loop) for definition in found.graph.definitions)
+    assert len(found.kernels) == 1

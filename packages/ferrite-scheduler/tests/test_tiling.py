@@ -1,0 +1,134 @@
+"""How iteration spaces become axes."""
+
+from __future__ import annotations
+
+from checks import check, kernel_of
+from ferrite_ir import parse_graph
+from ferrite_scheduler import Policy, schedule
+
+
+def axes(kernel):
+    return {axis.name: tuple(dim.size for dim in axis.dims) for axis in kernel.axes}
+
+
+def only_kernel(text, policy=Policy()):
+    (kernel,) = schedule(parse_graph(text), policy=policy).kernels
+    return kernel
+
+
+def test_contiguous_pointwise_is_one_flat_dim():
+    kernel = only_kernel("""
+    graph @f(x: f32[8, 32, 64], y: f32[256, 64]) -> (z) {
+      z: f32[8, 32, 64] = loop [a < 8, b < 32, c < 64] add(x[a, b, c], y[a*32 + b, c])
+    }""")
+    assert axes(kernel) == {"x": (8 * 32 * 64,)}
+
+
+def test_broadcast_keeps_the_dims_it_needs():
+    kernel = only_kernel("""
+    graph @f(x: f32[8, 32, 64], b: f32[64]) -> (z) {
+      z: f32[8, 32, 64] = loop [a < 8, b < 32, c < 64] add(x[a, b, c], b[c])
+    }""")
+    assert axes(kernel) == {"x": (256, 64)}
+
+
+def test_channels_last_pointwise_is_flat_too():
+    kernel = only_kernel("""
+    graph @f(x: f32[2, 4, 3, 3]{36, 1, 12, 4}) -> (z) {
+      z: f32[2, 4, 3, 3]{36, 1, 12, 4} = loop [n < 2, c < 4, h < 3, w < 3] exp(x[n, c, h, w])
+    }""")
+    assert axes(kernel) == {"x": (72,)}
+
+
+def test_transposed_operand_gets_a_second_axis():
+    text = """
+    graph @f(x: f32[64, 128], y: f32[128, 64]) -> (z) {
+      z: f32[128, 64] = loop [i < 128, j < 64] add(x[j, i], y[i, j])
+    }"""
+    assert axes(only_kernel(text)) == {"y": (128,), "x": (64,)}
+    assert axes(only_kernel(text, Policy(max_tiled_axes=1))) == {"x": (128, 64)}
+
+
+def test_batched_transpose_tiles_the_two_dims_that_matter():
+    kernel = only_kernel("""
+    graph @f(x: f32[8, 64, 128]) -> (z) {
+      z: f32[8, 128, 64] = loop [b < 8, i < 128, j < 64] exp(x[b, j, i])
+    }""")
+    assert axes(kernel) in ({"y": (8, 128), "x": (64,)}, {"y": (8, 64), "x": (128,)})
+
+
+def test_narrow_transposes_stay_flat():
+    kernel = only_kernel("""
+    graph @f(x: f32[3, 1024], y: f32[1024, 3]) -> (z) {
+      z: f32[1024, 3] = loop [i < 1024, j < 3] add(x[j, i], y[i, j])
+    }""")
+    assert set(axes(kernel)) == {"x"}
+
+
+def test_middle_fold_puts_the_contiguous_dim_on_x():
+    kernel = only_kernel("""
+    graph @f(x: f32[64, 512, 256]) -> (m, v) {
+      m: f32[64, 256], v: f32[64, 256], n: f32[64, 256] = fold welford [a < 64, c < 256 | b < 512] x[a, b, c]
+    }""")
+    assert axes(kernel) == {"y": (64,), "x": (256,), "r": (512,)}
+    assert kernel.strategy == "looped"
+
+
+def test_row_fold_over_two_dims_joins_them():
+    kernel = only_kernel("""
+    graph @f(x: f32[1024, 8, 64]) -> (s) {
+      s: f32[1024] = fold sum [i < 1024 | a < 8, b < 64] x[i, a, b]
+    }""")
+    assert axes(kernel) == {"x": (1024,), "r": (512,)}
+    assert kernel.strategy == "persistent"
+
+
+def test_column_softmax_is_one_kernel_over_the_outer_dim():
+    found = check("""
+    graph @f(x: f32[8, 12]) -> (y) {
+      m: f32[12]    = fold max [j < 12 | i < 8] x[i, j]
+      s: f32[12]    = fold sum [j < 12 | i < 8] exp(sub(x[i, j], m[j]))
+      y: f32[8, 12] = loop [i < 8, j < 12] div(exp(sub(x[i, j], m[j])), s[j])
+    }""")
+    assert axes(kernel_of(found, "y")) == {"x": (12,), "r": (8,)}
+
+
+def test_long_rows_are_looped_and_so_are_rows_with_much_alive():
+    def strategy(width, inputs):
+        given = ", ".join(f"x{k}: f32[512, {width}]" for k in range(inputs))
+        total = "x0[i, j]"
+        for k in range(1, inputs):
+            total = f"add({total}, x{k}[i, j])"
+        return only_kernel(
+            f"graph @f({given}) -> (s) {{\ns: f32[512] = fold sum [i < 512 | j < {width}] {total}\n}}"
+        ).strategy
+
+    assert strategy(1024, 1) == "persistent"
+    assert strategy(8192, 1) == "persistent"
+    assert strategy(8193, 1) == "looped"
+    assert strategy(8192, 6) == "looped"
+
+
+def test_unit_dims_disappear():
+    kernel = only_kernel("""
+    graph @f(x: f32[1, 6, 1]) -> (z) {
+      z: f32[1, 6, 1] = loop [a < 1, b < 6, c < 1] exp(x[a, b, c])
+    }""")
+    assert axes(kernel) == {"x": (6,)}
+    assert [str(index) for index in kernel.homes["z"]] == ["0", "x0", "0"]
+
+
+def test_numbers_of_points_keep_their_meaning_when_dims_are_joined():
+    found = check("""
+    graph @f(x: f32[4, 6]) -> (z) {
+      z: f32[4, 6] = loop [i < 4, j < 6] add(x[i, j], cast.f32(index.i64(i*6 + j)))
+    }""")
+    assert axes(found.kernels[0]) == {"x": (24,)}
+
+
+def test_masked_concatenation_keeps_its_dims():
+    found = check("""
+    graph @cat(a: f32[4, 3], b: f32[4, 5]) -> (c) {
+      c: f32[4, 8] = loop [i < 4, j < 8] masked(lt(index.i64(j), i64(3)), a[i, j], masked(ge(index.i64(j), i64(3)), b[i, j - 3], f32(0.0)))
+    }""")
+    assert len(found.kernels) == 1

@@ -1,0 +1,17 @@
+"""Ops that have a lowering, but are better taken apart before a joint graph is partitioned."""
+
+from __future__ import annotations
+
+TAKEN_APART = frozenset(
+    f"aten.{name}"
+    for name in (
+        "hardswish.default", "_prelu_kernel.default", "glu.default", "log_sigmoid_forward.default",
+        "floor_divide.default", "floor_divide.Scalar", "transpose.int", "_unsafe_index.Tensor", "stack.default",
+        "tril.default", "ones_like.default", "new_ones.default", "new_full.default", "eye.default", "eye.m",
+        "upsample_nearest1d.default", "upsample_nearest2d.default", "upsample_nearest3d.default",
+        "_upsample_nearest_exact1d.default", "_upsample_nearest_exact2d.default", "_upsample_nearest_exact3d.default",
+        "std_mean.correction", "nansum.default", "count_nonzero.default", "count_nonzero.dim_IntList",
+    )
+)  # fmt: skip
+"""Qualified names. torch's partitioner recomputes in the backward only ops of its own list, and saves the results of
+all others. These are not in the list, and their pieces are: apart they cost no memory between forward and backward."""

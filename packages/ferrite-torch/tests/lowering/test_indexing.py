@@ -1,0 +1,161 @@
+"""Reads and writes at places given by tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+aten = torch.ops.aten
+TYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool)
+NUMBERS = TYPES[:-1]
+
+
+def numbers(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    if dtype.is_floating_point:
+        return torch.randn(shape).to(dtype)
+    return torch.randint(0, 2 if dtype is torch.bool else 5, shape).to(dtype)
+
+
+def places(size: int, *shape: int, wrap: bool = False) -> torch.Tensor:
+    return torch.randint(-size if wrap else 0, size, shape)
+
+
+def limit(dtype: torch.dtype) -> float | None:
+    return 3e-2 if dtype is torch.bfloat16 else None
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_embedding(agree: Any, dtype: torch.dtype) -> None:
+    agree(lambda w, i: F.embedding(i, w), numbers(dtype, 7, 5), places(7, 2, 3))
+    agree(lambda w, i: F.embedding(i, w), numbers(dtype, 7, 5), places(7, 2, 3).int())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("padding", [-1, 3])
+def test_gradient_of_embedding(agree: Any, dtype: torch.dtype, padding: int) -> None:
+    """Rows that are read often are added up in f32."""
+    agree(
+        lambda g, i: aten.embedding_dense_backward(g, i, 7, padding, False),
+        numbers(dtype, 4, 6, 2),
+        places(7, 4, 6),
+        tolerance=limit(dtype) or 1e-5,
+    )
+
+
+ADVANCED: dict[str, Callable[..., torch.Tensor]] = {
+    "first dim": lambda x, j, k: x[j],
+    "last dim, two dims of places": lambda x, j, k: x[:, :, k],
+    "dims apart": lambda x, j, k: x[j, :, k],
+    "dims side by side": lambda x, j, k: x[j, k],
+    "one place for two dims": lambda x, j, k: x[:, j, j],
+    "with new dims and slices": lambda x, j, k: x[None, j, 1:3],
+}
+
+
+@pytest.mark.parametrize("name", ADVANCED)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool], ids=str)
+def test_advanced_indexing(agree: Any, name: str, dtype: torch.dtype) -> None:
+    agree(ADVANCED[name], numbers(dtype, 4, 6, 5), places(4, 3, wrap=True), places(4, 2, 3, wrap=True))
+
+
+def test_index_select_gather_and_take(agree: Any) -> None:
+    x = torch.randn(4, 6, 5)
+    agree(lambda x, i: x.index_select(1, i), x, places(6, 3))
+    agree(lambda x, i: x.gather(1, i), x, places(6, 4, 2, 5))
+    agree(lambda x, i: x.gather(-1, i), x, places(5, 2, 2, 9))
+    agree(torch.take, x, places(120, 3, 3, wrap=True))
+    agree(lambda x, i: torch.take_along_dim(x, i, 1), x, places(6, 4, 2, 5))
+
+
+def distinct(size: int, count: int, *rest: int) -> torch.Tensor:
+    rows = [torch.randperm(size)[:count] for _ in range(torch.Size(rest).numel())]
+    return torch.stack(rows, -1).reshape(count, *rest)
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_stores(agree: Any, dtype: torch.dtype) -> None:
+    x = numbers(dtype, 6, 4)
+    rows = torch.tensor([2, 0, 5])
+    agree(lambda x, i, s: x.scatter(0, i, s), x, distinct(6, 2, 4), numbers(dtype, 3, 4))
+    agree(lambda x, i: x.scatter(0, i, 1), x, places(6, 2, 4))
+    agree(lambda x, i, s: x.index_copy(0, i, s), x, rows, numbers(dtype, 3, 4))
+    agree(lambda x, i: x.index_fill(0, i, 1), x, rows - 6)
+    agree(lambda x, i, v: x.index_put((i,), v), x, rows, numbers(dtype, 3, 4))
+    agree(lambda x, i, v: aten.index_put(x, [None, i], v), x, torch.tensor([3, 0, 1]), numbers(dtype, 3))
+
+
+@pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter:UserWarning")
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+def test_sums_at_places(agree: Any, dtype: torch.dtype) -> None:
+    x, source, i = numbers(dtype, 6, 4), numbers(dtype, 3, 4), places(6, 3, 4)
+    agree(lambda x, i, s: x.scatter_add(0, i, s), x, i, source, tolerance=limit(dtype))
+    agree(lambda x, i, s: x.scatter(0, i, s, reduce="add"), x, i, source, tolerance=limit(dtype))
+    agree(lambda x, i, s: x.scatter_reduce(0, i, s, "sum"), x, i, source, tolerance=limit(dtype))
+    agree(lambda x, i, s: x.scatter_reduce(0, i, s, "sum", include_self=False), x, i, source, tolerance=limit(dtype))
+    agree(lambda x, i, s: x.index_add(0, i, s, alpha=2), x, places(6, 3), source, tolerance=limit(dtype))
+    agree(lambda x, i, v: x.index_put((i,), v, accumulate=True), x, places(6, 3), source, tolerance=limit(dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
+@pytest.mark.parametrize("reduce", ["amax", "amin"])
+def test_extremes_at_places(agree: Any, dtype: torch.dtype, reduce: str) -> None:
+    given = numbers(dtype, 6, 4), places(6, 3, 4), numbers(dtype, 3, 4)
+    agree(lambda x, i, s: x.scatter_reduce(0, i, s, reduce), *given)
+    agree(lambda x, i, s: x.scatter_reduce(0, i, s, reduce, include_self=False), *given)
+
+
+def test_one_number_where_a_mask_holds(agree: Any) -> None:
+    x = torch.randn(3, 4)
+    agree(lambda x, v: x.index_put((x > 0,), v), x, torch.tensor(7.0))
+    agree(lambda x, v: x.index_put((x[:, 0] > 0,), v), x, torch.tensor([7.0]))
+    agree(lambda x, v: x.index_put((x > 0,), v, accumulate=True), x, torch.tensor(7.0))
+
+
+def test_masked_places(agree: Any) -> None:
+    i, mask = places(5, 4), torch.tensor([True, False, True, True])
+    agree(lambda x, m, i: aten._unsafe_masked_index(x, m, [i], 0.5), torch.randn(5), mask, i)
+    agree(
+        lambda x, m, i, v: aten._unsafe_masked_index_put_accumulate(x, m, [i], v),
+        torch.randn(5),
+        mask,
+        i,
+        torch.randn(4),
+    )
+
+
+def test_tensors_without_dims(agree: Any) -> None:
+    x, i = torch.randn(5), torch.tensor(3)
+    agree(lambda x, i: x.gather(0, i), x, i)
+    agree(lambda x, i: x.gather(0, i * 0), torch.tensor(2.0), i)
+    agree(lambda x, i: x.index_select(0, i), x, i)
+    agree(lambda x, i, s: x.scatter(0, i, s), x, i, torch.tensor(1.0))
+
+
+def test_a_store_into_what_is_read(agree: Any) -> None:
+    agree(lambda x, i: x.index_copy(0, i, x[:2]), torch.randn(5), torch.tensor([3, 1]))
+    agree(lambda x, i: (x * 2).index_add(0, i, (x * 2)[:2]), torch.randn(5), torch.tensor([3, 1]))
+
+
+@pytest.fixture
+def _deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("_deterministic")
+def test_float_sums_at_places_have_no_order(lower_one: Any, agree: Any) -> None:
+    i = torch.tensor([3, 1])
+    module = lower_one(lambda x, i: x.index_add(0, i, x[:2]), torch.randn(5), i)
+    assert [op for op, _ in module.externs] == ["aten.index_add.default"]
+    agree(lambda x, i: x.index_add(0, i, x[:2]), torch.arange(5), i)
+
+
+@pytest.mark.parametrize("reduce", ["prod", "mean"])
+def test_reductions_without_an_atomic_are_library_calls(lower_one: Any, reduce: str) -> None:
+    module = lower_one(lambda x, i: x.scatter_reduce(0, i, x, reduce), torch.randn(5), places(5, 5))
+    assert [op for op, _ in module.externs] == ["aten.scatter_reduce.two"]

@@ -1,0 +1,189 @@
+"""The lines of a kernel: definitions in order, or spread over loops along the fold axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ferrite_ir.graph import Computed, Contract, Fold, Scan, Sort, Update, bodies_of
+from ferrite_ir.scalar import Scalar
+
+from .errors import UnsupportedDefinition
+from .evaluate import Evaluator
+from .flat import FlatKernel, memory_loads
+from .folds import FoldText
+from .memory import StoreText, value_of
+from .passes import plan_passes, rereads, roots_of
+from .scans import ScanText
+from .space import AxisText, Space
+from .updates import UpdateText
+from .writer import Tile, Writer
+
+
+class KernelBody:
+    """Writes the lines of a kernel after its header."""
+
+    def __init__(self, flat: FlatKernel, width: int) -> None:
+        self._flat = flat
+        self._writer = Writer()
+        self._evaluator = Evaluator(flat, self._writer, width)
+        self._stores = StoreText(flat, self._writer, self._evaluator)
+        self._folds = FoldText(flat.space, self._writer, self._evaluator)
+        self._scans = ScanText(flat.space, self._writer, self._evaluator, self._folds)
+        self._updates = UpdateText(flat, self._writer, self._evaluator, self._stores)
+        # Stores into memory that is also read wait until every load beside them has been written.
+        self._waits = overwrites_operands(flat)
+        self._waiting: list[Callable[[], None]] = []
+
+    def write(self) -> list[str]:
+        """Returns the lines.
+
+        Raises:
+            UnsupportedDefinition: a definition has no kernel text.
+        """
+        check_definitions(self._flat)
+        if self._flat.space.loops and self._flat.space.folds_tile:
+            self._write_loops()
+        else:
+            self._evaluator.hints = shared_loads(self._flat)
+            for definition in self._flat.definitions:
+                self._write_definition(definition)
+                self._store_results(definition)
+            self._flush()
+        return self._writer.function.lines
+
+    def _write_definition(self, definition: Computed) -> None:
+        """Writes a definition that is not just evaluated where it is used."""
+        match definition:
+            case Fold():
+                self._publish(definition, self._folds.write(definition))
+            case Scan():
+                self._publish(definition, self._scans.write(definition))
+            case Update():
+                self._write_update(definition)
+
+    def _write_update(self, update: Update) -> None:
+        if update.target in self._flat.producers:
+            self._flush()
+        new, store = self._updates.prepare(update)
+        if new is not None:
+            self._evaluator.results[update.result.name] = new
+        self._put(store)
+
+    def _publish(self, definition: Computed, tiles: tuple[Tile, ...]) -> None:
+        for result, tile in zip(definition.results, tiles, strict=True):
+            self._evaluator.results[result.name] = tile
+
+    def _store_results(self, definition: Computed) -> None:
+        if isinstance(definition, Update):
+            return
+        for name in [result.name for result in definition.results if result.name in self._flat.kernel.stored]:
+            tile = value_of(self._evaluator, self._flat, name)
+            self._put(self._stores.prepare(name, tile))
+
+    def _put(self, store: Callable[[], None]) -> None:
+        if self._waits:
+            self._waiting.append(store)
+        else:
+            store()
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for store in waiting:
+            store()
+
+    # --- loops over the fold axis -----------------------------------------------------------------------------------
+
+    def _write_loops(self) -> None:
+        plan = plan_passes(self._flat)
+        policies, shared = rereads(self._flat, plan), shared_loads(self._flat)
+        self._write_grid_level(plan.before)
+        for loop, policy in zip(plan.loops, policies, strict=True):
+            self._evaluator.hints = policy | shared
+            if loop.inside:
+                self._write_loop(loop.inside)
+            self._write_grid_level(loop.after)
+
+    def _write_loop(self, definitions: tuple[Computed, ...]) -> None:
+        fold = self._flat.space.fold
+        if fold is None:
+            raise AssertionError("a loop without a fold axis")
+        self._writer.open_loop()
+        for line in position_lines(self._flat.space, fold, "rstart + tl.arange(0, RBLOCK)"):
+            self._writer.line(line, frozenset("r"))
+        finishers: list[tuple[Fold, Callable[[], tuple[Tile, ...]]]] = []
+        for definition in with_scans(self._flat, definitions):
+            if isinstance(definition, Fold):
+                finishers.append((definition, self._folds.open(definition)))
+                continue
+            self._write_definition(definition)
+            if any(definition is wanted for wanted in definitions):
+                self._store_results(definition)
+        self._flush()
+        self._writer.close_loop(f"for rstart in tl.range(0, {fold.size}, RBLOCK):")
+        for definition, finish in finishers:
+            self._publish(definition, finish())
+        for definition, _ in finishers:
+            self._store_results(definition)
+        self._flush()
+
+    def _write_grid_level(self, definitions: tuple[Computed, ...]) -> None:
+        for definition in definitions:
+            self._write_definition(definition)
+            self._store_results(definition)
+        self._flush()
+
+
+def check_definitions(flat: FlatKernel) -> None:
+    """Raises `UnsupportedDefinition` for a definition that has no kernel text."""
+    for definition in flat.definitions:
+        if isinstance(definition, (Sort, Contract)):
+            kind = type(definition).__name__.lower()
+            name = definition.results[0].name
+            raise UnsupportedDefinition(f"{name}: a {kind} has no kernel text; lower it to a library call")
+
+
+def overwrites_operands(flat: FlatKernel) -> bool:
+    """Returns whether the kernel writes memory whose old contents it may read."""
+    if any(isinstance(definition, Update) for definition in flat.definitions):
+        return True
+    return any(param.param.access == "readwrite" for param in flat.params.values())
+
+
+def shared_loads(flat: FlatKernel) -> dict[Scalar, str]:
+    """Returns a hint to keep what every program of a fold reads again, such as a weight along the fold axis."""
+    if not flat.space.folds_tile:
+        return {}
+    roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
+    return {
+        load: "evict_last"
+        for load in memory_loads(flat, roots)
+        if {dim.name for index in load.indices for dim in index.dims} == {"r"}
+    }
+
+
+def with_scans(flat: FlatKernel, definitions: tuple[Computed, ...]) -> list[Computed]:
+    """Returns the definitions of a loop with the scans of earlier loops that they read, which are done again."""
+    wanted = {load.source for definition in definitions for root in roots_of(definition) for load in root.loads}
+    pending = list(wanted)
+    while pending:
+        produced = flat.producers.get(pending.pop())
+        if produced is None or isinstance(produced[0], Fold):
+            continue
+        names = {load.source for root in roots_of(produced[0]) for load in root.loads} - wanted
+        wanted |= names
+        pending.extend(names)
+    chosen = {id(definition) for definition in definitions}
+    for definition in flat.definitions:
+        if isinstance(definition, Scan) and any(result.name in wanted for result in definition.results):
+            chosen.add(id(definition))
+    return [definition for definition in flat.definitions if id(definition) in chosen]
+
+
+def position_lines(space: Space, axis: AxisText, position: str) -> list[str]:
+    """Returns the lines that define positions and mask of an axis; ``position`` is a vector."""
+    suffix = space.expand(axis.name)
+    vector = f"({position})" if suffix and " + " in position else position
+    lines = [f"{axis.name} = {vector}{suffix}"]
+    if axis.masked:
+        lines.append(f"{axis.name}mask = {axis.name} < {axis.size}")
+    return lines
