@@ -173,9 +173,7 @@ def report(graph: Graph, title: str) -> None:
         nonlocal last
         now = time.process_time()
         ms = (now - last) * 1e3
-        print(
-            f"  {pass_text(pass_):10} {ms:8.2f} ms {ms * 1e3 / nodes:6.2f} us/node, {len(after.definitions)} definitions"
-        )
+        print(f"  {pass_text(pass_):10} {ms:8.2f} ms {ms * 1e3 / nodes:6.2f} us/node, {len(after.definitions)} left")
         last = time.process_time()
 
     PIPELINE.run(graph, watch)

@@ -21,7 +21,7 @@ SIZES = (100, 300, 1000, 3000, 10000, 20000)
 
 
 def measure(definitions: int) -> tuple[int, int, float]:
-    """Returns definitions, kernels and CPU seconds of scheduling one new graph, without garbage collection (as `timeit`)."""
+    """Returns definitions, kernels and CPU seconds of scheduling one new graph, with the garbage collector off."""
     graph = layered_graph(definitions)
     gc.collect()
     gc.disable()

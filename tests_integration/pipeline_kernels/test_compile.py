@@ -33,8 +33,9 @@ def operations_of(dtype: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("dtype", TYPES)
 def test_every_operation_of_a_type(emit: Emit, compile_sm90: Compile, dtype: str) -> None:
     operations = operations_of(dtype)
+    operands = [", ".join(f"{letter}[d0]" for letter in "abcd"[:arity]) for arity in range(5)]
     lines = [
-        f"  y{n}: {result}[1000] = loop [d0 < 1000] {name}({', '.join('abcd'[i] + '[d0]' for i in range(OPS[name].arity))})"
+        f"  y{n}: {result}[1000] = loop [d0 < 1000] {name}({operands[OPS[name].arity]})"
         for n, (name, result) in enumerate(operations)
     ]
     names = ", ".join(f"y{n}" for n in range(len(operations)))
@@ -46,7 +47,11 @@ def test_every_operation_of_a_type(emit: Emit, compile_sm90: Compile, dtype: str
 @pytest.mark.parametrize("source", TYPES)
 def test_every_cast(emit: Emit, compile_sm90: Compile, source: str) -> None:
     targets = [*TYPES, "f8e4m3fn", "f8e5m2"]
-    lines = [f"  y{n}: {target}[1000] = loop [d0 < 1000] cast.{target}(a[d0])" for n, target in enumerate(targets) if target != source]
+    lines = [
+        f"  y{n}: {target}[1000] = loop [d0 < 1000] cast.{target}(a[d0])"
+        for n, target in enumerate(targets)
+        if target != source
+    ]
     names = ", ".join(f"y{n}" for n, target in enumerate(targets) if target != source)
     assert compile_sm90(emit(f"graph @f(a: {source}[1000]) -> ({names}) {{\n" + "\n".join(lines) + "\n}"))
 
@@ -60,15 +65,35 @@ def test_eight_bit_floats(emit: Emit, compile_sm90: Compile) -> None:
     assert compile_sm90(emit(text))
 
 
-FOLDS = [("sum", "f32"), ("sum", "f64"), ("sum", "i64"), ("prod", "f32"), ("prod", "i64"), ("max", "f32"), ("max", "bf16"), ("max", "i64")]
-FOLDS += [("max", "i8"), ("max", "u8"), ("min", "bool"), ("any", "bool"), ("all", "bool"), ("xor", "i64"), ("logaddexp", "f32")]
+FOLDS = [
+    ("sum", "f32"),
+    ("sum", "f64"),
+    ("sum", "i64"),
+    ("prod", "f32"),
+    ("prod", "i64"),
+    ("max", "f32"),
+    ("max", "bf16"),
+    ("max", "i64"),
+]
+FOLDS += [
+    ("max", "i8"),
+    ("max", "u8"),
+    ("min", "bool"),
+    ("any", "bool"),
+    ("all", "bool"),
+    ("xor", "i64"),
+    ("logaddexp", "f32"),
+]
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(("combine", "dtype"), FOLDS)
 def test_fold(emit: Emit, compile_sm90: Compile, combine: str, dtype: str, strategy: str) -> None:
     for index in ("d0, r0", "r0, d0"):
-        text = f"graph @f(x: {dtype}[400, 400]) -> (y) {{\n  y: {dtype}[400] = fold {combine} [d0 < 400 | r0 < 400] x[{index}]\n}}"
+        text = (
+            f"graph @f(x: {dtype}[400, 400]) -> (y) {{\n"
+            f"  y: {dtype}[400] = fold {combine} [d0 < 400 | r0 < 400] x[{index}]\n}}"
+        )
         assert compile_sm90(emit(text, strategy=strategy))
 
 
@@ -95,14 +120,18 @@ def test_fold_of_tuples(
 @pytest.mark.parametrize("dtype", ["bool", "bf16"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_argument_of_other_types(emit: Emit, compile_sm90: Compile, dtype: str, strategy: str) -> None:
-    text = f"graph @f(x: {dtype}[50, 700]) -> (v, i) {{\n  v: {dtype}[50], i: i64[50] = fold argmax [d0 < 50 | r0 < 700] (x[d0, r0], index.i64(r0))\n}}"
+    text = (
+        f"graph @f(x: {dtype}[50, 700]) -> (v, i) {{\n"
+        f"  v: {dtype}[50], i: i64[50] = fold argmax [d0 < 50 | r0 < 700] (x[d0, r0], index.i64(r0))\n}}"
+    )
     assert compile_sm90(emit(text, strategy=strategy))
 
 
 NORM = """graph @f(x: bf16[2048, {m}], w: bf16[{m}], b: f32[{m}]) -> (y, mean) {{
   mean: f32[2048], m2: f32[2048], c: f32[2048] = fold welford [d0 < 2048 | r0 < {m}] cast.f32(x[d0, r0])
   k: f32[2048] = loop [d0 < 2048] rsqrt(add(div(m2[d0], c[d0]), f32(1e-05)))
-  y: bf16[2048, {m}] = loop [d0 < 2048, r0 < {m}] cast.bf16(add(mul(mul(sub(cast.f32(x[d0, r0]), mean[d0]), k[d0]), cast.f32(w[r0])), b[r0]))
+  y: bf16[2048, {m}] = loop [d0 < 2048, r0 < {m}]
+    cast.bf16(add(mul(mul(sub(cast.f32(x[d0, r0]), mean[d0]), k[d0]), cast.f32(w[r0])), b[r0]))
 }}"""
 
 
@@ -114,8 +143,18 @@ def test_norm_in_several_configs(emit: Emit, compile_sm90: Compile, strategy: st
 
 def test_every_scan(emit: Emit, compile_sm90: Compile) -> None:
     for strategy in ("scan", "looped"):
-        for combine, dtype in (("sum", "f32"), ("sum", "i64"), ("prod", "f32"), ("max", "f32"), ("min", "i64"), ("logaddexp", "f32")):
-            text = f"graph @f(x: {dtype}[40, 900]) -> (y) {{\n  y: {dtype}[40, 900] = scan {combine} [d0 < 40, r0 < 900] along r0 x[d0, r0]\n}}"
+        for combine, dtype in (
+            ("sum", "f32"),
+            ("sum", "i64"),
+            ("prod", "f32"),
+            ("max", "f32"),
+            ("min", "i64"),
+            ("logaddexp", "f32"),
+        ):
+            text = (
+                f"graph @f(x: {dtype}[40, 900]) -> (y) {{\n"
+                f"  y: {dtype}[40, 900] = scan {combine} [d0 < 40, r0 < 900] along r0 x[d0, r0]\n}}"
+            )
             assert compile_sm90(emit(text, strategy=strategy))
         text = """graph @f(x: f32[40, 900]) -> (v, i) {
   v: f32[40, 900], i: i64[40, 900] = scan cummax [d0 < 40, r0 < 900] along r0 (x[d0, r0], index.i64(r0))
@@ -145,7 +184,10 @@ def test_transpose_and_guards(emit: Emit, compile_sm90: Compile) -> None:
 
 
 def test_64_bit_addresses(emit: Emit, compile_sm90: Compile) -> None:
-    text = "graph @f(x: bf16[70000, 70000]) -> (y) {\n  y: f32[70000] = fold sum [d0 < 70000 | r0 < 70000] cast.f32(x[d0, r0])\n}"
+    text = (
+        "graph @f(x: bf16[70000, 70000]) -> (y) {\n"
+        "  y: f32[70000] = fold sum [d0 < 70000 | r0 < 70000] cast.f32(x[d0, r0])\n}"
+    )
     program = emit(text, strategy="looped")
     assert program.kernels[0].index_width == 64
     assert compile_sm90(program)

@@ -12,7 +12,14 @@ Run = Callable[..., tuple[Any, ...]]
 SIZES = (1, 7, 64, 1000, 5000)
 STRATEGIES = ("persistent", "looped")
 ROWS = 3
-KINDS = {"f32": torch.float32, "f64": torch.float64, "i64": torch.int64, "i32": torch.int32, "bool": torch.bool, "bf16": torch.bfloat16}
+KINDS = {
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "bool": torch.bool,
+    "bf16": torch.bfloat16,
+}
 
 
 def xor(values: torch.Tensor) -> torch.Tensor:
@@ -43,14 +50,19 @@ def sample(dtype: str, *shape: int) -> torch.Tensor:
     return torch.randn(shape).to(KINDS[dtype])
 
 
-def fold_text(combine: str, dtype: str, size: int, outer: bool = False) -> str:
+def fold_text(combine: str, dtype: str, size: int, *, outer: bool = False) -> str:
     shape, index = (f"[{size}, {ROWS}]", "[r0, d0]") if outer else (f"[{ROWS}, {size}]", "[d0, r0]")
-    return f"graph @f(x: {dtype}{shape}) -> (y) on cpu {{\n  y: {dtype}[{ROWS}] = fold {combine} [d0 < {ROWS} | r0 < {size}] x{index}\n}}"
+    return (
+        f"graph @f(x: {dtype}{shape}) -> (y) on cpu {{\n"
+        f"  y: {dtype}[{ROWS}] = fold {combine} [d0 < {ROWS} | r0 < {size}] x{index}\n}}"
+    )
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize(("combine", "dtype"), [(name, dtype) for name, (_, dtypes) in COMBINES.items() for dtype in dtypes])
+@pytest.mark.parametrize(
+    ("combine", "dtype"), [(name, dtype) for name, (_, dtypes) in COMBINES.items() for dtype in dtypes]
+)
 def test_fold(run: Run, combine: str, dtype: str, strategy: str, size: int) -> None:
     x = sample(dtype, ROWS, size)
     if combine == "prod" and dtype == "f32":
@@ -80,7 +92,10 @@ def test_fold_of_everything(run: Run, strategy: str) -> None:
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_fold_with_two_grid_axes(run: Run, strategy: str) -> None:
     x = sample("f32", 4, 50, 6)
-    text = "graph @f(x: f32[4, 50, 6]) -> (y) on cpu {\n  y: f32[4, 6] = fold sum [d0 < 4, d1 < 6 | r0 < 50] x[d0, r0, d1]\n}"
+    text = (
+        "graph @f(x: f32[4, 50, 6]) -> (y) on cpu {\n"
+        "  y: f32[4, 6] = fold sum [d0 < 4, d1 < 6 | r0 < 50] x[d0, r0, d1]\n}"
+    )
     for placed in ({}, {"d0": "y"}):
         torch.testing.assert_close(run(text, x, strategy=strategy, placed=placed)[0], x.sum(1))
 
@@ -141,7 +156,8 @@ def test_welford_of_states(run: Run, strategy: str, size: int) -> None:
     weight[2] = 0
     names = f"m: f32[{ROWS}, {size}], s: f32[{ROWS}, {size}], w: f32[{ROWS}, {size}]"
     text = f"""graph @f({names}) -> (a, b, c) on cpu {{
-  a: f32[{ROWS}], b: f32[{ROWS}], c: f32[{ROWS}] = fold welford [d0 < {ROWS} | r0 < {size}] (m[d0, r0], s[d0, r0], w[d0, r0])
+  a: f32[{ROWS}], b: f32[{ROWS}], c: f32[{ROWS}] = fold welford [d0 < {ROWS} | r0 < {size}]
+    (m[d0, r0], s[d0, r0], w[d0, r0])
 }}"""
     found = run(text, mean, m2, weight, strategy=strategy)
     total = weight.sum(1)
@@ -188,7 +204,8 @@ SOFTMAX = """graph @softmax(x: bf16[{n}, {m}]) -> (y) on cpu {{
 LAYER_NORM = """graph @layer_norm(x: bf16[{n}, {m}], w: f32[{m}], b: f32[{m}]) -> (y, mean) on cpu {{
   mean: f32[{n}], m2: f32[{n}], c: f32[{n}] = fold welford [d0 < {n} | r0 < {m}] cast.f32(x[d0, r0])
   k: f32[{n}] = loop [d0 < {n}] rsqrt(add(div(m2[d0], c[d0]), f32(1e-05)))
-  y: bf16[{n}, {m}] = loop [d0 < {n}, r0 < {m}] cast.bf16(add(mul(mul(sub(cast.f32(x[d0, r0]), mean[d0]), k[d0]), w[r0]), b[r0]))
+  y: bf16[{n}, {m}] = loop [d0 < {n}, r0 < {m}]
+    cast.bf16(add(mul(mul(sub(cast.f32(x[d0, r0]), mean[d0]), k[d0]), w[r0]), b[r0]))
 }}"""
 
 
@@ -238,7 +255,10 @@ def test_fold_of_a_guarded_value(run: Run, strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_fold_of_a_constant(run: Run, strategy: str) -> None:
-    text = "graph @f(x: f32[4]) -> (y, z) on cpu {\n  y: i64[4] = fold sum [d0 < 4 | r0 < 100] i64(3)\n  z: f32[4] = fold sum [d0 < 4 | r0 < 100] x[d0]\n}"
+    text = (
+        "graph @f(x: f32[4]) -> (y, z) on cpu {\n"
+        "  y: i64[4] = fold sum [d0 < 4 | r0 < 100] i64(3)\n  z: f32[4] = fold sum [d0 < 4 | r0 < 100] x[d0]\n}"
+    )
     y, z = run(text, torch.arange(4.0), strategy=strategy)
     assert y.tolist() == [300] * 4
     assert z.tolist() == [0.0, 100.0, 200.0, 300.0]
@@ -246,5 +266,8 @@ def test_fold_of_a_constant(run: Run, strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_sum_of_many_ones_in_half_precision(run: Run, strategy: str) -> None:
-    text = "graph @f(x: f16[1, 20000]) -> (y) on cpu {\n  y: f32[1] = fold sum [d0 < 1 | r0 < 20000] cast.f32(x[d0, r0])\n}"
+    text = (
+        "graph @f(x: f16[1, 20000]) -> (y) on cpu {\n"
+        "  y: f32[1] = fold sum [d0 < 1 | r0 < 20000] cast.f32(x[d0, r0])\n}"
+    )
     assert run(text, torch.ones(1, 20000, dtype=torch.float16), strategy=strategy)[0].item() == 20000.0

@@ -54,7 +54,39 @@ UNARY: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "signbit": (torch.signbit, FLOATS),
     **{
         name: (getattr(torch, name), FLOATS)
-        for name in ["floor", "ceil", "trunc", "round", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma", "digamma", "sigmoid"]
+        for name in [
+            "floor",
+            "ceil",
+            "trunc",
+            "round",
+            "sqrt",
+            "rsqrt",
+            "exp",
+            "exp2",
+            "expm1",
+            "log",
+            "log2",
+            "log10",
+            "log1p",
+            "sin",
+            "cos",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+            "sinh",
+            "cosh",
+            "tanh",
+            "asinh",
+            "acosh",
+            "atanh",
+            "erf",
+            "erfc",
+            "erfinv",
+            "lgamma",
+            "digamma",
+            "sigmoid",
+        ]
     },
     **{name: (getattr(special, name), FLOATS) for name in ("i0", "i0e", "i1", "i1e")},
     "j0": (special.bessel_j0, FLOATS),
@@ -118,7 +150,7 @@ def test_every_operation_has_text_and_a_test() -> None:
     assert set(UNARY) | set(BINARY) | ELSEWHERE == set(OPS)
 
 
-@pytest.mark.parametrize(("op", "dtype"), CASES, ids=lambda value: str(value))
+@pytest.mark.parametrize(("op", "dtype"), CASES, ids=str)
 def test_operation(run: Callable[..., Any], op: str, dtype: str) -> None:
     meaning, _ = UNARY.get(op) or BINARY[op]
     inputs = [sample(dtype, seed) for seed in range(OPS[op].arity)]
@@ -139,9 +171,14 @@ def test_operation(run: Callable[..., Any], op: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["i32", "i64", "u8"])
 def test_power_of_integers(run: Callable[..., Any], dtype: str) -> None:
-    base = torch.tensor([-3, -1, 0, 1, 2, 7, -1, 1, 5, 3, -2] if dtype != "u8" else [3, 1, 0, 1, 2, 7, 1, 1, 5, 3, 2]).to(NAMES[dtype])
+    base = torch.tensor(
+        [-3, -1, 0, 1, 2, 7, -1, 1, 5, 3, -2] if dtype != "u8" else [3, 1, 0, 1, 2, 7, 1, 1, 5, 3, 2]
+    ).to(NAMES[dtype])
     exponent = torch.tensor([3, 5, 0, 9, 10, 2, 4, 30, 13, 1, 7]).to(NAMES[dtype])
-    text = f"graph @f(a: {dtype}[11], b: {dtype}[11]) -> (y) on cpu {{\n  y: {dtype}[11] = loop [d0 < 11] pow(a[d0], b[d0])\n}}"
+    text = (
+        f"graph @f(a: {dtype}[11], b: {dtype}[11]) -> (y) on cpu {{\n"
+        f"  y: {dtype}[11] = loop [d0 < 11] pow(a[d0], b[d0])\n}}"
+    )
     assert torch.equal(run(text, base, exponent)[0], torch.pow(base, exponent))
 
 
@@ -158,7 +195,10 @@ def test_shifts_by_constants(run: Callable[..., Any], dtype: str, count: int) ->
         pytest.skip("no such number")
     a = sample(dtype, 3)
     for op, meaning in (("shl", torch.bitwise_left_shift), ("shr", torch.bitwise_right_shift)):
-        text = f"graph @f(a: {dtype}[{COUNT}]) -> (y) on cpu {{\n  y: {dtype}[{COUNT}] = loop [d0 < {COUNT}] {op}(a[d0], {dtype}({count}))\n}}"
+        text = (
+            f"graph @f(a: {dtype}[{COUNT}]) -> (y) on cpu {{\n"
+            f"  y: {dtype}[{COUNT}] = loop [d0 < {COUNT}] {op}(a[d0], {dtype}({count}))\n}}"
+        )
         assert torch.equal(run(text, a)[0], meaning(a, torch.full_like(a, count)))
 
 
@@ -169,15 +209,24 @@ SOURCES = ("bool", "i8", "i32", "i64", "u8", "f16", "bf16", "f32", "f64")
 @pytest.mark.parametrize("source", SOURCES)
 def test_cast(run: Callable[..., Any], source: str, target: str) -> None:
     kinds = NAMES | {"f8e4m3fn": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}
-    values = sample(source, 1) if source in ("bool", *INTEGERS) else torch.linspace(-100, 100, COUNT, dtype=torch.float64).to(NAMES[source])
+    values = (
+        sample(source, 1)
+        if source in ("bool", *INTEGERS)
+        else torch.linspace(-100, 100, COUNT, dtype=torch.float64).to(NAMES[source])
+    )
     if target.startswith("f8"):
         values = values.clamp(-100, 100) if source != "bool" else values
     if target == "u8" and source not in INTEGERS:
         values = values.to(NAMES[source])
-    text = f"graph @f(a: {source}[{COUNT}]) -> (y) on cpu {{\n  y: {target}[{COUNT}] = loop [d0 < {COUNT}] cast.{target}(a[d0])\n}}"
+    text = (
+        f"graph @f(a: {source}[{COUNT}]) -> (y) on cpu {{\n"
+        f"  y: {target}[{COUNT}] = loop [d0 < {COUNT}] cast.{target}(a[d0])\n}}"
+    )
     (found,) = run(text, values)
     expected = values.to(kinds[target])
-    assert torch.equal(found.float() if target.startswith("f8") else found, expected.float() if target.startswith("f8") else expected)
+    assert torch.equal(
+        found.float() if target.startswith("f8") else found, expected.float() if target.startswith("f8") else expected
+    )
 
 
 def test_cast_of_nan_is_true(run: Callable[..., Any]) -> None:
@@ -185,15 +234,36 @@ def test_cast_of_nan_is_true(run: Callable[..., Any]) -> None:
     assert run(text, torch.tensor([float("nan"), 0.0, -0.0]))[0].tolist() == [True, False, False]
 
 
-@pytest.mark.parametrize(("source", "target"), [("f32", "i32"), ("i64", "f64"), ("bf16", "i16"), ("u8", "i8"), ("f16", "i16")])
+@pytest.mark.parametrize(
+    ("source", "target"), [("f32", "i32"), ("i64", "f64"), ("bf16", "i16"), ("u8", "i8"), ("f16", "i16")]
+)
 def test_bitcast(run: Callable[..., Any], source: str, target: str) -> None:
     values = sample(source, 2)
-    text = f"graph @f(a: {source}[{COUNT}]) -> (y) on cpu {{\n  y: {target}[{COUNT}] = loop [d0 < {COUNT}] bitcast.{target}(a[d0])\n}}"
+    text = (
+        f"graph @f(a: {source}[{COUNT}]) -> (y) on cpu {{\n"
+        f"  y: {target}[{COUNT}] = loop [d0 < {COUNT}] bitcast.{target}(a[d0])\n}}"
+    )
     assert torch.equal(run(text, values)[0].view(torch.uint8), values.view(torch.uint8))
 
 
-CONSTANTS = [("f32", "inf"), ("f32", "-inf"), ("f32", "nan"), ("f32", "-0.0"), ("f64", "0.1"), ("f64", "-0.0"), ("f64", "1e-300"), ("bf16", "-0.0")]
-CONSTANTS += [("i64", str(2**63 - 1)), ("i64", str(-(2**63))), ("u8", "255"), ("i8", "-128"), ("f32", "3e38"), ("f16", "0.1")]
+CONSTANTS = [
+    ("f32", "inf"),
+    ("f32", "-inf"),
+    ("f32", "nan"),
+    ("f32", "-0.0"),
+    ("f64", "0.1"),
+    ("f64", "-0.0"),
+    ("f64", "1e-300"),
+    ("bf16", "-0.0"),
+]
+CONSTANTS += [
+    ("i64", str(2**63 - 1)),
+    ("i64", str(-(2**63))),
+    ("u8", "255"),
+    ("i8", "-128"),
+    ("f32", "3e38"),
+    ("f16", "0.1"),
+]
 
 
 @pytest.mark.parametrize(("dtype", "number"), CONSTANTS)
@@ -210,7 +280,10 @@ def test_constant(run: Callable[..., Any], dtype: str, number: str) -> None:
 def test_where_and_constants_in_it(run: Callable[..., Any], dtype: str) -> None:
     a, condition = sample(dtype, 4), sample("bool", 5)
     number = {"bool": "true"}.get(dtype, f"{dtype}({0.1 if dtype[0] in 'fb' else 3})")
-    text = f"graph @f(c: bool[{COUNT}], a: {dtype}[{COUNT}]) -> (y, z) on cpu {{\n  y: {dtype}[{COUNT}] = loop [d0 < {COUNT}] where(c[d0], a[d0], {number})\n"
+    text = (
+        f"graph @f(c: bool[{COUNT}], a: {dtype}[{COUNT}]) -> (y, z) on cpu {{\n"
+        f"  y: {dtype}[{COUNT}] = loop [d0 < {COUNT}] where(c[d0], a[d0], {number})\n"
+    )
     text += f"  z: {dtype}[{COUNT}] = loop [d0 < {COUNT}] where(c[d0], {number}, {number})\n}}"
     y, z = run(text, condition, a)
     value = torch.tensor(True if dtype == "bool" else 0.1 if dtype[0] in "fb" else 3, dtype=NAMES[dtype])
@@ -220,7 +293,10 @@ def test_where_and_constants_in_it(run: Callable[..., Any], dtype: str) -> None:
 
 def test_ldexp(run: Callable[..., Any]) -> None:
     a, n = sample("f32", 1), torch.arange(COUNT) % 9 - 4
-    text = f"graph @f(a: f32[{COUNT}], n: i64[{COUNT}]) -> (y) on cpu {{\n  y: f32[{COUNT}] = loop [d0 < {COUNT}] ldexp(a[d0], n[d0])\n}}"
+    text = (
+        f"graph @f(a: f32[{COUNT}], n: i64[{COUNT}]) -> (y) on cpu {{\n"
+        f"  y: f32[{COUNT}] = loop [d0 < {COUNT}] ldexp(a[d0], n[d0])\n}}"
+    )
     torch.testing.assert_close(run(text, a, n)[0], torch.ldexp(a, n), equal_nan=True)
 
 

@@ -35,7 +35,10 @@ def test_scan(run: Run, combine: str, dtype: str, size: int, strategy: str) -> N
     x = sample(dtype, size)
     if combine == "prod" and dtype == "f32":
         x = 1 + x * 0.01
-    text = f"graph @f(x: {dtype}[3, {size}]) -> (y) on cpu {{\n  y: {dtype}[3, {size}] = scan {combine} [d0 < 3, r0 < {size}] along r0 x[d0, r0]\n}}"
+    text = (
+        f"graph @f(x: {dtype}[3, {size}]) -> (y) on cpu {{\n"
+        f"  y: {dtype}[3, {size}] = scan {combine} [d0 < 3, r0 < {size}] along r0 x[d0, r0]\n}}"
+    )
     (found,) = run(text, x, strategy=strategy)
     tolerance = 1e-4 if dtype == "f32" else 0
     torch.testing.assert_close(found, SCANS[combine](x), rtol=tolerance, atol=tolerance)

@@ -11,7 +11,14 @@ import torch
 from ferrite_triton import UnsupportedUpdate
 
 Run = Callable[..., tuple[Any, ...]]
-KINDS = {"f32": torch.float32, "f64": torch.float64, "i64": torch.int64, "i32": torch.int32, "f16": torch.float16, "bf16": torch.bfloat16}
+KINDS = {
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "i64": torch.int64,
+    "i32": torch.int32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+}
 
 
 def scatter_text(mode: str, dtype: str) -> str:
@@ -56,7 +63,9 @@ def test_points_that_cannot_meet_need_no_atomics(run: Run, emit: Callable[..., A
     torch.manual_seed(2)
     target, x = (torch.randn(8, 9) * 4).to(KINDS[dtype]), (torch.randn(4, 9) * 4).to(KINDS[dtype])
     assert "atomic" not in emit(text, placed={"d0": "y"}).kernels[0].source
-    meaning = {"add": torch.add, "mul": torch.mul, "max": torch.maximum, "min": torch.minimum, "set": lambda _, b: b}[mode]
+    meaning = {"add": torch.add, "mul": torch.mul, "max": torch.maximum, "min": torch.minimum, "set": lambda _, b: b}[
+        mode
+    ]
     expected = target.clone()
     expected[1::2] = meaning(expected[1::2], x)
     run(text, target, x, placed={"d0": "y"})
@@ -106,7 +115,7 @@ def test_update_along_the_fold_axis(run: Run, strategy: str) -> None:
 
 @pytest.mark.parametrize("strategy", ["persistent", "looped"])
 def test_old_contents_are_read_before_they_are_overwritten(run: Run, strategy: str) -> None:
-    """A value of the old contents that is needed after the update, in a later pass even, is still that of the old contents."""
+    """A value of the old contents that is needed after the update, in a later pass even, is not one of the new."""
     text = """graph @f(t: f32[4, 300]) -> (y) mutates (t: u) on cpu {
   old: f32[4, 300] = loop [d0 < 4, r0 < 300] mul(t[d0, r0], f32(2.0))
   m: f32[4] = fold max [d0 < 4 | r0 < 300] t[d0, r0]

@@ -174,6 +174,8 @@ class Maker:
         body = self.scalar(dims, F32, 2)
         if any(found.source == target.name for found in body.loads):
             return
+        if self.pick([True, False]):
+            body = apply("add", body, load(target.name, (dims[0].index,), F32))
         condition = self.scalar(dims, BOOL, 1) if self.pick([True, False]) else None
         if condition is not None and any(found.source == target.name for found in condition.loads):
             return

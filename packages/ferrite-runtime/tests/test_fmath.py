@@ -98,6 +98,15 @@ def test_binary_function_equals_torch(name: str, dtype: str) -> None:
     torch.testing.assert_close(actual, BINARY[name](a, b), equal_nan=True)
 
 
+def test_narrow_erf_is_within_its_stated_error() -> None:
+    x = torch.cat([sample(-6, 6, "f32", size=4096), torch.logspace(-30, 0, 4000)])
+    exact = torch.erf(x.double())
+    error = (run("fmath.erf_narrow(a)", x, dtype="f32").double() - exact).abs() / exact.abs()
+    assert error.nan_to_num(0.0).max() < 5e-7
+    nan = torch.tensor([float("nan")])
+    assert run("fmath.erf_narrow(a)", nan, dtype="f32").isnan().all()
+
+
 def test_float_bits_and_ldexp() -> None:
     x = sample(-5, 5, "f32")
     assert torch.equal(run("fmath.float_bits(a)", x, dtype="f32", out="i32"), x.view(torch.int32))

@@ -10,6 +10,7 @@ from ferrite_ir.graph import Graph
 from ferrite_ir.tensors import filled
 from ferrite_scheduler import Policy, Schedule, Target, schedule
 from ferrite_scheduler.simulate import simulate
+from ferrite_scheduler.target import DEFAULT_POLICY, DEFAULT_TARGET
 
 EAGER_TO_SPLIT = Target(name="slow memory", bandwidth=1e6)
 """A machine on which a second kernel costs nothing beside the traffic."""
@@ -37,7 +38,7 @@ def agrees(a, b, tolerance: float = 1e-4) -> bool:
 
 
 def check(
-    graph: Graph | str, target: Target = Target(), policy: Policy = Policy(), inputs: list | None = None
+    graph: Graph | str, target: Target = DEFAULT_TARGET, policy: Policy = DEFAULT_POLICY, inputs: list | None = None
 ) -> Schedule:
     """Returns the schedule of a graph after running it, grid points forwards and backwards, next to the evaluator."""
     graph = parse_graph(graph) if isinstance(graph, str) else graph

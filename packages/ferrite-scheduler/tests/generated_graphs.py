@@ -1,4 +1,4 @@
-"""Generated graphs and inputs for property tests: small, but with everything that fusion and memory planning must get right."""
+"""Generated graphs for property tests: small, but with everything that fusion and memory must get right."""
 
 from __future__ import annotations
 

@@ -76,7 +76,6 @@ def test_composition_is_composition_where_it_exists(data):
 
 @given(bijections(fixed=[2, 3, 4]), bijections(fixed=[2, 3, 4]))
 def test_permutations_of_one_cut_compose(first, second):
-    # The cuts of the second are those of the first's own positions only if they are the same sizes in order; others may not align.
     found = compose(second[1], first[1])
     if found is not None:
         assert is_bijection(found, 24)

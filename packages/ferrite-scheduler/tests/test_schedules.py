@@ -1,4 +1,4 @@
-"""The law of schedules: running one gives what the graph means, with buffers reused, whatever the order of grid points."""
+"""The law of schedules: running one gives what the graph means, whatever the order of grid points."""
 
 from __future__ import annotations
 

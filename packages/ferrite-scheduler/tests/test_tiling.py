@@ -5,13 +5,14 @@ from __future__ import annotations
 from checks import check, kernel_of
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Policy, schedule
+from ferrite_scheduler.target import DEFAULT_POLICY
 
 
 def axes(kernel):
     return {axis.name: tuple(dim.size for dim in axis.dims) for axis in kernel.axes}
 
 
-def only_kernel(text, policy=Policy()):
+def only_kernel(text, policy=DEFAULT_POLICY):
     (kernel,) = schedule(parse_graph(text), policy=policy).kernels
     return kernel
 
@@ -129,6 +130,7 @@ def test_numbers_of_points_keep_their_meaning_when_dims_are_joined():
 def test_masked_concatenation_keeps_its_dims():
     found = check("""
     graph @cat(a: f32[4, 3], b: f32[4, 5]) -> (c) {
-      c: f32[4, 8] = loop [i < 4, j < 8] masked(lt(index.i64(j), i64(3)), a[i, j], masked(ge(index.i64(j), i64(3)), b[i, j - 3], f32(0.0)))
+      c: f32[4, 8] = loop [i < 4, j < 8] masked(lt(index.i64(j), i64(3)), a[i, j],
+        masked(ge(index.i64(j), i64(3)), b[i, j - 3], f32(0.0)))
     }""")
     assert len(found.kernels) == 1

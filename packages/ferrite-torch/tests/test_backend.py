@@ -170,6 +170,20 @@ class TestMutationAndAliasing:
         assert turned[1, 0] == 100
         assert copied[0, 1] != 100
 
+    def test_a_result_and_its_detached_twin_are_two_tensors(self) -> None:
+        def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            y = x * 2
+            return y, y.detach(), y[1:]
+
+        x = torch.randn(4, requires_grad=True)
+        y, detached, part = compiled(f)(x)
+        assert y.requires_grad
+        assert not detached.requires_grad
+        assert y.data_ptr() == detached.data_ptr()
+        (y.sum() + part.sum()).backward()
+        assert x.grad is not None
+        assert x.grad.tolist() == [2, 4, 4, 4]
+
     def test_arguments_die_as_early_as_possible(self) -> None:
         import weakref
 

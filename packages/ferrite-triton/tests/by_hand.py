@@ -41,12 +41,11 @@ def make_kernel(
     defined = {result.name: definition for definition in computed for result in definition.results}
     kept = tuple(name for name in (*names, *updates) if name in defined)
     reads = dict.fromkeys(name for definition in computed for name in names_read(definition))
-    params = []
-    for value in graph.inputs:
-        if value.name in reads and value.name not in updates.values():
-            params.append(
-                Param(value.name, value.type, "read", host_scalar=value.type.device == "cpu" and graph.device != "cpu")
-            )
+    params = [
+        Param(value.name, value.type, "read", host_scalar=value.type.device == "cpu" and graph.device != "cpu")
+        for value in graph.inputs
+        if value.name in reads and value.name not in updates.values()
+    ]
     for name in dict.fromkeys(kept):
         value = next(result for result in defined[name].results if result.name == name)
         params.append(Param(name, value.type, "readwrite" if name in updates else "write"))

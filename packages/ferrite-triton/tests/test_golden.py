@@ -1,7 +1,7 @@
 """The texts of typical kernels: what a reader of generated code gets to see.
 
-A file under ``golden`` holds a graph, after a line that says how it lies (``# kernel: persistent y=d0``), and after ``# gives`` the kernel text and
-its spec. ``pytest --bless`` rewrites what follows ``# gives``.
+A file under ``golden`` holds a graph, after a line that says how it lies (``# kernel: persistent y=d0``), and after
+``# gives`` the kernel text and its spec. ``pytest --bless`` rewrites what follows ``# gives``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import json
 from pathlib import Path
 
 import pytest
-from by_hand import schedule_text
 
+from by_hand import schedule_text
 from ferrite_triton import KernelSpec, emit_program
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.txt"))

@@ -17,6 +17,7 @@ from . import sizes
 from .combines import COMBINES
 from .dtypes import DType
 from .index import Dim, Index
+from .printing import printed
 from .scalar import Scalar, indirects_of
 from .sizes import Size
 
@@ -357,9 +358,7 @@ class Graph:
         return tuple(dict.fromkeys([*names, *(value for _, value in self.mutations)]))
 
     def __str__(self) -> str:
-        from .text import graph_text  # noqa: PLC0415 - the text form knows all definitions
-
-        return graph_text(self)
+        return printed("graph", self)
 
 
 @dataclass(frozen=True)
@@ -380,7 +379,7 @@ class Module:
         raise KeyError(f"no graph @{name}; the module has {', '.join('@' + g.name for g in self.graphs)}")
 
     def __str__(self) -> str:
-        return "\n\n".join(map(str, self.graphs))
+        return printed("module", self)
 
 
 def bodies_of(definition: Definition) -> tuple[Scalar, ...]:

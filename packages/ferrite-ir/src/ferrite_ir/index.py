@@ -14,13 +14,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import gcd
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from . import sizes
 from .sizes import Size
 
-if TYPE_CHECKING:
-    from .scalar import Scalar
+Computed: TypeAlias = Any
+"""A `scalar.Scalar`, of which indices need ``digest``, ``dims`` and ``with_dims`` only.
+
+It is not named as that here, since scalars are made of indices."""
 
 _INTERNED: dict[Any, Any] = {}
 
@@ -117,13 +119,13 @@ class Indirect(Atom):
 
     __slots__ = ("size", "value", "wraps")
 
-    value: Scalar
+    value: Computed
     size: Size
     wraps: bool
 
     def __new__(  # noqa: D102, PYI034 - found, or made
         cls,
-        value: Scalar,
+        value: Computed,
         size: Size,
         wraps: bool = False,  # noqa: FBT001, FBT002 - part of what the index is
     ) -> Indirect:
@@ -242,7 +244,8 @@ def atom_dims(atom: Atom) -> frozenset[Dim]:
         case FloorDiv() | Mod():
             return atom.numerator.dims
         case Indirect():
-            return atom.value.dims
+            inside: frozenset[Dim] = atom.value.dims
+            return inside
     raise TypeError(f"not an atom: {atom!r}")
 
 
@@ -251,7 +254,7 @@ def constant(value: Size) -> Index:
     return _intern_index(value, ())
 
 
-def indirect(value: Scalar, size: Size, wraps: bool = False) -> Index:  # noqa: FBT001, FBT002 - as in Indirect
+def indirect(value: Computed, size: Size, wraps: bool = False) -> Index:  # noqa: FBT001, FBT002 - as in Indirect
     """Returns the index computed by an integer scalar that promises to lie in ``[0, size)``; see `Indirect`."""
     return Indirect(value, size, wraps).index
 
@@ -500,9 +503,7 @@ def _substitute_atom(atom: Atom, mapping: dict[Dim, Index]) -> Index:
         case Mod():
             return mod(substitute(atom.numerator, mapping), atom.divisor)
         case Indirect():
-            from .scalar import substitute_dims  # noqa: PLC0415 - scalars are made of indices
-
-            return Indirect(substitute_dims(atom.value, mapping), atom.size, atom.wraps).index
+            return Indirect(atom.value.with_dims(mapping), atom.size, atom.wraps).index
     raise TypeError(f"not an atom: {atom!r}")
 
 
@@ -524,7 +525,7 @@ def order_text(index: Index) -> str:
     return "+".join(parts)
 
 
-def index_text(index: Index, spell: Callable[[Scalar], str] = str) -> str:
+def index_text(index: Index, spell: Callable[[Computed], str] = str) -> str:
     """Returns the text form of an index; ``spell`` writes the scalars inside indirect atoms."""
     if _is_division(index):
         return atom_text(index.terms[0][0], spell)[1:-1]
@@ -545,7 +546,7 @@ def _is_division(index: Index) -> bool:
     )
 
 
-def _render_term(atom: Atom, coefficient: Size, spell: Callable[[Scalar], str]) -> str:
+def _render_term(atom: Atom, coefficient: Size, spell: Callable[[Computed], str]) -> str:
     body = atom_text(atom, spell)
     if coefficient == 1:
         return body
@@ -555,7 +556,7 @@ def _render_term(atom: Atom, coefficient: Size, spell: Callable[[Scalar], str]) 
     return f"{body}*{factor}" if type(coefficient) is int or factor.isidentifier() else f"{body}*({factor})"
 
 
-def atom_text(atom: Atom, spell: Callable[[Scalar], str] = str) -> str:
+def atom_text(atom: Atom, spell: Callable[[Computed], str] = str) -> str:
     """Returns the text form of an atom; ``spell`` writes the scalars inside indirect atoms."""
     match atom:
         case Dim():
@@ -569,7 +570,7 @@ def atom_text(atom: Atom, spell: Callable[[Scalar], str] = str) -> str:
     raise TypeError(f"not an atom: {atom!r}")
 
 
-def _numerator_text(index: Index, spell: Callable[[Scalar], str]) -> str:
+def _numerator_text(index: Index, spell: Callable[[Computed], str]) -> str:
     text = index_text(index, spell)
     is_sum = len(index.terms) + (index.const != 0) > 1
     return f"({text})" if is_sum or text.startswith("-") or _is_division(index) else text

@@ -17,6 +17,7 @@ from . import index as ix
 from .dtypes import BOOL, DType
 from .index import Dim, Index
 from .ops import OPS
+from .printing import printed
 from .sizes import Size
 
 Number: TypeAlias = bool | int | float
@@ -91,10 +92,12 @@ class Scalar:
             _fill(self, "_digest", _own_digest)
         return self._digest  # type: ignore[return-value]
 
-    def __str__(self) -> str:
-        from .text import scalar_text  # noqa: PLC0415 - the text form knows scalars
+    def with_dims(self, mapping: dict[Dim, Index]) -> Scalar:
+        """Returns the expression with dims replaced; see `substitute_dims`."""
+        return substitute_dims(self, mapping)
 
-        return scalar_text(self)
+    def __str__(self) -> str:
+        return printed("scalar", self)
 
     def __repr__(self) -> str:
         return f"<{self.dtype} {self}>"
@@ -189,6 +192,12 @@ def rebuilt(node: Scalar, operands: tuple[Scalar, ...]) -> Scalar:
         return cast(operands[0], node.dtype)
     if node.op == "bitcast":
         return bitcast(operands[0], node.dtype)
+    key = (node.op, operands)
+    found = _INTERNED.get(key)
+    if found is not None:
+        return found
+    if all([new.dtype is old.dtype for new, old in zip(operands, node.args, strict=True)]):  # noqa: C419 - faster
+        return _make(node.op, operands, node.dtype, key)
     return apply(node.op, *operands)
 
 

@@ -190,6 +190,8 @@ def _spelled(size: Size) -> str:
         if abs(coefficient) != 1:
             spelled = f"{abs(coefficient)}*{spelled}"
         return f"-{spelled}" if coefficient < 0 else spelled
+    if size.is_Pow and size.exp.is_Integer and size.exp > 0:
+        return f"{_enclosed(size.base)}**{size.exp}"
     if isinstance(size, sympy.floor):
         numerator, denominator = sympy.fraction(sympy.together(size.args[0]))
         return f"({_enclosed(sympy.expand(numerator))}//{_enclosed(sympy.expand(denominator))})"
@@ -198,4 +200,4 @@ def _spelled(size: Size) -> str:
 
 def _enclosed(size: Size) -> str:
     text = _spelled(size)
-    return text if text.isalnum() else f"({text})"
+    return text if text.isidentifier() or text.isdigit() or size.is_Function else f"({text})"

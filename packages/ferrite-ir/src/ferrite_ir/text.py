@@ -39,6 +39,7 @@ from .graph import (
     whole,
 )
 from .index import Dim, FloorDiv, Index, Indirect, Mod, index_text
+from .printing import PRINTERS
 from .scalar import Number, Scalar, children, indirects_of, postorder
 from .sizes import Size
 from .tokens import spelled
@@ -371,3 +372,5 @@ _RIGHT: dict[type, Callable[[Any, Mapping[str, Value]], str]] = {
     If: _if,
     While: _while,
 }
+
+PRINTERS.update(scalar=scalar_text, graph=graph_text, module=module_text)

@@ -70,6 +70,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "erfc": _torch_special("erfc"),
     "erfinv": _torch_special("erfinv"),
     "exp": np.exp,
+    "fast_divide": np.divide,
     "expm1": np.expm1,
     "fmod": np.fmod,
     "hypot": np.hypot,

@@ -1,4 +1,4 @@
-"""Ferrite's scheduler: which definitions share a kernel, in which order and in which tiles, and where their results lie in memory."""
+"""Ferrite's scheduler: what runs with what, in which order and in which tiles, and where results lie in memory."""
 
 from .errors import SchedulingError, UnsupportedSize
 from .explanation import explain

@@ -10,7 +10,6 @@ from pathlib import Path
 from ferrite_ir import PIPELINE, ParseError, parse_module
 
 from . import Policy, SchedulingError, Target, explain, schedule
-from .text import schedule_text
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -29,11 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         for graph in parse_module(text, options.file).graphs:
             found = schedule(graph if options.as_is else PIPELINE.run(graph), target, Policy())
-            print(
-                explain(found, *options.explain)
-                if options.explain
-                else schedule_text(found, decisions=options.decisions)
-            )
+            print(explain(found, *options.explain) if options.explain else found)
+            if options.decisions:
+                print("\n".join(f"# {decision}" for decision in found.decisions))
     except (ParseError, SchedulingError, KeyError) as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 1

@@ -34,21 +34,6 @@ class Member:
     place: Digits | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """Unit-stride traffic of a cluster, in bytes: along the fold axis, and along grid dims."""
-
-    along: int
-    across: int
-
-    @property
-    def direction(self) -> str:
-        """Returns ``row``, ``column``, or "" where neither dominates."""
-        if self.along >= 2 * self.across:
-            return "row" if self.along else ""
-        return "column" if self.across >= 2 * self.along else ""
-
-
 @dataclass(slots=True)
 class Cluster:
     """A growing kernel.
@@ -66,7 +51,8 @@ class Cluster:
         device: of the results.
         ops: scalar operations.
         first, last: smallest and largest node number.
-        flow, live: what `traffic.flow_of` and `traffic.live_tiles` found for it as it is.
+        along, across: in a fold cluster, bytes of full-level accesses contiguous along the fold, or along the grid.
+        rows: in a fold cluster, the number of distinct full-level loads from memory.
     """
 
     grid: int
@@ -84,13 +70,38 @@ class Cluster:
     ops: int = 0
     first: int = 0
     last: int = 0
-    flow: Flow | None = None
-    live: int | None = None
+    along: int = 0
+    across: int = 0
+    rows: int = 0
 
     @property
     def points(self) -> int:
         """Returns the number of grid × fold points."""
         return self.grid * self.fold if self.kinds else self.grid
+
+    @property
+    def direction(self) -> str:
+        """Returns whether most full-level traffic is contiguous along a ``row`` (the fold) or a ``column``, else ""."""
+        if self.along >= 2 * self.across:
+            return "row" if self.along else ""
+        return "column" if self.across >= 2 * self.along else ""
+
+    def tally(self, access: Access, count: int, loads: int) -> None:
+        """Counts an access of a fold cluster in ``along``, ``across`` and, ``loads`` times, in ``rows``."""
+        if is_opaque(access):
+            self.rows += loads
+            return
+        digits = access[1]
+        if not digits or digits[0][0] >= self.fold:
+            return  # once per grid point
+        step, extent, _ = digits[-1]
+        if step * extent > self.fold:
+            self.rows += loads
+        step = next((step for step, _, coefficient in digits if coefficient in (1, -1)), 0)
+        if step >= self.fold:
+            self.across += count
+        elif step:
+            self.along += count
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +124,9 @@ class Placement:
 
 
 def moved(access: Access, back: Digits | None, fold: int = 1) -> Access:
-    """Returns an access over another position: ``back`` gives the old position as a function of the new one (None: the same).
+    """Returns an access over another position.
 
+    ``back`` gives the old position as a function of the new one (None: the same).
     With ``fold`` above 1 the new position is that of a fold cluster and the old one that of its grid.
     """
     if back is None and fold == 1:
@@ -146,7 +158,28 @@ def cluster_of(node: Node, dependences: Dependences) -> Cluster:
     cluster.loads, cluster.stores = len(cluster.touched), len(cluster.made)
     cluster.ops = node.ops + 1
     cluster.first = cluster.last = node.number
+    if kinds:
+        _tally_all(cluster, cluster)
     return cluster
+
+
+def _tally_all(owner: Cluster, guest: Cluster, placement: Placement | None = None) -> None:
+    """Counts the accesses of a guest that ``owner`` does not know yet."""
+    for name, accesses in guest.touched.items():
+        if name in owner.made or name in guest.made:
+            continue
+        mine = owner.touched.get(name, {}) if owner is not guest else {}
+        for access, count in accesses.items():
+            placed = access if placement is None else placement.moved(access)
+            if placed not in mine:
+                owner.tally(placed, count, 1)
+    for name, home in guest.made.items():
+        if home is not None:
+            owner.tally(home if placement is None else placement.moved(home), guest.made_bytes[name], 0)
+        for access, count in owner.touched.get(name, {}).items() if owner is not guest else ():
+            owner.tally(access, -count, -1)
+    for access, _ in guest.updated.values():
+        owner.tally(access if placement is None else placement.moved(access), guest.points, 0)
 
 
 def _kinds(definition: Computed) -> frozenset[str]:
@@ -158,8 +191,9 @@ def _kinds(definition: Computed) -> frozenset[str]:
 
 def absorb(owner: Cluster, guest: Cluster, placement: Placement) -> None:
     """Adds the members of ``guest`` to ``owner`` as placed; the guest must not be used afterwards."""
-    owner.flow = owner.live = None
     owner.members.update(placed_members(owner, guest, placement) or {})
+    if owner.kinds:
+        _tally_all(owner, guest, placement)
     for name, accesses in guest.touched.items():
         mine = owner.touched.setdefault(name, {})
         for access, count in accesses.items():

@@ -37,12 +37,15 @@ from .digits import Digit, Digits, digits_of, is_injective, normalized
 from .errors import UnsupportedSize
 
 Access: TypeAlias = tuple[Any, ...]
-"""``(constant, digits)`` of the element's address, or ``("opaque", dims, indices, …)``: equal accesses touch the same element at the same position."""
+"""``(constant, digits)`` of the element's address, or ``("opaque", dims, indices, …)``.
+
+Equal accesses touch the same element at the same position.
+"""
 
 
 def is_opaque(access: Access) -> bool:
     """Returns whether the access is no sum of digits."""
-    return access[0] == "opaque"
+    return bool(access[0] == "opaque")
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +294,7 @@ def _touch(name: str, indices: tuple[Index, ...], space: _Space, tensor: TensorT
 def _walk_of(
     indices: tuple[Index, ...], space: _Space, strides: tuple[int, ...]
 ) -> tuple[Access, Digits, tuple[Dim, ...], int]:
-    """Returns the access that indices are, the digits known of it, its rigid dims, and how many elements it may reach."""
+    """Returns the access that indices are, the digits known of it, its rigid dims, and how many elements it reaches."""
     const = 0
     exact = True
     parts: list[Digit] = []
@@ -314,7 +317,7 @@ def _walk_of(
 
 
 def readable_homes(node: Node) -> tuple[Access | None, ...]:
-    """Returns for each result the access at which it may be read back in the same kernel, over the own position; None if nowhere."""
+    """Returns for each result where it may be read back in the same kernel, over the own position; None if nowhere."""
     definition = node.definition
     if isinstance(definition, Update):
         return (node.stores.access if node.stores is not None and overwrites_all(node) else None,)
@@ -357,7 +360,7 @@ class Dependences:
         readers: for each name, the nodes that read it, in program order.
         definer: the node that defines each name; inputs are absent.
         storage: for each name the name of the oldest value that shares its storage.
-        written: storages that something writes in place.
+        versions: for each storage that something writes in place, the names that share it.
         kept: names that outlive the graph.
     """
 
@@ -367,7 +370,7 @@ class Dependences:
     readers: dict[str, list[int]]
     definer: dict[str, int]
     storage: dict[str, str]
-    written: frozenset[str]
+    versions: dict[str, list[str]]
     kept: frozenset[str]
 
 
@@ -379,13 +382,17 @@ def dependences_of(graph: Graph, nodes: tuple[Node, ...]) -> Dependences:
     for node in nodes:
         for name in node.reads:
             readers.setdefault(name, []).append(node.number)
-    written = frozenset(storage[name] for node in nodes for name in written_names(node.definition))
-    before = _edges(nodes, definer, storage, written)
+    written = {storage[name] for node in nodes for name in written_names(node.definition)}
+    versions: dict[str, list[str]] = {root: [] for root in sorted(written)}
+    for name, root in storage.items():
+        if root in versions:
+            versions[root].append(name)
+    before = _edges(nodes, definer, storage, versions)
     after: tuple[dict[int, None], ...] = tuple({} for _ in nodes)
     for number, earlier in enumerate(before):
         for other in earlier:
             after[other][number] = None
-    return Dependences(nodes, before, after, readers, definer, storage, written, frozenset(graph.output_names))
+    return Dependences(nodes, before, after, readers, definer, storage, versions, frozenset(graph.output_names))
 
 
 def storages_of(graph: Graph) -> dict[str, str]:
@@ -414,7 +421,7 @@ def written_names(definition: Definition) -> tuple[str, ...]:
 
 
 def _edges(
-    nodes: tuple[Node, ...], definer: dict[str, int], storage: dict[str, str], written: frozenset[str]
+    nodes: tuple[Node, ...], definer: dict[str, int], storage: dict[str, str], versions: dict[str, list[str]]
 ) -> tuple[dict[int, None], ...]:
     before: tuple[dict[int, None], ...] = tuple({} for _ in nodes)
     last_write: dict[str, int] = {}
@@ -426,7 +433,7 @@ def _edges(
             if name in definer:
                 mine[definer[name]] = None
             root = storage[name]
-            if root in written:
+            if root in versions:
                 if root in last_write:
                     mine[last_write[root]] = None
                 since.setdefault(root, []).append(node.number)

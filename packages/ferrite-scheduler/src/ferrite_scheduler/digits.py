@@ -26,7 +26,7 @@ def identity(count: int) -> Digits:
 
 
 def normalized(digits: Iterable[Digit]) -> Digits:
-    """Returns the digits sorted by step, without those that are always zero, and with neighbours that continue each other joined."""
+    """Returns the digits sorted by step, without zeros, and with neighbours that continue each other joined."""
     kept = sorted(digit for digit in digits if digit[1] > 1 and digit[2] != 0)
     if len(kept) < 2:
         return tuple(kept)
@@ -133,12 +133,12 @@ def compose(outer: Digits, inner: Digits) -> Digits | None:
 
 
 def lifted(digits: Digits, fold: int) -> Digits:
-    """Returns digits over grid positions as digits over grid × fold positions, of which ``fold`` belong to each grid point."""
+    """Returns digits over grid positions as digits over grid × fold positions."""
     return digits if fold == 1 else tuple((step * fold, extent, coefficient) for step, extent, coefficient in digits)
 
 
 def lowered(digits: Digits, fold: int) -> Digits | None:
-    """Returns digits over grid × fold positions as digits over grid positions, or None if they depend on the fold position."""
+    """Returns digits over grid × fold positions as digits over grid positions, or None if they depend on the fold."""
     if fold == 1:
         return digits
     if any(step % fold for step, _, _ in digits):
@@ -147,7 +147,7 @@ def lowered(digits: Digits, fold: int) -> Digits | None:
 
 
 def separates(bijection: Digits, fold: int) -> bool:
-    """Returns whether a bijection of grid × fold positions maps grid points to grid points and fold points to fold points."""
+    """Returns whether a bijection of grid × fold positions maps grid to grid points and fold to fold points."""
     for step, extent, coefficient in bijection:
         if step < fold < step * extent:
             if coefficient != step or fold % step or step * extent % fold:

@@ -19,7 +19,8 @@ def explain(schedule: Schedule, a: str, b: str) -> str:
         return f"{header}: one definition"
     kernels = {name: number for number, kernel in enumerate(schedule.kernels) for name in kernel.homes}
     if a in kernels and kernels.get(a) == kernels.get(b):
-        return f"{header}: together in kernel {kernels[a]}, {schedule.kernels[kernels[a]].name}\n{_history(schedule, a, b)}".rstrip()
+        place = f"together in kernel {kernels[a]}, {schedule.kernels[kernels[a]].name}"
+        return f"{header}: {place}\n{_history(schedule, a, b)}".rstrip()
     for name, definition in ((a, first), (b, second)):
         if name not in kernels:
             return f"{header}: apart, because {name} is made by {_maker(definition)}, not by a kernel"

@@ -24,7 +24,10 @@ from .target import Policy, Target
 NEIGHBOURS = 2
 """How many following readers of a buffer, over as many points, each reader is paired with."""
 DETOUR = 8
-"""Pairs whose accesses agree only after a change of loop order are tried as if they saved this many times less, so that straight ones come first."""
+"""Pairs whose accesses agree only in another loop order are tried as if they saved this many times less.
+
+So straight ones come first.
+"""
 RETRIES = 8
 """How often a pair blocked by a path is tried again."""
 
@@ -75,7 +78,7 @@ def fuse(dependences: Dependences, target: Target, policy: Policy) -> Fusion:
 
 
 def candidates(dependences: Dependences, policy: Policy) -> dict[tuple[int, int], int]:
-    """Returns the pairs of definitions that share a buffer, each with an estimate of the bytes that fusing them saves."""
+    """Returns the pairs of definitions worth a try, each with an estimate of the bytes that fusing them saves."""
     pairs: dict[tuple[int, int], int] = {}
     for name, readers in dependences.readers.items():
         loads = list(_loads_of(name, readers, dependences))
@@ -94,7 +97,7 @@ def candidates(dependences: Dependences, policy: Policy) -> dict[tuple[int, int]
 
 
 def _companions(dependences: Dependences, policy: Policy) -> Iterator[tuple[int, int]]:
-    """Yields neighbouring pairs of small definitions, and of in-place updates, over equal spaces: fused they save a launch."""
+    """Yields neighbours over equal spaces that are small, or update in place: fused they save a launch."""
     last: dict[tuple[int, int, bool], int] = {}
     for node in dependences.nodes:
         if node.is_host or not (node.stores is not None or _bytes_of(node) <= policy.small_kernel_bytes):

@@ -87,8 +87,10 @@ def _layout_key(
     """Returns everything that a layout depends on."""
     parts: list[Any] = [cluster.points, cluster.fold, cluster.kinds]
     for node, member in zip(nodes, members, strict=True):
-        loads = [(touch.known, touch.bytes, touch.rigid) for touch in node.loads if touch.name not in cluster.made]
-        stores = [
+        loads: list[Any] = [
+            (touch.known, touch.bytes, touch.rigid) for touch in node.loads if touch.name not in cluster.made
+        ]
+        stores: list[Any] = [
             (home, cluster.made_bytes[name])
             for name, home in zip(node.result_names, node.homes, strict=True)
             if name in stored
@@ -142,7 +144,7 @@ def _lay_out_empty(node: Node) -> Layout:
 
 
 def _own_dims(node: Node) -> tuple[Dim, ...]:
-    return node.definition.dims + getattr(node.definition, "fold_dims", ())  # type: ignore[union-attr, no-any-return]
+    return node.definition.dims + getattr(node.definition, "fold_dims", ())  # type: ignore[union-attr]
 
 
 def _over_cluster(digits: Digits, member: Member, fold: int) -> Digits | None:
@@ -156,7 +158,7 @@ def _over_cluster(digits: Digits, member: Member, fold: int) -> Digits | None:
 def _traffic(
     cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member], stored: frozenset[str]
 ) -> Iterable[tuple[Digits | None, int, bool]]:
-    """Yields the memory accesses of a kernel: digits of the address over the cluster's position, bytes, and whether it is a store."""
+    """Yields the memory accesses of a kernel: digits over the cluster's position, bytes, and whether it stores."""
     for node, member in zip(nodes, members, strict=True):
         for touch in node.loads:
             if touch.name not in cluster.made:

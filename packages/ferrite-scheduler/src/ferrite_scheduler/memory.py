@@ -208,7 +208,7 @@ def _in_place(plan: _Plan, kernel: Kernel, fresh: list[Param], spare: list[str])
 
 
 def _read_addresses(plan: _Plan, kernel: Kernel) -> dict[str, list[tuple[Index, int]]]:
-    """Returns for each host name read the addresses of all loads, each with the place in the body of the definition that loads."""
+    """Returns for each host name read the addresses of all loads, each with the place in the body where it is."""
     found: dict[str, list[tuple[Index, int]]] = {}
     for place, definition in enumerate(kernel.body):
         for scalar in bodies_of(definition):
@@ -262,7 +262,7 @@ def _call(plan: _Plan, node: Node) -> None:
         renamed = {"args": tuple(plan.host[name] for name in definition.args)}  # type: ignore[union-attr]
         if isinstance(definition, If):
             renamed["condition"] = plan.host[definition.condition]  # type: ignore[assignment]
-        plan.steps.append(CallGraph(replace(definition, **renamed)))  # type: ignore[type-var, arg-type]
+        plan.steps.append(CallGraph(replace(definition, **renamed)))  # type: ignore[arg-type]
         return
     made: list[str] = []
     args = tuple(_host_argument(plan, argument, made) for argument in definition.args)

@@ -11,7 +11,7 @@ LONGEST = 60
 
 
 def kernel_name(strategy: str, body: Iterable[Computed]) -> str:
-    """Returns an identifier such as ``persistent_softmax_mul``: the strategy, then the source operations in order, without repeats."""
+    """Returns an identifier such as ``persistent_softmax_mul``: the strategy, then the source operations in order."""
     words: dict[str, None] = {}
     for definition in body:
         ops = [_short(origin.op) for origin in definition.origins]

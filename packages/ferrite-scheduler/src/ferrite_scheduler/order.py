@@ -54,12 +54,12 @@ class MergeOrder:
             at = self._next[at]
 
     def path_between(self, first: int, second: int) -> int | None:
-        """Returns a class on a path between two classes other than a direct edge; None if there is none; -1 if the budget ran out."""
+        """Returns a class on a path between two classes; None if there is none, -1 if the budget ran out."""
         witness, _, _ = self._search(*self._sorted(first, second))
         return witness
 
     def merge(self, first: int, second: int) -> int | None:
-        """Merges two classes; returns None, or where that is impossible a class on a path between them (-1: the budget ran out)."""
+        """Merges two classes; returns None, or, where that is impossible, what `path_between` returns."""
         low, high = self._sorted(first, second)
         witness, region, forward = self._search(low, high)
         if witness is not None:
@@ -78,7 +78,10 @@ class MergeOrder:
         return (a, b) if self._label[a] < self._label[b] else (b, a)
 
     def _search(self, low: int, high: int) -> tuple[int | None, set[int], bool]:
-        """Returns ``(witness, region, forward)``: the region is all that follows ``low`` (or, not forward, precedes ``high``) between the two."""
+        """Returns ``(witness, region, forward)``: see `path_between`.
+
+        The region is all that follows ``low`` or, not ``forward``, precedes ``high``, of what lies between the two.
+        """
         ahead, behind = {low}, {high}
         up = self._walk(self._after, low, high, ahead)
         down = self._walk(self._before, high, low, behind)
@@ -96,9 +99,10 @@ class MergeOrder:
         return -1, set(), True
 
     def _walk(self, edges: list[dict[int, None]], start: int, goal: int, seen: set[int]) -> Iterator[int]:
-        """Walks from ``start`` over the classes strictly between it and ``goal``; yields each class when first seen, `_PLAIN` for other edges.
+        """Walks from ``start`` over the classes strictly between it and ``goal``.
 
-        Yields ``_PLAIN - 1 - at`` for an edge that reaches ``goal`` from a third class ``at``.
+        Yields each class when first seen, `_PLAIN` for other edges, and ``_PLAIN - 1 - at`` for an edge that reaches
+        ``goal`` from a third class ``at``.
         """
         label, find = self._label, self.find
         low, high = sorted((label[start], label[goal]))

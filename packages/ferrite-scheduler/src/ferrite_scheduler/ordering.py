@@ -1,4 +1,4 @@
-"""The order in which kernels and host calls run: topological, near program order, with the lowest peak of live memory among a few."""
+"""The order in which kernels and host calls run: topological, near program order, with a low peak of memory."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def placements(owner: Cluster, guest: Cluster, shared: Callable[[], list[str]]) 
         seen: set[Digits | None] = {None}
         yield Placement(full, None, fold)
         for name in shared()[:MOST_DERIVED]:
-            back = _derived(owner, guest, name, full)
+            back = _derived(owner, guest, name, full=full)
             if back is None or back in seen or back == identity(guest.points):
                 continue
             seen.add(back)
@@ -49,7 +49,7 @@ def placements(owner: Cluster, guest: Cluster, shared: Callable[[], list[str]]) 
                 yield placement
 
 
-def _derived(owner: Cluster, guest: Cluster, name: str, full: bool) -> Digits | None:
+def _derived(owner: Cluster, guest: Cluster, name: str, *, full: bool) -> Digits | None:
     """Returns the guest's position as a function of the owner's such that their accesses to a name agree."""
     mine, theirs = _access(owner, name), _access(guest, name)
     if mine is None or theirs is None or is_opaque(mine) or is_opaque(theirs) or mine[0] != theirs[0]:
@@ -78,7 +78,10 @@ def _between(mine: Digits, theirs: Digits, points: int) -> Digits | None:
 
 
 def _spread(grid: Digits, theirs: Digits, points: int, fold: int) -> Digits | None:
-    """Returns the placement of a guest that reads a grid-level value for every point of a fold: its other dims are the fold's, in order."""
+    """Returns the placement of a guest that reads a grid-level value at every point of a fold.
+
+    Its other dims are the fold's, in order.
+    """
     if not is_bijection(grid, points) or not covers(theirs, points):
         return None
     over_grid = compose(inverse(grid), theirs)

@@ -16,7 +16,7 @@ from .cluster import Cluster
 from .dependences import Access, is_opaque, stores_each_once
 from .proposal import Proposal
 from .strategy import is_persistent
-from .traffic import flow_of, live_tiles, pass_traffic, unit_step
+from .traffic import live_tiles, pass_traffic, unit_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,53 +92,60 @@ def _company(proposal: Proposal) -> Refusal | None:
 
 def _updates(proposal: Proposal) -> Refusal | None:
     owner, guest, placement = proposal.owner, proposal.guest, proposal.placement
-    if (not owner.updated and not guest.updated) or placement is None:
+    if not (owner.updated or guest.updated) or placement is None:
         return None
     both = owner.updated.keys() & guest.updated.keys()
     if both:
         return refuse(f"both update the storage of {min(both)} in place")
-    for storage, access, number in _all_updates(proposal):
-        update = proposal.dependences.nodes[number].definition
+    return _clashing_update(proposal, owner, guest, placement.moved) or _clashing_update(
+        proposal, guest, owner, placement.moved
+    )
+
+
+def _clashing_update(
+    proposal: Proposal, updater: Cluster, reader: Cluster, moved: Callable[[Access], Access]
+) -> Refusal | None:
+    """Returns why in-place updates of one cluster do not agree with what the other reads or makes."""
+    nodes = proposal.dependences.nodes
+    for storage, name in _reads_updated(proposal, updater, reader):
+        access, number = updater.updated[storage]
+        update = nodes[number].definition
         assert isinstance(update, Update), "only updates are recorded as updated"
-        if update.target in owner.made or update.target in guest.made:
-            return refuse(
-                f"{update.result.name} updates {update.target} in place, which must be complete in memory before"
-            )
-        for name, read in _reads_of(proposal, storage):
-            if name == update.result.name and read == access:
-                continue
-            if name != update.target or read != access or is_opaque(access):
-                return refuse(f"{name} is read at other points than those where {update.result.name} overwrites it")
-            if not stores_each_once(proposal.dependences.nodes[number]):
-                return refuse(f"{update.result.name} may store an element of {name} twice while it is read")
+        if update.target in reader.made:
+            return refuse(f"{update.result.name} updates {name} in place, which must be complete in memory before")
+        reads = reader.touched.get(name, {})
+        if updater is proposal.guest:
+            access = moved(access)
+        else:
+            reads = {moved(read): count for read, count in reads.items()}
+        if any(read != access for read in reads):
+            return refuse(f"{name} is read at other points than those where {update.result.name} overwrites it")
+        if name == update.result.name or not reads:
+            continue
+        if name != update.target or is_opaque(access):
+            return refuse(f"{name} is read at other points than those where {update.result.name} overwrites it")
+        if not stores_each_once(nodes[number]):
+            return refuse(f"{update.result.name} may store an element of {name} twice while it is read")
     return None
 
 
-def _all_updates(proposal: Proposal) -> Iterator[tuple[str, Access, int]]:
-    assert proposal.placement is not None, "checked by the caller"
-    for storage, (access, number) in proposal.owner.updated.items():
-        yield storage, access, number
-    for storage, (access, number) in proposal.guest.updated.items():
-        yield storage, proposal.placement.moved(access), number
-
-
-def _reads_of(proposal: Proposal, storage: str) -> Iterator[tuple[str, Access]]:
-    """Yields every load of a storage in either cluster, over the owner's position."""
-    assert proposal.placement is not None, "checked by the caller"
-    names = proposal.dependences.storage
-    for name, accesses in proposal.owner.touched.items():
-        if names[name] == storage:
-            yield from ((name, access) for access in accesses)
-    for name, accesses in proposal.guest.touched.items():
-        if names[name] == storage:
-            yield from ((name, proposal.placement.moved(access)) for access in accesses)
+def _reads_updated(proposal: Proposal, updater: Cluster, reader: Cluster) -> Iterator[tuple[str, str]]:
+    """Yields ``(storage, name)`` for what one cluster updates in place and the other reads or makes."""
+    storage, versions = proposal.dependences.storage, proposal.dependences.versions
+    if len(updater.updated) <= len(reader.touched):
+        for root in updater.updated:
+            yield from ((root, name) for name in versions[root] if name in reader.touched or name in reader.made)
+        return
+    for name in dict.fromkeys((*reader.touched, *reader.made)):
+        if storage[name] in updater.updated:
+            yield storage[name], name
 
 
 def _directions(proposal: Proposal) -> Refusal | None:
     a, b = proposal.owner, proposal.guest
     if not a.kinds or not b.kinds or proposal.placement is None:
         return None
-    one, other = flow_of(a).direction, flow_of(b).direction
+    one, other = a.direction, b.direction
     if one and other and one != other:
         return refuse("a fold along rows and a fold along columns do not share a kernel", first=one, second=other)
     return None
@@ -147,7 +154,7 @@ def _directions(proposal: Proposal) -> Refusal | None:
 def _looped_updates(proposal: Proposal) -> Refusal | None:
     if not proposal.kinds or not (proposal.owner.updated or proposal.guest.updated) or _stays_persistent(proposal):
         return None
-    for _, _, number in _all_updates(proposal):
+    for _, number in (*proposal.owner.updated.values(), *proposal.guest.updated.values()):
         update = proposal.dependences.nodes[number].definition
         assert isinstance(update, Update), "only updates are recorded as updated"
         if any(_is_full(proposal, reader) for reader in _readers_inside(proposal, update)):
@@ -232,9 +239,9 @@ def _saving(proposal: Proposal) -> Refusal | None:
     traffic = min(_traffic(a), _traffic(b))
     if proposal.saved > 0 and proposal.saved * policy.horizontal_share >= traffic:
         return None
-    if proposal.saved >= 0 and penalty == 0:
-        if max(_traffic(a), _traffic(b)) <= policy.small_kernel_bytes or (_is_in_place(a) and _is_in_place(b)):
-            return None
+    is_free = max(_traffic(a), _traffic(b)) <= policy.small_kernel_bytes or (_is_in_place(a) and _is_in_place(b))
+    if proposal.saved >= 0 and penalty == 0 and is_free:
+        return None
     return refuse("it would not save memory traffic", saved=proposal.saved, of=traffic, uncoalesced=penalty)
 
 
@@ -251,18 +258,18 @@ def _traffic(cluster: Cluster) -> int:
 def _looped_saving(proposal: Proposal) -> int:
     """Returns the bytes saved by fusing into a looped kernel, whose later passes compute full-level values again."""
     owner, guest, dependences = proposal.owner, proposal.guest, proposal.dependences
-    apart = sum(
-        pass_traffic(cluster.members, _full(cluster, cluster is guest and not guest.kinds), dependences)
-        for cluster in (owner, guest)
-    )
+    apart = 0
+    for cluster in (owner, guest):
+        once = not cluster.kinds or is_persistent(cluster, live_tiles(cluster), proposal.policy)
+        apart += pass_traffic(cluster.members, _full(cluster, everything=once), dependences, once=once)
     lifts = proposal.placement is not None and proposal.placement.full
-    full = _full(owner, False) | _full(guest, lifts and not guest.kinds)
-    together = pass_traffic((*owner.members, *guest.members), full, dependences)
+    full = _full(owner, everything=False) | _full(guest, everything=lifts and not guest.kinds)
+    together = pass_traffic((*owner.members, *guest.members), full, dependences, once=False)
     return apart - together + min(proposal.saved, 1)
 
 
-def _full(cluster: Cluster, all_of_it: bool) -> set[int]:
-    return {number for number, member in cluster.members.items() if all_of_it or member.full}
+def _full(cluster: Cluster, *, everything: bool) -> set[int]:
+    return {number for number, member in cluster.members.items() if everything or member.full}
 
 
 def _uncoalesced(proposal: Proposal) -> int:
@@ -270,7 +277,7 @@ def _uncoalesced(proposal: Proposal) -> int:
     owner, guest, placement = proposal.owner, proposal.guest, proposal.placement
     if not owner.kinds or guest.kinds or placement is None or not placement.full:
         return 0
-    direction = flow_of(owner).direction
+    direction = owner.direction
     along = across = 0
     for name, accesses in guest.touched.items():
         if name in owner.made:

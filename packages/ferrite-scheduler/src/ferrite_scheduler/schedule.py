@@ -10,20 +10,36 @@ memory is said by ``Kernel.stored``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from ferrite_ir import sizes
-from ferrite_ir.graph import Call, Computed, Extern, Graph, If, Origins, TensorType, Value, View, While
+from ferrite_ir.graph import (
+    Call,
+    Computed,
+    Extern,
+    Graph,
+    If,
+    Origins,
+    TensorType,
+    Value,
+    View,
+    While,
+    views_in,
+)
 from ferrite_ir.index import Dim, Index
 from ferrite_ir.sizes import Size
+from ferrite_ir.text import definition_text, type_text
 
 STRATEGIES = ("pointwise", "persistent", "looped", "scan", "sort")
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of a kernel: ``x`` (innermost), ``y``, ``z`` of the grid, or ``r``, the fold axis; its dims outermost first."""
+    """One axis of a kernel: ``x`` (innermost), ``y``, ``z`` of the grid, or ``r``, the fold axis.
+
+    Its dims stand outermost first.
+    """
 
     name: str
     dims: tuple[Dim, ...]
@@ -35,7 +51,11 @@ class Axis:
 
     @property
     def is_fold(self) -> bool:
+        """Returns whether this is the fold axis."""
         return self.name == "r"
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(f'{dim.name} < {sizes.text(dim.size)}' for dim in self.dims)})"
 
 
 ACCESSES = ("read", "write", "readwrite", "atomic")
@@ -43,7 +63,7 @@ ACCESSES = ("read", "write", "readwrite", "atomic")
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A tensor parameter of a kernel: the name that loads and stores in the body use, the type that says how it lies in memory, and the access.
+    """A tensor parameter of a kernel: the name that the body uses, how it lies in memory, and how it is accessed.
 
     ``host_scalar`` marks a 0-d tensor that lies on the CPU and is passed by value.
     """
@@ -52,6 +72,9 @@ class Param:
     type: TensorType
     access: str
     host_scalar: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.access} {self.name}: {type_text(self.type)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +118,16 @@ class Kernel:
         """Returns the origins of all definitions, without repeats."""
         return tuple(dict.fromkeys(origin for definition in self.body for origin in definition.origins))
 
+    def __str__(self) -> str:
+        params = ", ".join(map(str, self.params))
+        lines = [f"{self.name} [{' '.join(map(str, self.axes))}] ({params}) {{"]
+        for definition in self.body:
+            kept = [result.name for result in definition.results if result.name in self.stored]
+            places = [f"{name}[{', '.join(map(str, self.homes[name]))}]" for name in kept]
+            lines += definition_text(definition).splitlines()
+            lines[-1] += f"  # stores {', '.join(places)}" if places else ""
+        return "\n".join([lines[0], *(f"  {line}" for line in lines[1:]), "}"])
+
 
 @dataclass(frozen=True, slots=True)
 class Allocate:
@@ -102,6 +135,9 @@ class Allocate:
 
     name: str
     type: TensorType
+
+    def __str__(self) -> str:
+        return f"{self.name} = alloc {type_text(self.type)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +148,9 @@ class Reuse:
     source: str
     type: TensorType
 
+    def __str__(self) -> str:
+        return f"{self.name} = reuse {self.source} as {type_text(self.type)}"
+
 
 @dataclass(frozen=True, slots=True)
 class MakeView:
@@ -119,6 +158,11 @@ class MakeView:
 
     name: str
     view: View
+
+    def __str__(self) -> str:
+        view = self.view
+        tensor = TensorType(view.dtype, view.shape, view.strides)
+        return f"{self.name} = view {view.name} as {type_text(tensor)} at {sizes.text(view.offset)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +173,9 @@ class Item:
     source: str
     type: TensorType
 
+    def __str__(self) -> str:
+        return f"{self.name} = item {self.source}"
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -137,13 +184,25 @@ class Launch:
     kernel: int
     args: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return f"launch {self.kernel}({', '.join(self.args)})"
+
 
 @dataclass(frozen=True, slots=True)
 class CallExtern:
-    """A library call. ``definition`` has its views renamed to host names that are whole tensors; ``results`` are host names or None."""
+    """A library call.
+
+    ``definition`` has its views renamed to host names that are whole tensors; ``results`` are host names or None.
+    """
 
     definition: Extern
     results: tuple[str | None, ...]
+
+    def __str__(self) -> str:
+        views = views_in((*self.definition.args, *(value for _, value in self.definition.kwargs)))
+        tensors = {v.name: Value(v.name, TensorType(v.dtype, v.shape, v.strides)) for v in views}
+        call = definition_text(replace(self.definition, results=()), tensors)
+        return f"{', '.join(name or '_' for name in self.results)} = {call}" if self.results else call
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +210,9 @@ class CallGraph:
     """A call, branch or loop over graphs of the module, operands and results by host name."""
 
     definition: Call | If | While
+
+    def __str__(self) -> str:
+        return definition_text(self.definition)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +222,18 @@ class Copy:
     target: str
     source: str
 
+    def __str__(self) -> str:
+        return f"copy {self.target} from {self.source}"
+
 
 @dataclass(frozen=True, slots=True)
 class Free:
     """The program drops these host names."""
 
     names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"free {', '.join(self.names)}"
 
 
 Step: TypeAlias = Allocate | Reuse | MakeView | Item | Launch | CallExtern | CallGraph | Copy | Free
@@ -190,6 +258,10 @@ class Decision:
     rule: str
     reason: str
 
+    def __str__(self) -> str:
+        verdict = "fused" if self.fused else f"apart, {self.rule}"
+        return f"{self.first} + {self.second}: {verdict}: {self.reason}"
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -212,9 +284,16 @@ class Schedule:
 
     @property
     def inputs(self) -> tuple[Value, ...]:
+        """Returns the inputs of the graph."""
         return self.graph.inputs
 
     def __str__(self) -> str:
-        from .text import schedule_text
+        lines = [f"schedule @{self.graph.name} {{"]
+        for number, kernel in enumerate(self.kernels):
+            lines += f"kernel {number} {kernel}".splitlines()
+        lines += [self._step_text(step) for step in self.steps]
+        returned = ", ".join(map(str, self.outputs))
+        return "\n".join([lines[0], *(f"  {line}" for line in lines[1:]), f"  return {returned}", "}"])
 
-        return schedule_text(self)
+    def _step_text(self, step: Step) -> str:
+        return f"{step}  # {self.kernels[step.kernel].name}" if isinstance(step, Launch) else str(step)

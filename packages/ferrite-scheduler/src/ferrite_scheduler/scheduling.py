@@ -16,11 +16,11 @@ from .ordering import execution_order
 from .schedule import Kernel, Schedule
 from .split import prepare_folds
 from .strategy import strategy_of
-from .target import Policy, Target
+from .target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
 from .updates import separate_updates
 
 
-def schedule(graph: Graph, target: Target = Target(), policy: Policy = Policy()) -> Schedule:
+def schedule(graph: Graph, target: Target = DEFAULT_TARGET, policy: Policy = DEFAULT_POLICY) -> Schedule:
     """Returns the schedule of a graph: kernels, host steps in order, and the decisions behind them.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Runs a schedule in plain Python, kernels and host steps as planned, with buffers reused as planned: a wrong plan gives wrong numbers or an error.
+"""Runs a schedule in plain Python, with buffers reused as planned: a wrong plan gives wrong numbers or an error.
 
 Kernels run point by point. What a kernel does not store lives in registers that are gone at the next grid point, and
 a looped kernel computes its full-level values anew in every pass, so that reads at other points and overwritten
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from ferrite_ir.evaluate import EvaluationError, Evaluator
 from ferrite_ir.graph import Computed, Fold, Graph, Loop, Module, Scan, Sort, TensorType, Update, bodies_of
 from ferrite_ir.index import Dim
 from ferrite_ir.points import Point
 from ferrite_ir.reference_combines import State, lift, merge
-from ferrite_ir.rounding import Number, round_to
+from ferrite_ir.rounding import round_to
 from ferrite_ir.tensors import Nested, Tensor, empty
 
 from .schedule import (
@@ -34,6 +34,8 @@ from .schedule import (
     Step,
 )
 from .split import neutral_state
+
+Number: TypeAlias = bool | int | float
 
 
 def simulate(
@@ -59,7 +61,7 @@ def simulate(
     host = Evaluator(schedule.graph, module, externs)
     host.bind(inputs)
     for step in schedule.steps:
-        _run_step(step, schedule, host, backwards)
+        _run_step(step, schedule, host, backwards=backwards)
     outputs = [_found(host, output) if isinstance(output, str) else output for output in schedule.outputs]
     return [output.nested() if isinstance(output, Tensor) else output for output in outputs]
 
@@ -71,7 +73,7 @@ def _found(host: Evaluator, name: str) -> Tensor:
     return found
 
 
-def _run_step(step: Step, schedule: Schedule, host: Evaluator, backwards: bool) -> None:
+def _run_step(step: Step, schedule: Schedule, host: Evaluator, *, backwards: bool) -> None:
     memory = host.memory
     match step:
         case Allocate():
@@ -85,7 +87,7 @@ def _run_step(step: Step, schedule: Schedule, host: Evaluator, backwards: bool) 
             memory[step.name] = _found(host, step.source)
         case Launch():
             kernel = schedule.kernels[step.kernel]
-            _launch(kernel, [_found(host, name) for name in step.args], schedule.graph, backwards)
+            _launch(kernel, [_found(host, name) for name in step.args], schedule.graph, backwards=backwards)
         case CallExtern():
             _call(step, host)
         case CallGraph():
@@ -101,7 +103,7 @@ def _run_step(step: Step, schedule: Schedule, host: Evaluator, backwards: bool) 
 
 
 def _reused(old: Tensor, type_: TensorType) -> Tensor:
-    """Returns a tensor over the storage of another; where the element widths differ the old contents are wiped, as they would be."""
+    """Returns a tensor over the storage of another; where element widths differ the old contents are wiped."""
     size = type_.storage_size
     if old.dtype.bytes == type_.dtype.bytes and len(old.storage) >= size:
         return Tensor(type_.dtype, type_.shape, type_.strides, old.offset, old.storage)
@@ -118,9 +120,6 @@ def _call(step: CallExtern, host: Evaluator) -> None:
         None if name is None or value is None else value
         for name, value in zip(step.results, step.definition.results, strict=True)
     )
-    for view in step.definition.args:
-        if isinstance(view, str) and view in step.definition.mutates:
-            _found(host, view)
     host.run_extern(replace(step.definition, results=results, aliases=()))
 
 
@@ -176,7 +175,7 @@ class _Run:
         return isinstance(definition, Fold | Scan | Sort) or bool(self.folded & set(definition.dims))
 
 
-def _launch(kernel: Kernel, arguments: Sequence[Tensor], graph: Graph, backwards: bool) -> None:
+def _launch(kernel: Kernel, arguments: Sequence[Tensor], graph: Graph, *, backwards: bool) -> None:
     run = _Run(kernel, arguments, graph)
     grid = list(_places([dim for axis in kernel.grid for dim in axis.dims]))
     for place in reversed(grid) if backwards else grid:

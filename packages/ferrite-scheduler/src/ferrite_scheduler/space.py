@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from .cluster import Member
 from .dependences import Node
@@ -32,7 +33,7 @@ def own_digits(node: Node, member: Member, fold: int) -> dict[object, Digits | N
 
 
 def cut(points: int, fold: int, wanted: Iterable[Digits | None], *, whole_fold: bool) -> tuple[Base, ...]:
-    """Returns the bases of the space, outermost first: every cut in ``wanted`` that divides evenly with those before it.
+    """Returns the bases of the space, outermost first: every cut in ``wanted`` that agrees with those before it.
 
     ``fold`` (0 or 1 for none) is always a cut; with ``whole_fold`` the fold axis itself stays in one piece.
     """
@@ -49,7 +50,7 @@ def cut(points: int, fold: int, wanted: Iterable[Digits | None], *, whole_fold: 
                 if all(place % other == 0 if other < place else other % place == 0 for other in cuts):
                     cuts.add(place)
     ordered = sorted(cuts)
-    return tuple(Base(low, high // low) for low, high in reversed(list(zip(ordered, ordered[1:], strict=False))))
+    return tuple(Base(low, high // low) for low, high in reversed(list(pairwise(ordered))))
 
 
 def coefficients(digits: Digits, bases: tuple[Base, ...]) -> tuple[tuple[int, ...], bool]:

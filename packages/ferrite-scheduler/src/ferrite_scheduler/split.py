@@ -1,4 +1,4 @@
-"""Rewrites of folds before fusion: those of one point become loops, and those with too few grid points for the machine run in two stages.
+"""Rewrites of folds before fusion: those of one point become loops, those with too few grid points get two stages.
 
 A split fold over ``r`` becomes a fold of ``chunk`` points for each of ``s`` parts, whose states lie in memory as
 ``[s, grid…]``, and a second fold over the parts. Folds over equal domains are split alike, so that they still fuse
@@ -35,7 +35,7 @@ WORTH = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How folds over one domain are split: the number of parts and the points in each; ``exact`` if they cover the domain evenly."""
+    """How folds over one domain are split: the number of parts, the points in each, and whether there is no rest."""
 
     parts: int
     chunk: int

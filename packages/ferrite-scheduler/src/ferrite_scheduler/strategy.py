@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .cluster import Cluster
 from .target import Policy
-from .traffic import flow_of, live_tiles
+from .traffic import live_tiles
 
 ACCUMULATOR_BYTES = 4
 """Bytes of one value in a tile: narrow floats are computed in f32."""
@@ -30,6 +30,6 @@ def strategy_of(cluster: Cluster, policy: Policy) -> str:
 def is_persistent(cluster: Cluster, live: int, policy: Policy) -> bool:
     """Returns whether the fold axis of a cluster fits in one tile with ``live`` values alive at once."""
     width = power_of_two(cluster.fold)
-    if flow_of(cluster).direction == "column":
+    if cluster.direction == "column":
         return width <= policy.persistent_elements_outer
     return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.persistent_bytes

@@ -54,7 +54,10 @@ def whole_square(name: str) -> View:
 
 
 def layered_graph(definitions: int) -> Graph:
-    """Returns a graph of about so many definitions: norm, product, bias with activation, mask and residual per layer, one update per layer."""
+    """Returns a graph of about so many definitions.
+
+    Each layer has a norm, a product, bias and activation, a mask, a residual sum and an update of its weight.
+    """
     build = _Layers()
     state = build.given("x", ROWS, WIDTH)
     mask = build.given("mask", ROWS, WIDTH)

@@ -1,4 +1,4 @@
-"""What the compiler knows of the machine (`Target`) and how it weighs things (`Policy`). Plain data, passed as arguments."""
+"""What the compiler knows of the machine (`Target`) and how it weighs things (`Policy`): plain data."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Policy:
         programs_per_processor: programs wanted per multiprocessor before a fold is split.
         max_kernel_params: most tensor parameters of one kernel.
         max_kernel_ops: most scalar operations in one kernel's body.
-        max_tiled_axes: most grid axes (1 to 3).
+        max_tiled_axes: most grid axes (1 or 2).
         horizontal_distance: independent definitions further apart than this many definitions are not fused, because
             values would live longer.
         horizontal_share: independent definitions are fused if they share at least one part in this many of the
@@ -85,3 +85,7 @@ class Policy:
     horizontal: bool = True
     reuse: bool = True
     inplace: bool = True
+
+
+DEFAULT_TARGET = Target()
+DEFAULT_POLICY = Policy()

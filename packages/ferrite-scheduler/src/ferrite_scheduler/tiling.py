@@ -45,7 +45,7 @@ class Tiles:
 def join_bases(
     bases: Sequence[Base], fold: int, vectors: Sequence[tuple[int, ...]], rigid: frozenset[int]
 ) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
-    """Returns the groups of grid bases and of fold bases; bases join where every vector walks over them as over one dim."""
+    """Returns the groups of grid and of fold bases; bases join where every vector walks over them as over one dim."""
     grid = [position for position, base in enumerate(bases) if base.step >= fold]
     inside = [position for position, base in enumerate(bases) if base.step < fold]
     return _join(grid, bases, vectors, rigid), _join(inside, bases, vectors, rigid)
@@ -80,7 +80,7 @@ def _continues(outer: Group, inner: Group, columns: dict[int, tuple[int, ...]], 
 def place_groups(
     grid: tuple[Group, ...], inside: tuple[Group, ...], strides: Sequence[Stride], max_tiled_axes: int
 ) -> Tiles:
-    """Returns the groups put on axes: unit-stride traffic decides the innermost dim, and whether a second grid axis is tiled."""
+    """Returns the groups put on axes; unit-stride traffic decides what is innermost, and whether to tile in two."""
     guide = max(strides, key=lambda stride: (stride.bytes, stride.is_store), default=None)
     store = max((s for s in strides if s.is_store), key=lambda stride: stride.bytes, default=guide)
     ordered = sorted(grid, key=lambda group: -_walk(store, group))
@@ -107,7 +107,7 @@ def place_groups(
 
 
 def _second_axis(inner: Group, others: list[Group], strides: Sequence[Stride], total: int) -> Group | None:
-    """Returns the group that accesses which also depend on ``inner`` walk along with stride 1, if that is enough traffic to tile for."""
+    """Returns the group that accesses which also depend on ``inner`` walk along, if that is enough traffic."""
     crossing = [s for s in strides if s.coefficients[inner.bases[-1]] not in (0, 1)]
     found = max(others, key=lambda group: _unit_bytes(group, crossing), default=None)
     if found is None or min(found.extent, inner.extent) < TILED_MINIMUM:

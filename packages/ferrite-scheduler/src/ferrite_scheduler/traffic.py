@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .cluster import Cluster, Flow
+from .cluster import Cluster
 from .dependences import Access, Dependences, count_elements
-from .digits import Digits
 
 
-def flow_of(cluster: Cluster) -> Flow:
-    """Returns the unit-stride traffic of a fold cluster."""
-    if cluster.flow is None:
-        along = across = 0
-        for access, count in _accesses(cluster):
-            step = unit_step(access, cluster.fold)
-            if step is not None and step < cluster.fold:
-                along += count
-            elif step is not None:
-                across += count
-        cluster.flow = Flow(along, across)
-    return cluster.flow
+def live_tiles(cluster: Cluster) -> int:
+    """Returns an estimate of the values alive at once in one persistent tile: rows loaded, and one being made."""
+    return max(1, cluster.rows) + 1
 
 
 def unit_step(access: Access, fold: int) -> int | None:
@@ -33,38 +23,8 @@ def unit_step(access: Access, fold: int) -> int | None:
     return next((step for step, _, coefficient in access[1] if coefficient in (1, -1)), None)
 
 
-def _accesses(cluster: Cluster) -> Iterable[tuple[Access, int]]:
-    for name, accesses in cluster.touched.items():
-        if name not in cluster.made:
-            yield from accesses.items()
-    for name, home in cluster.made.items():
-        if home is not None:
-            yield home, cluster.made_bytes[name]
-    for access, _ in cluster.updated.values():
-        yield access, cluster.points
-
-
-def live_tiles(cluster: Cluster) -> int:
-    """Returns an estimate of the values alive at once in one persistent tile: rows loaded, and one being made."""
-    if cluster.live is None:
-        rows = 0
-        for name, accesses in cluster.touched.items():
-            if name not in cluster.made:
-                rows += sum(access[0] == "opaque" or _is_full(access[1], cluster.fold) for access in accesses)
-        cluster.live = max(1, rows) + 1
-    return cluster.live
-
-
-def _is_full(digits: Digits, fold: int) -> bool:
-    """Returns whether an access depends on both grid and fold position."""
-    if not digits:
-        return False
-    step, extent, _ = digits[-1]
-    return digits[0][0] < fold < step * extent
-
-
-def pass_traffic(numbers: Iterable[int], full: set[int], dependences: Dependences) -> int:
-    """Returns the bytes that a looped kernel of these nodes moves.
+def pass_traffic(numbers: Iterable[int], full: set[int], dependences: Dependences, *, once: bool) -> int:
+    """Returns the bytes that a looped kernel of these nodes moves, or with ``once`` a kernel that loads all only once.
 
     A looped kernel walks the fold axis once for each step in a chain of dependent folds, and computes full-level
     values anew in each pass that needs them, so their loads count once per pass. ``full`` holds the nodes that run at
@@ -97,7 +57,7 @@ def pass_traffic(numbers: Iterable[int], full: set[int], dependences: Dependence
         else:
             total += sum(loads.values())
         total += stored + (node.stores.bytes if node.stores is not None else 0)
-        depth[number] = start + 1 if is_fold else start
+        depth[number] = start + 1 if is_fold and not once else start
     return total + sum(sum(loads.values()) for loads in passes.values())
 
 

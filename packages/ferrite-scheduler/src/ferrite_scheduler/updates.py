@@ -1,4 +1,4 @@
-"""Updates that read what they overwrite, at other points than they overwrite it: their operands are computed into memory first.
+"""Updates that read what they overwrite, at other points than they overwrite it, get their operands first.
 
 An update means "all points from the old contents, then the stores". One kernel keeps that meaning only if no program
 can read an element that another one has already stored.

@@ -15,6 +15,7 @@ from ferrite_torch.errors import FerriteError, Unsupported, translate
 from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.options import Options, parse_options
 from ferrite_torch.pipeline import compile_graph, mark_boxed, run_eagerly
+from ferrite_torch.saved_layouts import changed_layouts
 from ferrite_torch.statistics import record_fallback
 
 log = logging.getLogger(__name__)
@@ -77,18 +78,19 @@ def ferrite(
 def _compiler(kind: str, options: Options) -> torch_private.GraphCompiler:
     def compile_one(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
         try:
-            compiled = compile_graph(module, kind, options)
+            compiled = compile_graph(module, kind, options, inputs)
         except FerriteError as error:
             if not options.fallback:
                 raise
             _note_fallback(error)
-            return run_eagerly(module)
-        return _guarded(compiled, module) if options.fallback else compiled
+            traced = changed_layouts(module, inputs if kind == "backward" else ())[1]
+            return run_eagerly(module, traced)
+        return _guarded(compiled) if options.fallback else compiled
 
     return compile_one
 
 
-def _guarded(compiled: Callable[[list[Any]], Any], module: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
+def _guarded(compiled: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     """Returns the compiled graph, replaced by the eager one if its kernels turn out not to compile.
 
     Kernels compile in the background; the first call waits for them, before anything has run or been written.
@@ -97,18 +99,19 @@ def _guarded(compiled: Callable[[list[Any]], Any], module: torch.fx.GraphModule)
 
     def call(arguments: list[Any]) -> Any:
         if not chosen:
-            chosen.append(_settled(compiled, module))
+            chosen.append(_settled(compiled))
         return chosen[0](arguments)
 
     return mark_boxed(call)
 
 
-def _settled(compiled: Callable[[list[Any]], Any], module: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
+def _settled(compiled: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     try:
-        compiled.wait()  # type: ignore[attr-defined]  # set by `pipeline.boxed`
+        compiled.wait()  # type: ignore[attr-defined]  # set by `pipeline.compile_graph`
     except Exception as error:  # noqa: BLE001  # whatever the compiler of kernels raises
         _note_fallback(translate(error, "compiling kernels"))
-        return run_eagerly(module)
+        eager: Callable[[list[Any]], Any] = compiled.eager  # type: ignore[attr-defined]  # set there too
+        return eager
     return compiled
 
 

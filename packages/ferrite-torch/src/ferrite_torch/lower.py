@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ferrite_ir.graph import Extern, Graph, Output, Update, View
+from ferrite_ir.graph import Extern, Graph, Output, Update, Value, View, whole
 from ferrite_ir.scalar import cast
 from ferrite_torch import torch_private
 from ferrite_torch.builder import Builder, Unlowered, ints
@@ -24,6 +24,7 @@ from ferrite_torch.library import call_library, call_of, laid_out, same_layout
 from ferrite_torch.lifetimes import Lifetimes, tensors_in
 from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.origins import origins_of
+from ferrite_torch.saved_layouts import Layouts
 from ferrite_torch.scatters import IN_PLACE
 from ferrite_torch.tensors import Tensor, grid_point
 
@@ -43,6 +44,7 @@ class LoweredModule:
         selection: positions of the arguments that the graph takes; sizes and unread arguments are not among them.
         arguments: number of arguments of the module.
         externs: ``(op, reason)`` of each library call, in order.
+        repeats: positions of outputs that equal an earlier output (or an input) but are tensors of their own in torch.
     """
 
     graph: Graph
@@ -50,6 +52,7 @@ class LoweredModule:
     selection: tuple[int, ...]
     arguments: int
     externs: tuple[tuple[str, str], ...]
+    repeats: tuple[int, ...] = ()
 
 
 def lower(module: torch.fx.GraphModule, inputs: Sequence[Any] | None = None, name: str = "graph") -> Graph:
@@ -65,6 +68,7 @@ def lower_module(
     device: str | None = None,
     strict: bool = True,
     regenerated: frozenset[int] = frozenset(),
+    layouts: Layouts | None = None,
 ) -> LoweredModule:
     """Returns a functional graph of aten ops, as AOTAutograd makes it, in Ferrite's language.
 
@@ -75,6 +79,7 @@ def lower_module(
         device: device type of the kernels; None takes it from the graph.
         regenerated: positions of outputs whose storage does not matter, as the caller makes them anew from the inputs.
         strict: raise what a faulty lowering raises; False makes the op a library call and warns.
+        layouts: strides of arguments, by position, that lie otherwise than their fakes.
 
     Raises:
         Unsupported: the graph as a whole cannot be compiled: control flow, sizes known only at run time, arguments that
@@ -83,6 +88,7 @@ def lower_module(
     """
     walk = _Walk(module, name, device or graph_device(module), strict=strict)
     walk.regenerated = regenerated
+    walk.layouts = layouts or {}
     given = iter(inputs or ())
     for node in module.graph.nodes:
         if node.op == "placeholder":
@@ -136,7 +142,10 @@ class _Walk:
         self.externs: list[tuple[str, str]] = []
         self.outputs: list[Output] = []
         self.mutations: dict[str, str] = {}
+        self.versions: dict[str, Value] = {}
+        self.repeats: list[int] = []
         self.regenerated: frozenset[int] = frozenset()
+        self.layouts: Layouts = {}
 
     def visit(self, node: torch.fx.Node) -> None:
         """Lowers one node."""
@@ -151,7 +160,12 @@ class _Walk:
         """Returns the finished graph."""
         graph = self.builder.finish(self.name, self.outputs, self.mutations.items())
         return LoweredModule(
-            graph, tuple(self.constant_tensors), tuple(self.selection), self.arguments, tuple(self.externs)
+            graph,
+            tuple(self.constant_tensors),
+            tuple(self.selection),
+            self.arguments,
+            tuple(self.externs),
+            tuple(self.repeats),
         )
 
     def _placeholder(self, node: torch.fx.Node) -> Any:
@@ -174,15 +188,15 @@ class _Walk:
         if not node.users:
             return None
         self.selection.append(position)
-        tensor = self._new_input(node.name, fake)
+        tensor = self._new_input(node.name, fake, self.layouts.get(position))
         self.lifetimes.fix(tensor.value.name, node)
         return tensor
 
-    def _new_input(self, name: str, fake: torch.Tensor) -> Tensor:
+    def _new_input(self, name: str, fake: torch.Tensor, strides: tuple[int, ...] | None = None) -> Tensor:
         if fake.layout != torch.strided:
             raise Unsupported(f"a graph with a tensor of layout {fake.layout}: {name}")
         device = "" if fake.device.type == self.builder.device else fake.device.type
-        return self.builder.input(name, dtype_of(fake.dtype), ints(fake.shape), ints(fake.stride()), device)
+        return self.builder.input(name, dtype_of(fake.dtype), ints(fake.shape), strides or ints(fake.stride()), device)
 
     def _get_attr(self, node: torch.fx.Node) -> Any:
         path = str(node.target)
@@ -307,6 +321,7 @@ class _Walk:
                     self.lifetimes.share(result, operand)
             elif isinstance(definition, Update):
                 self.lifetimes.share(definition.result.name, definition.target)
+                self.versions[self.lifetimes.root(definition.target)] = definition.result
 
     def _is_input(self, node: Any) -> bool:
         return isinstance(node, torch.fx.Node) and node.op == "placeholder" and isinstance(self.results[node], Tensor)
@@ -342,6 +357,10 @@ class _Walk:
         self._rescue(node, self.lifetimes.root(old.value.name))
         if old.numel == 0:
             return old
+        # What was stored to it on the way to its new contents is overwritten now.
+        latest = self.versions.get(self.lifetimes.root(old.value.name))
+        if latest is not None:
+            old = Tensor(latest, old.shape, old.indices)
         return self.builder.store(old, "set", old.shape, point, cast(spread.at(point), old.dtype))
 
     def _rescue(self, node: torch.fx.Node, root: str) -> None:
@@ -369,13 +388,17 @@ class _Walk:
     def _output(self, node: torch.fx.Node) -> None:
         returned = node.args[0]
         owners: dict[str, int | None] = {}
+        owned = {whole(value): self.lifetimes.source(value.name) for value in self.builder.inputs}
         for item in returned if isinstance(returned, (tuple, list)) else (returned,):
             if not isinstance(item, torch.fx.Node):
                 self.outputs.append(_plain_output(item))
                 continue
             result = self.results[item]
             if isinstance(result, Tensor):
-                self.outputs.append(self._output_view(item, result, owners))
+                view = self._output_view(item, result, owners)
+                if owned.setdefault(view, item) is not item:
+                    self.repeats.append(len(self.outputs))
+                self.outputs.append(view)
             else:
                 self.outputs.append(_plain_output(result))
 

@@ -16,6 +16,8 @@ import torch
 # class.
 from torch._subclasses.fake_tensor import FakeTensor
 
+from ferrite_torch.host_results import correct_devices
+
 BoxedFunction = Callable[[list[Any]], Any]
 GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], BoxedFunction]
 
@@ -83,6 +85,7 @@ def _partition(joint: torch.fx.GraphModule, inputs: Any, **rest: Any) -> Any:
     """
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+    correct_devices(joint.graph)
     return min_cut_rematerialization_partition(joint, inputs, **rest)
 
 
@@ -155,18 +158,49 @@ def regenerated_outputs() -> frozenset[int]:
 
     Only their shape and strides are read, so they need no storage of their own. Only AOTAutograd's metadata says which.
     """
-    from torch._functorch._aot_autograd.schemas import OutputType
+    from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
     from torch._guards import TracingContext
 
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
-    if metadata is None:
-        return frozenset()
+    if metadata is None or not all(isinstance(meta, PlainTensorMeta) for meta in metadata.subclass_fw_graph_out_meta):
+        return frozenset()  # the results of tensor subclasses are several: positions would not match
     first = len(metadata.tokens) + metadata.num_mutated_inp_runtime_indices
     from_inputs = (OutputType.alias_of_input, OutputType.is_input)
     return frozenset(
         first + place for place, info in enumerate(metadata.output_info) if info.output_type in from_inputs
     )
+
+
+def saved_outputs(count: int) -> frozenset[int]:
+    """Returns the positions, among ``count`` results of the forward graph being compiled, that only its backward sees.
+
+    They may lie as the compiler likes if it says so with `report_strides`. Only AOTAutograd's metadata tells them from
+    the user's. None are where their new strides would be lost: compiled autograd runs the backward as it was traced,
+    and effect tokens shift the positions that are reported.
+    """
+    from torch._dynamo import config
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if metadata is None or getattr(context, "output_strides", None) != [] or metadata.tokens:
+        return frozenset()
+    return frozenset() if getattr(config, "compiled_autograd", False) else frozenset(range(metadata.num_forward, count))
+
+
+def report_strides(strides: Iterable[tuple[int, ...] | None]) -> None:
+    """Tells AOTAutograd how the results of the graph being compiled lie, None for those that are no tensors.
+
+    The backward is then compiled for tensors saved in that layout. The list on the tracing context is the way in which
+    AOTAutograd asks for it; it is absent where nobody asks.
+    """
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    wanted = getattr(context, "output_strides", None)
+    if wanted == [] and context is not None and context.fw_metadata is not None and not context.fw_metadata.tokens:
+        wanted.extend(strides)
 
 
 def is_data_dependent(error: BaseException) -> bool:

@@ -60,8 +60,7 @@ def agree() -> Agree:
             assert tuple(want.shape) == view.shape
             strided = [(a, b) for size, a, b in zip(view.shape, view.strides, want.stride(), strict=True) if size > 1]
             assert not want.numel() or all(ours == theirs for ours, theirs in strided), strided
-            limits = {} if tolerance is None else {"atol": tolerance, "rtol": tolerance}
-            torch.testing.assert_close(got.to(want.dtype), want, equal_nan=True, **limits)
+            torch.testing.assert_close(got.to(want.dtype), want, equal_nan=True, atol=tolerance, rtol=tolerance)
         return lowered.graph
 
     return check

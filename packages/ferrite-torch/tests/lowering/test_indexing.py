@@ -152,6 +152,9 @@ def test_float_sums_at_places_have_no_order(lower_one: Any, agree: Any) -> None:
     i = torch.tensor([3, 1])
     module = lower_one(lambda x, i: x.index_add(0, i, x[:2]), torch.randn(5), i)
     assert [op for op, _ in module.externs] == ["aten.index_add.default"]
+    module = lower_one(lambda x, i: x.index_copy(0, i, x[:2]), torch.randn(5), i)
+    assert [op for op, _ in module.externs] == ["aten.index_copy.default"]
+    agree(lambda x, i: x.index_fill(0, i, 2.0), torch.randn(5), i)
     agree(lambda x, i: x.index_add(0, i, x[:2]), torch.arange(5), i)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -25,14 +26,14 @@ LIBRARY = {
 """Core ops that run as library calls, or that are gone before lowering."""
 
 
-def _op(name: str) -> torch._ops.OpOverload:
+def _op(name: str) -> Any:
     namespace, op, overload = name.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), op), overload)
 
 
-@pytest.mark.parametrize("name", sorted(LOWERINGS))
-def test_names_exist(name: str) -> None:
-    assert not any(argument.is_out for argument in _op(name)._schema.arguments)
+def test_names_exist() -> None:
+    """A name that torch lacks raises here; out= forms are never in a graph."""
+    assert [name for name in LOWERINGS if any(argument.is_out for argument in _op(name)._schema.arguments)] == []
 
 
 def test_lowerings_never_change_their_operands() -> None:

@@ -24,6 +24,7 @@ class KernelBody:
 
     def __init__(self, flat: FlatKernel, width: int) -> None:
         self._flat = flat
+        self._wide = width == 64
         self._writer = Writer()
         self._evaluator = Evaluator(flat, self._writer, width)
         self._stores = StoreText(flat, self._writer, self._evaluator)
@@ -108,7 +109,8 @@ class KernelBody:
         if fold is None:
             raise AssertionError("a loop without a fold axis")
         self._writer.open_loop()
-        for line in position_lines(self._flat.space, fold, "rstart + tl.arange(0, RBLOCK)"):
+        position = "rstart + tl.arange(0, RBLOCK)"
+        for line in position_lines(self._flat.space, fold, f"({position}).to(tl.int64)" if self._wide else position):
             self._writer.line(line, frozenset("r"))
         finishers: list[tuple[Fold, Callable[[], tuple[Tile, ...]]]] = []
         for definition in with_scans(self._flat, definitions):
@@ -151,7 +153,7 @@ def overwrites_operands(flat: FlatKernel) -> bool:
 
 def shared_loads(flat: FlatKernel) -> dict[Scalar, str]:
     """Returns a hint to keep what every program of a fold reads again, such as a weight along the fold axis."""
-    if not flat.space.folds_tile:
+    if not flat.space.folds_tile or all(axis.size == 1 for axis in flat.space.grid):
         return {}
     roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
     return {
@@ -182,8 +184,8 @@ def with_scans(flat: FlatKernel, definitions: tuple[Computed, ...]) -> list[Comp
 def position_lines(space: Space, axis: AxisText, position: str) -> list[str]:
     """Returns the lines that define positions and mask of an axis; ``position`` is a vector."""
     suffix = space.expand(axis.name)
-    vector = f"({position})" if suffix and " + " in position else position
-    lines = [f"{axis.name} = {vector}{suffix}"]
+    is_sum = not position.startswith(("(", "tl.arange("))
+    lines = [f"{axis.name} = ({position}){suffix}" if suffix and is_sum else f"{axis.name} = {position}{suffix}"]
     if axis.masked:
         lines.append(f"{axis.name}mask = {axis.name} < {axis.size}")
     return lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ferrite_ir.dtypes import F32, F64, DType
+from ferrite_ir.dtypes import BF16, F16, F32, F64, DType
 from ferrite_ir.graph import Loop
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar, indirects, indirects_of
@@ -111,12 +111,13 @@ class Evaluator:
     def _unrounded(self, node: Scalar) -> Scalar | None:
         """Returns ``e`` for ``cast.f32(cast.bf16(e))``, else None: kernels compute unrounded.
 
-        The inner cast may be the body of a value that lies in a register.
+        The inner cast may be the body of a value that lies in a register. Rounding to 8 bits is never left out: who
+        writes it wants to see its effect.
         """
         if node.op != "cast" or node.dtype is not F32:
             return None
         inner = self._through_registers(node.args[0])
-        if inner.op == "cast" and inner.dtype.is_narrow_float and inner.args[0].dtype is F32:
+        if inner.op == "cast" and inner.dtype in (F16, BF16) and inner.args[0].dtype is F32:
             return inner.args[0]  # type: ignore[no-any-return]
         return None
 
@@ -285,7 +286,7 @@ class Evaluator:
             if other is not None:
                 arguments.append(f"other={other}")
         hint = self.hints.get(node)
-        if hint is not None:
+        if hint:
             arguments.append(f'eviction_policy="{hint}"')
         return self._hold("load", f"tl.load({', '.join(arguments)})", axes, node.dtype)
 

@@ -113,7 +113,9 @@ class FoldText:
     def reduce(self, template: str, prefix: str, text: str, axes: Axes, dtype: DType) -> Tile:
         """Returns the reduction of a tile along the fold axis; the result varies along the other axes."""
         expression = template.format(v=text, axis=self._space.fold_position, keep=self.keep)
-        return self.hold(prefix, expression, axes - R, dtype)
+        key = ("reduction", expression)
+        known = self._writer.find(key)
+        return known or self._writer.remember(key, self.hold(prefix, expression, axes - R, dtype))
 
     @property
     def keep(self) -> str:

@@ -101,8 +101,20 @@ def rereads(flat: FlatKernel, passes: Passes) -> list[dict[Scalar, str]]:
     policies: list[dict[Scalar, str]] = []
     for number, loads in enumerate(reads):
         later = {load for following in reads[number + 1 :] for load in following}
-        policies.append({load: "evict_last" if load in later else "evict_first" for load in loads})
+        earlier = {load for before in reads[:number] for load in before}
+        policies.append({load: _policy(again=load in later, before=load in earlier) for load in loads})
     return policies
+
+
+# Eviction policy of a load along the fold axis by what the other loops do: "" leaves it to the machine, because the
+# next kernel may want data that this one reads but once.
+READ_AGAIN_LATER, READ_THE_LAST_TIME, READ_ONCE = "evict_last", "evict_first", ""
+
+
+def _policy(*, again: bool, before: bool) -> str:
+    if again:
+        return READ_AGAIN_LATER
+    return READ_THE_LAST_TIME if before else READ_ONCE
 
 
 def loads_along_fold(flat: FlatKernel, loop: Pass) -> dict[Scalar, None]:

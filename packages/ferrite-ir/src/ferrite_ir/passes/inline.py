@@ -209,8 +209,12 @@ class _Inliner:
         policy, sources = self._policy, self._sources
         nodes = sum([sources[name].nodes * len(bodies) for name, bodies in instances.items()])
         reads = sum([len(body.loads) for bodies in instances.values() for body in bodies])
-        if nodes <= policy.max_body_nodes // 2 and reads <= policy.max_body_loads // 2:
-            return list(instances)
+        if reads <= policy.max_body_loads // 2:
+            own = (
+                sum([count_nodes(body) for body in bodies_of(definition)]) if nodes > policy.max_body_nodes // 2 else 0
+            )
+            if nodes + own <= policy.max_body_nodes:
+                return list(instances)
         counted: set[Scalar] = set()
         size = sum(count_new_nodes(body, counted) for body in bodies_of(definition))
         loads = {load for load in _loads_of(definition) if load.source not in instances}
@@ -248,7 +252,7 @@ class _Inliner:
             return count_nodes(body)
         sources = self._sources
         bound = count_nodes(own) + sum([sources[load.source].nodes for load in own.loads if load.source in sources])
-        return bound if bound <= self._policy.max_body_nodes // 2 else count_nodes(body)
+        return bound if bound <= self._policy.max_body_nodes else count_nodes(body)
 
     def _is_worthwhile(self, value: Value, body: Scalar, uses: _Uses) -> bool:
         policy = self._policy

@@ -79,23 +79,23 @@ def divided_down(a: Scalar, b: Scalar) -> Scalar:
         return call("floordiv", a, b)
     remainder = call("fmod", a, b)
     quotient = div(sub(a, remainder), b)
-    quotient = choose(both(ne(remainder, 0), ne_sign(b, remainder)), sub(quotient, 1), quotient)
+    quotient = choose(both(ne(remainder, 0), differ_in_sign(b, remainder)), sub(quotient, 1), quotient)
     nearest = floor(quotient)
     nearest = choose(gt(sub(quotient, nearest), 0.5), add(nearest, 1), nearest)
     nearest = choose(eq(quotient, 0), call("copysign", sc.const(0.0, a.dtype), div(a, b)), nearest)
     return choose(eq(b, 0), div(a, b), nearest)
 
 
-def ne_sign(a: Scalar, b: Scalar) -> Scalar:
+def differ_in_sign(a: Scalar, b: Scalar) -> Scalar:
     """Returns whether exactly one of the two is negative."""
-    return call("bitxor", lt(a, 0), lt(b, 0))
+    return ne(lt(a, 0), lt(b, 0))
 
 
 def remainder(a: Scalar, b: Scalar) -> Scalar:
     if not a.dtype.is_float:
         return call("mod", a, b)
     rest = call("fmod", a, b)
-    return choose(both(ne(rest, 0), ne_sign(b, rest)), add(rest, b), rest)
+    return choose(both(ne(rest, 0), differ_in_sign(b, rest)), add(rest, b), rest)
 
 
 def raised(a: Scalar, b: Scalar) -> Scalar:
@@ -272,7 +272,11 @@ def is_either_true(a: Scalar, b: Scalar) -> Scalar:
 
 
 def is_one_true(a: Scalar, b: Scalar) -> Scalar:
-    return call("bitxor", is_true(a), is_true(b))
+    return ne(is_true(a), is_true(b))
+
+
+def exclusive_or(a: Scalar, b: Scalar) -> Scalar:
+    return ne(a, b) if a.dtype is BOOL else call("bitxor", a, b)
 
 
 def is_false(a: Scalar) -> Scalar:

@@ -82,8 +82,8 @@ def accumulated(
             atomic operation.
     """
     refuse_opaque(x.dtype)
-    if x.dtype.is_float and torch.are_deterministic_algorithms_enabled():
-        raise Unlowered("atomic additions have no fixed order, and deterministic algorithms are asked for")
+    if x.dtype.is_float:
+        refuse_disorder("atomic additions")
     wide = x.dtype if x.dtype in (I64, F64) else F32 if x.dtype.is_float else I32
     if wide not in _ATOMIC.get(mode, ()) or (x.dtype.kind == "uint" and x.dtype is not U8):
         raise Unlowered(f"an atomic {mode} of {x.dtype}")
@@ -92,6 +92,35 @@ def accumulated(
     start = b.loop(x.shape, wide, x.at)
     summed = b.update(start, mode, shape, indices, lambda point: sc.cast(body(point), wide), condition)
     return b.loop(x.shape, x.dtype, summed.at)
+
+
+def refuse_disorder(what: str) -> None:
+    """Checks that results may depend on the order in which threads come.
+
+    Raises:
+        Unlowered: deterministic algorithms are asked for.
+    """
+    if torch.are_deterministic_algorithms_enabled():
+        raise Unlowered(f"{what} have no fixed order, and deterministic algorithms are asked for")
+
+
+def overwritten(
+    b: Builder,
+    x: Tensor,
+    shape: Sequence[int],
+    indices: Callable[[Point], Sequence[Index]],
+    body: Callable[[Point], Scalar],
+    source: Element,
+) -> Tensor:
+    """Returns ``x`` with the body, which reads ``source``, stored at each point of ``shape``.
+
+    Raises:
+        Unlowered: torch is to be deterministic, and two different elements may go to one place.
+    """
+    refuse_opaque(x.dtype)
+    if isinstance(source, Tensor) and source.numel > 1:
+        refuse_disorder("stores to one place")
+    return b.update(x, "set", shape, indices, body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +232,7 @@ def index_put(
 
     if accumulate:
         return accumulated(b, x, "add", shape, found.to_old, body)
-    return b.update(x, "set", shape, found.to_old, body)
+    return overwritten(b, x, shape, found.to_old, body, values)
 
 
 def _put_masked(b: Builder, x: Tensor, mask: Tensor, values: Tensor, accumulate: bool) -> Tensor:
@@ -273,8 +302,7 @@ def scatter(b: Builder, x: Tensor, dim: int, index: Tensor, source: Element) -> 
     def body(point: Point) -> Scalar:
         return _source_at(source, x, point)
 
-    refuse_opaque(x.dtype)
-    return b.update(x, "set", index.shape, lambda point: _along(x, dim, index, point), body)
+    return overwritten(b, x, index.shape, lambda point: _along(x, dim, index, point), body, source)
 
 
 def _source_at(source: Element, x: Tensor, point: Point) -> Scalar:
@@ -348,13 +376,13 @@ def _rows(x: Tensor, dim: int, index: Tensor, point: Point) -> Point:
 
 @lowers("aten.index_copy.default")
 def index_copy(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    refuse_opaque(x.dtype)
-    return b.update(
+    return overwritten(
+        b,
         x,
-        "set",
         source.shape,
         lambda point: _rows(x, dim, index, point),
         lambda point: sc.cast(source.at(point), x.dtype.compute),
+        source,
     )
 
 
@@ -368,5 +396,4 @@ def index_fill(b: Builder, x: Tensor, dim: int, index: Tensor, value: Element) -
     def indices(point: Point) -> Point:
         return replaced(point, axis, place(index, point[axis : axis + index.ndim], x.shape[axis], wraps=True))
 
-    refuse_opaque(x.dtype)
-    return b.update(x, "set", shape, indices, lambda point: element_at(value, shape, point, x.dtype.compute))
+    return overwritten(b, x, shape, indices, lambda point: element_at(value, shape, point, x.dtype.compute), value)

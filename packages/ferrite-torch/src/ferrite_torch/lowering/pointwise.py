@@ -129,9 +129,10 @@ _enter("angle", ar.angle)
 
 # Bits.
 _enter("bitwise_not prims.bitwise_not", partial(call, "bitnot"))
-for _name, _op in (("and", "bitand"), ("or", "bitor"), ("xor", "bitxor")):
-    _enter(f"bitwise_{_name}.Tensor bitwise_{_name}.Scalar bitwise_{_name}.Scalar_Tensor", partial(call, _op), 2)
-    _enter(f"__{_name}__.Tensor __{_name}__.Scalar prims.bitwise_{_name}", partial(call, _op), 2)
+_BITWISE: dict[str, Formula] = {"and": partial(call, "bitand"), "or": partial(call, "bitor"), "xor": ar.exclusive_or}
+for _name, _bitwise in _BITWISE.items():
+    _enter(f"bitwise_{_name}.Tensor bitwise_{_name}.Scalar bitwise_{_name}.Scalar_Tensor", _bitwise, 2)
+    _enter(f"__{_name}__.Tensor __{_name}__.Scalar prims.bitwise_{_name}", _bitwise, 2)
 for _name, _short, _shift in (("left", "l", ar.shifted_left), ("right", "r", ar.shifted_right)):
     _stem = f"bitwise_{_name}_shift"
     _enter(f"{_stem}.Tensor {_stem}.Tensor_Scalar {_stem}.Scalar_Tensor", _shift, 2)

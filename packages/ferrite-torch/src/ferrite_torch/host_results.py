@@ -1,0 +1,37 @@
+"""Results of library calls that lie on the CPU although torch's fake tensors say otherwise."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+HOST_RESULTS: dict[str, tuple[int, ...]] = {
+    # The state of the random generator, as two numbers; on the GPU only while a CUDA graph is recorded.
+    "aten._scaled_dot_product_efficient_attention.default": (2, 3),
+    "aten._efficient_attention_forward.default": (2, 3),
+}
+"""Positions of such results, by op."""
+
+
+def correct_devices(graph: torch.fx.Graph) -> None:
+    """Moves the fake results of the calls in `HOST_RESULTS` to the CPU, before a joint graph is split in two.
+
+    After the split the backward graph has them as inputs, and nothing would tell where they came from.
+    """
+    for node in graph.nodes:
+        places = HOST_RESULTS.get(str(node.target)) if node.op == "call_function" else None
+        if not places:
+            continue
+        node.meta["val"] = _moved(node.meta["val"], places)
+        for user in node.users:
+            if user.target is operator.getitem and user.args[1] in places:
+                user.meta["val"] = node.meta["val"][user.args[1]]
+
+
+def _moved(fakes: Any, places: tuple[int, ...]) -> tuple[Any, ...]:
+    return tuple(
+        fake.to("cpu") if place in places and isinstance(fake, torch.Tensor) else fake
+        for place, fake in enumerate(fakes)
+    )

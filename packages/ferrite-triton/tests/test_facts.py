@@ -1,0 +1,95 @@
+"""Facts of the spec, on kernels small enough to count by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from by_hand import schedule_text
+from ferrite_triton import KernelSpec, emit_program
+
+
+def emit(text: str, strategy: str = "pointwise", **placed: str) -> KernelSpec:
+    return emit_program(schedule_text(text, strategy, placed)).kernels[0]
+
+
+def facts_of(text: str, strategy: str = "pointwise") -> dict[str, Any]:
+    return emit(text, strategy).facts
+
+
+def test_pointwise() -> None:
+    facts = facts_of(
+        "graph @f(x: bf16[64, 100], b: f32[100]) -> (y) {\n"
+        "  y: f32[64, 100] = loop [d0 < 64, d1 < 100] add(cast.f32(x[d0, d1]), b[d1])\n}"
+    )
+    assert facts["loads"] == 2
+    assert facts["stores"] == 1
+    assert facts["ops"] == 1
+    assert facts["bytes"] == 6400 * 2 + 100 * 4 + 6400 * 4
+    assert facts["element_bytes"] == 4
+    assert facts["contiguous_axis"] == "x"
+    assert facts["numel"] == 6400
+    assert not facts["atomics"]
+    assert not facts["random"]
+
+
+def test_fold() -> None:
+    facts = facts_of(
+        "graph @f(x: f32[8, 100]) -> (y) {\n  y: f32[8] = fold sum [d0 < 8 | r0 < 100] x[d0, r0]\n}", "persistent"
+    )
+    assert facts["folds"] == 1
+    assert facts["fold_size"] == 100
+    assert facts["numel"] == 8
+    assert facts["contiguous_axis"] == "r"
+    assert facts["bytes"] == 800 * 4 + 8 * 4
+
+
+def test_values_held_at_once() -> None:
+    text = """graph @f(a: f32[8, 100], b: f32[8, 100]) -> (y) {
+  s: f32[8] = fold sum [d0 < 8 | r0 < 100] mul(a[d0, r0], b[d0, r0])
+  y: f32[8, 100] = loop [d0 < 8, r0 < 100] add(mul(a[d0, r0], s[d0]), b[d0, r0])
+}"""
+    assert facts_of(text, "persistent")["live_values"] == 3
+
+
+SCATTER = (
+    "graph @f(t: f32[10], i: i64[9], x: f32[9]) -> () mutates (t: u) {{\n"
+    "  u: f32[10] = update {} t [d0 < 9] at [{}] x[d0]\n}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("mode", "index", "access", "mutated"),
+    [
+        ("add", "wrap(i[d0], 10)", "atomic", True),
+        ("add", "d0", "readwrite", True),
+        ("set", "wrap(i[d0], 10)", "readwrite", True),
+    ],
+)
+def test_access_of_an_updated_param(mode: str, index: str, access: str, *, mutated: bool) -> None:
+    spec = emit(SCATTER.format(mode, index))
+    (param,) = (param for param in spec.params if param["name"].startswith("inout"))
+    assert param["access"] == access
+    assert (param["name"] in spec.mutated) == mutated
+    assert spec.facts["atomics"] == (access == "atomic")
+
+
+def test_params_axes_and_grid() -> None:
+    spec = emit(
+        (
+            "graph @f(x: f32[300, 500], k: f16[] @cpu) -> (y) {\n"
+            "  y: f32[500, 300] = loop [d0 < 500, d1 < 300] mul(x[d1, d0], cast.f32(k[]))\n}"
+        ),
+        d0="y",
+    )
+    assert spec.params == (
+        {"name": "in0", "role": "tensor", "dtype": "f32", "access": "read", "align": 16},
+        {"name": "in1", "role": "scalar", "dtype": "f16"},
+        {"name": "out0", "role": "tensor", "dtype": "f32", "access": "write", "align": 16},
+    )
+    assert spec.axes == (
+        {"name": "y", "kind": "grid", "size": 500, "hint": 500, "block": "YBLOCK"},
+        {"name": "x", "kind": "grid", "size": 300, "hint": 300, "block": "XBLOCK"},
+    )
+    assert spec.grid == ["mul", ["ceildiv", "y", "YBLOCK"], ["ceildiv", "x", "XBLOCK"]]

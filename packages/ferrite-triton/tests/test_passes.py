@@ -1,0 +1,83 @@
+"""Loops over the fold axis: what each does, and what stays in the cache for the next."""
+
+from __future__ import annotations
+
+import re
+
+from by_hand import schedule_text
+from ferrite_triton import emit_program
+
+
+def source_of(text: str, strategy: str = "looped") -> str:
+    return emit_program(schedule_text(text, strategy)).kernels[0].source
+
+
+def loops_of(source: str) -> list[str]:
+    """Returns the bodies of the loops."""
+    parts = re.split(r"^    for rstart in .*:\n", source, flags=re.MULTILINE)[1:]
+    return ["".join(line for line in part.splitlines(keepends=True) if line.startswith("        ")) for part in parts]
+
+
+SOFTMAX = """graph @softmax(x: f32[8, 500]) -> (y) {
+  m: f32[8] = fold max [d0 < 8 | r0 < 500] x[d0, r0]
+  e: f32[8, 500] = loop [d0 < 8, r0 < 500] exp(sub(x[d0, r0], m[d0]))
+  s: f32[8] = fold sum [d0 < 8 | r0 < 500] e[d0, r0]
+  y: f32[8, 500] = loop [d0 < 8, r0 < 500] div(e[d0, r0], s[d0])
+}"""
+
+
+def test_dependent_folds_take_a_loop_each() -> None:
+    loops = loops_of(source_of(SOFTMAX))
+    assert len(loops) == 3
+    assert "fmath.maximum_nan" in loops[0]
+    assert "fmath.exp" not in loops[0]
+    assert "fmath.exp" in loops[1]
+    assert "fmath.exp" in loops[2]
+    assert "tl.store" in loops[2]
+
+
+def test_persistent_folds_take_none_and_read_once() -> None:
+    source = source_of(SOFTMAX, "persistent")
+    assert loops_of(source) == []
+    assert source.count("tl.load(") == 1
+
+
+def test_data_that_is_read_again_stays() -> None:
+    loops = loops_of(source_of(SOFTMAX))
+    policies = [re.findall(r'eviction_policy="(\w+)"', loop) for loop in loops]
+    assert policies == [["evict_last"], ["evict_last"], ["evict_first"]]
+    once = "graph @f(x: f32[8, 500]) -> (y) {\n  y: f32[8] = fold sum [d0 < 8 | r0 < 500] x[d0, r0]\n}"
+    assert "eviction_policy" not in source_of(once)
+
+
+def test_independent_folds_share_a_loop_even_with_an_epilogue_between() -> None:
+    text = """graph @f(x: f32[8, 500]) -> (a, q, b) {
+  a: f32[8] = fold sum [d0 < 8 | r0 < 500] x[d0, r0]
+  q: f32[8] = loop [d0 < 8] exp(a[d0])
+  b: f32[8] = fold max [d0 < 8 | r0 < 500] x[d0, r0]
+}"""
+    source = source_of(text)
+    assert len(loops_of(source)) == 1
+    assert source.count("tl.load(") == 1
+    assert source.index("fmath.exp") > source.index("tl.sum(")
+
+
+def test_what_does_not_vary_along_the_fold_axis_is_computed_before_the_loop() -> None:
+    text = """graph @f(x: f32[8, 500], k: f32[8]) -> (y) {
+  y: f32[8] = fold sum [d0 < 8 | r0 < 500] mul(x[d0, r0], exp(k[d0]))
+}"""
+    (loop,) = loops_of(source_of(text))
+    assert "fmath.exp" not in loop
+    assert loop.count("tl.load(") == 1
+
+
+def test_a_value_is_stored_in_the_first_loop_that_knows_it() -> None:
+    text = """graph @f(x: f32[8, 500]) -> (t, y) {
+  t: f32[8, 500] = loop [d0 < 8, r0 < 500] exp(x[d0, r0])
+  m: f32[8] = fold max [d0 < 8 | r0 < 500] t[d0, r0]
+  y: f32[8, 500] = loop [d0 < 8, r0 < 500] sub(t[d0, r0], m[d0])
+}"""
+    loops = loops_of(source_of(text))
+    assert [loop.count("tl.store(") for loop in loops] == [1, 1]
+    assert "out0" in loops[0]
+    assert "out1" in loops[1]

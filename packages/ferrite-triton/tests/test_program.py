@@ -1,0 +1,205 @@
+"""Programs: steps and arguments as JSON, shared kernels, equal bytes everywhere, errors that say where."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from by_hand import make_kernel, make_schedule, schedule_text
+from ferrite_ir import parse_graph
+from ferrite_ir.dtypes import BF16, F32
+from ferrite_ir.graph import Call, Extern, Graph, Origin, Tag, TensorType, Value, View
+from ferrite_scheduler.schedule import (
+    Allocate,
+    CallExtern,
+    CallGraph,
+    Copy,
+    Free,
+    Item,
+    Launch,
+    MakeView,
+    Reuse,
+    Schedule,
+)
+from ferrite_triton import (
+    EmitError,
+    ScheduleMismatch,
+    UnsupportedDefinition,
+    UnsupportedUpdate,
+    emit_kernel,
+    emit_program,
+)
+from ferrite_triton.values import encode_argument
+
+DOUBLE = "graph @f(x: f32[100]) -> (y) {\n  y: f32[100] = loop [d0 < 100] add(x[d0], x[d0])\n}"
+MATRIX = TensorType(F32, (4, 6))
+
+
+def test_steps() -> None:
+    graph = Graph("g", (Value("x", MATRIX), Value("c", TensorType(F32, (), device="cpu"))), (), ())
+    call = Extern(
+        (Value("m", TensorType(F32, (4, 4), (1, 4))), None),
+        "aten.mm.default",
+        (View("x", F32, (4, 6), (6, 1)), (2, 0.5, float("inf")), Tag("dtype", "bf16"), None),
+        (("device", Tag("device", "cuda")), ("scale", complex(1.0, float("nan")))),
+    )
+    steps = (
+        Allocate("a", MATRIX),
+        Allocate("h", TensorType(BF16, (2,), device="cpu")),
+        MakeView("v", View("x", F32, (6, 4), (1, 6), 3)),
+        CallExtern(call, ("m", None)),
+        Item("c_item", "c", TensorType(F32, (), device="cpu")),
+        Reuse("b", "a", MATRIX),
+        Copy("x", "b"),
+        Free(("v", "c")),
+    )
+    mapping = emit_program(Schedule(graph, (), steps, ("m", 3, None, float("-inf"))), name="steps").to_mapping()
+    layout = {"dtype": "f32", "shape": [4, 6], "strides": [6, 1]}
+    assert mapping["name"] == "steps"
+    assert mapping["inputs"] == [
+        {"name": "x", "kind": "tensor", **layout, "device": "cuda"},
+        {"name": "c", "kind": "tensor", "dtype": "f32", "shape": [], "strides": [], "device": "cpu"},
+    ]
+    assert mapping["steps"] == [
+        {"do": "alloc", "name": "a", **layout},
+        {"do": "alloc", "name": "h", "dtype": "bf16", "shape": [2], "strides": [1], "device": "cpu"},
+        {"do": "view", "name": "v", "base": "x", "dtype": "f32", "shape": [6, 4], "strides": [1, 6], "offset": 3},
+        {
+            "do": "extern",
+            "target": "aten.mm.default",
+            "args": [{"ref": "x"}, [2, 0.5, {"float": "inf"}], {"dtype": "bf16"}, None],
+            "kwargs": {"device": {"device": "cuda"}, "scale": {"complex": [1.0, {"float": "nan"}]}},
+            "results": ["m", None],
+            "strides": [[1, 4], None],
+        },
+        {"do": "item", "name": "c_item", "from": "c", "dtype": "f32"},
+        {"do": "reuse", "name": "b", "from": "a", **layout},
+        {"do": "copy", "to": "x", "from": "b"},
+        {"do": "free", "names": ["v", "c"]},
+    ]
+    assert mapping["outputs"] == [{"value": "m"}, {"scalar": 3}, {"none": True}, {"scalar": {"float": "-inf"}}]
+    json.dumps(mapping, allow_nan=False)
+
+
+def test_arguments_without_a_word_are_refused() -> None:
+    with pytest.raises(EmitError, match=r"<object .* of type object, which the program format cannot hold"):
+        encode_argument((1, object()))
+
+
+def test_control_flow_is_refused() -> None:
+    graph = Graph("g", (), (), ())
+    step = CallGraph(Call((Value("y", MATRIX),), "body", ()))
+    with pytest.raises(UnsupportedDefinition, match="y: programs have no call step; inline the graph"):
+        emit_program(Schedule(graph, (), (step,), ()))
+
+
+def test_equal_kernels_are_emitted_once_with_all_their_origins() -> None:
+    graph = parse_graph(DOUBLE)
+    (definition,) = graph.definitions
+    kernels = [
+        make_kernel(
+            replace(graph, definitions=(replace(definition, origins=(Origin("aten.add", "", f"m.py:{line}"),)),)),
+            "pointwise",
+        )
+        for line in (3, 8)
+    ]
+    steps = (Launch(0, ("x", "y")), Launch(1, ("x", "y")))
+    mapping = emit_program(Schedule(graph, tuple(kernels), steps, ("y",))).to_mapping()
+    (kernel,) = mapping["kernels"]
+    assert kernel["origin"] == ["aten.add (m.py:3)", "aten.add (m.py:8)"]
+    assert "aten" not in kernel["source"]
+    assert [step["kernel"] for step in mapping["steps"]] == [kernel["id"]] * 2
+
+
+def test_the_text_does_not_know_what_the_graph_calls_things() -> None:
+    other = DOUBLE.replace("x", "weights").replace("y", "out").replace("d0", "d7")
+    assert (
+        emit_program(schedule_text(DOUBLE, "pointwise")).kernels
+        == emit_program(schedule_text(other, "pointwise")).kernels
+    )
+
+
+def test_a_kernel_is_named_after_what_it_does() -> None:
+    name = emit_program(schedule_text(DOUBLE, "pointwise")).kernels[0].name
+    assert name.startswith("pointwise_add_")
+    assert len(name) == len("pointwise_add_") + 8
+
+
+def test_identity_leaves_out_the_origin_and_nothing_else() -> None:
+    spec = emit_program(schedule_text(DOUBLE, "pointwise")).kernels[0]
+    assert replace(spec, origin=("elsewhere",)).id == spec.id
+    assert replace(spec, index_width=64).id != spec.id
+    assert replace(spec, facts={}).id != spec.id
+
+
+SCRIPT = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_golden import GOLDEN, emit_file
+for path in GOLDEN:
+    print(emit_file(path)[1].to_mapping())
+"""
+
+
+def test_equal_bytes_in_every_process() -> None:
+    outputs = set()
+    for seed in ("0", "1", "4242"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent)]
+        outputs.add(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    assert len(outputs) == 1
+    assert len(outputs.pop()) > 1000
+
+
+def test_errors_say_which_kernel_and_where_from() -> None:
+    text = (
+        "graph @f(t: i8[10], i: i64[9], x: i8[9]) -> () mutates (t: u) {\n"
+        "  u: i8[10] = update add t [d0 < 9] at [wrap(i[d0], 10)] x[d0]\n}"
+    )
+    graph = parse_graph(text)
+    (definition,) = graph.definitions
+    graph = replace(graph, definitions=(replace(definition, origins=(Origin("aten.index_add", "", "m.py:3"),)),))
+    with pytest.raises(UnsupportedUpdate) as caught:
+        emit_program(make_schedule(graph, make_kernel(graph, "pointwise")))
+    assert caught.value.__notes__ == ["in kernel by_hand, from aten.index_add (m.py:3)"]
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("y: f32[6], i: i64[6] = sort [r0 < 6] along r0 x[r0]", "sort"),
+        ("y: f32[] = contract [| r0 < 6] x[r0] * x[r0]", "contract"),
+    ],
+)
+def test_definitions_without_text(line: str, kind: str) -> None:
+    with pytest.raises(UnsupportedDefinition, match=f"y: a {kind} has no kernel text; lower it to a library call"):
+        emit_program(schedule_text(f"graph @f(x: f32[6]) -> (y) {{\n  {line}\n}}", "sort"))
+
+
+def test_reading_a_register_at_another_point() -> None:
+    text = """graph @f(x: f32[6]) -> (y) {
+  t: f32[6] = loop [d0 < 6] exp(x[d0])
+  y: f32[6] = loop [d0 < 6] t[5 - d0]
+}"""
+    with pytest.raises(ScheduleMismatch, match=r"reads t\[-x \+ 5\], which lies in registers only at \[x\]"):
+        emit_program(schedule_text(text, "pointwise"))
+
+
+def test_storing_in_one_place_what_varies() -> None:
+    graph = parse_graph("graph @f(x: f32[6]) -> (y) {\n  y: f32[6] = loop [d0 < 6] exp(x[d0])\n}")
+    kernel = make_kernel(graph, "pointwise")
+    y = replace(kernel.params[1], type=TensorType(F32, (6,), (0,)))
+    with pytest.raises(ScheduleMismatch, match="stores y in one place for all of x"):
+        emit_kernel(replace(kernel, params=(kernel.params[0], y)))
+
+
+def test_missing_parameter() -> None:
+    kernel = make_kernel(parse_graph(DOUBLE), "pointwise")
+    with pytest.raises(ScheduleMismatch, match="uses x, which is neither computed in it nor one of its params"):
+        emit_kernel(replace(kernel, params=kernel.params[1:]))

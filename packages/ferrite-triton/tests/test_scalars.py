@@ -1,0 +1,143 @@
+"""The table of operations as text; what the texts compute is tested where Triton is installed."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+import pytest
+
+from by_hand import schedule_text
+from ferrite_ir.dtypes import BF16, BOOL, DTYPES, F16, F32, F64, I8, I64, U8, DType
+from ferrite_ir.ops import OPS
+from ferrite_triton import emit_program
+from ferrite_triton.casts import cast_text
+from ferrite_triton.literals import full_text, highest_text, lowest_text, number_text
+from ferrite_triton.scalars import ROWS
+
+
+def body(text: str) -> list[str]:
+    source = emit_program(schedule_text(text, "pointwise")).kernels[0].source
+    return [
+        line.strip()
+        for line in source.splitlines()
+        if (line.startswith("    ") and " = " in line) or "tl.store" in line
+    ]
+
+
+def expression(scalar: str, result: str = "f32", inputs: str = "a: f32[8], b: f32[8], c: bool[8]") -> str:
+    """Returns the last line before the store of a one-line kernel."""
+    return body(f"graph @f({inputs}) -> (y) {{\n  y: {result}[8] = loop [d0 < 8] {scalar}\n}}")[-2]
+
+
+def test_the_table_is_the_vocabulary() -> None:
+    assert set(ROWS) == set(OPS)
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES.values() if d.kind != "opaque" and not d.is_narrow_float], ids=str)
+def test_every_operation_has_text_for_every_type_it_takes(dtype: DType) -> None:
+    for name, row in OPS.items():
+        result = row.result((dtype,) * row.arity)
+        if isinstance(result, str):
+            continue
+        operands = ", ".join(f"{letter}[d0]" for letter in "abcd"[: row.arity])
+        inputs = ", ".join(f"{letter}: {dtype}[8]" for letter in "abcd")
+        for line in body(f"graph @f({inputs}) -> (y) {{\n  y: {result}[8] = loop [d0 < 8] {name}({operands})\n}}"):
+            ast.parse(line)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "text"),
+    [
+        (True, BOOL, "True"),
+        (3, I64, "3"),
+        (1.0, F32, "1.0"),
+        (0.1, F64, "0.1"),
+        (float("inf"), F32, 'float("inf")'),
+        (float("-inf"), F32, 'float("-inf")'),
+        (float("nan"), F32, 'float("nan")'),
+    ],
+)
+def test_numbers(value: Any, dtype: DType, text: str) -> None:
+    assert number_text(value, dtype) == text
+
+
+def test_negative_zero_keeps_its_sign() -> None:
+    assert full_text(-0.0, F32) == "tl.full([], -2147483648, tl.int32).to(tl.float32, bitcast=True)"
+    assert full_text(-0.0, F16) == "tl.full([], -32768, tl.int16).to(tl.float16, bitcast=True)"
+    assert full_text(0.0, F32) == "tl.full([], 0.0, tl.float32)"
+
+
+def test_ends_of_the_number_line() -> None:
+    assert (lowest_text(I8), highest_text(I8)) == ("-128", "127")
+    assert (lowest_text(U8), highest_text(U8)) == ("0", "255")
+    assert (lowest_text(F32), highest_text(F32)) == ('float("-inf")', 'float("inf")')
+    assert (lowest_text(BOOL), highest_text(BOOL)) == ("False", "True")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "text"),
+    [
+        (F32, F32, "v"),
+        (F32, BF16, "v.to(tl.bfloat16)"),
+        (F64, BF16, "v.to(tl.float32).to(tl.bfloat16)"),
+        (I64, BF16, "v.to(tl.float32).to(tl.bfloat16)"),
+        (BF16, I64, "v.to(tl.float32).to(tl.int64)"),
+        (F32, U8, "v.to(tl.int64).to(tl.uint8)"),
+        (F32, BOOL, "v != 0"),
+        (BF16, BOOL, "v.to(tl.float32) != 0"),
+        (BOOL, F32, "v.to(tl.float32)"),
+    ],
+)
+def test_casts(source: DType, target: DType, text: str) -> None:
+    assert cast_text("v", source, target) == text
+
+
+def test_literals_take_the_type_of_their_peer_or_are_written_with_their_own() -> None:
+    assert expression("mul(a[d0], f32(0.5))") == "mul_2 = load_1 * 0.5"
+    assert expression("sub(f32(1.0), a[d0])") == "sub_2 = 1.0 - load_1"
+    assert expression("where(c[d0], a[d0], f32(0.0))") == "where_3 = tl.where(load_1, load_2, 0.0)"
+    assert expression("where(c[d0], f32(1.0), f32(0.0))") == (
+        "where_2 = tl.where(load_1, tl.full([], 1.0, tl.float32), tl.full([], 0.0, tl.float32))"
+    )
+    assert expression("pow(a[d0], f32(2.5))") == "pow_2 = fmath.pow(load_1, tl.full([], 2.5, tl.float32))"
+
+
+def test_division_is_exact_unless_it_is_rounded_at_once() -> None:
+    assert expression("div(a[d0], b[d0])") == "div_3 = tl.div_rn(load_1, load_2)"
+    assert expression("cast.bf16(div(a[d0], b[d0]))", "bf16") == "div_3 = (load_1 / load_2).to(tl.bfloat16)"
+
+
+def test_values_in_registers_are_not_rounded_in_between() -> None:
+    text = """graph @f(a: f32[8]) -> (y) {
+  t: bf16[8] = loop [d0 < 8] cast.bf16(exp(a[d0]))
+  y: f32[8] = loop [d0 < 8] sin(cast.f32(t[d0]))
+}"""
+    assert body(text)[-2] == "sin_3 = fmath.sin(exp_2)"
+    assert not any("bfloat16" in line for line in body(text))
+
+
+def test_equal_values_are_computed_once() -> None:
+    text = """graph @f(a: f32[8]) -> (x, y) {
+  x: f32[8] = loop [d0 < 8] exp(mul(a[d0], f32(2.0)))
+  y: f32[8] = loop [d0 < 8] sin(mul(a[d0], f32(2.0)))
+}"""
+    assert sum(" * 2.0" in line for line in body(text)) == 1
+    assert sum("tl.load" in line for line in body(text)) == 1
+
+
+def test_a_guarded_load_is_one_masked_load() -> None:
+    lines = body(
+        "graph @f(a: f32[8]) -> (y) {\n"
+        "  y: f32[12] = loop [d0 < 12] masked(lt(index.i64(d0), i64(8)), a[d0], f32(1.5))\n}"
+    )
+    assert lines[-3:-1] == ["lt_1 = x < 8", "load_2 = tl.load(in0 + x, xmask & lt_1, other=1.5)"]
+
+
+def test_equal_reductions_are_done_once() -> None:
+    text = """graph @f(x: f32[8, 64]) -> (s, m2) {
+  s: f32[8] = fold sum [d0 < 8 | r0 < 64] x[d0, r0]
+  m: f32[8], m2: f32[8], w: f32[8] = fold welford [d0 < 8 | r0 < 64] x[d0, r0]
+}"""
+    source = emit_program(schedule_text(text, "persistent")).kernels[0].source
+    assert source.count("tl.sum(") == 2

@@ -1,0 +1,97 @@
+"""Axes in the text: positions of dims, masks only where tiles can reach past the end, address widths."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from by_hand import schedule_text
+from ferrite_ir import index as ix
+from ferrite_ir.index import Dim
+from ferrite_scheduler.schedule import Axis, Kernel
+from ferrite_triton import KernelSpec, UnsupportedSize, emit_program
+from ferrite_triton.space import build_space
+
+
+def emit(text: str, strategy: str = "pointwise", **placed: str) -> KernelSpec:
+    return emit_program(schedule_text(text, strategy, placed)).kernels[0]
+
+
+def copy_text(size: int) -> str:
+    return f"graph @f(x: f32[{size}]) -> (y) {{\n  y: f32[{size}] = loop [d0 < {size}] exp(x[d0])\n}}"
+
+
+@pytest.mark.parametrize(
+    ("size", "masked", "max_block"),
+    [(1, False, 1), (2, False, 2), (64, False, 64), (100, True, None), (3 * 1024, False, 1024), (3 * 512, True, None)],
+)
+def test_masks_of_a_flat_axis(size: int, max_block: int | None, *, masked: bool) -> None:
+    spec = emit(copy_text(size))
+    assert ("xmask" in spec.source) == masked
+    assert spec.axes[0].get("max_block") == max_block
+
+
+@pytest.mark.parametrize(("size", "masked"), [(64, False), (65, True), (1024, False), (1000, True)])
+def test_masks_of_a_persistent_fold(size: int, *, masked: bool) -> None:
+    spec = emit(
+        f"graph @f(x: f32[7, {size}]) -> (y) {{\n  y: f32[7] = fold sum [d0 < 7 | r0 < {size}] x[d0, r0]\n}}",
+        "persistent",
+    )
+    assert ("rmask" in spec.source) == masked
+    assert spec.blocks == {"RBLOCK": 1 << (size - 1).bit_length()}
+
+
+def test_outer_grid_axes_of_a_fold_have_one_position_per_program() -> None:
+    text = "graph @f(x: f32[4, 50, 6]) -> (y) {\n  y: f32[4, 6] = fold sum [d0 < 4, d1 < 6 | r0 < 50] x[d0, r0, d1]\n}"
+    spec = emit(text, "persistent", d0="y")
+    assert spec.blocks == {"YBLOCK": 1, "RBLOCK": 64}
+    assert "y = program // xblocks\n" in spec.source
+
+
+def test_the_contiguous_axis_is_the_fast_one_of_the_tile() -> None:
+    text = "graph @f(x: f32[90, 70]) -> (y) {{\n  y: f32[70] = fold sum [d0 < 70 | r0 < 90] x[{}]\n}}"
+    columns, rows = (
+        emit(text.format("r0, d0"), "persistent"),
+        emit(text.replace("90, 70", "70, 90").format("d0, r0"), "persistent"),
+    )
+    assert columns.facts["contiguous_axis"] == "x"
+    assert "tl.sum(tl.where(rmask, load_2, 0.0), 0, keep_dims=True)" in columns.source
+    assert rows.facts["contiguous_axis"] == "r"
+    assert "tl.sum(tl.where(rmask, load_2, 0.0), 1, keep_dims=True)" in rows.source
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1 << 14, 32), (1 << 16, 64)])
+def test_address_width(rows: int, width: int) -> None:
+    spec = emit(
+        (
+            f"graph @f(x: f32[{rows}, 40000]) -> (y) {{\n"
+            f"  y: f32[{rows}] = fold sum [d0 < {rows} | r0 < 40000] x[d0, r0]\n}}"
+        ),
+        "looped",
+    )
+    assert spec.index_width == width
+    assert ("tl.program_id(0).to(tl.int64)" in spec.source) == (width == 64)
+    assert ("(rstart + tl.arange(0, RBLOCK)).to(tl.int64)[None, :]" in spec.source) == (width == 64)
+
+
+def test_address_width_of_a_far_element() -> None:
+    text = "graph @f(x: f32[3, 1073741824]) -> (y) {\n  y: f32[100] = loop [d0 < 100] x[2, d0]\n}"
+    assert emit(text).index_width == 64
+
+
+def test_symbolic_sizes_are_refused() -> None:
+    text = "graph @f(x: f32[n]) -> (y) where n: size >= 1 {\n  y: f32[n] = loop [d0 < n] exp(x[d0])\n}"
+    with pytest.raises(UnsupportedSize, match="symbolic size n"):
+        emit(text)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+def test_dims_of_an_axis_are_laid_out_row_major(extents: list[int]) -> None:
+    dims = tuple(Dim(f"d{i}", extent) for i, extent in enumerate(extents))
+    space = build_space(Kernel("k", "pointwise", (Axis("x", dims),), (), {}, (), ()))
+    size = space.axes[0].size
+    flat = ix.constant(0)
+    for dim in dims:
+        flat = flat * dim.size + space.mapping[dim]
+    assert flat is (Dim("x", size).index if size > 1 else ix.constant(0))
