@@ -30,7 +30,23 @@ def test_broadcast_keeps_the_dims_it_needs():
     graph @f(x: f32[8, 32, 64], b: f32[64]) -> (z) {
       z: f32[8, 32, 64] = loop [a < 8, b < 32, c < 64] add(x[a, b, c], b[c])
     }""")
-    assert axes(kernel) == {"x": (256, 64)}
+    assert axes(kernel) == {"y": (256,), "x": (64,)}
+
+
+def test_short_odd_and_few_rows_stay_flat():
+    def found(rows, width):
+        return axes(
+            only_kernel(f"""
+            graph @f(x: f32[{rows}, {width}], b: f32[{width}]) -> (z) {{
+              z: f32[{rows}, {width}] = loop [a < {rows}, c < {width}] add(x[a, c], b[c])
+            }}""")
+        )
+
+    assert found(256, 32) == {"x": (256, 32)}
+    assert found(8, 64) == {"x": (8, 64)}
+    assert found(256, 100) == {"x": (256, 100)}
+    assert found(256, 768) == {"y": (256,), "x": (768,)}
+    assert found(256, 72) == {"x": (256, 72)}  # every block for it would leave many lanes idle
 
 
 def test_channels_last_pointwise_is_flat_too():

@@ -40,6 +40,8 @@ def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
         ("workers", "two"),
         ("tune", "maximal"),
         ("check_inputs", "sometimes"),
+        ("align_matmuls", "yes"),
+        ("matmul_layout", 3),
         ("policy", 3),
     ],
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from .space import Base
 
@@ -14,6 +15,14 @@ TILED_SHARE = 0.1
 """Share of a kernel's traffic that must run along another dim before a second tile axis pays."""
 TILED_MINIMUM = 8
 """Smallest extent worth tiling."""
+ROW_MINIMUM = 64
+"""Shortest row (elements) that tiles of rows and columns pay for."""
+ROW_MULTIPLE = 8
+"""Rows of another multiple of elements start unaligned, and flat kernels read them in wider accesses."""
+ROWS_MINIMUM = 16
+"""Fewest rows of such a tiling."""
+ROW_WASTE = 1.125
+"""Most lanes a row may occupy per element, with the best block for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +110,10 @@ def place_groups(
             return Tiles((), (*others, inner), fold_groups)
         return Tiles(tuple(others), (inner,), fold_groups)
     second = _second_axis(inner, others, strides, total)
-    if second is None or max_tiled_axes < 2:
+    if max_tiled_axes < 2:
         return Tiles((), (*others, inner), fold_groups)
+    if second is None:
+        return Tiles(tuple(others), (inner,), ()) if _has_rows(inner, others) else Tiles((), (*others, inner), ())
     return Tiles((*(group for group in others if group is not second), second), (inner,), fold_groups)
 
 
@@ -114,6 +125,19 @@ def _second_axis(inner: Group, others: list[Group], strides: Sequence[Stride], t
         return None
     share = _unit_bytes(found, crossing)
     return found if share > 0 and share >= TILED_SHARE * total else None
+
+
+def _has_rows(inner: Group, others: list[Group]) -> bool:
+    """Returns whether a pointwise kernel whose dims do not join is better off with rows on one axis and columns on the other.
+
+    What depends on the row only, or on the column only, is then loaded and computed once for a tile instead of for each point, and no
+    point divides its flat position.
+    """
+    rows = prod(group.extent for group in others)
+    if rows < ROWS_MINIMUM or inner.extent < ROW_MINIMUM or inner.extent % ROW_MULTIPLE:
+        return False
+    blocks = [1 << power for power in range(ROW_MINIMUM.bit_length() - 1, 11)]
+    return any(-(-inner.extent // block) * block <= inner.extent * ROW_WASTE for block in blocks)
 
 
 def _walk(stride: Stride | None, group: Group) -> int:

@@ -76,8 +76,11 @@ class AlignMatmuls:
     min_flops_per_byte: float = 100.0
 
     def run(self, graph: Graph) -> Graph:
-        """Returns the graph with such layouts; the same object if it has no product that gains from one."""
-        if graph.device not in self.devices:
+        """Returns the graph with such layouts; the same object if it has no product that gains from one.
+
+        A graph with symbolic sizes stays as it is.
+        """
+        if graph.device not in self.devices or not _is_static(graph):
             return graph
         products = tuple(_products(graph, self.min_flops))
         if all(self.is_aligned(view) for product in products for view in product.matrices):
@@ -110,6 +113,10 @@ class AlignMatmuls:
         return place * view.dtype.bytes % self.alignment != 0
 
 
+def _is_static(graph: Graph) -> bool:
+    return all(type(size) is int for value in graph.values.values() for size in value.type.shape)
+
+
 def _places(view: View) -> Iterable[int]:
     """Returns the distances that must be aligned: the offset, and all strides but that along rows."""
     pairs = zip(view.shape, view.strides, strict=True)
@@ -133,7 +140,7 @@ class _Product:
 
 
 def _products(graph: Graph, min_flops: int) -> Iterable[_Product]:
-    """Yields the half-precision products with at least so many operations, of static sizes."""
+    """Yields the half-precision products with at least so many operations."""
     for position, call in enumerate(graph.definitions):
         if not isinstance(call, Extern) or call.target not in _FACTORS:
             continue
@@ -143,8 +150,6 @@ def _products(graph: Graph, min_flops: int) -> Iterable[_Product]:
         if result is None or not {left.dtype, right.dtype, result.type.dtype} <= {F16, BF16}:
             continue
         sizes = (*result.type.shape, left.shape[-1])
-        if not all(type(size) is int for view in (left, right) for size in (*sizes, *view.strides, view.offset)):
-            continue
         flops = 2 * prod(sizes)
         if flops >= max(min_flops, 1) and min(sizes[-3:]) > 1:
             yield _Product(call, position, (left, right), result, flops)

@@ -62,9 +62,10 @@ def memory_order(view: View) -> tuple[int, ...]:
 def shown_element(view: View, kind: TensorType, point: Sequence[Index]) -> tuple[Index, ...] | None:
     """Returns the indices into a value of type ``kind`` of the element that a view of it shows at a point.
 
-    None where the strides of the value do not tell its dims apart: some overlap, or all step over elements.
+    None where dims of the value overlap, so that an address does not tell its indices, and between elements.
     """
-    address = ix.linearize(tuple(point), view.strides) + view.offset
+    moving = [axis for axis, size in enumerate(view.shape) if size > 1]
+    address = sum((point[axis] * view.strides[axis] for axis in moving), ix.constant(view.offset))
     axes = [axis for axis, size in enumerate(kind.shape) if size > 1 and kind.strides[axis]]
     axes.sort(key=lambda axis: -kind.strides[axis])
     reach = sum((kind.shape[axis] - 1) * kind.strides[axis] for axis in axes)

@@ -10,7 +10,7 @@ from ferrite_ir.ops import OPS
 from ferrite_ir.scalar import postorder
 
 from .flat import FlatKernel
-from .memory import Access, contiguous_axis, touched_elements
+from .memory import Access, contiguous_axis, is_transposed, touched_elements
 from .space import Space
 from .updates import needs_atomics
 
@@ -35,6 +35,7 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
         "bytes": traffic(flat, tensors),
         "element_bytes": max((access.param.dtype.bytes for access in tensors), default=1),
         "contiguous_axis": contiguous_axis(flat, accesses),
+        "transposed": is_transposed(flat, accesses),
         "numel": points // max(1, flat.space.fold.size if flat.space.fold else 1),
         "atomics": any(isinstance(d, Update) and needs_atomics(flat, d) for d in flat.definitions),
         "random": any(node.op in _RANDOM for node in operations),

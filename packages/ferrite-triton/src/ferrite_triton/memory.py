@@ -96,13 +96,25 @@ def touched_elements(flat: FlatKernel, access: Access) -> int:
 
 def contiguous_axis(flat: FlatKernel, accesses: tuple[Access, ...]) -> str | None:
     """Returns the axis along which most bytes lie next to each other, or None."""
+    votes = _unit_stride_bytes(flat, accesses)
+    # Of equals the innermost grid axis wins.
+    return max(votes, key=lambda name: (votes[name], "zyrx".index(name))) if votes else None
+
+
+def is_transposed(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
+    """Returns whether a tenth of the bytes or more lie next to each other along another grid axis than most do."""
+    votes = _unit_stride_bytes(flat, accesses)
+    grid = sorted(count for name, count in votes.items() if name != "r")
+    return len(grid) > 1 and 10 * sum(grid[:-1]) >= sum(grid)
+
+
+def _unit_stride_bytes(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict[str, int]:
     votes: dict[str, int] = {}
     for access in accesses:
         axis = unit_stride_axis(access.offset)
         if axis is not None:
             votes[axis] = votes.get(axis, 0) + touched_elements(flat, access) * access.param.dtype.bytes
-    # Of equals the innermost grid axis wins.
-    return max(votes, key=lambda name: (votes[name], "zyrx".index(name))) if votes else None
+    return votes
 
 
 class StoreText:

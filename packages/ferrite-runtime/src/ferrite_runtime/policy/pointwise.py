@@ -9,6 +9,11 @@ from ferrite_runtime.policy.shape import Shape
 # A program of this many elements amortises its start and still leaves enough of them to fill the device.
 FLAT_TILE = 1024
 SMALL_TILE = 128
+# Tiles of rows: each thread has a few rows, so that what belongs to its columns is loaded once for them.
+ROW_TILE = 2048
+# A block that leaves more lanes than this idle at the end of a row is halved, down to a width that a warp still reads at once.
+ROW_WASTE = 1.125
+ROW_WIDTH = 64
 # Programs per multiprocessor below which smaller programs are better than idle multiprocessors.
 FILL = 4
 # Beyond so many buffers each element occupies registers enough that fewer per thread are faster.
@@ -34,7 +39,25 @@ def _flat(shape: Shape) -> tuple[Config, ...]:
     return (first, *(shape.fit({axis: block}, w) for block, w in ((tile // 2, 4), (tile * 2, 8), (tile * 2, 4))))
 
 
+def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
+    """Returns the candidates of a kernel over rows (``y``) and columns (``x``) that reads and writes along rows only."""
+    x, *rest = names
+    tile = max(SMALL_TILE, min(ROW_TILE, next_power_of_two(shape.points // (FILL * shape.device.multiprocessors))))
+
+    axis = next(axis for axis in shape.axes("grid") if axis.name == x)
+
+    def rows(width: int, elements: int, warps: int) -> Config:
+        width = min(width, shape.limit(axis))
+        while width > ROW_WIDTH and -(-shape.sizes[x] // width) * width > ROW_WASTE * shape.sizes[x]:
+            width //= 2
+        return shape.fit({x: width, rest[0]: max(1, elements // width)}, warps)
+
+    return (rows(256, tile, 4), rows(1024, tile, 4), rows(512, tile * 2, 8), rows(256, tile // 2, 4))
+
+
 def _tiled(shape: Shape, names: list[str]) -> tuple[Config, ...]:
+    if not shape.spec.facts.get("transposed", True):
+        return _rows(shape, names)
     # A side of 64 halves or 32 floats is a 128-byte line in either direction.
     side = 64 if shape.element_bytes <= 2 else 32
     tiles: tuple[tuple[dict[str, int], int], ...]
