@@ -209,14 +209,21 @@ def demo(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", requires=["dev"])
 def integration(session: nox.Session) -> None:
-    """Runs the tests that need several packages at once; those for a GPU skip where there is none."""
-    run_in_dev(session, "-m", "pytest", *PYTEST, "tests_integration", *session.posargs)
+    """Runs the tests that need several packages at once (those for a GPU skip where there is none).
+
+    Then it compiles every kernel that any of them emitted for sm_90.
+    """
+    emitted = session.cache_dir.resolve() / "emitted"
+    shutil.rmtree(emitted, ignore_errors=True)
+    run_in_dev(session, "-m", "pytest", *PYTEST, "--emitted", str(emitted), "tests_integration", *session.posargs)
+    run_in_dev(session, "tests_integration/compile_emitted.py", str(emitted), "--target", "sm_90")
 
 
 @nox.session(venv_backend="none")
 def gpu(session: nox.Session) -> None:
     """Runs the GPU suite with the torch of the current environment; installs nothing."""
-    session.run("python3", "-m", "pytest", "tests_integration/gpu", *session.posargs, external=True)
+    folders = ("tests_integration", "packages/ferrite-runtime/tests", "packages/ferrite-torch/tests")
+    session.run("python3", "-m", "pytest", "-m", "gpu", *folders, *session.posargs, external=True)
 
 
 @nox.session(

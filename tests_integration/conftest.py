@@ -1,7 +1,15 @@
-"""Settings of the integration tests: what lies in `gpu/` is marked so, and what is marked so skips without a GPU."""
+"""Settings of the integration tests.
 
+What lies in `gpu/` is marked so, and what is marked so skips without a GPU. With ``--emitted FOLDER`` every kernel that
+a test emits is kept there, for compile_emitted.py.
+"""
+
+import json
+import os
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,3 +35,33 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and (reason := gpu_absence()):
         pytest.skip(reason)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--emitted", type=Path, default=None, help="folder for the specs of all kernels that tests emit")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    folder = config.getoption("--emitted")
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        keep_kernels(folder)
+
+
+def keep_kernels(folder: Path) -> None:
+    """Makes every program that is written out leave the specs of its kernels in a folder, one file per kernel."""
+    from ferrite_triton import Program
+
+    write_out = Program.to_mapping
+
+    def to_mapping(program: Program) -> Mapping[str, Any]:
+        mapping = write_out(program)
+        for kernel in mapping["kernels"]:
+            path = folder / f"{kernel['id']}.json"
+            if not path.exists():
+                part = path.with_suffix(f".{os.getpid()}")
+                part.write_text(json.dumps(kernel))
+                part.replace(path)
+        return mapping
+
+    Program.to_mapping = to_mapping  # type: ignore[method-assign]

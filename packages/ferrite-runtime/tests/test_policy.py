@@ -59,7 +59,7 @@ def test_loops_over_rows_and_over_columns() -> None:
     assert first(row_sum(4096, 32768)) == Config.of({"XBLOCK": 1, "RBLOCK": 2048}, 8)
     assert first(row_sum(8, 1 << 20)).block("RBLOCK") == 4096, "few programs read more at a time"
     columns = first(outer(1 << 16, 4096))
-    assert (columns.block("XBLOCK"), columns.block("RBLOCK")) == (64, 16)
+    assert columns == Config.of({"XBLOCK": 64, "RBLOCK": 32}, 4)
     assert first(outer(1024, 4096)).block("RBLOCK") == 64
 
 
@@ -69,6 +69,18 @@ def test_transposition_gets_a_square_tile() -> None:
     assert first(mapping) == Config.of({"XBLOCK": 32, "YBLOCK": 32}, 4)
     thin = spec("t", "", mapping["params"], [grid_axis("x", 4), grid_axis("y", 1 << 20)], facts={"element_bytes": 4})
     assert dict(first(thin).blocks) == {"XBLOCK": 4, "YBLOCK": 256}
+
+
+def test_rows_are_cut_where_few_lanes_idle() -> None:
+    def rows(width: int, dtype: str = "bf16") -> dict[str, int]:
+        axes = [grid_axis("y", 1 << 16), grid_axis("x", width)]
+        params = [tensor("a", dtype), tensor("b", dtype, "write")]
+        facts = {"element_bytes": 2, "contiguous_axis": "x", "transposed": False}
+        return dict(first(spec("rows", "", params, axes, facts=facts)).blocks)
+
+    assert rows(4096) == {"XBLOCK": 256, "YBLOCK": 8}
+    assert rows(64) == {"XBLOCK": 64, "YBLOCK": 32}
+    assert rows(776) == {"XBLOCK": 64, "YBLOCK": 32}, "776 in blocks of 256 would leave a quarter of the lanes idle"
 
 
 def test_template_takes_what_its_facts_say() -> None:

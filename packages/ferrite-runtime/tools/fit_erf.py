@@ -1,8 +1,8 @@
 """Prints the coefficients of `ferrite_runtime.fmath.erf_narrow` and the error they give in float32.
 
-``erf(x) = x * P(x*x) / Q(x*x)`` on ``|x| <= 3.92`` (beyond, erf rounds to one in float32), with the relative error made nearly equal
-everywhere by iteratively reweighted least squares (Lawson's algorithm: C. L. Lawson, "Contributions to the Theory of Linear Least
-Maximum Approximation", 1961) on the linearised problem ``P - erf(x)/x * Q = 0``.
+``erf(x) = x * P(x*x) / Q(x*x)`` on ``|x| <= 3.92`` (beyond, erf rounds to one in float32), with the relative error made
+nearly equal everywhere by iteratively reweighted least squares (Lawson's algorithm: C. L. Lawson, "Contributions to the
+Theory of Linear Least Maximum Approximation", 1961) on the linearised problem ``P - erf(x)/x * Q = 0``.
 
 Needs numpy. Run it as ``python fit_erf.py``.
 """

@@ -11,7 +11,7 @@ import torch
 from ferrite_torch import torch_private
 from ferrite_torch.decompositions import decomposition_table
 from ferrite_torch.lower import LoweredModule, lower_module
-from ferrite_torch.lowering import LOWERINGS
+from ferrite_torch.lowering.recomputation import stays_whole
 from ferrite_torch.pipeline import run_eagerly
 
 Lower = Callable[..., dict[str, LoweredModule]]
@@ -46,7 +46,7 @@ def lowered() -> Lower:
                 forward=compiler("forward"),
                 backward=compiler("backward"),
                 inference=compiler("inference"),
-                decompositions=decomposition_table(LOWERINGS.__contains__),
+                decompositions=decomposition_table(stays_whole),
             )
 
         torch.compile(function, backend=backend)(*inputs)

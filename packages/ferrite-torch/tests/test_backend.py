@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -211,15 +212,18 @@ class TestSizes:
             torch.testing.assert_close(f(x), x.sum() + size)
         assert ferrite_torch.statistics()["graphs"] == 2
 
-    def test_a_size_that_must_stay_dynamic_runs_eagerly(self, caplog: pytest.LogCaptureFixture) -> None:
-        x = torch.randn(4, 3)
-        torch._dynamo.mark_dynamic(x, 0)
-        f = ferrite_torch.compile(lambda x: x * 2)
+    def test_a_size_that_is_marked_dynamic_is_specialised_with_a_note(self, caplog: pytest.LogCaptureFixture) -> None:
+        sys.modules[ferrite_torch.ferrite.__module__]._noted.clear()
+        f = compiled(lambda x: x * 2 + x.shape[0])
         with caplog.at_level(logging.WARNING):
-            torch.testing.assert_close(f(x), x * 2)
-            y = torch.randn(7, 3)
-            torch.testing.assert_close(f(y), y * 2)
-        assert "marked dynamic" in caplog.text
+            for size in (4, 7, 5):
+                x = torch.randn(size, 3)
+                torch._dynamo.mark_dynamic(x, 0, min=2, max=64)
+                torch.testing.assert_close(f(x), x * 2 + size)
+        assert "was marked dynamic, but sizes are specialised" in caplog.text
+        statistics = ferrite_torch.statistics()
+        assert statistics["graphs"] == 3
+        assert statistics["fallbacks"] == {}
 
     def test_sizes_known_only_at_run_time_run_eagerly(self) -> None:
         with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):

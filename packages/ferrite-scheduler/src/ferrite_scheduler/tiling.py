@@ -128,10 +128,10 @@ def _second_axis(inner: Group, others: list[Group], strides: Sequence[Stride], t
 
 
 def _has_rows(inner: Group, others: list[Group]) -> bool:
-    """Returns whether a pointwise kernel whose dims do not join is better off with rows on one axis and columns on the other.
+    """Returns whether a pointwise kernel whose dims do not join gets rows on one axis and columns on the other.
 
-    What depends on the row only, or on the column only, is then loaded and computed once for a tile instead of for each point, and no
-    point divides its flat position.
+    What depends on the row only, or on the column only, is then loaded and computed once for a tile instead of for each
+    point, and no point divides its flat position.
     """
     rows = prod(group.extent for group in others)
     if rows < ROWS_MINIMUM or inner.extent < ROW_MINIMUM or inner.extent % ROW_MULTIPLE:

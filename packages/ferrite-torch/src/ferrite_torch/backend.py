@@ -12,7 +12,7 @@ from ferrite_runtime import warm_up
 from ferrite_torch import torch_private
 from ferrite_torch.decompositions import decomposition_table
 from ferrite_torch.errors import FerriteError, Unsupported, translate
-from ferrite_torch.lowering import LOWERINGS
+from ferrite_torch.lowering.recomputation import stays_whole
 from ferrite_torch.options import Options, parse_options
 from ferrite_torch.pipeline import compile_graph, mark_boxed, run_eagerly
 from ferrite_torch.saved_layouts import changed_layouts
@@ -63,7 +63,7 @@ def ferrite(
             forward=_compiler("forward", chosen),
             backward=_compiler("backward", chosen),
             inference=_compiler("inference", chosen),
-            decompositions=decomposition_table(LOWERINGS.__contains__),
+            decompositions=decomposition_table(stays_whole),
         )
     except Exception as error:  # every layer's, whatever it is: the table translates them all
         if torch_private.is_restart(error):
@@ -149,7 +149,7 @@ def _specialise(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
     """Fixes every symbolic size of the inputs to its value, which makes dynamo compile anew for other sizes.
 
     Raises:
-        Unsupported: a size must stay symbolic: it is known only at run time, or the user marked it dynamic.
+        Unsupported: a size must stay symbolic: it is known only at run time.
     """
     symbolic = list(_symbolic_inputs(module, inputs))
     if not symbolic:
@@ -157,7 +157,11 @@ def _specialise(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
     _note("sizes", "sizes are specialised: this graph is compiled anew for each new size of an input")
     for node, _ in symbolic:
         if node is not None and torch_private.is_marked_dynamic(node):
-            raise Unsupported(f"input {node.name} was marked dynamic, and sizes are specialised so far")
+            _note(
+                f"marked {node.name}",
+                f"input {node.name} was marked dynamic, but sizes are specialised: the mark is not heeded",
+            )
+            torch_private.relax_dynamic_marks()
     for _, value in symbolic:
         try:
             for size in (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,):

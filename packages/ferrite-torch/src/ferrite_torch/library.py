@@ -98,10 +98,15 @@ def call_library(builder: Builder, call: Call, args: Sequence[Any], kwargs: dict
     places = list(_operand_names(op, args, kwargs))
     mutates = [place for place, name in enumerate(places) if name in traits.mutated]
     if traits.mutated:
-        builder.extern(str(op), args, kwargs, None, mutates=mutates, effects=True)
-        return _mutated_operands(op, traits, args, kwargs)
+        fakes = call.fakes if _returns_anything_new(op) else None
+        results = builder.extern(str(op), args, kwargs, fakes, mutates=mutates, effects=True)
+        return _mutated_operands(op, args, kwargs, results)
     aliases = [place for place, name in enumerate(places) if name in traits.aliased]
     return builder.extern(str(op), args, kwargs, call.fakes, aliases=aliases, effects=traits.effects)
+
+
+def _returns_anything_new(op: Overload) -> bool:
+    return any(returned.alias_info is None for returned in schema_of(op).returns)
 
 
 def _operand_names(op: Overload, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[str]:
@@ -117,13 +122,23 @@ def _operand_names(op: Overload, args: Sequence[Any], kwargs: dict[str, Any]) ->
                 stack.extend(reversed(item))
 
 
-def _mutated_operands(op: Overload, traits: Traits, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    by_name = {argument.name: value for argument, value in zip(schema_of(op).arguments, args, strict=False)} | kwargs
-    written = [by_name[name] for name in (a.name for a in schema_of(op).arguments) if name in traits.mutated]
-    returns = schema_of(op).returns
-    if not returns:
-        return None
-    return written[0] if len(returns) == 1 else tuple(written)
+def _mutated_operands(op: Overload, args: Sequence[Any], kwargs: dict[str, Any], results: Any) -> Any:
+    """Returns what a writing op returns: the operands that it returns written, and its new results."""
+    schema = schema_of(op)
+    by_name = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | kwargs
+    written = {
+        label: by_name.get(argument.name)
+        for argument in schema.arguments
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for label in _labels(argument.alias_info)
+    }
+    several = len(schema.returns) > 1
+    new = results if several and results is not None else (results,) * len(schema.returns)
+    returned = tuple(
+        value if info.alias_info is None else next(written[label] for label in _labels(info.alias_info))
+        for info, value in zip(schema.returns, new, strict=True)
+    )
+    return returned if several else returned[0] if returned else None
 
 
 def _with_layout(builder: Builder, value: Any, given: Any) -> Any:

@@ -20,6 +20,7 @@ from ferrite_torch.builder import Builder, Unlowered, ints
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.errors import FerriteError, Unsupported, translate
 from ferrite_torch.foreach import is_foreach, lower_foreach
+from ferrite_torch.functionalized import unwrap_functionalized
 from ferrite_torch.library import call_library, call_of, laid_out, same_layout
 from ferrite_torch.lifetimes import Lifetimes, tensors_in
 from ferrite_torch.lowering import LOWERINGS
@@ -86,6 +87,7 @@ def lower_module(
             are no tensors.
         CompileError: a lowering failed, and ``strict``.
     """
+    unwrap_functionalized(module)
     walk = _Walk(module, name, device or graph_device(module), strict=strict)
     walk.regenerated = regenerated
     walk.layouts = layouts or {}
@@ -185,7 +187,7 @@ class _Walk:
         raise Unsupported(f"a graph with an input of type {type(fake).__name__}: {node.name}")
 
     def _tensor_input(self, node: torch.fx.Node, fake: torch.Tensor, position: int) -> Tensor | None:
-        if not node.users:
+        if all(_is_token(node, user) for user in node.users):
             return None
         self.selection.append(position)
         tensor = self._new_input(node.name, fake, self.layouts.get(position))
@@ -438,6 +440,11 @@ class _Walk:
         "call_function": _call,
         "output": _output,
     }
+
+
+def _is_token(node: torch.fx.Node, user: torch.fx.Node) -> bool:
+    """Returns whether a call with effects uses the node as its token, which orders calls and never has a value."""
+    return str(user.target) == "with_effects" and user.args[0] is node and user.all_input_nodes.count(node) == 1
 
 
 def _storage(node: Any) -> int | None:

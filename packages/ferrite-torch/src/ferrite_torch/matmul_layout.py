@@ -60,7 +60,7 @@ class AlignMatmuls:
         max_growth, max_wide_growth: by how much a row may grow for the alignment's sake, as a fraction of it.
         min_flops: the smallest product, in multiplications and additions, that is worth a change.
         min_flops_per_byte: a matrix is copied for a product of at least this many operations for each byte that the
-            copy reads or writes. An H200 gains about 4e-15 s per operation, and copies 4e12 bytes per second: 60 would
+            copy reads or writes. An H200 gains about 6e-15 s per operation, and copies 4e12 bytes per second: 40 would
             break even.
     """
 

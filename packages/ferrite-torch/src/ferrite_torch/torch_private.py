@@ -6,6 +6,7 @@
 # ruff: noqa: PLC0415, SLF001 - private names are what this module is for, and late imports keep importing it cheap
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -220,6 +221,46 @@ def is_restart(error: BaseException) -> bool:
         if hasattr(exc, name)
     )
     return isinstance(error, kinds)
+
+
+def unwrapped_function(node: torch.fx.Node) -> Callable[..., Any] | None:
+    """Returns what a call of ``auto_functionalized`` means, on the same arguments; None for any other node.
+
+    The functions that take the wrapper apart live beside it, in a private module.
+    """
+    if not isinstance(node.target, HigherOrderOp) or not str(node.target).startswith("auto_functionalized"):
+        return None
+    from torch._higher_order_ops import auto_functionalize
+
+    function: Callable[..., Any] = getattr(auto_functionalize, f"{node.target}_dense")
+    return function
+
+
+def trace_on_fakes(function: Callable[..., Any], fakes: Sequence[Any]) -> torch.fx.GraphModule:
+    """Returns the ops that a function calls on fake tensors, in a graph; ``make_fx`` is experimental."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    modes = [fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)]
+    with without_modes(), modes[0] if modes else contextlib.nullcontext():
+        return make_fx(function)(*fakes)
+
+
+def relax_dynamic_marks() -> None:
+    """Allows the sizes that ``mark_dynamic`` marked, in the frame being compiled, to be specialised.
+
+    A marked size that is specialised is an error to dynamo. The constraint lies with the fake inputs it traced with;
+    one that only warns takes its place.
+    """
+    from torch._guards import TracingContext
+    from torch.fx.experimental.symbolic_shapes import RelaxedUnspecConstraint
+
+    context = TracingContext.try_get()
+    shapes = None if context is None or context.fake_mode is None else context.fake_mode.shape_env
+    for tracked in () if shapes is None else shapes.tracked_fakes or ():
+        sizes = getattr(tracked.symbolic_context, "constraint_sizes", None) or ()
+        for axis, constraint in enumerate(sizes):
+            if constraint is not None:
+                sizes[axis] = RelaxedUnspecConstraint(warn_only=True)
 
 
 def is_marked_dynamic(placeholder: torch.fx.Node) -> bool:

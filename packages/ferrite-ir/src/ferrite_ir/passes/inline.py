@@ -84,7 +84,7 @@ class _Source:
         home: its dims as indices: where the value is computed.
         origins: where the loop and what was inlined into it came from.
         nodes: at most so many nodes are in the body.
-        until: position of the definition that changes what the body reads; it must not be computed later.
+        until: position of the definition that changes the value, or what the body reads; not computed later.
         instances: bodies at other indices, by load.
     """
 
@@ -239,7 +239,9 @@ class _Inliner:
         home = tuple([dim.index for dim in loop.dims])
         until = NEVER
         if self._storage.writes:
-            until = min((self._storage.next_write(load.source, position) for load in body.loads), default=NEVER)
+            # A library call may write the value itself: whoever reads it afterwards wants what was written.
+            read = (value.name, *(load.source for load in body.loads))
+            until = min(self._storage.next_write(name, position) for name in read)
         self._sources[value.name] = _Source(value, loop.dims, home, body, loop.origins, nodes, until)
 
     def _count_at_most(self, body: Scalar, original: Definition) -> int:

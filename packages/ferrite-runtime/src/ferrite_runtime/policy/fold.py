@@ -79,11 +79,10 @@ def _inner_looped(shape: Shape) -> tuple[Config, ...]:
 def _outer_looped(shape: Shape) -> tuple[Config, ...]:
     line = 256 // max(1, shape.element_bytes)
     columns = _keep_busy(shape, line, least=max(8, line // 4))
-    depth = 16
-    if shape.points // columns < 2 * shape.device.multiprocessors:
-        depth = 64
-    warps = max(1, columns * depth // (shape.device.target.warp_size * 8))
-    more = ((columns, depth * 2, warps * 2), (columns * 2, depth, warps * 2), (columns, max(1, depth // 2), warps))
+    # Two rounds of 16-byte loads per thread and step: the loop is bound by how many bytes are on their way.
+    depth = 32 if shape.points // columns >= 2 * shape.device.multiprocessors else 64
+    warps = max(1, columns * depth // (shape.device.target.warp_size * 16))
+    more = ((columns, depth // 2, warps), (columns * 2, depth // 2, warps), (columns // 2 or 1, depth * 2, warps))
     return tuple(_loop(shape, x, r, w) for x, r, w in ((columns, depth, warps), *more))
 
 

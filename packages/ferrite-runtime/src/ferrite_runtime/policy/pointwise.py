@@ -11,7 +11,8 @@ FLAT_TILE = 1024
 SMALL_TILE = 128
 # Tiles of rows: each thread has a few rows, so that what belongs to its columns is loaded once for them.
 ROW_TILE = 2048
-# A block that leaves more lanes than this idle at the end of a row is halved, down to a width that a warp still reads at once.
+# A block that leaves more lanes than this idle at the end of a row is halved, down to a width that a warp still reads
+# at once.
 ROW_WASTE = 1.125
 ROW_WIDTH = 64
 # Programs per multiprocessor below which smaller programs are better than idle multiprocessors.
@@ -40,7 +41,7 @@ def _flat(shape: Shape) -> tuple[Config, ...]:
 
 
 def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
-    """Returns the candidates of a kernel over rows (``y``) and columns (``x``) that reads and writes along rows only."""
+    """Returns the candidates of a kernel over rows (``y``) and columns (``x``) that moves data along rows only."""
     x, *rest = names
     tile = max(SMALL_TILE, min(ROW_TILE, next_power_of_two(shape.points // (FILL * shape.device.multiprocessors))))
 

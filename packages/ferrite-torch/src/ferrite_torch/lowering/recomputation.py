@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ferrite_torch.lowering.registry import LOWERINGS
+
 TAKEN_APART = frozenset(
     f"aten.{name}"
     for name in (
@@ -11,7 +13,18 @@ TAKEN_APART = frozenset(
         "upsample_nearest1d.default", "upsample_nearest2d.default", "upsample_nearest3d.default",
         "_upsample_nearest_exact1d.default", "_upsample_nearest_exact2d.default", "_upsample_nearest_exact3d.default",
         "std_mean.correction", "nansum.default", "count_nonzero.default", "count_nonzero.dim_IntList",
+        "detach.default", "lift_fresh.default", "split_with_sizes.default", "unbind.int", "elu_backward.default",
+        "hardsigmoid_backward.default", "hardswish_backward.default", "hardtanh_backward.default",
+        "leaky_relu_backward.default", "log_sigmoid_backward.default", "mish_backward.default",
+        "softplus_backward.default", "pixel_shuffle.default", "pixel_unshuffle.default", "channel_shuffle.default",
+        "_reshape_alias.default", "fill.Scalar", "fill.Tensor", "logsumexp.default", "linalg_vector_norm.default",
     )
 )  # fmt: skip
 """Qualified names. torch's partitioner recomputes in the backward only ops of its own list, and saves the results of
-all others. These are not in the list, and their pieces are: apart they cost no memory between forward and backward."""
+all others. These are not in the list, and their pieces are: apart they cost no memory between forward and backward. The
+same goes for ops of the backward: what they read counts as materialised, and is never recomputed for them."""
+
+
+def stays_whole(name: str) -> bool:
+    """Returns whether an op, by qualified name, is lowered as it is and not taken apart first."""
+    return name in LOWERINGS and name not in TAKEN_APART
