@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -212,8 +211,10 @@ class TestSizes:
             torch.testing.assert_close(f(x), x.sum() + size)
         assert ferrite_torch.statistics()["graphs"] == 2
 
-    def test_a_size_that_is_marked_dynamic_is_specialised_with_a_note(self, caplog: pytest.LogCaptureFixture) -> None:
-        sys.modules[ferrite_torch.ferrite.__module__]._noted.clear()
+    def test_a_size_that_is_marked_dynamic_is_specialised_with_a_note(
+        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("ferrite_torch.backend._noted", set())
         f = compiled(lambda x: x * 2 + x.shape[0])
         with caplog.at_level(logging.WARNING):
             for size in (4, 7, 5):
@@ -342,3 +343,59 @@ class TestInterface:
             compiled(lambda x: torch.softmax(x * 2, -1).sum())(torch.randn(2, 8))
         first, second = ferrite_torch.compiled_programs()
         assert first == second
+
+
+class TestCustomOps:
+    """Operators of somebody else that write their operands, or must run in order."""
+
+    @pytest.fixture(scope="class", autouse=True)
+    def _register(self) -> Iterator[None]:
+        with torch.library._scoped_library("ferrite_backend_test", "FRAGMENT") as library:
+            library.define("scale_(Tensor(a!) x, Tensor y) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
+            library.define("count(Tensor(a!) x, int n) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+            library.define("spread(Tensor(a!)[] xs, Tensor(b!) total) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
+            library.impl("scale_", _scale, "CompositeExplicitAutograd")
+            library.impl("count", lambda x, n: x.add_(n).sum(0), "CompositeExplicitAutograd")
+            library.impl("spread", _spread, "CompositeExplicitAutograd")
+            yield
+
+    def test_an_operand_is_written(self) -> None:
+        def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            a = x * 2
+            torch.ops.ferrite_backend_test.scale_(a, y)
+            return a + 1
+
+        assert_same(f, torch.randn(4, 3), torch.randn(4, 3))
+        assert ferrite_torch.statistics()["fallbacks"] == {}
+
+    def test_a_view_of_an_input_is_written_and_a_result_returned(self) -> None:
+        def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            before = x * 2
+            counted = torch.ops.ferrite_backend_test.count(x.t()[1:], 3)
+            return counted * 2 + before.sum(), x + before
+
+        assert_same(f, torch.randn(3, 4))
+
+    def test_lists_of_operands_are_written(self) -> None:
+        def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+            total, a = torch.zeros_like(y), x.exp()
+            torch.ops.ferrite_backend_test.spread([a, x], total)
+            return a.sum(), total, x * total
+
+        assert_same(f, torch.randn(4, 3), torch.randn(4, 3))
+
+    def test_an_error_of_a_library_stays_its_own(self) -> None:
+        f = compiled(lambda x: torch.linalg.cholesky(x) + 1)
+        x = torch.eye(3) * 2
+        torch.testing.assert_close(f(x), torch.linalg.cholesky(x) + 1)
+        with pytest.raises(RuntimeError, match=r"(?i)cholesky"):
+            f(-x)
+
+
+def _scale(x: torch.Tensor, y: torch.Tensor) -> None:
+    x.mul_(y)
+
+
+def _spread(xs: list[torch.Tensor], total: torch.Tensor) -> None:
+    for x in xs:
+        total.add_(x.mul_(2))

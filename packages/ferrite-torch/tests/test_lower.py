@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from ferrite_ir import PIPELINE, require_valid
 from ferrite_ir.graph import Extern, Graph, Loop, Update, View
 from ferrite_torch.errors import CompileError, Unsupported
 from ferrite_torch.lower import NO_LOWERING, OTHER_DEVICE, LoweredModule, lower, lower_module
@@ -111,6 +112,18 @@ class TestMutation:
         updates = [d for d in graph.definitions if isinstance(d, Update)]
         assert [u.target for u in updates] == [graph.inputs[0].name, updates[0].result.name]
         assert not any(type(d) is Loop and d.results[0].type.shape == (8, 4) for d in graph.definitions)
+
+    def test_a_view_is_stored_to_and_then_all_of_it(self, lowered: Lower) -> None:
+        def f(x: torch.Tensor) -> torch.Tensor:
+            x[1:, ::2].mul_(-1)
+            x.t()[0] = 7.0
+            return x.sum()
+
+        graph = lowered(f, torch.randn(4, 6))["inference"].graph
+        require_valid(graph)
+        require_valid(PIPELINE.run(graph))
+        first, second = (d for d in graph.definitions if isinstance(d, Update))
+        assert (first.target, second.target) == ("arg0_1", first.result.name)
 
     def test_old_contents_that_are_still_needed_are_kept(self, lowered: Lower) -> None:
         def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -80,8 +80,8 @@ def erf(x):
 def erf_narrow(x):
     """Returns erf to 4e-7 relative error, for float32 values that came from, or go to, narrower floats.
 
-    A third of the instructions of the exact one: no branches, no table of coefficients to choose from. The rational function is our
-    own fit; ``tools/fit_erf.py`` makes it and states its error.
+    Two thirds of the instructions of the exact one: no choice between coefficients. The rational function is our own
+    fit; ``tools/fit_erf.py`` makes it and states its error.
     """
     x = tl.minimum(tl.maximum(x, -3.92, propagate_nan=tl.PropagateNan.ALL), 3.92, propagate_nan=tl.PropagateNan.ALL)
     t = x * x

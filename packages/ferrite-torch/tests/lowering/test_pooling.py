@@ -51,7 +51,7 @@ def test_windows_of_nothing_but_infinity_point_into_the_input(agree: Any) -> Non
 @pytest.mark.parametrize("divisor", [None, 7])
 @pytest.mark.parametrize("counts_padding", [True, False])
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
-def test_means_of_windows(agree: Any, window: dict[str, Any], counts_padding: bool, divisor: int | None) -> None:
+def test_means_of_windows(agree: Any, window: dict[str, Any], *, counts_padding: bool, divisor: int | None) -> None:
     def pooled(x: torch.Tensor) -> torch.Tensor:
         return F.avg_pool2d(x, count_include_pad=counts_padding, divisor_override=divisor, **window)
 
