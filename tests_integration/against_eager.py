@@ -161,7 +161,7 @@ def assert_close(
         assert torch.equal(actual, eager), f"{name}: {actual} is not eager's {eager}"
         return
     mine, theirs = wide(actual), wide(eager)
-    exact = wide(exact)
+    exact = wide(exact).to(mine.device)
     special = ~torch.isfinite(theirs)
     assert torch.equal(mine[special].nan_to_num(), theirs[special].nan_to_num()), f"{name}: other infinities or NaN"
     assert torch.equal(~torch.isfinite(mine), special), f"{name}: other infinities or NaN"

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from against_eager import assert_close, assert_worked, compiled, observed_work
-from tiny_models import ARCHITECTURES, Architecture, build
+from tiny_models import ARCHITECTURES, Architecture, build, smooth
 
 PLACES = [
     pytest.param("cpu", torch.float32, id="cpu-float32"),
@@ -64,6 +64,10 @@ def train_once(model: nn.Module, called: Any, inputs: dict[str, Tensor]) -> tupl
 @each_architecture
 def test_training(architecture: Architecture, device: str, dtype: torch.dtype) -> None:
     model, inputs = prepare(architecture, device, dtype)
+    if architecture.kinks and dtype in (torch.float16, torch.bfloat16):
+        # A number so near zero that its sign is a matter of rounding takes another branch of a ReLU than in float64,
+        # and its gradient is then another one: right, but not close.
+        smooth(model)
     model.train()
     plain, wide = copy.deepcopy(model), copy.deepcopy(model).double()
     with observed_work() as work:

@@ -49,7 +49,8 @@ class Architecture:
     """A model by its class in transformers (or a maker here), its configuration, and what it is called with.
 
     `result` is the output to judge: the position in the tuple that the model returns. `branches` marks models whose own
-    code branches on data, in some versions and dtypes (layer drop, a look for infinities): no single graph.
+    code branches on data, in some versions and dtypes (layer drop, a look for infinities): no single graph. `kinks`
+    marks models whose gradient jumps at many points, so that a rounding near one of them changes it visibly.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Architecture:
     inputs: Callable[[], Inputs] = token_ids
     result: int = 0
     branches: bool = False
+    kinks: bool = False
 
 
 class Judged(nn.Module):
@@ -83,6 +85,17 @@ def build(architecture: Architecture) -> nn.Module:
     model = kind._from_config(kind.config_class(**settings), attn_implementation=attention)
     spread_weights(model)
     return Judged(model, architecture.result)
+
+
+def smooth(model: nn.Module) -> None:
+    """Replaces the layers of a model whose gradients jump by like ones whose gradients do not."""
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            match child:
+                case nn.ReLU():
+                    setattr(parent, name, nn.SiLU(inplace=child.inplace))
+                case nn.MaxPool2d():
+                    setattr(parent, name, nn.AvgPool2d(child.kernel_size))
 
 
 def spread_weights(model: nn.Module) -> None:
@@ -114,9 +127,10 @@ class ResidualBlock(nn.Module):
             nn.BatchNorm2d(outputs),
         )
         self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+        self.end = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.body(x) + self.shortcut(x))
+        return self.end(self.body(x) + self.shortcut(x))
 
 
 class SmallResidualNetwork(nn.Module):
@@ -284,8 +298,8 @@ DISENTANGLED = {
 
 ARCHITECTURES: tuple[Architecture, ...] = (
     Architecture("mlp", MultiLayerPerceptron, inputs=features),
-    Architecture("resnet", SmallResidualNetwork, inputs=image),
-    Architecture("resnet-channels-last", channels_last_residual_network, inputs=channels_last_image),
+    Architecture("resnet", SmallResidualNetwork, inputs=image, kinks=True),
+    Architecture("resnet-channels-last", channels_last_residual_network, inputs=channels_last_image, kinks=True),
     Architecture("convmixer", ConvolutionalMixer, inputs=image),
     Architecture("gpt2", "GPT2LMHeadModel", GPT2),
     Architecture("gpt2-plain-attention", "GPT2LMHeadModel", {**GPT2, "n_layer": 1, "attn_implementation": "eager"}),

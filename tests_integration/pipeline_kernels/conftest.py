@@ -82,6 +82,32 @@ def compile_sm90(program: Any, most: int = 1) -> list[Any]:
     return [compile_job(job) for job in jobs]
 
 
+def read_ptx(program: Any) -> str:
+    """Returns the PTX text of a program's kernels for sm_90, each in the config that the policy prefers."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from triton.compiler import compile as compile_source
+
+    from ferrite_runtime import Program
+    from ferrite_runtime.devices import known_devices
+    from ferrite_runtime.policy import configs
+    from ferrite_runtime.source import choose_constants, load_function
+    from ferrite_runtime.triton_adapter import triton_attributes, triton_signature
+
+    device, texts, options = known_devices()["h200"], [], {"enable_fp_fusion": True}
+    for spec in Program.from_mapping(program.to_mapping()).kernels:
+        function = load_function(spec)
+        constants = choose_constants(spec, function, dict(configs(spec, device, "none")[0].blocks))
+        source = ASTSource(
+            function,
+            triton_signature(spec.params, tuple(constants)),
+            constexprs={(len(spec.params) + i,): value for i, value in enumerate(constants.values())},
+            attrs=triton_attributes(spec.params, aligned=True),
+        )
+        texts.append(compile_source(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"])
+    return "\n".join(texts)
+
+
 @pytest.fixture(name="emit")
 def emit_fixture() -> Callable[..., Any]:
     return emit
@@ -95,3 +121,8 @@ def run_fixture(request: pytest.FixtureRequest) -> Runner:
 @pytest.fixture(name="compile_sm90")
 def compile_fixture() -> Callable[..., list[Any]]:
     return compile_sm90
+
+
+@pytest.fixture(name="read_ptx")
+def ptx_fixture() -> Callable[..., str]:
+    return read_ptx

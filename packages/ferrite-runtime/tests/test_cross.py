@@ -43,6 +43,12 @@ def device_function_kernels() -> list[dict]:
         kernels.append(pointwise("fmath.ldexp(a, x)", dtype=dtype, name="ldexp"))
     for dtype in ("i32", "i64"):
         kernels.append(pointwise(chain(INTEGER, "fmath.{}(a, b)"), 2, dtype=dtype, name="integer"))
+    kernels.append(pointwise("fmath.erf_narrow(a) + fmath.fast_divide(a, a + 2.0)", name="narrow"))
+    kernels.append(pointwise("fmath.to_float8e5(a)", out="f8e5m2", name="eight_bits"))
+    kernels += [
+        pointwise(f"fmath.float_bits(a.to(tl.{name}))", out=out, name=f"bits_{out}")
+        for name, out in (("float16", "i16"), ("bfloat16", "i16"), ("float32", "i32"), ("float64", "i64"))
+    ]
     seed = "tl.full([XBLOCK], 7, tl.int64)"
     draws = f"fmath.rand({seed}, x) + fmath.randn({seed}, x) + fmath.randint64({seed}, x, 0, 10).to(tl.float32) + a"
     return [*kernels, pointwise(draws, name="draws")]

@@ -107,6 +107,13 @@ def test_narrow_erf_is_within_its_stated_error() -> None:
     assert run("fmath.erf_narrow(a)", nan, dtype="f32").isnan().all()
 
 
+def test_conversion_to_eight_bits_equals_torch() -> None:
+    ends = torch.tensor([57344.0, 61439.0, 61440.0, 65535.0, 65536.0, 1e38, 2e-6, 1e-9, math.inf])
+    x = torch.cat([ends, -ends, torch.tensor([math.nan, 0.0, -0.0]), torch.randn(2000) * 100])
+    actual = run("fmath.to_float8e5(a)", x, dtype="f32", out="f8e5m2")
+    torch.testing.assert_close(actual.float(), x.to(torch.float8_e5m2).float(), rtol=0, atol=0, equal_nan=True)
+
+
 def test_float_bits_and_ldexp() -> None:
     x = sample(-5, 5, "f32")
     assert torch.equal(run("fmath.float_bits(a)", x, dtype="f32", out="i32"), x.view(torch.int32))

@@ -148,6 +148,28 @@ def test_several_small_programs_write_their_own_part_and_nothing_else() -> None:
     assert (canary[1050:] == 7).all()
 
 
+def test_truth_of_a_number_and_of_a_tile_combine() -> None:
+    a = torch.randn(1000).abs() + 1
+    out = torch.empty(1000)
+    Kernel(pointwise("tl.where((tl.load(a_ptr) > 0) & (a > 1.5), a, 0.0)"))(a, out)
+    assert torch.equal(out, torch.where(a > 1.5, a, 0.0))
+    Kernel(pointwise("tl.where((a > 1.5) | (tl.load(a_ptr) < 0), a, 0.0)"))(a, out)
+    assert torch.equal(out, torch.where(a > 1.5, a, 0.0))
+
+
+def test_device_functions_broadcast() -> None:
+    body = (
+        "@triton.jit\ndef outer(a_ptr, out_ptr, XBLOCK: tl.constexpr):\n"
+        "    x = tl.arange(0, XBLOCK)\n    a = tl.load(a_ptr + x)\n"
+        "    tl.store(out_ptr + x[:, None] * XBLOCK + x[None, :], fmath.atan2(a[:, None], a[None, :]))\n"
+    )
+    params = [tensor("a_ptr"), tensor("out_ptr", access="write")]
+    mapping = spec("outer", body, params, [grid_axis("x", 16)], blocks={"XBLOCK": 16})
+    a, out = torch.randn(16), torch.empty(16, 16)
+    Kernel(mapping)(a, out)
+    torch.testing.assert_close(out, torch.atan2(a[:, None], a[None, :]))
+
+
 def test_sort_and_cumulative_sum_of_the_language() -> None:
     body = (
         "@triton.jit\ndef both(in_ptr, sorted_ptr, sum_ptr, XBLOCK: tl.constexpr):\n"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -217,3 +219,19 @@ def test_import_needs_neither_torch_nor_triton(tmp_path: Path) -> None:
         tmp_path,
     )
     assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_closing_with_work_under_way_is_silent(caplog: pytest.LogCaptureFixture) -> None:
+    pool = CompilePool(1)
+    pool.submit(job()).result(120)
+    (worker,) = pool._live
+    os.kill(worker.process.pid, signal.SIGSTOP)  # so that the next job is surely not done in time
+    future = pool.submit(job("a + 3"))
+    deadline = time.monotonic() + 20
+    while pool._running == 0 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with caplog.at_level(logging.DEBUG, "ferrite_runtime"):
+        pool.close()
+        with pytest.raises(KernelCompileError, match="pool is closed"):
+            future.result(20)
+    assert not caplog.records

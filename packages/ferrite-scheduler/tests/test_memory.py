@@ -79,7 +79,7 @@ def test_operand_read_again_after_the_result_is_stored_is_not_overwritten():
     assert [step.name for step in steps(found, Reuse) if step.source == "b"] == ["d"]
 
 
-def test_looped_kernels_do_not_overwrite_what_they_read_again():
+def test_the_last_loop_of_a_kernel_overwrites_what_dies():
     text = """
     graph @f(x: f32[4, 8]) -> (z) {
       b: f32[4, 8] = extern aten.clone.default(x)
@@ -88,7 +88,9 @@ def test_looped_kernels_do_not_overwrite_what_they_read_again():
       z: f32[4, 8] = extern aten.clone.default(y)
     }"""
     assert [step.source for step in steps(check(text), Reuse)] == ["b"]
-    assert not steps(check(text, policy=Policy(persistent_elements=2)), Reuse)
+    looped = check(text, policy=Policy(persistent_elements=2))
+    assert [kernel.strategy for kernel in looped.kernels] == ["looped"]
+    assert [(step.name, step.source) for step in steps(looped, Reuse)] == [("y", "b")]
 
 
 def test_storage_with_another_name_is_left_alone():
@@ -211,3 +213,36 @@ def test_symbolic_sizes_are_refused_by_name():
     )
     with pytest.raises(UnsupportedSize, match="x has the symbolic size n"):
         schedule(graph)
+
+
+def test_donated_inputs_are_overwritten():
+    text = """
+    graph @f(x: f32[6], y: f32[6]) -> (b, c) {
+      a: f32[6] = loop [i < 6] neg(x[i])
+      b: f32[6] = extern aten.clone.default(a)
+      c: f32[6] = loop [i < 6] add(b[i], y[i])
+    }"""
+    graph = parse_graph(text)
+    found = schedule(graph, donated=("x", "y"))
+    assert [(step.name, step.source) for step in steps(found, Reuse)] == [("a", "x"), ("c", "y")]
+    assert [step.names for step in steps(found, Free)] == [("a",)]
+    assert simulate(found, [[1.0] * 6, [2.0] * 6]) == [[-1.0] * 6, [1.0] * 6]
+    kept = schedule(parse_graph(text.replace("(b, c)", "(b, c, y)")), donated=("x", "y"))
+    assert "y" not in [step.source for step in steps(kept, Reuse)]
+
+
+def test_an_earlier_loop_does_not():
+    found = check(
+        """
+    graph @f(x: f32[3, 64]) -> (z, t) {
+      y: f32[3, 64] = extern aten.clone.default(x)
+      m: f32[3] = fold max [i < 3 | r < 64] y[i, r]
+      z: f32[3, 64] = loop [i < 3, r < 64] sub(y[i, r], m[i])
+      s: f32[3] = fold sum [i < 3 | r < 64] exp(sub(y[i, r], m[i]))
+      t: f32[3] = fold sum [i < 3 | r < 64] div(exp(y[i, r]), s[i])
+    }""",
+        policy=Policy(persistent_elements=2),
+    )
+    (kernel,) = found.kernels
+    assert kernel.strategy == "looped"
+    assert not steps(found, Reuse)

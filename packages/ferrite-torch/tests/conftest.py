@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,3 +54,10 @@ def lowered() -> Lower:
         return found
 
     return capture
+
+
+@pytest.fixture(autouse=True)
+def _own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives every test empty caches: a graph that another test compiled would not be lowered."""
+    monkeypatch.setenv("FERRITE_CACHE_DIR", str(tmp_path / "ferrite-cache"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torch-cache"))

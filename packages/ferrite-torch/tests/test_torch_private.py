@@ -116,6 +116,29 @@ def test_results_made_anew_from_inputs_are_known() -> None:
     assert found == [frozenset({1})]
 
 
+@pytest.mark.parametrize(("uses", "wanted"), [("one", ["mm"]), ("several", [])])
+def test_saved_tensors_that_nobody_else_reads_are_known(uses: str, wanted: list[str]) -> None:
+    """The intermediate is, unless the graph is kept for another backward; inputs and incoming gradients never are."""
+    found: list[list[str]] = []
+
+    def backward(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        placeholders = module.graph.find_nodes(op="placeholder")
+        found.append([placeholders[position].name for position in torch_private.donated_inputs()])
+        return torch_private_boxed(module)
+
+    def forward(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        return torch_private_boxed(module)
+
+    def backend(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        return torch_private.compile_with_aot(
+            module, fakes, forward=forward, backward=backward, inference=forward, decompositions={}
+        )
+
+    y = torch.compile(lambda x: (x @ x).sin().cumsum(0), backend=backend)(torch.randn(4, 4, requires_grad=True))
+    y.sum().backward(retain_graph=uses == "several")
+    assert found == [wanted]
+
+
 def torch_private_boxed(module: torch.fx.GraphModule) -> Any:
     from ferrite_torch.pipeline import run_eagerly
 
@@ -125,6 +148,7 @@ def torch_private_boxed(module: torch.fx.GraphModule) -> Any:
 @pytest.mark.parametrize("name", ["regenerated_outputs"])
 def test_outside_a_compilation_nothing_is_known(name: str) -> None:
     assert getattr(torch_private, name)() == frozenset()
+    assert torch_private.donated_inputs() == ()
 
 
 def test_inputs_marked_dynamic_are_recognised() -> None:

@@ -80,6 +80,8 @@ def test_ends_of_the_number_line() -> None:
     [
         (F32, F32, "v"),
         (F32, BF16, "v.to(tl.bfloat16)"),
+        (F32, DTYPES["f8e5m2"], "fmath.to_float8e5(v)"),
+        (F64, DTYPES["f8e4m3fn"], "v.to(tl.float32).to(tl.float8e4nv)"),
         (F64, BF16, "v.to(tl.float32).to(tl.bfloat16)"),
         (I64, BF16, "v.to(tl.float32).to(tl.bfloat16)"),
         (BF16, I64, "v.to(tl.float32).to(tl.int64)"),
@@ -101,6 +103,53 @@ def test_literals_take_the_type_of_their_peer_or_are_written_with_their_own() ->
         "where_2 = tl.where(load_1, tl.full([], 1.0, tl.float32), tl.full([], 0.0, tl.float32))"
     )
     assert expression("pow(a[d0], f32(2.5))") == "pow_2 = fmath.pow(load_1, tl.full([], 2.5, tl.float32))"
+
+
+def test_doubles_that_a_float32_cannot_hold_are_never_bare() -> None:
+    doubles = {"result": "f64", "inputs": "a: f64[8], b: f64[8], c: bool[8]"}
+    assert expression("mul(a[d0], f64(0.1))", **doubles) == "mul_2 = load_1 * tl.full([], 0.1, tl.float64)"
+    assert expression("mul(a[d0], f64(0.5))", **doubles) == "mul_2 = load_1 * 0.5"
+    assert (
+        expression("gt(a[d0], f64(0.1))", "bool", doubles["inputs"]) == "gt_2 = load_1 > tl.full([], 0.1, tl.float64)"
+    )
+    assert expression("where(c[d0], a[d0], f64(1e+300))", **doubles) == (
+        "where_3 = tl.where(load_1, load_2, tl.full([], 1e+300, tl.float64))"
+    )
+
+
+def test_floats_beside_the_normal_range_are_never_bare() -> None:
+    # Triton 3.6 would compare as doubles.
+    assert expression("gt(a[d0], f32(0.1))", "bool") == "gt_2 = load_1 > 0.1"
+    assert expression("gt(a[d0], f32(1e-40))", "bool") == "gt_2 = load_1 > tl.full([], 1e-40, tl.float32)"
+
+
+@pytest.mark.parametrize(
+    ("operand", "function"),
+    [
+        ("cast.f32(h[d0])", "erf_narrow"),
+        ("mul(cast.f32(h[d0]), f32(0.5))", "erf_narrow"),
+        ("add(cast.f32(h[d0]), cast.f32(g[d0]))", "erf_narrow"),
+        ("where(c[d0], cast.f32(h[d0]), f32(2.0))", "erf_narrow"),
+        ("a[d0]", "erf"),
+        ("mul(cast.f32(h[d0]), a[d0])", "erf"),
+        ("cast.f32(i[d0])", "erf"),
+    ],
+)
+def test_erf_of_narrow_floats_is_the_fast_one(operand: str, function: str) -> None:
+    inputs = "a: f32[8], c: bool[8], h: bf16[8], g: f16[8], i: i64[8]"
+    assert f"= fmath.{function}(" in expression(f"erf({operand})", inputs=inputs)
+
+
+def test_erf_sees_through_values_in_registers() -> None:
+    def text(dtype: str) -> str:
+        cast = "cast.f32(a[d0])" if dtype != "f32" else "a[d0]"
+        return f"""graph @f(a: {dtype}[8]) -> (t, y) {{
+  t: f32[8] = loop [d0 < 8] exp({cast})
+  y: f32[8] = loop [d0 < 8] erf(t[d0])
+}}"""
+
+    assert any("fmath.erf_narrow(" in line for line in body(text("bf16")))
+    assert any("fmath.erf(" in line for line in body(text("f32")))
 
 
 def test_division_is_exact_unless_it_is_rounded_at_once() -> None:

@@ -5,6 +5,7 @@ Importing this package imports neither torch nor Triton; both are imported when 
 
 from __future__ import annotations
 
+from ferrite_runtime.compilation import choose_store
 from ferrite_runtime.config import Config
 from ferrite_runtime.cross import CrossReport, cross_compile
 from ferrite_runtime.devices import DeviceFacts, known_devices
@@ -32,7 +33,9 @@ from ferrite_runtime.policy import configs
 from ferrite_runtime.pool import warm_up
 from ferrite_runtime.program import Program
 from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.store import Store, load_record, save_record
 from ferrite_runtime.target import Target
+from ferrite_runtime.triton_adapter import triton_version
 
 __version__ = "0.1.0"
 
@@ -57,13 +60,18 @@ __all__ = [
     "OutOfResources",
     "Program",
     "SpecError",
+    "Store",
     "Target",
     "UnknownField",
     "UnknownFormat",
     "WorkerError",
+    "choose_store",
     "configs",
     "cross_compile",
     "known_devices",
     "load_program",
+    "load_record",
+    "save_record",
+    "triton_version",
     "warm_up",
 ]

@@ -17,6 +17,12 @@ _INF = tl.constexpr(float("inf"))
 
 
 @triton.jit
+def _finite(x):
+    # Infinities become NaN: torch's Bessel functions have no limits there.
+    return tl.where(tl.abs(x) == _INF, float("nan"), x)
+
+
+@triton.jit
 def acos(x):
     return libdevice.acos(x)
 
@@ -146,12 +152,12 @@ def hypot(x, y):
 
 @triton.jit
 def i0(x):
-    return libdevice.cyl_bessel_i0(x)
+    return libdevice.cyl_bessel_i0(_finite(x))
 
 
 @triton.jit
 def i1(x):
-    return libdevice.cyl_bessel_i1(x)
+    return libdevice.cyl_bessel_i1(_finite(x))
 
 
 @triton.jit
@@ -166,12 +172,12 @@ def isnan(x):
 
 @triton.jit
 def j0(x):
-    return libdevice.j0(x)
+    return libdevice.j0(_finite(x))
 
 
 @triton.jit
 def j1(x):
-    return libdevice.j1(x)
+    return libdevice.j1(_finite(x))
 
 
 @triton.jit
@@ -261,12 +267,12 @@ def trunc(x):
 
 @triton.jit
 def y0(x):
-    return libdevice.y0(x)
+    return libdevice.y0(_finite(x))
 
 
 @triton.jit
 def y1(x):
-    return libdevice.y1(x)
+    return libdevice.y1(_finite(x))
 
 
 @triton.jit
@@ -285,6 +291,17 @@ def float_bits(x):
 @triton.jit
 def signbit(x):
     return float_bits(x) < 0
+
+
+@triton.jit
+def to_float8e5(x):
+    """Rounds float32 to nearest even; what rounds to 2**16 or more becomes infinite, as in torch.
+
+    The instruction returns the largest number for it. (For the format with 4 exponent bits torch returns that, too.)
+    """
+    rounded = x.to(tl.float8e5).to(tl.uint8, bitcast=True)
+    sign = (x.to(tl.uint32, bitcast=True) >> 24).to(tl.uint8) & 0x80
+    return tl.where(tl.abs(x) >= 61440.0, sign | 0x7C, rounded).to(tl.float8e5, bitcast=True)
 
 
 @triton.jit

@@ -1,9 +1,10 @@
 """Runs kernels on the CPU, in Triton's interpreter, inside a process that also compiles kernels.
 
 Triton's own way in is an environment variable that changes every ``@triton.jit`` of the process at import. Here the
-language is patched for the time of one launch instead, under a lock, and restored. Three things of the interpreter
+language is patched for the time of one launch instead, under a lock, and restored. Four things of the interpreter
 are replaced while it runs, because they are slow or wrong: reductions and scans (element by element there, by
-vectorised trees here), conversions to half types (truncating there, to nearest even here) and atomics on bfloat16.
+vectorised trees here), conversions to half types (truncating there, to nearest even here), atomics on bfloat16, and
+the splat of a truth value (a number there).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from triton.runtime.jit import JITFunction
 from ferrite_runtime import fmath
 from ferrite_runtime.errors import FerriteRuntimeError, KernelRunError
 from ferrite_runtime.interpreter_atomics import make_atomic_rmw
-from ferrite_runtime.interpreter_cast import cast_handle, make_dot
+from ferrite_runtime.interpreter_cast import cast_handle, make_dot, splat_handle
 from ferrite_runtime.interpreter_math import STAND_INS
 from ferrite_runtime.interpreter_reduce import reduce_tiles, scan_tiles
 from ferrite_runtime.spec import KernelSpec, Param
@@ -67,6 +68,7 @@ def _interpreted_language() -> Iterator[None]:
         kind = type(builder)
         scope.set_attr(kind, "cast_impl", lambda self, source, dtype: cast_handle(source, dtype))
         scope.set_attr(kind, "create_fp_to_fp", lambda self, source, dtype, mode: cast_handle(source, dtype))
+        scope.set_attr(kind, "create_splat", lambda self, block, scalar: splat_handle(block, scalar))
         scope.set_attr(kind, "create_dot", make_dot(kind.create_dot))
         scope.set_attr(kind, "create_atomic_rmw", make_atomic_rmw(kind.create_atomic_rmw))
         # Overflow checks double the integer work and are not compiled into kernels either.

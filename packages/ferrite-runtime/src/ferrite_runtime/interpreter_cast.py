@@ -67,6 +67,14 @@ def cast_handle(source: Any, dtype: Any) -> Any:
     return ti.TensorHandle(values.astype(ti._get_np_dtype(new)), new)
 
 
+def splat_handle(block: Any, scalar: Any) -> Any:
+    """Returns a tile of the shape of ``block`` filled with one element.
+
+    The data keep their own type: a comparison's truth values come under the type of what was compared.
+    """
+    return ti.TensorHandle(np.full(block.shape, scalar.data.reshape(-1)[0]), scalar.dtype.scalar)
+
+
 def _through_float32(values: Array) -> Array:
     """Returns float32 values from which rounding to bfloat16 is as from the original.
 

@@ -29,7 +29,7 @@ def _lift(function: Callable[..., Any]) -> Callable[..., Any]:
         dtype = tl.float64 if tl.float64 in floats else tl.float32
         result = np.asarray(function(*(_array_of(operand) for operand in operands)))
         data = result.astype(np.float64 if dtype is tl.float64 else np.float32)
-        shape = max((list(tile.shape) for tile in tiles), key=len)
+        shape = list(np.broadcast_shapes(*(tuple(map(int, tile.shape)) for tile in tiles)))
         return tl.tensor(TensorHandle(data, dtype), tl.block_type(dtype, shape) if shape else dtype)
 
     return apply

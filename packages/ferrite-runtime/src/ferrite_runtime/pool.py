@@ -235,12 +235,14 @@ class CompilePool:
                 worker.send(_encode_job(job))
                 head, code = worker.receive(seconds)
             except WorkerError as error:
-                problem = error
-                _LOG.warning("%s", error)
                 self._discard(worker)
                 worker = None
                 if self._closed:
+                    # Whoever closed the pool ended its workers: their deaths are no news.
+                    problem = WorkerError("the compile pool is closed")
                     break
+                problem = error
+                _LOG.warning("%s", error)
                 continue
             _settle(future, functools.partial(_read_answer, job, head, code))
             return worker
@@ -252,6 +254,8 @@ class CompilePool:
         worker = self._start()
         with self._lock:
             self._live.add(worker)
+            if self._closed:  # meanwhile, by someone who did not see this worker
+                worker.kill()
         try:
             worker.receive(START_SECONDS)
         except WorkerError:

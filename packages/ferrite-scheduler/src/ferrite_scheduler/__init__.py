@@ -2,6 +2,7 @@
 
 from .errors import SchedulingError, UnsupportedSize
 from .explanation import explain
+from .footprint import Footprint, footprint
 from .schedule import Decision, Kernel, Schedule
 from .scheduling import schedule
 from .target import Policy, Target
@@ -10,6 +11,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Decision",
+    "Footprint",
     "Kernel",
     "Policy",
     "Schedule",
@@ -17,5 +19,6 @@ __all__ = [
     "Target",
     "UnsupportedSize",
     "explain",
+    "footprint",
     "schedule",
 ]

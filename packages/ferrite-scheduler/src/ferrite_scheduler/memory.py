@@ -8,11 +8,11 @@ last; a dead buffer may serve the next value of its size (`Reuse`), or a result 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from ferrite_ir.graph import Extern, Graph, If, TensorType, Update, View, While, bodies_of
+from ferrite_ir.graph import Extern, Fold, Graph, If, TensorType, Update, View, While, bodies_of, names_read
 from ferrite_ir.index import Index, linearize
 
 from .dependences import Dependences, Node
@@ -54,10 +54,17 @@ class _Plan:
 
 
 def plan_memory(
-    work: Sequence[Work], graph: Graph, dependences: Dependences, policy: Policy
+    work: Sequence[Work],
+    graph: Graph,
+    dependences: Dependences,
+    policy: Policy,
+    donated: Collection[str] = (),
 ) -> tuple[tuple[Kernel, ...], tuple[Step, ...], tuple[ScheduledOutput, ...]]:
-    """Returns ``(kernels, steps, outputs)`` for work in execution order."""
-    plan = _Plan(graph, dependences, policy)
+    """Returns ``(kernels, steps, outputs)`` for work in execution order.
+
+    Storages of ``donated`` inputs are the program's own.
+    """
+    plan = _Plan(graph, dependences, policy, owned=set(donated) - dict(graph.mutations).keys())
     plan.taken = set(graph.values)
     for value in graph.inputs:
         plan.host[value.name] = value.name
@@ -189,9 +196,11 @@ def _item(plan: _Plan, host: str, tensor: TensorType) -> str:
 
 def _in_place(plan: _Plan, kernel: Kernel, fresh: list[Param], spare: list[str]) -> dict[str, str]:
     """Returns for results that may overwrite an operand which dies in this kernel the host name of that operand."""
-    if not spare or kernel.strategy not in ("pointwise", "persistent"):
+    if not spare or kernel.strategy not in ("pointwise", "persistent", "looped"):
         return {}
     reads = _read_addresses(plan, kernel)
+    if kernel.strategy == "looped":
+        fresh = [param for param in fresh if _is_stored_last(kernel, param.name)]
     defined = {result.name: place for place, d in enumerate(kernel.body) for result in d.results}
     found: dict[str, str] = {}
     left = dict.fromkeys(spare)
@@ -205,6 +214,26 @@ def _in_place(plan: _Plan, kernel: Kernel, fresh: list[Param], spare: list[str])
                 del left[host]
                 break
     return found
+
+
+def _is_stored_last(kernel: Kernel, name: str) -> bool:
+    """Returns whether a result of a looped kernel is stored in its last loop over the fold axis, element by element.
+
+    What is read at fold level is read anew in every loop, so an earlier one must not overwrite it.
+    """
+    assert kernel.fold is not None, "a looped kernel folds"
+    folded = set(kernel.fold.dims)
+    if not any(dim in folded for index in kernel.homes[name] for dim in index.dims):
+        return False
+    ready: dict[str, int] = {}
+    last = mine = 0
+    for definition in kernel.body:
+        stage = max((ready.get(read, 0) for read in names_read(definition)), default=0)
+        last = max(last, stage if isinstance(definition, Fold) else 0)
+        for result in definition.results:
+            ready[result.name] = stage + isinstance(definition, Fold)
+            mine = stage if result.name == name else mine
+    return mine >= last
 
 
 def _read_addresses(plan: _Plan, kernel: Kernel) -> dict[str, list[tuple[Index, int]]]:

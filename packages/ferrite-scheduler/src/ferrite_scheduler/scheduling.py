@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ferrite_ir.graph import Graph
 from ferrite_ir.passes import Dce
@@ -20,8 +20,20 @@ from .target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
 from .updates import separate_updates
 
 
-def schedule(graph: Graph, target: Target = DEFAULT_TARGET, policy: Policy = DEFAULT_POLICY) -> Schedule:
+def schedule(
+    graph: Graph,
+    target: Target = DEFAULT_TARGET,
+    policy: Policy = DEFAULT_POLICY,
+    donated: Collection[str] = (),
+) -> Schedule:
     """Returns the schedule of a graph: kernels, host steps in order, and the decisions behind them.
+
+    Args:
+        graph: what to schedule.
+        target: the device.
+        policy: thresholds.
+        donated: names of inputs that nobody reads after the program and that share storage with nothing else: once
+            dead, their storage may serve others.
 
     Raises:
         UnsupportedSize: a shape or stride is symbolic.
@@ -33,7 +45,7 @@ def schedule(graph: Graph, target: Target = DEFAULT_TARGET, policy: Policy = DEF
     fusion = fuse(dependences, target, policy)
     clusters = [fusion.clusters.get(number, nodes[number]) for number in execution_order(fusion, graph)]
     work = _work(clusters, graph, dependences, policy)
-    kernels, steps, outputs = plan_memory(work, graph, dependences, policy)
+    kernels, steps, outputs = plan_memory(work, graph, dependences, policy, donated)
     return Schedule(graph, kernels, steps, outputs, tuple(fusion.decisions))
 
 

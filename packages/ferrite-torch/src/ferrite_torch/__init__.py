@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ferrite_torch.backend import ferrite
 from ferrite_torch.errors import CompileError, EnvironmentProblem, FerriteError, OptionError, RunError, Unsupported
-from ferrite_torch.explanation import Explanation, explain
-from ferrite_torch.lower import lower
 from ferrite_torch.options import Options, parse_options
 from ferrite_torch.statistics import compiled_programs, reset_statistics, statistics
 
+if TYPE_CHECKING:
+    from ferrite_torch.explanation import Explanation, explain
+
 __version__ = "0.1.0"
+
+_LATE = {"Explanation": "explanation", "explain": "explanation"}
+"""Names by the module that defines them, which is imported when they are first used: it imports all layers."""
 
 __all__ = [
     "CompileError",
@@ -29,10 +34,15 @@ __all__ = [
     "compiled_programs",
     "explain",
     "ferrite",
-    "lower",
     "reset_statistics",
     "statistics",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
 
 
 def compile(  # noqa: A001  # the name that torch gives it

@@ -10,13 +10,13 @@ import torch
 
 from ferrite_runtime import warm_up
 from ferrite_torch import torch_private
-from ferrite_torch.decompositions import decomposition_table
+from ferrite_torch.decompositions import DeferredTable, decomposition_table
+from ferrite_torch.environment import stores_graphs
 from ferrite_torch.errors import FerriteError, Unsupported, translate
-from ferrite_torch.lowering.recomputation import stays_whole
+from ferrite_torch.loading import mark_boxed, run_eagerly
 from ferrite_torch.options import Options, parse_options
-from ferrite_torch.pipeline import compile_graph, mark_boxed, run_eagerly
-from ferrite_torch.saved_layouts import changed_layouts
 from ferrite_torch.statistics import record_fallback
+from ferrite_torch.stored_graphs import Plan, mark_storable, plan_storage
 
 log = logging.getLogger(__name__)
 
@@ -56,15 +56,10 @@ def ferrite(
     try:
         _check_devices(module, inputs)
         _specialise(module, inputs)
-        _warm_up(module, inputs, chosen)
-        return torch_private.compile_with_aot(
-            module,
-            inputs,
-            forward=_compiler("forward", chosen),
-            backward=_compiler("backward", chosen),
-            inference=_compiler("inference", chosen),
-            decompositions=decomposition_table(stays_whole),
-        )
+        plan = plan_storage(module, inputs, list(_tensors(module, inputs)), chosen) if stores_graphs(chosen) else None
+        if plan is None or not plan.is_completed():
+            _warm_up(module, inputs, chosen)
+        return _compile(module, inputs, chosen, plan)
     except Exception as error:  # every layer's, whatever it is: the table translates them all
         if torch_private.is_restart(error):
             raise
@@ -75,8 +70,40 @@ def ferrite(
         return module.forward
 
 
-def _compiler(kind: str, options: Options) -> torch_private.GraphCompiler:
+def _compile(
+    module: torch.fx.GraphModule, inputs: Sequence[Any], options: Options, plan: Plan | None
+) -> Callable[..., Any]:
+    """Returns the graph compiled, or loaded from AOTAutograd's cache where the plan allows to store it."""
+    stored = plan is not None
+    compiled = torch_private.compile_with_aot(
+        module,
+        inputs,
+        forward=_compiler("forward", options, stored=stored),
+        backward=_compiler("backward", options, stored=stored),
+        inference=_compiler("inference", options, stored=stored),
+        decompositions=DeferredTable(_decompositions) if plan and plan.is_completed() else _decompositions(),
+        stored_key=None if plan is None else plan.key,
+    )
+    if plan is not None:
+        plan.complete()
+    return compiled
+
+
+# The layers that compile are imported when there is something to compile: a process that finds all of its graphs in the
+# store starts without them.
+
+
+def _decompositions() -> dict[Any, Any]:
+    from ferrite_torch.lowering.recomputation import stays_whole  # noqa: PLC0415
+
+    return dict(decomposition_table(stays_whole))
+
+
+def _compiler(kind: str, options: Options, *, stored: bool) -> torch_private.GraphCompiler:
     def compile_one(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        from ferrite_torch.pipeline import compile_graph  # noqa: PLC0415
+        from ferrite_torch.saved_layouts import changed_layouts  # noqa: PLC0415
+
         try:
             compiled = compile_graph(module, kind, options, inputs)
         except FerriteError as error:
@@ -84,8 +111,12 @@ def _compiler(kind: str, options: Options) -> torch_private.GraphCompiler:
                 raise
             _note_fallback(error)
             traced = changed_layouts(module, inputs if kind == "backward" else ())[1]
-            return run_eagerly(module, traced)
-        return _guarded(compiled) if options.fallback else compiled
+            call = run_eagerly(module, traced)
+            return mark_storable(call, None, options) if stored else call
+        # The tensors that a module holds are not part of what is stored.
+        key = compiled.key if not module.graph.find_nodes(op="get_attr") else None  # type: ignore[attr-defined]
+        call = _guarded(compiled) if options.fallback else compiled
+        return mark_storable(call, key, options) if stored else call
 
     return compile_one
 

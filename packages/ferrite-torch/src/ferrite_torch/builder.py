@@ -6,6 +6,7 @@ node being lowered, so a graph reads like the program it came from and the same 
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -214,6 +215,23 @@ class Builder:
         # A store must not race with the loads of its own body.
         owned = target if self.owns(target) and target.value.name not in read else self.fresh_copy(target)
         return self.store(owned, mode, shape, where, stored, wanted)
+
+    def uniform(self, tensor: Tensor) -> Scalar | None:
+        """Returns the scalar that every element of a tensor is, where that is plain from how it was made."""
+        made = {d.results[0].name: d for d in self.definitions if isinstance(d, Loop)}
+        name = tensor.value.name
+        casts: list[DType] = []
+        while name in made:
+            body = made[name].bodies[0]
+            while body.op == "cast":
+                casts.append(body.dtype)
+                body = body.args[0]
+            if not body.loads and not body.dims:
+                return functools.reduce(sc.cast, reversed(casts), body)
+            if body.op != "load":
+                return None
+            name = body.source
+        return None
 
     def owns(self, target: Tensor) -> bool:
         """Returns whether `update` would store into ``target`` where it lies.

@@ -6,7 +6,7 @@ ops of `EXTRA`, less those of `KEPT`, which are better off as one library call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from functools import lru_cache
 from typing import Any
 
@@ -80,6 +80,56 @@ def decomposition_table(has_lowering: Callable[[str], bool]) -> Mapping[Any, Any
     None for an op that ``has_lowering`` knows by qualified name.
     """
     return {op: rule for op, rule in _candidates().items() if not has_lowering(str(op))}
+
+
+class DeferredTable(dict[Any, Any]):
+    """A table that is filled when it is first looked at.
+
+    AOTAutograd takes one before it knows whether it will trace at all.
+    """
+
+    def __init__(self, fill: Callable[[], Mapping[Any, Any]]) -> None:
+        super().__init__()
+        self._fill: Callable[[], Mapping[Any, Any]] | None = fill
+
+    def filled(self) -> dict[Any, Any]:
+        """Returns the table with its entries."""
+        fill, self._fill = self._fill, None
+        if fill is not None:
+            self.update(fill())
+        return self
+
+    def __getitem__(self, key: Any) -> Any:
+        return dict.__getitem__(self.filled(), key)
+
+    def __contains__(self, key: object) -> bool:
+        return dict.__contains__(self.filled(), key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return dict.__iter__(self.filled())
+
+    def __len__(self) -> int:
+        return dict.__len__(self.filled())
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        """Returns an entry, or the default."""
+        return dict.get(self.filled(), key, default)
+
+    def keys(self) -> KeysView[Any]:
+        """Returns the keys."""
+        return dict.keys(self.filled())
+
+    def values(self) -> ValuesView[Any]:
+        """Returns the values."""
+        return dict.values(self.filled())
+
+    def items(self) -> ItemsView[Any, Any]:
+        """Returns the entries."""
+        return dict.items(self.filled())
+
+    def copy(self) -> dict[Any, Any]:
+        """Returns a plain table with the same entries."""
+        return dict.copy(self.filled())
 
 
 @lru_cache(maxsize=1)

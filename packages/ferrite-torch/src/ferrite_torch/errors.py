@@ -7,8 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
-from ferrite_ir.graph import Origin
+
+class Origin(Protocol):
+    """Where something came from, as people read it: ``str(origin)`` names the op and its source line."""
+
+    @property
+    def op(self) -> str:
+        """The torch op, empty where it is not known."""
 
 
 class FerriteError(Exception):

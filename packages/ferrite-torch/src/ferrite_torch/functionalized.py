@@ -44,7 +44,7 @@ def _unwrap(graph: torch.fx.Graph, node: torch.fx.Node, dense: Callable[..., Any
             if inner.op == "call_function":
                 copies[inner] = graph.node_copy(inner, copies.__getitem__)
                 copies[inner].meta = {**node.meta, "val": inner.meta.get("val")}
-    (returned,) = traced.graph.output_node().args
+    returned: Any = traced.graph.output_node().args[0]
     _replace_results(graph, node, [copies[item] if isinstance(item, torch.fx.Node) else item for item in returned])
 
 
@@ -52,7 +52,8 @@ def _replace_results(graph: torch.fx.Graph, node: torch.fx.Node, results: list[A
     for reader in list(node.users):
         if reader.target is not operator.getitem:
             raise TypeError(f"{node.name} is read as a whole by {reader.name}")
-        new = results[reader.args[1]]
+        position: Any = reader.args[1]
+        new = results[position]
         if isinstance(new, torch.fx.Node):
             # Views of the old result were traced over its fake, whose storage tells what shares storage with what.
             new.meta["val"] = reader.meta.get("val", new.meta.get("val"))

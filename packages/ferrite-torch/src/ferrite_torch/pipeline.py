@@ -8,19 +8,25 @@ from typing import Any
 
 import torch
 
-import ferrite_runtime
 from ferrite_ir import PIPELINE, Graph, require_valid
-from ferrite_runtime import LoadedProgram, load_program
+from ferrite_runtime import Store, choose_store
 from ferrite_scheduler import Policy, schedule
 from ferrite_torch import torch_private
+from ferrite_torch.artifact import Artifact, keep_artifact, recall_artifact
+from ferrite_torch.donations import donated_arguments, donated_names
+from ferrite_torch.environment import compile_facts, stores_graphs
 from ferrite_torch.errors import FerriteError, translate
-from ferrite_torch.lower import LoweredModule, lower_module
+from ferrite_torch.graph_key import constant_paths, graph_key
+from ferrite_torch.loading import constants_of, load_artifact, run_eagerly, runtime_options
+from ferrite_torch.lower import graph_device, lower_module
 from ferrite_torch.matmul_layout import AlignMatmuls
 from ferrite_torch.options import Options
-from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_outputs, in_layouts, strides_of
+from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
 from ferrite_torch.statistics import CompiledGraph, Stopwatch, record_graph
 from ferrite_torch.targets import target_of
 from ferrite_triton import emit_program
+
+__all__ = ["compile_graph", "run_eagerly"]
 
 log = logging.getLogger(__name__)
 
@@ -31,46 +37,130 @@ def compile_graph(
     """Returns an AOT graph compiled, as a function of the list of its arguments, which it empties.
 
     ``kind`` is ``forward``, ``backward`` or ``inference``, and names the program. Kernels compile in the background
-    after this returns. Fake ``inputs`` tell how tensors lie that a forward saved for a backward graph.
+    after this returns. Fake ``inputs`` tell how tensors lie that a forward saved for a backward graph. The function's
+    ``wait`` waits for the kernels, ``eager`` is the graph run op by op, and ``key`` its identity in the store, None
+    where it is not stored.
 
     Raises:
         FerriteError: some layer refused or failed; the message names ops and source lines where it can.
     """
-    watch = Stopwatch()
-    phase = "lowering"
+    watch = _Phases()
     try:
         layouts, traced = changed_layouts(module, inputs if kind == "backward" else ())
-        with watch.phase("lower"):
-            regenerated = frozenset() if kind == "backward" else torch_private.regenerated_outputs()
-            lowered = lower_module(
-                module, name=kind, strict=not options.fallback, regenerated=regenerated, layouts=layouts
-            )
-        phase = "simplifying"
-        with watch.phase("passes"):
-            saved = torch_private.saved_outputs(len(lowered.graph.outputs)) if kind == "forward" else frozenset()
-            graph = _simplified(lowered.graph, options, saved)
-        phase = "scheduling"
-        target = target_of(graph.device, options.target)
-        with watch.phase("schedule"):
-            plan = schedule(graph, target, Policy(**options.policy))
-        phase = "code generation"
-        with watch.phase("emit"):
-            program = emit_program(plan, target).to_mapping()
-        phase = "loading"
-        with watch.phase("load"), torch_private.without_modes():
-            compiled = load_program(program, options=runtime_options(options))
+        ambient = _Ambient.of(module, kind)
+        with watch.phase("key"):
+            key = _key(module, kind, options, layouts, ambient) if stores_graphs(options) else None
+        store = choose_store(runtime_options(options))
+        with watch.phase("recall"):
+            artifact = recall_artifact(store, key) if key else None
+        is_new = artifact is None
+        if artifact is None:
+            artifact = _produce(module, kind, options, layouts, ambient, watch)
+        with watch.phase("load"):
+            compiled = load_artifact(artifact, options, constants_of(module, artifact.constants))
+        if key and is_new:
+            with watch.phase("keep"):
+                key = _keep(store, key, artifact)
     except FerriteError:
         raise
     except Exception as error:
-        raise translate(error, phase) from error
-    record_graph(CompiledGraph(kind, program, lowered.externs, watch.seconds))
-    log.info("%s graph: %s", kind, _summary(program, watch.seconds))
-    torch_private.report_strides(strides_of(graph.outputs))
-    call = mark_boxed(in_layouts(boxed(compiled, lowered), layouts))
+        raise translate(error, watch.current) from error
+    record_graph(CompiledGraph(kind, artifact.program, artifact.externs, watch.seconds, is_recalled=not is_new))
+    log.info("%s graph: %s", kind, _summary(artifact.program, watch.seconds))
+    torch_private.report_strides(artifact.strides)
     # The backend waits before the first call, to fall back in time: to what keeps the layouts that others count on.
-    call.wait = compiled.wait  # type: ignore[attr-defined]
-    call.eager = run_eagerly(module, traced, changed_outputs(lowered.graph, graph))  # type: ignore[attr-defined]
-    return call
+    compiled.eager = run_eagerly(module, traced, artifact.changed)  # type: ignore[attr-defined]
+    compiled.key = key  # type: ignore[attr-defined]
+    return compiled
+
+
+def _produce(
+    module: torch.fx.GraphModule, kind: str, options: Options, layouts: Layouts, ambient: _Ambient, watch: _Phases
+) -> Artifact:
+    with watch.phase("lower"):
+        lowered = lower_module(
+            module, name=kind, strict=not options.fallback, regenerated=ambient.regenerated, layouts=layouts
+        )
+    with watch.phase("passes"):
+        graph = _simplified(lowered.graph, options, ambient.saved)
+    target = target_of(graph.device, options.target)
+    with watch.phase("schedule"):
+        plan = schedule(graph, target, Policy(**options.policy), donated_names(lowered, ambient.donated))
+    with watch.phase("emit"):
+        program = emit_program(plan, target).to_mapping()
+    return Artifact(
+        kind=kind,
+        program=program,
+        arguments=lowered.arguments,
+        selection=lowered.selection,
+        repeats=lowered.repeats,
+        constants=constant_paths(module),
+        externs=lowered.externs,
+        layouts=layouts,
+        strides=tuple(strides_of(graph.outputs)),
+        changed=changed_outputs(lowered.graph, graph),
+    )
+
+
+def _key(
+    module: torch.fx.GraphModule, kind: str, options: Options, layouts: Layouts, ambient: _Ambient
+) -> str | None:
+    facts = compile_facts(graph_device(module), options)
+    return graph_key(module, kind, facts, sorted(layouts.items()), *ambient.facts())
+
+
+def _keep(store: Store, key: str, artifact: Artifact) -> str | None:
+    """Stores an artifact; returns its key, None if it cannot be written down."""
+    try:
+        keep_artifact(store, key, artifact)
+    except (TypeError, ValueError) as error:
+        log.info("a graph is not stored: %s", error)
+        return None
+    return key
+
+
+class _Ambient:
+    """What AOTAutograd's metadata says about the graph being compiled: see `torch_private` and `donations`."""
+
+    def __init__(self, regenerated: frozenset[int], saved: frozenset[int], donated: frozenset[int]) -> None:
+        self.regenerated, self.saved, self.donated = regenerated, saved, donated
+
+    @classmethod
+    def of(cls, module: torch.fx.GraphModule, kind: str) -> _Ambient:
+        """Returns what is said about a graph of this kind."""
+        returned = module.graph.output_node().args[0]
+        count = len(returned) if isinstance(returned, (tuple, list)) else 1
+        return cls(
+            frozenset() if kind == "backward" else torch_private.regenerated_outputs(),
+            torch_private.saved_outputs(count) if kind == "forward" else frozenset(),
+            donated_arguments(module) if kind == "backward" else frozenset(),
+        )
+
+    def facts(self) -> tuple[list[int], list[int], list[int]]:
+        """Returns it in a form that prints the same if it is equal."""
+        return sorted(self.regenerated), sorted(self.saved), sorted(self.donated)
+
+
+_PHASE_NAMES = {
+    "lower": "lowering",
+    "passes": "simplifying",
+    "schedule": "scheduling",
+    "emit": "code generation",
+    "load": "loading",
+}
+
+
+class _Phases(Stopwatch):
+    """A stopwatch that knows which phase was entered last, in words for people."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.current = "lowering"
+
+    def phase(self, name: str) -> Any:
+        """Adds the time until the end of the block to a phase."""
+        self.current = _PHASE_NAMES.get(name, "lowering")
+        return super().phase(name)
 
 
 def _simplified(graph: Graph, options: Options, saved: frozenset[int] = frozenset()) -> Graph:
@@ -88,75 +178,7 @@ def _simplified(graph: Graph, options: Options, saved: frozenset[int] = frozense
     return graph
 
 
-def runtime_options(options: Options) -> ferrite_runtime.Options:
-    """Returns what the runtime is asked for."""
-    asked: dict[str, Any] = {
-        "tune": options.tune,
-        "workers": options.workers,
-        "tuning_seconds": options.tuning_seconds,
-        "interpret": options.interpret,
-    }
-    given = {name: value for name, value in asked.items() if value is not None}
-    return ferrite_runtime.Options(use_cache=options.use_cache, check_inputs=options.check_inputs, **given)
-
-
-def boxed(compiled: LoadedProgram, lowered: LoweredModule) -> Callable[[list[Any]], Any]:
-    """Returns a program as a function of the list of its graph's arguments, which it empties.
-
-    What dies inside is freed inside.
-    """
-    run = compiled.call_boxed if not lowered.repeats else _with_aliases(compiled, lowered.repeats)
-    if not lowered.constants and lowered.selection == tuple(range(lowered.arguments)):
-
-        def call(arguments: list[Any]) -> Any:
-            return run(arguments)
-
-    else:
-        constants, selection = lowered.constants, lowered.selection
-
-        def call(arguments: list[Any]) -> Any:
-            chosen = [*constants, *[arguments[position] for position in selection]]
-            arguments.clear()
-            return run(chosen)
-
-    return mark_boxed(call)
-
-
-def _with_aliases(compiled: LoadedProgram, repeats: tuple[int, ...]) -> Callable[[list[Any]], Any]:
-    """Returns a program with some of its results as tensors of their own over the same storage.
-
-    Autograd tells results apart by identity: ``y`` and ``y.detach()`` must not be one object.
-    """
-
-    def run(arguments: list[Any]) -> list[Any]:
-        results = list(compiled.call_boxed(arguments))
-        for position in repeats:
-            results[position] = results[position].detach()
-        return results
-
-    return run
-
-
-def mark_boxed(function: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """Returns the function, marked as one that takes its arguments in a list: AOTAutograd's convention."""
-    function._boxed_call = True  # type: ignore[attr-defined]  # noqa: SLF001  # torch's name for it
-    return function
-
-
 def _summary(program: Any, seconds: dict[str, float]) -> str:
     kinds = [step["do"] for step in program["steps"]]
     times = ", ".join(f"{phase} {1000 * value:.1f} ms" for phase, value in seconds.items())
     return f"{kinds.count('launch')} kernels, {kinds.count('extern')} library calls; {times}"
-
-
-def run_eagerly(
-    module: torch.fx.GraphModule, arguments: Layouts | None = None, results: Layouts | None = None
-) -> Callable[[list[Any]], Any]:
-    """Returns the graph run op by op, in the boxed convention; some arguments and results copied into these layouts."""
-
-    def call(arguments: list[Any]) -> Any:
-        held: Sequence[Any] = tuple(arguments)
-        arguments.clear()
-        return module(*held)
-
-    return mark_boxed(in_layouts(call, arguments, results))

@@ -6,16 +6,16 @@ is told of, and where either runs eagerly instead, tensors are copied into the l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
 
 from ferrite_ir.graph import Graph, Output, View
 from ferrite_torch.builder import ints
+from ferrite_torch.layouts import Layouts, in_layouts
 
-Layouts: TypeAlias = Mapping[int, tuple[int, ...]]
-"""Strides, by the position of an argument or a result."""
+__all__ = ["Layouts", "changed_layouts", "changed_outputs", "in_layouts", "strides_of"]
 
 
 def changed_layouts(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[dict[int, tuple[int, ...]], ...]:
@@ -41,30 +41,3 @@ def changed_outputs(before: Graph, after: Graph) -> Layouts:
     """Returns the layouts of those outputs of a graph that passes have changed."""
     pairs = zip(strides_of(before.outputs), strides_of(after.outputs), strict=True)
     return {place: new for place, (old, new) in enumerate(pairs) if new is not None and new != old}
-
-
-def in_layouts(
-    function: Callable[[list[Any]], Any], arguments: Layouts | None = None, results: Layouts | None = None
-) -> Callable[[list[Any]], Any]:
-    """Returns a boxed function whose arguments and results are copied into these layouts where they lie otherwise."""
-    if not arguments and not results:
-        return function
-
-    def call(values: list[Any]) -> Any:
-        for position, strides in (arguments or {}).items():
-            values[position] = _laid_out(values[position], strides)
-        if not results:
-            return function(values)
-        returned = list(function(values))
-        for position, strides in results.items():
-            returned[position] = _laid_out(returned[position], strides)
-        return tuple(returned)
-
-    return call
-
-
-def _laid_out(value: Any, strides: tuple[int, ...]) -> Any:
-    if not isinstance(value, torch.Tensor) or value.stride() == strides:
-        return value
-    copy = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
-    return copy.copy_(value)

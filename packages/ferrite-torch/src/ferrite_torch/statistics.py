@@ -23,17 +23,20 @@ class CompiledGraph:
         program: the program as a mapping, in the format of docs/kernel-spec.md.
         externs: ``(op, reason)`` for each library call, in program order.
         seconds: compile seconds by phase.
+        is_recalled: whether it came out of the store instead of being compiled.
     """
 
     kind: str
     program: Mapping[str, Any]
     externs: tuple[tuple[str, str], ...]
     seconds: Mapping[str, float]
+    is_recalled: bool = False
 
 
 @dataclass(slots=True)
 class _Ledger:
     graphs: int = 0
+    recalled: int = 0
     kernels: int = 0
     extern_calls: int = 0
     externs: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -49,7 +52,7 @@ _lock = threading.Lock()
 def statistics() -> dict[str, Any]:
     """Returns what happened since the start or the last reset.
 
-    Keys: ``graphs``, ``kernels`` (launches in their programs), ``extern_calls``, ``externs`` (op to reason to count),
+    Keys: ``graphs``, ``recalled`` (those that came out of the store), ``kernels`` (launches in their programs), ``extern_calls``, ``externs`` (op to reason to count),
     ``fallbacks`` (reason to count of graphs that run eagerly) and ``seconds`` (compile seconds by phase).
     """
     with _lock:
@@ -58,6 +61,7 @@ def statistics() -> dict[str, Any]:
             externs.setdefault(op, {})[reason] = count
         return {
             "graphs": _ledger.graphs,
+            "recalled": _ledger.recalled,
             "kernels": _ledger.kernels,
             "extern_calls": _ledger.extern_calls,
             "externs": externs,
@@ -90,6 +94,7 @@ def record_graph(record: CompiledGraph) -> None:
     steps = record.program["steps"]
     with _lock:
         _ledger.graphs += 1
+        _ledger.recalled += record.is_recalled
         _ledger.kernels += sum(step["do"] == "launch" for step in steps)
         _ledger.extern_calls += sum(step["do"] == "extern" for step in steps)
         _ledger.externs.update(record.externs)

@@ -7,9 +7,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
+import functools
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any, NoReturn
 
 import torch
 
@@ -18,9 +21,13 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ferrite_torch.host_results import correct_devices
+from ferrite_torch.pool_offsets import save_pool_offsets
 
 BoxedFunction = Callable[[list[Any]], Any]
 GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], BoxedFunction]
+StoredKey = Callable[[torch.fx.GraphModule, Sequence[Any], list[str]], str]
+
+_stored_key: ContextVar[StoredKey | None] = ContextVar("ferrite_stored_key", default=None)
 
 
 def register_backend(function: Callable[..., Any], name: str) -> None:
@@ -41,9 +48,10 @@ def compile_with_aot(
     forward: GraphCompiler,
     backward: GraphCompiler,
     inference: GraphCompiler,
-    decompositions: Mapping[Any, Any],
+    decompositions: dict[Any, Any],
+    stored_key: StoredKey | None = None,
 ) -> Callable[..., Any]:
-    """Returns the module split by AOTAutograd and compiled graph by graph.
+    """Returns the module split by AOTAutograd and compiled graph by graph; kept by its cache if there is a key for it.
 
     Private because torch offers functionalisation, joint tracing and partitioning of a dynamo graph nowhere else; this
     is the call that its own backends make. The helper class in ``torch._dynamo.backends.common`` is not used: it
@@ -51,17 +59,134 @@ def compile_with_aot(
     """
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    compiled = aot_module_simplified(
-        module,
-        list(inputs),
-        fw_compiler=forward,  # type: ignore[arg-type]  # typed with a protocol class that functions satisfy
-        bw_compiler=_lazily(backward),  # type: ignore[arg-type]
-        inference_compiler=inference,  # type: ignore[arg-type]
-        partition_fn=_partition,
-        decompositions=dict(decompositions),
-        keep_inference_input_mutations=True,
-    )
+    stored = stored_key is not None
+    with nullcontext() if stored_key is None else _keeping_graphs(stored_key):
+        compiled = aot_module_simplified(
+            module,
+            list(inputs),
+            fw_compiler=_storable(forward) if stored else forward,  # type: ignore[arg-type]  # a protocol class
+            bw_compiler=_lazily(backward),  # type: ignore[arg-type]
+            inference_compiler=_storable(inference) if stored else inference,  # type: ignore[arg-type]
+            partition_fn=_partition,
+            decompositions=decompositions,
+            keep_inference_input_mutations=True,
+        )
     return _undisturbed(compiled, "a compiled graph")
+
+
+# What AOTAutograd's cache needs: compiled functions inside its entries, and backwards compiled ahead, because an entry
+# is complete only with its backward, and these settings end with the call that compiles.
+_STORED = {"bundled_autograd_cache": True, "force_non_lazy_backward_lowering": True}
+
+
+def stores_graphs() -> bool:
+    """Returns whether AOTAutograd can keep graphs of other compilers than torch's own, and the user lets it.
+
+    The parts are looked for one by one, as none is published. Compiled autograd traces each backward as a graph, which
+    a stored one no longer is; precompilation stores entries elsewhere.
+    """
+    from torch._dynamo import config as dynamo_config
+    from torch._functorch import config
+    from torch._functorch._aot_autograd import autograd_cache, schemas
+
+    needed = (
+        "OutputCode",
+        "BypassAOTAutogradCache",
+        "autograd_cache_key",
+        "check_cacheable",
+        "should_use_local_autograd_cache",
+    )
+    if not hasattr(schemas, "SerializableAOTDispatchCompiler") or not all(hasattr(autograd_cache, n) for n in needed):
+        return False
+    if not all(hasattr(config, name) for name in _STORED):
+        return False
+    if getattr(dynamo_config, "compiled_autograd", False) or getattr(dynamo_config, "caching_precompile", False):
+        return False
+    return bool(autograd_cache.should_use_local_autograd_cache())
+
+
+def output_code() -> type:
+    """Returns the class that AOTAutograd's cache wants compiled graphs to be of; it is looked up where that does."""
+    from torch._functorch._aot_autograd import autograd_cache
+
+    return autograd_cache.OutputCode
+
+
+def refuse_to_store(reason: str) -> NoReturn:
+    """Raises what AOTAutograd's cache takes for a graph that is not to be stored; other exceptions it warns about."""
+    from torch._functorch._aot_autograd.autograd_cache import BypassAOTAutogradCache
+
+    raise BypassAOTAutogradCache(reason)
+
+
+@contextmanager
+def _keeping_graphs(stored_key: StoredKey) -> Iterator[None]:
+    from torch._functorch import config
+
+    _install_key()
+    token = _stored_key.set(stored_key)
+    try:
+        with config.patch(_STORED):  # type: ignore[attr-defined]  # added at run time
+            yield
+    finally:
+        _stored_key.reset(token)
+
+
+def _install_key() -> None:
+    """Makes AOTAutograd's cache use our keys for our graphs; all others keep theirs.
+
+    Its own key hashes all of torch's and Triton's files and the settings of the default backend, whose code generators
+    it imports: about a second in a fresh process, as much as tracing a model takes, and nothing that we depend on.
+    There is no hook for it.
+    """
+    from torch._functorch._aot_autograd import autograd_cache
+
+    theirs: Callable[..., tuple[str, list[str]]] = autograd_cache.autograd_cache_key
+    if getattr(theirs, "knows_stored_keys", False):
+        return
+
+    @functools.wraps(theirs)
+    def autograd_cache_key(module: Any, inputs: Any, config: Any, *rest: Any, **named: Any) -> tuple[str, list[str]]:
+        stored_key = _stored_key.get()
+        if stored_key is None:
+            return theirs(module, inputs, config, *rest, **named)
+        autograd_cache.check_cacheable(module)
+        return f"aferrite-{stored_key(module, inputs, _described(config))}", []
+
+    autograd_cache_key.knows_stored_keys = True  # type: ignore[attr-defined]
+    autograd_cache.autograd_cache_key = autograd_cache_key
+
+
+def _described(config: Any) -> list[str]:
+    """Returns what AOTAutograd is asked for, and every setting that it reads, as texts."""
+    from torch._functorch import config as settings
+
+    names = (
+        "num_params_buffers",
+        "keep_inference_input_mutations",
+        "is_export",
+        "no_tangents",
+        "dynamic_shapes",
+        "aot_autograd_arg_pos_to_source",
+        "static_input_indices",
+        "enable_log",
+        "pre_dispatch",
+    )
+    autocast = [
+        (device, str(torch.get_autocast_dtype(device)))
+        for device in torch._C._autocast_supported_devices()
+        if torch.is_autocast_enabled(device)
+    ]
+    asked = [f"{name}={getattr(config, name, None)!r}" for name in names]
+    saved = settings.save_config()  # type: ignore[attr-defined]  # added at run time
+    return [*asked, repr(autocast), repr(torch.is_grad_enabled()), hashlib.sha256(saved).hexdigest()]
+
+
+def _storable(compiler: GraphCompiler) -> Any:
+    """Returns a compiler whose results AOTAutograd may keep: it asks for a class of its own."""
+    from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+
+    return SerializableAOTDispatchCompiler(output_code(), compiler)  # type: ignore[arg-type]  # its result wraps one
 
 
 def _lazily(backward: GraphCompiler) -> GraphCompiler:
@@ -87,7 +212,15 @@ def _partition(joint: torch.fx.GraphModule, inputs: Any, **rest: Any) -> Any:
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
     correct_devices(joint.graph)
+    with _fakes_of(joint):
+        save_pool_offsets(joint.graph)
     return min_cut_rematerialization_partition(joint, inputs, **rest)
+
+
+def _fakes_of(module: torch.fx.GraphModule) -> AbstractContextManager[Any]:
+    """Returns the mode in which ops make fake tensors that belong with those of a graph."""
+    fakes = (node.meta.get("val") for node in module.graph.nodes)
+    return next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), contextlib.nullcontext())
 
 
 def flatten_inputs(
@@ -136,6 +269,9 @@ def without_modes() -> AbstractContextManager[Any]:
 
 Overload = torch._ops.OpOverload
 """An aten op in the form that graphs hold; torch gives the class no public name."""
+
+Packet = torch._ops.OpOverloadPacket
+"""All overloads of an op under one name; no public name either."""
 
 HigherOrderOp = torch._ops.HigherOrderOperator
 """An op that takes functions, such as ``cond``; no public name either."""
@@ -188,6 +324,19 @@ def saved_outputs(count: int) -> frozenset[int]:
     if metadata is None or getattr(context, "output_strides", None) != [] or metadata.tokens:
         return frozenset()
     return frozenset() if getattr(config, "compiled_autograd", False) else frozenset(range(metadata.num_forward, count))
+
+
+def donated_inputs() -> tuple[int, ...]:
+    """Returns the positions of arguments of the backward graph being compiled that nobody else reads, then or later.
+
+    AOTAutograd refuses to run such a backward twice, and names none where the first run is told to keep the graph;
+    they may share storage with each other. Only its metadata says which.
+    """
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    return tuple(getattr(metadata, "bw_donated_idxs", None) or ())
 
 
 def report_strides(strides: Iterable[tuple[int, ...] | None]) -> None:
@@ -257,7 +406,7 @@ def relax_dynamic_marks() -> None:
     context = TracingContext.try_get()
     shapes = None if context is None or context.fake_mode is None else context.fake_mode.shape_env
     for tracked in () if shapes is None else shapes.tracked_fakes or ():
-        sizes = getattr(tracked.symbolic_context, "constraint_sizes", None) or ()
+        sizes: Any = getattr(tracked.symbolic_context, "constraint_sizes", None) or ()
         for axis, constraint in enumerate(sizes):
             if constraint is not None:
                 sizes[axis] = RelaxedUnspecConstraint(warn_only=True)

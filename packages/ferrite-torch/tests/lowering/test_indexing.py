@@ -9,7 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from ferrite_ir.graph import Update
+from ferrite_torch import torch_private
+
 aten = torch.ops.aten
+decomposed = torch_private.decompositions_of([aten.nll_loss_backward])[aten.nll_loss_backward.default]
 TYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool)
 NUMBERS = TYPES[:-1]
 
@@ -86,6 +90,43 @@ def test_stores(agree: Any, dtype: torch.dtype) -> None:
     agree(lambda x, i: x.index_fill(0, i, 1), x, rows - 6)
     agree(lambda x, i, v: x.index_put((i,), v), x, rows, numbers(dtype, 3, 4))
     agree(lambda x, i, v: aten.index_put(x, [None, i], v), x, torch.tensor([3, 0, 1]), numbers(dtype, 3))
+
+
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("dim", [0, -1])
+def test_one_store_per_row_of_a_constant_needs_no_memory(agree: Any, dtype: torch.dtype, dim: int) -> None:
+    shape = [3, 5, 4]
+    shape[dim] = 1
+    i, s = places(3, *shape), numbers(dtype, 3, 5, 4)
+    graphs = [
+        agree(lambda i: torch.zeros(3, 5, 4, dtype=dtype).scatter(dim, i, 1), i),
+        agree(lambda i, s: torch.full((3, 5, 4), 1.5).to(dtype).scatter(dim, i, s), i, s),
+        agree(lambda i, s: torch.ones_like(s).scatter(dim, i, s[:1, :1, :1].expand(*shape)), i, s),
+        agree(lambda i, s: torch.full((3, 5, 4), 2, dtype=dtype).scatter_add(dim, i, s), i.clamp(max=1), s)
+        if dtype is not torch.bool
+        else None,
+    ]
+    assert not [d for graph in graphs if graph is not None for d in graph.definitions if isinstance(d, Update)]
+
+
+def test_several_stores_per_row_are_stored(agree: Any) -> None:
+    graph = agree(lambda i: torch.zeros(5, 4).scatter(1, i, 1.0), places(4, 5, 2))
+    assert [d for d in graph.definitions if isinstance(d, Update)]
+    agree(lambda i: torch.zeros(5, 4).scatter(1, i, 1.0), places(4, 3, 1))
+
+
+@pytest.mark.parametrize("ignored", [-100, 2])
+def test_gradient_of_a_cross_entropy(agree: Any, ignored: int) -> None:
+    target = torch.tensor([2, 0, ignored, 6, 1])
+    weight = torch.tensor(4.0)
+    graph = agree(
+        lambda g, x, t, w: decomposed(g, x, t, None, 1, ignored, w),
+        torch.tensor(0.5),
+        torch.randn(5, 7),
+        target,
+        weight,
+    )
+    assert not [d for d in graph.definitions if isinstance(d, Update)]
 
 
 @pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter:UserWarning")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ferrite_ir.dtypes import BOOL, F32, DType
+from ferrite_ir.dtypes import BOOL, F8E5M2, F32, DType
 
 from .literals import type_text
 
@@ -22,7 +22,8 @@ def cast_text(text: str, source: DType, target: DType) -> str:
         return f"{text}.to({type_text(target)})"
     if target.is_narrow_float:
         # torch rounds everything to f32 on the way to a narrow float, and so must we for equal results.
-        return f"{text if source is F32 else f'{text}.to(tl.float32)'}.to({type_text(target)})"
+        wide = text if source is F32 else f"{text}.to(tl.float32)"
+        return f"fmath.to_float8e5({wide})" if target is F8E5M2 else f"{wide}.to({type_text(target)})"
     if source.is_float and target.kind == "uint" and target.bits < 64:
         # A negative float wraps around, as through a signed integer; a direct conversion would saturate at zero.
         return f"{widened(text, source)}.to(tl.int64).to({type_text(target)})"

@@ -13,8 +13,8 @@ from .casts import bitcast_text, cast_text
 from .errors import ScheduleMismatch
 from .flat import FlatKernel, ParamText
 from .indices import IndexText, index_dtype
-from .literals import full_text, is_negative_zero, number_text, type_text
-from .scalars import COMPARISONS, SELECTIONS, Operands, spelling_of, takes_literals
+from .literals import full_text, is_negative_zero, number_text, survives_bare
+from .scalars import COMPARISONS, FOR_NARROW, SELECTIONS, Operands, spelling_of, takes_literals
 from .space import NO_AXES, Axes
 from .writer import Tile, Writer
 
@@ -201,6 +201,8 @@ class Evaluator:
         narrow = _computes_wider(node, tiles)
         dtype = tiles[0].dtype.compute
         spelling = spelling_of(node.op, dtype)
+        if node.op in FOR_NARROW and dtype is F32 and self._reads_narrow(node.args[0]):
+            spelling = FOR_NARROW[node.op]
         bare = takes_literals(spelling) and _has_peer(node.op, tiles)
         texts = tuple(_operand(tile, bare=bare, narrow=narrow) for tile in tiles)
         if isinstance(spelling, str):
@@ -209,16 +211,32 @@ class Evaluator:
             hold = lambda text: self._hold(node.op, text, axes, node.dtype).text  # noqa: E731
             expression = spelling(Operands(texts, dtype, tuple(tile.literal for tile in tiles), hold))
         if node.dtype.is_narrow_float and narrow:
-            expression = f"({expression}).to({type_text(node.dtype)})"
+            expression = cast_text(f"({expression})", F32, node.dtype)
         return self._hold(node.op, expression, axes, node.dtype)
+
+    def _reads_narrow(self, root: Scalar) -> bool:
+        """Returns whether all floats that a value is computed from are of narrow types, and there are some."""
+        pending, found = [root], False
+        while pending:
+            for load in pending.pop().loads:
+                if not load.dtype.is_float:
+                    continue
+                produced = self._flat.producer(load)
+                if load.dtype.is_narrow_float:
+                    found = True
+                elif produced is not None and isinstance(produced[0], Loop):
+                    pending.append(produced[0].bodies[produced[1]])
+                else:
+                    return False
+        return found
 
     def _write_cast(self, node: Scalar, guard: Guard | None) -> Tile:
         quotient = self._rough_quotient(node)
         if quotient is not None:
             left, right = (self._known(operand, guard) for operand in quotient.args)
             bare = left.literal is None or right.literal is None
-            expression = f"({_operand(left, bare=bare)} / {_operand(right, bare=bare)}).to({type_text(node.dtype)})"
-            return self._hold("div", expression, left.axes | right.axes, node.dtype)
+            expression = f"({_operand(left, bare=bare)} / {_operand(right, bare=bare)})"
+            return self._hold("div", cast_text(expression, F32, node.dtype), left.axes | right.axes, node.dtype)
         tile = self._known(node.args[0], guard)
         if self._is_wide_scalar(node.args[0]) and node.dtype is F32:
             return tile
@@ -327,6 +345,7 @@ def _named(tile: Tile) -> str:
 
 def _operand(tile: Tile, *, bare: bool, narrow: bool = False) -> str:
     if tile.literal is not None:
+        bare = bare and survives_bare(tile.literal, tile.dtype)
         return tile.text if bare else full_text(tile.literal, tile.dtype.compute if narrow else tile.dtype)
     return f"{tile.text}.to(tl.float32)" if narrow and tile.dtype.is_narrow_float else tile.text
 

@@ -6,11 +6,13 @@ import math
 import struct
 from typing import TypeAlias
 
-from ferrite_ir.dtypes import BOOL, DType
+from ferrite_ir.dtypes import BOOL, F64, DType
 
 from .errors import UnsupportedDefinition
 
 Number: TypeAlias = "bool | int | float"
+
+_SMALLEST_NORMAL, _LARGEST = 2.0**-126, (2 - 2**-23) * 2.0**127  # of float32
 
 TRITON_TYPES: dict[str, str] = {
     "bool": "tl.int1",
@@ -62,6 +64,21 @@ def number_text(value: Number, dtype: DType) -> str:
 def is_negative_zero(value: Number) -> bool:
     """Returns whether the number is a float zero with its sign bit set, which Triton's literals lose."""
     return isinstance(value, float) and value == 0.0 and math.copysign(1.0, value) < 0
+
+
+def survives_bare(value: Number, dtype: DType) -> bool:
+    """Returns whether a bare literal that meets a tile of type ``dtype`` takes its type and keeps its value.
+
+    Some versions of Triton make a float a float32 on its own first, or a float64 if it is out of the normal range.
+    """
+    if not isinstance(value, float) or value == 0.0 or not math.isfinite(value):
+        return True
+    if not _SMALLEST_NORMAL <= abs(value) <= _LARGEST:
+        return False
+    if dtype is not F64:
+        return True
+    (rounded,) = struct.unpack("<f", struct.pack("<f", value))
+    return bool(rounded == value)
 
 
 def full_text(value: Number, dtype: DType) -> str:

@@ -21,7 +21,7 @@ from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Unlowered, ints
 from ferrite_torch.lowering.creation import made
 from ferrite_torch.lowering.elementwise import Element, broadcast_point, element_at, plain_number, refuse_opaque
-from ferrite_torch.lowering.expressions import add, choose, guarded, is_true, mul, ne
+from ferrite_torch.lowering.expressions import add, choose, eq, guarded, is_true, mul, ne, number_of
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.views import axis_of, replaced, reshaped
 from ferrite_torch.tensors import Point, Tensor
@@ -299,6 +299,10 @@ def take(b: Builder, x: Tensor, index: Tensor) -> Tensor:
 
 @lowers("aten.scatter.src", "aten.scatter.value")
 def scatter(b: Builder, x: Tensor, dim: int, index: Tensor, source: Element) -> Tensor:
+    constant = _constant_base(b, x, dim, index)
+    if constant is not None:
+        return _compared(b, x, dim, index, lambda point: _source_at(source, x, point), constant)
+
     def body(point: Point) -> Scalar:
         return _source_at(source, x, point)
 
@@ -320,8 +324,40 @@ def scatter_with(b: Builder, x: Tensor, dim: int, index: Tensor, source: Element
     return _combined(b, x, dim, index, source, reduce)
 
 
+def _constant_base(b: Builder, x: Tensor, dim: int, index: Tensor) -> Scalar | None:
+    """Returns the number that ``x`` holds everywhere, if it does and one element at most is stored along ``dim``."""
+    if x.ndim == 0 or 0 in x.shape:
+        return None
+    axis = axis_of(dim, x.ndim)
+    if index.shape != (*x.shape[:axis], 1, *x.shape[axis + 1 :]):
+        return None
+    refuse_opaque(x.dtype)
+    return b.uniform(x)
+
+
+def _compared(
+    b: Builder, x: Tensor, dim: int, index: Tensor, source: Callable[[Point], Scalar], constant: Scalar
+) -> Tensor:
+    """Returns what a scatter of one element along ``dim`` into a constant gives: each element asks whether it is it.
+
+    The result fuses with what reads it, and need not be in memory: the gradient of a cross entropy is such a scatter.
+    """
+    axis, base = axis_of(dim, x.ndim), sc.cast(constant, x.dtype.compute)
+
+    def body(point: Point) -> Scalar:
+        origin = replaced(point, axis, ix.constant(0))
+        found = eq(sc.cast(index.at(origin), I64), number_of(point[axis]))
+        return choose(found, sc.cast(source(origin), x.dtype.compute), base)
+
+    return b.loop(x.shape, x.dtype, body)
+
+
 @lowers("aten.scatter_add.default")
 def scatter_add(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    constant = _constant_base(b, x, dim, index)
+    if constant is not None and x.dtype is not BOOL:
+        start = sc.cast(constant, x.dtype.compute)
+        return _compared(b, x, dim, index, lambda point: add(start, _source_at(source, x, point)), constant)
     return _combined(b, x, dim, index, source, "sum")
 
 

@@ -13,7 +13,7 @@ TAKEN_APART = frozenset(
         "upsample_nearest1d.default", "upsample_nearest2d.default", "upsample_nearest3d.default",
         "_upsample_nearest_exact1d.default", "_upsample_nearest_exact2d.default", "_upsample_nearest_exact3d.default",
         "std_mean.correction", "nansum.default", "count_nonzero.default", "count_nonzero.dim_IntList",
-        "detach.default", "lift_fresh.default", "split_with_sizes.default", "unbind.int", "elu_backward.default",
+        "detach.default", "split_with_sizes.default", "unbind.int", "elu_backward.default",
         "hardsigmoid_backward.default", "hardswish_backward.default", "hardtanh_backward.default",
         "leaky_relu_backward.default", "log_sigmoid_backward.default", "mish_backward.default",
         "softplus_backward.default", "pixel_shuffle.default", "pixel_unshuffle.default", "channel_shuffle.default",

@@ -1,0 +1,33 @@
+"""What torch knows about the device at hand, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+# Achievable bytes per second by device name; torch does not report it. Others are taken to be what the default target
+# is.
+_BANDWIDTH = {"B200": 6.5e12, "H200": 4.0e12, "H100": 2.8e12, "A100": 1.5e12, "RTX 4090": 0.9e12, "L4": 0.27e12}
+
+
+def device_facts(device: str) -> dict[str, Any]:
+    """Returns the facts about the current device of a type that torch knows, by name."""
+    return dict(_cuda_facts(torch.cuda.current_device())) if device == "cuda" and torch.cuda.is_available() else {}
+
+
+@lru_cache(maxsize=16)
+def _cuda_facts(index: int) -> Mapping[str, Any]:
+    properties = torch.cuda.get_device_properties(index)
+    facts: dict[str, Any] = {  # None where this torch does not tell: the default target's then
+        "name": properties.name,
+        "processors": properties.multi_processor_count,
+        "warp_size": properties.warp_size,
+        "shared_memory": getattr(properties, "shared_memory_per_block_optin", None),
+        "registers": getattr(properties, "regs_per_multiprocessor", None),
+        "l2_bytes": getattr(properties, "L2_cache_size", None),
+    }
+    facts["bandwidth"] = next((value for name, value in _BANDWIDTH.items() if name in properties.name), None)
+    return {name: fact for name, fact in facts.items() if fact is not None}

@@ -1,0 +1,109 @@
+"""From a compiled graph as plain data to a function: the last step of a compilation, and all of it where one is stored.
+
+Nothing here needs the layers that compile.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import ferrite_runtime
+from ferrite_runtime import LoadedProgram, load_program
+from ferrite_torch import torch_private
+from ferrite_torch.artifact import Artifact
+from ferrite_torch.layouts import Layouts, in_layouts
+from ferrite_torch.options import Options
+
+Boxed = Callable[[list[Any]], Any]
+
+
+def load_artifact(artifact: Artifact, options: Options, constants: Sequence[torch.Tensor] = ()) -> Boxed:
+    """Returns a compiled graph as a function of the list of its arguments, which it empties.
+
+    Kernels compile in the background where the store has none; the function's ``wait`` waits for them.
+
+    Raises:
+        FerriteRuntimeError: the program does not load here.
+    """
+    with torch_private.without_modes():
+        compiled = load_program(artifact.program, options=runtime_options(options))
+    call = mark_boxed(in_layouts(boxed(compiled, artifact, tuple(constants)), artifact.layouts))
+    call.wait = compiled.wait  # type: ignore[attr-defined]
+    return call
+
+
+def constants_of(module: torch.fx.GraphModule, paths: Sequence[str]) -> tuple[torch.Tensor, ...]:
+    """Returns the tensors that a graph's module holds under these paths."""
+    return tuple(operator.attrgetter(path)(module) for path in paths)
+
+
+def runtime_options(options: Options) -> ferrite_runtime.Options:
+    """Returns what the runtime is asked for."""
+    asked: dict[str, Any] = {
+        "tune": options.tune,
+        "workers": options.workers,
+        "tuning_seconds": options.tuning_seconds,
+        "interpret": options.interpret,
+    }
+    given = {name: value for name, value in asked.items() if value is not None}
+    return ferrite_runtime.Options(use_cache=options.use_cache, check_inputs=options.check_inputs, **given)
+
+
+def boxed(compiled: LoadedProgram, artifact: Artifact, constants: tuple[torch.Tensor, ...]) -> Boxed:
+    """Returns a program as a function of the list of its graph's arguments, which it empties.
+
+    What dies inside is freed inside.
+    """
+    run = compiled.call_boxed if not artifact.repeats else _with_aliases(compiled, artifact.repeats)
+    selection = artifact.selection
+    if not constants and selection == tuple(range(artifact.arguments)):
+
+        def call(arguments: list[Any]) -> Any:
+            return run(arguments)
+
+    else:
+
+        def call(arguments: list[Any]) -> Any:
+            chosen = [*constants, *[arguments[position] for position in selection]]
+            arguments.clear()
+            return run(chosen)
+
+    return mark_boxed(call)
+
+
+def _with_aliases(compiled: LoadedProgram, repeats: tuple[int, ...]) -> Boxed:
+    """Returns a program with some of its results as tensors of their own over the same storage.
+
+    Autograd tells results apart by identity: ``y`` and ``y.detach()`` must not be one object.
+    """
+
+    def run(arguments: list[Any]) -> list[Any]:
+        results = list(compiled.call_boxed(arguments))
+        for position in repeats:
+            results[position] = results[position].detach()
+        return results
+
+    return run
+
+
+def mark_boxed(function: Boxed) -> Boxed:
+    """Returns the function, marked as one that takes its arguments in a list: AOTAutograd's convention."""
+    function._boxed_call = True  # type: ignore[attr-defined]  # noqa: SLF001  # torch's name for it
+    return function
+
+
+def run_eagerly(
+    module: torch.fx.GraphModule, arguments: Layouts | None = None, results: Layouts | None = None
+) -> Boxed:
+    """Returns the graph run op by op, in the boxed convention; some arguments and results copied into these layouts."""
+
+    def call(arguments: list[Any]) -> Any:
+        held: Sequence[Any] = tuple(arguments)
+        arguments.clear()
+        return module(*held)
+
+    return mark_boxed(in_layouts(call, arguments, results))

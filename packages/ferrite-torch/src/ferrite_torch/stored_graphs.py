@@ -1,0 +1,145 @@
+"""Graphs that AOTAutograd keeps between processes, so that a warm start skips its tracing.
+
+AOTAutograd has a cache of its own, which holds a graph's wrappers and its compiled functions, pickled. Ours pickle as
+the key of an `Artifact` in our store and the options to load it with: data, no code. Where the store has lost it, or a
+kernel of it neither is there nor compiles, loading raises, and AOTAutograd compiles as if its cache were empty.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ferrite_runtime import Store, choose_store
+from ferrite_torch import torch_private
+from ferrite_torch.artifact import recall_artifact
+from ferrite_torch.environment import compile_facts, options_mapping
+from ferrite_torch.errors import EnvironmentProblem
+from ferrite_torch.graph_key import NoKey, captured_key
+from ferrite_torch.loading import Boxed, load_artifact, runtime_options
+from ferrite_torch.options import Options
+from ferrite_torch.statistics import CompiledGraph, Stopwatch, record_graph
+
+COMPLETED = "completed"
+"""The kind of the store's notes on which captured graphs were compiled before."""
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one captured graph may be stored.
+
+    Attributes:
+        facts: a digest of everything that its compilation depends on beside the graph and torch's settings.
+        note: the key of the store's note on it.
+        store: where the note is.
+    """
+
+    facts: str
+    note: str
+    store: Store
+
+    def key(self, module: torch.fx.GraphModule, inputs: Sequence[Any], asked: list[str]) -> str:
+        """Returns the key of the graph in AOTAutograd's cache; without one it refuses to store the graph."""
+        try:
+            return captured_key(module, inputs, self.facts, asked)
+        except NoKey as reason:
+            return torch_private.refuse_to_store(str(reason))
+
+    def is_completed(self) -> bool:
+        """Returns whether an earlier process compiled this graph: all of it is expected in the stores."""
+        return self.store.load(COMPLETED, self.note) is not None
+
+    def complete(self) -> None:
+        """Notes that the graph was compiled."""
+        if not self.is_completed():
+            self.store.save(COMPLETED, self.note, b"")
+
+
+def plan_storage(
+    module: torch.fx.GraphModule, inputs: Sequence[Any], tensors: Sequence[torch.Tensor], options: Options
+) -> Plan | None:
+    """Returns how a captured graph may be stored; None where torch has no cache for it, or it is switched off."""
+    if not isinstance(module, torch.fx.GraphModule) or not torch_private.stores_graphs():
+        return None
+    device = next((value.device.type for value in tensors if value.device.type != "cpu"), "cpu")
+    facts = _digest(compile_facts(device, options))
+    note = _digest([facts, module.code, torch.is_grad_enabled(), [_type_of(value) for value in inputs]])
+    return Plan(facts, note, choose_store(runtime_options(options)))
+
+
+def _type_of(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{value.dtype} {[int(size) for size in value.shape]}"
+    return type(value).__name__
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()
+
+
+def mark_storable(call: Boxed, key: str | None, options: Options) -> Boxed:
+    """Returns a compiled graph with what AOTAutograd's cache stores in its place; without a key it refuses to."""
+    call.__wrapped__ = _stored_class()(key, options_mapping(options), call)  # type: ignore[attr-defined]
+    return call
+
+
+def restore(key: str, options: Mapping[str, Any]) -> Any:
+    """Returns a stored graph, to be loaded by AOTAutograd's cache: what unpickling calls."""
+    return _stored_class()(key, options, None)
+
+
+def load_stored(key: str, options: Options) -> Boxed:
+    """Returns the compiled graph with a key, its kernels compiled.
+
+    Raises:
+        EnvironmentProblem: the store does not have it.
+        FerriteRuntimeError: it does not load here.
+    """
+    watch = Stopwatch()
+    with watch.phase("recall"):
+        artifact = recall_artifact(choose_store(runtime_options(options)), key)
+    if artifact is None:
+        raise EnvironmentProblem(f"the store has no graph {key[:12]} any more; it is compiled again")
+    with watch.phase("load"):
+        call = load_artifact(artifact, options)
+        call.wait()  # type: ignore[attr-defined]
+    record_graph(CompiledGraph(artifact.kind, artifact.program, artifact.externs, watch.seconds, is_recalled=True))
+    return call
+
+
+@functools.cache
+def _stored_class() -> type:
+    """Returns the class of stored graphs: a subclass of torch's, which not every torch has."""
+    base: Any = torch_private.output_code()
+
+    class StoredGraph(base):  # type: ignore[misc]  # a class known at run time only
+        """A compiled graph in the form that AOTAutograd's cache takes; the method names are torch's."""
+
+        def __init__(self, key: str | None, options: Mapping[str, Any], call: Boxed | None) -> None:
+            self.key, self.options, self.call = key, options, call
+            self._boxed_call = True  # of the instance: functions around it copy what its dictionary holds
+
+        def __call__(self, inputs: list[Any]) -> Any:
+            return self.call(inputs)  # type: ignore[misc]
+
+        def __copy__(self) -> StoredGraph:
+            return self
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            return restore, (self.key, dict(self.options))
+
+        def prepare_for_serialization(self) -> None:
+            if self.key is None:
+                torch_private.refuse_to_store("this graph runs eagerly, or cannot be written down")
+
+        def post_compile(self, inputs: Any, constants: Any, settings: Any) -> None:
+            self.call = load_stored(self.key, Options(**self.options))  # type: ignore[arg-type]
+
+        def set_triton_bundle(self, bundle: Any) -> None:
+            """Does nothing: kernels have a store of their own."""
+
+    return StoredGraph

@@ -1,0 +1,374 @@
+"""Graphs that outlive their process: a second compilation takes them from the stores and computes the same."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from torch._functorch import config as functorch_config
+
+import ferrite_torch
+from ferrite_torch import pipeline, stored_graphs, torch_private
+from ferrite_torch.artifact import GRAPHS, Artifact, keep_artifact, recall_artifact
+from ferrite_torch.decompositions import DeferredTable
+
+needs_stored_graphs = pytest.mark.skipif(
+    not torch_private.stores_graphs(), reason="this torch's AOTAutograd keeps no graphs of other compilers"
+)
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    ferrite_torch.reset_statistics()
+    counters.clear()
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(12, 8), torch.nn.GELU(), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 3, bias=False)
+    )
+
+
+def train(**options: Any) -> list[torch.Tensor]:
+    """Returns loss, gradients and buffers after a step of the model, compiled anew."""
+    torch._dynamo.reset()
+    module = model()
+    torch.manual_seed(1)
+    compiled = torch.compile(module, backend="ferrite", options={"fallback": False, **options})
+    loss = compiled(torch.randn(5, 12)).square().sum()
+    loss.backward()
+    return [loss.detach(), *(p.grad for p in module.parameters() if p.grad is not None), *module.buffers()]
+
+
+def infer(function: Callable[..., Any], *inputs: torch.Tensor, **options: Any) -> Any:
+    torch._dynamo.reset()
+    with torch.no_grad():
+        return torch.compile(function, backend="ferrite", options={"fallback": False, **options})(*inputs)
+
+
+def recalled() -> tuple[int, int]:
+    """Returns the number of graphs since the last call, and of those that came out of the store."""
+    counts = ferrite_torch.statistics()
+    ferrite_torch.reset_statistics()
+    return counts["graphs"], counts["recalled"]
+
+
+def stored_files(kind: str = GRAPHS) -> list[Path]:
+    return [path for path in Path(os.environ["FERRITE_CACHE_DIR"]).rglob(f"{kind}/*/*") if path.is_file()]
+
+
+@needs_stored_graphs
+class TestAfterAot:
+    def test_a_second_compilation_traces_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        first = train()
+        assert recalled() == (2, 0)
+        monkeypatch.setattr(pipeline, "lower_module", None)
+        monkeypatch.setattr(torch_private, "_partition", None)
+        second = train()
+        assert recalled() == (2, 2)
+        assert counters["aot_autograd"]["autograd_cache_hit"] == 1
+        for one, other in zip(first, second, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+    def test_inference_with_views_and_mutations(self) -> None:
+        def step(x: torch.Tensor, y: torch.Tensor) -> Any:
+            y.add_(1)
+            return x.t(), (x * y).sum(0), y[1:], 3
+
+        def run() -> list[Any]:
+            x, y = torch.arange(12.0).view(3, 4), torch.ones(3, 4)
+            return [*infer(step, x, y), y]
+
+        first, second = run(), run()
+        assert recalled() == (2, 1)
+        for one, other in zip(first, second, strict=True):
+            torch.testing.assert_close(one, other)
+            assert not isinstance(one, torch.Tensor) or one.stride() == other.stride()
+
+    def test_other_weights_are_no_part_of_it(self) -> None:
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            module, x = torch.nn.Linear(4, 4), torch.randn(2, 4)
+            torch.testing.assert_close(infer(module, x), module(x).detach())
+        assert recalled() == (2, 1)
+
+    def test_options_are_part_of_the_key(self) -> None:
+        train()
+        train(align_matmuls=False)
+        assert recalled()[1] == 0
+
+    def test_gradients_are_part_of_the_key(self) -> None:
+        x = torch.randn(3, 4)
+        infer(torch.relu, x)
+        torch._dynamo.reset()
+        y = x.clone().requires_grad_()
+        torch.compile(torch.relu, backend="ferrite")(y).sum().backward()
+        assert recalled() == (3, 0)
+        assert y.grad is not None
+
+    def test_autocast_is_part_of_the_key(self) -> None:
+        x = torch.randn(4, 4)
+        plain = infer(torch.mm, x, x)
+        with torch.autocast("cpu", torch.bfloat16):
+            narrow = infer(torch.mm, x, x)
+        assert (plain.dtype, narrow.dtype) == (torch.float32, torch.bfloat16)
+
+    def test_random_numbers_differ_from_call_to_call(self) -> None:
+        x = torch.ones(64)
+        infer(lambda x: torch.nn.functional.dropout(x, 0.5), x)
+        second = infer(lambda x: torch.nn.functional.dropout(x, 0.5), x)
+        third = infer(lambda x: torch.nn.functional.dropout(x, 0.5), x)
+        assert not torch.equal(second, third)
+
+    def test_other_sizes_are_other_graphs(self) -> None:
+        def double(x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        for size in (3, 4, 5, 3, 4, 5):
+            torch.testing.assert_close(infer(double, torch.ones(size)), torch.full((size,), 2.0))
+        assert recalled() == (6, 3)
+
+    def test_sizes_that_change_within_a_process(self) -> None:
+        def double(x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+        for _ in range(2):
+            torch._dynamo.reset()
+            compiled = torch.compile(double, backend="ferrite", options={"fallback": False})
+            for size in (3, 4, 5, 6):
+                torch.testing.assert_close(compiled(torch.ones(size)), torch.full((size,), 2.0))
+
+    def test_constants_of_a_graph_are_not_stored(self) -> None:
+        held = torch.arange(4.0)
+        for factor in (1.0, 2.0):
+            value = held * factor
+
+            def add(x: torch.Tensor, value: torch.Tensor = value) -> torch.Tensor:
+                return x + torch.tensor([1.0, 2.0, 3.0, factor]) + value  # noqa: B023  # called at once
+
+            torch.testing.assert_close(infer(add, held), add(held))
+
+    def test_a_lost_store_means_compiling_again(self) -> None:
+        first = train()
+        for path in stored_files():
+            path.unlink()
+        second = train()
+        assert recalled() == (4, 0)
+        assert train()[0] == first[0] == second[0]
+        assert recalled() == (2, 2)
+
+    @pytest.mark.parametrize("content", [b"", b"nonsense", b"0" * 64 + b"\n{}"])
+    def test_a_corrupt_store_means_compiling_again(self, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
+        first = train()
+        for path in stored_files():
+            path.write_bytes(content)
+        with caplog.at_level(logging.WARNING):
+            second = train()
+        assert recalled() == (4, 0)
+        assert "corrupt" in caplog.text
+        torch.testing.assert_close(first, second)
+
+    def test_a_graph_that_runs_eagerly_is_not_stored(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(*_: Any) -> Any:
+            raise ValueError("as asked")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(pipeline, "schedule", fail)
+            x = torch.randn(3)
+            torch.testing.assert_close(infer(torch.sin, x, fallback=True), torch.sin(x))
+        infer(torch.sin, x, fallback=True)
+        assert recalled() == (1, 0)
+
+    def test_ops_of_other_libraries_are_traced_each_time(self) -> None:
+        @torch.library.custom_op("ferrite_stored::triple", mutates_args=())
+        def triple(x: torch.Tensor) -> torch.Tensor:
+            return x * 3
+
+        triple.register_fake(torch.empty_like)
+        x = torch.randn(3)
+        for _ in range(2):
+            torch.testing.assert_close(infer(lambda x: triple(x) + 1, x), x * 3 + 1)
+        assert counters["aot_autograd"]["autograd_cache_hit"] == 0
+        assert recalled() == (2, 1)
+
+    def test_torchs_own_keys_stay_as_they_are(self) -> None:
+        train()
+        from torch._functorch._aot_autograd import autograd_cache
+
+        wrapped: Any = autograd_cache.autograd_cache_key
+        module = torch.fx.symbolic_trace(torch.relu)
+        assert torch_private._stored_key.get() is None
+        with pytest.raises(Exception):  # noqa: B017, PT011  # theirs wants more than this: it was theirs that ran
+            wrapped(module, [], None)
+        assert not functorch_config.bundled_autograd_cache
+
+    def test_workers_start_only_where_something_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from ferrite_torch import backend
+
+        starts: list[Any] = []
+        monkeypatch.setattr(backend, "_warm_up", lambda *arguments: starts.append(arguments))
+        train()
+        assert len(starts) == 1
+        train()
+        assert len(starts) == 1
+
+
+class TestSwitchedOff:
+    @pytest.mark.parametrize("options", [{"use_cache": False}, {"verify": True}, {"log_graphs": True}])
+    def test_nothing_is_stored(self, options: dict[str, Any]) -> None:
+        for _ in range(2):
+            train(**options)
+        assert recalled() == (4, 0)
+        assert stored_files() == stored_files("completed") == []
+
+    def test_by_torchs_own_switch(self) -> None:
+        with torch.compiler.config.patch(force_disable_caches=True):
+            train()
+            train()
+        assert counters["aot_autograd"]["autograd_cache_hit"] == 0
+
+    def test_compiled_autograd_traces_backwards_itself(self) -> None:
+        with torch._dynamo.config.patch(compiled_autograd=True):
+            assert not torch_private.stores_graphs()
+
+
+class TestBeforeAot:
+    """Where AOTAutograd keeps nothing, graphs still skip lowering, scheduling and code generation."""
+
+    @pytest.fixture(autouse=True)
+    def _no_aot_cache(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch_private, "stores_graphs", lambda: False)
+
+    def test_forward_and_backward(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        first = train()
+        monkeypatch.setattr(pipeline, "lower_module", None)
+        second = train()
+        assert recalled() == (4, 2)
+        for one, other in zip(first, second, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+    def test_constants_are_those_of_the_graph_at_hand(self) -> None:
+        for factor in (1.0, 2.0):
+
+            def add(x: torch.Tensor, factor: float = factor) -> torch.Tensor:
+                return x + torch.tensor([1.0, 2.0, factor])
+
+            x = torch.zeros(3)
+            torch.testing.assert_close(infer(add, x), add(x))
+
+    def test_records_of_another_form_are_removed(self, caplog: pytest.LogCaptureFixture) -> None:
+        from ferrite_runtime import choose_store, save_record
+        from ferrite_torch.loading import runtime_options
+        from ferrite_torch.options import Options
+
+        store = choose_store(runtime_options(Options()))
+        for record in ([], {"kind": "forward"}, {"kind": "forward", "program": 3}):
+            save_record(store, GRAPHS, "0" * 64, record)
+            assert recall_artifact(store, "0" * 64) is None
+            assert store.load(GRAPHS, "0" * 64) is None
+        assert "does not read" in caplog.text
+
+
+def test_artifacts_survive_the_store() -> None:
+    from ferrite_runtime.store import MemoryStore
+
+    artifact = Artifact(
+        kind="backward",
+        program={"format": "ferrite-program/1"},
+        arguments=4,
+        selection=(0, 3),
+        repeats=(1,),
+        constants=("a.b",),
+        externs=(("aten.mm.default", "no lowering"),),
+        layouts={2: (1, 8)},
+        strides=((4, 1), None),
+        changed={0: (8, 1)},
+    )
+    store = MemoryStore()
+    keep_artifact(store, "k", artifact)
+    assert recall_artifact(store, "k") == artifact
+    assert recall_artifact(store, "other") is None
+
+
+def test_tables_are_filled_when_looked_at() -> None:
+    fills: list[int] = []
+
+    def fill() -> dict[str, int]:
+        fills.append(1)
+        return {"a": 1}
+
+    uses: list[Callable[[Any], Any]] = [
+        lambda t: t["a"],
+        lambda t: "a" in t,
+        lambda t: dict(t) == {"a": 1},
+        lambda t: {**t} == {"a": 1},
+        lambda t: list(t),
+        lambda t: len(t),
+        lambda t: t.get("a"),
+        lambda t: list(t.items()),
+        lambda t: list(t.values()),
+        lambda t: list(t.keys()),
+        lambda t: t.copy() == {"a": 1},
+        bool,
+    ]
+    for use in uses:
+        table = DeferredTable(fill)
+        fills.clear()
+        assert use(table)
+        assert use(table)
+        assert fills == [1]
+
+
+def test_restored_graphs_are_data() -> None:
+    import pickle
+
+    if not torch_private.stores_graphs():
+        pytest.skip("this torch keeps no graphs of other compilers")
+    graph = stored_graphs.restore("f" * 64, {"fallback": True})
+    written = pickle.dumps(graph)
+    assert b"ferrite_torch.stored_graphs" in written
+    again = pickle.loads(written)
+    assert (again.key, again.options) == (graph.key, graph.options)
+
+
+_PROGRAM = """
+import sys
+import torch, ferrite_torch
+torch.manual_seed(0)
+module = torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.GELU(), torch.nn.LayerNorm(4))
+x = torch.randn(3, 6)
+loss = torch.compile(module, backend="ferrite", options={"fallback": False})(x).square().sum()
+loss.backward()
+counts = ferrite_torch.statistics()
+layers = sum(name in sys.modules for name in ("ferrite_torch.lower", "ferrite_scheduler.schedule", "ferrite_triton.body"))
+print(counts["graphs"], counts["recalled"], layers, loss.item(), module[0].weight.grad.sum().item())
+"""
+
+
+def _spawn() -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.Popen([sys.executable, "-c", _PROGRAM], stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def _results(process: subprocess.Popen[str]) -> tuple[list[int], list[str]]:
+    words = process.communicate(timeout=300)[0].split()
+    assert process.returncode == 0
+    return [int(word) for word in words[:3]], words[3:]
+
+
+@needs_stored_graphs
+def test_processes_share_graphs_and_a_warm_one_imports_no_compiler() -> None:
+    both = [_spawn(), _spawn()]  # at once: one may find what the other has stored, neither may be disturbed
+    (_, first), (_, second) = map(_results, both)
+    (graphs, found, layers), third = _results(_spawn())
+    assert (graphs, found, layers) == (2, 2, 0)
+    assert first == second == third
