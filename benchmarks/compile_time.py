@@ -1,6 +1,7 @@
 """Shows where compile time goes: one model, one backend, caches empty, host phases and Python's most expensive calls.
 
 python benchmarks/compile_time.py --model llama --mode training --profile
+python benchmarks/compile_time.py --model gpt2 --mode training --phases    # cold and warm process beside each other
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import io
 import json
 import os
 import pstats
+import subprocess
 import sys
 import tempfile
 import time
@@ -44,6 +46,9 @@ def compile_once(plan: argparse.Namespace) -> dict[str, Any]:
     started = time.perf_counter()
     if profiler:
         profiler.enable()
+    if plan.backend == "ferrite":
+        import ferrite_torch  # noqa: F401
+    imported = time.perf_counter() - started
     compiled = compile_with(plan.backend, module)
     if plan.mode == "training":
         training_step(compiled, module, inputs, workload.learning_rate)[1]()
@@ -53,6 +58,7 @@ def compile_once(plan: argparse.Namespace) -> dict[str, Any]:
     if profiler:
         profiler.disable()
     record: dict[str, Any] = {"seconds": time.perf_counter() - started, **count_work(plan.backend)}
+    record["import_s"] = imported
     record["phases"] = torch_phases()
     if profiler:
         text = io.StringIO()
@@ -60,6 +66,35 @@ def compile_once(plan: argparse.Namespace) -> dict[str, Any]:
         pstats.Stats(profiler, stream=text).sort_stats("tottime").print_stats(plan.lines)
         record["profile"] = text.getvalue()
     return record
+
+
+def phase_row(record: dict[str, Any]) -> dict[str, float]:
+    """Returns the seconds of each phase, without those inside it, in the order in which they happen."""
+    torch_seconds, own = record["phases"], dict(record.get("statistics", {}).get("seconds", {}))
+    capture = torch_seconds.get("_compile.compile_inner", 0.0)
+    behind = torch_seconds.get("OutputGraph.call_user_compiler", 0.0)
+    row = {"import of the backend": record["import_s"], "dynamo": capture - behind}
+    row["AOTAutograd and its cache" if own else "AOTAutograd and backend"] = max(0.0, behind - sum(own.values()))
+    row |= own
+    row["rest: kernels, first run"] = max(0.0, record["seconds"] - record["import_s"] - capture)
+    return {**row, "first call, all of it": record["seconds"]}
+
+
+def compare_phases(plan: argparse.Namespace, arguments: list[str]) -> None:
+    """Prints the phases of two processes, the second of which finds the caches of the first."""
+    rows = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for phase in ("cold", "warm"):
+            out = Path(folder) / phase
+            kept = ["--caches", f"{folder}/caches", "--out", str(out)]
+            script = [sys.executable, str(Path(__file__).resolve()), *arguments, *kept]
+            subprocess.run(script, check=True, stdout=subprocess.DEVNULL)
+            rows[phase] = phase_row(json.loads(next(out.glob("*.json")).read_text()))
+    print(f"{plan.model} {plan.mode} {plan.backend}, seconds")
+    print(f"{'':28}{'cold':>9}{'warm':>9}")
+    for name in dict.fromkeys([*rows["cold"], *rows["warm"]]):
+        cells = (f"{row[name]:9.3f}" if name in row else " " * 9 for row in rows.values())
+        print(f"{name:28}{''.join(cells)}")
 
 
 def main() -> int:
@@ -73,8 +108,14 @@ def main() -> int:
     parser.add_argument("--profile", action="store_true", help="also profile Python, which slows it down")
     parser.add_argument("--lines", type=int, default=40)
     parser.add_argument("--out", type=Path, default=results_folder())
+    parser.add_argument("--phases", action="store_true", help="only print the phases of a cold and a warm process")
+    parser.add_argument("--caches", type=Path, help="folder of caches to use and keep; a new one without it")
     plan = parser.parse_args()
-    with tempfile.TemporaryDirectory() as caches:
+    if plan.phases:
+        compare_phases(plan, [argument for argument in sys.argv[1:] if argument != "--phases"])
+        return 0
+    with tempfile.TemporaryDirectory() as fresh:
+        caches = plan.caches or fresh
         places = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME", "FERRITE_CACHE_DIR")
         os.environ.update({name: f"{caches}/{name.lower()}" for name in places})
         record = compile_once(plan)

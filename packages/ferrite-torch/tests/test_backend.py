@@ -345,19 +345,30 @@ class TestInterface:
         assert first == second
 
 
+def _scale(x: torch.Tensor, y: torch.Tensor) -> None:
+    x.mul_(y)
+
+
+def _spread(xs: list[torch.Tensor], total: torch.Tensor) -> None:
+    for x in xs:
+        total.add_(x.mul_(2))
+
+
+@pytest.fixture(scope="module")
+def custom_ops() -> Iterator[None]:
+    with torch.library._scoped_library("ferrite_backend_test", "FRAGMENT") as library:
+        library.define("scale_(Tensor(a!) x, Tensor y) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
+        library.define("count(Tensor(a!) x, int n) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+        library.define("spread(Tensor(a!)[] xs, Tensor(b!) total) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
+        library.impl("scale_", _scale, "CompositeExplicitAutograd")
+        library.impl("count", lambda x, n: x.add_(n).sum(0), "CompositeExplicitAutograd")
+        library.impl("spread", _spread, "CompositeExplicitAutograd")
+        yield
+
+
+@pytest.mark.usefixtures("custom_ops")
 class TestCustomOps:
     """Operators of somebody else that write their operands, or must run in order."""
-
-    @pytest.fixture(scope="class", autouse=True)
-    def _register(self) -> Iterator[None]:
-        with torch.library._scoped_library("ferrite_backend_test", "FRAGMENT") as library:
-            library.define("scale_(Tensor(a!) x, Tensor y) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
-            library.define("count(Tensor(a!) x, int n) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
-            library.define("spread(Tensor(a!)[] xs, Tensor(b!) total) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
-            library.impl("scale_", _scale, "CompositeExplicitAutograd")
-            library.impl("count", lambda x, n: x.add_(n).sum(0), "CompositeExplicitAutograd")
-            library.impl("spread", _spread, "CompositeExplicitAutograd")
-            yield
 
     def test_an_operand_is_written(self) -> None:
         def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -390,12 +401,3 @@ class TestCustomOps:
         torch.testing.assert_close(f(x), torch.linalg.cholesky(x) + 1)
         with pytest.raises(RuntimeError, match=r"(?i)cholesky"):
             f(-x)
-
-
-def _scale(x: torch.Tensor, y: torch.Tensor) -> None:
-    x.mul_(y)
-
-
-def _spread(xs: list[torch.Tensor], total: torch.Tensor) -> None:
-    for x in xs:
-        total.add_(x.mul_(2))

@@ -86,8 +86,7 @@ def test_constants_count_by_layout_not_by_content() -> None:
     def with_constant(value: torch.Tensor) -> torch.fx.GraphModule:
         graph = torch.fx.Graph()
         graph.output((graph.get_attr("held"),))
-        module = torch.fx.GraphModule({"held": value}, graph)
-        return module
+        return torch.fx.GraphModule({"held": value}, graph)
 
     module = with_constant(X)
     assert constant_paths(module) == ("held",)
@@ -191,7 +190,9 @@ class TestCaptured:
         return keys[0]
 
     def test_equal_graphs_have_equal_keys(self) -> None:
-        assert self.captured(lambda x: torch.relu(x).sum(), X) == self.captured(lambda y: torch.relu(y).sum(), X.clone())
+        assert self.captured(lambda x: torch.relu(x).sum(), X) == self.captured(
+            lambda y: torch.relu(y).sum(), X.clone()
+        )
 
     @pytest.mark.parametrize(
         ("function", "value"),
@@ -212,6 +213,6 @@ class TestCaptured:
         def double(x: torch.Tensor) -> torch.Tensor:
             return x * 2
 
-        double.register_fake(lambda x: torch.empty_like(x))
+        double.register_fake(torch.empty_like)
         with pytest.raises(NoKey):
-            captured_key(traced(lambda x: torch.ops.ferrite_key.double.default(x), X), [])
+            captured_key(traced(torch.ops.ferrite_key.double.default, X), [])

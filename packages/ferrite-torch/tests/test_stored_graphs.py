@@ -200,16 +200,22 @@ class TestAfterAot:
         assert counters["aot_autograd"]["autograd_cache_hit"] == 0
         assert recalled() == (2, 1)
 
-    def test_torchs_own_keys_stay_as_they_are(self) -> None:
-        train()
+    def test_torchs_own_keys_stay_as_they_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from torch._functorch._aot_autograd import autograd_cache
 
-        wrapped: Any = autograd_cache.autograd_cache_key
-        module = torch.fx.symbolic_trace(torch.relu)
-        assert torch_private._stored_key.get() is None
-        with pytest.raises(Exception):  # noqa: B017, PT011  # theirs wants more than this: it was theirs that ran
-            wrapped(module, [], None)
+        asked: list[Any] = []
+
+        def theirs(*arguments: Any) -> tuple[str, list[str]]:
+            asked.append(arguments)
+            return "theirs", []
+
+        monkeypatch.setattr(autograd_cache, "autograd_cache_key", theirs)
+        train()
+        assert asked == []
+        assert autograd_cache.autograd_cache_key(1, 2, 3) == ("theirs", [])
+        assert asked == [(1, 2, 3)]
         assert not functorch_config.bundled_autograd_cache
+        assert not functorch_config.force_non_lazy_backward_lowering
 
     def test_workers_start_only_where_something_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from ferrite_torch import backend
@@ -311,8 +317,8 @@ def test_tables_are_filled_when_looked_at() -> None:
         lambda t: "a" in t,
         lambda t: dict(t) == {"a": 1},
         lambda t: {**t} == {"a": 1},
-        lambda t: list(t),
-        lambda t: len(t),
+        list,
+        len,
         lambda t: t.get("a"),
         lambda t: list(t.items()),
         lambda t: list(t.values()),
@@ -349,7 +355,8 @@ x = torch.randn(3, 6)
 loss = torch.compile(module, backend="ferrite", options={"fallback": False})(x).square().sum()
 loss.backward()
 counts = ferrite_torch.statistics()
-layers = sum(name in sys.modules for name in ("ferrite_torch.lower", "ferrite_scheduler.schedule", "ferrite_triton.body"))
+compiler = ("ferrite_torch.lower", "ferrite_scheduler.schedule", "ferrite_triton.body")
+layers = sum(name in sys.modules for name in compiler)
 print(counts["graphs"], counts["recalled"], layers, loss.item(), module[0].weight.grad.sum().item())
 """
 

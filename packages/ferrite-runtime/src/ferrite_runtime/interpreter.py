@@ -23,7 +23,7 @@ from triton.runtime.jit import JITFunction
 from ferrite_runtime import fmath
 from ferrite_runtime.errors import FerriteRuntimeError, KernelRunError
 from ferrite_runtime.interpreter_atomics import make_atomic_rmw
-from ferrite_runtime.interpreter_cast import cast_handle, make_dot, splat_handle
+from ferrite_runtime.interpreter_cast import all_ones_handle, cast_handle, make_dot, splat_handle
 from ferrite_runtime.interpreter_math import STAND_INS
 from ferrite_runtime.interpreter_reduce import reduce_tiles, scan_tiles
 from ferrite_runtime.spec import KernelSpec, Param
@@ -71,6 +71,9 @@ def _interpreted_language() -> Iterator[None]:
         scope.set_attr(kind, "create_splat", lambda self, block, scalar: splat_handle(block, scalar))
         scope.set_attr(kind, "create_dot", make_dot(kind.create_dot))
         scope.set_attr(kind, "create_atomic_rmw", make_atomic_rmw(kind.create_atomic_rmw))
+        # Triton 3.6 has no constants of these kinds.
+        scope.set_attr(kind, "get_bf16", lambda self, value: cast_handle(self.get_fp32(value), tl.bfloat16))
+        scope.set_attr(kind, "get_all_ones_value", lambda self, dtype: all_ones_handle(dtype))
         # Overflow checks double the integer work and are not compiled into kernels either.
         builder.options = ti.InterpreterOptions(sanitize_overflow=False)
         with np.errstate(all="ignore"):

@@ -67,6 +67,11 @@ def cast_handle(source: Any, dtype: Any) -> Any:
     return ti.TensorHandle(values.astype(ti._get_np_dtype(new)), new)
 
 
+def all_ones_handle(dtype: Any) -> Any:
+    """Returns the integer (or truth value) of a type with all bits set, as a scalar."""
+    return ti.TensorHandle(np.full(1, -1).astype(ti._get_np_dtype(dtype)), dtype.scalar)
+
+
 def splat_handle(block: Any, scalar: Any) -> Any:
     """Returns a tile of the shape of ``block`` filled with one element.
 

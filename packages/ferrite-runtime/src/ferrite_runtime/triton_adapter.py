@@ -6,6 +6,7 @@ from the PTX), the default of ``enable_fp_fusion`` (always given), and metadata 
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -133,6 +134,7 @@ def ptx_param_sizes(ptx: str, entry: str) -> tuple[int, ...]:
     return tuple(int(bits) // 8 for bits in _PARAM.findall(listing))
 
 
+@functools.cache
 def triton_version() -> str:
     """Returns the version of the installed Triton without importing it."""
     from importlib.metadata import PackageNotFoundError, version

@@ -64,6 +64,7 @@ class Builder:
         self.device = device
         self.node: Any = None
         self.fake: Any = None
+        self.returned: frozenset[torch.fx.Node] = frozenset()
         self.inputs: list[Value] = []
         self.definitions: list[Definition] = []
         self._origins: Origins = ()
@@ -84,6 +85,11 @@ class Builder:
         self.node, self._origins, self._may_reuse = node, origins, may_reuse
         self._stem, self.fake = node.name, node.meta.get("val")
         self._private.clear()
+
+    @property
+    def is_returned(self) -> bool:
+        """Returns whether the caller gets the result of the node being lowered, in its exact layout."""
+        return self.node in self.returned
 
     def mark(self) -> tuple[int, int]:
         """Returns a place to go back to with `rollback`."""

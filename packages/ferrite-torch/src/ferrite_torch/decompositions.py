@@ -6,7 +6,7 @@ ops of `EXTRA`, less those of `KEPT`, which are better off as one library call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -115,15 +115,15 @@ class DeferredTable(dict[Any, Any]):
         """Returns an entry, or the default."""
         return dict.get(self.filled(), key, default)
 
-    def keys(self) -> KeysView[Any]:
+    def keys(self) -> Any:
         """Returns the keys."""
         return dict.keys(self.filled())
 
-    def values(self) -> ValuesView[Any]:
+    def values(self) -> Any:
         """Returns the values."""
         return dict.values(self.filled())
 
-    def items(self) -> ItemsView[Any, Any]:
+    def items(self) -> Any:
         """Returns the entries."""
         return dict.items(self.filled())
 

@@ -32,7 +32,15 @@ from ferrite_torch.tensors import Tensor, grid_point
 log = logging.getLogger(__name__)
 
 NO_LOWERING = "no lowering"
+CALLED_BY_LOWERING = "called by a lowering"
+PRODUCTS = frozenset(("aten.mm.default", "aten.addmm.default"))
+"""Library calls that count where a lowering makes them; the others that lowerings make only allocate."""
 OTHER_DEVICE = "not on the device of the graph"
+PADDING_HELD = 1 / 32
+"""Share of a result's bytes that it may keep alive of the larger value that it is a part of."""
+VIEWS = frozenset(
+    f"aten.{name}.default" for name in ("view", "_unsafe_view", "reshape", "alias", "detach", "squeeze", "unsqueeze")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,7 @@ def lower_module(
     device: str | None = None,
     strict: bool = True,
     regenerated: frozenset[int] = frozenset(),
+    saved: frozenset[int] = frozenset(),
     layouts: Layouts | None = None,
 ) -> LoweredModule:
     """Returns a functional graph of aten ops, as AOTAutograd makes it, in Ferrite's language.
@@ -78,6 +87,7 @@ def lower_module(
         inputs: fake inputs for placeholders whose ``meta`` holds none.
         name: name of the result.
         device: device type of the kernels; None takes it from the graph.
+        saved: positions of outputs that may lie as they like, because who reads them is told.
         regenerated: positions of outputs whose storage does not matter, as the caller makes them anew from the inputs.
         strict: raise what a faulty lowering raises; False makes the op a library call and warns.
         layouts: strides of arguments, by position, that lie otherwise than their fakes.
@@ -89,7 +99,8 @@ def lower_module(
     """
     unwrap_functionalized(module)
     walk = _Walk(module, name, device or graph_device(module), strict=strict)
-    walk.regenerated = regenerated
+    walk.regenerated, walk.saved = regenerated, saved
+    walk.builder.returned = _returned_nodes(module, saved)
     walk.layouts = layouts or {}
     given = iter(inputs or ())
     for node in module.graph.nodes:
@@ -129,6 +140,20 @@ def graph_device(module: torch.fx.GraphModule) -> str:
     return accelerators[0].type if accelerators else "cpu"
 
 
+def _returned_nodes(module: torch.fx.GraphModule, saved: frozenset[int]) -> frozenset[torch.fx.Node]:
+    """Returns the nodes whose result, or a view of all of it, the caller gets in its exact layout."""
+    returned = module.graph.output_node().args[0]
+    found: set[torch.fx.Node] = set()
+    for position, node in enumerate(returned if isinstance(returned, (tuple, list)) else (returned,)):
+        if position in saved:
+            continue
+        while isinstance(node, torch.fx.Node) and str(node.target) in VIEWS:
+            node = node.args[0]  # type: ignore[assignment]  # FX's argument types are wide
+        if isinstance(node, torch.fx.Node):
+            found.add(node)
+    return frozenset(found)
+
+
 class _Walk:
     """The state of one lowering."""
 
@@ -147,6 +172,7 @@ class _Walk:
         self.versions: dict[str, Value] = {}
         self.repeats: list[int] = []
         self.regenerated: frozenset[int] = frozenset()
+        self.saved: frozenset[int] = frozenset()
         self.layouts: Layouts = {}
 
     def visit(self, node: torch.fx.Node) -> None:
@@ -287,6 +313,8 @@ class _Walk:
             self.builder.rollback(mark)
             raise
         self._note_sharing(count)
+        calls = [made.target for made in self.builder.definitions[count:] if isinstance(made, Extern)]
+        self.externs += [(target, CALLED_BY_LOWERING) for target in calls if target in PRODUCTS]
         return result
 
     def _defect(self, error: Exception, node: torch.fx.Node) -> str:
@@ -411,8 +439,12 @@ class _Walk:
         shape, strides = ints(fake.shape), ints(fake.stride())
         if len(self.outputs) not in self.regenerated and not self._may_share(node, fake, tensor, owners):
             tensor = self.builder.fresh_copy(tensor, strides if 0 not in strides else None)
-        tensor = laid_out(self.builder, tensor, strides)
         view = tensor.strided()
+        if view is None or len(self.outputs) not in self.saved or 0 in view.strides:
+            tensor = laid_out(self.builder, tensor, strides)
+            view = tensor.strided()
+        else:
+            strides = view.strides
         if view is None:
             raise Unsupported(f"{origins_of(node)[0]}: a result that is no strided tensor")
         assert same_layout(shape, view.strides, strides) or tensor.numel == 0
@@ -429,10 +461,11 @@ class _Walk:
             return source.op == "get_attr" or _storage(source) == key
         if owners.get(root, key) != key:
             return False
-        # A small result must not keep a large value alive that torch would have freed.
+        # A small result must not keep a large value alive that torch would have freed; a little padding does no harm.
         kind = tensor.value.type
         held = kind.storage_size * kind.dtype.bytes
-        return node.op == "placeholder" or held <= max(fake.untyped_storage().nbytes(), tensor.numel * kind.dtype.bytes)
+        needed = max(fake.untyped_storage().nbytes(), tensor.numel * kind.dtype.bytes)
+        return node.op == "placeholder" or held <= needed * (1 + PADDING_HELD)
 
     _RULES: Mapping[str, Callable[[_Walk, torch.fx.Node], Any]] = {
         "placeholder": _placeholder,

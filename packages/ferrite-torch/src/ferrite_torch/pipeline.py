@@ -79,7 +79,12 @@ def _produce(
 ) -> Artifact:
     with watch.phase("lower"):
         lowered = lower_module(
-            module, name=kind, strict=not options.fallback, regenerated=ambient.regenerated, layouts=layouts
+            module,
+            name=kind,
+            strict=not options.fallback,
+            regenerated=ambient.regenerated,
+            saved=ambient.saved,
+            layouts=layouts,
         )
     with watch.phase("passes"):
         graph = _simplified(lowered.graph, options, ambient.saved)
@@ -98,13 +103,11 @@ def _produce(
         externs=lowered.externs,
         layouts=layouts,
         strides=tuple(strides_of(graph.outputs)),
-        changed=changed_outputs(lowered.graph, graph),
+        changed=changed_outputs(module, graph),
     )
 
 
-def _key(
-    module: torch.fx.GraphModule, kind: str, options: Options, layouts: Layouts, ambient: _Ambient
-) -> str | None:
+def _key(module: torch.fx.GraphModule, kind: str, options: Options, layouts: Layouts, ambient: _Ambient) -> str | None:
     facts = compile_facts(graph_device(module), options)
     return graph_key(module, kind, facts, sorted(layouts.items()), *ambient.facts())
 

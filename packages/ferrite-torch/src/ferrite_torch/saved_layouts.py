@@ -37,7 +37,15 @@ def strides_of(outputs: Iterable[Output]) -> list[tuple[int, ...] | None]:
     return [output.strides if isinstance(output, View) else None for output in outputs]
 
 
-def changed_outputs(before: Graph, after: Graph) -> Layouts:
-    """Returns the layouts of those outputs of a graph that passes have changed."""
-    pairs = zip(strides_of(before.outputs), strides_of(after.outputs), strict=True)
-    return {place: new for place, (old, new) in enumerate(pairs) if new is not None and new != old}
+def changed_outputs(module: torch.fx.GraphModule, graph: Graph) -> Layouts:
+    """Returns the layouts of those outputs of a compiled graph that lie otherwise than the graph was traced with."""
+    returned = module.graph.output_node().args[0]
+    nodes = returned if isinstance(returned, (tuple, list)) else (returned,)
+    changed: dict[int, tuple[int, ...]] = {}
+    for place, (node, output) in enumerate(zip(nodes, graph.outputs, strict=True)):
+        fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+        if isinstance(output, View) and isinstance(fake, torch.Tensor):
+            pairs = zip(output.shape, output.strides, ints(fake.stride()), strict=True)
+            if any(new != old for size, new, old in pairs if size > 1):
+                changed[place] = output.strides
+    return changed

@@ -52,8 +52,9 @@ _lock = threading.Lock()
 def statistics() -> dict[str, Any]:
     """Returns what happened since the start or the last reset.
 
-    Keys: ``graphs``, ``recalled`` (those that came out of the store), ``kernels`` (launches in their programs), ``extern_calls``, ``externs`` (op to reason to count),
-    ``fallbacks`` (reason to count of graphs that run eagerly) and ``seconds`` (compile seconds by phase).
+    Keys: ``graphs``, ``recalled`` (those that came out of the store), ``kernels`` (launches in their programs),
+    ``extern_calls``, ``externs`` (op to reason to count), ``fallbacks`` (reason to count of graphs that run eagerly)
+    and ``seconds`` (compile seconds by phase).
     """
     with _lock:
         externs: dict[str, dict[str, int]] = {}

@@ -28,6 +28,7 @@ from ferrite_torch.statistics import CompiledGraph, Stopwatch, record_graph
 COMPLETED = "completed"
 """The kind of the store's notes on which captured graphs were compiled before."""
 
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How one captured graph may be stored.
@@ -63,7 +64,7 @@ def plan_storage(
     module: torch.fx.GraphModule, inputs: Sequence[Any], tensors: Sequence[torch.Tensor], options: Options
 ) -> Plan | None:
     """Returns how a captured graph may be stored; None where torch has no cache for it, or it is switched off."""
-    if not isinstance(module, torch.fx.GraphModule) or not torch_private.stores_graphs():
+    if not hasattr(module, "code") or not torch_private.stores_graphs():
         return None
     device = next((value.device.type for value in tensors if value.device.type != "cpu"), "cpu")
     facts = _digest(compile_facts(device, options))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, NoReturn
@@ -109,7 +109,8 @@ def output_code() -> type:
     """Returns the class that AOTAutograd's cache wants compiled graphs to be of; it is looked up where that does."""
     from torch._functorch._aot_autograd import autograd_cache
 
-    return autograd_cache.OutputCode
+    found: type = getattr(autograd_cache, "OutputCode")  # noqa: B009  # not among the names that it exports to checkers
+    return found
 
 
 def refuse_to_store(reason: str) -> NoReturn:
@@ -126,7 +127,7 @@ def _keeping_graphs(stored_key: StoredKey) -> Iterator[None]:
     _install_key()
     token = _stored_key.set(stored_key)
     try:
-        with config.patch(_STORED):  # type: ignore[attr-defined]  # added at run time
+        with config.patch(_STORED):
             yield
     finally:
         _stored_key.reset(token)
@@ -154,7 +155,7 @@ def _install_key() -> None:
         return f"aferrite-{stored_key(module, inputs, _described(config))}", []
 
     autograd_cache_key.knows_stored_keys = True  # type: ignore[attr-defined]
-    autograd_cache.autograd_cache_key = autograd_cache_key
+    autograd_cache.autograd_cache_key = autograd_cache_key  # type: ignore[assignment]  # takes any arguments
 
 
 def _described(config: Any) -> list[str]:
@@ -178,7 +179,7 @@ def _described(config: Any) -> list[str]:
         if torch.is_autocast_enabled(device)
     ]
     asked = [f"{name}={getattr(config, name, None)!r}" for name in names]
-    saved = settings.save_config()  # type: ignore[attr-defined]  # added at run time
+    saved = settings.save_config()
     return [*asked, repr(autocast), repr(torch.is_grad_enabled()), hashlib.sha256(saved).hexdigest()]
 
 
@@ -186,7 +187,8 @@ def _storable(compiler: GraphCompiler) -> Any:
     """Returns a compiler whose results AOTAutograd may keep: it asks for a class of its own."""
     from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
 
-    return SerializableAOTDispatchCompiler(output_code(), compiler)  # type: ignore[arg-type]  # its result wraps one
+    wanted: Any = SerializableAOTDispatchCompiler  # typed for functions that return the class, not functions around it
+    return wanted(output_code(), compiler)
 
 
 def _lazily(backward: GraphCompiler) -> GraphCompiler:

@@ -1,0 +1,163 @@
+"""Matrix products with extents that the library is slow with.
+
+cuBLAS picks kernels that read half-precision matrices one element at a time where an extent is no multiple of 16 bytes (a
+vocabulary of 50257 columns): about seven times slower on an H200. Large products are therefore computed on operands
+extended with zeros, and their result is a view of the larger one. The copies that extend operands are ordinary loops, so
+they fuse with what computes the operands; products that share an operand share its extension.
+
+A result that the user gets must have its own exact layout. It is computed strip by strip into a small buffer, and
+stored from there, so that it never exists twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ferrite_ir import scalar as sc
+from ferrite_ir.dtypes import BF16, F16, I64
+from ferrite_ir.graph import row_major
+from ferrite_ir.index import Index
+from ferrite_ir.scalar import Scalar
+from ferrite_torch.builder import Builder, Unlowered
+from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.tensors import Tensor, grid_dims
+
+DEVICES = ("cuda",)
+"""Device types whose library wants this."""
+ALIGNMENT = 8
+"""Elements of a half type in 16 bytes: extents that are multiples of it are fast."""
+WIDE_ALIGNMENT, WIDE_GROWTH = 64, 1 / 32
+"""Extents so long that a multiple of whole cache lines adds at most this share become one."""
+MINIMUM_FLOPS = 2_000_000_000
+FLOPS_PER_BYTE = 100
+"""A product repays copies of its operands with this many operations per byte copied (read and written)."""
+SMALLEST_EXTENT = 16
+STRIP = 512
+"""Rows of a result that are computed at a time where the result must not exist twice."""
+
+
+@lowers("aten.mm.default")
+def mm(b: Builder, left: Tensor, right: Tensor) -> Tensor:
+    return product(b, None, left, right)
+
+
+@lowers("aten.addmm.default")
+def addmm(
+    b: Builder, bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1
+) -> Tensor:
+    if bias.ndim != 1 or bias.dtype is not left.dtype or beta != 1 or alpha != 1:
+        raise Unlowered("a library product")
+    return product(b, bias, left, right)
+
+
+def product(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    """Returns the product of two matrices, plus a row, computed on extended operands.
+
+    Raises:
+        Unlowered: the library is fast with this product as it is, or extending it would not be repaid.
+    """
+    (m, k), n = left.shape, right.shape[1]
+    if b.device not in DEVICES or not {left.dtype, right.dtype} <= {BF16, F16} or left.device or right.device:
+        raise Unlowered("a library product")
+    extended = extended_extent(m), extended_extent(k), extended_extent(n)
+    if extended == (m, k, n) or min(m, k, n) < SMALLEST_EXTENT or not _is_repaid((m, k, n), extended):
+        raise Unlowered("a library product")
+    if extended[:2] == (m, k) and b.is_returned and m >= 2 * STRIP and n >= 2 * WIDE_ALIGNMENT:
+        return _in_strips(b, bias, left, right)
+    row = None if bias is None else extend(b, bias, extended[2:])
+    result = _multiply(b, row, extend(b, left, extended[:2]), extend(b, right, extended[1:]))
+    return result.viewed((m, n), lambda point: point)
+
+
+def extended_extent(size: int) -> int:
+    """Returns the extent that a matrix gets: the next multiple of `WIDE_ALIGNMENT` if near enough, else of `ALIGNMENT`."""
+    wide = -(-size // WIDE_ALIGNMENT) * WIDE_ALIGNMENT
+    if size % ALIGNMENT == 0:
+        return size
+    return wide if wide <= size * (1 + WIDE_GROWTH) else -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _is_repaid(sizes: tuple[int, int, int], extended: tuple[int, int, int]) -> bool:
+    (m, k, n), (long_m, long_k, long_n) = sizes, extended
+    flops = 2 * m * k * n
+    copied = (m * k if (m, k) != (long_m, long_k) else 0) + (k * n if (k, n) != (long_k, long_n) else 0)
+    return flops >= max(MINIMUM_FLOPS, FLOPS_PER_BYTE * 4 * copied)
+
+
+def extend(b: Builder, tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """Returns a vector or matrix with zeros behind its elements, up to a shape; itself if it has the shape.
+
+    The extension lies in memory as the tensor does, so that a matrix and its transpose are extended to one value.
+    """
+    shape = tuple(shape)
+    if tensor.shape == shape:
+        return tensor
+    view = tensor.strided()
+    if tensor.ndim == 2 and view is not None and view.strides[0] == 1 < view.strides[1]:
+        return _transposed(extend(b, _transposed(tensor), shape[::-1]))
+
+    def body(point: tuple[Index, ...]) -> Scalar:
+        value = tensor.at(point)
+        for index, size, extent in zip(point, tensor.shape, shape, strict=True):
+            if size != extent:
+                value = sc.apply("masked", _below(index, size), value, sc.const(0, tensor.dtype))
+        return value
+
+    return b.loop(shape, tensor.dtype, body, strides=row_major(shape))
+
+
+def _below(index: Index, size: int) -> Scalar:
+    return sc.apply("lt", sc.index_value(index, I64), sc.const(size, I64))
+
+
+def _transposed(tensor: Tensor) -> Tensor:
+    return tensor.viewed(tensor.shape[::-1], lambda point: point[::-1])
+
+
+def _multiply(b: Builder, row: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    fake = b.fake.new_empty((left.shape[0], right.shape[1]))
+    if row is None:
+        result: Tensor = b.extern("aten.mm.default", (left, right), None, fake)
+    else:
+        result = b.extern("aten.addmm.default", (row, left, right), None, fake)
+    return result
+
+
+def _in_strips(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    """Returns the product in a value of its own exact layout.
+
+    The columns are cut in two: a main part of aligned extent, whose factor is a view, and the few that remain, whose
+    factor is extended.
+    """
+    (m, k), n = left.shape, right.shape[1]
+    main = n // WIDE_ALIGNMENT * WIDE_ALIGNMENT
+    rest = extended_extent(n - main)
+    factors = right.viewed((k, main), lambda p: p), extend(b, _columns(right, main, n), (k, rest))
+    rows: tuple[Tensor | None, Tensor | None] = (None, None)
+    if bias is not None:
+        tail = bias.viewed((n - main,), lambda p: (p[0] + main,))
+        rows = bias.viewed((main,), lambda p: p), extend(b, tail, (rest,))
+    fake = b.fake.new_empty((m, n))
+    whole: Tensor = b.extern(
+        "aten.empty_strided.default", ((m, n), (n, 1)), {"dtype": fake.dtype, "device": fake.device}, fake
+    )
+    for start in range(0, m, STRIP):
+        count = min(STRIP, m - start)
+        strip = left.viewed((count, k), lambda p, start=start: (p[0] + start, p[1]))  # type: ignore[misc]
+        parts = [_multiply(b, row, strip, factor) for row, factor in zip(rows, factors, strict=True)]
+        point = tuple(dim.index for dim in grid_dims((count, n)))
+        body = _joined(parts[0], parts[1], point, main)
+        whole = b.store(whole, "set", (count, n), (point[0] + start, point[1]), body)
+    return whole
+
+
+def _columns(tensor: Tensor, start: int, end: int) -> Tensor:
+    return tensor.viewed((tensor.shape[0], end - start), lambda p: (p[0], p[1] + start))
+
+
+def _joined(left: Tensor, right: Tensor, point: tuple[Index, ...], width: int) -> Scalar:
+    inside = _below(point[1], width)
+    zero = sc.const(0, left.dtype)
+    first = sc.apply("masked", inside, left.at(point), zero)
+    outside = sc.apply("logical_not", inside)
+    return sc.apply("where", inside, first, sc.apply("masked", outside, right.at((point[0], point[1] - width)), zero))

@@ -1,0 +1,99 @@
+"""Matrix products on extended operands: the numbers, the layouts, and who shares what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import ferrite_torch
+from ferrite_torch.lowering import products
+from ferrite_torch.lowering.products import extended_extent
+
+OPTIONS = {"fallback": False, "verify": True, "use_cache": False}
+
+
+@pytest.fixture(autouse=True)
+def small_products_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(products, "DEVICES", ("cpu",))
+    monkeypatch.setattr(products, "MINIMUM_FLOPS", 1)
+    monkeypatch.setattr(products, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(products, "SMALLEST_EXTENT", 2)
+    monkeypatch.setattr(products, "STRIP", 8)
+    torch._dynamo.reset()
+    ferrite_torch.reset_statistics()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+class Head(torch.nn.Module):
+    """A language model's head: an embedding tied to the last product, and a linear layer with a bias."""
+
+    def __init__(self, words: int, width: int) -> None:
+        super().__init__()
+        self.words = torch.nn.Embedding(words, width)
+        self.layer = torch.nn.Linear(width, words)
+
+    def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        hidden = torch.nn.functional.layer_norm(self.words(tokens), (self.words.embedding_dim,))
+        return hidden @ self.words.weight.t(), self.layer(hidden)
+
+    def loss(self, tokens: torch.Tensor) -> torch.Tensor:
+        return sum(torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten()) for logits in self(tokens))
+
+
+def calls(name: str) -> list[list[list[int]]]:
+    """Returns the strides of the results of each library call of an op."""
+    steps = [step for program in ferrite_torch.compiled_programs() for step in program["steps"]]
+    return [step["strides"] for step in steps if step["do"] == "extern" and step["target"] == name]
+
+
+@pytest.mark.parametrize(
+    ("size", "extended"), [(8, 8), (57, 64), (50257, 50304), (30522, 30528), (1000, 1000), (1001, 1024), (17, 24)]
+)
+def test_extents_become_multiples_of_16_bytes(size: int, extended: int) -> None:
+    assert extended_extent(size) == extended
+
+
+@pytest.mark.parametrize("words", [57, 133])
+def test_returned_results_are_made_in_strips_with_the_layout_of_eager(words: int) -> None:
+    model, tokens = Head(words, 16).bfloat16(), torch.randint(0, words, (4, 8))
+    with torch.no_grad():
+        results = torch.compile(model, backend="ferrite", options=OPTIONS)(tokens)
+        expected = model(tokens)
+    for result, wanted in zip(results, expected, strict=True):
+        assert result.stride() == wanted.stride()
+        torch.testing.assert_close(result, wanted)
+    strips = 4 if words >= 2 * products.WIDE_ALIGNMENT else 1
+    assert len(calls("aten.mm.default")) == (2 * strips if strips > 1 else 1)
+    for (strides,) in calls("aten.mm.default"):
+        assert strides[0] % products.ALIGNMENT == 0
+
+
+def test_training_extends_what_both_gradients_read_once() -> None:
+    model, tokens = Head(57, 16).bfloat16(), torch.randint(0, 57, (4, 8))
+    torch.compile(model.loss, backend="ferrite", options=OPTIONS)(tokens).backward()
+    gradients = {name: weight.grad.clone() for name, weight in model.named_parameters()}
+    model.zero_grad()
+    model.loss(tokens).backward()
+    for name, weight in model.named_parameters():
+        assert gradients[name].stride() == weight.grad.stride()
+        torch.testing.assert_close(gradients[name], weight.grad, rtol=2e-2, atol=2e-3)
+    backward = ferrite_torch.compiled_programs()[-1]
+    extended = [step for step in backward["steps"] if step["do"] == "alloc" and step["shape"] == [32, 64]]
+    assert len(extended) == 2, "one per head: the gradients of its weight and of its input share it"
+
+
+def test_products_that_suit_the_library_stay_as_they_are() -> None:
+    x, y = torch.randn(16, 24).bfloat16(), torch.randn(24, 32).bfloat16()
+    torch.testing.assert_close(torch.compile(torch.mm, backend="ferrite", options=OPTIONS)(x, y), x @ y)
+    assert calls("aten.mm.default") == [[[32, 1]]]
+    assert ferrite_torch.statistics()["externs"] == {"aten.mm.default": {"a library product": 1}}
+
+
+def test_float32_products_stay_as_they_are() -> None:
+    x, y = torch.randn(16, 23), torch.randn(23, 31)
+    torch.testing.assert_close(torch.compile(torch.mm, backend="ferrite", options=OPTIONS)(x, y), x @ y)
+    assert calls("aten.mm.default") == [[[31, 1]]]
