@@ -6,6 +6,7 @@ a test emits is kept there, for compile_emitted.py.
 
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -46,6 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         keep_kernels(folder)
+        # Graphs that an earlier session stored would emit nothing.
+        os.environ["FERRITE_CACHE_DIR"] = tempfile.mkdtemp(prefix="ferrite-emitted-")
 
 
 def keep_kernels(folder: Path) -> None:

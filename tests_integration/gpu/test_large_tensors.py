@@ -51,4 +51,5 @@ def test_transposition_of_a_matrix_of_more_than_two_to_the_31_elements() -> None
 def test_more_programs_along_an_axis_than_a_grid_axis_has(shape: tuple[int, ...]) -> None:
     x = torch.randn(shape, device="cuda")
     torch.testing.assert_close(compiled(lambda t: t.transpose(0, 2).contiguous() * 2)(x), x.transpose(0, 2) * 2)
-    torch.testing.assert_close(compiled(lambda t: t.sum(1))(x), x.sum(1))
+    # A sum of 70,000 numbers of size one carries about 1e-4 of rounding in float32, in any order.
+    torch.testing.assert_close(compiled(lambda t: t.sum(1))(x).double(), x.double().sum(1), rtol=1e-5, atol=1e-3)

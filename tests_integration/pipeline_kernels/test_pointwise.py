@@ -118,6 +118,7 @@ BINARY: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     **{name: (getattr(torch, name), (*NUMBERS, "bool")) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
 }
 ELSEWHERE = {"where", "masked", "ldexp", "rand", "randn", "randint64"}
+BESSEL = ("j0", "j1", "y0", "y1")
 NONZERO_DIVISOR = {"floordiv", "truncdiv", "mod", "fmod"}
 CASES = [(op, dtype) for table in (UNARY, BINARY) for op, (_, dtypes) in table.items() for dtype in dtypes]
 
@@ -163,6 +164,8 @@ def test_operation(run: Callable[..., Any], op: str, dtype: str) -> None:
     result = next(name for name, known in NAMES.items() if known == expected.dtype)
     (found,) = run(loop_text(op, dtype, result, OPS[op].arity), *inputs)
     tolerance = {"f32": 1e-5, "f64": 1e-12}.get(dtype, 0.0)
+    if op in BESSEL and dtype == "f64":
+        tolerance = 1e-5  # torch's own approximations are off by up to 7e-7, in double as well
     torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
     if dtype in FLOATS and op in ("neg", "relu", "mul", "copysign", "floor", "floordiv", "round", "trunc", "minimum"):
         known = ~expected.isnan() & (expected != 0 if op in ("relu", "minimum") else True)

@@ -147,10 +147,11 @@ def _returned_nodes(module: torch.fx.GraphModule, saved: frozenset[int]) -> froz
     for position, node in enumerate(returned if isinstance(returned, (tuple, list)) else (returned,)):
         if position in saved:
             continue
-        while isinstance(node, torch.fx.Node) and str(node.target) in VIEWS:
-            node = node.args[0]  # type: ignore[assignment]  # FX's argument types are wide
-        if isinstance(node, torch.fx.Node):
-            found.add(node)
+        base = node
+        while isinstance(base, torch.fx.Node) and str(base.target) in VIEWS:
+            base = base.args[0]
+        if isinstance(base, torch.fx.Node):
+            found.add(base)
     return frozenset(found)
 
 

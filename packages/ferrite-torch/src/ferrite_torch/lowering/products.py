@@ -1,9 +1,10 @@
 """Matrix products with extents that the library is slow with.
 
-cuBLAS picks kernels that read half-precision matrices one element at a time where an extent is no multiple of 16 bytes (a
-vocabulary of 50257 columns): about seven times slower on an H200. Large products are therefore computed on operands
-extended with zeros, and their result is a view of the larger one. The copies that extend operands are ordinary loops, so
-they fuse with what computes the operands; products that share an operand share its extension.
+cuBLAS picks kernels that read half-precision matrices one element at a time where an extent is no multiple of 16 bytes
+(a vocabulary of 50257 columns): about seven times slower on an H200, whatever the distance between rows. Large products
+are therefore computed on operands extended with zeros, and their result is a view of the larger one. The copies that
+extend operands are ordinary loops, so they fuse with what computes the operands; products that share an operand share
+its extension.
 
 A result that the user gets must have its own exact layout. It is computed strip by strip into a small buffer, and
 stored from there, so that it never exists twice.
@@ -42,9 +43,7 @@ def mm(b: Builder, left: Tensor, right: Tensor) -> Tensor:
 
 
 @lowers("aten.addmm.default")
-def addmm(
-    b: Builder, bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1
-) -> Tensor:
+def addmm(b: Builder, bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     if bias.ndim != 1 or bias.dtype is not left.dtype or beta != 1 or alpha != 1:
         raise Unlowered("a library product")
     return product(b, bias, left, right)
@@ -70,7 +69,7 @@ def product(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Ten
 
 
 def extended_extent(size: int) -> int:
-    """Returns the extent that a matrix gets: the next multiple of `WIDE_ALIGNMENT` if near enough, else of `ALIGNMENT`."""
+    """Returns the extent that a matrix gets: the next multiple of `WIDE_ALIGNMENT` if near, else of `ALIGNMENT`."""
     wide = -(-size // WIDE_ALIGNMENT) * WIDE_ALIGNMENT
     if size % ALIGNMENT == 0:
         return size
