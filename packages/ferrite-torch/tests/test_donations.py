@@ -40,3 +40,15 @@ def test_a_backward_that_is_repeated_overwrites_nothing() -> None:
     first = torch.autograd.grad(value, (x, w), retain_graph=True)
     torch.testing.assert_close(torch.autograd.grad(value, (x, w), retain_graph=True), first)
     assert "mm" not in [step["from"] for step in backward_steps() if step["do"] == "reuse"]
+
+
+def test_a_kept_graph_runs_twice_on_copies_of_what_it_overwrites() -> None:
+    ferrite_torch.reset_statistics()
+    x, w = torch.randn(5, 4, requires_grad=True), torch.randn(4, 7, requires_grad=True)
+    target = torch.tensor([1, 0, 3, -100, 2])
+    options = {"fallback": False, "policy": {"persistent_elements": 16}}
+    value = ferrite_torch.compile(loss, **options)(x, w, target)
+    assert "mm" in [step["from"] for step in backward_steps() if step["do"] == "reuse"]
+    wanted = torch.autograd.grad(loss(x, w, target), (x, w))
+    for keeps in (True, True, False):
+        torch.testing.assert_close(torch.autograd.grad(value, (x, w), retain_graph=keeps), wanted)

@@ -33,6 +33,7 @@ class Artifact:
         layouts: strides of arguments, by position, that the program wants otherwise than they were traced.
         strides: of each result, None for those that are no tensors.
         changed: strides of the results that lie otherwise than they were traced, by position.
+        donated: positions of the arguments that a backward may overwrite.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class Artifact:
     layouts: Layouts
     strides: tuple[Strides, ...]
     changed: Layouts
+    donated: tuple[int, ...] = ()
 
     def to_record(self) -> dict[str, Any]:
         """Returns the JSON form."""
@@ -69,6 +71,7 @@ class Artifact:
             layouts={int(position): tuple(strides) for position, strides in record["layouts"]},
             strides=tuple(None if strides is None else tuple(strides) for strides in record["strides"]),
             changed={int(position): tuple(strides) for position, strides in record["changed"]},
+            donated=tuple(map(int, record["donated"])),
         )
 
 

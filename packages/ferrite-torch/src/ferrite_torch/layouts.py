@@ -34,5 +34,11 @@ def in_layouts(
 def _laid_out(value: Any, strides: tuple[int, ...]) -> Any:
     if not isinstance(value, torch.Tensor) or value.stride() == strides:
         return value
+    return copied(value, strides)
+
+
+def copied(value: torch.Tensor, strides: tuple[int, ...] | None = None) -> torch.Tensor:
+    """Returns a copy of a tensor with these strides, or with its own."""
+    strides = value.stride() if strides is None else strides
     copy = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
     return copy.copy_(value)

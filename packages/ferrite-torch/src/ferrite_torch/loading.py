@@ -15,7 +15,7 @@ import ferrite_runtime
 from ferrite_runtime import LoadedProgram, load_program
 from ferrite_torch import torch_private
 from ferrite_torch.artifact import Artifact
-from ferrite_torch.layouts import Layouts, in_layouts
+from ferrite_torch.layouts import Layouts, copied, in_layouts
 from ferrite_torch.options import Options
 
 Boxed = Callable[[list[Any]], Any]
@@ -31,8 +31,23 @@ def load_artifact(artifact: Artifact, options: Options, constants: Sequence[torc
     """
     with torch_private.without_modes():
         compiled = load_program(artifact.program, options=runtime_options(options))
-    call = mark_boxed(in_layouts(boxed(compiled, artifact, tuple(constants)), artifact.layouts))
+    call = in_layouts(boxed(compiled, artifact, tuple(constants)), artifact.layouts)
+    call = mark_boxed(_sparing(call, artifact.donated))
     call.wait = compiled.wait  # type: ignore[attr-defined]
+    return call
+
+
+def _sparing(function: Boxed, donated: tuple[int, ...]) -> Boxed:
+    """Returns a boxed backward that works on copies of what it overwrites while its graph may be run again."""
+    if not donated:
+        return function
+
+    def call(arguments: list[Any]) -> Any:
+        if torch_private.keeps_graph():
+            for position in donated:
+                arguments[position] = copied(arguments[position])
+        return function(arguments)
+
     return call
 
 

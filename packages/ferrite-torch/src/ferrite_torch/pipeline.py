@@ -104,6 +104,7 @@ def _produce(
         layouts=layouts,
         strides=tuple(strides_of(graph.outputs)),
         changed=changed_outputs(module, graph),
+        donated=tuple(sorted(ambient.donated)),
     )
 
 

@@ -331,14 +331,25 @@ def saved_outputs(count: int) -> frozenset[int]:
 def donated_inputs() -> tuple[int, ...]:
     """Returns the positions of arguments of the backward graph being compiled that nobody else reads, then or later.
 
-    AOTAutograd refuses to run such a backward twice, and names none where the first run is told to keep the graph;
-    they may share storage with each other. Only its metadata says which.
+    They may share storage with each other. Only AOTAutograd's metadata says which. It is told that there are none: it
+    would refuse to run such a backward under ``retain_graph``, where ours copies what it overwrites (`keeps_graph`).
     """
     from torch._guards import TracingContext
 
     context = TracingContext.try_get()
     metadata = None if context is None else context.fw_metadata
-    return tuple(getattr(metadata, "bw_donated_idxs", None) or ())
+    positions = getattr(metadata, "bw_donated_idxs", None) or []
+    found = tuple(positions)
+    positions.clear()
+    return found
+
+
+def keeps_graph() -> bool:
+    """Returns whether the backward that is running may run again (``retain_graph``); True where none is running.
+
+    Private because autograd tells it nowhere else; AOTAutograd asks the same.
+    """
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
 
 
 def report_strides(strides: Iterable[tuple[int, ...] | None]) -> None:
