@@ -115,7 +115,6 @@ def test_surroundings_count(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         Options(policy={"fuse_reads": False}),
         Options(target={"processors": 3}),
         Options(align_matmuls=False),
-        Options(matmul_layout={"x": 1}),
         Options(tune="max"),
     ],
 )

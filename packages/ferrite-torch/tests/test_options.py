@@ -41,7 +41,6 @@ def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
         ("tune", "maximal"),
         ("check_inputs", "sometimes"),
         ("align_matmuls", "yes"),
-        ("matmul_layout", 3),
         ("policy", 3),
     ],
 )

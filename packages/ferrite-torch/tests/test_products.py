@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
+import ferrite_runtime
 import ferrite_torch
+from ferrite_torch import lower
 from ferrite_torch.lowering import products
 from ferrite_torch.lowering.products import extended_extent
+from ferrite_torch.statistics import compiled_graphs
 
 OPTIONS = {"fallback": False, "verify": True, "use_cache": False}
 
@@ -21,6 +26,7 @@ def small_products_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(products, "FLOPS_PER_BYTE", 0)
     monkeypatch.setattr(products, "SMALLEST_EXTENT", 2)
     monkeypatch.setattr(products, "STRIP", 8)
+    monkeypatch.setattr(lower, "PADDING_HELD", 1)
     torch._dynamo.reset()
     ferrite_torch.reset_statistics()
     torch.manual_seed(0)
@@ -97,3 +103,59 @@ def test_float32_products_stay_as_they_are() -> None:
     x, y = torch.randn(16, 23), torch.randn(23, 31)
     torch.testing.assert_close(torch.compile(torch.mm, backend="ferrite", options=OPTIONS)(x, y), x @ y)
     assert calls("aten.mm.default") == [[[31, 1]]]
+
+
+def test_without_the_option_nothing_is_extended() -> None:
+    x = torch.randn(4, 8, dtype=torch.bfloat16)
+    torch.compile(
+        lambda x: torch.relu(x @ x.t()[:, :3]), backend="ferrite", options={**OPTIONS, "align_matmuls": False}
+    )(x)
+    assert calls("aten.mm.default") == [[[3, 1]]]
+
+
+def saving(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Saves the result of its first product for backward."""
+    return torch.sin(x @ w) @ v
+
+
+def operands() -> list[torch.Tensor]:
+    return [torch.randn(shape).bfloat16().requires_grad_() for shape in ((8, 8), (8, 57), (57, 8))]
+
+
+@pytest.mark.parametrize("eager", ["", "forward", "backward"])
+def test_saved_tensors_keep_their_pitch(eager: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of the two graphs falls back to eager execution."""
+    kinds = []
+
+    def wait(program: Any) -> None:
+        kinds.append(eager)
+        if eager and len(kinds) == 1 + (eager == "backward"):
+            raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(ferrite_runtime.LoadedProgram, "wait", wait)
+    ours = operands()
+    theirs = copy.deepcopy(ours)
+    run = torch.compile(saving, backend="ferrite", options={**OPTIONS, "fallback": bool(eager)})
+    torch.testing.assert_close(run(*ours), saving(*theirs), rtol=2e-2, atol=2e-2)
+    run(*ours).float().sum().backward()
+    saving(*theirs).float().sum().backward()
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=5e-2, atol=5e-2)
+    backward = compiled_graphs()[1].program
+    assert [64, 1] in [value["strides"] for value in backward["inputs"]]
+
+
+def test_tensors_saved_elsewhere_come_back_into_their_pitch() -> None:
+    found = []
+
+    def packed(x: torch.Tensor) -> torch.Tensor:
+        found.append(x.stride())
+        return x.contiguous() if x.stride() == (64, 1) else x
+
+    ours = operands()
+    theirs = copy.deepcopy(ours)
+    with torch.autograd.graph.saved_tensors_hooks(packed, lambda x: x):
+        torch.compile(saving, backend="ferrite", options=OPTIONS)(*ours).float().sum().backward()
+    assert (64, 1) in found
+    saving(*theirs).float().sum().backward()
+    torch.testing.assert_close(ours[0].grad, theirs[0].grad, rtol=5e-2, atol=5e-2)

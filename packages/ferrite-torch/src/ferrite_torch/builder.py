@@ -65,6 +65,7 @@ class Builder:
         self.node: Any = None
         self.fake: Any = None
         self.returned: frozenset[torch.fx.Node] = frozenset()
+        self.extends_products = True
         self.inputs: list[Value] = []
         self.definitions: list[Definition] = []
         self._origins: Origins = ()

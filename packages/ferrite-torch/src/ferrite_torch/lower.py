@@ -69,7 +69,7 @@ def lower(module: torch.fx.GraphModule, inputs: Sequence[Any] | None = None, nam
     return lower_module(module, inputs, name).graph
 
 
-def lower_module(
+def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all named
     module: torch.fx.GraphModule,
     inputs: Sequence[Any] | None = None,
     name: str = "graph",
@@ -78,6 +78,7 @@ def lower_module(
     strict: bool = True,
     regenerated: frozenset[int] = frozenset(),
     saved: frozenset[int] = frozenset(),
+    extends_products: bool = True,
     layouts: Layouts | None = None,
 ) -> LoweredModule:
     """Returns a functional graph of aten ops, as AOTAutograd makes it, in Ferrite's language.
@@ -87,6 +88,7 @@ def lower_module(
         inputs: fake inputs for placeholders whose ``meta`` holds none.
         name: name of the result.
         device: device type of the kernels; None takes it from the graph.
+        extends_products: compute large products with odd extents on operands extended with zeros.
         saved: positions of outputs that may lie as they like, because who reads them is told.
         regenerated: positions of outputs whose storage does not matter, as the caller makes them anew from the inputs.
         strict: raise what a faulty lowering raises; False makes the op a library call and warns.
@@ -101,6 +103,7 @@ def lower_module(
     walk = _Walk(module, name, device or graph_device(module), strict=strict)
     walk.regenerated, walk.saved = regenerated, saved
     walk.builder.returned = _returned_nodes(module, saved)
+    walk.builder.extends_products = extends_products
     walk.layouts = layouts or {}
     given = iter(inputs or ())
     for node in module.graph.nodes:

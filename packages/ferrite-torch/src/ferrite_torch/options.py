@@ -23,9 +23,7 @@ class Options:
         check_inputs: when the runtime checks its inputs: ``first`` call, ``always`` or ``never``.
         verify: check the graph after lowering and after the passes: for developers and tests.
         log_graphs: log the text of each graph, before and after the passes.
-        align_matmuls: lay out the operands and results of large half-precision matrix products so that their rows start
-            at addresses that the library is fast with.
-        matmul_layout: thresholds of that to change, by the field names of ``ferrite_torch.matmul_layout.AlignMatmuls``.
+        align_matmuls: compute large half-precision matrix products with odd extents on operands extended with zeros.
         policy: scheduler thresholds to change, by the field names of ``ferrite_scheduler.Policy``.
         target: device facts to change, by the field names of ``ferrite_scheduler.Target``.
     """
@@ -40,7 +38,6 @@ class Options:
     verify: bool = False
     log_graphs: bool = False
     align_matmuls: bool = True
-    matmul_layout: Mapping[str, Any] = field(default_factory=dict)
     policy: Mapping[str, Any] = field(default_factory=dict)
     target: Mapping[str, Any] = field(default_factory=dict)
 
@@ -88,7 +85,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "verify": (bool,),
     "log_graphs": (bool,),
     "align_matmuls": (bool,),
-    "matmul_layout": (Mapping,),
     "policy": (Mapping,),
     "target": (Mapping,),
 }

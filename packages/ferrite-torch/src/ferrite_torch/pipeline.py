@@ -19,7 +19,6 @@ from ferrite_torch.errors import FerriteError, translate
 from ferrite_torch.graph_key import constant_paths, graph_key
 from ferrite_torch.loading import constants_of, load_artifact, run_eagerly, runtime_options
 from ferrite_torch.lower import graph_device, lower_module
-from ferrite_torch.matmul_layout import AlignMatmuls
 from ferrite_torch.options import Options
 from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
 from ferrite_torch.statistics import CompiledGraph, Stopwatch, record_graph
@@ -85,9 +84,10 @@ def _produce(
             regenerated=ambient.regenerated,
             saved=ambient.saved,
             layouts=layouts,
+            extends_products=options.align_matmuls,
         )
     with watch.phase("passes"):
-        graph = _simplified(lowered.graph, options, ambient.saved)
+        graph = _simplified(lowered.graph, options)
     target = target_of(graph.device, options.target)
     with watch.phase("schedule"):
         plan = schedule(graph, target, Policy(**options.policy), donated_names(lowered, ambient.donated))
@@ -167,14 +167,12 @@ class _Phases(Stopwatch):
         return super().phase(name)
 
 
-def _simplified(graph: Graph, options: Options, saved: frozenset[int] = frozenset()) -> Graph:
+def _simplified(graph: Graph, options: Options) -> Graph:
     if options.log_graphs:
         log.warning("as lowered:\n%s", graph)
     if options.verify:
         require_valid(graph)
     graph = PIPELINE.run(graph)
-    if options.align_matmuls:
-        graph = AlignMatmuls(free_outputs=saved, **options.matmul_layout).run(graph)
     if options.log_graphs:
         log.warning("after the passes:\n%s", graph)
     if options.verify:

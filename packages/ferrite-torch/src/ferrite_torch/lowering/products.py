@@ -56,7 +56,13 @@ def product(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Ten
         Unlowered: the library is fast with this product as it is, or extending it would not be repaid.
     """
     (m, k), n = left.shape, right.shape[1]
-    if b.device not in DEVICES or not {left.dtype, right.dtype} <= {BF16, F16} or left.device or right.device:
+    if (
+        not b.extends_products
+        or b.device not in DEVICES
+        or not {left.dtype, right.dtype} <= {BF16, F16}
+        or left.device
+        or right.device
+    ):
         raise Unlowered("a library product")
     extended = extended_extent(m), extended_extent(k), extended_extent(n)
     if extended == (m, k, n) or min(m, k, n) < SMALLEST_EXTENT or not _is_repaid((m, k, n), extended):
