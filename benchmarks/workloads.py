@@ -78,9 +78,23 @@ def vit(size: Size) -> nn.Module:
 
 
 def resnet(size: Size) -> nn.Module:
-    if size == "tiny":
-        return ResidualNetwork((1, 1), 16, 10)
-    return ResidualNetwork()
+    return with_trained_norms(ResidualNetwork((1, 1), 16, 10) if size == "tiny" else ResidualNetwork())
+
+
+def with_trained_norms(model: nn.Module) -> nn.Module:
+    """Returns the model with batch norms as they look after training.
+
+    As they are made, they multiply by 1 / sqrt(1 + 1e-5) and nothing else. Rounded to half precision that is no change
+    at all, so that eager sums residuals exactly, ties rounding to even; unrounded, as in a fused kernel, it moves each
+    tie below the middle, and a compiler that is more precise at each step ends up with a bias.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.running_mean, 0.0, 0.1)
+            nn.init.uniform_(module.running_var, 0.5, 1.5)
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias, 0.0, 0.1)
+    return model
 
 
 def tokens(batch: int, length: int, vocabulary: int) -> Callable[[Size], tuple[Tensor, Tensor]]:
