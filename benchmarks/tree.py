@@ -21,5 +21,5 @@ def add_packages_to_path() -> None:
 
 
 def results_folder() -> Path:
-    """Returns the default folder for results: `$OUT` where it is set, else `benchmark-results` here."""
-    return Path(os.environ.get("OUT") or "benchmark-results")
+    """Returns the default folder for results."""
+    return Path("benchmark-results")
