@@ -465,6 +465,25 @@ def _check_divisor(divisor: Size) -> None:
         raise ValueError(f"an index is divided by {divisor}; divisors are positive")
 
 
+def with_indirects(index: Index, change: Callable[[Indirect], Index]) -> Index:
+    """Returns the index with each of its indirect parts replaced by what ``change`` makes of it, simplified anew."""
+    if not index.is_indirect:
+        return index
+    total = constant(index.const)
+    for atom, coefficient in index.terms:
+        match atom:
+            case Indirect():
+                new = change(atom)
+            case FloorDiv():
+                new = floordiv(with_indirects(atom.numerator, change), atom.divisor)
+            case Mod():
+                new = mod(with_indirects(atom.numerator, change), atom.divisor)
+            case _:
+                new = atom.index
+        total = total + new * coefficient
+    return total
+
+
 def linearize(indices: tuple[Index, ...], strides: tuple[Size, ...]) -> Index:
     """Returns ``sum(index * stride)``: the element offset of a point in a strided array."""
     total = constant(0)

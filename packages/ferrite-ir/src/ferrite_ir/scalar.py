@@ -317,19 +317,9 @@ def replace_loads(
 
 def replace_in_index(index: Index, replace: Callable[[Scalar], Scalar | None], memo: dict[Scalar, Scalar]) -> Index:
     """Returns the index with the loads inside its indirect parts replaced; see `replace_loads`."""
-    total = ix.constant(index.const)
-    for atom, coefficient in index.terms:
-        match atom:
-            case ix.Indirect():
-                new = ix.indirect(replace_loads(atom.value, replace, memo), atom.size, atom.wraps)
-            case ix.FloorDiv():
-                new = ix.floordiv(replace_in_index(atom.numerator, replace, memo), atom.divisor)
-            case ix.Mod():
-                new = ix.mod(replace_in_index(atom.numerator, replace, memo), atom.divisor)
-            case _:
-                new = atom.index
-        total = total + new * coefficient
-    return total
+    return ix.with_indirects(
+        index, lambda part: ix.indirect(replace_loads(part.value, replace, memo), part.size, part.wraps)
+    )
 
 
 def _fill(root: Scalar, slot: str, own: Callable[[Scalar], Any]) -> None:

@@ -13,9 +13,9 @@ import torch
 
 from ferrite_ir.graph import Graph, Output, View
 from ferrite_torch.builder import ints
-from ferrite_torch.layouts import Layouts, in_layouts
+from ferrite_torch.layouts import Layouts
 
-__all__ = ["Layouts", "changed_layouts", "changed_outputs", "in_layouts", "strides_of"]
+__all__ = ["Layouts", "changed_layouts", "changed_outputs", "strides_of"]
 
 
 def changed_layouts(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> tuple[dict[int, tuple[int, ...]], ...]:

@@ -75,23 +75,11 @@ class _Narrower:
 
     def index(self, index: Index) -> Index:
         """Returns an index with narrower arithmetic in its indirect parts."""
-        if not index.is_indirect:
-            return index
-        total = ix.constant(index.const)
-        for atom, coefficient in index.terms:
-            total = total + self._atom(atom) * coefficient
-        return total
+        return ix.with_indirects(index, self._indirect)
 
-    def _atom(self, atom: ix.Atom) -> Index:
-        match atom:
-            case ix.Indirect():
-                value = self.scalar(atom.value)
-                return ix.indirect(self._small.get(atom.value) or value, atom.size, atom.wraps)
-            case ix.FloorDiv():
-                return ix.floordiv(self.index(atom.numerator), atom.divisor)
-            case ix.Mod():
-                return ix.mod(self.index(atom.numerator), atom.divisor)
-        return atom.index
+    def _indirect(self, part: ix.Indirect) -> Index:
+        value = self.scalar(part.value)
+        return ix.indirect(self._small.get(part.value) or value, part.size, part.wraps)
 
     def _visit(self, node: Scalar) -> None:
         if node.dtype is I64:

@@ -55,22 +55,7 @@ class Rewriter:
 
     def index(self, index: Index) -> Index:
         """Returns an index whose indirect parts are in simplest form."""
-        if not index.is_indirect:
-            return index
-        total = ix.constant(index.const)
-        for atom, coefficient in index.terms:
-            total = total + self._atom(atom) * coefficient
-        return total
-
-    def _atom(self, atom: ix.Atom) -> Index:
-        match atom:
-            case ix.Indirect():
-                return settled_indirect(self(atom.value), atom.size, wraps=atom.wraps)
-            case ix.FloorDiv():
-                return ix.floordiv(self.index(atom.numerator), atom.divisor)
-            case ix.Mod():
-                return ix.mod(self.index(atom.numerator), atom.divisor)
-        return atom.index
+        return ix.with_indirects(index, lambda part: settled_indirect(self(part.value), part.size, wraps=part.wraps))
 
     def _settle_leaf(self, node: Scalar) -> Scalar:
         indices = [self.index(index) for index in node.indices]
