@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from ferrite_ir import index as ix
@@ -32,7 +32,7 @@ from ferrite_ir.graph import (
 )
 from ferrite_ir.index import Dim, Index
 from ferrite_ir.parse import parse_graph
-from ferrite_ir.passes import PIPELINE, Cse, Dce, FoldConstants, Inline, Narrow, Pass, Pipeline, Simplify
+from ferrite_ir.passes import PIPELINE, Cse, Dce, FoldConstants, Inline, Narrow, Pass, Pipeline, Simplify, Unroll
 from ferrite_ir.scalar import Scalar, apply, cast, const, index_value, load
 from ferrite_ir.verify import verify
 
@@ -260,6 +260,34 @@ def test_pass_keeps_every_bit(pass_: Pass, graph: Graph) -> None:
     assert bits(run(after)) == bits(run(graph))
 
 
+def is_rounded(definition: Definition) -> bool:
+    return (
+        isinstance(definition, Fold) and definition.combine in ("sum", "prod") and definition.bodies[0].dtype.is_float
+    )
+
+
+@given(graph=programs(), max_gap=st.sampled_from([4, 1000]))
+@RELAXED
+def test_unroll_keeps_every_bit_of_folds_that_do_not_round(graph: Graph, max_gap: int) -> None:
+    # A sum's order and its roundings in between are not part of its meaning; see test_unrolled_sums.
+    assume(not any(map(is_rounded, graph.definitions)))
+    after = Unroll(numerics="rounding", max_gap=max_gap).run(graph)
+    assert verify(after) == ()
+    assert bits(run(after)) == bits(run(graph))
+
+
+def test_unrolled_sums() -> None:
+    text = "graph @pool(x: f32[6, 9]) -> (y) { y: f32[6, 4] = fold sum [h < 6, w < 4 | k < 3] x[h, 2*w + k] }"
+    graph = parse_graph(text)
+    after = Unroll().run(graph)
+    (loop,) = after.definitions
+    assert isinstance(loop, Loop)
+    rows = [[math.sin(9 * i + j) for j in range(9)] for i in range(6)]
+    (right,), (found,) = (evaluate(each, [filled(rows, F32, (6, 9), (9, 1))]) for each in (graph, after))
+    for a, b in zip(right, found, strict=True):
+        assert b == pytest.approx(a, rel=1e-6, abs=1e-6)
+
+
 @given(graph=programs())
 @RELAXED
 def test_text_is_read_back(graph: Graph) -> None:
@@ -276,7 +304,7 @@ def test_text_is_read_back(graph: Graph) -> None:
 @given(graph=programs())
 @RELAXED
 def test_passes_are_idempotent(graph: Graph) -> None:
-    for pass_ in (Simplify(), FoldConstants(), Cse(), Dce(), Narrow()):
+    for pass_ in (Simplify(), FoldConstants(), Cse(), Dce(), Unroll(), Narrow()):
         once = pass_.run(graph)
         assert pass_.run(once) is once
 

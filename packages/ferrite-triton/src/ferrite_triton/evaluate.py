@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ferrite_ir.dtypes import BF16, F16, F32, F64, DType
@@ -29,6 +30,9 @@ class Guard:
 
 Key = tuple[Scalar, Guard | None]
 
+SEVERAL_TIMES = 16
+"""A tensor with so many times fewer elements than the kernel has points is read from the cache."""
+
 
 class Evaluator:
     """Writes the values of one kernel.
@@ -45,6 +49,7 @@ class Evaluator:
         self.results: dict[str, Tile] = {}
         self._index = IndexText(writer, flat.space, width, lambda node: self._known(node, None))
         self._index_dtype = index_dtype(width)
+        self._inside: dict[Scalar, bool] = {}
 
     # --- walking ----------------------------------------------------------------------------------------------------
 
@@ -106,7 +111,27 @@ class Evaluator:
         return node, guard
 
     def _reads_memory(self, node: Scalar) -> bool:
-        return any(load.source not in self._flat.producers for load in node.loads)
+        """Returns whether a guard around a value matters."""
+        return any(load.source not in self._flat.producers and not self._is_always_inside(load) for load in node.loads)
+
+    def _is_always_inside(self, load: Scalar) -> bool:
+        """Returns whether a load stays inside its tensor at every point, and is cheap where nobody needs it.
+
+        Cheap is a tensor that the kernel reads many times over (a norm's weights at the windows of a pooling): it is
+        in the cache, and one load for all guards replaces one for each.
+        """
+        found = self._inside.get(load)
+        if found is None:
+            elements = self._flat.param_of(load.source).elements
+            offset = self._flat.offset(load.source, load.indices)
+            points = math.prod(axis.size for axis in self._space.axes)
+            found = self._inside[load] = (
+                not offset.is_indirect
+                and elements * SEVERAL_TIMES <= points
+                and None not in (offset.lo, offset.hi)
+                and 0 <= offset.lo <= offset.hi < elements  # type: ignore[operator]
+            )
+        return found
 
     def _unrounded(self, node: Scalar) -> Scalar | None:
         """Returns ``e`` for ``cast.f32(cast.bf16(e))``, else None: kernels compute unrounded.
@@ -281,6 +306,8 @@ class Evaluator:
             return None
         load = value.args[0] if value.op == "cast" and other.value == 0 else value
         if load.op != "load" or load.dtype.bits == 8 or self._flat.producer(load) is not None:
+            return None
+        if not self._flat.param_of(load.source).param.host_scalar and self._is_always_inside(load):
             return None
         return None if self._flat.param_of(load.source).param.host_scalar else load
 

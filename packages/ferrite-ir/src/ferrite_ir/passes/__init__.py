@@ -9,6 +9,7 @@ from .inline import Inline
 from .narrow import Narrow
 from .pipeline import PASSES, PIPELINE, Pass, Pipeline, parse_pipeline, pass_text
 from .simplify import Simplify
+from .unroll import Unroll
 
 __all__ = [
     "PASSES",
@@ -21,6 +22,7 @@ __all__ = [
     "Pass",
     "Pipeline",
     "Simplify",
+    "Unroll",
     "parse_pipeline",
     "pass_text",
 ]

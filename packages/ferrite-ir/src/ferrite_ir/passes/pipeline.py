@@ -15,6 +15,7 @@ from .fold_constants import FoldConstants
 from .inline import Inline
 from .narrow import Narrow
 from .simplify import Simplify
+from .unroll import Unroll
 
 
 class Pass(Protocol):
@@ -26,7 +27,9 @@ class Pass(Protocol):
         """Returns the changed graph; the same object if nothing changes."""
 
 
-PASSES: dict[str, type[Any]] = {pass_.name: pass_ for pass_ in (Simplify, FoldConstants, Cse, Inline, Dce, Narrow)}
+PASSES: dict[str, type[Any]] = {
+    pass_.name: pass_ for pass_ in (Simplify, FoldConstants, Cse, Inline, Unroll, Dce, Narrow)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class Pipeline:
         return ",".join(map(pass_text, self.passes))
 
 
-PIPELINE = Pipeline((Simplify(), Cse(), Dce(), Inline(), Narrow(), Cse(), Dce()))
+PIPELINE = Pipeline((Simplify(), Cse(), Dce(), Inline(), Unroll(), Narrow(), Cse(), Dce()))
 """The passes between lowering and scheduling."""
 
 
