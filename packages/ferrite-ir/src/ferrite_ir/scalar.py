@@ -250,7 +250,7 @@ def postorder(roots: Iterable[Scalar], done: set[Scalar] | None = None) -> Itera
 
 
 def rewrite(root: Scalar, step: Callable[[Scalar], Scalar], memo: dict[Scalar, Scalar]) -> Scalar:
-    """Returns the DAG rebuilt bottom-up: operands first, then ``step`` on each rebuilt node.
+    """Returns the DAG rebuilt bottom-up, with ``step`` applied to its leaves: loads, index forms and constants.
 
     ``memo`` maps old nodes to new ones and may be shared. Indices are not entered: a ``step`` that wants to change
     them sees the load or index form itself.
@@ -261,19 +261,17 @@ def rewrite(root: Scalar, step: Callable[[Scalar], Scalar], memo: dict[Scalar, S
     stack = [root]
     while stack:
         node = stack[-1]
-        if node in memo:
-            stack.pop()
-            continue
-        if node.op in _LEAVES:
-            memo[node] = step(node)
-        else:
-            args = node.args
-            missing = [arg for arg in args if arg not in memo]
-            if missing:
-                stack.extend(missing)
-                continue
-            new = tuple([memo[arg] for arg in args])
-            memo[node] = step(node if new == args else rebuilt(node, new))
+        if node not in memo:
+            if node.op in _LEAVES:
+                memo[node] = step(node)
+            else:
+                args = node.args
+                missing = [arg for arg in args if arg not in memo]
+                if missing:
+                    stack += missing
+                    continue
+                new = tuple([memo[arg] for arg in args])
+                memo[node] = node if new == args else rebuilt(node, new)
         stack.pop()
     return memo[root]
 
@@ -285,9 +283,7 @@ def substitute_dims(root: Scalar, mapping: dict[Dim, Index], memo: dict[Scalar, 
     def step(node: Scalar) -> Scalar:
         if node.op == "load":
             return load(node.source, [ix.substitute(i, mapping) for i in node.indices], node.dtype)
-        if node.op == "index":
-            return index_value(ix.substitute(node.args[0], mapping), node.dtype)
-        return node
+        return index_value(ix.substitute(node.args[0], mapping), node.dtype) if node.op == "index" else node
 
     return rewrite(root, step, memo)
 
@@ -302,9 +298,7 @@ def replace_loads(
     memo = {} if memo is None else memo
 
     def step(node: Scalar) -> Scalar:
-        if node.op not in ("load", "index"):
-            return node
-        if indirects(node):
+        if node.below:
             indices = tuple(replace_in_index(i, replace, memo) for i in node.indices)
             node = load(node.source, indices, node.dtype) if node.op == "load" else index_value(indices[0], node.dtype)
         if node.op != "load":
