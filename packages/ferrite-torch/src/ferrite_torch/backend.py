@@ -10,6 +10,7 @@ import torch
 
 from ferrite_runtime import warm_up
 from ferrite_torch import torch_private
+from ferrite_torch.attention_masks import simplify_masks
 from ferrite_torch.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.environment import stores_graphs
 from ferrite_torch.errors import FerriteError, Unsupported, translate
@@ -56,6 +57,7 @@ def ferrite(
     try:
         _check_devices(module, inputs)
         _specialise(module, inputs)
+        simplify_masks(module)
         plan = plan_storage(module, inputs, list(_tensors(module, inputs)), chosen) if stores_graphs(chosen) else None
         if plan is None or not plan.is_completed():
             _warm_up(module, inputs, chosen)
