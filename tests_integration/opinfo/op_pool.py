@@ -1,0 +1,167 @@
+"""Worker processes that check operators; one that crashes, hangs or loses its GPU context is replaced.
+
+A job is an operator at one dtype with some ways of running it. What a lost worker was at counts as failed, and the rest
+of its job goes to the next worker.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+WORKER = Path(__file__).with_name("op_worker.py")
+START_SECONDS = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """An operator at one dtype, the ways to run it, and the greatest number of sample calls."""
+
+    op: str
+    variant: str
+    dtype: str
+    ways: tuple[str, ...]
+    most: int
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.op, self.variant, self.dtype
+
+    def text(self) -> str:
+        """Returns the job as the line that a worker reads."""
+        fields = {"op": self.op, "variant": self.variant, "dtype": self.dtype, "ways": self.ways, "most": self.most}
+        return json.dumps(fields) + "\n"
+
+
+class Lost(Exception):
+    """A worker is gone, for this reason."""
+
+
+class Worker:
+    """One process, with what it wrote to standard error since its last job kept for a report."""
+
+    def __init__(self, device: str) -> None:
+        self.log = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - lives as long as the process
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", str(WORKER), device],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"},
+        )
+        self.buffer = b""
+        self.expect(START_SECONDS)
+
+    def expect(self, seconds: float) -> dict[str, Any]:
+        """Returns the worker's next event.
+
+        Raises:
+            Lost: it ended, or said nothing for so long.
+        """
+        assert self.process.stdout is not None
+        until = time.monotonic() + seconds
+        while b"\n" not in self.buffer:
+            ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, until - time.monotonic()))
+            if not ready:
+                raise Lost(f"hang: nothing for {seconds:.0f} s")
+            chunk = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not chunk:
+                raise Lost(f"crash: exit code {self.process.wait()}; {self.last_words()}")
+            self.buffer += chunk
+        line, _, self.buffer = self.buffer.partition(b"\n")
+        event: dict[str, Any] = json.loads(line)
+        if "lost" in event:
+            raise Lost(f"crash: {event['lost']}")
+        return event
+
+    def give(self, job: Job) -> None:
+        """Hands the worker a job."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(job.text().encode())
+        self.process.stdin.flush()
+
+    def last_words(self) -> str:
+        """Returns the line of standard error that tells most about why the process ended."""
+        self.log.seek(0)
+        lines = [line.strip() for line in self.log.read()[-20_000:].decode(errors="replace").splitlines() if line.strip()]
+        telling = [line for line in lines if line.startswith("Fatal") or "rror" in line or "ssertion" in line]
+        return (telling or lines or [""])[-1][:300]
+
+    def end(self) -> None:
+        """Ends the process."""
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+
+@dataclass(slots=True)
+class Pool:
+    """Runs jobs on several workers.
+
+    Attributes:
+        device: what operators run on.
+        count: the number of workers.
+        seconds: the time that one way of one job may take.
+        deadline: the `time.monotonic` after which no job is begun.
+    """
+
+    device: str
+    count: int
+    seconds: float
+    deadline: float
+
+    def run(self, jobs: Iterable[Job], report: Callable[[Job, dict[str, Any]], None]) -> list[Job]:
+        """Calls ``report`` with the outcomes by way of each job as it ends; returns the jobs that were not run."""
+        left = deque(jobs)
+        lock = threading.Lock()
+        threads = [threading.Thread(target=self._serve, args=(left, lock, report)) for _ in range(min(self.count, len(left)))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return list(left)
+
+    def _serve(self, left: deque[Job], lock: threading.Lock, report: Callable[[Job, dict[str, Any]], None]) -> None:
+        worker: Worker | None = None
+        try:
+            while time.monotonic() < self.deadline:
+                with lock:
+                    if not left:
+                        return
+                    job = left.popleft()
+                found: dict[str, Any] = {}
+                while len(found) < len(job.ways):
+                    rest = replace(job, ways=job.ways[len(found) :])
+                    worker = self._attempt(worker, rest, found)
+                with lock:
+                    report(job, found)
+        finally:
+            if worker is not None:
+                worker.end()
+
+    def _attempt(self, worker: Worker | None, job: Job, found: dict[str, Any]) -> Worker | None:
+        """Runs a job, entering outcomes by way; returns the worker if it can go on."""
+        try:
+            worker = worker or Worker(self.device)
+            worker.give(job)
+            while "done" not in (event := worker.expect(self.seconds)):
+                found[event["way"]] = event["outcome"]
+            return worker
+        except (Lost, BrokenPipeError) as error:
+            lost = next((way for way in job.ways if way not in found), None)
+            if lost is not None:
+                found[lost] = {"status": "fail", "samples": 0, "reasons": [str(error)], "externs": {}, "aten": []}
+            if worker is not None:
+                worker.end()
+            return None

@@ -1,0 +1,169 @@
+"""Sample calls of torch's operator database with what eager makes of them: what the compiler is held against."""
+
+from __future__ import annotations
+
+import sys
+import unittest
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from op_calls import Call, twin, wide_twin
+from op_programs import Dispatched
+from op_verdicts import has_same_bits
+
+Results = list[Any]
+"""Tensors, and None for gradients that do not exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A call that eager can make, and what comes of it.
+
+    Attributes:
+        call: the call.
+        results: the tensors it returns, then either those it was given, as they are afterwards, or their gradients.
+        count: the number of tensors it returns.
+        chosen: positions of the returned tensors that are differentiated.
+        is_random: whether another seed gives other numbers.
+        exact: gives the results in float64, None where that fails.
+    """
+
+    call: Call
+    results: Results
+    count: int
+    chosen: tuple[int, ...]
+    is_random: bool
+    exact: Callable[[], Results | None]
+
+
+def database() -> Sequence[Any]:
+    """Returns torch's operator database."""
+    if find_spec("expecttest") is None:
+        # The database's module imports it for a base class of torch's own tests; nothing here uses that.
+        sys.modules.setdefault("expecttest", SimpleNamespace(TestCase=unittest.TestCase))  # type: ignore[arg-type]
+    from torch.testing._internal import common_methods_invocations as entries
+
+    # Random operators are entered as functions that set a seed first, which a compiled graph must not.
+    entries.wrapper_set_seed = lambda function, *args, **kwargs: function(*args, **kwargs)
+    return entries.op_db
+
+
+def find_info(name: str, variant: str) -> Any:
+    """Returns the entry of the database with a name and variant.
+
+    Raises:
+        LookupError: there is none.
+    """
+    for info in database():
+        if (info.name, info.variant_test_name) == (name, variant):
+            return info
+    raise LookupError(f"no operator {name} {variant}")
+
+
+def sample_calls(info: Any, dtype: torch.dtype, device: str, way: str) -> Iterator[Call]:
+    """Yields the database's sample calls for one way of running an operator."""
+    torch.manual_seed(0)
+    function = info.inplace_variant if way == "inplace" else info.op
+    for sample in info.sample_inputs(device, dtype, requires_grad=way == "backward"):
+        if way != "inplace" or not sample.broadcasts_input:
+            call = Call.of(function, (sample.input, *sample.args), sample.kwargs)
+            yield replace(call, finish=sample.output_process_fn_grad) if way == "backward" else call
+
+
+def prepare_sample(call: Call, way: str, seen: Dispatched) -> Sample | None:
+    """Returns a call with eager's results; None where there is nothing to differentiate.
+
+    ``seen`` notes what eager dispatches to. Raises whatever eager raises.
+    """
+    differentiates = way == "backward"
+    run = run_backward if differentiates else run_forward
+    with torch.set_grad_enabled(differentiates):
+        results, count, chosen = run(call, seen.watch(call.run), twin)
+        if differentiates and not any(x is not None for x in results[count:]):
+            return None
+        is_random = seen.is_random and differs_by_seed(lambda: run(call, call.run, twin)[0])
+
+    def exact() -> Results | None:
+        wide = call.exact()
+        with torch.set_grad_enabled(differentiates), float64_by_default():
+            try:
+                return run(wide, wide.run, wide_twin)[0]
+            except Exception as error:  # an operator may not know float64
+                if "CUDA error" in str(error):
+                    raise
+                return None
+
+    return Sample(call, results, count, chosen, is_random, exact)
+
+
+class float64_by_default:  # noqa: N801 - used as a context, as torch names its own
+    """A context in which Python numbers become float64."""
+
+    def __enter__(self) -> None:
+        self.default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+
+    def __exit__(self, *_: object) -> None:
+        torch.set_default_dtype(self.default)
+
+
+def run_forward(call: Call, function: Callable[..., Any], copy: Callable[[Tensor], Tensor]) -> tuple[Results, int, tuple[int, ...]]:
+    """Returns what a function returns for copies of a call's tensors, and those copies afterwards."""
+    tensors = [copy(x.detach()) for x in call.tensors]
+    results = function(*tensors)
+    return [*results, *tensors], len(results), ()
+
+
+def run_backward(call: Call, function: Callable[..., Any], copy: Callable[[Tensor], Tensor]) -> tuple[Results, int, tuple[int, ...]]:
+    """Returns what a function returns for copies of a call's tensors, and the gradients of a weighted sum of it."""
+    tensors = [copy(x) for x in call.tensors]
+    results = function(*tensors)
+    chosen = tuple(place for place, x in enumerate(results) if x.requires_grad)
+    found = gradients([results], [tensors], [chosen])
+    return [*(x.detach() for x in results), *found], len(results), chosen
+
+
+def gradients(
+    results: Sequence[Sequence[Tensor]], tensors: Sequence[Sequence[Tensor]], chosen: Sequence[Sequence[int]]
+) -> list[Tensor | None]:
+    """Returns the gradients of a weighted sum of chosen results of some calls, for each tensor, in order.
+
+    The weights are multiples of 1/8, which every float type holds, and the same for the same call.
+    """
+    outputs = [(some[place], place) for some, places in zip(results, chosen, strict=True) for place in places]
+    wanted = [x for some in tensors for x in some]
+    leaves = [x for x in wanted if x.requires_grad]
+    if not outputs or not leaves:
+        return [None] * len(wanted)
+    found = iter(torch.autograd.grad([x for x, _ in outputs], leaves, [weight(*pair) for pair in outputs], allow_unused=True))
+    return [next(found) if x.requires_grad else None for x in wanted]
+
+
+def weight(x: Tensor, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    real, imaginary = torch.randint(-16, 17, (2, *x.shape), generator=generator).to(torch.float64) / 8
+    return (torch.complex(real, imaginary) if x.is_complex() else real).to(x.device, x.dtype)
+
+
+def differs_by_seed(run: Callable[[], Results]) -> bool:
+    """Returns whether a function's results depend on the seed."""
+    found = []
+    for seed in (1, 2, 3):
+        torch.manual_seed(seed)
+        found.append(run())
+    return any(not is_same(found[0], other) for other in found[1:])
+
+
+def is_same(one: Results, other: Results) -> bool:
+    """Returns whether two lists of results have the same bits."""
+    return all(
+        (a is None and b is None)
+        or (a is not None and b is not None and a.shape == b.shape and a.dtype == b.dtype and has_same_bits(a, b))
+        for a, b in zip(one, other, strict=True)
+    )
