@@ -24,7 +24,16 @@ from op_programs import Dispatched, Runner, Work, compile_dynamo, compile_forwar
 from op_samples import Sample, is_same, prepare_sample, sample_calls
 from op_verdicts import mismatch
 
-UNDEFINED = ("empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize_", "resize_as_")
+UNDEFINED = (
+    "empty",
+    "empty_like",
+    "new_empty",
+    "empty_strided",
+    "new_empty_strided",
+    "empty_permuted",
+    "resize_",
+    "resize_as_",
+)
 """Operators whose results are whatever memory holds: only their types are compared."""
 
 UNTRACEABLE = (
@@ -36,6 +45,9 @@ UNTRACEABLE = (
     "UnsupportedMutationAliasingException",
 )
 """Names of the exceptions by which torch says that it cannot trace something: dynamo leaves such a call to eager."""
+
+NOT_FUNCTIONAL = "Found a custom (non-ATen) operator whose output has alias annotations"
+"""What AOTAutograd says of the few aten ops that write their operand and have no form that does not."""
 
 WAYS = ("forward", "backward", "inplace", "dynamo")
 STATUSES = ("none", "pass", "eager", "fail")
@@ -120,7 +132,9 @@ def prepared(calls: Sequence[Call], way: str, seen: Dispatched, outcome: Outcome
             yield sample
 
 
-def verdicts(samples: Sequence[Sample], compile_all: Callable[[Sequence[Sample]], Runner], is_undefined: bool) -> Iterator[Verdict]:
+def verdicts(
+    samples: Sequence[Sample], compile_all: Callable[[Sequence[Sample]], Runner], is_undefined: bool
+) -> Iterator[Verdict]:
     """Yields the verdict on each sample; all are compiled together, and one by one if that fails."""
     try:
         runs = settle(lambda: repeated_runs(samples, compile_all))
@@ -138,7 +152,9 @@ def verdicts(samples: Sequence[Sample], compile_all: Callable[[Sequence[Sample]]
         yield sample, "fail" if reason else "pass", reason or ""
 
 
-def repeated_runs(samples: Sequence[Sample], compile_all: Callable[[Sequence[Sample]], Runner]) -> list[list[list[Any]]]:
+def repeated_runs(
+    samples: Sequence[Sample], compile_all: Callable[[Sequence[Sample]], Runner]
+) -> list[list[list[Any]]]:
     """Returns the results of one run, or of several with seeds 1, 1, 2, 3 where they depend on the seed."""
     run = compile_all(samples)
     runs = []
@@ -175,7 +191,9 @@ def judge(sample: Sample, runs: list[list[Any]], is_undefined: bool) -> str | No
     theirs = [sample.results[p] for p in others]
     scale = max(float(x.double().norm()) for x in theirs if x.is_floating_point()) if sample.chosen else 0.0
     what = "gradients" if sample.chosen else "arguments afterwards"
-    problem = mismatch([first[p] for p in others], theirs, lambda: exact(others), scale=scale, strides=not sample.chosen)
+    problem = mismatch(
+        [first[p] for p in others], theirs, lambda: exact(others), scale=scale, strides=not sample.chosen
+    )
     return problem and f"{what}: {problem}"
 
 
@@ -194,7 +212,9 @@ def judge_error(error: Exception) -> tuple[str, str]:
     causes: list[BaseException] = [error]
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
         causes.append(cause)
-    is_declined = isinstance(error, Unsupported) or any(type(cause).__name__ in UNTRACEABLE for cause in causes)
+    is_declined = isinstance(error, Unsupported) or any(
+        type(cause).__name__ in UNTRACEABLE or NOT_FUNCTIONAL in str(cause) for cause in causes
+    )
     return ("eager" if is_declined else "fail"), short(error)
 
 

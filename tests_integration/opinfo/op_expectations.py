@@ -12,6 +12,8 @@ def expected_reason(op: str, variant: str, dtype: str, way: str, device: str) ->
     """Returns why an operator is known to fail at a dtype in a way on a device, None if it is to pass."""
     name = f"{op}:{variant}" if variant else op
     for (known, *patterns), reason in EXPECTED.items():
-        if known == name and all(fnmatchcase(value, p) for value, p in zip((dtype, way, device), patterns, strict=True)):
+        if known == name and all(
+            fnmatchcase(value, p) for value, p in zip((dtype, way, device), patterns, strict=True)
+        ):
             return reason
     return None

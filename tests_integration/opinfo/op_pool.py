@@ -94,7 +94,9 @@ class Worker:
     def last_words(self) -> str:
         """Returns the line of standard error that tells most about why the process ended."""
         self.log.seek(0)
-        lines = [line.strip() for line in self.log.read()[-20_000:].decode(errors="replace").splitlines() if line.strip()]
+        lines = [
+            line.strip() for line in self.log.read()[-20_000:].decode(errors="replace").splitlines() if line.strip()
+        ]
         telling = [line for line in lines if line.startswith("Fatal") or "rror" in line or "ssertion" in line]
         return (telling or lines or [""])[-1][:300]
 
@@ -125,7 +127,9 @@ class Pool:
         """Calls ``report`` with the outcomes by way of each job as it ends; returns the jobs that were not run."""
         left = deque(jobs)
         lock = threading.Lock()
-        threads = [threading.Thread(target=self._serve, args=(left, lock, report)) for _ in range(min(self.count, len(left)))]
+        threads = [
+            threading.Thread(target=self._serve, args=(left, lock, report)) for _ in range(min(self.count, len(left)))
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -107,7 +107,9 @@ def compile_calls(
         results += [graph.call_function(_item, (node, k)) for k in range(lengths[n])]
     graph.output(tuple(results))
     module = torch.fx.GraphModule(torch.nn.Module(), graph)
-    examples = [twin(x) if train else twin(x.detach()) for call, train in zip(calls, trains, strict=True) for x in call.tensors]
+    examples = [
+        twin(x) if train else twin(x.detach()) for call, train in zip(calls, trains, strict=True) for x in call.tensors
+    ]
     with tracing(TracingContext(FakeTensorMode())):
         compiled = ferrite_torch.ferrite(module, examples, options=OPTIONS)
 

@@ -113,14 +113,18 @@ class float64_by_default:  # noqa: N801 - used as a context, as torch names its 
         torch.set_default_dtype(self.default)
 
 
-def run_forward(call: Call, function: Callable[..., Any], copy: Callable[[Tensor], Tensor]) -> tuple[Results, int, tuple[int, ...]]:
+def run_forward(
+    call: Call, function: Callable[..., Any], copy: Callable[[Tensor], Tensor]
+) -> tuple[Results, int, tuple[int, ...]]:
     """Returns what a function returns for copies of a call's tensors, and those copies afterwards."""
     tensors = [copy(x.detach()) for x in call.tensors]
     results = function(*tensors)
     return [*results, *tensors], len(results), ()
 
 
-def run_backward(call: Call, function: Callable[..., Any], copy: Callable[[Tensor], Tensor]) -> tuple[Results, int, tuple[int, ...]]:
+def run_backward(
+    call: Call, function: Callable[..., Any], copy: Callable[[Tensor], Tensor]
+) -> tuple[Results, int, tuple[int, ...]]:
     """Returns what a function returns for copies of a call's tensors, and the gradients of a weighted sum of it."""
     tensors = [copy(x) for x in call.tensors]
     results = function(*tensors)
@@ -141,7 +145,9 @@ def gradients(
     leaves = [x for x in wanted if x.requires_grad]
     if not outputs or not leaves:
         return [None] * len(wanted)
-    found = iter(torch.autograd.grad([x for x, _ in outputs], leaves, [weight(*pair) for pair in outputs], allow_unused=True))
+    found = iter(
+        torch.autograd.grad([x for x, _ in outputs], leaves, [weight(*pair) for pair in outputs], allow_unused=True)
+    )
     return [next(found) if x.requires_grad else None for x in wanted]
 
 

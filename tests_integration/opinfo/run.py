@@ -52,7 +52,9 @@ def main() -> int:
     text, is_good = summary(list(rows.values()), chosen.device)
     print(text)
     if left:
-        print(f"not run before the deadline: {len(left)} of {len(jobs)} jobs, from {left[0].op} {left[0].dtype}; run again to go on")
+        print(
+            f"not run before the deadline: {len(left)} of {len(jobs)} jobs, from {left[0].op} {left[0].dtype}; run again to go on"
+        )
     return 2 if left else 0 if is_good else 1
 
 
@@ -60,7 +62,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=DTYPES)
-    parser.add_argument("--ways", nargs="+", default=None, help="forward backward inplace dynamo; the default suits the dtype")
+    parser.add_argument(
+        "--ways", nargs="+", default=None, help="forward backward inplace dynamo; the default suits the dtype"
+    )
     parser.add_argument("--ops", nargs="+", default=None, help="names, or name:variant, instead of all operators")
     parser.add_argument("--samples", type=int, default=None, help="the greatest number of sample calls per operator")
     parser.add_argument("--shard", default="0/1", help="i/n: every n-th job, from the i-th")
