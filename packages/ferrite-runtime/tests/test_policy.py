@@ -33,7 +33,8 @@ def test_flat_loops(size: int, block: int, warps: int) -> None:
     [
         (65536, 64, 32, 4),
         (4096, 256, 8, 4),
-        (4096, 1024, 1, 4),
+        (4096, 1024, 1, 2),
+        (4, 1024, 1, 4),
         (4096, 4096, 1, 8),
         (4096, 16384, 1, 32),
         (4, 256, 1, 2),
@@ -58,15 +59,36 @@ def outer(rows: int, columns: int, family: str = "looped") -> dict:
 def test_loops_over_rows_and_over_columns() -> None:
     assert first(row_sum(4096, 32768)) == Config.of({"XBLOCK": 1, "RBLOCK": 2048}, 8)
     assert first(row_sum(8, 1 << 20)).block("RBLOCK") == 4096, "few programs read more at a time"
-    columns = first(outer(1 << 16, 4096))
-    assert columns == Config.of({"XBLOCK": 64, "RBLOCK": 32}, 4)
-    assert first(outer(1024, 4096)).block("RBLOCK") == 64
+    assert first(outer(1 << 16, 4096)) == Config.of({"XBLOCK": 64, "RBLOCK": 16}, 4), "many programs are small"
+    assert first(outer(1024, 4096)).block("RBLOCK") == 64, "few programs read more at a time"
+
+
+@pytest.mark.parametrize(
+    ("columns", "element_bytes", "expected"),
+    [
+        (1 << 17, 2, ({"XBLOCK": 128, "RBLOCK": 8}, 4)),
+        (1 << 15, 2, ({"XBLOCK": 64, "RBLOCK": 32}, 8)),
+        (1 << 15, 4, ({"XBLOCK": 32, "RBLOCK": 32}, 4)),
+    ],
+)
+def test_folds_of_columns_keep_eight_elements_in_a_thread(columns: int, element_bytes: int, expected: tuple) -> None:
+    mapping = outer(columns, 1024)
+    mapping["facts"] = {**mapping["facts"], "element_bytes": element_bytes}
+    mapping = spec("outer", "", mapping["params"], mapping["axes"], family="looped", facts=mapping["facts"])
+    assert first(mapping) == Config.of(*expected)
+
+
+def test_one_row_is_spread_over_more_threads_where_rows_are_few() -> None:
+    assert first(row_softmax(4, 1024)).num_warps > first(row_softmax(4096, 1024)).num_warps
 
 
 def test_transposition_gets_a_square_tile() -> None:
     axes = [grid_axis("x", 4096), grid_axis("y", 4096)]
     mapping = spec("t", "", [tensor("a"), tensor("b", access="write")], axes, facts={"element_bytes": 4})
-    assert first(mapping) == Config.of({"XBLOCK": 32, "YBLOCK": 32}, 4)
+    assert first(mapping) == Config.of({"XBLOCK": 64, "YBLOCK": 64}, 8)
+    few = [grid_axis("x", 1024), grid_axis("y", 1024)]
+    small = spec("t", "", mapping["params"], few, facts={"element_bytes": 4})
+    assert first(small) == Config.of({"XBLOCK": 32, "YBLOCK": 32}, 4)
     thin = spec("t", "", mapping["params"], [grid_axis("x", 4), grid_axis("y", 1 << 20)], facts={"element_bytes": 4})
     assert dict(first(thin).blocks) == {"XBLOCK": 4, "YBLOCK": 256}
 
@@ -79,7 +101,8 @@ def test_rows_are_cut_where_few_lanes_idle() -> None:
         return dict(first(spec("rows", "", params, axes, facts=facts)).blocks)
 
     assert rows(4096) == {"XBLOCK": 256, "YBLOCK": 8}
-    assert rows(64) == {"XBLOCK": 64, "YBLOCK": 32}
+    assert rows(64) == {"XBLOCK": 64, "YBLOCK": 16}
+    assert rows(128) == {"XBLOCK": 128, "YBLOCK": 8}
     assert rows(776) == {"XBLOCK": 64, "YBLOCK": 32}, "776 in blocks of 256 would leave a quarter of the lanes idle"
 
 

@@ -12,6 +12,13 @@ LONG_ROW = 1024
 SHORT_TILE = 2048
 OUTER_TILE = 4096
 LOOP_BLOCK = 2048
+# A row of more live tiles than this gets twice the threads.
+MANY_LIVE = 3
+# Programs per multiprocessor that keep it busy whatever the program does.
+FILL = 4
+# Elements per thread of a tile that is folded along its slow axis: what lies in registers for each of them (an
+# accumulator or two, and the values on their way) decides how many programs share a multiprocessor.
+OUTER_PER_THREAD = 8
 
 
 def persistent_configs(shape: Shape) -> tuple[Config, ...]:
@@ -21,13 +28,13 @@ def persistent_configs(shape: Shape) -> tuple[Config, ...]:
 
 
 def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
-    per_thread = 8 if shape.live > 2 else 16
+    per_thread = 8 if shape.live > MANY_LIVE else 16
     rows = 1 if row >= LONG_ROW else max(1, SHORT_TILE // row)
     rows = _keep_busy(shape, rows)
     threads = shape.device.target.warp_size
     warps = max(1, rows * row // (threads * per_thread))
-    # A single row is shared by as many threads as can each read 16 bytes at a time.
-    if rows == 1:
+    # Where few rows leave multiprocessors idle, a row is shared by as many threads as can each read 16 bytes at once.
+    if rows == 1 and shape.points < FILL * shape.device.multiprocessors:
         warps = max(warps, min(4, row // (threads * min(8, shape.vector))), 1)
     first = _rows(shape, rows, row, warps)
     more = [(rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, warps * 2), (rows * 4, warps * 2)]
@@ -77,13 +84,24 @@ def _inner_looped(shape: Shape) -> tuple[Config, ...]:
 
 
 def _outer_looped(shape: Shape) -> tuple[Config, ...]:
-    line = 256 // max(1, shape.element_bytes)
-    columns = _keep_busy(shape, line, least=max(8, line // 4))
-    # Two rounds of 16-byte loads per thread and step: the loop is bound by how many bytes are on their way.
+    threads = shape.device.target.warp_size
+    line = 128 // max(1, shape.element_bytes)
+    wide = _loop_of(shape, 2 * line, 4 * threads * OUTER_PER_THREAD)
+    if shape.points // (2 * line) >= FILL * shape.device.multiprocessors:
+        # Many programs: small ones, so that one waits for memory while others combine.
+        more = ((line, 2048 // line, 4), (line, 1024 // line, 4), (2 * line, 1024 // line, 4))
+        return (wide, *(_loop(shape, x, r, w) for x, r, w in more))
+    columns = _keep_busy(shape, line, least=max(8, line // 2))
     depth = 32 if shape.points // columns >= 2 * shape.device.multiprocessors else 64
-    warps = max(1, columns * depth // (shape.device.target.warp_size * 16))
-    more = ((columns, depth // 2, warps), (columns * 2, depth // 2, warps), (columns // 2 or 1, depth * 2, warps))
+    warps = max(1, columns * depth // (threads * OUTER_PER_THREAD))
+    more = ((columns, depth * 2, warps), (2 * line, depth // 2, warps), (columns // 2 or 1, depth * 2, warps))
     return tuple(_loop(shape, x, r, w) for x, r, w in ((columns, depth, warps), *more))
+
+
+def _loop_of(shape: Shape, columns: int, elements: int) -> Config:
+    """Returns the config of a tile of so many elements."""
+    warps = elements // (shape.device.target.warp_size * OUTER_PER_THREAD)
+    return _loop(shape, columns, max(1, elements // columns), warps)
 
 
 def _loop(shape: Shape, columns: int, depth: int, warps: int) -> Config:

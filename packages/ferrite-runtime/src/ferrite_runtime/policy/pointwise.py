@@ -15,6 +15,7 @@ ROW_TILE = 2048
 # at once.
 ROW_WASTE = 1.125
 ROW_WIDTH = 64
+FULL_WIDTH = 256
 # Programs per multiprocessor below which smaller programs are better than idle multiprocessors.
 FILL = 4
 # Beyond so many buffers each element occupies registers enough that fewer per thread are faster.
@@ -46,6 +47,7 @@ def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
     tile = max(SMALL_TILE, min(ROW_TILE, next_power_of_two(shape.points // (FILL * shape.device.multiprocessors))))
 
     axis = next(axis for axis in shape.axes("grid") if axis.name == x)
+    narrow = shape.limit(axis) < FULL_WIDTH
 
     def rows(width: int, elements: int, warps: int) -> Config:
         width = min(width, shape.limit(axis))
@@ -53,7 +55,9 @@ def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
             width //= 2
         return shape.fit({x: width, rest[0]: max(1, elements // width)}, warps)
 
-    return (rows(256, tile, 4), rows(1024, tile, 4), rows(512, tile * 2, 8), rows(256, tile // 2, 4))
+    if narrow:
+        tile = min(tile, FLAT_TILE)  # what is loaded once for a thread's rows is little, what they keep live is not
+    return (rows(FULL_WIDTH, tile, 4), rows(1024, tile, 4), rows(512, tile * 2, 8), rows(FULL_WIDTH, tile // 2, 4))
 
 
 def _tiled(shape: Shape, names: list[str]) -> tuple[Config, ...]:
@@ -64,9 +68,13 @@ def _tiled(shape: Shape, names: list[str]) -> tuple[Config, ...]:
     tiles: tuple[tuple[dict[str, int], int], ...]
     if len(names) == 2:
         x, y = names
+        # A square of 64 where both axes have it and every multiprocessor still gets a few tiles.
+        square = ({x: 64, y: 64}, 8)
+        line = ({x: side, y: 32}, 4 if side == 32 else 8)
+        fills = all(shape.limit(axis) >= 64 for axis in shape.axes("grid") if axis.name in names)
+        fills = fills and shape.points >= 64 * 64 * FILL * shape.device.multiprocessors
         tiles = (
-            (_balanced(shape, {x: side, y: 1024 // side * (2 if side == 64 else 1)}), 4 if side == 32 else 8),
-            (_balanced(shape, {x: 64, y: 64}), 8),
+            *((_balanced(shape, blocks), warps) for blocks, warps in ((square, line) if fills else (line, square))),
             (_balanced(shape, {x: 256, y: 4}), 4),
             (_balanced(shape, {x: 4, y: 256}), 4),
         )
