@@ -55,7 +55,7 @@ class _Checker:
         self._defined: dict[str, Value] = {}
         self._replaced: dict[str, str] = {}
         self._roots: dict[str, str] = {}
-        self._symbols = frozenset(graph_symbols(graph))
+        self._symbols = frozenset(symbol.name for symbol in graph_symbols(graph))
 
     def problems_found(self) -> list[Problem]:
         """Returns the problems in order of the text."""

@@ -19,6 +19,7 @@ from .graph import (
     If,
     Loop,
     Module,
+    Output,
     Scan,
     Sort,
     Update,
@@ -134,7 +135,12 @@ class Evaluator:
 
     def outputs(self) -> list[Tensor | Number | None]:
         """Returns the outputs, tensors as views of the memory."""
-        return [self.view(output) if isinstance(output, View) else output for output in self.graph.outputs]
+        return [self._output(output) for output in self.graph.outputs]
+
+    def _output(self, output: Output) -> Tensor | Number | None:
+        if isinstance(output, sizes.Symbolic):
+            return self.sizes((output,))[0]
+        return self.view(output) if isinstance(output, View) else output
 
     def view(self, view: View) -> Tensor:
         """Returns the tensor that a view of a value is."""
@@ -285,7 +291,7 @@ class Evaluator:
             return self.view(argument)
         if isinstance(argument, tuple):
             return tuple(map(self._argument, argument))
-        return sizes.evaluate(argument, self.symbols) if hasattr(argument, "free_symbols") else argument
+        return sizes.evaluate(argument, self.symbols) if isinstance(argument, sizes.Symbolic) else argument
 
     def run_call(self, call: Call) -> None:
         """Runs another graph of the module."""

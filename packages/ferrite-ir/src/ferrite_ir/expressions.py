@@ -29,14 +29,14 @@ class Scope:
 
     Attributes:
         values: named values, by name: what loads read.
-        symbols: names of symbolic sizes.
+        symbols: symbolic sizes, by name.
         dims: loop variables, by name.
         locals: local bindings, by name.
         nesting: how deep the reader is.
     """
 
     values: Mapping[str, Value]
-    symbols: frozenset[str] = frozenset()
+    symbols: Mapping[str, Size] = field(default_factory=dict)
     dims: dict[str, Dim] = field(default_factory=dict)
     locals: dict[str, Scalar] = field(default_factory=dict)
     nesting: int = 0
@@ -106,6 +106,12 @@ _PRODUCTS: dict[str, Callable[[Index, Index], Index]] = {
 }
 
 
+def _read_extreme(words: Words, scope: Scope) -> Index:
+    function = sizes.minimum if words.take().text == "min" else sizes.maximum
+    words.expect("(")
+    return ix.constant(function(*read_listed(words, ")", lambda: read_size(words, scope))))
+
+
 def _read_power(words: Words, scope: Scope) -> Index:
     if words.accept("-"):
         return -_read_power(words, scope)
@@ -131,6 +137,8 @@ def _read_index_atom(words: Words, scope: Scope) -> Index:
         return inner
     if words.sees("(", 1) and token.text in ("at", "wrap"):
         return _read_indirect(words, scope)
+    if words.sees("(", 1) and token.text in ("min", "max"):
+        return _read_extreme(words, scope)
     if token.kind != "name":
         raise words.error(f"expected an index, found {words.describe()}")
     name = words.take().text.removeprefix("$")
@@ -138,7 +146,7 @@ def _read_index_atom(words: Words, scope: Scope) -> Index:
     if dim is not None:
         return dim.index
     if name in scope.symbols:
-        return ix.constant(sizes.symbol(name))
+        return ix.constant(scope.symbols[name])
     known = ", ".join([*scope.dims, *sorted(scope.symbols)]) or "none"
     raise words.error(f"unknown dim or size {name!r}; known here: {known}", token)
 
@@ -335,7 +343,8 @@ def parse_scalar(
         ParseError: the text is no such expression; the message shows the place.
     """
     words = Words(text)
-    scope = Scope({v.name: v for v in values}, frozenset(symbols), {dim.name: dim for dim in dims})
+    known = {name: sizes.symbol(name) for name in symbols}
+    scope = Scope({v.name: v for v in values}, known, {dim.name: dim for dim in dims})
     read_bindings(words, scope)
     found = read_scalar(words, scope)
     if words.next.kind != "end":
@@ -352,7 +361,8 @@ def parse_index(
         ParseError: the text is no such expression; the message shows the place.
     """
     words = Words(text)
-    scope = Scope({v.name: v for v in values}, frozenset(symbols), {dim.name: dim for dim in dims})
+    known = {name: sizes.symbol(name) for name in symbols}
+    scope = Scope({v.name: v for v in values}, known, {dim.name: dim for dim in dims})
     found = read_index(words, scope)
     if words.next.kind != "end":
         raise words.error(f"expected the end of the index, found {words.describe()}")

@@ -296,7 +296,7 @@ class While:
 Definition: TypeAlias = Loop | Fold | Scan | Sort | Update | Contract | Extern | Call | If | While
 Computed: TypeAlias = Loop | Fold | Scan | Sort | Update | Contract
 
-Output: TypeAlias = "View | bool | int | float | None"
+Output: TypeAlias = "View | bool | int | float | sizes.Symbolic | None"
 
 
 @dataclass(frozen=True)
@@ -307,10 +307,12 @@ class Graph:
         name: of the graph in its module.
         inputs: values given by the caller, in call order.
         definitions: in an order where every name is defined before it is used.
-        outputs: what is returned, in order: views of values, numbers or None.
+        outputs: what is returned, in order: views of values, numbers, symbolic sizes or None.
         mutations: ``(input name, value name)``: the value that lies in the input's storage at the end (a chain of
             updates of that input).
         device: device type of all values whose type says nothing else.
+        sizes: integers that the caller gives after the inputs, each with its name and the size that it is: a symbol,
+            or something computed from symbols.
     """
 
     name: str
@@ -319,6 +321,7 @@ class Graph:
     outputs: tuple[Output, ...]
     mutations: tuple[tuple[str, str], ...] = ()
     device: str = "cuda"
+    sizes: tuple[tuple[str, Size], ...] = ()
 
     @cached_property
     def values(self) -> dict[str, Value]:

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from . import sizes
 from .combines import COMBINES
 from .dtypes import DType
 from .expressions import (
@@ -110,7 +111,7 @@ class _GraphReader:
     def __init__(self, words: Words) -> None:
         self.words = words
         self.values: dict[str, Value] = {}
-        self.symbols: frozenset[str] = frozenset()
+        self.symbols: Mapping[str, Size] = {}
         self.offsets: list[int] = []
 
     def read(self) -> Graph:
@@ -121,7 +122,9 @@ class _GraphReader:
         name = words.name("the name of the graph")
         self.symbols = self._declared_symbols()
         words.expect("(")
-        inputs = tuple(read_listed(words, ")", self._read_value))
+        given = read_listed(words, ")", self._read_input)
+        inputs = tuple(value for value in given if isinstance(value, Value))
+        numbers = tuple(size for size in given if not isinstance(size, Value))
         for value in inputs:
             self.values[value.name] = value
         words.expect("->")
@@ -142,12 +145,12 @@ class _GraphReader:
         outputs = self._read_outputs()
         words.position = closing
         words.expect("}")
-        return Graph(name, inputs, tuple(definitions), outputs, mutations, device)
+        return Graph(name, inputs, tuple(definitions), outputs, mutations, device, numbers)
 
-    def _declared_symbols(self) -> frozenset[str]:
-        """Returns the names in the ``where`` part, which stands behind the types that use them."""
+    def _declared_symbols(self) -> Mapping[str, Size]:
+        """Returns the symbols in the ``where`` part, which stands behind the types that use them."""
         words, start = self.words, self.words.position
-        found: frozenset[str] = frozenset()
+        found: Mapping[str, Size] = {}
         while words.next.kind != "end" and (self._is_strides() or not words.sees("{")):
             if words.take().text == "where":
                 found = self._read_symbols()
@@ -161,18 +164,30 @@ class _GraphReader:
         previous = words.tokens[words.position - 1]
         return previous.text == "]" and previous.offset + 1 == words.next.offset
 
-    def _read_symbols(self) -> frozenset[str]:
+    def _read_symbols(self) -> Mapping[str, Size]:
         words = self.words
-        names: list[str] = []
+        found: dict[str, Size] = {}
         while True:
-            names.append(words.name("a symbolic size"))
+            name = words.name("a symbolic size")
             words.expect(":")
             words.expect("size")
             words.expect(">=")
-            if read_integer(words) != 1:
-                raise words.error("a symbolic size is at least 1: write 'size >= 1'", words.tokens[words.position - 1])
+            low = read_integer(words)
+            high = read_integer(words) if words.accept("<=") else None
+            found[name] = sizes.symbol(name, low, high, read_integer(words) if words.accept("~") else None)
             if not words.accept(","):
-                return frozenset(names)
+                return found
+
+    def _read_input(self) -> Value | tuple[str, Size]:
+        words = self.words
+        if not words.sees("size", 2):
+            return self._read_value()
+        name = words.name("a size")
+        words.expect(":")
+        token = words.expect("size")
+        if not words.accept("=") and name not in self.symbols:
+            raise words.error(f"{name!r} is no symbolic size of the where part; write 'name: size = expression'", token)
+        return name, self.symbols[name] if words.tokens[words.position - 1] is token else self._read_size()
 
     def _skip_parentheses(self) -> int:
         """Moves past a parenthesised part and returns where it starts."""
@@ -258,7 +273,7 @@ class _GraphReader:
 
     def _read_output(self) -> Output:
         found = self._read_argument()
-        if isinstance(found, (View, bool, int, float)) or found is None:
+        if isinstance(found, (View, bool, int, float, sizes.Symbolic)) or found is None:
             return found
         raise self.words.error(
             "an output is a view of a value, a number or none", self.words.tokens[self.words.position - 1]

@@ -1,41 +1,73 @@
-"""Sizes: Python integers, or SymPy expressions over symbolic sizes.
+"""Sizes: Python integers, or polynomials over symbolic sizes (see `polynomials`).
 
-This module is the only caller of SymPy, and imports it on the first symbolic size, so that a static graph never pays
-for it. Integer arguments take a path of plain integer arithmetic.
+Three questions are kept apart. *Prove*: `is_provably_at_most`, `quotient`, and the comparison operators, which raise
+`Undecided` where there is no one answer. *Hint*: `hint` is the value that a size had when the program was captured, for
+costs and thresholds alone; no result may depend on it. *Guard*: ``int(size)`` raises `Undecided`; only who
+captured the program can fix a size, and records why.
+
+This module is the only caller of SymPy (to factor sums), and imports it on the first such size, so that a static graph
+never pays for it. Integer arguments take a path of plain integer arithmetic.
 """
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
-# A SymPy expression at run time; typed as Any because SymPy publishes no types.
-Size = Any
+from . import polynomials
+from .polynomials import Extreme, Floor, Generator, Symbol, Symbolic, Undecided
 
+__all__ = [
+    "ASSUMED",
+    "Size",
+    "Symbolic",
+    "Undecided",
+    "add",
+    "bounds",
+    "evaluate",
+    "factors",
+    "floordiv",
+    "hint",
+    "is_provably_at_most",
+    "is_static",
+    "maximum",
+    "minimum",
+    "mul",
+    "parse_size",
+    "product",
+    "quotient",
+    "substitute",
+    "symbol",
+    "symbols_of",
+    "text",
+]
 
-def symbol(name: str) -> Size:
-    """Returns the symbolic size with this name: an integer that is at least 1."""
-    import sympy
+# An int, or a Symbolic; typed as Any because most code treats the two alike.
+Size: TypeAlias = Any
 
-    return sympy.Symbol(name, integer=True, positive=True)
+ASSUMED = 8192
+"""The hint of a symbol that has none: sizes that only a run will tell are mostly large."""
+
+symbol = polynomials.symbol
+bounds = polynomials.bounds
 
 
 def parse_size(text: str) -> Size:
     """Returns the size written as ``text``: an integer, a name, or sums, products and floor divisions of these.
+
+    Names are symbols that are at least 1.
 
     Raises:
         ValueError: the text is not such an expression.
     """
     if text.isdigit():
         return int(text)
-    import ast
-
     return _from_ast(ast.parse(text, mode="eval").body, text)
 
 
-def _from_ast(node: Any, text: str) -> Size:  # noqa: PLR0911 - one for each form
-    import ast
-
+def _from_ast(node: Any, text: str) -> Size:
     match node:
         case ast.Constant(value=int(value)):
             return value
@@ -45,20 +77,22 @@ def _from_ast(node: Any, text: str) -> Size:  # noqa: PLR0911 - one for each for
             a, b = _from_ast(left, text), _from_ast(right, text)
             match operator:
                 case ast.Add():
-                    return add(a, b)
+                    return a + b
                 case ast.Sub():
-                    return add(a, mul(-1, b))
+                    return a - b
                 case ast.Mult():
-                    return mul(a, b)
+                    return a * b
                 case ast.FloorDiv():
                     return floordiv(a, b)
                 case ast.Pow() if type(b) is int and b >= 0:
                     return product([a] * b)
                 case ast.Mod():
-                    return add(a, mul(-1, mul(b, floordiv(a, b))))
+                    return a - b * floordiv(a, b)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            return mul(-1, _from_ast(operand, text))
-    raise ValueError(f"not a size expression: {text!r}; write integers, names, + - * // % **")
+            return -_from_ast(operand, text)
+        case ast.Call(func=ast.Name(id="min" | "max" as function), args=args):
+            return polynomials.extreme(function, *(_from_ast(argument, text) for argument in args))
+    raise ValueError(f"not a size expression: {text!r}; write integers, names, + - * // % ** min max")
 
 
 def is_static(size: Size) -> bool:
@@ -68,100 +102,53 @@ def is_static(size: Size) -> bool:
 
 def add(a: Size, b: Size) -> Size:
     """Returns ``a + b``."""
-    return _settle(a + b)
+    return a + b
 
 
 def mul(a: Size, b: Size) -> Size:
     """Returns ``a * b``, expanded."""
-    if type(a) is int and type(b) is int:
-        return a * b
-    return _expand_product(a, b)
+    return a * b
 
 
-@lru_cache(maxsize=4096)
-def _expand_product(a: Size, b: Size) -> Size:
-    import sympy
-
-    return _settle(sympy.expand(sympy.sympify(a) * sympy.sympify(b)))
-
-
-def product(sizes: Any) -> Size:
+def product(sizes: Iterable[Size]) -> Size:
     """Returns the product of the sizes, 1 for none."""
     total: Size = 1
     for size in sizes:
-        total = mul(total, size)
+        total = total * size
     return total
 
 
-def _settle(value: Size) -> Size:
-    if type(value) is int:
-        return value
-    return int(value) if value.is_Integer else value
-
-
 def floordiv(a: Size, b: Size) -> Size:
-    """Returns ``floor(a / b)``, as an integer where it is one."""
-    if type(a) is int and type(b) is int:
-        return a // b
-    return _symbolic_floordiv(a, b)
-
-
-@lru_cache(maxsize=4096)
-def _symbolic_floordiv(a: Size, b: Size) -> Size:
-    import sympy
-
-    exact = quotient(a, b)
-    return exact if exact is not None else sympy.floor(sympy.sympify(a) / b)
+    """Returns ``floor(a / b)``, as an integer where it is one; a symbolic divisor is at least 1."""
+    return polynomials.floor_quotient(a, b)
 
 
 def quotient(a: Size, b: Size) -> Size | None:
     """Returns ``a / b`` if ``b`` provably divides ``a``, else None."""
-    if type(a) is int and type(b) is int:
-        return a // b if b != 0 and a % b == 0 else None
-    return _symbolic_quotient(a, b)
+    return polynomials.exact_quotient(a, b)
 
 
-@lru_cache(maxsize=4096)
-def _symbolic_quotient(a: Size, b: Size) -> Size | None:
-    import sympy
+def maximum(*sizes: Size) -> Size:
+    """Returns the greatest of the sizes."""
+    return polynomials.extreme("max", *sizes)
 
-    ratio = sympy.cancel(sympy.sympify(a) / sympy.sympify(b))
-    numerator, denominator = sympy.fraction(sympy.expand(ratio))
-    if denominator != 1 or not ratio.is_polynomial():
-        return None
-    coefficients = (
-        sympy.Poly(numerator, *sorted(numerator.free_symbols, key=str)).coeffs()
-        if numerator.free_symbols
-        else [numerator]
-    )
-    return _settle(sympy.expand(ratio)) if all(c.is_Integer for c in coefficients) else None
+
+def minimum(*sizes: Size) -> Size:
+    """Returns the least of the sizes."""
+    return polynomials.extreme("min", *sizes)
 
 
 def is_provably_at_most(a: Size, b: Size) -> bool:
     """Returns whether ``a <= b`` for every value of the symbols (False when unknown)."""
-    if type(a) is int and type(b) is int:
-        return a <= b
-    return _symbolic_at_most(a, b)
-
-
-@lru_cache(maxsize=4096)
-def _symbolic_at_most(a: Size, b: Size) -> bool:
-    import sympy
-
-    # Every symbol is at least 1, so shift by one and ask for nonnegative coefficients: a sufficient condition.
-    difference = sympy.expand(sympy.sympify(b) - sympy.sympify(a))
-    shift = {s: sympy.Symbol(s.name, integer=True, nonnegative=True) + 1 for s in difference.free_symbols}
-    return bool(sympy.expand(difference.subs(shift)).is_nonnegative)
+    return polynomials.is_at_most(a, b)
 
 
 def symbols_of(size: Size) -> frozenset[str]:
     """Returns the names of the symbols in a size."""
-    if type(size) is int:
-        return frozenset()
-    return frozenset(str(s) for s in size.free_symbols)
+    return frozenset() if type(size) is int else frozenset(found.name for found in polynomials.symbols_in(size))
 
 
-def evaluate(size: Size, values: dict[str, int]) -> int:
+def evaluate(size: Size, values: Mapping[str, int]) -> int:
     """Returns the integer that a size has when its symbols have these values.
 
     Raises:
@@ -169,35 +156,91 @@ def evaluate(size: Size, values: dict[str, int]) -> int:
     """
     if type(size) is int:
         return size
-    return int(size.subs({s: values[s.name] for s in size.free_symbols}))
+    return int(_replaced(size, lambda found: values[found.name]))
+
+
+def substitute(size: Size, values: Mapping[str, Size]) -> Size:
+    """Returns a size with some of its symbols replaced."""
+    return size if type(size) is int else _replaced(size, lambda found: values.get(found.name, found.size))
+
+
+def hint(size: Size) -> int:
+    """Returns the value that a size had when the program was captured: for heuristics, never for what is right."""
+    return size if type(size) is int else _hint(size)
+
+
+@lru_cache(maxsize=16384)
+def _hint(size: Symbolic) -> int:
+    return int(_replaced(size, lambda found: ASSUMED if found.hint is None else found.hint))
+
+
+def _replaced(size: Symbolic, value_of: Any) -> Size:
+    total: Size = 0
+    for monomial, coefficient in size.terms:
+        part: Size = coefficient
+        for generator, power in monomial:
+            part = part * _generator_value(generator, value_of) ** power
+        total = total + part
+    return total
+
+
+def _generator_value(generator: Generator, value_of: Any) -> Size:
+    """Returns what a generator becomes; sizes nest as deeply as users write them by hand."""
+
+    def inner(size: Size) -> Size:
+        return size if type(size) is int else _replaced(size, value_of)
+
+    match generator:
+        case Symbol():
+            return value_of(generator)
+        case Floor(numerator=numerator, divisor=divisor):
+            return floordiv(inner(numerator), inner(divisor))
+        case Extreme(function=function, operands=operands):
+            return polynomials.extreme(function, *map(inner, operands))
+    raise TypeError(f"not a generator: {generator!r}")
+
+
+@lru_cache(maxsize=16384)
+def factors(size: Symbolic) -> tuple[int, tuple[tuple[Symbolic, int], ...]]:
+    """Returns ``(number, ((factor, power), …))``: a size as a number times powers of irreducible polynomials.
+
+    Floor quotients, minima and maxima count as indeterminates. The factorisation is unique but for the order; sums are
+    factored by SymPy.
+    """
+    if len(size.terms) == 1:
+        monomial, coefficient = size.terms[0]
+        return coefficient, tuple((generator.size, power) for generator, power in monomial)
+    import sympy
+
+    generators = {generator: None for monomial, _ in size.terms for generator, _ in monomial}
+    names = {generator: sympy.Symbol(f"g{place}") for place, generator in enumerate(generators)}
+    back = {str(name): generator for generator, name in names.items()}
+    total = sympy.Add(*(
+        coefficient * sympy.Mul(*(names[generator] ** power for generator, power in monomial))
+        for monomial, coefficient in size.terms
+    ))
+    number, found = sympy.factor_list(total)
+    parts = [(_from_sympy(part, back), power) for part, power in found]
+    # SymPy leaves the sign to chance; ours is that of the leading term.
+    for place, (part, power) in enumerate(parts):
+        if part.terms[0][1] < 0:
+            parts[place] = (-part, power)
+            number *= (-1) ** power
+    return int(number), tuple(sorted(parts, key=lambda item: str(item[0])))
+
+
+def _from_sympy(part: Any, back: dict[str, Generator]) -> Any:
+    poly = part.as_poly()
+    order = [back[str(generator)] for generator in poly.gens]
+    total: Size = 0
+    for powers, coefficient in poly.terms():
+        term: Size = int(coefficient)
+        for generator, power in zip(order, powers, strict=True):
+            term = term * generator.size**power
+        total = total + term
+    return total
 
 
 def text(size: Size) -> str:
-    """Returns the text form of a size, without spaces; `parse_size` reads it back as the same size."""
-    return str(size) if type(size) is int else _spelled(size)
-
-
-@lru_cache(maxsize=4096)
-def _spelled(size: Size) -> str:
-    import sympy
-
-    if size.is_Add:
-        first, *rest = (_spelled(term) for term in size.as_ordered_terms(order="lex"))
-        return first + "".join(term if term.startswith("-") else f"+{term}" for term in rest)
-    if size.is_Mul:
-        coefficient, factors = size.as_coeff_mul()
-        spelled = "*".join(f"({_spelled(f)})" if f.is_Add else _spelled(f) for f in factors)
-        if abs(coefficient) != 1:
-            spelled = f"{abs(coefficient)}*{spelled}"
-        return f"-{spelled}" if coefficient < 0 else spelled
-    if size.is_Pow and size.exp.is_Integer and size.exp > 0:
-        return f"{_enclosed(size.base)}**{size.exp}"
-    if isinstance(size, sympy.floor):
-        numerator, denominator = sympy.fraction(sympy.together(size.args[0]))
-        return f"({_enclosed(sympy.expand(numerator))}//{_enclosed(sympy.expand(denominator))})"
-    return str(sympy.sstr(size))
-
-
-def _enclosed(size: Size) -> str:
-    text = _spelled(size)
-    return text if text.isidentifier() or text.isdigit() or size.is_Function else f"({text})"
+    """Returns the text form of a size, without spaces around signs; `parse_size` reads it back as the same size."""
+    return str(size)

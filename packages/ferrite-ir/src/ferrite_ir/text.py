@@ -7,11 +7,10 @@ written once as a local binding (``let t0 = …``).
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from . import sizes
+from . import polynomials, sizes
 from .dtypes import BOOL, DType
 from .graph import (
     Call,
@@ -41,6 +40,7 @@ from .graph import (
 from .index import Dim, FloorDiv, Index, Indirect, Mod, index_text
 from .printing import PRINTERS
 from .scalar import Number, Scalar, children, indirects_of, postorder
+from .polynomials import Symbol, Symbolic
 from .sizes import Size
 from .tokens import spelled
 
@@ -110,6 +110,7 @@ def dims_text(dims: Iterable[Dim]) -> str:
 
 def _header(graph: Graph) -> str:
     inputs = [f"{spelled(value.name)}: {type_text(value.type)}" for value in graph.inputs]
+    inputs += [_given_size(name, size) for name, size in graph.sizes]
     outputs = ", ".join(_output_text(output, graph.values) for output in graph.outputs)
     tail = f" -> ({outputs})"
     if graph.mutations:
@@ -117,25 +118,34 @@ def _header(graph: Graph) -> str:
     if graph.device != "cuda":
         tail += f" on {graph.device}"
     if symbols := graph_symbols(graph):
-        tail += f" where {', '.join(f'{name}: size >= 1' for name in symbols)}"
+        tail += f" where {', '.join(map(_symbol_text, symbols))}"
     line = f"graph @{spelled(graph.name)}({', '.join(inputs)}){tail} {{"
     if len(line) <= MAX_WIDTH or not inputs:
         return line
     return "\n".join([f"graph @{spelled(graph.name)}(", *(f"  {text}," for text in inputs), f"){tail} {{"])
 
 
-def graph_symbols(graph: Graph) -> tuple[str, ...]:
-    """Returns the names of the symbolic sizes of a graph, sorted."""
-    if "sympy" not in sys.modules:
+def graph_symbols(graph: Graph) -> tuple[Symbol, ...]:
+    """Returns the symbolic sizes of a graph, sorted by name."""
+    if not polynomials.exist():
         return ()
-    return tuple(
-        sorted({name for size in _sizes_in(graph) if type(size) is not int for name in sizes.symbols_of(size)})
-    )
+    found: dict[Symbol, None] = {}
+    for size in dict.fromkeys(size for size in _sizes_in(graph) if type(size) is not int):
+        found.update(polynomials.symbols_in(size))
+    return tuple(sorted(found, key=lambda symbol: symbol.name))
+
+
+def _symbol_text(symbol: Symbol) -> str:
+    most = "" if symbol.high is None else f" <= {symbol.high}"
+    hint = "" if symbol.hint is None else f" ~ {symbol.hint}"
+    return f"{symbol.name}: size >= {symbol.low}{most}{hint}"
 
 
 def _sizes_in(graph: Graph) -> Iterator[Size]:
     for value in graph.values.values():
         yield from (*value.type.shape, *value.type.strides)
+    yield from (size for _, size in graph.sizes)
+    yield from (output for output in graph.outputs if isinstance(output, Symbolic))
     views = [output for output in graph.outputs if isinstance(output, View)]
     for definition in graph.definitions:
         dims, folded = domain_of(definition)
@@ -183,7 +193,7 @@ def _index_sizes(indices: Iterable[Index]) -> Iterator[Size]:
 
 
 def _is_symbolic(argument: Any) -> bool:
-    return hasattr(argument, "free_symbols")
+    return isinstance(argument, Symbolic)
 
 
 def _results_text(definition: Definition) -> str:
@@ -205,7 +215,14 @@ def _view_text(view: View, values: Mapping[str, Value]) -> str:
     return text if view.offset == 0 else f"{text} at {sizes.text(view.offset)}"
 
 
+def _given_size(name: str, size: Size) -> str:
+    given = "" if sizes.text(size) == name else f" = {sizes.text(size)}"
+    return f"{spelled(name)}: size{given}"
+
+
 def _output_text(output: Output, values: Mapping[str, Value]) -> str:
+    if isinstance(output, Symbolic):
+        return f"size({sizes.text(output)})"
     return _view_text(output, values) if isinstance(output, View) else _number_text(output)
 
 

@@ -17,6 +17,7 @@ from ferrite_ir.graph import Computed, Contract, Fold, Scan, Sort
 
 from .dependences import Access, Dependences, Node, count_elements, is_opaque, readable_homes
 from .digits import Digits, compose, grid_part, inverse, lifted
+from .generic import hinted
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ def _tally_all(owner: Cluster, guest: Cluster, placement: Placement | None = Non
         for access, count in owner.touched.get(name, {}).items() if owner is not guest else ():
             owner.tally(access, -count, -1)
     for access, _ in guest.updated.values():
-        owner.tally(access if placement is None else placement.moved(access), guest.points, 0)
+        owner.tally(access if placement is None else placement.moved(access), hinted(guest.points), 0)
 
 
 def _kinds(definition: Computed) -> frozenset[str]:

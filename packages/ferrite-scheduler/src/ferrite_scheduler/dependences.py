@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ferrite_ir import sizes
 from ferrite_ir.graph import (
     Call,
     Computed,
@@ -32,9 +31,10 @@ from ferrite_ir.graph import (
 )
 from ferrite_ir.index import Dim, Index
 from ferrite_ir.scalar import indirects, indirects_of
+from ferrite_ir.sizes import Size, hint
 
 from .digits import Digit, Digits, digits_of, is_injective, normalized
-from .errors import UnsupportedSize
+from .generic import generic, hinted
 
 Access: TypeAlias = tuple[Any, ...]
 """``(constant, digits)`` of the element's address, or ``("opaque", dims, indices, …)``.
@@ -76,7 +76,8 @@ class Node:
         number: position in program order.
         definition: the definition.
         grid_dims, fold_dims: the dims without those of extent 1; for scans and sorts ``along`` is the fold dim.
-        grid, fold: numbers of points; ``fold`` is 0 for a definition that has no fold axis.
+        grid, fold: numbers of points, in general position (see `generic`), as all steps, extents and coefficients are;
+            ``fold`` is 0 for a definition that has no fold axis.
         steps: step of each dim in the definition's own flat position.
         loads: distinct loads of bodies and indices.
         homes: for each result, where in memory it belongs.
@@ -113,21 +114,6 @@ class Node:
     def points(self) -> int:
         """Returns the number of grid × fold points."""
         return self.grid * self.fold if self.fold_dims else self.grid
-
-
-def check_static(graph: Graph) -> None:
-    """Checks that all shapes and strides are plain integers.
-
-    Raises:
-        UnsupportedSize: one is symbolic.
-    """
-    for value in graph.values.values():
-        for size in (*value.type.shape, *value.type.strides):
-            if type(size) is not int:
-                raise UnsupportedSize(
-                    f"@{graph.name}: value {value.name} has the symbolic size {sizes.text(size)}; "
-                    f"schedules are made for static sizes: specialise the graph first"
-                )
 
 
 def nodes_of(graph: Graph) -> tuple[Node, ...]:
@@ -223,14 +209,14 @@ def _steps(dims: tuple[Dim, ...]) -> dict[Dim, int]:
     step = 1
     for dim in reversed(dims):
         steps[dim] = step
-        step *= dim.size
+        step *= generic(dim.size)
     return steps
 
 
 def _count(dims: Iterable[Dim]) -> int:
     count = 1
     for dim in dims:
-        count *= dim.size
+        count *= generic(dim.size)
     return count
 
 
@@ -243,7 +229,8 @@ def _home(definition: Computed, tensor: TensorType, space: _Space, memo: Memo) -
     if found is None:
         steps = space.steps
         dims = zip(definition.dims, tensor.strides, strict=True)
-        found = memo[key] = (0, normalized((steps[dim], dim.size, stride) for dim, stride in dims if dim.size > 1))
+        places = ((steps[dim], generic(dim.size), generic(stride)) for dim, stride in dims if dim in steps)
+        found = memo[key] = (0, normalized(places))
     return found
 
 
@@ -292,19 +279,19 @@ def _touch(name: str, indices: tuple[Index, ...], space: _Space, tensor: TensorT
 
 
 def _walk_of(
-    indices: tuple[Index, ...], space: _Space, strides: tuple[int, ...]
+    indices: tuple[Index, ...], space: _Space, strides: tuple[Size, ...]
 ) -> tuple[Access, Digits, tuple[Dim, ...], int]:
     """Returns the access that indices are, the digits known of it, its rigid dims, and how many elements it reaches."""
-    const = 0
+    const: Size = 0
     exact = True
     parts: list[Digit] = []
     stiff: list[Dim] = []
     for index, stride in zip(indices, strides, strict=True):
         base, digits, rigid, whole = digits_of(index, space.steps)
-        const += base * stride
+        const = const + base * stride
         exact = exact and whole
         stiff.extend(rigid)
-        parts.extend([(step, extent, factor * stride) for step, extent, factor in digits])
+        parts.extend([(step, extent, factor * generic(stride)) for step, extent, factor in digits])
     known = normalized(parts)
     access: Access = (const, known) if exact else ("opaque", tuple(space.steps), indices)
     reached = 1
@@ -313,7 +300,7 @@ def _walk_of(
             reached *= extent
     else:
         reached = space.grid * (space.fold or 1)
-    return access, known, tuple(dict.fromkeys(stiff)), reached
+    return access, known, tuple(dict.fromkeys(stiff)), hinted(reached)
 
 
 def readable_homes(node: Node) -> tuple[Access | None, ...]:
@@ -331,7 +318,7 @@ def overwrites_all(node: Node) -> bool:
     definition = node.definition
     if not isinstance(definition, Update) or definition.mode != "set" or definition.condition is not None:
         return False
-    return stores_each_once(node) and node.points == count_elements(definition.result.type)
+    return stores_each_once(node) and node.points == _points_in(definition.result.type)
 
 
 def stores_each_once(node: Node) -> bool:
@@ -342,10 +329,18 @@ def stores_each_once(node: Node) -> bool:
 
 
 def count_elements(tensor: TensorType) -> int:
-    """Returns the number of elements of a tensor of static shape."""
+    """Returns the number of elements of a tensor, by the hints of its sizes."""
     count = 1
     for size in tensor.shape:
-        count *= size
+        count *= hint(size)
+    return count
+
+
+def _points_in(tensor: TensorType) -> int:
+    """Returns the number of elements of a tensor as a number in general position."""
+    count = 1
+    for size in tensor.shape:
+        count *= generic(size)
     return count
 
 

@@ -6,7 +6,8 @@ continue each other joined, is a canonical form of an access: it does not depend
 into dims, so that a reshaped use of a value is recognised by equality of plain tuples. Permutations of dims are the
 digit tuples that are *bijections*.
 
-Everything here is integer arithmetic on static sizes; `None` stands for "not expressible".
+Everything here is integer arithmetic; symbolic sizes take part as numbers in general position (see `generic`). `None` stands
+for "not expressible".
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 from ferrite_ir.index import Dim, FloorDiv, Index, Mod
+from ferrite_ir.sizes import Size
+
+from .generic import generic, is_symbolic
 
 Digit: TypeAlias = tuple[int, int, int]
 Digits: TypeAlias = tuple[Digit, ...]
@@ -40,7 +44,7 @@ def normalized(digits: Iterable[Digit]) -> Digits:
     return tuple(joined)
 
 
-def digits_of(index: Index, steps: Mapping[Dim, int]) -> tuple[int, list[Digit], tuple[Dim, ...], bool]:
+def digits_of(index: Index, steps: Mapping[Dim, int]) -> tuple[Size, list[Digit], tuple[Dim, ...], bool]:
     """Returns ``(constant, digits, rigid, exact)`` of an index over dims that lie at ``steps`` in the flat position.
 
     Where the index is not ``exact``, some parts are no sum of digits (indirect, unaligned divisions): ``rigid`` holds
@@ -51,15 +55,15 @@ def digits_of(index: Index, steps: Mapping[Dim, int]) -> tuple[int, list[Digit],
     exact = True
     for atom, coefficient in index.terms:
         if type(atom) is Dim:
-            if atom.size > 1:
-                found.append((steps[atom], atom.size, coefficient))
+            if atom in steps:
+                found.append((steps[atom], generic(atom.size), generic(coefficient)))
             continue
         digit = _atom_digit(atom, steps)
         if digit is None:
             exact = False
             rigid.extend(sorted((dim for dim in atom.index.dims if dim in steps), key=steps.__getitem__))
         else:
-            found.append((digit[0], digit[1], digit[2] * coefficient))
+            found.append((digit[0], digit[1], digit[2] * generic(coefficient)))
     return index.const, found, tuple(rigid), exact
 
 
@@ -72,7 +76,7 @@ def _atom_digit(atom: object, steps: Mapping[Dim, int]) -> Digit | None:
     if const != 0 or not exact or len(run) != 1 or run[0][2] != 1:
         return None
     step, extent, _ = run[0]
-    divisor = atom.divisor
+    divisor = generic(atom.divisor)
     if extent % divisor:
         return None
     return (step * divisor, extent // divisor, 1) if type(atom) is FloorDiv else (step, divisor, 1)
@@ -103,11 +107,12 @@ def is_injective(digits: Digits, count: int) -> bool:
     """Returns whether different positions in ``[0, count)`` surely give different values."""
     if not _tiles(((step, extent) for step, extent, _ in digits), count):
         return False
-    reach = 0
+    reach, block = 0, 1
     for coefficient, extent in sorted((abs(coefficient), extent) for _, extent, coefficient in digits):
-        if coefficient <= reach:
+        if coefficient <= reach or (is_symbolic(reach) and coefficient % block):
             return False
         reach += coefficient * (extent - 1)
+        block = coefficient * extent
     return True
 
 

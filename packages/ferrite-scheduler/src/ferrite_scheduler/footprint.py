@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ferrite_ir.graph import TensorType
+from ferrite_ir.sizes import hint
 
 from .schedule import Allocate, CallExtern, CallGraph, Free, MakeView, Reuse, Schedule, Step
 
@@ -104,4 +105,4 @@ def _apply(step: Step, storages: _Storages, types: Mapping[str, TensorType], hel
 
 
 def _bytes(tensor: TensorType) -> int:
-    return int(tensor.storage_size) * tensor.dtype.bytes
+    return hint(tensor.storage_size) * tensor.dtype.bytes

@@ -15,6 +15,7 @@ from heapq import heapify, heappop, heappush
 
 from .cluster import Cluster, absorb, cluster_of
 from .dependences import Access, Dependences, Node, Touch
+from .generic import hinted
 from .order import MergeOrder
 from .proposal import Proposal, propose
 from .rules import Refusal, judge
@@ -111,7 +112,7 @@ def _companions(dependences: Dependences, policy: Policy) -> Iterator[tuple[int,
 def _bytes_of(node: Node) -> int:
     """Returns the bytes a definition moves alone."""
     made = sum(result.type.dtype.bytes for result in node.definition.results if result is not None)
-    return sum(touch.bytes for touch in node.loads) + node.grid * made
+    return sum(touch.bytes for touch in node.loads) + hinted(node.grid) * made
 
 
 def _loads_of(name: str, readers: list[int], dependences: Dependences) -> Iterator[tuple[int, Touch]]:

@@ -14,6 +14,7 @@ from ferrite_ir.scalar import Scalar, index_value, load, rewrite
 from .cluster import Cluster, Member
 from .dependences import Dependences, Node
 from .digits import Digits, compose, inverse, lifted
+from .generic import size_of
 from .naming import kernel_name
 from .schedule import Axis, Kernel, Param
 from .space import Base, coefficients, cut, own_digits
@@ -125,7 +126,7 @@ def _lay_out(
     grid, inside = join_bases(bases, max(1, fold), sorted(vectors), rigid)
     tiles = place_groups(grid, inside, strides, policy.max_tiled_axes)
     positions, (grid_dims, fold_dims) = _name_dims(tiles, bases, whole_fold=whole_fold)
-    flat = linearize(tuple(positions), tuple(base.step for base in bases))
+    flat = linearize(tuple(positions), tuple(size_of(base.step) for base in bases))
     mappings = tuple(_mapping(node, digits, bases, positions, flat) for node, digits in zip(nodes, own, strict=True))
     axes = _axes(tiles, grid_dims, fold_dims, has_fold=bool(cluster.kinds))
     shared: dict[tuple[tuple[Dim, Index], ...], dict[Index, Index]] = {}
@@ -225,7 +226,7 @@ def _name_dims(
     named: dict[str, list[Dim]] = {"y": [], "x": [], "r": []}
     for axis, groups in (("y", tiles.y), ("x", tiles.x), ("r", tiles.r)):
         for place, group in enumerate(groups):
-            dim = Dim(f"{axis}{place}", group.extent)
+            dim = Dim(f"{axis}{place}", size_of(group.extent))
             named[axis].append(dim)
             for base, index in zip(group.bases, _split(dim, group, bases), strict=True):
                 positions[base] = index
@@ -235,7 +236,7 @@ def _name_dims(
 
 
 def _split(dim: Dim, group: Group, bases: tuple[Base, ...]) -> tuple[Index, ...]:
-    return delinearize(dim.index, tuple(bases[position].extent for position in group.bases))
+    return delinearize(dim.index, tuple(size_of(bases[position].extent) for position in group.bases))
 
 
 def _mapping(
@@ -249,9 +250,11 @@ def _mapping(
             raise Misfit(f"dim {dim.name} of {node.result_names} does not align with its kernel")
         vector, exact = coefficients(digits, bases)
         if exact:
-            parts = (index * factor for index, factor in zip(positions, vector, strict=True) if factor)
+            parts = (index * size_of(factor) for index, factor in zip(positions, vector, strict=True) if factor)
         else:
-            parts = (mod(floordiv(flat, step), extent) * factor for step, extent, factor in digits)
+            parts = (
+                mod(floordiv(flat, size_of(step)), size_of(extent)) * size_of(factor) for step, extent, factor in digits
+            )
         mapping[dim] = sum(parts, constant(0))
     return mapping
 

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from ferrite_ir.graph import Extern, Fold, Graph, If, TensorType, Update, View, While, bodies_of, names_read
 from ferrite_ir.index import Index, linearize
+from ferrite_ir.sizes import Size
 
 from .dependences import Dependences, Node
 from .schedule import (
@@ -257,19 +258,19 @@ def _same_storage(old: TensorType, new: TensorType) -> bool:
 
 def _match_sizes(plan: _Plan, fresh: list[Param], free: list[str]) -> dict[str, str]:
     """Returns for new buffers a dead one with exactly their number of bytes."""
-    by_size: dict[tuple[int, str], list[str]] = {}
+    by_size: dict[tuple[Size, str], list[str]] = {}
     for host in free:
         by_size.setdefault(_size_class(plan.types[host]), []).append(host)
     found: dict[str, str] = {}
     for param in fresh:
         candidates = by_size.get(_size_class(param.type))
-        if candidates and param.type.storage_size:
+        if candidates and param.type.storage_size != 0:
             found[param.name] = candidates.pop(0)
     return found
 
 
-def _size_class(tensor: TensorType) -> tuple[int, str]:
-    return int(tensor.storage_size) * tensor.dtype.bytes, tensor.device
+def _size_class(tensor: TensorType) -> tuple[Size, str]:
+    return tensor.storage_size * tensor.dtype.bytes, tensor.device
 
 
 def _drop(plan: _Plan, hosts: list[str]) -> None:

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ferrite_ir.graph import Update
+from ferrite_ir.sizes import text
 
 from .cluster import Cluster
 from .dependences import Access, is_opaque, stores_each_once
+from .generic import hinted, size_of
 from .proposal import Proposal
 from .strategy import is_persistent
 from .traffic import live_tiles, pass_traffic, unit_step
@@ -67,7 +69,8 @@ def _spaces(proposal: Proposal) -> Refusal | None:
 
 
 def _space(cluster: Cluster) -> str:
-    return f"{cluster.grid}|{cluster.fold}" if cluster.kinds else f"{cluster.grid}"
+    grid = text(size_of(cluster.grid))
+    return f"{grid}|{text(size_of(cluster.fold))}" if cluster.kinds else grid
 
 
 def _points(proposal: Proposal) -> Refusal | None:
@@ -186,7 +189,7 @@ def _stays_persistent(proposal: Proposal) -> bool:
         live += live_tiles(guest) - 1
     elif proposal.placement is not None and proposal.placement.full:
         fresh = [name for name in guest.touched if name not in owner.touched and name not in owner.made]
-        live += sum(max(guest.touched[name].values()) * 2 > guest.points for name in fresh)
+        live += sum(max(guest.touched[name].values()) * 2 > hinted(guest.points) for name in fresh)
     return is_persistent(owner, live, proposal.policy)
 
 

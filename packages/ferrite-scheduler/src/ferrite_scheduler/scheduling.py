@@ -8,7 +8,7 @@ from ferrite_ir.graph import Graph
 from ferrite_ir.passes import Dce
 
 from .cluster import Cluster, cluster_of
-from .dependences import Dependences, Node, check_static, dependences_of, nodes_of
+from .dependences import Dependences, Node, dependences_of, nodes_of
 from .fusion import fuse
 from .loops import Layouts, Misfit, build_kernel
 from .memory import Work, plan_memory
@@ -35,10 +35,8 @@ def schedule(
         donated: names of inputs that nobody reads after the program and that share storage with nothing else: once
             dead, their storage may serve others.
 
-    Raises:
-        UnsupportedSize: a shape or stride is symbolic.
+    Symbolic sizes stay symbolic: what is decided holds for all of their values, and how well it does is judged by their hints.
     """
-    check_static(graph)
     graph = prepare_folds(separate_updates(Dce().run(graph)), target, policy)
     nodes = nodes_of(graph)
     dependences = dependences_of(graph, nodes)

@@ -77,9 +77,9 @@ def _run_step(step: Step, schedule: Schedule, host: Evaluator, *, backwards: boo
     memory = host.memory
     match step:
         case Allocate():
-            memory[step.name] = empty(step.type.dtype, step.type.shape, step.type.strides)
+            memory[step.name] = empty(step.type.dtype, host.sizes(step.type.shape), host.sizes(step.type.strides))
         case Reuse():
-            memory[step.name] = _reused(_found(host, step.source), step.type)
+            memory[step.name] = _reused(_found(host, step.source), step.type, host)
             del memory[step.source]
         case MakeView():
             memory[step.name] = host.view(step.view)
@@ -87,7 +87,7 @@ def _run_step(step: Step, schedule: Schedule, host: Evaluator, *, backwards: boo
             memory[step.name] = _found(host, step.source)
         case Launch():
             kernel = schedule.kernels[step.kernel]
-            _launch(kernel, [_found(host, name) for name in step.args], schedule.graph, backwards=backwards)
+            _launch(kernel, [_found(host, name) for name in step.args], host, backwards=backwards)
         case CallExtern():
             _call(step, host)
         case CallGraph():
@@ -102,17 +102,18 @@ def _run_step(step: Step, schedule: Schedule, host: Evaluator, *, backwards: boo
                 del memory[name]
 
 
-def _reused(old: Tensor, type_: TensorType) -> Tensor:
+def _reused(old: Tensor, type_: TensorType, host: Evaluator) -> Tensor:
     """Returns a tensor over the storage of another; where element widths differ the old contents are wiped."""
-    size = type_.storage_size
+    shape, strides = host.sizes(type_.shape), host.sizes(type_.strides)
+    (size,) = host.sizes((type_.storage_size,))
     if old.dtype.bytes == type_.dtype.bytes and len(old.storage) >= size:
-        return Tensor(type_.dtype, type_.shape, type_.strides, old.offset, old.storage)
+        return Tensor(type_.dtype, shape, strides, old.offset, old.storage)
     if len(old.storage) * old.dtype.bytes < size * type_.dtype.bytes:
         raise EvaluationError(
             f"{size} elements of {type_.dtype} do not fit into a storage of {len(old.storage)} {old.dtype}"
         )
     old.storage[:] = [None] * len(old.storage)
-    return empty(type_.dtype, type_.shape, type_.strides)
+    return empty(type_.dtype, shape, strides)
 
 
 def _call(step: CallExtern, host: Evaluator) -> None:
@@ -142,11 +143,14 @@ class _Registers:
 class _Run:
     """One launch."""
 
-    def __init__(self, kernel: Kernel, arguments: Sequence[Tensor], graph: Graph) -> None:
+    def __init__(self, kernel: Kernel, arguments: Sequence[Tensor], host: Evaluator) -> None:
         self.kernel = kernel
-        self.graph = graph
+        self.host = host
+        self.symbols = host.symbols
         self.tensors = {
-            param.name: Tensor(param.type.dtype, param.type.shape, param.type.strides, tensor.offset, tensor.storage)
+            param.name: Tensor(
+                param.type.dtype, host.sizes(param.type.shape), host.sizes(param.type.strides), tensor.offset, tensor.storage
+            )
             for param, tensor in zip(kernel.params, arguments, strict=True)
         }
         fold = kernel.fold
@@ -161,7 +165,7 @@ class _Run:
     def clear(self) -> None:
         """Forgets all registers."""
         shapes = {r.name: r.type.shape for d in self.kernel.body for r in d.results}
-        self.registers = {name: _Registers(shape) for name, shape in shapes.items() if name in self.kernel.homes}
+        self.registers = {name: _Registers(self.host.sizes(shape)) for name, shape in shapes.items() if name in self.kernel.homes}
 
     def keep(self, name: str, point: Point, value: Number, *, stores: bool = True) -> None:
         """Puts a value in its register, and in memory if it is stored."""
@@ -170,30 +174,30 @@ class _Run:
         if stores and name in self.kernel.stored and name in self.tensors:
             self.tensors[name].write(home, value)
 
+    def places(self, dims: Sequence[Dim]) -> Iterator[dict[Dim, int]]:
+        """Yields every point of some dims, the last one fastest."""
+        places: list[dict[Dim, int]] = [{}]
+        for dim, extent in zip(dims, self.host.sizes([dim.size for dim in dims]), strict=True):
+            places = [{**place, dim: value} for place in places for value in range(extent)]
+        yield from places
+
     def is_full(self, definition: Computed) -> bool:
         """Returns whether a definition runs at every grid × fold point."""
         return isinstance(definition, Fold | Scan | Sort) or bool(self.folded & set(definition.dims))
 
 
-def _launch(kernel: Kernel, arguments: Sequence[Tensor], graph: Graph, *, backwards: bool) -> None:
-    run = _Run(kernel, arguments, graph)
-    grid = list(_places([dim for axis in kernel.grid for dim in axis.dims]))
+def _launch(kernel: Kernel, arguments: Sequence[Tensor], host: Evaluator, *, backwards: bool) -> None:
+    run = _Run(kernel, arguments, host)
+    grid = list(run.places([dim for axis in kernel.grid for dim in axis.dims]))
     for place in reversed(grid) if backwards else grid:
         run.clear()
         for definition in kernel.body:
             _run_definition(run, definition, place)
 
 
-def _places(dims: Sequence[Dim]) -> Iterator[dict[Dim, int]]:
-    places: list[dict[Dim, int]] = [{}]
-    for dim in dims:
-        places = [{**place, dim: value} for place in places for value in range(dim.size)]
-    yield from places
-
-
 def _run_definition(run: _Run, definition: Computed, grid: dict[Dim, int]) -> None:
     if not run.is_full(definition):
-        _point(run, definition, Point(run.memory(), grid, {}))
+        _point(run, definition, Point(run.memory(), grid, run.symbols))
         return
     match definition:
         case Fold():
@@ -203,10 +207,10 @@ def _run_definition(run: _Run, definition: Computed, grid: dict[Dim, int]) -> No
         case Sort():
             _sort(run, definition, grid)
         case _:
-            for place in _places(run.fold_dims):
+            for place in run.places(run.fold_dims):
                 full = {**grid, **place}
                 _refresh(run, definition, full)
-                _point(run, definition, Point(run.memory(), full, {}))
+                _point(run, definition, Point(run.memory(), full, run.symbols))
 
 
 def _point(run: _Run, definition: Computed, point: Point, *, stores: bool = True) -> None:
@@ -252,7 +256,7 @@ def _refresh(run: _Run, definition: Computed, full: dict[Dim, int]) -> None:
     if run.kernel.strategy != "looped":
         return
     for needed in _needed(run, definition):
-        _point(run, needed, Point(run.memory(), full, {}), stores=False)
+        _point(run, needed, Point(run.memory(), full, run.symbols), stores=False)
 
 
 def _needed(run: _Run, definition: Computed) -> list[Computed]:
@@ -269,10 +273,10 @@ def _needed(run: _Run, definition: Computed) -> list[Computed]:
 
 
 def _states(run: _Run, definition: Fold | Scan, grid: dict[Dim, int]) -> Iterator[tuple[dict[Dim, int], State]]:
-    for place in _places(run.fold_dims):
+    for place in run.places(run.fold_dims):
         full = {**grid, **place}
         _refresh(run, definition, full)
-        point = Point(run.memory(), full, {})
+        point = Point(run.memory(), full, run.symbols)
         yield full, lift(definition.combine, tuple(point.scalar(body) for body in definition.bodies))
 
 
@@ -282,7 +286,7 @@ def _fold(run: _Run, fold: Fold, grid: dict[Dim, int]) -> None:
         total = state if total is None else merge(fold.combine, total, state)
     if total is None:
         total = tuple(state.value for state in neutral_state(fold.combine, [r.type.dtype for r in fold.results]))
-    point = Point(run.memory(), grid, {})
+    point = Point(run.memory(), grid, run.symbols)
     for result, value in zip(fold.results, total, strict=True):
         run.keep(result.name, point, round_to(value, result.type.dtype))
 
@@ -291,16 +295,16 @@ def _scan(run: _Run, scan: Scan, grid: dict[Dim, int]) -> None:
     total: State | None = None
     for full, state in list(_states(run, scan, grid)):
         total = state if total is None else merge(scan.combine, total, state)
-        point = Point(run.memory(), full, {})
+        point = Point(run.memory(), full, run.symbols)
         for result, value in zip(scan.results, total, strict=True):
             run.keep(result.name, point, round_to(value, result.type.dtype))
 
 
 def _sort(run: _Run, sort: Sort, grid: dict[Dim, int]) -> None:
-    places = [{**grid, **place} for place in _places(run.fold_dims)]
-    values = [Point(run.memory(), place, {}).scalar(sort.body) for place in places]
+    places = [{**grid, **place} for place in run.places(run.fold_dims)]
+    values = [Point(run.memory(), place, run.symbols).scalar(sort.body) for place in places]
     order = sorted(range(len(values)), key=lambda i: (values[i] != values[i], values[i]), reverse=sort.descending)
     for rank, origin in enumerate(order[: sort.top]):
-        point = Point(run.memory(), places[rank], {})
+        point = Point(run.memory(), places[rank], run.symbols)
         for result, value in zip(sort.results, (values[origin], origin), strict=False):
             run.keep(result.name, point, value)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from .cluster import Member
 from .dependences import Node
 from .digits import Digits, compose, inverse, lifted
+from .generic import generic
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +26,9 @@ def own_digits(node: Node, member: Member, fold: int) -> dict[object, Digits | N
     lift = fold if fold and not member.full else 1
     found: dict[object, Digits | None] = {}
     for dim, step in node.steps.items():
-        digits: Digits | None = ((step, dim.size, 1),)
+        digits: Digits | None = ((step, generic(dim.size), 1),)
         if back is not None:
-            digits = compose(((step, dim.size, 1),), back)
+            digits = compose(((step, generic(dim.size), 1),), back)
         found[dim] = digits if digits is None else lifted(digits, lift)
     return found
 

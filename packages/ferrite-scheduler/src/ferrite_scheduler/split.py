@@ -14,9 +14,11 @@ from dataclasses import dataclass, replace
 from ferrite_ir.dtypes import BOOL, I64, DType
 from ferrite_ir.graph import Definition, Fold, Graph, Loop, Scan, TensorType, Value
 from ferrite_ir.index import Dim, Index, constant, delinearize
+from ferrite_ir.sizes import Size, floordiv, hint, is_static, product
 from ferrite_ir.scalar import Scalar, apply, const, index_value, load, substitute_dims
 
 from .dependences import Node, is_opaque, make_node
+from .generic import hinted
 from .target import Policy, Target
 
 COLUMNS = 64
@@ -38,7 +40,7 @@ class Plan:
     """How folds over one domain are split: the number of parts, the points in each, and whether there is no rest."""
 
     parts: int
-    chunk: int
+    chunk: Size
     exact: bool
 
 
@@ -88,7 +90,7 @@ def _lifted_rest(combine: str, dtype: DType) -> tuple[Scalar, ...]:
     return tuple(const(number, dtype) for number in numbers)
 
 
-def _domain(fold: Fold) -> tuple[tuple[int, ...], ...]:
+def _domain(fold: Fold) -> tuple[tuple[Size, ...], ...]:
     return tuple(dim.size for dim in fold.dims), tuple(dim.size for dim in fold.fold_dims)
 
 
@@ -98,11 +100,11 @@ def _plans(
     """Returns the plan for each domain that is to be split; the fold over it that moves most bytes decides."""
     heaviest: dict[tuple[tuple[int, ...], ...], tuple[int, Node]] = {}
     for definition in graph.definitions:
-        if not isinstance(definition, Fold) or math.prod(_domain(definition)[1]) < policy.split_minimum:
+        if not isinstance(definition, Fold) or hint(product(_domain(definition)[1])) < policy.split_minimum:
             continue
         node = make_node(0, definition, types, {})
         # A fold that loads little still computes something at each point.
-        count = max(node.points, sum(touch.bytes for touch in node.loads))
+        count = max(hinted(node.points), sum(touch.bytes for touch in node.loads))
         domain = _domain(definition)
         if domain not in heaviest or count > heaviest[domain][0]:
             heaviest[domain] = (count, node)
@@ -113,7 +115,8 @@ def _plans(
 def _plan(domain: tuple[tuple[int, ...], ...], count: int, node: Node, target: Target, policy: Policy) -> Plan | None:
     if node.grid == 0 or node.fold == 0:
         return None
-    programs = math.ceil(node.grid / COLUMNS) if _is_outer(node) else node.grid
+    grid, points = hinted(node.grid), hinted(node.fold)
+    programs = math.ceil(grid / COLUMNS) if _is_outer(node) else grid
     wanted = target.processors * policy.programs_per_processor
     if programs >= wanted:
         return None
@@ -123,7 +126,7 @@ def _plan(domain: tuple[tuple[int, ...], ...], count: int, node: Node, target: T
     together = count / target.bandwidth
     if max(alone, together) < WORTH * (together + LAUNCH_SECONDS):
         return None
-    most = min(wanted // programs, MOST_PARTS, node.fold // SHORTEST_CHUNK)
+    most = min(wanted // programs, MOST_PARTS, points // SHORTEST_CHUNK)
     parts = 1 << (most.bit_length() - 1) if most > 0 else 0
     return _even_plan(parts, domain[1]) if parts >= 2 else None
 
@@ -143,7 +146,9 @@ def _is_outer(node: Node) -> bool:
 
 def _even_plan(parts: int, folded: tuple[int, ...]) -> Plan:
     """Returns a plan with about so many parts that cuts the fold dims evenly, or one that leaves a rest."""
-    points = math.prod(folded)
+    points = product(folded)
+    if not is_static(points):
+        return Plan(parts, floordiv(points + (parts - 1), parts), exact=False)
     near = sorted(range(parts, max(2, parts // 2) - 1, -1), key=lambda n: (n & (n - 1) != 0, -n))
     near += range(parts + 1, min(2 * parts, MOST_PARTS) + 1)
     for count in near:
@@ -165,11 +170,11 @@ def _split(fold: Fold, plan: Plan, types: dict[str, TensorType]) -> tuple[Defini
     """Returns the two stages of a split fold."""
     part, point = Dim("s0", plan.parts), Dim("r0", plan.chunk)
     flat = part.index * plan.chunk + point.index
-    sizes = tuple(dim.size for dim in fold.fold_dims)
-    mapping = dict(zip(fold.fold_dims, delinearize(flat, sizes), strict=True))
+    extents = tuple(dim.size for dim in fold.fold_dims)
+    mapping = dict(zip(fold.fold_dims, delinearize(flat, extents), strict=True))
     bodies = tuple(substitute_dims(body, mapping) for body in fold.bodies)
     if not plan.exact:
-        inside = apply("lt", index_value(flat, I64), const(math.prod(sizes), I64))
+        inside = apply("lt", index_value(flat, I64), index_value(constant(product(extents)), I64))
         bodies = _guarded(fold.combine, bodies, inside)
     partials = tuple(_partial(result, plan, types) for result in fold.results)
     first = Fold(partials, fold.combine, (part, *fold.dims), (point,), bodies, fold.origins)

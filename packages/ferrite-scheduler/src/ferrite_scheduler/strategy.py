@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .cluster import Cluster
+from .generic import is_symbolic
 from .target import Policy
 from .traffic import live_tiles
 
@@ -29,6 +30,8 @@ def strategy_of(cluster: Cluster, policy: Policy) -> str:
 
 def is_persistent(cluster: Cluster, live: int, policy: Policy) -> bool:
     """Returns whether the fold axis of a cluster fits in one tile with ``live`` values alive at once."""
+    if is_symbolic(cluster.fold):
+        return False
     width = power_of_two(cluster.fold)
     if cluster.direction == "column":
         return width <= policy.persistent_elements_outer

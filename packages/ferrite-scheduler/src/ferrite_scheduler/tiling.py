@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from .generic import hinted
 from .space import Base
 
 TILED_SHARE = 0.1
@@ -121,7 +122,7 @@ def _second_axis(inner: Group, others: list[Group], strides: Sequence[Stride], t
     """Returns the group that accesses which also depend on ``inner`` walk along, if that is enough traffic."""
     crossing = [s for s in strides if s.coefficients[inner.bases[-1]] not in (0, 1)]
     found = max(others, key=lambda group: _unit_bytes(group, crossing), default=None)
-    if found is None or min(found.extent, inner.extent) < TILED_MINIMUM:
+    if found is None or min(hinted(found.extent), hinted(inner.extent)) < TILED_MINIMUM:
         return None
     share = _unit_bytes(found, crossing)
     return found if share > 0 and share >= TILED_SHARE * total else None
@@ -133,15 +134,15 @@ def _has_rows(inner: Group, others: list[Group]) -> bool:
     What depends on the row only, or on the column only, is then loaded and computed once for a tile instead of for each
     point, and no point divides its flat position.
     """
-    rows = prod(group.extent for group in others)
-    if rows < ROWS_MINIMUM or inner.extent < ROW_MINIMUM or inner.extent % ROW_MULTIPLE:
+    rows, length = hinted(prod(group.extent for group in others)), hinted(inner.extent)
+    if rows < ROWS_MINIMUM or length < ROW_MINIMUM or length % ROW_MULTIPLE:
         return False
     blocks = [1 << power for power in range(ROW_MINIMUM.bit_length() - 1, 11)]
-    return any(-(-inner.extent // block) * block <= inner.extent * ROW_WASTE for block in blocks)
+    return any(-(-length // block) * block <= length * ROW_WASTE for block in blocks)
 
 
 def _walk(stride: Stride | None, group: Group) -> int:
-    return 0 if stride is None else abs(stride.coefficients[group.bases[-1]])
+    return 0 if stride is None else hinted(abs(stride.coefficients[group.bases[-1]]))
 
 
 def _unit_bytes(group: Group, strides: Sequence[Stride]) -> int:

@@ -68,7 +68,7 @@ class _Merger:
         if not self._renamed:
             return graph
         outputs = tuple(self._renamed_output(output) for output in graph.outputs)
-        return Graph(graph.name, graph.inputs, tuple(kept), outputs, graph.mutations, graph.device)
+        return Graph(graph.name, graph.inputs, tuple(kept), outputs, graph.mutations, graph.device, graph.sizes)
 
     def _merge(self, definition: Definition, earlier: Definition) -> bool:
         pairs = [

@@ -146,7 +146,7 @@ class _Inliner:
         for load in loads:
             uses = self._uses.setdefault(load.source, _Uses())
             uses.sites += 1
-            if not sizes.is_provably_at_most(points, uses.points):
+            if sizes.hint(points) > sizes.hint(uses.points):
                 uses.points = points
 
     def _points_of(self, definition: Definition) -> Size:
@@ -262,7 +262,7 @@ class _Inliner:
             return self._is_cheap(value, body, TRIVIAL_COST, 1)
         if uses.sites > 1:
             return self._is_cheap(value, body, policy.max_cost, policy.max_loads)
-        if sizes.is_provably_at_most(uses.points, value.type.numel):
+        if sizes.hint(uses.points) <= sizes.hint(value.type.numel):
             return True
         return cost_up_to(body, policy.max_repeated_cost, COSTS) <= policy.max_repeated_cost
 
@@ -274,7 +274,7 @@ class _Inliner:
         numel, budget = value.type.numel, value.type.dtype.bytes
         for load in loads:
             read = self._graph.values.get(load.source)
-            if read is None or not _is_provably_small(read.type.numel, numel):
+            if read is None or not _is_small(read.type.numel, numel):
                 budget -= load.dtype.bytes
         return budget >= 0 and cost_up_to(body, max_cost, REPEATED_COSTS) <= max_cost
 
@@ -329,6 +329,6 @@ def _sole_dim(index: Index) -> Dim | None:
     return atom if isinstance(atom, Dim) and coefficient == 1 else None
 
 
-def _is_provably_small(numel: Size, reference: Size) -> bool:
-    """Returns whether a value has less than half as many elements as another."""
-    return sizes.is_provably_at_most(sizes.add(sizes.mul(2, numel), 1), reference)
+def _is_small(numel: Size, reference: Size) -> bool:
+    """Returns whether a value has less than half as many elements as another, as far as their hints tell."""
+    return 2 * sizes.hint(numel) + 1 <= sizes.hint(reference)

@@ -139,7 +139,7 @@ def with_definitions(graph: Graph, definitions: Iterable[Definition]) -> Graph:
     new = tuple(definitions)
     if len(new) == len(graph.definitions) and all(map(_is_same, new, graph.definitions)):
         return graph
-    return Graph(graph.name, graph.inputs, new, graph.outputs, graph.mutations, graph.device)
+    return Graph(graph.name, graph.inputs, new, graph.outputs, graph.mutations, graph.device, graph.sizes)
 
 
 def _is_same(a: Definition, b: Definition) -> bool:

@@ -1,0 +1,608 @@
+"""Symbolic sizes: interned polynomials with integer coefficients over generators.
+
+A *generator* is a symbol with what is known of it, or a floor quotient, minimum or maximum of sizes. A `Symbolic` is a sum
+of integer multiples of products of generators, with no zero coefficient, in lexicographic order; it always has a
+generator, so whatever turns out to be a number is an ``int``. Equal polynomials are the same object.
+
+Comparison operators answer what holds for every value of the symbols and raise `Undecided` where values differ;
+``==`` compares polynomials. Nothing here looks at a hint.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+Size: TypeAlias = "int | Symbolic"
+
+
+class Undecided(Exception):
+    """A question about a symbolic size has no one answer for all values of its symbols."""
+
+    def __init__(self, question: str, *involved: Size) -> None:
+        super().__init__(f"{question} depends on a size that is known only when the program runs")
+        self.question = question
+        self.sizes = tuple(size for size in involved if isinstance(size, Symbolic))
+
+
+class Generator:
+    """What polynomials are made of; interned, ordered by ``order``.
+
+    Attributes:
+        low, high: least and greatest value, None where there is no bound.
+        order: its text, which identifies it.
+    """
+
+    __slots__ = ("high", "low", "order", "size")
+
+    low: int | None
+    high: int | None
+    order: str
+    size: Symbolic
+
+
+class Symbol(Generator):
+    """A named integer, with the value that it had when the program was captured, for heuristics alone."""
+
+    __slots__ = ("hint", "name")
+
+    name: str
+    hint: int | None
+
+
+class Floor(Generator):
+    """``floor(numerator / divisor)``, the divisor at least 1."""
+
+    __slots__ = ("divisor", "numerator")
+
+    numerator: Symbolic
+    divisor: Size
+
+
+class Extreme(Generator):
+    """The least (``min``) or greatest (``max``) of some sizes."""
+
+    __slots__ = ("function", "operands")
+
+    function: str
+    operands: tuple[Size, ...]
+
+
+Monomial: TypeAlias = tuple[tuple[Generator, int], ...]
+Terms: TypeAlias = dict[Monomial, int]
+
+_GENERATORS: dict[Any, Generator] = {}
+_POLYNOMIALS: dict[Any, Symbolic] = {}
+_LAST = ("\U0010ffff", 0)
+
+
+def exist() -> bool:
+    """Returns whether this process has made a symbolic size yet."""
+    return bool(_POLYNOMIALS)
+
+
+def _order(monomial: Monomial) -> tuple[Any, ...]:
+    return (*((generator.order, -power) for generator, power in monomial), _LAST)
+
+
+class Symbolic:
+    """A polynomial in normal form; see the module. Compared by identity."""
+
+    __slots__ = ("__weakref__", "_bounds", "_text", "terms")
+
+    terms: tuple[tuple[Monomial, int], ...]
+    _text: str | None
+    _bounds: tuple[int | None, int | None] | None
+
+    def __add__(self, other: Size) -> Size:
+        if not isinstance(other, int | Symbolic):
+            return NotImplemented
+        if other == 0:
+            return self
+        merged = dict(self.terms)
+        for monomial, coefficient in _terms_of(other):
+            merged[monomial] = merged.get(monomial, 0) + coefficient
+        return polynomial(merged)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Size:
+        return self * -1
+
+    def __sub__(self, other: Size) -> Size:
+        return self + -other
+
+    def __rsub__(self, other: int) -> Size:
+        return -self + other
+
+    def __mul__(self, other: Size) -> Size:
+        if not isinstance(other, int | Symbolic):
+            return NotImplemented
+        if type(other) is int and other in (0, 1):
+            return self if other else 0
+        key = (self, "*", other)
+        found = _MEMO.get(key)
+        if found is None:
+            found = _MEMO[key] = _product(self, other)
+        return found  # type: ignore[no-any-return]
+
+    __rmul__ = __mul__
+
+    def __pow__(self, power: int) -> Size:
+        total: Size = 1
+        for _ in range(power):
+            total = self * total
+        return total
+
+    def __floordiv__(self, divisor: Size) -> Size:
+        return floor_quotient(self, divisor)
+
+    def __rfloordiv__(self, numerator: int) -> Size:
+        return floor_quotient(numerator, self)
+
+    def __mod__(self, divisor: Size) -> Size:
+        return self - divisor * floor_quotient(self, divisor)
+
+    def __rmod__(self, numerator: int) -> Size:
+        return numerator - self * floor_quotient(numerator, self)
+
+    def __le__(self, other: Size) -> bool:
+        return _decided(self, other, "<=")
+
+    def __lt__(self, other: Size) -> bool:
+        return _decided(self + 1, other, "<")
+
+    def __ge__(self, other: Size) -> bool:
+        return _decided(other, self, ">=")
+
+    def __gt__(self, other: Size) -> bool:
+        return _decided(other + 1, self, ">")
+
+    def __bool__(self) -> bool:
+        low, high = bounds(self)
+        if (low is not None and low > 0) or (high is not None and high < 0):
+            return True
+        raise Undecided(f"whether {self} is 0", self)
+
+    def __int__(self) -> int:
+        raise Undecided(f"the value of {self}", self)
+
+    __index__ = __int__
+
+    def __float__(self) -> float:
+        raise Undecided(f"the value of {self}", self)
+
+    def __str__(self) -> str:
+        if self._text is None:
+            self._text = _spelled(self)
+        return self._text
+
+    __repr__ = __str__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return polynomial_of, (self.terms,)
+
+    def __copy__(self) -> Symbolic:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Symbolic:
+        return self
+
+
+_MEMO: dict[Any, Any] = {}
+"""What products, quotients and comparisons have given."""
+
+
+def _terms_of(size: Size) -> tuple[tuple[Monomial, int], ...]:
+    return size.terms if isinstance(size, Symbolic) else (((), size),)
+
+
+def polynomial(terms: Terms) -> Size:
+    """Returns the sum of these multiples of monomials."""
+    kept = [(monomial, coefficient) for monomial, coefficient in terms.items() if coefficient]
+    if not kept:
+        return 0
+    if len(kept) == 1 and kept[0][0] == ():
+        return kept[0][1]
+    if len(kept) > 1:
+        kept.sort(key=lambda term: _order(term[0]))
+    return polynomial_of(tuple(kept))
+
+
+def polynomial_of(terms: tuple[tuple[Monomial, int], ...]) -> Symbolic:
+    """Returns the polynomial with these terms, which are in normal form and hold a generator."""
+    found = _POLYNOMIALS.get(terms)
+    if found is None:
+        found = _POLYNOMIALS[terms] = object.__new__(Symbolic)
+        found.terms, found._text, found._bounds = terms, None, None  # noqa: SLF001 - it is made here
+    return found
+
+
+def _product(a: Symbolic, b: Size) -> Size:
+    total: Terms = {}
+    for left, x in a.terms:
+        for right, y in _terms_of(b):
+            monomial = _joined(left, right)
+            total[monomial] = total.get(monomial, 0) + x * y
+    return polynomial(total)
+
+
+def _joined(a: Monomial, b: Monomial) -> Monomial:
+    if not a or not b:
+        return a or b
+    powers = dict(a)
+    for generator, power in b:
+        powers[generator] = powers.get(generator, 0) + power
+    return tuple(sorted(powers.items(), key=lambda item: item[0].order))
+
+
+# --- generators -----------------------------------------------------------------------------------------------------
+
+
+def _settle(generator: Generator, low: int | None, high: int | None, order: str) -> None:
+    generator.low, generator.high, generator.order = low, high, order
+    generator.size = polynomial_of(((((generator, 1),), 1),))
+
+
+def symbol(name: str, low: int = 1, high: int | None = None, hint: int | None = None) -> Symbolic:
+    """Returns the symbolic size with this name and range.
+
+    ``hint`` is a value that it had once. Symbols that differ in any of these are different.
+    """
+    key = (Symbol, name, low, high, hint)
+    found = _GENERATORS.get(key)
+    if found is None:
+        made = _GENERATORS[key] = found = object.__new__(Symbol)
+        made.name, made.hint = name, hint
+        _settle(made, low, high, name)
+    return found.size
+
+
+def _floor(numerator: Symbolic, divisor: Size) -> Symbolic:
+    key = (Floor, numerator, divisor)
+    found = _GENERATORS.get(key)
+    if found is None:
+        made = _GENERATORS[key] = found = object.__new__(Floor)
+        made.numerator, made.divisor = numerator, divisor
+        _settle(made, *_floor_bounds(numerator, divisor), f"({_enclosed(numerator)}//{_enclosed(divisor)})")
+    return found.size
+
+
+def _floor_bounds(numerator: Symbolic, divisor: Size) -> tuple[int | None, int | None]:
+    low, high = bounds(numerator)
+    least, most = bounds(divisor)
+    least = max(least or 1, 1)
+    if low is not None:
+        low = low // least if low < 0 else 0 if most is None else low // most
+    if high is not None:
+        high = high // least if high >= 0 else -1 if most is None else high // most
+    return low, high
+
+
+def extreme(function: str, *operands: Size) -> Size:
+    """Returns the least (``min``) or greatest (``max``) of sizes, those left out that another provably beats."""
+    kept: list[Size] = []
+    for operand in operands:
+        parts = operand_list(operand, function)
+        kept.extend(part for part in parts if part not in kept)
+    for operand in list(kept):
+        others = [other for other in kept if other is not operand and other != operand]
+        if function == "max":
+            beaten = any(is_at_most(operand, other) for other in others)
+        else:
+            beaten = any(is_at_most(other, operand) for other in others)
+        if beaten:
+            kept.remove(operand)
+    if len(kept) == 1:
+        return kept[0]
+    kept.sort(key=str)
+    key = (Extreme, function, *kept)
+    found = _GENERATORS.get(key)
+    if found is None:
+        made = _GENERATORS[key] = found = object.__new__(Extreme)
+        made.function, made.operands = function, tuple(kept)
+        _settle(made, *_extreme_bounds(function, kept), f"{function}({', '.join(map(str, kept))})")
+    return found.size
+
+
+def operand_list(size: Size, function: str) -> tuple[Size, ...]:
+    """Returns the operands of a size that is such an extreme, else the size alone."""
+    if isinstance(size, Symbolic) and len(size.terms) == 1:
+        monomial, coefficient = size.terms[0]
+        if coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1:
+            generator = monomial[0][0]
+            if isinstance(generator, Extreme) and generator.function == function:
+                return generator.operands
+    return (size,)
+
+
+def _extreme_bounds(function: str, operands: list[Size]) -> tuple[int | None, int | None]:
+    lows, highs = zip(*map(bounds, operands), strict=True)
+    known_lows, known_highs = [x for x in lows if x is not None], [x for x in highs if x is not None]
+    if function == "max":
+        return max(known_lows, default=None), (max(known_highs) if len(known_highs) == len(highs) else None)
+    return (min(known_lows) if len(known_lows) == len(lows) else None), min(known_highs, default=None)
+
+
+# --- bounds and proofs ----------------------------------------------------------------------------------------------
+
+
+def bounds(size: Size) -> tuple[int | None, int | None]:
+    """Returns the least and the greatest value that a size can have, as far as is known; None for no bound."""
+    if not isinstance(size, Symbolic):
+        return size, size
+    if size._bounds is None:  # noqa: SLF001 - memoised here
+        low: int | None = 0
+        high: int | None = 0
+        for monomial, coefficient in size.terms:
+            least, most = _monomial_bounds(monomial)
+            if coefficient < 0:
+                least, most = most, least
+            low = None if low is None or least is None else low + coefficient * least
+            high = None if high is None or most is None else high + coefficient * most
+        size._bounds = (low, high)  # noqa: SLF001
+    return size._bounds  # noqa: SLF001
+
+
+def _monomial_bounds(monomial: Monomial) -> tuple[int | None, int | None]:
+    low, high = 1, 1
+    for generator, power in monomial:
+        if generator.low is None or generator.low < 0:
+            return (generator.low, generator.high) if len(monomial) == power == 1 else (None, None)
+        low *= generator.low**power
+        high = None if high is None or generator.high is None else high * generator.high**power  # type: ignore[assignment]
+    return low, high
+
+
+def is_at_most(a: Size, b: Size) -> bool:
+    """Returns whether ``a <= b`` is proved for every value of the symbols; False where it is not known."""
+    if type(a) is int and type(b) is int:
+        return a <= b
+    key = (a, "<=", b)
+    found = _MEMO.get(key)
+    if found is None:
+        found = _MEMO[key] = _is_nonnegative(b - a)
+    return found  # type: ignore[no-any-return]
+
+
+def _decided(a: Size, b: Size, sign: str) -> bool:
+    """Returns whether ``a <= b``.
+
+    Raises:
+        Undecided: it does for some values of the symbols only.
+    """
+    if is_at_most(a, b):
+        return True
+    if is_at_most(b + 1, a):
+        return False
+    raise Undecided(f"whether {b - a} is at least 0 (in a comparison by {sign})", a, b)
+
+
+_ROUNDS = 3
+
+
+def _is_nonnegative(size: Size) -> bool:
+    """Returns whether a size is proved nonnegative: by bounds, by shifting each generator to start at 0, and by both
+    after floor quotients were replaced by what bounds them.
+    """
+    for _ in range(_ROUNDS):
+        low, _ = bounds(size)
+        if low is not None and low >= 0:
+            return True
+        if not isinstance(size, Symbolic):
+            return False
+        if _has_no_negative(_shifted(size)):
+            return True
+        weaker = _without_floor(size)
+        if weaker is None:
+            return False
+        size = weaker
+    return False
+
+
+def _has_no_negative(size: Size) -> bool:
+    return all(coefficient >= 0 for _, coefficient in _terms_of(size))
+
+
+def _shifted(size: Symbolic) -> Size:
+    """Returns the polynomial in ``generator - low``: nonnegative coefficients then prove that it is nonnegative."""
+    total: Size = 0
+    for monomial, coefficient in size.terms:
+        part: Size = coefficient
+        for generator, power in monomial:
+            if generator.low is None:
+                return -1
+            part = part * (generator.size + generator.low) ** power
+        total = total + part
+    return total
+
+
+def _without_floor(size: Symbolic) -> Size | None:
+    """Returns a multiple of something at most as large as ``size`` with one floor quotient fewer; None if it has none.
+
+    ``a//b`` lies between ``(a - b + 1)/b`` and ``a/b``. It must occur to the first power, with one sign, beside
+    nonnegative generators.
+    """
+    for generator in _generators(size):
+        if not isinstance(generator, Floor):
+            continue
+        within, others, signs = _parts_with(size, generator)
+        if within is None or len(signs) != 1:
+            continue
+        divisor = generator.divisor
+        bound = generator.numerator if signs == {-1} else generator.numerator - divisor + 1
+        return others * divisor + within * bound
+    return None
+
+
+def _parts_with(size: Symbolic, generator: Generator) -> tuple[Size | None, Size, set[int]]:
+    """Returns ``(factor, rest, signs)`` with ``size == factor * generator + rest``; None for a factor that is none."""
+    within: Terms = {}
+    others: Terms = {}
+    signs: set[int] = set()
+    for monomial, coefficient in size.terms:
+        powers = dict(monomial)
+        power = powers.pop(generator, 0)
+        if not power:
+            others[monomial] = coefficient
+            continue
+        if power > 1 or any(g.low is None or g.low < 0 for g in powers):
+            return None, 0, set()
+        within[tuple(powers.items())] = coefficient
+        signs.add(1 if coefficient > 0 else -1)
+    return polynomial(within), polynomial(others), signs
+
+
+def _generators(size: Size) -> dict[Generator, None]:
+    return {generator: None for monomial, _ in _terms_of(size) for generator, _ in monomial}
+
+
+def symbols_in(size: Size) -> dict[Symbol, None]:
+    """Returns the symbols that a size depends on, in order."""
+    found: dict[Symbol, None] = {}
+    pending = list(reversed(_generators(size)))
+    while pending:
+        match pending.pop():
+            case Symbol() as generator:
+                found[generator] = None
+            case Floor(numerator=numerator, divisor=divisor):
+                pending.extend(reversed([*_generators(numerator), *_generators(divisor)]))
+            case Extreme(operands=operands):
+                pending.extend(reversed([generator for operand in operands for generator in _generators(operand)]))
+    return found
+
+
+# --- division -------------------------------------------------------------------------------------------------------
+
+
+def exact_quotient(a: Size, b: Size) -> Size | None:
+    """Returns ``a / b`` if ``b`` divides ``a`` as a polynomial with integer coefficients, else None."""
+    if type(a) is int and type(b) is int:
+        return a // b if b != 0 and a % b == 0 else None
+    key = (a, "/", b)
+    if key not in _MEMO:
+        _MEMO[key] = _divided(a, b)
+    return _MEMO[key]  # type: ignore[no-any-return]
+
+
+def _divided(a: Size, b: Size) -> Size | None:
+    """Returns the exact quotient by long division: the leading term of what is left, by that of the divisor."""
+    if b == 0:
+        return None
+    (lead, factor), *_ = _terms_of(b)
+    total: Terms = {}
+    rest = a
+    while rest != 0:
+        (monomial, coefficient), *_ = _terms_of(rest)
+        part = _monomial_quotient(monomial, lead)
+        if part is None or coefficient % factor:
+            return None
+        total[part] = coefficient // factor
+        rest = rest - b * polynomial({part: coefficient // factor})
+    return polynomial(total)
+
+
+def _monomial_quotient(a: Monomial, b: Monomial) -> Monomial | None:
+    powers = dict(a)
+    for generator, power in b:
+        left = powers.get(generator, 0) - power
+        if left < 0:
+            return None
+        powers[generator] = left
+    return tuple((generator, power) for generator, power in powers.items() if power)
+
+
+def floor_quotient(a: Size, b: Size) -> Size:
+    """Returns ``floor(a / b)`` for a divisor that is at least 1 for all values of its symbols."""
+    if type(a) is int and type(b) is int:
+        return a // b
+    key = (a, "//", b)
+    found = _MEMO.get(key)
+    if found is None:
+        found = _MEMO[key] = _floor_quotient(a, b)
+    return found  # type: ignore[no-any-return]
+
+
+def _floor_quotient(a: Size, b: Size) -> Size:
+    whole: Size = 0
+    rest: Size = 0
+    for monomial, coefficient in _terms_of(a):
+        term = polynomial({monomial: coefficient})
+        exact = exact_quotient(term, b)
+        if exact is not None:
+            whole = whole + exact
+        elif not monomial and type(b) is int:
+            whole, rest = whole + coefficient // b, rest + coefficient % b
+        else:
+            rest = rest + term
+    exact = exact_quotient(rest, b)
+    if exact is not None:
+        return whole + exact
+    if is_at_most(0, rest) and is_at_most(rest + 1, b):
+        return whole
+    return whole + _floor_of_rest(rest, b)
+
+
+def _floor_of_rest(rest: Size, divisor: Size) -> Size:
+    common = _gcd(_content(rest), _content(divisor))
+    if common > 1:
+        reduced, smaller = exact_quotient(rest, common), exact_quotient(divisor, common)
+        assert reduced is not None
+        assert smaller is not None
+        return floor_quotient(reduced, smaller)
+    if not isinstance(rest, Symbolic):
+        # A number over a symbolic divisor that it may reach.
+        return _floor_of_number(rest, divisor)
+    if len(rest.terms) == 1 and type(divisor) is int:
+        monomial, coefficient = rest.terms[0]
+        inner = monomial[0][0]
+        if coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1 and isinstance(inner, Floor):
+            return floor_quotient(inner.numerator, divisor * inner.divisor)
+    return _floor(rest, divisor)
+
+
+def _floor_of_number(number: int, divisor: Size) -> Size:
+    assert isinstance(divisor, Symbolic)
+    # Written over a numerator that has a generator, as all floor quotients are.
+    key = (Floor, number, divisor)
+    found = _GENERATORS.get(key)
+    if found is None:
+        made = _GENERATORS[key] = found = object.__new__(Floor)
+        made.numerator, made.divisor = number, divisor  # type: ignore[assignment]
+        low, high = (0, number) if number >= 0 else (number, -1)
+        _settle(made, low, high, f"({_enclosed(number)}//{_enclosed(divisor)})")
+    return found.size
+
+
+def _content(size: Size) -> int:
+    common = 0
+    for _, coefficient in _terms_of(size):
+        common = _gcd(common, abs(coefficient))
+    return common
+
+
+def _gcd(a: int, b: int) -> int:
+    while b:
+        a, b = b, a % b
+    return a
+
+
+# --- text -----------------------------------------------------------------------------------------------------------
+
+
+def _spelled(size: Symbolic) -> str:
+    parts = [_term_text(monomial, coefficient) for monomial, coefficient in size.terms]
+    return parts[0] + "".join(part if part.startswith("-") else f"+{part}" for part in parts[1:])
+
+
+def _term_text(monomial: Monomial, coefficient: int) -> str:
+    if not monomial:
+        return str(coefficient)
+    factors = [generator.order if power == 1 else f"{generator.order}**{power}" for generator, power in monomial]
+    if abs(coefficient) != 1:
+        factors.insert(0, str(abs(coefficient)))
+    return f"{'-' if coefficient < 0 else ''}{'*'.join(factors)}"
+
+
+def _enclosed(size: Size) -> str:
+    text = str(size)
+    return text if text.isidentifier() or text.isdigit() else f"({text})"
