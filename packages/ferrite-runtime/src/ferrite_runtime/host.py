@@ -24,7 +24,9 @@ from ferrite_runtime.steps import (
     Item,
     Launch,
     Layout,
+    Let,
     Output,
+    Probe,
     Reuse,
     Step,
     Tagged,
@@ -43,7 +45,7 @@ class Value:
 
     variable: str | None
     owner: str | None = None
-    offset: int = 0
+    offset: Expr = 0
     layout: Layout | None = None
     trusted: bool = False
 
@@ -104,6 +106,7 @@ class _Writer:
     sites: list[Site] = field(default_factory=list)
     kernels: dict[str, KernelSpec] = field(default_factory=dict)
     owner_layouts: dict[str, Layout] = field(default_factory=dict)
+    numbers: dict[Expr, str] = field(default_factory=dict)
 
     # --- names ------------------------------------------------------------------------------------------------------
 
@@ -111,7 +114,7 @@ class _Writer:
         self.values[name] = Value(name, name, 0, layout, trusted)
         self.users[name] = 1
 
-    def share(self, name: str, base: Value, layout: Layout, offset: int) -> None:
+    def share(self, name: str, base: Value, layout: Layout, offset: Expr) -> None:
         assert base.owner is not None
         self.values[name] = Value(None, base.owner, offset, layout, base.trusted)
         self.users[base.owner] += 1
@@ -130,6 +133,27 @@ class _Writer:
         self.dtypes[variable] = name
         return variable
 
+    def number(self, expr: Expr) -> str:
+        """Returns the text of an integer; an expression is computed once, by a line before its first use."""
+        if not isinstance(expr, tuple):
+            return print_expr(expr)
+        if expr not in self.numbers:
+            parts = (self._operand(operand) for operand in expr[1:])
+            self.numbers[expr] = variable = f"_n{len(self.numbers)}"
+            self.lines.append(f"{variable} = {print_expr((expr[0], *parts))}")
+        return self.numbers[expr]
+
+    def _operand(self, expr: Expr) -> Expr:
+        """Returns an operand with what is known already by name."""
+        if isinstance(expr, tuple):
+            return self.numbers.get(expr) or (expr[0], *(self._operand(part) for part in expr[1:]))
+        return expr
+
+    def sizes(self, exprs: Sequence[Expr]) -> str:
+        """Returns the text of a tuple of integers."""
+        texts = [self.number(expr) for expr in exprs]
+        return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+
     def tensor(self, name: str) -> str:
         """Returns the variable that holds a value as an object, writing the line that makes it where needed."""
         value = self.values[name]
@@ -142,11 +166,11 @@ class _Writer:
 
     def _view_text(self, value: Value, owner: str, layout: Layout) -> str:
         base = self.owner_layouts.get(owner)
-        where = f"{layout.shape}, {layout.strides}"
-        itemsize = self.itemsize(layout.dtype)
-        if base is not None and base.dtype == layout.dtype and value.offset % itemsize == 0:
-            return f"_reinterpret({owner}, {where}, {value.offset // itemsize})"
-        return f"_retype({owner}, {self.dtype(layout.dtype)}, {where}, {value.offset})"
+        where = f"{self.sizes(layout.shape)}, {self.sizes(layout.strides)}"
+        elements = _divided(value.offset, self.itemsize(layout.dtype))
+        if base is not None and base.dtype == layout.dtype and elements is not None:
+            return f"_reinterpret({owner}, {where}, {self.number(elements)})"
+        return f"_retype({owner}, {self.dtype(layout.dtype)}, {where}, {self.number(value.offset)})"
 
     @staticmethod
     def itemsize(dtype: str) -> int:
@@ -161,7 +185,7 @@ class _Writer:
         if value.owner not in self.addresses:
             self.addresses.add(str(value.owner))
             self.lines.append(f"{variable} = {value.owner}.data_ptr()")
-        return f"{variable} + {value.offset}" if value.offset else variable
+        return f"{variable} + {self.number(value.offset)}" if value.offset != 0 else variable
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -170,13 +194,20 @@ class _Writer:
             case Alloc(name, layout, device):
                 self.owner_layouts[name] = layout
                 make = "_empty_cpu" if device == "cpu" else "_empty"
-                self.lines.append(f"{name} = {make}({layout.shape}, {layout.strides}, {self.dtype(layout.dtype)})")
+                where = f"{self.sizes(layout.shape)}, {self.sizes(layout.strides)}"
+                self.lines.append(f"{name} = {make}({where}, {self.dtype(layout.dtype)})")
                 self.own(name, layout, trusted=True)
             case Reuse(name, source, layout):
                 self._reuse(name, source, layout)
             case View(name, base, layout, offset):
                 value = self.values[base]
-                self.share(name, value, layout, value.offset + offset * self.itemsize(layout.dtype))
+                self.share(name, value, layout, _moved(value.offset, offset, self.itemsize(layout.dtype)))
+            case Let(name, Probe(kind, tensor, axis)):
+                self.lines.append(f"{name} = {self.tensor(tensor)}.{kind}({axis})")
+                self.values[name] = Value(name)
+            case Let(name, value):
+                self.lines.append(f"{name} = {print_expr(value)}")
+                self.values[name] = Value(name)
             case Launch():
                 self._launch(step)
             case Extern():
@@ -201,16 +232,29 @@ class _Writer:
                 self.lines.append(f"del {variable}")
 
     def _launch(self, step: Launch) -> None:
-        kernel = self.kernels[step.kernel]
+        if not step.alternatives:
+            self.lines.extend(self._launch_lines(self.kernels[step.kernel], step))
+            return
+        word = "if"
+        branches: list[str] = []
+        tests = [" and ".join(f"{self.number(e)} <= {most}" for e, most in other.when) for other in step.alternatives]
+        for other, test in zip(step.alternatives, tests, strict=True):
+            lines = self._launch_lines(self.kernels[other.kernel], step)
+            branches += [f"{word} {test}:", *(f"    {line}" for line in lines)]
+            word = "elif"
+        lines = self._launch_lines(self.kernels[step.kernel], step)
+        self.lines += [*branches, "else:", *(f"    {line}" for line in lines)]
+
+    def _launch_lines(self, kernel: KernelSpec, step: Launch) -> list[str]:
+        """Returns the lines that launch one kernel; what computes its arguments is written at once."""
         arguments, sizes = [], {}
         for param, arg in zip(kernel.params, step.args, strict=True):
             arguments.append(self._argument(param, arg))
             if param.role == "size":
-                sizes[param.name] = arg
+                sizes[param.name] = arg if isinstance(arg, int) else arguments[-1].text
         site = Site(len(self.sites), kernel, tuple(arguments), sizes)
         self.sites.append(site)
-        self.lines.append(f"# {kernel.name} <- {', '.join(kernel.origin) or kernel.family}")
-        self.lines.extend(self.write_launch(site))
+        return [f"# {kernel.name} <- {', '.join(kernel.origin) or kernel.family}", *self.write_launch(site)]
 
     def _argument(self, param: Param, arg: Any) -> Argument:
         if param.role == "tensor":
@@ -219,11 +263,16 @@ class _Writer:
             promised = param.align or 1
             if promised <= DTYPES[param.dtype].itemsize:
                 return Argument(param, text, value.owner)
+            is_known = isinstance(value.offset, int)
             return Argument(
-                param, text, value.owner, suspect=not value.trusted, misaligned=value.offset % promised != 0
+                param,
+                text,
+                value.owner,
+                suspect=not value.trusted or not is_known,
+                misaligned=is_known and value.offset % promised != 0,
             )
         if param.role == "size" or isinstance(arg, (str, tuple)):
-            return Argument(param, print_expr(arg))
+            return Argument(param, self.number(arg))
         return Argument(param, self.constant(arg))
 
     def _extern(self, step: Extern) -> None:
@@ -246,7 +295,8 @@ class _Writer:
             self.own(name, None, trusted=False)
             strides = step.strides[position] if step.strides is not None else None
             if strides is not None:
-                self.lines.append(f"if {name}.stride() != {strides}: {name} = _restride({name}, {strides})")
+                wanted = self.sizes(strides)
+                self.lines.append(f"if {name}.stride() != {wanted}: {name} = _restride({name}, {wanted})")
         if "_" in names:
             self.lines.append("del _")
 
@@ -261,6 +311,8 @@ class _Writer:
                 return "_cpu" if name == "cpu" else "_device"
             case Tagged("layout" | "memory_format", name):
                 return f"_torch.{name}"
+            case Tagged("size", expr):
+                return self.number(expr)
             case Tagged("float", name):
                 return f"_float({name!r})"
             case Tagged("complex", parts):
@@ -272,7 +324,24 @@ class _Writer:
     def output(self, output: Output) -> str:
         if output.value is not None:
             return self.tensor(output.value)
+        if isinstance(output.scalar, (str, tuple)):
+            return self.number(output.scalar)
         return repr(output.scalar)
+
+
+def _moved(offset: Expr, elements: Expr, itemsize: int) -> Expr:
+    """Returns an offset in bytes with so many elements added."""
+    if isinstance(offset, int) and isinstance(elements, int):
+        return offset + elements * itemsize
+    added = elements if itemsize == 1 else elements * itemsize if isinstance(elements, int) else ("mul", elements, itemsize)
+    return added if offset == 0 else ("add", offset, added)
+
+
+def _divided(offset: Expr, itemsize: int) -> Expr | None:
+    """Returns an offset in bytes as one in elements, or None where it is plain that there is none."""
+    if isinstance(offset, int):
+        return offset // itemsize if offset % itemsize == 0 else None
+    return offset if itemsize == 1 else ("floordiv", offset, itemsize)
 
 
 def _bind_inputs(writer: _Writer) -> None:

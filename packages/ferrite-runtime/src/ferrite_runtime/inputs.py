@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ferrite_runtime.errors import InputError
+from ferrite_runtime.expr import evaluate
 from ferrite_runtime.program import Program
-from ferrite_runtime.steps import Input, Layout
+from ferrite_runtime.steps import Input, Layout, Let, Probe
 from ferrite_runtime.tensors import torch_dtype
 
 
@@ -17,10 +18,11 @@ def check_inputs(program: Program, inputs: Sequence[Any]) -> None:
         names = ", ".join(value.name for value in program.inputs)
         raise InputError(f"program {program.name} takes {len(program.inputs)} inputs ({names}), got {len(inputs)}")
     devices = set()
+    numbers = _numbers(program, inputs)
     for position, (declared, actual) in enumerate(zip(program.inputs, inputs, strict=True)):
         where = f"input {declared.name!r} (number {position}) of program {program.name}"
         if declared.kind == "tensor":
-            _check_tensor(declared, actual, where)
+            _check_tensor(declared, actual, where, numbers)
             if actual.device.type == program.device:
                 devices.add(actual.device)
         elif declared.kind == "scalar" and not isinstance(actual, (bool, int, float)):
@@ -29,7 +31,33 @@ def check_inputs(program: Program, inputs: Sequence[Any]) -> None:
         raise InputError(f"the inputs of program {program.name} are on several devices: {sorted(map(str, devices))}")
 
 
-def _check_tensor(declared: Input, actual: Any, where: str) -> None:
+def _numbers(program: Program, inputs: Sequence[Any]) -> dict[str, int]:
+    """Returns the integers of a program that follow from its inputs; those with a wrong number of axes tell nothing."""
+    given = {declared.name: actual for declared, actual in zip(program.inputs, inputs, strict=True)}
+    numbers = {name: value for name, value in given.items() if type(value) is int}
+    for step in program.steps:
+        match step:
+            case Let(name, Probe(kind, tensor, axis)):
+                actual = given.get(tensor)
+                if actual is None or not hasattr(actual, "dim") or actual.dim() <= axis:
+                    break
+                numbers[name] = int(getattr(actual, kind)(axis))
+            case Let(name, value):
+                numbers[name] = evaluate(value, numbers)
+            case _:
+                break
+    return numbers
+
+
+def _exact(layout: Layout, numbers: dict[str, int]) -> Layout:
+    """Returns a layout with its expressions computed."""
+    if all(isinstance(size, int) for size in (*layout.shape, *layout.strides)):
+        return layout
+    shape, strides = (tuple(evaluate(size, numbers) for size in row) for row in (layout.shape, layout.strides))
+    return Layout(layout.dtype, shape, strides)
+
+
+def _check_tensor(declared: Input, actual: Any, where: str, numbers: dict[str, int]) -> None:
     import torch
 
     layout = declared.layout
@@ -40,6 +68,9 @@ def _check_tensor(declared: Input, actual: Any, where: str) -> None:
         raise InputError(f"{where} is on {declared.device}, got a tensor on {actual.device}")
     if actual.dtype != torch_dtype(layout.dtype):
         raise InputError(f"{where} has dtype {torch_dtype(layout.dtype)}, got {actual.dtype}")
+    if actual.dim() != len(layout.shape):
+        raise InputError(f"{where} has {len(layout.shape)} axes, got {actual.dim()}")
+    layout = _exact(layout, numbers)
     if tuple(actual.shape) != layout.shape:
         raise InputError(f"{where} has shape {layout.shape}, got {tuple(actual.shape)}")
     if not _strides_agree(layout, tuple(actual.stride())):

@@ -16,12 +16,15 @@ from ferrite_runtime.steps import (
     Item,
     Launch,
     Layout,
+    Let,
     Output,
+    Probe,
     Reuse,
     Step,
     Tagged,
     View,
     value_refs,
+    value_sizes,
 )
 
 
@@ -69,9 +72,22 @@ def check_names(
     for position, output in enumerate(outputs):
         if output.value is not None:
             names.use(output.value, f"outputs[{position}].value")
+        elif isinstance(output.scalar, (str, tuple)):
+            _check_scalars(expr_names(output.scalar), names, f"outputs[{position}].scalar")
 
 
 def _check_step(step: Step, names: _Names, kernels: dict[str, KernelSpec], path: str) -> None:
+    match step:
+        case Let(name, value):
+            if isinstance(value, Probe):
+                names.tensor(value.tensor, f"{path}.value")
+            else:
+                _check_scalars(expr_names(value), names, f"{path}.value")
+            names.define(name, "scalar", f"{path}.name")
+            return
+        case Alloc(layout=layout) | Reuse(layout=layout) | View(layout=layout):
+            for size in (*layout.shape, *layout.strides, getattr(step, "offset", 0)):
+                _check_scalars(expr_names(size), names, path)
     match step:
         case Alloc(name, layout):
             names.define(name, layout, f"{path}.name")
@@ -98,9 +114,18 @@ def _check_step(step: Step, names: _Names, kernels: dict[str, KernelSpec], path:
 
 
 def _check_launch(step: Launch, names: _Names, kernels: dict[str, KernelSpec], path: str) -> None:
-    kernel = kernels.get(step.kernel)
+    for place, alternative in enumerate(step.alternatives):
+        where = f"{path}.alternatives[{place}]"
+        for expr, _ in alternative.when:
+            _check_scalars(expr_names(expr), names, f"{where}.when")
+        _check_arguments(step, alternative.kernel, names, kernels, where)
+    _check_arguments(step, step.kernel, names, kernels, path)
+
+
+def _check_arguments(step: Launch, chosen: str, names: _Names, kernels: dict[str, KernelSpec], path: str) -> None:
+    kernel = kernels.get(chosen)
     if kernel is None:
-        raise SpecError(f"{path}.kernel", f"no kernel has the id {step.kernel}")
+        raise SpecError(f"{path}.kernel", f"no kernel has the id {chosen}")
     if len(step.args) != len(kernel.params):
         raise SpecError(
             f"{path}.args", f"{len(step.args)} arguments for the {len(kernel.params)} params of {kernel.name}"
@@ -132,6 +157,8 @@ def _check_extern(step: Extern, names: _Names, path: str) -> None:
         raise SpecError(f"{path}.target", f"{step.target!r} is not of the form namespace.op.overload")
     for name in value_refs((*step.args, *step.kwargs.values())):
         names.use(name, f"{path}.args")
+    for size in value_sizes((*step.args, *step.kwargs.values())):
+        _check_scalars(expr_names(size), names, f"{path}.args")
     if step.strides is not None and len(step.strides) != len(step.results):
         raise SpecError(f"{path}.strides", f"{len(step.strides)} rows for {len(step.results)} results")
     for position, result in enumerate(step.results):

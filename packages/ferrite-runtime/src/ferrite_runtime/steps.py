@@ -17,11 +17,11 @@ Number: TypeAlias = "int | float | bool"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The type of a tensor: dtype, and shape and strides counted in elements."""
+    """The type of a tensor: dtype, and shape and strides counted in elements, numbers or expressions of the program."""
 
     dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
 
     @property
     def is_empty(self) -> bool:
@@ -42,18 +42,21 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One output: a named value, a number, or None when both are absent."""
+    """One output: a named value, a number (or an expression of the program's), or None when both are absent."""
 
     value: str | None = None
-    scalar: Number | None = None
+    scalar: Number | Expr | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """A tagged argument of an extern call: ``tag`` is ref, dtype, device, layout, memory_format, float or complex."""
+    """A tagged argument of an extern call.
+
+    ``tag`` is ref, dtype, device, layout, memory_format, float, complex or size, whose value is an expression.
+    """
 
     tag: str
-    value: str | tuple[Any, ...]
+    value: Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +84,44 @@ class View:
     name: str
     base: str
     layout: Layout
-    offset: int
+    offset: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One number that a tensor tells: its ``size`` or its ``stride`` along an axis."""
+
+    kind: str
+    tensor: str
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """Names an integer of the program."""
+
+    name: str
+    value: Expr | Probe
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """Another kernel for a launch: taken where each expression is at most its limit."""
+
+    when: tuple[tuple[Expr, int], ...]
+    kernel: str
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Launches a kernel; tensor args are names, scalars names or numbers, sizes expressions."""
+    """Launches a kernel; tensor args are names, scalars names or numbers, sizes expressions.
+
+    The first alternative whose conditions hold is launched instead, with the same arguments.
+    """
 
     kernel: str
     args: tuple[Any, ...]
+    alternatives: tuple[Alternative, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +132,7 @@ class Extern:
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     results: tuple[str | None, ...]
-    strides: tuple[tuple[int, ...] | None, ...] | None = None
+    strides: tuple[tuple[Expr, ...] | None, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +159,7 @@ class Copy:
     source: str
 
 
-Step: TypeAlias = "Alloc | Reuse | View | Launch | Extern | Item | Free | Copy"
+Step: TypeAlias = "Alloc | Reuse | View | Let | Launch | Extern | Item | Free | Copy"
 
 
 # --- inputs and outputs ---------------------------------------------------------------------------------------------
@@ -135,12 +167,16 @@ Step: TypeAlias = "Alloc | Reuse | View | Launch | Extern | Item | Free | Copy"
 
 def read_layout(fields: Fields) -> Layout:
     """Returns the layout in the fields ``dtype``, ``shape`` and ``strides``."""
-    layout = Layout(_read_dtype(fields), fields.integers("shape"), fields.integers("strides"))
+    layout = Layout(_read_dtype(fields), _read_exprs(fields, "shape"), _read_exprs(fields, "strides"))
     if len(layout.shape) != len(layout.strides):
         raise SpecError(fields.at("strides"), f"{len(layout.strides)} strides for {len(layout.shape)} dimensions")
-    if any(size < 0 for size in layout.shape):
+    if any(isinstance(size, int) and size < 0 for size in layout.shape):
         raise SpecError(fields.at("shape"), "a size is negative")
     return layout
+
+
+def _read_exprs(fields: Fields, name: str) -> tuple[Expr, ...]:
+    return tuple(read_expr(value, f"{fields.at(name)}[{i}]") for i, value in enumerate(fields.array(name)))
 
 
 def _read_dtype(fields: Fields) -> str:
@@ -180,6 +216,8 @@ def read_output(value: object, path: str) -> Output:
         return Output(value=fields.identifier("value"))
     if present == ("scalar",):
         scalar = fields.take("scalar")
+        if isinstance(scalar, (str, list, tuple)):
+            return Output(scalar=read_expr(scalar, fields.at("scalar")))
         if not isinstance(scalar, (int, float)):
             raise SpecError(fields.at("scalar"), f"a number is needed, not {scalar!r}")
         return Output(scalar=scalar)
@@ -192,12 +230,14 @@ def write_output(output: Output) -> dict[str, Any]:
     """Returns the JSON form of an output."""
     if output.value is not None:
         return {"value": output.value}
-    return {"none": True} if output.scalar is None else {"scalar": output.scalar}
+    if output.scalar is None:
+        return {"none": True}
+    return {"scalar": write_expr(output.scalar) if isinstance(output.scalar, tuple) else output.scalar}
 
 
 # --- values of extern calls -----------------------------------------------------------------------------------------
 
-_TAGS = ("ref", "dtype", "device", "layout", "memory_format", "float", "complex")
+_TAGS = ("ref", "dtype", "device", "layout", "memory_format", "float", "complex", "size")
 
 
 def read_value(value: object, path: str) -> Any:
@@ -213,7 +253,9 @@ def read_value(value: object, path: str) -> Any:
     raise SpecError(path, f"{value!r} is not an argument; an object has exactly one key of {', '.join(_TAGS)}")
 
 
-def _read_tag(tag: str, content: object, path: str) -> str | tuple[Any, ...]:
+def _read_tag(tag: str, content: object, path: str) -> Expr:
+    if tag == "size":
+        return read_expr(content, f"{path}.size")
     if tag == "complex":
         if isinstance(content, (list, tuple)) and len(content) == 2:
             return tuple(read_value(part, path) for part in content)
@@ -232,7 +274,7 @@ def _read_tag(tag: str, content: object, path: str) -> str | tuple[Any, ...]:
 def write_value(value: Any) -> Any:
     """Returns the JSON form of an extern argument."""
     if isinstance(value, Tagged):
-        return {value.tag: write_value(value.value)}
+        return {value.tag: write_expr(value.value) if value.tag == "size" else write_value(value.value)}
     if isinstance(value, tuple):
         return [write_value(element) for element in value]
     return value
@@ -250,6 +292,18 @@ def value_refs(value: Any) -> list[str]:
     return names
 
 
+def value_sizes(value: Any) -> list[Expr]:
+    """Returns the expressions in an extern argument, in order."""
+    pending, found = [value], []
+    while pending:
+        current = pending.pop()
+        if isinstance(current, Tagged) and current.tag == "size":
+            found.append(current.value)
+        elif isinstance(current, tuple):
+            pending.extend(reversed(current))
+    return found
+
+
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 
@@ -263,14 +317,41 @@ def _read_reuse(fields: Fields) -> Step:
 
 
 def _read_view(fields: Fields) -> Step:
-    return View(fields.identifier("name"), fields.identifier("base"), read_layout(fields), fields.integer("offset"))
+    return View(fields.identifier("name"), fields.identifier("base"), read_layout(fields), _read_expr_field(fields, "offset"))
+
+
+def _read_expr_field(fields: Fields, name: str) -> Expr:
+    return read_expr(fields.take(name), fields.at(name))
+
+
+def _read_let(fields: Fields) -> Step:
+    name, value, path = fields.identifier("name"), fields.take("value"), fields.at("value")
+    if not isinstance(value, Mapping):
+        return Let(name, read_expr(value, path))
+    inner = Fields(value, path)
+    kind = next((kind for kind in ("size", "stride") if kind in inner.names()), "size")
+    place = inner.array(kind)
+    inner.close()
+    if len(place) != 2 or not isinstance(place[1], int) or isinstance(place[1], bool) or place[1] < 0:
+        raise SpecError(path, f"a {kind} is [tensor, axis], not {place!r}")
+    return Let(name, Probe(kind, check_identifier(place[0], path), place[1]))
 
 
 def _read_launch(fields: Fields) -> Step:
-    args = fields.array("args")
+    args, others = fields.array("args"), fields.array("alternatives", ())
     return Launch(
-        fields.string("kernel"), tuple(_read_arg(arg, f"{fields.at('args')}[{i}]") for i, arg in enumerate(args))
+        fields.string("kernel"),
+        tuple(_read_arg(arg, f"{fields.at('args')}[{i}]") for i, arg in enumerate(args)),
+        tuple(_read_alternative(other, f"{fields.at('alternatives')}[{i}]") for i, other in enumerate(others)),
     )
+
+
+def _read_alternative(value: object, path: str) -> Alternative:
+    fields = Fields(value, path)
+    when = [Fields({"expr": pair[0], "limit": pair[1]}, path) for pair in fields.array("when")]
+    read = Alternative(tuple((_read_expr_field(f, "expr"), f.integer("limit")) for f in when), fields.string("kernel"))
+    fields.close()
+    return read
 
 
 def _read_arg(value: object, path: str) -> Expr | float | bool | Tagged:
@@ -309,7 +390,7 @@ def _read_result_strides(fields: Fields) -> tuple[tuple[int, ...] | None, ...] |
     if not isinstance(rows, (list, tuple)):
         raise SpecError(path, f"an array is needed, not {rows!r}")
     return tuple(
-        None if row is None else Fields({"row": row}, f"{path}[{i}]").integers("row") for i, row in enumerate(rows)
+        None if row is None else _read_exprs(Fields({"row": row}, f"{path}[{i}]"), "row") for i, row in enumerate(rows)
     )
 
 
@@ -329,6 +410,7 @@ _READERS: dict[str, Callable[[Fields], Step]] = {
     "alloc": _read_alloc,
     "reuse": _read_reuse,
     "view": _read_view,
+    "let": _read_let,
     "launch": _read_launch,
     "extern": _read_extern,
     "item": _read_item,
@@ -346,7 +428,11 @@ def read_step(value: object, path: str) -> Step:
 
 
 def _write_layout(layout: Layout) -> dict[str, Any]:
-    return {"dtype": layout.dtype, "shape": list(layout.shape), "strides": list(layout.strides)}
+    return {
+        "dtype": layout.dtype,
+        "shape": list(map(write_expr, layout.shape)),
+        "strides": list(map(write_expr, layout.strides)),
+    }
 
 
 def _write_arg(arg: Any) -> Any:
@@ -358,7 +444,12 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
     "kwargs": lambda values: {name: write_value(value) for name, value in values.items()},
     "results": list,
     "names": list,
-    "strides": lambda rows: [None if row is None else list(row) for row in rows],
+    "strides": lambda rows: [None if row is None else list(map(write_expr, row)) for row in rows],
+    "offset": write_expr,
+    "value": lambda value: {value.kind: [value.tensor, value.axis]} if isinstance(value, Probe) else write_expr(value),
+    "alternatives": lambda others: [
+        {"when": [[write_expr(expr), limit] for expr, limit in other.when], "kernel": other.kernel} for other in others
+    ],
 }
 
 
@@ -371,6 +462,6 @@ def write_step(step: Step) -> dict[str, Any]:
             mapping |= _write_layout(value)
         elif isinstance(step, Launch) and field.name == "args":
             mapping["args"] = [_write_arg(arg) for arg in value]
-        elif value is not None or field.name not in ("device", "strides"):
+        elif value or field.name not in ("device", "strides", "alternatives"):
             mapping["from" if field.name == "source" else field.name] = _WRITERS.get(field.name, lambda v: v)(value)
     return mapping

@@ -121,7 +121,7 @@ class KernelBody:
             if any(definition is wanted for wanted in definitions):
                 self._store_results(definition)
         self._flush()
-        self._writer.close_loop(f"for rstart in tl.range(0, {fold.size}, RBLOCK):")
+        self._writer.close_loop(f"for rstart in tl.range(0, {self._flat.space.params.text(fold.size)}, RBLOCK):")
         for definition, finish in finishers:
             self._publish(definition, finish())
         for definition, _ in finishers:
@@ -187,5 +187,5 @@ def position_lines(space: Space, axis: AxisText, position: str) -> list[str]:
     is_sum = not position.startswith(("(", "tl.arange("))
     lines = [f"{axis.name} = ({position}){suffix}" if suffix and is_sum else f"{axis.name} = {position}{suffix}"]
     if axis.masked:
-        lines.append(f"{axis.name}mask = {axis.name} < {axis.size}")
+        lines.append(f"{axis.name}mask = {axis.name} < {space.params.text(axis.size)}")
     return lines

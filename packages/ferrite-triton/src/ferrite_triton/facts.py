@@ -8,6 +8,7 @@ from typing import Any
 from ferrite_ir.graph import Fold, Update, bodies_of
 from ferrite_ir.ops import OPS
 from ferrite_ir.scalar import postorder
+from ferrite_ir.sizes import hint
 
 from .flat import FlatKernel
 from .memory import Access, contiguous_axis, is_transposed, touched_elements
@@ -23,7 +24,7 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
     operations = [node for node in nodes if node.op in OPS]
     points = 1
     for axis in flat.space.axes:
-        points *= axis.size
+        points *= hint(axis.size)
     cost = sum(OPS[node.op].cost for node in operations)
     tensors = [access for access in accesses if not access.param.param.host_scalar]
     facts: dict[str, Any] = {
@@ -36,12 +37,12 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
         "element_bytes": max((access.param.dtype.bytes for access in tensors), default=1),
         "contiguous_axis": contiguous_axis(flat, accesses),
         "transposed": is_transposed(flat, accesses),
-        "numel": points // max(1, flat.space.fold.size if flat.space.fold else 1),
+        "numel": points // max(1, hint(flat.space.fold.size) if flat.space.fold else 1),
         "atomics": any(isinstance(d, Update) and needs_atomics(flat, d) for d in flat.definitions),
         "random": any(node.op in _RANDOM for node in operations),
     }
     if flat.space.fold is not None:
-        facts["fold_size"] = flat.space.fold.size
+        facts["fold_size"] = hint(flat.space.fold.size)
         facts["live_values"] = live_tiles(flat.space, text)
     return facts
 

@@ -9,10 +9,11 @@ from ferrite_ir.dtypes import DType
 from ferrite_ir.graph import Computed, Contract, Fold, Loop, Scan, Sort, Update
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar, postorder, substitute_dims
+from ferrite_ir.sizes import Size, hint
 from ferrite_scheduler.schedule import Kernel, Param
 
 from .errors import ScheduleMismatch
-from .space import Space, static_size
+from .space import Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +29,14 @@ class ParamText:
         return self.param.type.dtype
 
     @property
-    def strides(self) -> tuple[int, ...]:
+    def strides(self) -> tuple[Size, ...]:
         """Returns the strides in elements."""
-        return tuple(static_size(stride, f"a stride of {self.param.name}") for stride in self.param.type.strides)
+        return self.param.type.strides
 
     @property
     def elements(self) -> int:
-        """Returns the number of elements from the first to the last addressed one."""
-        return static_size(self.param.type.storage_size, f"the storage of {self.param.name}")
+        """Returns the number of elements from the first to the last addressed one, by the hints of its sizes."""
+        return hint(self.param.type.storage_size)
 
 
 @dataclass(frozen=True, slots=True)

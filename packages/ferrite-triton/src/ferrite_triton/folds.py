@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ferrite_ir.combines import COMBINES
 from ferrite_ir.dtypes import BOOL, F32, I8, DType
 from ferrite_ir.graph import Fold
+from ferrite_ir.sizes import Size, is_static
 
 from .casts import cast_text
 from .evaluate import Evaluator
@@ -92,9 +93,15 @@ class FoldText:
         return "rmask" if fold is not None and fold.masked else None
 
     @property
-    def _size(self) -> int:
+    def _size(self) -> Size:
         fold = self._space.fold
         return 1 if fold is None else fold.size
+
+    def _count(self, dtype: DType) -> str:
+        """Returns the number of points of the fold axis as a float."""
+        if is_static(self._size):
+            return full_text(float(self._size), dtype)
+        return f"({self._space.params.text(self._size)}).to({type_text(dtype)})"
 
     def hold(self, prefix: str, expression: str, axes: Axes, dtype: DType) -> Tile:
         """Returns the named value of an expression."""
@@ -225,7 +232,7 @@ class FoldText:
 
     def _moments(self, tile: Tile, axes: Axes) -> tuple[Tile, ...]:
         """Returns mean, sum of squared deviations and count of a row: two sums, where one pass would cancel."""
-        dtype, count = tile.dtype, full_text(float(self._size), tile.dtype)
+        dtype, count = tile.dtype, self._count(tile.dtype)
         total = self.total("sum", self.spread(tile, axes, "0.0"), axes, dtype)
         mean = self.hold("mean", _quotient(total.text, count, dtype), total.axes, dtype)
         operand = tile.text if tile.literal is None else full_text(tile.literal, dtype)
@@ -312,7 +319,7 @@ class FoldText:
 
         def finish() -> tuple[Tile, ...]:
             weight = self.hold("weight", self._lane_counts(dtype), R, dtype)
-            size = full_text(float(self._size), dtype)
+            size = self._count(dtype)
             middle, squares = self._merged_lanes((mean.text, m2.text, weight.text), size, axes, dtype)
             return middle, squares, Tile(size, NO_AXES, dtype)
 
@@ -321,7 +328,8 @@ class FoldText:
     def _lane_counts(self, dtype: DType) -> str:
         """Returns how many points of the fold axis each lane has seen."""
         lane = f"tl.arange(0, RBLOCK){self._space.expand('r')}"
-        return f"(({self._size} + RBLOCK - 1 - {lane}) // RBLOCK).to({type_text(dtype)})"
+        size = self._space.params.text(self._size)
+        return f"(({size} + RBLOCK - 1 - {lane}) // RBLOCK).to({type_text(dtype)})"
 
     def _open_merged_moments(self, tiles: tuple[Tile, ...], axes: Axes) -> Callable[[], tuple[Tile, ...]]:
         dtype = tiles[0].dtype

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from ferrite_ir.dtypes import I32, I64, DType
 from ferrite_ir.index import Atom, Dim, FloorDiv, Index, Indirect, Mod, Term
 from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import Size, hint, is_provably_at_most, is_static, maximum
 
 from .errors import EmitError
-from .space import NO_AXES, Space, static_size
+from .size_text import magnitude
+from .space import NO_AXES, Space
 from .writer import Tile, Writer
 
 # Texts of 32-bit address arithmetic keep everything, lanes past the end included, below this.
@@ -21,20 +23,20 @@ def index_dtype(width: int) -> DType:
     return I64 if width == 64 else I32
 
 
-def fits_32_bits(index: Index) -> bool:
-    """Returns whether the index and everything computed on the way to it stay below `INDEX_LIMIT` in magnitude."""
+def reaches_of(index: Index) -> list[Size]:
+    """Returns upper bounds of the magnitude of an index and of everything computed on the way to it."""
     pending = [index]
+    found: list[Size] = []
     while pending:
         current = pending.pop()
-        largest = abs(static_size(current.const, "an index"))
+        largest = magnitude(current.const)
         for atom, coefficient in current.terms:
-            bound = max(abs(static_size(atom.lo, "an index")), abs(static_size(atom.hi, "an index")))
-            largest += bound * abs(static_size(coefficient, "a stride"))
+            bound = maximum(magnitude(atom.lo), magnitude(atom.hi))
+            largest = largest + bound * magnitude(coefficient)
             if isinstance(atom, (FloorDiv, Mod)):
                 pending.append(atom.numerator)
-        if largest >= INDEX_LIMIT:
-            return False
-    return True
+        found.append(largest)
+    return found
 
 
 class IndexText:
@@ -57,8 +59,7 @@ class IndexText:
         """Returns the value of an index, named by a line unless it is a number or a flat position."""
         value = value or self._value
         if index.is_constant:
-            number = static_size(index.const, "an index")
-            return Tile(str(number), NO_AXES, self._dtype, number)
+            return self._number(index.const)
         if len(index.terms) == 1 and index.const == 0 and index.terms[0][1] == 1:
             return self._atom(index.terms[0][0], value)
         key = ("index", index, self._values_of(index, value))
@@ -70,11 +71,25 @@ class IndexText:
         for atom, coefficient in sorted(index.terms, key=_descending_stride):
             tile = self._atom(atom, value)
             axes |= tile.axes
-            parts.append(_term(tile.text, static_size(coefficient, "a stride")))
+            parts.append(self._term(tile.text, coefficient))
         if index.const != 0:
-            parts.append(str(static_size(index.const, "an index")))
+            parts.append(self._space.params.text(index.const))
         expression = " + ".join(parts).replace("+ -", "- ")
         return self._writer.remember(key, self._writer.hold("i", expression, axes, self._dtype))
+
+    def _number(self, size: Size) -> Tile:
+        if is_static(size):
+            return Tile(str(size), NO_AXES, self._dtype, size)
+        text = self._space.params.text(size)
+        if text.isidentifier():
+            return Tile(text, NO_AXES, self._dtype)
+        key = ("size", text)
+        return self._writer.find(key) or self._writer.remember(key, self._writer.hold("i", text, NO_AXES, self._dtype))
+
+    def _term(self, text: str, coefficient: Size) -> str:
+        if coefficient == 1:
+            return text
+        return f"-{text}" if coefficient == -1 else f"{text} * {self._space.params.operand(coefficient)}"
 
     def _values_of(self, index: Index, value: Callable[[Scalar], Tile]) -> tuple[str, ...]:
         """Returns the names of the indirect values in an index: they differ under another guard."""
@@ -102,15 +117,13 @@ class IndexText:
         if found is not None:
             return found
         numerator = self.tile(atom.numerator, value)
-        divisor = static_size(atom.divisor, "a divisor")
-        name, expression = _division(atom, numerator.text, divisor)
+        name, expression = _division(atom, numerator.text, self._space.params.operand(atom.divisor))
         return self._writer.remember(key, self._writer.hold(name, expression, numerator.axes, self._dtype))
 
     def _indirect(self, atom: Indirect, tile: Tile) -> Tile:
         if tile.literal is not None:
-            number = int(tile.literal)
-            number += static_size(atom.size, "the extent of an indirect index") if atom.wraps and number < 0 else 0
-            return Tile(str(number), NO_AXES, self._dtype, number)
+            number: Size = int(tile.literal)
+            return self._number(number + atom.size if atom.wraps and number < 0 else number)
         key = ("indirect", tile.text, atom.size, atom.wraps)
         found = self._writer.find(key)
         if found is not None:
@@ -118,7 +131,7 @@ class IndexText:
         kind = "tl.int64" if self._dtype is I64 else "tl.int32"
         converted = tile.text if tile.dtype is self._dtype else f"{tile.text}.to({kind})"
         if atom.wraps:
-            size = static_size(atom.size, "the extent of an indirect index")
+            size = self._space.params.operand(atom.size)
             converted = f"tl.where({tile.text} < 0, {tile.text} + {size}, {tile.text})"
             converted = converted if tile.dtype is self._dtype else f"{converted}.to({kind})"
         if converted == tile.text:
@@ -127,20 +140,15 @@ class IndexText:
 
 
 def _descending_stride(term: Term) -> int:
-    return -abs(static_size(term[1], "a stride"))
+    return -abs(hint(term[1]))
 
 
-def _term(text: str, coefficient: int) -> str:
-    if coefficient == 1:
-        return text
-    return f"-{text}" if coefficient == -1 else f"{text} * {coefficient}"
-
-
-def _division(atom: FloorDiv | Mod, numerator: str, divisor: int) -> tuple[str, str]:
+def _division(atom: FloorDiv | Mod, numerator: str, divisor: str) -> tuple[str, str]:
     """Returns a prefix for the name and the text; Triton's operators truncate, which only differs below zero."""
     low = atom.numerator.lo
-    rounds = low is None or static_size(low, "an index") < 0
-    prefix = f"{numerator}_{'over' if isinstance(atom, FloorDiv) else 'mod'}_{divisor}" if numerator in "xyzr" else "i"
+    rounds = low is None or not is_provably_at_most(0, low)
+    is_plain = numerator in "xyzr" and divisor.isalnum()
+    prefix = f"{numerator}_{'over' if isinstance(atom, FloorDiv) else 'mod'}_{divisor}" if is_plain else "i"
     if isinstance(atom, FloorDiv):
         return prefix, f"fmath.floordiv({numerator}, {divisor})" if rounds else f"{numerator} // {divisor}"
     return prefix, f"fmath.floormod({numerator}, {divisor})" if rounds else f"{numerator} % {divisor}"

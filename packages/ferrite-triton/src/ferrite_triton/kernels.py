@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ferrite_ir.graph import Fold, Loop, Scan, Update, bodies_of
 from ferrite_ir.ops import OPS
 from ferrite_ir.scalar import postorder
+from ferrite_ir.sizes import hint
 from ferrite_scheduler.schedule import Kernel
 
 from .body import KernelBody, position_lines
 from .facts import collect_facts
 from .flat import FlatKernel, flatten
-from .memory import choose_index_width, contiguous_axis, find_accesses
+from .memory import Access, Condition, contiguous_axis, find_accesses, narrow_conditions
+from .size_text import SizeParams
 from .space import AxisText, Space, build_space
 from .spec import Expr, KernelSpec
 from .updates import needs_atomics
@@ -23,13 +25,32 @@ ALIGNMENT = 16
 _PLACEHOLDER = "kernel"
 
 
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A kernel as texts that all take the same arguments.
+
+    Attributes:
+        spec: the one that is right for all sizes.
+        alternatives: better ones, each with what must hold for it to be right, the best first.
+    """
+
+    spec: KernelSpec
+    alternatives: tuple[tuple[tuple[Condition, ...], KernelSpec], ...] = ()
+
+
 def emit_kernel(kernel: Kernel) -> KernelSpec:
-    """Returns the text of a kernel and its spec. Equal kernels give equal specs, but for their origins.
+    """Returns the text of a kernel that is right for all sizes, and its spec; see `emit_alternatives`."""
+    return emit_alternatives(kernel).spec
+
+
+def emit_alternatives(kernel: Kernel) -> Emitted:
+    """Returns the texts of a kernel and their specs. Equal kernels give equal specs, but for their origins.
+
+    Where addresses fit in 32 bits for some sizes only, there is a text for those beside that for all.
 
     Raises:
         UnsupportedDefinition: something in the body has no kernel text.
         UnsupportedUpdate: an update needs an atomic instruction that does not exist.
-        UnsupportedSize: a size is symbolic.
         ScheduleMismatch: the kernel breaks the iteration model of the schedule.
     """
     space = build_space(kernel)
@@ -39,22 +60,40 @@ def emit_kernel(kernel: Kernel) -> KernelSpec:
         # Neighbouring threads take neighbouring x: the fold axis becomes the slow one of the tile.
         space = build_space(kernel, ("r", "x"))
         flat = replace(flat, space=space)
-    width = choose_index_width(flat, accesses)
+    conditions = narrow_conditions(flat, accesses)
+    if conditions is None:
+        return Emitted(_write(flat, accesses, 64))
+    narrow = _write(flat, accesses, 32)
+    return Emitted(_write(flat, accesses, 64), ((conditions, narrow),)) if conditions else Emitted(narrow)
+
+
+def _write(flat: FlatKernel, accesses: tuple[Access, ...], width: int) -> KernelSpec:
+    """Returns the spec of a kernel whose address arithmetic has this width."""
+    kernel, params = flat.kernel, SizeParams()
+    space = replace(flat.space, params=params)
+    flat = replace(flat, space=space)
+    for axis in space.axes:
+        params.expression(axis.size)  # the sizes of the axes get the first names
     body = KernelBody(flat, width).write()
     source, name = assemble(flat, width, body)
     return KernelSpec(
         name=name,
         source=source,
         family=kernel.strategy,
-        params=tuple(describe_params(flat)),
-        axes=tuple(describe_axis(axis) for axis in space.axes),
+        params=(*describe_params(flat), *_describe_sizes(params, width)),
+        axes=tuple(describe_axis(axis, params) for axis in space.axes),
         blocks={axis.constant: axis.block for axis in space.axes if axis.block is not None},
         grid=grid_expression(space),
         mutated=mutated_params(flat),
         index_width=width,
         facts=collect_facts(flat, accesses, body),
         origin=tuple(dict.fromkeys(str(origin) for origin in kernel.origins if str(origin))),
+        sizes=tuple(params.names),
     )
+
+
+def _describe_sizes(params: SizeParams, width: int) -> list[dict[str, Any]]:
+    return [{"name": name, "role": "size", "dtype": f"i{width}"} for name in params.names.values()]
 
 
 def header_lines(space: Space, width: int) -> list[str]:
@@ -69,9 +108,10 @@ def header_lines(space: Space, width: int) -> list[str]:
     for number, axis in enumerate(grid):
         mine = rest
         if number < len(grid) - 1:
-            blocks = f"{axis.name}blocks" if axis.tiled else f"{axis.size}"
+            size = space.params.operand(axis.size)
+            blocks = f"{axis.name}blocks" if axis.tiled else size
             if axis.tiled:
-                lines.append(f"{blocks} = ({axis.size} + {axis.constant} - 1) // {axis.constant}")
+                lines.append(f"{blocks} = ({size} + {axis.constant} - 1) // {axis.constant}")
             mine, rest = f"{rest} % {blocks}", f"{rest} // {blocks}"
         if axis.tiled:
             lines += position_lines(space, axis, f"{mine} * {axis.constant} + tl.arange(0, {axis.constant})")
@@ -85,7 +125,7 @@ def header_lines(space: Space, width: int) -> list[str]:
 
 def describe_space(space: Space) -> str:
     """Returns a comment that says what the axes are."""
-    return "# " + ", ".join(f"{axis.name}: {axis.size}" for axis in space.axes)
+    return "# " + ", ".join(f"{axis.name}: {space.params.text(axis.size)}" for axis in space.axes)
 
 
 def assemble(flat: FlatKernel, width: int, body: list[str]) -> tuple[str, str]:
@@ -98,7 +138,7 @@ def assemble(flat: FlatKernel, width: int, body: list[str]) -> tuple[str, str]:
     imports = ["import triton", "import triton.language as tl"]
     if "fmath." in text:
         imports.append("from ferrite_runtime import fmath")
-    signature = ", ".join([*tensors, *constants])
+    signature = ", ".join([*tensors, *flat.space.params.names.values(), *constants])
     template = "\n".join([*imports, "", "", "@triton.jit", f"def {_PLACEHOLDER}({signature}):", text, ""])
     digest = hashlib.sha256(f"{flat.kernel.strategy}\n{template}".encode()).hexdigest()[:8]
     name = "_".join([flat.kernel.strategy, *main_operations(flat), digest])
@@ -147,13 +187,13 @@ def mutated_params(flat: FlatKernel) -> tuple[str, ...]:
     return tuple(param["name"] for param in describe_params(flat) if param.get("access") in ("readwrite", "atomic"))
 
 
-def describe_axis(axis: AxisText) -> dict[str, Any]:
+def describe_axis(axis: AxisText, params: SizeParams) -> dict[str, Any]:
     """Returns an axis of the spec."""
     described: dict[str, Any] = {
         "name": axis.name,
         "kind": "fold" if axis.is_fold else "grid",
-        "size": axis.size,
-        "hint": axis.size,
+        "size": params.expression(axis.size),
+        "hint": hint(axis.size),
         "block": axis.constant,
     }
     if axis.max_block is not None:

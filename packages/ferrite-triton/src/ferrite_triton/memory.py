@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from ferrite_ir.dtypes import F64
 from ferrite_ir.graph import Loop, Update, bodies_of
 from ferrite_ir.index import Dim, Index, Mod
 from ferrite_ir.scalar import Scalar, indirects_of, postorder
+from ferrite_ir.sizes import Size, hint, is_provably_at_most
 
 from .errors import ScheduleMismatch
 from .evaluate import Evaluator
 from .flat import FlatKernel, ParamText
-from .indices import fits_32_bits
+from .indices import INDEX_LIMIT, reaches_of
 from .literals import full_text
 from .space import LARGEST_BLOCK, NO_AXES, Axes
 from .writer import Tile, Writer
 
 INDEX_BITS = 31
+
+Condition: TypeAlias = "tuple[Size, int]"
+"""A size and what it may be at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +68,29 @@ def _scalar_roots(flat: FlatKernel) -> list[Scalar]:
     return roots
 
 
-def choose_index_width(flat: FlatKernel, accesses: tuple[Access, ...]) -> int:
-    """Returns 32 where every offset, position and index value fits, lanes past the end included, else 64."""
-    if any(axis.size + LARGEST_BLOCK * 16 >= 1 << INDEX_BITS for axis in flat.space.axes):
-        return 64
+def narrow_conditions(flat: FlatKernel, accesses: tuple[Access, ...]) -> tuple[Condition, ...] | None:
+    """Returns what must hold for every offset, position and index value to fit in 32 bits, lanes past the end included.
+
+    Nothing where it holds for all sizes; None where it holds for none.
+    """
+    wanted = [(axis.size, (1 << INDEX_BITS) - LARGEST_BLOCK * 16 - 1) for axis in flat.space.axes]
     indices = [access.offset for access in accesses]
     indices += [node.args[0] for node in postorder(_scalar_roots(flat)) if node.op == "index"]
-    return 32 if all(map(fits_32_bits, indices)) else 64
+    reaches = dict.fromkeys(reach for index in dict.fromkeys(indices) for reach in reaches_of(index))
+    wanted += [(reach, INDEX_LIMIT - 1) for reach in reaches]
+    open_: dict[Condition, None] = {}
+    for size, limit in wanted:
+        if is_provably_at_most(limit + 1, size):
+            return None
+        if not is_provably_at_most(size, limit):
+            open_[size, limit] = None
+    return tuple(
+        (size, limit)
+        for size, limit in open_
+        if not any(
+            other is not size and most <= limit and is_provably_at_most(size, other) for other, most in open_
+        )
+    )
 
 
 def unit_stride_axis(offset: Index) -> str | None:
@@ -90,7 +111,7 @@ def touched_elements(flat: FlatKernel, access: Access) -> int:
     points = 1
     for axis in flat.space.axes:
         if axis.name in access.axes:
-            points *= axis.size
+            points *= hint(axis.size)
     return min(points, max(access.param.elements, 0))
 
 

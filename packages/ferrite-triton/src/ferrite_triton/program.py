@@ -9,9 +9,10 @@ from ferrite_scheduler.schedule import Kernel, Schedule
 from ferrite_scheduler.target import Target
 
 from .errors import EmitError
-from .kernels import emit_kernel
+from .kernels import Emitted, emit_alternatives
 from .spec import KernelSpec, canonical_json
-from .steps import encode_input, encode_output, encode_step
+from .steps import LaunchForm, encode_input, encode_output, encode_size_input, encode_step, launch_form
+from .symbols import bind_symbols
 
 PROGRAM_FORMAT = "ferrite-program/1"
 
@@ -65,27 +66,29 @@ def emit_program(schedule: Schedule, target: Target | None = None, *, name: str 
         EmitError: some part of the schedule has no text; the message names the kernel and the definition.
     """
     specs: dict[str, KernelSpec] = {}
-    identities: list[str] = []
+    launches: list[LaunchForm] = []
     for kernel in schedule.kernels:
-        spec = _emit(kernel)
-        known = specs.get(spec.id)
-        # Equal layers share one kernel, which then comes from all of them.
-        specs[spec.id] = spec if known is None else replace(known, origin=_joined(known.origin, spec.origin))
-        identities.append(spec.id)
-    device = schedule.graph.device
+        emitted = _emit(kernel)
+        for spec in (*(spec for _, spec in emitted.alternatives), emitted.spec):
+            known = specs.get(spec.id)
+            # Equal layers share one kernel, which then comes from all of them.
+            specs[spec.id] = spec if known is None else replace(known, origin=_joined(known.origin, spec.origin))
+        launches.append(launch_form(emitted))
+    graph = schedule.graph
+    device = graph.device
     return Program(
         name=name,
         device=device,
-        inputs=tuple(encode_input(value, device) for value in schedule.inputs),
+        inputs=(*(encode_input(value, device) for value in schedule.inputs), *map(encode_size_input, graph.sizes)),
         kernels=tuple(specs.values()),
-        steps=tuple(encode_step(step, identities) for step in schedule.steps),
+        steps=(*bind_symbols(graph), *(encode_step(step, launches) for step in schedule.steps)),
         outputs=tuple(encode_output(output) for output in schedule.outputs),
     )
 
 
-def _emit(kernel: Kernel) -> KernelSpec:
+def _emit(kernel: Kernel) -> Emitted:
     try:
-        return emit_kernel(kernel)
+        return emit_alternatives(kernel)
     except EmitError as error:
         origins = ", ".join(str(origin) for origin in kernel.origins if str(origin))
         error.add_note(f"in kernel {kernel.name}{f', from {origins}' if origins else ''}")

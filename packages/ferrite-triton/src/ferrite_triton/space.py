@@ -6,14 +6,15 @@ dims melt together in the index algebra and the others become one division or re
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ferrite_ir import index as ix
 from ferrite_ir import sizes
 from ferrite_ir.index import Dim, Index
+from ferrite_ir.sizes import Size
 from ferrite_scheduler.schedule import Axis, Kernel
 
-from .errors import UnsupportedSize
+from .size_text import SizeParams
 
 Axes = frozenset[str]
 NO_AXES: Axes = frozenset()
@@ -38,7 +39,7 @@ class AxisText:
     """
 
     name: str
-    size: int
+    size: Size
     tiled: bool
     masked: bool
     block: int | None
@@ -64,12 +65,14 @@ class Space:
         order: names of the tiled axes, slowest in memory first.
         mapping: each dim of the kernel as an index of flat positions.
         loops: whether the fold axis is walked in blocks.
+        params: the params for symbolic sizes, as far as the text needs them yet.
     """
 
     axes: tuple[AxisText, ...]
     order: tuple[str, ...]
     mapping: dict[Dim, Index]
     loops: bool
+    params: SizeParams = field(default_factory=SizeParams)
 
     def axis(self, name: str) -> AxisText | None:
         """Returns the axis with this name, or None."""
@@ -117,20 +120,6 @@ def flat_dim(axis: AxisText) -> Dim:
     return Dim(axis.name, axis.size)
 
 
-def static_size(size: sizes.Size, what: str) -> int:
-    """Returns the size as a number.
-
-    Raises:
-        UnsupportedSize: it is symbolic.
-    """
-    if not sizes.is_static(size):
-        raise UnsupportedSize(
-            f"{what} is the symbolic size {sizes.text(size)}; kernels are written for static sizes: "
-            "specialise the graph first"
-        )
-    return int(size)
-
-
 def next_power_of_two(value: int) -> int:
     """Returns the smallest power of two that is at least ``value``."""
     return 1 << max(0, value - 1).bit_length()
@@ -140,16 +129,16 @@ def dim_mapping(axes: tuple[Axis, ...]) -> dict[Dim, Index]:
     """Returns every dim of the axes as an index of the axis's flat position; dims of extent 1 become 0."""
     mapping: dict[Dim, Index] = {}
     for axis in axes:
-        flat = Dim(axis.name, static_size(axis.size, f"axis {axis.name}")).index
-        inner = 1
+        flat = Dim(axis.name, axis.size).index
+        inner: Size = 1
         for position, dim in reversed(list(enumerate(axis.dims))):
-            size = static_size(dim.size, f"dim {dim.name}")
-            outer = ix.floordiv(flat, max(1, inner))
+            size = dim.size
+            outer = ix.floordiv(flat, inner if inner != 0 else 1)
             if size == 1:
                 mapping[dim] = ix.constant(0)
             else:
-                mapping[dim] = outer if position == 0 else ix.mod(outer, max(1, size))
-            inner *= size
+                mapping[dim] = outer if position == 0 else ix.mod(outer, size if size != 0 else 1)
+            inner = inner * size
     return mapping
 
 
@@ -158,7 +147,9 @@ def persistent_block(kernel: Kernel, largest_scan: int = 4096) -> int | None:
     fold = kernel.fold
     if fold is None:
         return None
-    size = static_size(fold.size, "the fold axis")
+    size = fold.size
+    if not sizes.is_static(size):
+        return None
     if size <= 1 or kernel.strategy == "persistent" or (kernel.strategy in ("scan", "sort") and size <= largest_scan):
         return next_power_of_two(size)
     return None
@@ -166,16 +157,13 @@ def persistent_block(kernel: Kernel, largest_scan: int = 4096) -> int | None:
 
 def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     """Returns the space of a kernel; ``order`` says how tiles lie, slowest axis first (default: fold axis last).
-
-    Raises:
-        UnsupportedSize: an axis has a symbolic size.
     """
     fold_block = persistent_block(kernel)
     has_fold = kernel.fold is not None
-    grid_tiles = sum(static_size(axis.size, axis.name) != 1 for axis in kernel.grid)
+    grid_tiles = sum(axis.size != 1 for axis in kernel.grid)
     texts: list[AxisText] = []
     for axis in kernel.axes:
-        size = static_size(axis.size, f"axis {axis.name}")
+        size = axis.size
         if axis.is_fold:
             texts.append(_fold_axis(size, fold_block))
         elif has_fold and axis.name != "x":
@@ -195,17 +183,18 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     return Space(axes, tiled, dim_mapping(kernel.axes), loops)
 
 
-def _fold_axis(size: int, block: int | None) -> AxisText:
+def _fold_axis(size: Size, block: int | None) -> AxisText:
     if block is not None:
         return AxisText("r", size, tiled=size != 1, masked=size != block, block=block, max_block=block)
     return _free_axis("r", size, FREE_BLOCK["fold"])
 
 
-def _free_axis(name: str, size: int, generous: int) -> AxisText:
+def _free_axis(name: str, size: Size, generous: int) -> AxisText:
     """Returns an axis whose block the config chooses, without a mask where its blocks can be made to divide it."""
     if size == 1:
         return AxisText(name, 1, tiled=False, masked=False, block=None, max_block=1)
-    divisor = size & -size
-    if size > 0 and (divisor == size or divisor >= generous):
+    known = size if sizes.is_static(size) else sizes.factors(size)[0]
+    divisor = known & -known
+    if known > 0 and (divisor == size or divisor >= generous):
         return AxisText(name, size, tiled=True, masked=False, block=None, max_block=min(divisor, LARGEST_BLOCK))
     return AxisText(name, size, tiled=True, masked=True, block=None, max_block=None)

@@ -7,6 +7,8 @@ import json
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from ferrite_ir.sizes import Size
+
 Expr: TypeAlias = "int | str | list[Any]"
 
 FORMAT = 1
@@ -19,7 +21,10 @@ def canonical_json(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KernelSpec:
-    """A kernel as text with everything that a runner has to know; the fields are those of the format."""
+    """A kernel as text with everything that a runner has to know; the fields are those of the format.
+
+    But for ``sizes``: what a launch passes for each size param, over the symbols of the graph.
+    """
 
     name: str
     source: str
@@ -32,6 +37,7 @@ class KernelSpec:
     index_width: int
     facts: dict[str, Any]
     origin: tuple[str, ...] = ()
+    sizes: tuple[Size, ...] = ()
 
     @property
     def id(self) -> str:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ferrite_ir.graph import Call, If, TensorType, Value, While
+from ferrite_ir.sizes import Size, Symbolic
 from ferrite_scheduler.schedule import (
     Allocate,
     CallExtern,
@@ -20,50 +22,76 @@ from ferrite_scheduler.schedule import (
 )
 
 from .errors import EmitError, UnsupportedDefinition
-from .space import static_size
+from .kernels import Emitted
+from .size_text import Expr, host_expression
 from .values import encode_argument, encode_number
 
 
-def encode_layout(type_: TensorType, name: str) -> dict[str, Any]:
+def encode_layout(type_: TensorType) -> dict[str, Any]:
     """Returns dtype, shape and strides of a tensor."""
     return {
         "dtype": type_.dtype.name,
-        "shape": [static_size(size, f"a size of {name}") for size in type_.shape],
-        "strides": [static_size(stride, f"a stride of {name}") for stride in type_.strides],
+        "shape": list(map(host_expression, type_.shape)),
+        "strides": list(map(host_expression, type_.strides)),
     }
 
 
 def encode_input(value: Value, device: str) -> dict[str, Any]:
     """Returns an input of a program on ``device``."""
-    layout = encode_layout(value.type, value.name)
+    layout = encode_layout(value.type)
     return {"name": value.name, "kind": "tensor", **layout, "device": value.type.device or device}
+
+
+def encode_size_input(given: tuple[str, Size]) -> dict[str, Any]:
+    """Returns an integer input of a program."""
+    return {"name": given[0], "kind": "scalar", "dtype": "i64"}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchForm:
+    """How one kernel of a schedule is launched: by which identity, with which sizes, and what is tried before."""
+
+    kernel: str
+    sizes: tuple[Expr, ...] = ()
+    alternatives: tuple[dict[str, Any], ...] = ()
+
+
+def launch_form(emitted: Emitted) -> LaunchForm:
+    """Returns how a kernel is launched."""
+    alternatives = tuple(
+        {"when": [[host_expression(size), limit] for size, limit in conditions], "kernel": spec.id}
+        for conditions, spec in emitted.alternatives
+    )
+    return LaunchForm(emitted.spec.id, tuple(map(host_expression, emitted.spec.sizes)), alternatives)
 
 
 def encode_output(output: Any) -> dict[str, Any]:
     """Returns an output of a program: a host name, a number or nothing."""
     if output is None:
         return {"none": True}
+    if isinstance(output, Symbolic):
+        return {"scalar": host_expression(output)}
     return {"value": output} if isinstance(output, str) else {"scalar": encode_number(output)}
 
 
 def _encode_allocate(step: Allocate) -> dict[str, Any]:
     device = {"device": step.type.device} if step.type.device else {}
-    return {"do": "alloc", "name": step.name, **encode_layout(step.type, step.name), **device}
+    return {"do": "alloc", "name": step.name, **encode_layout(step.type), **device}
 
 
 def _encode_reuse(step: Reuse) -> dict[str, Any]:
-    return {"do": "reuse", "name": step.name, "from": step.source, **encode_layout(step.type, step.name)}
+    return {"do": "reuse", "name": step.name, "from": step.source, **encode_layout(step.type)}
 
 
 def _encode_view(step: MakeView) -> dict[str, Any]:
     view = step.view
-    layout = encode_layout(TensorType(view.dtype, view.shape, view.strides), step.name)
+    layout = encode_layout(TensorType(view.dtype, view.shape, view.strides))
     return {
         "do": "view",
         "name": step.name,
         "base": view.name,
         **layout,
-        "offset": static_size(view.offset, f"the offset of {step.name}"),
+        "offset": host_expression(view.offset),
     }
 
 
@@ -84,10 +112,10 @@ def _encode_extern(step: CallExtern) -> dict[str, Any]:
     return encoded | {"strides": strides} if any(row is not None for row in strides) else encoded
 
 
-def _result_strides(value: Value | None, name: str | None) -> list[int] | None:
+def _result_strides(value: Value | None, name: str | None) -> list[Expr] | None:
     if value is None or name is None:
         return None
-    return [static_size(stride, f"a stride of {name}") for stride in value.type.strides]
+    return list(map(host_expression, value.type.strides))
 
 
 def _encode_copy(step: Copy) -> dict[str, Any]:
@@ -109,14 +137,16 @@ _ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
 }
 
 
-def encode_step(step: Step, kernel_ids: Sequence[str]) -> dict[str, Any]:
-    """Returns a host step; ``kernel_ids`` are the identities of the schedule's kernels, in order.
+def encode_step(step: Step, launches: Sequence[LaunchForm]) -> dict[str, Any]:
+    """Returns a host step; ``launches`` say how the schedule's kernels, in order, are launched.
 
     Raises:
         UnsupportedDefinition: the program format has no such step yet.
     """
     if isinstance(step, Launch):
-        return {"do": "launch", "kernel": kernel_ids[step.kernel], "args": list(step.args)}
+        form = launches[step.kernel]
+        launch = {"do": "launch", "kernel": form.kernel, "args": [*step.args, *form.sizes]}
+        return launch | {"alternatives": list(form.alternatives)} if form.alternatives else launch
     if isinstance(step, CallGraph):
         raise UnsupportedDefinition(_control_flow(step.definition))
     encoder = _ENCODERS.get(type(step))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ferrite_ir.graph import Update
 from ferrite_ir.index import Dim, Index
 from ferrite_ir.scalar import Scalar, indirects_of
+from ferrite_ir.sizes import Size, hint, is_provably_at_most
 
 from .casts import cast_text
 from .errors import UnsupportedUpdate
@@ -15,6 +16,7 @@ from .evaluate import Evaluator
 from .flat import FlatKernel, ParamText
 from .literals import full_text
 from .memory import StoreText
+from .size_text import magnitude
 from .space import Axes
 from .writer import Tile, Writer
 
@@ -37,22 +39,22 @@ _TEMPLATES = {
 }
 
 
-def is_injective(offset: Index, points: dict[str, int]) -> bool:
+def is_injective(offset: Index, points: dict[str, Size]) -> bool:
     """Returns whether different points of the axes ``points`` (sizes by name) provably have different offsets."""
-    extents: list[tuple[int, int]] = []
+    extents: list[tuple[Size, Size]] = []
     seen: set[str] = set()
     for atom, coefficient in offset.terms:
-        if not isinstance(atom, Dim) or type(coefficient) is not int or atom.name in seen:
+        if not isinstance(atom, Dim) or atom.name in seen:
             return False
         seen.add(atom.name)
-        extents.append((abs(coefficient), int(atom.size)))
-    if any(size > 1 and name not in seen for name, size in points.items()):
+        extents.append((magnitude(coefficient), atom.size))
+    if any(size not in (0, 1) and name not in seen for name, size in points.items()):
         return False
-    reach = 0
-    for stride, size in sorted(extents):
-        if stride <= reach:
+    reach: Size = 0
+    for stride, size in sorted(extents, key=lambda extent: (hint(extent[0]), hint(extent[1]))):
+        if not is_provably_at_most(reach + 1, stride):
             return False
-        reach += stride * (size - 1)
+        reach = reach + stride * (size - 1)
     return True
 
 

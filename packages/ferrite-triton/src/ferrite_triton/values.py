@@ -6,8 +6,10 @@ import math
 from typing import Any
 
 from ferrite_ir.graph import Tag, View
+from ferrite_ir.sizes import Symbolic
 
 from .errors import EmitError
+from .size_text import host_expression
 
 
 def encode_number(value: float) -> Any:
@@ -30,6 +32,8 @@ def encode_argument(argument: Any) -> Any:
             return encode_number(argument)
         case complex():
             return {"complex": [encode_number(argument.real), encode_number(argument.imag)]}
+        case Symbolic():
+            return {"size": host_expression(argument)}
         case View():
             return {"ref": argument.name}
         case Tag():
