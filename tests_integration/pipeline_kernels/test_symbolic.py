@@ -1,0 +1,123 @@
+"""Programs with symbolic sizes: compiled once, right at every size, whatever the hint was."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from ferrite_ir import PIPELINE, evaluate, require_valid
+from ferrite_ir.parse import parse_graph
+from ferrite_runtime import InputError, LoadedProgram, load_program
+from ferrite_scheduler import schedule
+from ferrite_scheduler.simulate import simulate
+from ferrite_triton import emit_program
+
+SIZES = (1, 2, 3, 7, 16, 31, 64, 65)
+WIDE = "n: size >= 1 ~ 16, m: size >= 1 ~ 64"
+GRAPHS = {
+    "rows": """graph @f(x: f32[n, 24]) -> (y) on cpu where n: size >= 1 {
+      y: f32[n, 24] = loop [i < n, j < 24] mul(exp(x[i, j]), f32(2.0))
+    }""",
+    "softmax": f"""graph @f(x: f32[n, m], w: f32[m]) -> (y, c) on cpu where {WIDE} {{
+      m1: f32[n]  = fold max [i < n | j < m] x[i, j]
+      e: f32[n, m] = loop [i < n, j < m] exp(sub(x[i, j], m1[i]))
+      s: f32[n]   = fold sum [i < n | j < m] e[i, j]
+      y: f32[n, m] = loop [i < n, j < m] mul(w[j], div(e[i, j], s[i]))
+      c: f32[m]   = fold sum [j < m | i < n] e[i, j]
+    }}""",
+    "views": f"""graph @f(x: f32[n, m]) -> (y, s, t) on cpu where {WIDE} {{
+      v: f32[m, n] = loop [i < m, j < n] mul(x[j, i], f32(2.0))
+      w: f32[n*m]  = loop [i < n*m] v[i // n, i % n]
+      y: f32[n, m] = loop [i < n, j < m] masked(lt(index.i64(j), index.i64(m - 1)), x[i, j + 1], f32(0.0))
+      s: f32[]     = fold sum [ | r < n*m] w[r]
+      t: f32[2*n]  = loop [i < 2*n] x[i % n, 0]
+    }}""",
+    "cat": f"""graph @f(x: f32[n, 8], z: f32[m, 8]) -> (y) on cpu where {WIDE} {{
+      y: f32[n + m, 8] = loop [i < n + m, j < 8]
+        let before = lt(index.i64(i), index.i64(n))
+        where(before, masked(before, x[i, j], f32(0.0)), masked(logical_not(before), z[i - n, j], f32(0.0)))
+    }}""",
+    "moments": f"""graph @f(x: f32[n, m]) -> (a, b, c) on cpu where {WIDE} {{
+      a: f32[n], b: f32[n], c: f32[n] = fold welford [i < n | j < m] x[i, j]
+    }}""",
+    "scan": f"""graph @f(x: f32[n, m]) -> (y) on cpu where {WIDE} {{
+      y: f32[n, m] = scan sum [i < n, j < m] along j x[i, j]
+    }}""",
+    "best": f"""graph @f(x: f32[n, m]) -> (a, b) on cpu where {WIDE} {{
+      a: f32[n], b: i64[n] = fold argmax [i < n | j < m] (x[i, j], index.i64(j))
+    }}""",
+    "scatter": f"""graph @f(x: f32[m], k: i64[n], v: f32[n]) -> (y) on cpu where {WIDE} {{
+      c: f32[m] = loop [i < m] x[i]
+      y: f32[m] = update add c [i < n] at [wrap(k[i], m)] v[i]
+    }}""",
+    "heads": f"""graph @f(x: f32[n, m, 24]) -> (y) on cpu where {WIDE} {{
+      h: f32[n, 3, m, 8] = loop [b < n, h < 3, i < m, d < 8] x[b, i, h*8 + d]
+      y: f32[n*m, 24] = loop [i < n*m, j < 24] relu(h[i // m, j // 8, i % m, j % 8])
+    }}""",
+}
+
+
+def loaded(text: str) -> LoadedProgram:
+    graph = parse_graph(text)
+    require_valid(graph)
+    return load_program(emit_program(schedule(PIPELINE.run(graph))).to_mapping())
+
+
+def made_inputs(text: str, values: dict[str, int]) -> list[torch.Tensor]:
+    inputs = []
+    for value in parse_graph(text).inputs:
+        shape = [size if type(size) is int else values[str(size)] for size in value.type.shape]
+        given = torch.randn(shape)
+        inputs.append(torch.randint(-values["m"], values["m"], shape) if value.type.dtype.is_integer else given)
+    return inputs
+
+
+def expected(text: str, inputs: list[torch.Tensor]) -> list[Any]:
+    return [torch.tensor(result) for result in evaluate(parse_graph(text), [x.tolist() for x in inputs])]
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_one_program_is_right_at_every_size(name: str) -> None:
+    program = loaded(GRAPHS[name])
+    for n, m in [(1, 1), (2, 2), (3, 7), (65, 3), (2, 130), (17, 16), (5, 64)]:
+        inputs = made_inputs(GRAPHS[name], {"n": n, "m": m})
+        want = expected(GRAPHS[name], inputs)
+        for got, reference in zip(program(*inputs), want, strict=True):
+            torch.testing.assert_close(got, reference.to(got.dtype), rtol=1e-4, atol=1e-4, msg=f"{n=} {m=}")
+
+
+@pytest.mark.parametrize("hint", [1, 2, 31, 64, 4096])
+@pytest.mark.parametrize("name", ["softmax", "views", "cat", "heads"])
+def test_no_hint_decides_what_is_right(name: str, hint: int) -> None:
+    text = GRAPHS[name].replace("~ 16", f"~ {hint}").replace("~ 64", "~ 3")
+    plan = schedule(PIPELINE.run(parse_graph(text)))
+    for n, m in itertools.product((1, 2, 5), (1, 3)):
+        inputs = made_inputs(text, {"n": n, "m": m})
+        got = simulate(plan, [x.tolist() for x in inputs])
+        for found, reference in zip(got, expected(text, inputs), strict=True):
+            torch.testing.assert_close(torch.tensor(found), reference, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_kernels_compile_for_sm90(name: str, compile_sm90: Callable[..., list[Any]]) -> None:
+    assert compile_sm90(emit_program(schedule(PIPELINE.run(parse_graph(GRAPHS[name])))))
+
+
+def test_a_wide_kernel_stands_by() -> None:
+    program = emit_program(schedule(PIPELINE.run(parse_graph(GRAPHS["rows"])))).to_mapping()
+    (launch,) = [step for step in program["steps"] if step["do"] == "launch"]
+    widths = {kernel["id"]: kernel["index_width"] for kernel in program["kernels"]}
+    assert widths[launch["kernel"]] == 64
+    assert [widths[other["kernel"]] for other in launch["alternatives"]] == [32]
+
+
+def test_inputs_are_checked_against_each_other() -> None:
+    program = loaded(GRAPHS["softmax"])
+    with pytest.raises(InputError, match=r"input 'w'.*has shape \(5,\), got \(4,\)"):
+        program(torch.randn(3, 5), torch.randn(4))
+    with pytest.raises(InputError, match="has 2 axes, got 1"):
+        program(torch.randn(3), torch.randn(4))
