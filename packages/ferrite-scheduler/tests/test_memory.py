@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from checks import check
-from ferrite_ir import parse_graph
+from ferrite_ir import parse_graph, sizes
 from ferrite_scheduler import Policy, schedule
 from ferrite_scheduler.schedule import Allocate, CallExtern, Free, Item, Launch, MakeView, Reuse
 from ferrite_scheduler.simulate import simulate
@@ -205,14 +205,10 @@ def test_order_keeps_the_peak_low():
     assert peak == 1
 
 
-def test_symbolic_sizes_are_refused_by_name():
-    from ferrite_scheduler import UnsupportedSize
-
-    graph = parse_graph(
-        "graph @f(x: f32[n, 4]) -> (y) where n: size >= 1 {\ny: f32[n, 4] = loop [i < n, j < 4] neg(x[i, j])\n}"
-    )
-    with pytest.raises(UnsupportedSize, match="x has the symbolic size n"):
-        schedule(graph)
+def test_symbolic_sizes_stay_symbolic():
+    text = "graph @f(x: f32[n, 4]) -> (y) where n: size >= 1 {\ny: f32[n, 4] = loop [i < n, j < 4] neg(x[i, j])\n}"
+    (kernel,) = schedule(parse_graph(text)).kernels
+    assert sizes.symbols_of(kernel.grid[0].size) == {"n"}
 
 
 def test_donated_inputs_are_overwritten():

@@ -10,7 +10,7 @@ from by_hand import schedule_text
 from ferrite_ir import index as ix
 from ferrite_ir.index import Dim
 from ferrite_scheduler.schedule import Axis, Kernel
-from ferrite_triton import KernelSpec, UnsupportedSize, emit_program
+from ferrite_triton import KernelSpec, emit_program
 from ferrite_triton.space import build_space
 
 
@@ -80,10 +80,11 @@ def test_address_width_of_a_far_element() -> None:
     assert emit(text).index_width == 64
 
 
-def test_symbolic_sizes_are_refused() -> None:
+def test_a_symbolic_size_is_a_parameter() -> None:
     text = "graph @f(x: f32[n]) -> (y) where n: size >= 1 {\n  y: f32[n] = loop [d0 < n] exp(x[d0])\n}"
-    with pytest.raises(UnsupportedSize, match="symbolic size n"):
-        emit(text)
+    kernel = emit(text)
+    assert [param["name"] for param in kernel.params if param["role"] == "size"] == ["n0"]
+    assert "xmask = x < n0" in kernel.source
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4))

@@ -9,6 +9,7 @@ from ferrite_ir.dtypes import BF16, F16, F32, F64, DType
 from ferrite_ir.graph import Loop
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar, indirects, indirects_of
+from ferrite_ir.sizes import add, hint, is_provably_at_most
 
 from .casts import bitcast_text, cast_text
 from .errors import ScheduleMismatch
@@ -122,14 +123,16 @@ class Evaluator:
         """
         found = self._inside.get(load)
         if found is None:
-            elements = self._flat.param_of(load.source).elements
+            storage = self._flat.param_of(load.source).param.type.storage_size
             offset = self._flat.offset(load.source, load.indices)
-            points = math.prod(axis.size for axis in self._space.axes)
+            points = math.prod(hint(axis.size) for axis in self._space.axes)
             found = self._inside[load] = (
                 not offset.is_indirect
-                and elements * SEVERAL_TIMES <= points
-                and None not in (offset.lo, offset.hi)
-                and 0 <= offset.lo <= offset.hi < elements  # type: ignore[operator]
+                and hint(storage) * SEVERAL_TIMES <= points
+                and offset.lo is not None
+                and offset.hi is not None
+                and is_provably_at_most(0, offset.lo)
+                and is_provably_at_most(add(offset.hi, 1), storage)
             )
         return found
 

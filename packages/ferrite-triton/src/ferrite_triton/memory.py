@@ -87,9 +87,7 @@ def narrow_conditions(flat: FlatKernel, accesses: tuple[Access, ...]) -> tuple[C
     return tuple(
         (size, limit)
         for size, limit in open_
-        if not any(
-            other is not size and most <= limit and is_provably_at_most(size, other) for other, most in open_
-        )
+        if not any(other is not size and most <= limit and is_provably_at_most(size, other) for other, most in open_)
     )
 
 

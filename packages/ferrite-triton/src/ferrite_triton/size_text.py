@@ -80,7 +80,9 @@ def magnitude(size: Size) -> Size:
         return size
     if sizes.is_provably_at_most(size, 0):
         return -size
-    parts = [sizes.product([abs(coefficient), *(_reach(g) for g, p in m for _ in range(p))]) for m, coefficient in size.terms]
+    parts = [
+        sizes.product([abs(coefficient), *(_reach(g) for g, p in m for _ in range(p))]) for m, coefficient in size.terms
+    ]
     return sum(parts[1:], parts[0])
 
 

@@ -156,8 +156,7 @@ def persistent_block(kernel: Kernel, largest_scan: int = 4096) -> int | None:
 
 
 def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
-    """Returns the space of a kernel; ``order`` says how tiles lie, slowest axis first (default: fold axis last).
-    """
+    """Returns the space of a kernel; ``order`` says how tiles lie, slowest axis first (default: fold axis last)."""
     fold_block = persistent_block(kernel)
     has_fold = kernel.fold is not None
     grid_tiles = sum(axis.size != 1 for axis in kernel.grid)
