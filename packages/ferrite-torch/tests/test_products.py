@@ -25,7 +25,8 @@ def small_products_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(products, "MINIMUM_FLOPS", 1)
     monkeypatch.setattr(products, "FLOPS_PER_BYTE", 0)
     monkeypatch.setattr(products, "SMALLEST_EXTENT", 2)
-    monkeypatch.setattr(products, "STRIP", 8)
+    monkeypatch.setattr(products, "STRIPPED_ROWS", 16)
+    monkeypatch.setattr(products, "LAST_ROWS", 8)
     monkeypatch.setattr(lower, "PADDING_HELD", 1)
     torch._dynamo.reset()
     ferrite_torch.reset_statistics()
@@ -53,7 +54,7 @@ class Head(torch.nn.Module):
 def calls(name: str) -> list[list[list[int]]]:
     """Returns the strides of the results of each library call of an op."""
     steps = [step for program in ferrite_torch.compiled_programs() for step in program["steps"]]
-    return [step["strides"] for step in steps if step["do"] == "extern" and step["target"] == name]
+    return [step.get("strides", []) for step in steps if step["do"] == "extern" and step["target"] == name]
 
 
 @pytest.mark.parametrize(
@@ -72,10 +73,41 @@ def test_returned_results_are_made_in_strips_with_the_layout_of_eager(words: int
     for result, wanted in zip(results, expected, strict=True):
         assert result.stride() == wanted.stride()
         torch.testing.assert_close(result, wanted)
-    strips = 4 if words >= 2 * products.WIDE_ALIGNMENT else 1
-    assert len(calls("aten.mm.default")) == (2 * strips if strips > 1 else 1)
-    for (strides,) in calls("aten.mm.default"):
-        assert strides[0] % products.ALIGNMENT == 0
+    in_strips = words >= 2 * products.WIDE_ALIGNMENT
+    for name in ("mm", "addmm"):
+        assert len(calls(f"aten.{name}.default")) == 1, "all columns, or those behind the last aligned one"
+        for (strides,) in calls(f"aten.{name}.default"):
+            assert strides[0] % products.ALIGNMENT == 0
+        assert len(calls(f"aten.{name}.out")) == (3 if in_strips else 0)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_strips_lie_in_the_result_and_the_last_one_in_the_operand(*, bias: bool) -> None:
+    layer, x = torch.nn.Linear(64, 133, bias=bias).bfloat16(), torch.randn(40, 64).bfloat16()
+    with torch.no_grad():
+        result = torch.compile(lambda x: layer(torch.sin(x)), backend="ferrite", options=OPTIONS)(x)
+        torch.testing.assert_close(result, layer(torch.sin(x)))
+    (program,) = ferrite_torch.compiled_programs()
+    empty = [step["args"][0] for step in program["steps"] if step.get("target") == "aten.empty_strided.default"]
+    assert empty == [[40, 133]]
+    strips = [step for step in program["steps"] if step["do"] == "view" and step["strides"] == [128, 1]]
+    assert [step["shape"][0] for step in strips] == [16, 8, 8, 8]
+    (whole,) = (step["results"][0] for step in program["steps"] if step.get("target") == "aten.empty_strided.default")
+    assert strips[0]["base"] == whole
+    assert strips[-1]["base"] != whole
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (32, [(0, 16), (16, 8), (24, 8)]),
+        (37, [(0, 16), (16, 8), (24, 8), (32, 5)]),
+        (8, [(0, 8)]),
+        (9, [(0, 8), (8, 1)]),
+    ],
+)
+def test_strips_halve_what_is_left(rows: int, expected: list[tuple[int, int]]) -> None:
+    assert list(products.strips(rows)) == expected
 
 
 def test_training_extends_what_both_gradients_read_once() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from . import sizes
-from .dtypes import DType
+from .dtypes import DType, dtype_named
 from .graph import (
     Call,
     Contract,
@@ -394,5 +394,6 @@ EXTERNS: dict[str, ExternFunction] = {
     "aten.clone.default": lambda x, **_: x.nested(),
     "aten.mm.default": _mm,
     "aten.copy_.default": lambda target, source, *_: _copy(target, source),
+    "aten.empty_strided.default": lambda shape, strides, dtype, **_: empty(dtype_named(dtype.value), shape, strides),
 }
 """Library calls that the evaluator knows: enough for tests. Seeds are 0, 1, 2, …"""

@@ -17,6 +17,7 @@ from ferrite_ir.index import Index, linearize
 from ferrite_ir.sizes import Size
 
 from .dependences import Dependences, Node
+from .rooms import Room, find_rooms
 from .schedule import (
     Allocate,
     CallExtern,
@@ -52,6 +53,7 @@ class _Plan:
     kernels: list[Kernel] = field(default_factory=list)
     numbers: dict[int, int] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
+    rooms: dict[str, Room] = field(default_factory=dict)
 
 
 def plan_memory(
@@ -73,6 +75,8 @@ def plan_memory(
     _name_hosts(plan, work)
     deaths = _deaths(plan, work)
     shared = _shared_storages(plan)
+    plan.rooms = find_rooms(work, graph, dependences, plan.owned - shared)
+    plan.owned -= {*plan.rooms, *(room.inside for room in plan.rooms.values())}
     pending: list[str] = deaths.pop(-1, [])
     for position, item in enumerate(work):
         dying = deaths.get(position, [])
@@ -293,6 +297,12 @@ def _call(plan: _Plan, node: Node) -> None:
         if isinstance(definition, If):
             renamed["condition"] = plan.host[definition.condition]  # type: ignore[assignment]
         plan.steps.append(CallGraph(replace(definition, **renamed)))  # type: ignore[arg-type]
+        return
+    made_here = definition.results[0] if definition.results else None
+    if made_here is not None and made_here.name in plan.rooms:
+        room, tensor = plan.rooms[made_here.name], made_here.type
+        view = View(plan.host[room.inside], tensor.dtype, tensor.shape, tensor.strides, room.offset)
+        plan.steps.append(MakeView(made_here.name, view))
         return
     made: list[str] = []
     args = tuple(_host_argument(plan, argument, made) for argument in definition.args)

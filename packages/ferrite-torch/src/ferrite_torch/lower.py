@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 NO_LOWERING = "no lowering"
 CALLED_BY_LOWERING = "called by a lowering"
-PRODUCTS = frozenset(("aten.mm.default", "aten.addmm.default"))
+PRODUCTS = frozenset(("aten.mm.default", "aten.addmm.default", "aten.mm.out", "aten.addmm.out"))
 """Library calls that count where a lowering makes them; the others that lowerings make only allocate."""
 OTHER_DEVICE = "not on the device of the graph"
 PADDING_HELD = 1 / 32

@@ -6,13 +6,14 @@ are therefore computed on operands extended with zeros, and their result is a vi
 extend operands are ordinary loops, so they fuse with what computes the operands; products that share an operand share
 its extension.
 
-A result that the user gets must have its own exact layout. It is computed strip by strip into a small buffer, and
-stored from there, so that it never exists twice.
+A result that the user gets must have its own exact layout. It is computed strip by strip, each strip as many rows as
+half of those that are left: the scheduler lays the product of a strip into the rows of the result that come after it
+(`ferrite_scheduler.rooms`), from where it is stored, so that no more than the last few rows exist twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import BF16, F16, I64
@@ -21,7 +22,7 @@ from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.lowering.registry import lowers
-from ferrite_torch.tensors import Tensor, grid_dims
+from ferrite_torch.tensors import Point, Tensor, grid_dims
 
 DEVICES = ("cuda",)
 """Device types whose library wants this."""
@@ -33,8 +34,10 @@ MINIMUM_FLOPS = 2_000_000_000
 FLOPS_PER_BYTE = 100
 """A product repays copies of its operands with this many operations per byte copied (read and written)."""
 SMALLEST_EXTENT = 16
-STRIP = 512
-"""Rows of a result that are computed at a time where the result must not exist twice."""
+STRIPPED_ROWS = 1024
+"""Rows from which on a result that must not exist twice is computed in strips."""
+LAST_ROWS = 64
+"""Rows of the last strip, and what those of the others are multiples of."""
 
 
 @lowers("aten.mm.default")
@@ -67,7 +70,7 @@ def product(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Ten
     extended = extended_extent(m), extended_extent(k), extended_extent(n)
     if extended == (m, k, n) or min(m, k, n) < SMALLEST_EXTENT or not _is_repaid((m, k, n), extended):
         raise Unlowered("a library product")
-    if extended[:2] == (m, k) and b.is_returned and m >= 2 * STRIP and n >= 2 * WIDE_ALIGNMENT:
+    if extended[:2] == (m, k) and b.is_returned and m >= STRIPPED_ROWS and n >= 2 * WIDE_ALIGNMENT:
         return _in_strips(b, bias, left, right)
     row = None if bias is None else extend(b, bias, extended[2:])
     result = _multiply(b, row, extend(b, left, extended[:2]), extend(b, right, extended[1:]))
@@ -132,37 +135,63 @@ def _in_strips(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> 
     """Returns the product in a value of its own exact layout.
 
     The columns are cut in two: a main part of aligned extent, whose factor is a view, and the few that remain, whose
-    factor is extended.
+    factor is extended, and which are computed at once.
     """
     (m, k), n = left.shape, right.shape[1]
     main = n // WIDE_ALIGNMENT * WIDE_ALIGNMENT
     rest = extended_extent(n - main)
-    factors = right.viewed((k, main), lambda p: p), extend(b, _columns(right, main, n), (k, rest))
-    rows: tuple[Tensor | None, Tensor | None] = (None, None)
+    row = tail_row = None
     if bias is not None:
-        tail = bias.viewed((n - main,), lambda p: (p[0] + main,))
-        rows = bias.viewed((main,), lambda p: p), extend(b, tail, (rest,))
-    fake = b.fake.new_empty((m, n))
-    whole: Tensor = b.extern(
-        "aten.empty_strided.default", ((m, n), (n, 1)), {"dtype": fake.dtype, "device": fake.device}, fake
-    )
-    for start in range(0, m, STRIP):
-        count = min(STRIP, m - start)
-        strip = left.viewed((count, k), lambda p, start=start: (p[0] + start, p[1]))  # type: ignore[misc]
-        parts = [_multiply(b, row, strip, factor) for row, factor in zip(rows, factors, strict=True)]
+        row = bias.viewed((main,), lambda p: p)
+        tail_row = extend(b, bias.viewed((n - main,), lambda p: (p[0] + main,)), (rest,))
+    tail = _multiply(b, tail_row, left, extend(b, _columns(right, main, n), (k, rest)))
+    factor = right.viewed((k, main), lambda p: p)
+    whole = _empty(b, (m, n))
+    for start, count in strips(m):
+        rows = left.viewed((count, k), lambda p, start=start: (p[0] + start, p[1]))  # type: ignore[misc]
+        part = _multiply_into(b, _empty(b, (count, main)), row, rows, factor)
         point = tuple(dim.index for dim in grid_dims((count, n)))
-        body = _joined(parts[0], parts[1], point, main)
+        body = _joined(part.at, lambda p, start=start: tail.at((p[0] + start, p[1])), point, main)  # type: ignore[misc]
         whole = b.store(whole, "set", (count, n), (point[0] + start, point[1]), body)
     return whole
+
+
+def strips(rows: int) -> Iterator[tuple[int, int]]:
+    """Yields the first row and the number of rows of each strip: about half of the rows left, at last few of them."""
+    start = 0
+    while rows - start > LAST_ROWS:
+        count = max(LAST_ROWS, (rows - start) // 2 // LAST_ROWS * LAST_ROWS)
+        yield start, count
+        start += count
+    yield start, rows - start
+
+
+def _empty(b: Builder, shape: tuple[int, int]) -> Tensor:
+    fake = b.fake.new_empty(shape)
+    kwargs = {"dtype": fake.dtype, "device": fake.device}
+    result: Tensor = b.extern("aten.empty_strided.default", (shape, (shape[1], 1)), kwargs, fake)
+    return result
+
+
+def _multiply_into(b: Builder, out: Tensor, row: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    operands = (left, right) if row is None else (row, left, right)
+    target = "aten.mm.out" if row is None else "aten.addmm.out"
+    place = (len(operands),)
+    fake = b.fake.new_empty(out.shape)
+    result: Tensor = b.extern(target, operands, {"out": out}, fake, aliases=place, mutates=place)
+    return result
 
 
 def _columns(tensor: Tensor, start: int, end: int) -> Tensor:
     return tensor.viewed((tensor.shape[0], end - start), lambda p: (p[0], p[1] + start))
 
 
-def _joined(left: Tensor, right: Tensor, point: tuple[Index, ...], width: int) -> Scalar:
+def _joined(
+    left: Callable[[Point], Scalar], right: Callable[[Point], Scalar], point: tuple[Index, ...], width: int
+) -> Scalar:
+    """Returns the element of two matrices side by side, the left one of this width."""
     inside = _below(point[1], width)
-    zero = sc.const(0, left.dtype)
-    first = sc.apply("masked", inside, left.at(point), zero)
-    outside = sc.apply("logical_not", inside)
-    return sc.apply("where", inside, first, sc.apply("masked", outside, right.at((point[0], point[1] - width)), zero))
+    first, second = left(point), right((point[0], point[1] - width))
+    zero = sc.const(0, first.dtype)
+    outside = sc.apply("masked", sc.apply("logical_not", inside), second, zero)
+    return sc.apply("where", inside, sc.apply("masked", inside, first, zero), outside)
