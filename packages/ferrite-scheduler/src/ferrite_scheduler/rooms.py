@@ -17,6 +17,7 @@ from typing import TypeAlias
 
 from ferrite_ir.graph import Extern, Graph, TensorType, Update, View, bodies_of, index_loads, views_in
 from ferrite_ir.index import Index, linearize
+from ferrite_ir.sizes import is_static
 
 from .dependences import Dependences, Node
 from .schedule import Kernel
@@ -97,15 +98,15 @@ def _lives(work: Sequence[Work], graph: Graph, dependences: Dependences, owned: 
         empty = _empty_name(item)
         for name, span in _touches(item, graph):
             root = storage[name]
-            if root not in owned or name == empty:
-                continue
             tensor = graph.values[root].type
+            if root not in owned or name == empty or not is_static(tensor.storage_size):
+                continue
             life = lives.setdefault(root, _Life(tensor, position, position))
             # Where a view of the buffer under another name begins is not known.
             is_all = span is None or graph.values[name].type.storage_size != tensor.storage_size
             life.touches.append((position, (0, life.size) if is_all or span is None else span))
             life.end = position
-        if empty is not None and empty in owned:
+        if empty is not None and empty in owned and is_static(graph.values[empty].type.storage_size):
             lives[empty] = _Life(graph.values[empty].type, position, position, is_empty=True)
     for name in dependences.kept:
         if storage[name] in lives:
@@ -135,6 +136,8 @@ def _touches(item: Work, graph: Graph) -> Iterator[tuple[str, Span | None]]:
 
 def _viewed(view: View, graph: Graph) -> Span | None:
     if view.dtype is not graph.values[view.name].type.dtype:
+        return None
+    if not all(map(is_static, (view.offset, *view.shape, *view.strides))):
         return None
     reach = sum((size - 1) * stride for size, stride in zip(view.shape, view.strides, strict=True))
     return int(view.offset), int(view.offset + reach) + 1
