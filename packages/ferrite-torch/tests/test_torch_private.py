@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ferrite_torch import torch_private
+from ferrite_torch.pipeline import run_eagerly
 
 
 def test_the_backend_is_in_the_registry() -> None:
@@ -98,6 +99,35 @@ def test_graphs_are_split_and_called_with_boxed_arguments() -> None:
     assert x.grad is not None
     torch.testing.assert_close(x.grad, x.detach().cos())
     assert kinds == ["forward", "backward"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "op"),
+    [
+        ("nearest", "upsample_nearest2d_backward"),
+        ("nearest-exact", "_upsample_nearest_exact2d_backward"),
+        ("bilinear", "upsample_bilinear2d_backward"),
+        ("bicubic", "upsample_bicubic2d_backward"),
+    ],
+)
+def test_gradients_of_resampling_are_ops_while_a_graph_is_traced(mode: str, op: str) -> None:
+    traced: list[torch.fx.GraphModule] = []
+
+    def compiler(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        traced.append(module)
+        return run_eagerly(module)
+
+    def backend(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        return torch_private.compile_with_aot(
+            module, fakes, forward=compiler, backward=compiler, inference=compiler, decompositions={}
+        )
+
+    keys = set(torch.ops.aten.upsample_bilinear2d.default.py_kernels)
+    x = torch.randn(1, 2, 3, 3, requires_grad=True)
+    resized = torch.compile(lambda x: torch.nn.functional.interpolate(x, scale_factor=1.5, mode=mode), backend=backend)
+    resized(x).sum().backward()
+    assert [node for node in traced[1].graph.nodes if str(node.target) == f"aten.{op}.default"]
+    assert set(torch.ops.aten.upsample_bilinear2d.default.py_kernels) == keys
 
 
 def test_results_made_anew_from_inputs_are_known() -> None:

@@ -71,6 +71,8 @@ def scalar_tensor(b: Builder, value: Element, **_: Any) -> Tensor:
 
 
 @lowers(
+    "aten.empty.memory_format",
+    "aten.empty_strided.default",
     "aten.empty_like.default",
     "aten.empty_permuted.default",
     "aten.new_empty.default",

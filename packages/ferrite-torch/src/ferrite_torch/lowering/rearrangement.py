@@ -9,23 +9,19 @@ from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_torch.builder import Builder, Unlowered, ints
+from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.creation import made
-from ferrite_torch.lowering.elementwise import Element, plain_number, refuse_opaque
+from ferrite_torch.lowering.elementwise import refuse_opaque
 from ferrite_torch.lowering.expressions import (
-    absolute,
     both,
     choose,
     eq,
     ge,
     guarded,
     is_between,
-    larger,
     le,
     number_of,
-    smaller,
-    sub,
 )
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.views import axis_of, replaced, slice_start, without
@@ -133,59 +129,6 @@ def stack(b: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
         return joined
 
     return made(b, body)
-
-
-@lowers("aten.constant_pad_nd.default")
-def constant_pad(b: Builder, x: Tensor, pad: Sequence[int], value: Element = 0) -> Tensor:
-    refuse_opaque(x.dtype)
-    before = _before(x, pad)
-    fill = b.constant(plain_number(value), x.dtype.compute)
-
-    def body(point: Point) -> Scalar:
-        old = [index - start for index, start in zip(point, before, strict=True)]
-        inside = both(*(is_between(i, 0, size) for i, size in zip(old, x.shape, strict=True) if not _covers(i, size)))
-        return guarded(inside, x.value_at(old), fill) if not sc.is_constant(inside, True) else x.value_at(old)
-
-    return made(b, body)
-
-
-def _covers(index: Index, size: int) -> bool:
-    return sc.is_constant(is_between(index, 0, size), True)
-
-
-def _before(x: Tensor, pad: Sequence[int]) -> list[int]:
-    """Returns how many elements are put before each axis; ``pad`` starts with the last axis."""
-    before = [0] * x.ndim
-    for k, amount in enumerate(ints(pad)[::2]):
-        before[x.ndim - 1 - k] = amount
-    return before
-
-
-@lowers("aten.reflection_pad1d.default", "aten.reflection_pad2d.default", "aten.reflection_pad3d.default")
-def reflection_pad(b: Builder, x: Tensor, padding: Sequence[int]) -> Tensor:
-    def mirrored(index: Index, size: int) -> Scalar:
-        last = size - 1
-        return sub(last, absolute(sub(last, absolute(number_of(index)))))
-
-    return _padded(b, x, padding, mirrored)
-
-
-@lowers("aten.replication_pad1d.default", "aten.replication_pad2d.default", "aten.replication_pad3d.default")
-def replication_pad(b: Builder, x: Tensor, padding: Sequence[int]) -> Tensor:
-    return _padded(b, x, padding, lambda index, size: smaller(larger(number_of(index), 0), size - 1))
-
-
-def _padded(b: Builder, x: Tensor, padding: Sequence[int], nearest: Callable[[Index, int], Scalar]) -> Tensor:
-    before = _before(x, padding)
-
-    def to_old(point: Point) -> list[Index]:
-        shifted = [index - start for index, start in zip(point, before, strict=True)]
-        return [
-            index if _covers(index, size) else ix.indirect(nearest(index, size), size)
-            for index, size in zip(shifted, x.shape, strict=True)
-        ]
-
-    return moved(b, x, to_old)
 
 
 @lowers("aten.triu.default")

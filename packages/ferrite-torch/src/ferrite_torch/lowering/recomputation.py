@@ -10,8 +10,6 @@ TAKEN_APART = frozenset(
         "hardswish.default", "_prelu_kernel.default", "glu.default", "log_sigmoid_forward.default",
         "floor_divide.default", "floor_divide.Scalar", "transpose.int", "_unsafe_index.Tensor", "stack.default",
         "tril.default", "ones_like.default", "new_ones.default", "new_full.default", "eye.default", "eye.m",
-        "upsample_nearest1d.default", "upsample_nearest2d.default", "upsample_nearest3d.default",
-        "_upsample_nearest_exact1d.default", "_upsample_nearest_exact2d.default", "_upsample_nearest_exact3d.default",
         "std_mean.correction", "nansum.default", "count_nonzero.default", "count_nonzero.dim_IntList",
         "detach.default", "split_with_sizes.default", "unbind.int", "elu_backward.default",
         "hardsigmoid_backward.default", "hardswish_backward.default", "hardtanh_backward.default",

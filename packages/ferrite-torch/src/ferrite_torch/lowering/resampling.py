@@ -1,0 +1,453 @@
+"""Resampling to another size along the last one to three axes: nearest neighbours, linear, cubic.
+
+Every gradient is a fold: an input position looks at the outputs that can read it, and asks each with which weight it
+does. Nothing is added atomically, so the order is fixed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial, reduce
+from typing import Any, TypeAlias
+
+from ferrite_ir import index as ix
+from ferrite_ir import scalar as sc
+from ferrite_ir.dtypes import F32, I64, DType
+from ferrite_ir.index import Index
+from ferrite_ir.scalar import Scalar
+from ferrite_torch.builder import Builder, Unlowered, ints
+from ferrite_torch.lowering.elementwise import refuse_opaque
+from ferrite_torch.lowering.expressions import (
+    add,
+    both,
+    choose,
+    eq,
+    floor,
+    guarded,
+    is_between,
+    larger,
+    mul,
+    number_of,
+    smaller,
+    sub,
+)
+from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.tensors import Point, Tensor
+
+Tap: TypeAlias = tuple[Scalar, Scalar | None]
+"""An input position (i64) and the weight that it is read with; None is one."""
+
+_LARGEST_DENOMINATOR = 1 << 12
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One resampled axis.
+
+    Attributes:
+        inputs, outputs: sizes.
+        step: input positions per output.
+        aligns_corners: whether the centres of the first and last elements stay where they are; else the outer edges do.
+        dtype: what positions and weights are computed in.
+        is_copied: whether every output is the input at the same position.
+    """
+
+    inputs: int
+    outputs: int
+    step: float
+    aligns_corners: bool
+    dtype: DType
+    is_copied: bool = False
+
+    def source(self, output: Index) -> Scalar:
+        """Returns the input position that an output is centred on; it may lie half an element outside."""
+        place = sc.cast(number_of(output), self.dtype)
+        return mul(place, self.step) if self.aligns_corners else sub(mul(add(place, 0.5), self.step), 0.5)
+
+    def reader_count(self, reach: int) -> int:
+        """Returns how many consecutive outputs can have their centre nearer than ``reach`` to one input position."""
+        if self.step == 0:
+            return self.outputs
+        return math.ceil(2 * reach / self._fraction) + 2 * self._margin
+
+    def reader(self, reach: int, position: Index, step: Index) -> tuple[Index, Scalar]:
+        """Returns the ``step``-th output whose centre can be that near to an input position, and whether it exists."""
+        output = self._first_reader(reach, position) + step
+        return output, is_between(output, 0, self.outputs)
+
+    def _first_reader(self, reach: int, position: Index) -> Index:
+        if self.step == 0:
+            return ix.constant(0)
+        # The first output with ``step * output + offset > position - reach``, the offset being ``step / 2 - 1 / 2``.
+        up, down = self._fraction.numerator, self._fraction.denominator
+        if self.aligns_corners:
+            before = ((position - reach) * down) // up
+        else:
+            before = ((position - reach) * (2 * down) + (down - up)) // (2 * up)
+        return before + (1 - self._margin)
+
+    @property
+    def _fraction(self) -> Fraction:
+        exact = Fraction(self.step)
+        return exact.limit_denominator(_LARGEST_DENOMINATOR) or exact
+
+    @property
+    def _margin(self) -> int:
+        """Returns by how many outputs the fraction may put the last output at the wrong place."""
+        drift = abs(Fraction(self.step) / self._fraction - 1) * self.outputs
+        return 0 if drift < Fraction(1, 10**6) else math.ceil(drift)
+
+
+def axis_between(
+    inputs: int, outputs: int, scale: Any, dtype: DType, *, aligns_corners: bool = False, copies: bool = False
+) -> Axis:
+    """Returns a resampled axis as torch lays it; ``scale`` is outputs per input where the user said so, else None.
+
+    With ``copies`` nothing is computed along an axis whose size stays, whatever the scale.
+
+    Raises:
+        Unlowered: the scale puts outputs beyond the end of the input.
+    """
+    if copies and inputs == outputs:
+        return Axis(inputs, outputs, 1.0, True, dtype, is_copied=True)
+    if aligns_corners:
+        return Axis(inputs, outputs, (inputs - 1) / (outputs - 1) if outputs > 1 else 0.0, True, dtype)
+    step = inputs / outputs if scale is None or scale <= 0 else 1 / float(scale)
+    if (outputs - 0.5) * step - 0.5 >= inputs:
+        raise Unlowered("a resampling with a scale that leads beyond the input")
+    return Axis(inputs, outputs, step, False, dtype)
+
+
+def linear_taps(axis: Axis, output: Index) -> list[Tap]:
+    """Returns the two neighbours of an output's centre; those of one beyond the border are both the border."""
+    if axis.is_copied:
+        return [(number_of(output), None)]
+    centre = axis.source(output)
+    centre = centre if axis.aligns_corners or axis.step >= 1 else larger(centre, 0)
+    left = smaller(sc.cast(centre, I64), axis.inputs - 1)
+    right = smaller(add(left, 1), axis.inputs - 1)
+    share = sub(centre, sc.cast(left, axis.dtype))
+    return [(left, sub(1.0, share)), (right, share)]
+
+
+_CUBIC = -0.75
+"""The slope at distance one of the kernel of Keys, "Cubic convolution interpolation for digital image processing"."""
+
+
+def cubic_taps(axis: Axis, output: Index) -> list[Tap]:
+    """Returns the four neighbours of an output's centre; those beyond the border are the border."""
+    centre = axis.source(output)
+    base = floor(centre)
+    share = sub(centre, base)
+    left = sc.cast(base, I64)
+    weights = cubic_weights(share, _CUBIC)
+    places = [smaller(larger(add(left, step), 0), axis.inputs - 1) for step in (-1, 0, 1, 2)]
+    return list(zip(places, weights, strict=True))
+
+
+def cubic_weights(share: Scalar, slope: float) -> list[Scalar]:
+    """Returns the weights of the four positions around a place ``share`` behind the second of them."""
+    rest = sub(1.0, share)
+    return [
+        cubic_far(add(share, 1.0), slope),
+        cubic_near(share, slope),
+        cubic_near(rest, slope),
+        cubic_far(add(rest, 1.0), slope),
+    ]
+
+
+def cubic_near(distance: Scalar, slope: float) -> Scalar:
+    """Returns the weight of a position at most one away."""
+    return add(mul(mul(sub(mul(distance, slope + 2), slope + 3), distance), distance), 1.0)
+
+
+def cubic_far(distance: Scalar, slope: float) -> Scalar:
+    """Returns the weight of a position between one and two away."""
+    return sub(mul(add(mul(sub(mul(distance, slope), 5 * slope), distance), 8 * slope), distance), 4 * slope)
+
+
+@dataclass(frozen=True, slots=True)
+class Interpolation:
+    """A way to compute an output from its neighbours.
+
+    Attributes:
+        taps: the input positions that an output reads along an axis.
+        reach: how far from its centre they are at most.
+        copies: whether axes whose size stays are copied.
+    """
+
+    taps: Callable[[Axis, Index], list[Tap]]
+    reach: int
+    copies: bool
+
+    def weight(self, axis: Axis, output: Index, position: Index) -> Scalar:
+        """Returns with which weight an output reads an input position."""
+        wanted = number_of(position)
+        shares = [
+            choose(eq(place, wanted), sc.const(1.0, axis.dtype) if weight is None else weight, 0.0)
+            for place, weight in self.taps(axis, output)
+        ]
+        return reduce(add, shares)
+
+
+LINEAR = Interpolation(linear_taps, 1, copies=True)
+CUBIC = Interpolation(cubic_taps, 2, copies=False)
+
+
+def weighted(x: Tensor, lead: Sequence[Index], taps: Sequence[Sequence[Tap]], places: tuple[Index, ...] = ()) -> Scalar:
+    """Returns the elements of ``x`` at all combinations of taps, weighted and added up, the last axis first."""
+    axis = len(places)
+    if axis == len(taps):
+        return x.value_at((*lead, *places))
+    size = x.shape[len(lead) + axis]
+    terms = []
+    for place, weight in taps[axis]:
+        value = weighted(x, lead, taps, (*places, ix.indirect(place, size)))
+        terms.append(value if weight is None else mul(value, weight))
+    return reduce(add, terms)
+
+
+def _interpolated(b: Builder, x: Tensor, way: Interpolation, aligns_corners: bool, scales: Sequence[Any]) -> Tensor:
+    refuse_integers(x)
+    outputs = ints(b.fake.shape)
+    axes = _axes(x.shape, outputs, scales, x.dtype.compute, way, aligns_corners)
+
+    def body(point: Point) -> Scalar:
+        return weighted(x, point[:2], [way.taps(axis, place) for axis, place in zip(axes, point[2:], strict=True)])
+
+    return b.loop(outputs, x.dtype, body)
+
+
+def refuse_integers(x: Tensor) -> None:
+    """Checks that elements are floats: torch weighs integers in fixed-point arithmetic of its own.
+
+    Raises:
+        Unlowered: they are not.
+    """
+    if not x.dtype.is_float:
+        raise Unlowered(f"an interpolation of {x.dtype}")
+
+
+def _axes(
+    inputs: Sequence[int],
+    outputs: Sequence[int],
+    scales: Sequence[Any],
+    dtype: DType,
+    way: Interpolation,
+    aligns_corners: bool,
+) -> list[Axis]:
+    rows = zip(inputs[2:], outputs[2:], scales_of(scales, len(inputs) - 2), strict=True)
+    return [axis_between(*row, dtype, aligns_corners=aligns_corners, copies=way.copies) for row in rows]
+
+
+def scales_of(given: Sequence[Any], rank: int) -> list[Any]:
+    """Returns one scale per axis; None where none is given."""
+    return [*given, *[None] * (rank - len(given))]
+
+
+def _interpolated_backward(
+    b: Builder, grad: Tensor, shape: Sequence[int], way: Interpolation, aligns_corners: bool, scales: Sequence[Any]
+) -> Tensor:
+    refuse_integers(grad)
+    axes = _axes(shape, grad.shape, scales, grad.dtype.compute, way, aligns_corners)
+    return gathered(b, grad, shape, [Readers(axis, way.reach, partial(way.weight, axis)) for axis in axes])
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """The outputs that can read an input position, along one axis.
+
+    Attributes:
+        axis: the axis.
+        reach: how far the centre of an output is from what it reads at most.
+        weight: with which weight an output reads an input position; zero if it does not.
+        slack: how many outputs more may do so, by rounding.
+    """
+
+    axis: Axis
+    reach: int
+    weight: Callable[[Index, Index], Scalar]
+    slack: int = 0
+
+    @property
+    def count(self) -> int:
+        """Returns how many outputs are asked for each input position."""
+        return 1 if self.axis.is_copied else self.axis.reader_count(self.reach) + self.slack
+
+
+def gathered(b: Builder, grad: Tensor, shape: Sequence[int], readers: Sequence[Readers]) -> Tensor:
+    """Returns for each input element the gradients of the outputs that read it, weighted and added up.
+
+    ``readers`` are those along the last axes.
+    """
+    rank = len(readers)
+
+    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
+        outputs: list[Index] = []
+        tests: list[Scalar] = []
+        weights: list[Scalar] = []
+        for reader, position, step in zip(readers, point[-rank:], fold, strict=True):
+            if reader.axis.is_copied:
+                outputs.append(position)
+                continue
+            output, exists = reader.axis.reader(reader.reach, position, step)
+            outputs.append(output)
+            tests.append(exists)
+            weights.append(reader.weight(output, position))
+        value = reduce(mul, weights, grad.value_at((*point[:-rank], *outputs)))
+        inside = both(*tests)
+        return (value if sc.is_constant(inside, True) else guarded(inside, value, 0),)
+
+    (total,) = b.fold("sum", shape, tuple(reader.count for reader in readers), bodies)
+    return b.loop(shape, grad.dtype, total.at)
+
+
+@lowers("aten.upsample_linear1d.default", "aten.upsample_bilinear2d.default", "aten.upsample_trilinear3d.default")
+def upsample_linear(b: Builder, x: Tensor, output_size: Any, aligns_corners: bool, *scales: Any) -> Tensor:
+    return _interpolated(b, x, LINEAR, aligns_corners, scales)
+
+
+@lowers("aten.upsample_bicubic2d.default")
+def upsample_cubic(b: Builder, x: Tensor, output_size: Any, aligns_corners: bool, *scales: Any) -> Tensor:
+    if x.shape == ints(b.fake.shape) and b.device != "cpu":
+        return b.loop(x.shape, x.dtype, x.at)  # torch's CUDA kernel copies then, whatever the scale
+    return _interpolated(b, x, CUBIC, aligns_corners, scales)
+
+
+@lowers(
+    "aten.upsample_linear1d_backward.default",
+    "aten.upsample_bilinear2d_backward.default",
+    "aten.upsample_trilinear3d_backward.default",
+)
+def upsample_linear_backward(
+    b: Builder, grad: Tensor, output_size: Any, input_size: Any, aligns_corners: bool, *scales: Any
+) -> Tensor:
+    return _interpolated_backward(b, grad, ints(input_size), LINEAR, aligns_corners, scales)
+
+
+@lowers("aten.upsample_bicubic2d_backward.default")
+def upsample_cubic_backward(
+    b: Builder, grad: Tensor, output_size: Any, input_size: Any, aligns_corners: bool, *scales: Any
+) -> Tensor:
+    if grad.shape == ints(input_size):
+        return b.loop(grad.shape, grad.dtype, grad.at)  # as torch's kernels do, whatever the scale
+    return _interpolated_backward(b, grad, ints(input_size), CUBIC, aligns_corners, scales)
+
+
+def nearest(output: Index, inputs: int, outputs: int, scale: float | None, *, exact: bool) -> Index:
+    """Returns the input position that an output position of nearest-neighbour resampling shows.
+
+    A ratio that is no integer is multiplied and rounded in f32, as torch does it.
+    """
+    usual = is_usual(inputs, outputs, scale)
+    if usual and outputs % inputs == 0:
+        return output // (outputs // inputs)
+    if usual and inputs % outputs == 0 and not exact:
+        return output * (inputs // outputs)
+    step = inputs / outputs if scale is None or scale <= 0 else 1 / scale
+
+    position = sc.cast(number_of(output), F32)
+    if exact:
+        position = add(position, 0.5)
+    found = sc.cast(floor(mul(position, step)), I64)
+    return ix.indirect(smaller(found, inputs - 1), inputs)
+
+
+def is_usual(inputs: int, outputs: int, scale: float | None) -> bool:
+    """Returns whether a scale, if there is one, is the ratio of the sizes."""
+    return scale is None or scale == outputs / inputs
+
+
+def _nearest_rows(
+    b: Builder, inputs: Sequence[int], outputs: Sequence[int], scales: Sequence[float | None], *, exact: bool
+) -> list[tuple[int, int, float | None]]:
+    """Returns the sizes and the scale of each axis as torch uses them.
+
+    On the CPU it overlooks a scale where the size stays or doubles.
+    """
+    rows = zip(inputs[2:], outputs[2:], scales_of(scales, len(inputs) - 2), strict=True)
+    overlooks = b.device == "cpu" and not exact
+    return [(i, o, None if overlooks and o in (i, 2 * i) else scale) for i, o, scale in rows]
+
+
+def _resampled(b: Builder, x: Tensor, scales: Sequence[float | None], *, exact: bool) -> Tensor:
+    refuse_opaque(x.dtype)
+    outputs = ints(b.fake.shape)
+    rows = _nearest_rows(b, x.shape, outputs, scales, exact=exact)
+
+    def body(point: Point) -> Scalar:
+        places = [nearest(place, *row, exact=exact) for place, row in zip(point[2:], rows, strict=True)]
+        return x.at((*point[:2], *places))
+
+    return b.loop(outputs, x.dtype, body)
+
+
+@lowers("aten.upsample_nearest1d.default", "aten.upsample_nearest2d.default", "aten.upsample_nearest3d.default")
+def upsample_nearest(b: Builder, x: Tensor, output_size: Any, *scales: float | None) -> Tensor:
+    return _resampled(b, x, scales, exact=False)
+
+
+@lowers(
+    "aten._upsample_nearest_exact1d.default",
+    "aten._upsample_nearest_exact2d.default",
+    "aten._upsample_nearest_exact3d.default",
+)
+def upsample_nearest_exact(b: Builder, x: Tensor, output_size: Any, *scales: float | None) -> Tensor:
+    return _resampled(b, x, scales, exact=True)
+
+
+@lowers(
+    "aten.upsample_nearest1d_backward.default",
+    "aten.upsample_nearest2d_backward.default",
+    "aten.upsample_nearest3d_backward.default",
+)
+def upsample_nearest_backward(
+    b: Builder, grad: Tensor, output_size: Any, input_size: Any, *scales: float | None
+) -> Tensor:
+    return _resampled_backward(b, grad, ints(input_size), scales, exact=False)
+
+
+@lowers(
+    "aten._upsample_nearest_exact1d_backward.default",
+    "aten._upsample_nearest_exact2d_backward.default",
+    "aten._upsample_nearest_exact3d_backward.default",
+)
+def upsample_nearest_exact_backward(
+    b: Builder, grad: Tensor, output_size: Any, input_size: Any, *scales: float | None
+) -> Tensor:
+    return _resampled_backward(b, grad, ints(input_size), scales, exact=True)
+
+
+def _resampled_backward(
+    b: Builder, grad: Tensor, shape: Sequence[int], scales: Sequence[float | None], *, exact: bool
+) -> Tensor:
+    """Returns the gradients of the outputs that each input element was shown at, added up."""
+    refuse_opaque(grad.dtype)
+    rows = _nearest_rows(b, shape, grad.shape, scales, exact=exact)
+    factors = [o // i for i, o, scale in rows if o % i == 0 and is_usual(i, o, scale)]
+    if len(factors) == len(rows):
+        return _block_sums(b, grad, shape, factors)
+
+    def readers(inputs: int, outputs: int, scale: float | None) -> Readers:
+        def weight(output: Index, position: Index) -> Scalar:
+            shown = number_of(nearest(output, inputs, outputs, scale, exact=exact))
+            return sc.cast(eq(shown, number_of(position)), grad.dtype.compute)
+
+        axis = axis_between(inputs, outputs, scale, F32)
+        # Output ``o`` shows ``floor(o * step)``, or the place that its centre is nearest to; the product may be rounded
+        # down past an integer.
+        return Readers(axis if exact else replace(axis, aligns_corners=True), 1, weight, slack=1)
+
+    return gathered(b, grad, shape, [readers(*row) for row in rows])
+
+
+def _block_sums(b: Builder, grad: Tensor, shape: Sequence[int], factors: Sequence[int]) -> Tensor:
+    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
+        places = [index * factor + step for index, factor, step in zip(point[2:], factors, fold, strict=True)]
+        return (grad.value_at((*point[:2], *places)),)
+
+    (total,) = b.fold("sum", shape, factors, bodies)
+    return b.loop(shape, grad.dtype, total.at)
