@@ -25,6 +25,7 @@ PLACES = [
 CASES = [pytest.param(case, id=f"{family}-{case.name}") for family, cases in FAMILIES.items() for case in cases]
 DIFFERENTIABLE = [param for param in CASES if param.values[0].backward]
 
+pytestmark = pytest.mark.filterwarnings("ignore:index_reduce:UserWarning")
 each_place = pytest.mark.parametrize(("device", "dtype", "scale"), PLACES)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +49,42 @@ def test_scatter_of_extremes(run: Run, mode: str, dtype: str) -> None:
     assert torch.equal(target, expected)
 
 
-@pytest.mark.parametrize(("mode", "dtype"), [("mul", "f32"), ("add", "i8"), ("max", "bf16")])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "i64"])
+def test_scatter_of_factors(run: Run, dtype: str) -> None:
+    torch.manual_seed(2)
+    target, index = torch.ones(10).to(KINDS[dtype]), torch.randint(0, 10, (40,))
+    x = torch.tensor([-2, -1, 1, 2]).to(KINDS[dtype])[torch.randint(0, 4, (40,))]
+    expected = target.scatter_reduce(0, index, x, "prod")
+    run(scatter_text("mul", dtype), target, index, x)
+    assert torch.equal(target, expected)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_nan_wins_whatever_its_sign_and_wherever_it_is(run: Run, mode: str, dtype: str) -> None:
+    index = torch.arange(10).repeat(4)
+    x = torch.randn(40)
+    x[3], x[15] = math.nan, -math.nan
+    target = torch.zeros(10)
+    target[7], target[8], target[9] = math.nan, -math.nan, -math.inf
+    assert torch.signbit(target[8])
+    target, x = target.to(KINDS[dtype]), x.to(KINDS[dtype])
+    expected = target.scatter_reduce(0, index, x, "a" + mode)
+    run(scatter_text(mode, dtype), target, index, x)
+    torch.testing.assert_close(target, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize(("mode", "start", "wanted"), [("mul", 3.0, 3.0 * 2.0**7), ("max", 1.0, 2.0)])
+def test_one_number_for_all_points(run: Run, mode: str, start: float, wanted: float) -> None:
+    text = f"""graph @f(t: f32[3]) -> () mutates (t: u) on cpu {{
+  u: f32[3] = update {mode} t [d0 < 7] at [1] f32(2.0)
+}}"""
+    target = torch.full((3,), start)
+    run(text, target)
+    assert target.tolist() == [start, wanted, start]
+
+
+@pytest.mark.parametrize(("mode", "dtype"), [("mul", "bf16"), ("add", "i8"), ("max", "bf16")])
 def test_missing_atomics_are_refused(emit: Callable[..., Any], mode: str, dtype: str) -> None:
     with pytest.raises(UnsupportedUpdate, match=rf"no atomic {mode} on {dtype}.*library call"):
         emit(scatter_text(mode, dtype))

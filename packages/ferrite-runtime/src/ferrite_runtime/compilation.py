@@ -29,7 +29,8 @@ KERNELS = "kernels"
 @functools.cache
 def _device_functions() -> str:
     """Returns a digest of the device functions, which become part of every kernel that calls them."""
-    return digest(Path(__file__).with_name("fmath.py").read_text(encoding="utf-8"))
+    sources = sorted(Path(__file__).parent.glob("fmath*.py"))
+    return digest([source.read_text(encoding="utf-8") for source in sources])
 
 
 @functools.cache

@@ -11,6 +11,10 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+# Kernels know this module only.
+from ferrite_runtime.fmath_atomics import atomic_max_nan, atomic_min_nan, atomic_mul  # noqa: F401
+from ferrite_runtime.fmath_sorting import sort_stable  # noqa: F401
+
 _INF = tl.constexpr(float("inf"))
 
 # --- elementary functions -------------------------------------------------------------------------------------------

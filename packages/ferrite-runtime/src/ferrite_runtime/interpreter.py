@@ -24,12 +24,17 @@ from ferrite_runtime import fmath
 from ferrite_runtime.errors import FerriteRuntimeError, KernelRunError
 from ferrite_runtime.interpreter_atomics import make_atomic_rmw
 from ferrite_runtime.interpreter_cast import all_ones_handle, cast_handle, make_dot, splat_handle
-from ferrite_runtime.interpreter_math import STAND_INS
+from ferrite_runtime.interpreter_math import STAND_INS as MATH_STAND_INS
 from ferrite_runtime.interpreter_reduce import reduce_tiles, scan_tiles
+from ferrite_runtime.interpreter_sort import sort_tile
 from ferrite_runtime.spec import KernelSpec, Param
 
 _LOCK = threading.RLock()
 _REWRITTEN = "_ferrite_interpreted"
+_DEVICE_FUNCTIONS = fmath.__name__  # the module, and those it collects
+
+# What replaces device functions that have no meaning here, or are slow.
+STAND_INS: dict[str, Callable[..., Any]] = {**MATH_STAND_INS, "sort_stable": sort_tile}
 
 
 def plain_function(function: Any) -> Callable[..., Any]:
@@ -38,7 +43,7 @@ def plain_function(function: Any) -> Callable[..., Any]:
     if known is not None:
         return known
     original = function.fn
-    if original.__globals__ is vars(fmath) and original.__name__ in STAND_INS:
+    if original.__module__.startswith(_DEVICE_FUNCTIONS) and original.__name__ in STAND_INS:
         rewritten = STAND_INS[original.__name__]
     else:
         rewritten = ti.FunctionRewriter(original).rewrite_ast()

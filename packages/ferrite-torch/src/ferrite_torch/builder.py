@@ -28,6 +28,7 @@ from ferrite_ir.graph import (
     Origins,
     Output,
     Scan,
+    Sort,
     Tag,
     TensorType,
     Update,
@@ -183,6 +184,29 @@ class Builder:
         else:
             self.definitions.append(Scan(results, combine, dims, dims[along], operands, self._origins))
         return tuple(map(whole_tensor, results))
+
+    def sort(
+        self,
+        shape: Sequence[int],
+        along: int,
+        body: Callable[[Point], Scalar],
+        *,
+        descending: bool = False,
+        top: int | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Returns the elements of ``shape`` sorted along one axis, and their positions there (i64).
+
+        Equal elements keep their order; NaN is the largest. With ``top`` only the first that many are kept.
+        """
+        shape = tuple(shape)
+        kept = shape if top is None else (*shape[:along], top, *shape[along + 1 :])
+        dims, operand = grid_dims(shape), body(grid_point(shape))
+        results = self._value(operand.dtype, kept, None, "values"), self._value(I64, kept, None, "indices")
+        if 0 in kept:
+            self._allocated(*results)
+        else:
+            self.definitions.append(Sort(results, dims, dims[along], operand, descending, top, self._origins))
+        return whole_tensor(results[0]), whole_tensor(results[1])
 
     def _states(self, combine: str, shape: Shape, operands: tuple[Scalar, ...]) -> tuple[Value, ...]:
         row = COMBINES[combine]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -141,12 +142,49 @@ def test_sums_at_places(agree: Any, dtype: torch.dtype) -> None:
     agree(lambda x, i, v: x.index_put((i,), v, accumulate=True), x, places(6, 3), source, tolerance=limit(dtype))
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
+@pytest.mark.filterwarnings("ignore:index_reduce:UserWarning")
+@pytest.mark.parametrize("includes_self", [True, False])
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+@pytest.mark.parametrize("reduce", ["amax", "amin", "prod", "mean"])
+def test_reductions_at_places(agree: Any, dtype: torch.dtype, reduce: str, *, includes_self: bool) -> None:
+    x, i, source = numbers(dtype, 6, 4), places(6, 9, 4), numbers(dtype, 9, 4)
+    agree(
+        lambda x, i, s: (
+            x.scatter_reduce(0, i, s, reduce, include_self=includes_self),
+            x.index_reduce(0, i[:, 0], s, reduce, include_self=includes_self),
+        ),
+        *(x, i, source),
+        tolerance=limit(dtype),
+    )
+
+
+def test_averages_of_integers_wrap_before_they_are_divided_and_round_down(agree: Any) -> None:
+    x, i = torch.tensor([200, 1], dtype=torch.uint8), torch.tensor([0, 0, 1])
+    agree(lambda x, i, s: x.scatter_reduce(0, i, s, "mean"), x, i, torch.tensor([100, 3, 6], dtype=torch.uint8))
+    agree(lambda x, i, s: x.scatter_reduce(0, i, s, "mean"), torch.tensor([-5, 0]), i, torch.tensor([-2, 0, -1]))
+
+
 @pytest.mark.parametrize("reduce", ["amax", "amin"])
-def test_extremes_at_places(agree: Any, dtype: torch.dtype, reduce: str) -> None:
-    given = numbers(dtype, 6, 4), places(6, 3, 4), numbers(dtype, 3, 4)
-    agree(lambda x, i, s: x.scatter_reduce(0, i, s, reduce), *given)
-    agree(lambda x, i, s: x.scatter_reduce(0, i, s, reduce, include_self=False), *given)
+def test_nan_wins_at_places(agree: Any, reduce: str) -> None:
+    x, source = torch.tensor([1.0, math.nan, -2.0, 3.0]), torch.tensor([math.nan, 5.0, -1.0, math.inf])
+    agree(lambda x, i, s: x.scatter_reduce(0, i, s, reduce), x, torch.tensor([0, 1, 2, 2]), source)
+
+
+@pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter:UserWarning")
+def test_products_by_their_old_name(agree: Any) -> None:
+    x, i, source = numbers(torch.float32, 6, 4), places(6, 3, 4), numbers(torch.float32, 3, 4)
+    agree(
+        lambda x, i, s: (x.scatter(0, i, s, reduce="multiply"), x.scatter(0, i, 2.0, reduce="multiply")), x, i, source
+    )
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_places_counted_over_all_of_a_tensor(agree: Any, *, accumulate: bool) -> None:
+    i = torch.tensor([[3, -1], [11, 0]])
+    agree(lambda x, i, s: x.put(i, s, accumulate), torch.randn(3, 4).t(), i, torch.randn(2, 2))
+    agree(lambda x, i, s: x.put(i, s, accumulate), torch.arange(12), i, torch.arange(4))
+    if accumulate:
+        agree(lambda x, i, s: x.put(i * 0, s, accumulate), torch.arange(12), i, torch.arange(4))
 
 
 def test_one_number_where_a_mask_holds(agree: Any) -> None:
@@ -197,9 +235,6 @@ def test_float_sums_at_places_have_no_order(lower_one: Any, agree: Any) -> None:
     assert [op for op, _ in module.externs] == ["aten.index_copy.default"]
     agree(lambda x, i: x.index_fill(0, i, 2.0), torch.randn(5), i)
     agree(lambda x, i: x.index_add(0, i, x[:2]), torch.arange(5), i)
-
-
-@pytest.mark.parametrize("reduce", ["prod", "mean"])
-def test_reductions_without_an_atomic_are_library_calls(lower_one: Any, reduce: str) -> None:
-    module = lower_one(lambda x, i: x.scatter_reduce(0, i, x, reduce), torch.randn(5), places(5, 5))
+    module = lower_one(lambda x, i: x.scatter_reduce(0, i, x, "prod"), torch.randn(2), i)
     assert [op for op, _ in module.externs] == ["aten.scatter_reduce.two"]
+    agree(lambda x, i: x.scatter_reduce(0, i, x[:2], "amax"), torch.randn(5), i)

@@ -14,6 +14,7 @@ from .folds import FoldText
 from .memory import StoreText, value_of
 from .passes import plan_passes, rereads, roots_of
 from .scans import ScanText
+from .sorts import SortText
 from .space import AxisText, Space
 from .updates import UpdateText
 from .writer import Tile, Writer
@@ -30,6 +31,7 @@ class KernelBody:
         self._stores = StoreText(flat, self._writer, self._evaluator)
         self._folds = FoldText(flat.space, self._writer, self._evaluator)
         self._scans = ScanText(flat.space, self._writer, self._evaluator, self._folds)
+        self._sorts = SortText(flat.space, self._writer, self._evaluator, self._folds)
         self._updates = UpdateText(flat, self._writer, self._evaluator, self._stores)
         # Stores into memory that is also read wait until every load beside them has been written.
         self._waits = overwrites_operands(flat)
@@ -59,6 +61,8 @@ class KernelBody:
                 self._publish(definition, self._folds.write(definition))
             case Scan():
                 self._publish(definition, self._scans.write(definition))
+            case Sort():
+                self._publish(definition, self._sorts.write(definition))
             case Update():
                 self._write_update(definition)
 
@@ -77,9 +81,11 @@ class KernelBody:
     def _store_results(self, definition: Computed) -> None:
         if isinstance(definition, Update):
             return
-        for name in [result.name for result in definition.results if result.name in self._flat.kernel.stored]:
+        stored = [result.name for result in definition.results if result.name in self._flat.kernel.stored]
+        conditions = self._sorts.kept(definition) if stored and isinstance(definition, Sort) else []
+        for name in stored:
             tile = value_of(self._evaluator, self._flat, name)
-            self._put(self._stores.prepare(name, tile))
+            self._put(self._stores.prepare(name, tile, conditions))
 
     def _put(self, store: Callable[[], None]) -> None:
         if self._waits:
@@ -138,7 +144,7 @@ class KernelBody:
 def check_definitions(flat: FlatKernel) -> None:
     """Raises `UnsupportedDefinition` for a definition that has no kernel text."""
     for definition in flat.definitions:
-        if isinstance(definition, (Sort, Contract)):
+        if isinstance(definition, Contract):
             kind = type(definition).__name__.lower()
             name = definition.results[0].name
             raise UnsupportedDefinition(f"{name}: a {kind} has no kernel text; lower it to a library call")

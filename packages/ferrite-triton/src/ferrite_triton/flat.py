@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from ferrite_ir import index as ix
 from ferrite_ir.dtypes import DType
-from ferrite_ir.graph import Computed, Contract, Fold, Loop, Scan, Sort, Update
+from ferrite_ir.graph import Computed, Contract, Fold, Loop, Scan, Sort, Update, bodies_of
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar, postorder, substitute_dims
 from ferrite_ir.sizes import Size, hint
@@ -172,6 +172,6 @@ def memory_loads(flat: FlatKernel, roots: tuple[Scalar, ...]) -> dict[Scalar, No
                 found[node] = None
             elif isinstance(produced[0], Loop):
                 pending.append(produced[0].bodies[produced[1]])
-            elif isinstance(produced[0], Scan):
-                pending.extend(produced[0].bodies)
+            elif isinstance(produced[0], (Scan, Sort)):
+                pending.extend(bodies_of(produced[0]))
     return found

@@ -144,8 +144,8 @@ class StoreText:
         self._writer = writer
         self._evaluator = evaluator
 
-    def prepare(self, name: str, tile: Tile) -> Callable[[], None]:
-        """Writes the address of a value's home; returns what writes the store.
+    def prepare(self, name: str, tile: Tile, conditions: list[Tile] | None = None) -> Callable[[], None]:
+        """Writes the address of a value's home; returns what writes the store, where the conditions hold.
 
         Raises:
             ScheduleMismatch: the value varies along an axis that its place does not depend on.
@@ -156,7 +156,7 @@ class StoreText:
             raise ScheduleMismatch(
                 f"kernel {self._flat.kernel.name} stores {name} in one place for all of {lost}, along which it varies"
             )
-        return lambda: self.store_at(self._flat.param_of(name), offset, tile)
+        return lambda: self.store_at(self._flat.param_of(name), offset, tile, conditions)
 
     def store_at(
         self, param: ParamText, offset: Tile, tile: Tile, conditions: list[Tile] | None = None, axes: Axes = NO_AXES

@@ -142,7 +142,7 @@ def dim_mapping(axes: tuple[Axis, ...]) -> dict[Dim, Index]:
     return mapping
 
 
-def persistent_block(kernel: Kernel, largest_scan: int = 4096) -> int | None:
+def persistent_block(kernel: Kernel, largest_tile: int = 4096) -> int | None:
     """Returns the block of the fold axis that the text fixes, or None where the config chooses it."""
     fold = kernel.fold
     if fold is None:
@@ -150,7 +150,7 @@ def persistent_block(kernel: Kernel, largest_scan: int = 4096) -> int | None:
     size = fold.size
     if not sizes.is_static(size):
         return None
-    if size <= 1 or kernel.strategy == "persistent" or (kernel.strategy in ("scan", "sort") and size <= largest_scan):
+    if size <= 1 or kernel.strategy == "persistent" or (kernel.strategy in ("scan", "sort") and size <= largest_tile):
         return next_power_of_two(size)
     return None
 

@@ -14,20 +14,29 @@ from .casts import cast_text
 from .errors import UnsupportedUpdate
 from .evaluate import Evaluator
 from .flat import FlatKernel, ParamText
-from .literals import full_text
+from .literals import full_text, type_text
 from .memory import StoreText
 from .size_text import magnitude
 from .space import Axes
 from .writer import Tile, Writer
 
 _ADDED = frozenset(["f16", "bf16", "f32", "f64", "i32", "i64", "u32", "u64"])
-_COMPARED = frozenset(["f32", "f64", "i32", "i64", "u32", "u64"])
+_FLOATS = ("f32", "f64")
+_INTEGERS = ("i32", "i64", "u32", "u64")
 
-# Types for which the machine has the atomic instruction of a mode.
-ATOMICS: dict[str, tuple[str, frozenset[str]]] = {
-    "add": ("tl.atomic_add", _ADDED),
-    "max": ("tl.atomic_max", _COMPARED),
-    "min": ("tl.atomic_min", _COMPARED),
+# How elements are combined with values atomically, by mode and type. ``{at}`` is a tile of pointers, ``{first}`` and
+# ``{offset}`` are its parts; ``{mask}`` is a name or None, ``{guard}`` the same as an argument or nothing.
+_ADD = 'tl.atomic_add({at}, {value}, {guard}sem="relaxed")'
+ATOMICS: dict[str, dict[str, str]] = {
+    "add": dict.fromkeys(_ADDED, _ADD),
+    "mul": dict.fromkeys((*_FLOATS, *_INTEGERS), "fmath.atomic_mul({first}, {offset}, {value}, {mask})"),
+    **{
+        mode: {
+            **dict.fromkeys(_INTEGERS, f'tl.atomic_{mode}({{at}}, {{value}}, {{guard}}sem="relaxed")'),
+            **dict.fromkeys(_FLOATS, f"fmath.atomic_{mode}_nan({{first}}, {{offset}}, {{value}}, {{mask}})"),
+        }
+        for mode in ("max", "min")
+    },
 }
 
 # The same without atomics: the text for integers and the one for floats.
@@ -73,19 +82,19 @@ def domain_axes(flat: FlatKernel, update: Update) -> Axes:
 
 
 def check_atomic(update: Update, param: ParamText) -> str:
-    """Returns the atomic instruction of an update.
+    """Returns the text of an atomic update, with places for its parts.
 
     Raises:
         UnsupportedUpdate: there is none for this mode and type.
     """
-    function, types = ATOMICS.get(update.mode, ("", frozenset()))
-    if param.dtype.name not in types:
-        known = ", ".join(f"{mode}: {' '.join(sorted(names))}" for mode, (_, names) in ATOMICS.items())
+    found = ATOMICS.get(update.mode, {}).get(param.dtype.name)
+    if found is None:
+        known = ", ".join(f"{mode}: {' '.join(sorted(texts))}" for mode, texts in ATOMICS.items())
         raise UnsupportedUpdate(
             f"no atomic {update.mode} on {param.dtype}, which {update.result.name} needs because several points may "
             f"meet in one element; atomics exist for {known}; lower this update to a library call"
         )
-    return function
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +128,22 @@ class UpdateText:
     def _write_atomic(
         self, update: Update, param: ParamText, offset: Tile, value: Tile, conditions: list[Tile]
     ) -> None:
-        function = check_atomic(update, param)
+        template = check_atomic(update, param)
         points = domain_axes(self.flat, update) | value.axes
         pointer, mask, axes = self.evaluator.access(param, offset, conditions, points)
         text = value.text if value.literal is None else full_text(value.literal, value.dtype)
-        guard = f", mask={mask}" if mask else ""
-        self.writer.line(f'{function}({pointer}, {text}{guard}, sem="relaxed")', axes)
+        parts = {"at": pointer, "first": param.text, "offset": self._spread(offset, axes), "value": text}
+        guard = f"mask={mask}, " if mask else ""
+        self.writer.line(template.format(**parts, mask=mask or None, guard=guard), axes)
+
+    def _spread(self, offset: Tile, axes: Axes) -> str:
+        """Returns offsets of full extent along the axes: every point counts, also where several name one element."""
+        space = self.flat.space
+        if offset.literal is not None:
+            return f"tl.full({space.shape(axes)}, {offset.text}, {type_text(offset.dtype)})"
+        if space.tiled(axes) == space.tiled(offset.axes):
+            return offset.text
+        return f"tl.broadcast_to({offset.text}, {space.shape(axes)})"
 
     def _combine_with_old(
         self, update: Update, param: ParamText, offset: Tile, value: Tile, conditions: list[Tile]

@@ -6,6 +6,7 @@ places from the end; ``gather``, ``scatter``, ``embedding`` and ``index_add`` ta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -16,12 +17,24 @@ import torch
 from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import BOOL, F32, F64, I32, I64, U8, DType
+from ferrite_ir.graph import row_major
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Unlowered, ints
 from ferrite_torch.lowering.creation import made
 from ferrite_torch.lowering.elementwise import Element, broadcast_point, element_at, plain_number, refuse_opaque
-from ferrite_torch.lowering.expressions import add, choose, eq, guarded, is_true, mul, ne, number_of
+from ferrite_torch.lowering.expressions import (
+    add,
+    call,
+    choose,
+    eq,
+    guarded,
+    is_true,
+    larger,
+    mul,
+    ne,
+    number_of,
+)
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.views import axis_of, replaced, reshaped
 from ferrite_torch.tensors import Point, Tensor
@@ -60,10 +73,6 @@ def embedding_dense_backward(
     )
 
 
-_ATOMIC: dict[str, tuple[DType, ...]] = {"add": (I32, I64, F32, F64), "min": (I32, I64), "max": (I32, I64)}
-"""Types that can be combined atomically in memory, per mode."""
-
-
 def accumulated(
     b: Builder,
     x: Tensor,
@@ -75,23 +84,37 @@ def accumulated(
 ) -> Tensor:
     """Returns ``x`` with the body combined into it at each point of ``shape``.
 
-    It is done in a type wide enough for atomics and for the sum.
+    Raises:
+        Unlowered: see `accumulated_widely`.
+    """
+    summed = accumulated_widely(b, x, mode, shape, indices, body, condition)
+    return summed if summed.dtype is x.dtype else b.loop(x.shape, x.dtype, summed.at)
+
+
+def accumulated_widely(
+    b: Builder,
+    x: Tensor,
+    mode: str,
+    shape: Sequence[int],
+    indices: Callable[[Point], Sequence[Index]],
+    body: Callable[[Point], Scalar],
+    condition: Callable[[Point], Scalar] | None = None,
+) -> Tensor:
+    """Returns ``x`` with the body combined into it at each point of ``shape``, not rounded to its own type yet.
+
+    It is done in a type wide enough for atomics and for the sum: f32, i32 or wider.
 
     Raises:
-        Unlowered: torch is to be deterministic and the order of float additions is not, or the hardware has no such
-            atomic operation.
+        Unlowered: torch is to be deterministic and the order of float operations is not, or the type has no atomics.
     """
     refuse_opaque(x.dtype)
-    if x.dtype.is_float:
-        refuse_disorder("atomic additions")
-    wide = x.dtype if x.dtype in (I64, F64) else F32 if x.dtype.is_float else I32
-    if wide not in _ATOMIC.get(mode, ()) or (x.dtype.kind == "uint" and x.dtype is not U8):
+    if x.dtype.is_float and mode in ("add", "mul"):
+        refuse_disorder("atomic additions" if mode == "add" else "atomic multiplications")
+    if x.dtype.kind == "uint" and x.dtype is not U8:
         raise Unlowered(f"an atomic {mode} of {x.dtype}")
-    if wide is x.dtype:
-        return b.update(x, mode, shape, indices, body, condition)
-    start = b.loop(x.shape, wide, x.at)
-    summed = b.update(start, mode, shape, indices, lambda point: sc.cast(body(point), wide), condition)
-    return b.loop(x.shape, x.dtype, summed.at)
+    wide = x.dtype if x.dtype in (I64, F64) else F32 if x.dtype.is_float else I32
+    start = x if wide is x.dtype else b.loop(x.shape, wide, x.at)
+    return b.update(start, mode, shape, indices, lambda point: sc.cast(body(point), wide), condition)
 
 
 def refuse_disorder(what: str) -> None:
@@ -316,12 +339,9 @@ def _source_at(source: Element, x: Tensor, point: Point) -> Scalar:
     return element_at(source, (), (), x.dtype.compute)
 
 
-_REDUCTIONS = {"add": "add", "sum": "add", "amax": "max", "amin": "min"}
-
-
 @lowers("aten.scatter.reduce", "aten.scatter.value_reduce")
 def scatter_with(b: Builder, x: Tensor, dim: int, index: Tensor, source: Element, *, reduce: str) -> Tensor:
-    return _combined(b, x, dim, index, source, reduce)
+    return _combined(b, x, dim, index, source, {"add": "sum", "multiply": "prod"}.get(reduce, reduce))
 
 
 def _constant_base(b: Builder, x: Tensor, dim: int, index: Tensor) -> Scalar | None:
@@ -362,33 +382,113 @@ def scatter_add(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor) 
 
 
 def _combined(b: Builder, x: Tensor, dim: int, index: Tensor, source: Element, reduce: str) -> Tensor:
-    mode = _REDUCTIONS.get(reduce)
-    if mode is None:
-        raise Unlowered(f"an atomic {reduce}")
-    return accumulated(
-        b, x, mode, index.shape, lambda point: _along(x, dim, index, point), lambda point: _source_at(source, x, point)
-    )
+    return reduced_into(b, x, reduce, _scattered(x, dim, index, source), includes_self=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    """Where elements go, and which: ``indices`` and ``body`` by the point of ``shape``."""
+
+    shape: tuple[int, ...]
+    indices: Callable[[Point], Sequence[Index]]
+    body: Callable[[Point], Scalar]
+
+
+def _scattered(x: Tensor, dim: int, index: Tensor, source: Element) -> Stores:
+    return Stores(index.shape, lambda point: _along(x, dim, index, point), lambda point: _source_at(source, x, point))
+
+
+_MODES = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
+"""How elements are combined in memory for each reduction."""
+
+
+def reduced_into(b: Builder, x: Tensor, reduce: str, stores: Stores, *, includes_self: bool) -> Tensor:
+    """Returns ``x`` with elements reduced into it; ``includes_self`` says whether what was there counts as one.
+
+    Raises:
+        Unlowered: see `accumulated_widely`.
+    """
+    refuse_opaque(x.dtype)
+    mode = _MODES[reduce]
+    target = x
+    if not includes_self:
+        # What was there gives way to a number that changes no result, wherever something is combined into it.
+        neutral = _neutral(mode, x.dtype)
+        copy = b.fresh_copy(x)  # the source may be x itself, and is read once more below
+        target = b.update(copy, "set", stores.shape, stores.indices, lambda _: neutral)
+    if reduce != "mean":
+        return accumulated(b, target, mode, stores.shape, stores.indices, stores.body)
+    # Sums of integers wrap around in their own type before they are divided.
+    add_up = accumulated_widely if x.dtype.is_float else accumulated
+    total = add_up(b, target, mode, stores.shape, stores.indices, stores.body)
+    return _averaged(b, x, total, stores, includes_self=includes_self)
+
+
+def _averaged(b: Builder, x: Tensor, total: Tensor, stores: Stores, *, includes_self: bool) -> Tensor:
+    """Returns sums divided by how many elements went into each; those of integers are rounded down."""
+    start = b.loop(x.shape, I32, lambda _: sc.const(int(includes_self), I32))
+    counts = b.update(start, "add", stores.shape, stores.indices, lambda _: sc.const(1, I32))
+
+    def quotient(point: Point) -> Scalar:
+        summed = total.value_at(point)
+        count = sc.cast(larger(counts.at(point), 1), summed.dtype)
+        return call("div" if summed.dtype.is_float else "floordiv", summed, count)
+
+    return b.loop(x.shape, x.dtype, quotient)
+
+
+def _neutral(mode: str, dtype: DType) -> Scalar:
+    """Returns the number that changes no result when it is combined with others."""
+    if mode in ("add", "mul"):
+        return sc.const(int(mode == "mul"), dtype.compute)
+    low, high = _limits(dtype)
+    return sc.const(low if mode == "max" else high, dtype.compute)
+
+
+def _limits(dtype: DType) -> tuple[float, float]:
+    """Returns numbers that none of a type is below or above."""
+    if dtype.is_float:
+        return -math.inf, math.inf
+    if dtype.kind == "int":
+        return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
+    return 0, 1 if dtype is BOOL else (1 << dtype.bits) - 1
 
 
 @lowers("aten.scatter_reduce.two")
 def scatter_reduce(
     b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    if not include_self:
-        # What was there gives way to a number that changes no result, wherever something is combined into it.
-        neutral = _neutral(reduce, x.dtype)
-        copy = b.fresh_copy(x)  # the source may be x itself, and is read once more below
-        emptied = b.update(copy, "set", index.shape, lambda point: _along(x, dim, index, point), lambda point: neutral)
-        return _combined(b, emptied, dim, index, source, reduce)
-    return _combined(b, x, dim, index, source, reduce)
+    return reduced_into(b, x, reduce, _scattered(x, dim, index, source), includes_self=include_self)
 
 
-def _neutral(reduce: str, dtype: DType) -> Scalar:
-    if reduce not in _REDUCTIONS or (reduce != "sum" and not dtype.is_integer):
-        raise Unlowered(f"an atomic {reduce}")
-    half = 1 << (dtype.bits - 1)
-    low, high = (-half, half - 1) if dtype.kind == "int" else (0, 2 * half - 1)
-    return sc.const({"sum": 0, "amax": low, "amin": high}[reduce], dtype.compute)
+@lowers("aten.index_reduce.default")
+def index_reduce(
+    b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
+) -> Tensor:
+    stores = Stores(
+        source.shape,
+        lambda point: _rows(x, dim, index, point),
+        lambda point: sc.cast(source.at(point), x.dtype.compute),
+    )
+    return reduced_into(b, x, reduce, stores, includes_self=include_self)
+
+
+@lowers("aten.put.default")
+def put(b: Builder, x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """Returns ``x`` with elements stored at places counted over all of it in row-major order."""
+
+    def indices(point: Point) -> Point:
+        return ix.delinearize(place(index, point, x.numel, wraps=True), x.shape)
+
+    flat = reshaped(source, (source.numel,))
+    given = row_major(index.shape)
+
+    def body(point: Point) -> Scalar:
+        return sc.cast(flat.at((ix.linearize(point, given),)), x.dtype.compute)
+
+    if accumulate:
+        return accumulated(b, x, "add", index.shape, indices, body)
+    return overwritten(b, x, index.shape, indices, body, source)
 
 
 @lowers("aten.index_add.default")
