@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from ferrite_ir.dtypes import BOOL, I32, I64
 from ferrite_ir.graph import Sort
+from ferrite_ir.sizes import is_static
 
 from .casts import cast_text
 from .errors import UnsupportedDefinition
 from .evaluate import Evaluator
 from .folds import FoldText, R
 from .literals import full_text
-from .space import NO_AXES, Space, static_size
+from .space import NO_AXES, Space
 from .writer import Tile, Writer
 
 LONGEST_ROW = 4096
@@ -53,9 +54,16 @@ class SortText:
         return Tile(values, axes, tile.dtype), self.writer.hold("at", cast_text(places, I32, I64), axes, I64)
 
     def kept(self, definition: Sort) -> list[Tile]:
-        """Returns the condition under which an element of a sorted row is stored: none if all are."""
+        """Returns the condition under which an element of a sorted row is stored: none if all are.
+
+        Raises:
+            UnsupportedDefinition: how many are kept is a symbolic size.
+        """
         fold = self.space.fold
         if definition.top is None or fold is None or not self.space.folds_tile:
             return []
-        top = static_size(definition.top, "the number of values that a sort keeps")
+        top = definition.top
+        if not is_static(top):
+            name = definition.results[0].name
+            raise UnsupportedDefinition(f"{name}: a sort that keeps {top} values; make that number a constant")
         return [] if top >= fold.size else [self.writer.hold("kept", f"r < {top}", R, BOOL)]
