@@ -32,7 +32,7 @@ from ferrite_ir.graph import (
 )
 from ferrite_ir.index import Dim, Index
 from ferrite_ir.parse import parse_graph
-from ferrite_ir.passes import PIPELINE, Cse, Dce, FoldConstants, Inline, Narrow, Pass, Pipeline, Simplify, Unroll
+from ferrite_ir.passes import PIPELINE, Cse, Dce, FoldConstants, Inline, Narrow, Pass, Pick, Pipeline, Simplify, Unroll
 from ferrite_ir.scalar import Scalar, apply, cast, const, index_value, load
 from ferrite_ir.verify import verify
 
@@ -286,6 +286,19 @@ def test_unrolled_sums() -> None:
     (right,), (found,) = (evaluate(each, [filled(rows, F32, (6, 9), (9, 1))]) for each in (graph, after))
     for a, b in zip(right, found, strict=True):
         assert b == pytest.approx(a, rel=1e-6, abs=1e-6)
+
+
+def test_picked_sums_are_those_of_labels_inside_and_zero_outside() -> None:
+    text = """graph @loss(label: i64[5], g: f32[5]) -> (s) {
+      s: f32[5] = fold sum [i < 5 | j < 7] mul(where(eq(index.i64(j), label[i]), f32(-1.5), f32(0.0)), g[i])
+    }"""
+    graph = parse_graph(text)
+    after = Pick().run(graph)
+    assert isinstance(after.definitions[0], Loop)
+    assert Pick(numerics="rounding").run(graph) is graph
+    labels, weights = [0, 6, 7, -1, 3], [1.0, 2.0, 4.0, 8.0, 16.0]
+    (right,), (found,) = (evaluate(each, [labels, weights]) for each in (graph, after))
+    assert found == right == [-1.5, -3.0, 0.0, 0.0, -24.0]
 
 
 @given(graph=programs())

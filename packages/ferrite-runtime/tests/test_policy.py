@@ -82,6 +82,15 @@ def test_one_row_is_spread_over_more_threads_where_rows_are_few() -> None:
     assert first(row_softmax(4, 1024)).num_warps > first(row_softmax(4096, 1024)).num_warps
 
 
+def test_rows_that_are_read_again_are_few_at_a_time() -> None:
+    mapping = row_sum(4096, 1 << 17)
+    again = spec("again", "", mapping["params"], mapping["axes"], family="looped", facts={"passes": 2})
+    assert first(again) == Config.of({"XBLOCK": 1, "RBLOCK": 8192}, 32)
+    short = row_sum(4096, 9000)
+    again = spec("again", "", short["params"], short["axes"], family="looped", facts={"passes": 2})
+    assert first(again).block("RBLOCK") == 2048
+
+
 def test_transposition_gets_a_square_tile() -> None:
     axes = [grid_axis("x", 4096), grid_axis("y", 4096)]
     mapping = spec("t", "", [tensor("a"), tensor("b", access="write")], axes, facts={"element_bytes": 4})

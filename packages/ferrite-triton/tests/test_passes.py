@@ -81,3 +81,30 @@ def test_a_value_is_stored_in_the_first_loop_that_knows_it() -> None:
     assert [loop.count("tl.store(") for loop in loops] == [1, 1]
     assert "out0" in loops[0]
     assert "out1" in loops[1]
+
+
+def test_neighbours_of_one_thread_share_a_running_maximum_where_rows_are_aligned() -> None:
+    text = """graph @f(x: {dtype}[8, {width}]) -> (m, s) {{
+  m: f32[8], s: f32[8] = fold online_softmax [d0 < 8 | r0 < {width}] {body}
+}}"""
+
+    def loop_of(dtype: str, width: int) -> str:
+        body = "x[d0, r0]" if dtype == "f32" else "cast.f32(x[d0, r0])"
+        (loop,) = loops_of(source_of(text.format(dtype=dtype, width=width, body=body)))
+        return loop
+
+    assert "RBLOCK // 8, 8]" in loop_of("bf16", 50304)
+    assert "RBLOCK // 4, 4]" in loop_of("f32", 50304)
+    assert "tl.reshape" not in loop_of("bf16", 50257), "rows begin anywhere: a thread reads one element at a time"
+    assert "tl.reshape" not in loop_of("f32", 512), "the block of a short row may be too narrow"
+
+
+def test_a_maximum_with_its_position_moves_only_to_larger_values() -> None:
+    text = """graph @f(x: f32[8, 500], k: i64[8, 500]) -> (i, j) {
+  v: f32[8], i: i64[8] = fold argmax [d0 < 8 | r0 < 500] (x[d0, r0], index.i64({index}))
+}"""
+    (loop,) = loops_of(source_of(text.replace("{index}", "r0").replace(" -> (i, j)", " -> (i)")))
+    assert "argmax_nan" not in loop
+    assert "tl.where" in loop
+    (loop,) = loops_of(source_of(text.replace("{index}", "499 - r0").replace(" -> (i, j)", " -> (i)")))
+    assert "argmax_nan" in loop, "later positions are smaller ones"

@@ -14,6 +14,7 @@ from .loops import Layouts, Misfit, build_kernel
 from .memory import Work, plan_memory
 from .ordering import execution_order
 from .schedule import Kernel, Schedule
+from .softmax import join_softmax
 from .split import prepare_folds
 from .strategy import strategy_of
 from .target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
@@ -37,7 +38,8 @@ def schedule(
 
     Symbolic sizes stay symbolic: what is decided holds for all of their values, and how well it does is judged by their hints.
     """
-    graph = prepare_folds(separate_updates(Dce().run(graph)), target, policy)
+    graph = join_softmax(separate_updates(Dce().run(graph)), policy)
+    graph = prepare_folds(graph, target, policy)
     nodes = nodes_of(graph)
     dependences = dependences_of(graph, nodes)
     fusion = fuse(dependences, target, policy)

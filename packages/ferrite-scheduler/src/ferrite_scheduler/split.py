@@ -116,7 +116,7 @@ def _plan(domain: tuple[tuple[int, ...], ...], count: int, node: Node, target: T
     if node.grid == 0 or node.fold == 0:
         return None
     grid, points = hinted(node.grid), hinted(node.fold)
-    programs = math.ceil(grid / COLUMNS) if _is_outer(node) else grid
+    programs = math.ceil(grid / COLUMNS) if is_outer(node) else grid
     wanted = target.processors * policy.programs_per_processor
     if programs >= wanted:
         return None
@@ -131,7 +131,7 @@ def _plan(domain: tuple[tuple[int, ...], ...], count: int, node: Node, target: T
     return _even_plan(parts, domain[1]) if parts >= 2 else None
 
 
-def _is_outer(node: Node) -> bool:
+def is_outer(node: Node) -> bool:
     """Returns whether most of what a fold loads is contiguous along its grid rather than along its fold dims."""
     along = across = 0
     for touch in node.loads:

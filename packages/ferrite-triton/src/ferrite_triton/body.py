@@ -29,7 +29,7 @@ class KernelBody:
         self._writer = Writer()
         self._evaluator = Evaluator(flat, self._writer, width)
         self._stores = StoreText(flat, self._writer, self._evaluator)
-        self._folds = FoldText(flat.space, self._writer, self._evaluator)
+        self._folds = FoldText(flat, self._writer, self._evaluator)
         self._scans = ScanText(flat.space, self._writer, self._evaluator, self._folds)
         self._sorts = SortText(flat.space, self._writer, self._evaluator, self._folds)
         self._updates = UpdateText(flat, self._writer, self._evaluator, self._stores)

@@ -6,6 +6,7 @@ after the loop combines the lanes. Lanes past the end hold the identity of the c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,8 +17,10 @@ from ferrite_ir.sizes import Size, is_static
 
 from .casts import cast_text
 from .evaluate import Evaluator
+from .flat import FlatKernel
+from .groups import behind, neighbours
 from .literals import full_text, highest_text, lowest_text, type_text
-from .space import NO_AXES, Axes, Space
+from .space import NO_AXES, Axes
 from .writer import Tile, Writer
 
 R: Axes = frozenset("r")
@@ -80,8 +83,9 @@ class FoldText:
     the loop. Both give one tile per result.
     """
 
-    def __init__(self, space: Space, writer: Writer, evaluator: Evaluator) -> None:
-        self._space = space
+    def __init__(self, flat: FlatKernel, writer: Writer, evaluator: Evaluator) -> None:
+        self._flat = flat
+        self._space = flat.space
         self._writer = writer
         self._evaluator = evaluator
 
@@ -275,11 +279,13 @@ class FoldText:
         tiles, axes = self.operands(definition)
         match definition.combine:
             case "argmax" | "argmin":
-                finish = self._open_paired(definition.combine, tiles, axes)
+                finish = self._open_paired(definition, tiles, axes)
             case "welford" if len(tiles) == 1:
                 finish = self._open_moments(tiles[0], axes)
             case "welford":
                 finish = self._open_merged_moments(tiles, axes)
+            case "online_softmax" if len(tiles) == 1 and (count := neighbours(self._flat, definition)) > 1:
+                finish = self._open_grouped_softmax(tiles[0], axes, count)
             case "online_softmax":
                 finish = self._open_softmax(tiles, axes)
             case name:
@@ -293,15 +299,43 @@ class FoldText:
         self.update(lanes.text, row.step.format(a=lanes.text, v=self.spread(tile, axes, identity)))
         return lambda: (self.reduce(row.reduce, combine, lanes.text, axes, dtype),)
 
-    def _open_paired(self, combine: str, tiles: tuple[Tile, ...], axes: Axes) -> Callable[[], tuple[Tile, ...]]:
+    def _open_paired(self, definition: Fold, tiles: tuple[Tile, ...], axes: Axes) -> Callable[[], tuple[Tile, ...]]:
+        combine = definition.combine
         function, worst = PAIRED[combine]
         value, index = tiles
         fills = worst(value.dtype), highest_text(index.dtype)
-        lanes = [self.accumulator("lane", axes, fill, tile.dtype) for tile, fill in zip(tiles, fills, strict=True)]
+        first = self._first_positions(definition, index, axes)
+        initial = fills if first is None else (fills[0], "0")
+        lanes = [self.accumulator("lane", axes, fill, tile.dtype) for tile, fill in zip(tiles, initial, strict=True)]
         names = [lane.text for lane in lanes]
         new = [self._lane(tile, axes, fill) for tile, fill in zip(tiles, fills, strict=True)]
-        self.update(", ".join(names), f"{function}({', '.join([*names, *new])})")
+        if first is None:
+            self.update(", ".join(names), f"{function}({', '.join([*names, *new])})")
+        else:
+            # A lane sees its positions in order, so that of equals the one it has is the first.
+            self._writer.before_loop(f"{names[1]} += {first}")
+            self._keep_better(combine, names, new, axes, value.dtype)
         return lambda: self._reduce_pair(function, combine, names, axes, (value.dtype, index.dtype))
+
+    def _keep_better(self, combine: str, names: list[str], new: list[str], axes: Axes, dtype: DType) -> None:
+        """Writes the update of lanes of (value, position) that meet their positions in order."""
+        better = f"{new[0]} {'>' if combine == 'argmax' else '<'} {names[0]}"
+        if dtype.is_float:
+            better = f"({better}) | (({new[0]} != {new[0]}) & ({names[0]} == {names[0]}))"
+        moves = self.hold("moves", better, axes, BOOL).text
+        for name, value in zip(names, new, strict=True):
+            self.update(name, f"tl.where({moves}, {value}, {name})")
+
+    def _first_positions(self, definition: Fold, index: Tile, axes: Axes) -> str | None:
+        """Returns the positions of the first block, or None where the index is not a position along the fold axis."""
+        node = definition.bodies[1]
+        rest = behind(node.args[0]) if node.op == "index" else None
+        if rest is None:
+            return None
+        base = self._evaluator.offset(rest)
+        lane = f"tl.arange(0, RBLOCK){self._space.expand('r')}"
+        text = lane if base.literal == 0 else f"({lane} + {base.text})"
+        return f"{text}.to({type_text(index.dtype)})" if index.dtype.bits != 32 else text
 
     def _open_moments(self, tile: Tile, axes: Axes) -> Callable[[], tuple[Tile, ...]]:
         # Source: Welford, "Note on a method for calculating corrected sums of squares and products" (1962).
@@ -353,6 +387,28 @@ class FoldText:
         else:
             weight = self._lane(tiles[1], axes, "0.0")
             self.update(f"{top}, {mass}", f"fmath.online_softmax({top}, {mass}, {new}, {weight})")
+        return lambda: self._softmax(top, mass, axes, dtype)
+
+    def _open_grouped_softmax(self, tile: Tile, axes: Axes, count: int) -> Callable[[], tuple[Tile, ...]]:
+        """Writes a running maximum and sum for groups of neighbours: one more exponential for each group."""
+        dtype = tile.dtype
+        shape = self._space.shape(axes).replace("RBLOCK", f"RBLOCK // {count}")
+        axis = len(self._space.order)
+        spread = "[" + ":, " * axis + "None]"
+        top, mass = self._writer.fresh("max"), self._writer.fresh("sumexp")
+        self._writer.before_loop(f'{top} = tl.full({shape}, float("-inf"), {type_text(dtype)})')
+        self._writer.before_loop(f"{mass} = tl.full({shape}, 0.0, {type_text(dtype)})")
+        new = self._lane(tile, axes, 'float("-inf")')
+        group = self.hold("group", f"tl.reshape({new}, {shape[:-1]}, {count}])", axes, dtype).text
+        highest = SIMPLE["max"].reduce.format(v=group, axis=axis, keep="")
+        moved = self.hold("moved", f"fmath.maximum_nan({top}, {highest})", axes, dtype).text
+        safe = self.hold("safe", f'tl.where({moved} == float("-inf"), 0.0, {moved})', axes, dtype).text
+        distance = f"{group} - {safe}{spread}"
+        # The shorter spelling is off by so many roundings as the distance is long, and counts so much the less.
+        exponential = f"fmath.exp2(({distance}) * {math.log2(math.e)})" if dtype is F32 else f"fmath.exp({distance})"
+        terms = self.hold("exp", exponential, axes, dtype).text
+        self.update(mass, f"{mass} * fmath.exp({top} - {safe}) + tl.sum({terms}, {axis})")
+        self.update(top, moved)
         return lambda: self._softmax(top, mass, axes, dtype)
 
 

@@ -7,6 +7,7 @@ from .dce import Dce
 from .fold_constants import FoldConstants
 from .inline import Inline
 from .narrow import Narrow
+from .pick import Pick
 from .pipeline import PASSES, PIPELINE, Pass, Pipeline, parse_pipeline, pass_text
 from .simplify import Simplify
 from .unroll import Unroll
@@ -20,6 +21,7 @@ __all__ = [
     "Inline",
     "Narrow",
     "Pass",
+    "Pick",
     "Pipeline",
     "Simplify",
     "Unroll",

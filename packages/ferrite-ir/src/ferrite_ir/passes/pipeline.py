@@ -14,6 +14,7 @@ from .dce import Dce
 from .fold_constants import FoldConstants
 from .inline import Inline
 from .narrow import Narrow
+from .pick import Pick
 from .simplify import Simplify
 from .unroll import Unroll
 
@@ -28,7 +29,7 @@ class Pass(Protocol):
 
 
 PASSES: dict[str, type[Any]] = {
-    pass_.name: pass_ for pass_ in (Simplify, FoldConstants, Cse, Inline, Unroll, Dce, Narrow)
+    pass_.name: pass_ for pass_ in (Simplify, FoldConstants, Cse, Inline, Pick, Unroll, Dce, Narrow)
 }
 
 
@@ -64,7 +65,7 @@ class Pipeline:
         return ",".join(map(pass_text, self.passes))
 
 
-PIPELINE = Pipeline((Simplify(), Cse(), Dce(), Inline(), Unroll(), Narrow(), Cse(), Dce()))
+PIPELINE = Pipeline((Simplify(), Cse(), Dce(), Inline(), Pick(), Unroll(), Narrow(), Cse(), Dce()))
 """The passes between lowering and scheduling."""
 
 

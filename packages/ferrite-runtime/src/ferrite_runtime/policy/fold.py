@@ -12,6 +12,8 @@ LONG_ROW = 1024
 SHORT_TILE = 2048
 OUTER_TILE = 4096
 LOOP_BLOCK = 2048
+# Rows so long that the programs that a multiprocessor would hold at once fill its share of the cache with them.
+LONG_PASS = 16384
 # A row of more live tiles than this gets twice the threads.
 MANY_LIVE = 3
 # Programs per multiprocessor that keep it busy whatever the program does.
@@ -70,6 +72,10 @@ def looped_configs(shape: Shape) -> tuple[Config, ...]:
 
 
 def _inner_looped(shape: Shape) -> tuple[Config, ...]:
+    if int(shape.spec.facts.get("passes", 1)) > 1 and shape.fold >= LONG_PASS:
+        # Few rows at a time, each read by as many threads as a program can have: the next pass finds them in the cache.
+        most = shape.device.max_warps
+        return tuple(_loop(shape, 1, r, w) for r, w in ((8192, most), (16384, most), (4096, most // 2 or 1)))
     block = LOOP_BLOCK * (2 if shape.element_bytes <= 2 else 1)
     if shape.live > 4 or shape.buffers > 8:
         block //= 2
