@@ -19,6 +19,7 @@ from ferrite_ir.reference_combines import State, lift, merge
 from ferrite_ir.rounding import round_to
 from ferrite_ir.tensors import Nested, Tensor, empty
 
+from .neutrals import neutral_state
 from .schedule import (
     Allocate,
     CallExtern,
@@ -33,7 +34,6 @@ from .schedule import (
     Schedule,
     Step,
 )
-from .split import neutral_state
 
 Number: TypeAlias = bool | int | float
 

@@ -8,10 +8,9 @@ side by side.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ferrite_ir.dtypes import BOOL, I64, DType
+from ferrite_ir.dtypes import I64, DType
 from ferrite_ir.graph import Definition, Fold, Graph, Loop, Scan, TensorType, Value
 from ferrite_ir.index import Dim, Index, constant, delinearize
 from ferrite_ir.sizes import Size, floordiv, hint, is_static, product
@@ -19,6 +18,8 @@ from ferrite_ir.scalar import Scalar, apply, const, index_value, load, substitut
 
 from .dependences import Node, is_opaque, make_node
 from .generic import hinted
+from .long_scans import parts_of, split_scan
+from .neutrals import neutral_state
 from .target import Policy, Target
 
 COLUMNS = 64
@@ -45,26 +46,34 @@ class Plan:
 
 
 def prepare_folds(graph: Graph, target: Target, policy: Policy) -> Graph:
-    """Returns the graph with its folds rewritten; the same object where nothing changes."""
+    """Returns the graph with its folds and scans rewritten; the same object where nothing changes."""
     types = {name: value.type for name, value in graph.values.items()}
     plans = _plans(graph, types, target, policy)
     definitions: list[Definition] = []
     changed = False
     for definition in graph.definitions:
-        rewritten = _prepared(definition, plans, types)
+        rewritten = _prepared(definition, plans, types, target, policy)
         changed = changed or rewritten != (definition,)
         definitions.extend(rewritten)
     return replace(graph, definitions=tuple(definitions)) if changed else graph
 
 
 def _prepared(
-    definition: Definition, plans: dict[tuple[tuple[int, ...], ...], Plan], types: dict[str, TensorType]
+    definition: Definition,
+    plans: dict[tuple[tuple[int, ...], ...], Plan],
+    types: dict[str, TensorType],
+    target: Target,
+    policy: Policy,
 ) -> tuple[Definition, ...]:
     match definition:
         case Fold() if all(dim.size == 1 for dim in definition.fold_dims):
             return (_unit_fold(definition),)
         case Scan() if definition.along.size == 1:
             return (_unit_loop(definition, definition.dims, {}),)
+        case Scan():
+            parts = parts_of(definition, types, target, policy)
+            if parts is not None:
+                return split_scan(definition, parts, types)
         case Fold():
             plan = plans.get(_domain(definition))
             if plan is not None:
@@ -199,38 +208,3 @@ def _guarded(combine: str, bodies: tuple[Scalar, ...], inside: Scalar) -> tuple[
         bodies = (bodies[0], const(0, dtype), const(1, dtype))
     neutrals = neutral_state(combine, tuple(body.dtype for body in bodies))
     return tuple(apply("masked", inside, body, neutral) for body, neutral in zip(bodies, neutrals, strict=True))
-
-
-def neutral_state(combine: str, dtypes: Iterable[DType]) -> tuple[Scalar, ...]:
-    """Returns the neutral operands of a combine for operands of these types (lifted or state form)."""
-    first, *rest = dtypes
-    match combine:
-        case "max" | "argmax" | "logaddexp" | "online_softmax":
-            value = const(lowest(first), first)
-        case "min" | "argmin":
-            value = const(highest(first), first)
-        case "prod" | "all":
-            value = const(1, first)
-        case _:
-            value = const(0, first)
-    if combine in ("argmax", "argmin"):
-        return value, *(const(highest(dtype), dtype) for dtype in rest)
-    return value, *(const(0, dtype) for dtype in rest)
-
-
-def lowest(dtype: DType) -> float | int:
-    """Returns the number that no other number of a type is below."""
-    if dtype.is_float:
-        return -math.inf
-    if dtype is BOOL or dtype.kind == "uint":
-        return 0
-    return -(1 << (dtype.bits - 1))
-
-
-def highest(dtype: DType) -> float | int:
-    """Returns the number that no other number of a type is above."""
-    if dtype.is_float:
-        return math.inf
-    if dtype is BOOL:
-        return 1
-    return (1 << (dtype.bits - (dtype.kind == "int"))) - 1

@@ -1,0 +1,68 @@
+"""Scans in parts compute what one scan computes, for every combine, evenly and with a rest."""
+
+from __future__ import annotations
+
+import pytest
+
+from checks import EAGER_TO_SPLIT, check, kernel_of
+from ferrite_ir import parse_graph
+from ferrite_ir.graph import Fold, Scan
+from ferrite_scheduler import Policy, long_scans, schedule
+
+POLICY = Policy(split_minimum=4)
+SCANS = {
+    "sum": "s: f32[{n}, 3] = scan sum [r < {n}, c < 3] along r x[r, c]",
+    "prod": "s: f32[{n}, 3] = scan prod [r < {n}, c < 3] along r add(x[r, c], f32(1.0))",
+    "max": "s: f32[{n}, 3] = scan max [r < {n}, c < 3] along r x[r, c]",
+    "min": "s: f32[{n}, 3] = scan min [r < {n}, c < 3] along r x[r, c]",
+    "integers": "s: i64[{n}, 3] = scan max [r < {n}, c < 3] along r neg(cast.i64(mul(x[r, c], f32(100.0))))",
+    "logaddexp": "s: f32[{n}, 3] = scan logaddexp [r < {n}, c < 3] along r x[r, c]",
+    "cummax": "v: f32[{n}, 3], s: i64[{n}, 3] = scan cummax [r < {n}, c < 3] along r"
+    " (round(mul(x[r, c], f32(4.0))), index.i64(r))",
+    "cummin": "s: f32[{n}, 3], v: i64[{n}, 3] = scan cummin [r < {n}, c < 3] along r (x[r, c], index.i64(r))",
+}
+
+
+@pytest.fixture(autouse=True)
+def _short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_scans, "SHORTEST_PART", 2)
+
+
+@pytest.mark.parametrize("length", [32, 29])
+@pytest.mark.parametrize("combine", SCANS)
+def test_parts_compute_what_one_scan_computes(combine: str, length: int) -> None:
+    text = SCANS[combine].format(n=length)
+    found = check(f"graph @f(x: f32[{length}, 3]) -> (s) {{\n{text}\n}}", EAGER_TO_SPLIT, POLICY)
+    (fold,) = (d for d in found.graph.definitions if isinstance(d, Fold))
+    running, local = (d for d in found.graph.definitions if isinstance(d, Scan))
+    assert running.along.size == fold.dims[0].size > 1
+    assert local.along.size * running.along.size >= length
+    assert len(found.kernels) == (3 if length == 32 else 4)
+    assert (kernel_of(found, local.results[0].name) is kernel_of(found, "s")) == (length == 32)
+
+
+def test_nan_and_ties_across_parts() -> None:
+    nan = float("nan")
+    line = [1.0, 3.0, 3.0, 2.0, 3.0, nan, 5.0, nan]
+    for combine in ("cummax", "cummin"):
+        text = f"""graph @f(x: f32[8]) -> (v, s) {{
+  v: f32[8], s: i64[8] = scan {combine} [r < 8] along r (x[r], index.i64(r))
+}}"""
+        found = check(text, EAGER_TO_SPLIT, POLICY, [line])
+        assert len(found.kernels) == 3
+
+
+def test_a_scan_within_its_kernel_gets_its_start_in_registers() -> None:
+    """The scanned parts are never in memory where a line divides evenly."""
+    text = "graph @f(x: f32[4, 64]) -> (s) {\ns: f32[4, 64] = scan sum [i < 4, r < 64] along r x[i, r]\n}"
+    found = check(text, EAGER_TO_SPLIT, POLICY)
+    assert [kernel.stored for kernel in found.kernels] == [("s_total",), ("s_before",), ("s",)]
+
+
+@pytest.mark.parametrize(("shape", "kernels"), [((1, 1 << 20), 3), ((4, 1 << 18), 3), ((512, 4096), 1), ((4, 4096), 1)])
+def test_few_long_lines_are_cut(shape: tuple[int, int], kernels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    rows, length = shape
+    text = f"s: f32[{rows}, {length}] = scan sum [i < {rows}, r < {length}] along r x[i, r]"
+    found = schedule(parse_graph(f"graph @f(x: f32[{rows}, {length}]) -> (s) {{\n{text}\n}}"))
+    assert len(found.kernels) == kernels
