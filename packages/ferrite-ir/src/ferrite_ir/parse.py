@@ -171,8 +171,7 @@ class _GraphReader:
             name = words.name("a symbolic size")
             words.expect(":")
             words.expect("size")
-            words.expect(">=")
-            low = read_integer(words)
+            low = read_integer(words) if words.accept(">=") else None
             high = read_integer(words) if words.accept("<=") else None
             found[name] = sizes.symbol(name, low, high, read_integer(words) if words.accept("~") else None)
             if not words.accept(","):

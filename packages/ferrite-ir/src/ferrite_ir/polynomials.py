@@ -243,7 +243,7 @@ def _settle(generator: Generator, low: int | None, high: int | None, order: str)
     generator.size = polynomial_of(((((generator, 1),), 1),))
 
 
-def symbol(name: str, low: int = 1, high: int | None = None, hint: int | None = None) -> Symbolic:
+def symbol(name: str, low: int | None = 1, high: int | None = None, hint: int | None = None) -> Symbolic:
     """Returns the symbolic size with this name and range.
 
     ``hint`` is a value that it had once. Symbols that differ in any of these are different.

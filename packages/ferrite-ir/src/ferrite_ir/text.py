@@ -138,7 +138,8 @@ def graph_symbols(graph: Graph) -> tuple[Symbol, ...]:
 def _symbol_text(symbol: Symbol) -> str:
     most = "" if symbol.high is None else f" <= {symbol.high}"
     hint = "" if symbol.hint is None else f" ~ {symbol.hint}"
-    return f"{symbol.name}: size >= {symbol.low}{most}{hint}"
+    least = "" if symbol.low is None else f" >= {symbol.low}"
+    return f"{symbol.name}: size{least}{most}{hint}"
 
 
 def _sizes_in(graph: Graph) -> Iterator[Size]:

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from ferrite_ir.graph import Tag, View
+from ferrite_ir.sizes import Symbolic
 from ferrite_torch.dtypes import dtype_of
+from ferrite_torch.symbols import size_of
 from ferrite_torch.tensors import Tensor
 
 
@@ -21,7 +23,7 @@ _CONVERSIONS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (torch.device, lambda device: Tag("device", device.type)),
     (torch.layout, lambda layout: Tag("layout", str(layout).removeprefix("torch."))),
     (torch.memory_format, lambda layout: Tag("memory_format", str(layout).removeprefix("torch."))),
-    (torch.SymInt, int),
+    (torch.SymInt, size_of),
     (torch.SymFloat, float),
     (torch.SymBool, bool),
 )
@@ -36,7 +38,7 @@ def argument_of(value: Any, view: Callable[[Tensor], View]) -> Any:
     match value:
         case Tensor():
             return view(value)
-        case None | bool() | int() | float() | complex() | str():
+        case None | bool() | int() | float() | complex() | str() | Symbolic():
             return value
         case tuple() | list():
             return tuple(argument_of(item, view) for item in value)

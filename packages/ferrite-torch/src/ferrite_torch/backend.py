@@ -18,6 +18,7 @@ from ferrite_torch.loading import mark_boxed, run_eagerly
 from ferrite_torch.options import Options, parse_options
 from ferrite_torch.statistics import record_fallback
 from ferrite_torch.stored_graphs import Plan, mark_storable, plan_storage
+from ferrite_torch.symbols import is_symbolic
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +27,6 @@ COMPILED_DEVICES = ("cuda", "cpu")
 
 A test vehicle, slow and honest.
 """
-
-_noted: set[str] = set()
 
 
 def ferrite(
@@ -56,9 +55,9 @@ def ferrite(
         return torch_private.flatten_inputs(module, inputs, lambda *flat: ferrite(*flat, mode=mode, options=options))
     try:
         _check_devices(module, inputs)
-        _specialise(module, inputs)
         simplify_masks(module)
-        plan = plan_storage(module, inputs, list(_tensors(module, inputs)), chosen) if stores_graphs(chosen) else None
+        is_kept = stores_graphs(chosen) and not is_symbolic(_traced(module, inputs))
+        plan = plan_storage(module, inputs, list(_tensors(module, inputs)), chosen) if is_kept else None
         if plan is None or not plan.is_completed():
             _warm_up(module, inputs, chosen)
         return _compile(module, inputs, chosen, plan)
@@ -178,52 +177,14 @@ def _tensors(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Iterator[to
     yield from module.buffers()
 
 
-def _specialise(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
-    """Fixes every symbolic size of the inputs to its value, which makes dynamo compile anew for other sizes.
-
-    Raises:
-        Unsupported: a size must stay symbolic: it is known only at run time.
-    """
-    symbolic = list(_symbolic_inputs(module, inputs))
-    if not symbolic:
-        return
-    _note("sizes", "sizes are specialised: this graph is compiled anew for each new size of an input")
-    for node, _ in symbolic:
-        if node is not None and torch_private.is_marked_dynamic(node):
-            _note(
-                f"marked {node.name}",
-                f"input {node.name} was marked dynamic, but sizes are specialised: the mark is not heeded",
-            )
-            torch_private.relax_dynamic_marks()
-    for _, value in symbolic:
-        try:
-            for size in (*value.shape, *value.stride()) if isinstance(value, torch.Tensor) else (value,):
-                float(size) if isinstance(size, torch.SymFloat) else int(size)
-        except Exception as error:
-            if torch_private.is_restart(error):
-                raise
-            raise Unsupported(f"a size that cannot be specialised: {type(error).__name__}: {error}") from error
-
-
-def _symbolic_inputs(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Iterator[tuple[torch.fx.Node | None, Any]]:
-    placeholders = module.graph.find_nodes(op="placeholder")
-    traced = [(node, torch_private.example_of(node)) for node in placeholders]
-    for node, value in [*traced, *((None, value) for value in inputs)]:
-        sizes = (*value.shape, *value.stride()) if torch_private.is_fake(value) else (value,)
-        if any(isinstance(size, (torch.SymInt, torch.SymFloat)) for size in sizes):
-            yield node, value
+def _traced(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
+    """Returns the inputs, and what dynamo traced with in their place: only there are sizes symbolic."""
+    return [*map(torch_private.example_of, module.graph.find_nodes(op="placeholder")), *inputs]
 
 
 def _note_fallback(error: FerriteError) -> None:
     record_fallback(str(error))
     log.warning("a graph runs eagerly: %s", error)
-
-
-def _note(key: str, text: str) -> None:
-    """Logs a note once in this process."""
-    if key not in _noted:
-        _noted.add(key)
-        log.warning("%s", text)
 
 
 torch_private.register_backend(ferrite, "ferrite")

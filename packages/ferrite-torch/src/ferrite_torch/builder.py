@@ -38,8 +38,10 @@ from ferrite_ir.graph import (
 )
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import Size, Symbolic
 from ferrite_torch.arguments import argument_of
 from ferrite_torch.dtypes import dtype_of
+from ferrite_torch.symbols import size_of, sizes_of
 from ferrite_torch.tensors import Point, Shape, Tensor, fold_dims, grid_dims, grid_point, is_dense, whole_tensor
 
 Lowered: TypeAlias = "Tensor | Sequence[Tensor | None] | None"
@@ -317,7 +319,7 @@ class Builder:
         )
         self.definitions.append(Extern(results, target, given, named, shared, mutated, effects, self._origins))
         tensors = [
-            whole_tensor(result) if result is not None else fake if isinstance(fake, (int, float)) else None
+            whole_tensor(result) if result is not None else fake if isinstance(fake, (int, float, Symbolic)) else None
             for result, fake in zip(results, flat, strict=True)
         ]
         return rebuild(tensors)
@@ -338,7 +340,7 @@ class Builder:
         if not isinstance(fake, torch.Tensor):
             return None
         device = "" if fake.device.type == self.device else fake.device.type
-        kind = TensorType(dtype_of(fake.dtype), ints(fake.shape), ints(fake.stride()), device)
+        kind = TensorType(dtype_of(fake.dtype), sizes_of(fake.shape), sizes_of(fake.stride()), device)
         return Value(self._fresh(self._stem if position is None else f"{self._stem}_{position}"), kind)
 
     def realize(self, tensor: Tensor, strides: Sequence[int] | None = None) -> Tensor:
@@ -393,7 +395,12 @@ class Builder:
             number = int(number)
         return sc.const(number, dtype)
 
-    def finish(self, name: str, outputs: Iterable[Output], mutations: Iterable[tuple[str, str]] = ()) -> Graph:
+    def finish(
+        self,
+        name: str,
+        outputs: Iterable[Output],
+        mutations: Iterable[tuple[str, str]] = (),
+    ) -> Graph:
         """Returns the graph."""
         if self._seed_at is not None:
             first = self.definitions[self._seed_at]
@@ -413,10 +420,14 @@ class Builder:
     def _default_strides(self, shape: Shape) -> tuple[int, ...] | None:
         fakes: tuple[Any, ...] | list[Any] = self.fake if isinstance(self.fake, (tuple, list)) else (self.fake,)
         for fake in fakes:
-            if isinstance(fake, torch.Tensor) and len(fake.shape) == len(shape) and ints(fake.shape) == shape:
-                strides = ints(fake.stride())
+            if isinstance(fake, torch.Tensor) and len(fake.shape) == len(shape) and sizes_of(fake.shape) == shape:
+                strides = sizes_of(fake.stride())
                 return strides if is_dense(TensorType(I64, shape, strides)) else None
         return None
+
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keeps names for others: no value gets them."""
+        self._names.update(names)
 
     def _fresh(self, stem: str) -> str:
         # Names are identifiers without a leading underscore: that is what programs allow.
@@ -431,9 +442,11 @@ class Builder:
         return name
 
 
-def ints(sizes: Iterable[Any]) -> tuple[int, ...]:
-    """Returns sizes as plain integers; a symbolic one is specialised, which records a guard."""
-    return tuple(map(int, sizes))
+
+
+def ints(sizes: Iterable[Any]) -> tuple[Size, ...]:
+    """Returns torch's sizes as those of the language: integers, or symbolic ones, which must not be asked for a number."""
+    return sizes_of(sizes)
 
 
 def _flatten(fakes: Any, flat: list[Any]) -> Callable[[list[Any]], Any]:
@@ -442,7 +455,7 @@ def _flatten(fakes: Any, flat: list[Any]) -> Callable[[list[Any]], Any]:
         return lambda leaves: None
     start = len(flat)
     if not isinstance(fakes, (tuple, list)):
-        flat.append(int(fakes) if isinstance(fakes, torch.SymInt) else fakes)
+        flat.append(size_of(fakes) if isinstance(fakes, torch.SymInt) else fakes)
         return lambda leaves: leaves[start]
     return _flatten_sequence(fakes, flat)
 
@@ -454,6 +467,6 @@ def _flatten_sequence(fakes: Sequence[Any], flat: list[Any]) -> Callable[[list[A
             parts.append(_flatten_sequence(fake, flat))
         else:
             place = len(flat)
-            flat.append(int(fake) if isinstance(fake, torch.SymInt) else fake)
+            flat.append(size_of(fake) if isinstance(fake, torch.SymInt) else fake)
             parts.append(lambda leaves, place=place: leaves[place])  # type: ignore[misc]
     return lambda leaves: tuple(part(leaves) for part in parts)

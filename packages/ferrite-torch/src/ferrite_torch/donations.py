@@ -33,7 +33,7 @@ def donated_names(lowered: LoweredModule, arguments: Iterable[int]) -> frozenset
     wanted = set(arguments)
     inputs = lowered.graph.inputs[len(lowered.constants) :]
     return frozenset(
-        value.name
-        for value, position in zip(inputs, lowered.selection, strict=True)
+        value.name  # integers come after these
+        for value, position in zip(inputs, lowered.selection, strict=False)
         if position in wanted and value.type.dtype.kind != "opaque" and not value.type.device
     )

@@ -8,13 +8,15 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ferrite_ir.graph import Extern, Graph, Output, Update, Value, View, whole
 from ferrite_ir.scalar import cast
+from ferrite_ir.sizes import Size, Symbolic, Undecided, hint, symbols_of
+from ferrite_ir.text import graph_symbols
 from ferrite_torch import torch_private
 from ferrite_torch.builder import Builder, Unlowered, ints
 from ferrite_torch.dtypes import dtype_of
@@ -27,6 +29,7 @@ from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.origins import origins_of
 from ferrite_torch.saved_layouts import Layouts
 from ferrite_torch.scatters import IN_PLACE
+from ferrite_torch.symbols import NeedsNumber, settled, size_of
 from ferrite_torch.tensors import Tensor, grid_point
 
 log = logging.getLogger(__name__)
@@ -65,8 +68,9 @@ class LoweredModule:
 
 
 def lower(module: torch.fx.GraphModule, inputs: Sequence[Any] | None = None, name: str = "graph") -> Graph:
-    """Returns an AOT graph in Ferrite's language; see `lower_module`."""
-    return lower_module(module, inputs, name).graph
+    """Returns an AOT graph in Ferrite's language; see `lower_module`. Sizes that it needs as numbers are fixed."""
+    fakes = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
+    return settled(lambda: lower_module(module, inputs, name), lambda: fakes).graph
 
 
 def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all named
@@ -98,6 +102,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
         Unsupported: the graph as a whole cannot be compiled: control flow, sizes known only at run time, arguments that
             are no tensors.
         CompileError: a lowering failed, and ``strict``.
+        NeedsNumber: a lowering needs the value of a symbolic size; `symbols.settled` fixes it.
     """
     unwrap_functionalized(module)
     walk = _Walk(module, name, device or graph_device(module), strict=strict)
@@ -109,10 +114,12 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     for node in module.graph.nodes:
         if node.op == "placeholder":
             node.meta.setdefault("val", next(given, None))
+            if isinstance(node.meta["val"], torch.SymInt):
+                walk.builder.reserve(symbols_of(size_of(node.meta["val"])))
     for node in module.graph.nodes:
         try:
             walk.visit(node)
-        except FerriteError:
+        except (FerriteError, NeedsNumber):
             raise
         except Exception as error:
             raise _explained(error, node) from error
@@ -169,6 +176,7 @@ class _Walk:
         self.constants: dict[str, Tensor] = {}
         self.constant_tensors: list[torch.Tensor] = []
         self.selection: list[int] = []
+        self.size_arguments: list[tuple[int, str, Size]] = []
         self.arguments = 0
         self.externs: list[tuple[str, str]] = []
         self.outputs: list[Output] = []
@@ -180,7 +188,17 @@ class _Walk:
         self.layouts: Layouts = {}
 
     def visit(self, node: torch.fx.Node) -> None:
-        """Lowers one node."""
+        """Lowers one node.
+
+        Raises:
+            NeedsNumber: that takes the value of a symbolic size.
+        """
+        try:
+            self._visit(node)
+        except Undecided as question:
+            raise NeedsNumber(f"{origins_of(node)[0]}", question.question, question.sizes) from question
+
+    def _visit(self, node: torch.fx.Node) -> None:
         rule = self._RULES.get(node.op)
         if rule is None:
             raise Unsupported(f"a graph with a node of kind {node.op}: {node.name}")
@@ -191,10 +209,12 @@ class _Walk:
     def finish(self) -> LoweredModule:
         """Returns the finished graph."""
         graph = self.builder.finish(self.name, self.outputs, self.mutations.items())
+        taken = given_sizes(graph, self.size_arguments)
+        graph = replace(graph, sizes=tuple((name, size) for _, name, size in taken)) if taken else graph
         return LoweredModule(
             graph,
             tuple(self.constant_tensors),
-            tuple(self.selection),
+            (*self.selection, *(position for position, _, _ in taken)),
             self.arguments,
             tuple(self.externs),
             tuple(self.repeats),
@@ -206,8 +226,12 @@ class _Walk:
         match fake:
             case torch.Tensor():
                 return self._tensor_input(node, fake, position)
-            case torch.SymInt() | int():
-                return int(fake)
+            case torch.SymInt():
+                size = size_of(fake)
+                self.size_arguments.append((position, node.name, size))
+                return size
+            case int():
+                return fake
             case torch.SymFloat() | float():
                 return float(fake)
             case None | bool() | str():
@@ -255,7 +279,9 @@ class _Walk:
         args = torch.fx.node.map_arg(node.args, self._result)
         kwargs = torch.fx.node.map_arg(node.kwargs, self._result)
         fake = node.meta.get("val")
-        if isinstance(fake, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        if isinstance(fake, torch.SymInt):
+            return size_of(fake)
+        if isinstance(fake, (torch.SymFloat, torch.SymBool)):
             return _number(fake)
         if isinstance(target, torch_private.Overload):
             return self._call_op(node, target, args, kwargs)
@@ -292,6 +318,8 @@ class _Walk:
                 return self._lowered(node, lowering, args, kwargs)
             except Unlowered as refusal:
                 reason = str(refusal)
+            except (Undecided, NeedsNumber):
+                raise
             except Exception as error:  # noqa: BLE001  # a defect of a lowering, of whatever kind
                 reason = self._defect(error, node)
         self.externs.append((name, reason or NO_LOWERING))
@@ -322,6 +350,10 @@ class _Walk:
         return result
 
     def _defect(self, error: Exception, node: torch.fx.Node) -> str:
+        sizes = _sizes_of_node(node)
+        if sizes:
+            kind = f"its lowering takes no symbolic size ({type(error).__name__}: {error})"
+            raise NeedsNumber(f"{origins_of(node)[0]}", kind, sizes) from error
         if self.strict or torch_private.is_data_dependent(error):
             raise _explained(error, node) from error
         kind = type(error).__name__
@@ -467,8 +499,8 @@ class _Walk:
             return False
         # A small result must not keep a large value alive that torch would have freed; a little padding does no harm.
         kind = tensor.value.type
-        held = kind.storage_size * kind.dtype.bytes
-        needed = max(fake.untyped_storage().nbytes(), tensor.numel * kind.dtype.bytes)
+        held = hint(kind.storage_size) * kind.dtype.bytes
+        needed = max(hint(size_of(fake.untyped_storage().nbytes())), hint(tensor.numel) * kind.dtype.bytes)
         return node.op == "placeholder" or held <= needed * (1 + PADDING_HELD)
 
     _RULES: Mapping[str, Callable[[_Walk, torch.fx.Node], Any]] = {
@@ -489,20 +521,41 @@ def _storage(node: Any) -> int | None:
     return torch_private.storage_key(fake) if isinstance(fake, torch.Tensor) else None
 
 
-def _number(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> int | float | bool:
-    match value:
-        case torch.SymInt():
-            return int(value)
-        case torch.SymFloat():
-            return float(value)
-    return bool(value)
+def _number(value: torch.SymFloat | torch.SymBool) -> float | bool:
+    return float(value) if isinstance(value, torch.SymFloat) else bool(value)
+
+
+def _sizes_of_node(node: torch.fx.Node) -> list[Size]:
+    """Returns the symbolic sizes of the operands and results of a node."""
+    values = [node.meta.get("val"), *(operand.meta.get("val") for operand in node.all_input_nodes)]
+    found: dict[Size, None] = {}
+    for value in values:
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            numbers = (*item.shape, *item.stride()) if torch_private.is_fake(item) else (item,)
+            found.update((size_of(number), None) for number in numbers if isinstance(number, torch.SymInt))
+    return [size for size in found if isinstance(size, Symbolic)]
+
+
+def given_sizes(graph: Graph, arguments: Sequence[tuple[int, str, Size]]) -> list[tuple[int, str, Size]]:
+    """Returns the integer arguments that a graph takes: one for each of its symbols that is an argument itself.
+
+    Where a symbol is neither that nor an extent of an input, all arguments computed from it are taken.
+    """
+    symbols = {symbol.name for symbol in graph_symbols(graph)}
+    taken = [(position, str(size), size) for position, _, size in arguments if str(size) in symbols]
+    taken = list({name: (position, name, size) for position, name, size in reversed(taken)}.values())[::-1]
+    missing = symbols - {name for _, name, _ in taken}
+    missing -= {str(size) for value in graph.inputs for size in (*value.type.shape, *value.type.strides)}
+    return taken + [argument for argument in arguments if symbols_of(argument[2]) & missing]
 
 
 def _plain_output(value: Any) -> Output:
     match value:
-        case None | bool() | int() | float():
+        case None | bool() | int() | float() | Symbolic():
             return value
-        case torch.SymInt() | torch.SymFloat() | torch.SymBool():
+        case torch.SymInt():
+            return size_of(value)
+        case torch.SymFloat() | torch.SymBool():
             return _number(value)
     raise Unsupported(f"a graph that returns a {type(value).__name__}")
 

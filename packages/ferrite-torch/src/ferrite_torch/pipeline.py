@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ferrite_ir import PIPELINE, Graph, require_valid
+from ferrite_ir.text import graph_symbols
 from ferrite_runtime import Store, choose_store
 from ferrite_scheduler import Policy, schedule
 from ferrite_torch import torch_private
@@ -21,6 +22,7 @@ from ferrite_torch.loading import constants_of, load_artifact, run_eagerly, runt
 from ferrite_torch.lower import graph_device, lower_module
 from ferrite_torch.options import Options
 from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
+from ferrite_torch.symbols import is_symbolic, settled
 from ferrite_torch.statistics import CompiledGraph, Stopwatch, record_graph
 from ferrite_torch.targets import target_of
 from ferrite_triton import emit_program
@@ -47,14 +49,20 @@ def compile_graph(
     try:
         layouts, traced = changed_layouts(module, inputs if kind == "backward" else ())
         ambient = _Ambient.of(module, kind)
+        dynamic = is_symbolic(_placeholder_values(module))
+        if dynamic:
+            # Layouts of saved tensors are agreed upon in numbers.
+            ambient = _Ambient(ambient.regenerated, frozenset(), ambient.donated)
         with watch.phase("key"):
-            key = _key(module, kind, options, layouts, ambient) if stores_graphs(options) else None
+            key = _key(module, kind, options, layouts, ambient) if stores_graphs(options) and not dynamic else None
         store = choose_store(runtime_options(options))
         with watch.phase("recall"):
             artifact = recall_artifact(store, key) if key else None
         is_new = artifact is None
         if artifact is None:
-            artifact = _produce(module, kind, options, layouts, ambient, watch)
+            artifact = settled(
+                lambda: _produce(module, kind, options, layouts, ambient, watch), lambda: _placeholder_values(module)
+            )
         with watch.phase("load"):
             compiled = load_artifact(artifact, options, constants_of(module, artifact.constants))
         if key and is_new:
@@ -66,11 +74,16 @@ def compile_graph(
         raise translate(error, watch.current) from error
     record_graph(CompiledGraph(kind, artifact.program, artifact.externs, watch.seconds, is_recalled=not is_new))
     log.info("%s graph: %s", kind, _summary(artifact.program, watch.seconds))
-    torch_private.report_strides(artifact.strides)
+    if not dynamic:
+        torch_private.report_strides(artifact.strides)
     # The backend waits before the first call, to fall back in time: to what keeps the layouts that others count on.
     compiled.eager = run_eagerly(module, traced, artifact.changed)  # type: ignore[attr-defined]
     compiled.key = key  # type: ignore[attr-defined]
     return compiled
+
+
+def _placeholder_values(module: torch.fx.GraphModule) -> list[Any]:
+    return [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
 
 
 def _produce(
@@ -102,7 +115,7 @@ def _produce(
         constants=constant_paths(module),
         externs=lowered.externs,
         layouts=layouts,
-        strides=tuple(strides_of(graph.outputs)),
+        strides=() if graph.sizes or graph_symbols(graph) else tuple(strides_of(graph.outputs)),
         changed=changed_outputs(module, graph),
         donated=tuple(sorted(ambient.donated)),
     )

@@ -41,6 +41,7 @@ class _Ledger:
     extern_calls: int = 0
     externs: Counter[tuple[str, str]] = field(default_factory=Counter)
     fallbacks: Counter[str] = field(default_factory=Counter)
+    specialised: Counter[tuple[str, str]] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)
     programs: deque[CompiledGraph] = field(default_factory=lambda: deque(maxlen=KEPT_PROGRAMS))
 
@@ -53,7 +54,8 @@ def statistics() -> dict[str, Any]:
     """Returns what happened since the start or the last reset.
 
     Keys: ``graphs``, ``recalled`` (those that came out of the store), ``kernels`` (launches in their programs),
-    ``extern_calls``, ``externs`` (op to reason to count), ``fallbacks`` (reason to count of graphs that run eagerly)
+    ``extern_calls``, ``externs`` (op to reason to count), ``fallbacks`` (reason to count of graphs that run eagerly),
+    ``specialised`` (what needed a symbolic size to be fixed, and why, to count)
     and ``seconds`` (compile seconds by phase).
     """
     with _lock:
@@ -67,6 +69,7 @@ def statistics() -> dict[str, Any]:
             "extern_calls": _ledger.extern_calls,
             "externs": externs,
             "fallbacks": dict(sorted(_ledger.fallbacks.items())),
+            "specialised": {f"{where}: {reason}": count for (where, reason), count in sorted(_ledger.specialised.items())},
             "seconds": dict(_ledger.seconds),
         }
 
@@ -108,6 +111,12 @@ def record_fallback(reason: str) -> None:
     """Counts a graph that runs eagerly."""
     with _lock:
         _ledger.fallbacks[reason] += 1
+
+
+def record_specialisation(where: str, reason: str) -> None:
+    """Counts a symbolic size that was fixed to its value."""
+    with _lock:
+        _ledger.specialised[where, reason] += 1
 
 
 class Stopwatch:

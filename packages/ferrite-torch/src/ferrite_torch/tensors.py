@@ -16,8 +16,9 @@ from ferrite_ir.dtypes import DType
 from ferrite_ir.graph import TensorType, Value, View
 from ferrite_ir.index import Dim, Index
 from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import Size, hint
 
-Shape = tuple[int, ...]
+Shape = tuple[Size, ...]
 Point = tuple[Index, ...]
 
 
@@ -65,11 +66,11 @@ class Tensor:
         return len(self.shape)
 
     @property
-    def numel(self) -> int:
+    def numel(self) -> Size:
         """Returns the number of elements."""
-        total = 1
+        total: Size = 1
         for size in self.shape:
-            total *= size
+            total = total * size
         return total
 
     @property
@@ -128,21 +129,21 @@ class Tensor:
         return View(self.value.name, kind.dtype, self.shape, strides, offset.const)
 
 
-def _affine_strides(offset: Index, shape: Shape) -> tuple[int, ...] | None:
+def _affine_strides(offset: Index, shape: Shape) -> tuple[Size, ...] | None:
     own = dict(zip(grid_dims(shape), range(len(shape)), strict=True))
-    strides: list[int | None] = [None if size == 1 else 0 for size in shape]
+    strides: list[Size | None] = [None if size == 1 else 0 for size in shape]
     for atom, coefficient in offset.terms:
         axis = own.get(atom) if isinstance(atom, Dim) else None
         if axis is None or coefficient < 0:
             return None
         strides[axis] = coefficient
-    packed = 1
+    packed: Size = 1
     for axis in reversed(range(len(shape))):
         stride = strides[axis]
         if stride is None:
             stride = strides[axis] = packed
-        packed = max(packed, stride * shape[axis])
-    return tuple(stride or 0 for stride in strides)
+        packed = max(packed, stride * shape[axis], key=hint)
+    return tuple(strides)
 
 
 def whole_tensor(value: Value) -> Tensor:
@@ -156,12 +157,13 @@ def is_dense(kind: TensorType) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _is_dense(shape: Shape, strides: tuple[int, ...]) -> bool:
+def _is_dense(shape: Shape, strides: tuple[Size, ...]) -> bool:
     if 0 in shape:
         return True
-    expected = 1
-    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size != 1):
+    expected: Size = 1
+    pairs = ((stride, size) for stride, size in zip(strides, shape, strict=True) if size != 1)
+    for stride, size in sorted(pairs, key=lambda pair: (hint(pair[0]), hint(pair[1]))):
         if stride != expected:
             return False
-        expected *= size
+        expected = expected * size
     return True

@@ -478,3 +478,43 @@ def explain_graph_breaks(function: Callable[..., Any], *args: Any, **kwargs: Any
     import torch._dynamo as dynamo
 
     return dynamo.explain(function)(*args, **kwargs)
+
+
+def symbolic_value(value: torch.SymInt) -> tuple[Any, Any]:
+    """Returns the SymPy expression of a symbolic integer, and the environment that knows its symbols."""
+    return value.node.expr, value.node.shape_env
+
+
+def environments(values: Iterable[Any]) -> Iterator[Any]:
+    """Yields the environments of the symbolic integers in some values, which may be fake tensors."""
+    for value in values:
+        for number in (*value.shape, *value.stride()) if is_fake(value) else (value,):
+            if isinstance(number, torch.SymInt):
+                yield number.node.shape_env
+
+
+def symbol_facts(symbol: Any, environment: Any) -> tuple[int | None, int | None, int | None]:
+    """Returns the least and greatest value of a symbol, and its present one; None for what is not known."""
+    span = environment.var_to_range.get(symbol)
+    low, high = (None, None) if span is None else (_finite(span.lower), _finite(span.upper))
+    known = getattr(environment, "backed_var_to_val", None)
+    hint = (environment.var_to_val if known is None else known).get(symbol)
+    return low, high, None if hint is None or is_unbacked(symbol, environment) else _finite(hint)
+
+
+def _finite(bound: Any) -> int | None:
+    """Returns a bound as an integer; None for infinity, and for what is as good as that."""
+    return int(bound) if getattr(bound, "is_Integer", isinstance(bound, int)) and abs(int(bound)) < 1 << 48 else None
+
+
+def is_unbacked(symbol: Any, environment: Any) -> bool:
+    """Returns whether only a run tells the value of a symbol."""
+    from torch.fx.experimental.symbolic_shapes import SymT
+    from torch.utils._sympy.symbol import symbol_is_type
+
+    return bool(symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)))
+
+
+def specialise_symbol(symbol: Any, environment: Any) -> int:
+    """Returns the present value of a symbol, and has it guarded."""
+    return int(environment.evaluate_expr(symbol))

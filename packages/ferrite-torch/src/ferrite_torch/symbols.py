@@ -1,0 +1,164 @@
+"""Torch's symbolic integers as sizes of the language, and the one place where such a size is fixed to its value.
+
+Dynamo names each size that may change (``s77``) and knows a range and the present value of it. Both are taken over when a
+symbol is first seen in a frame. What of them decides anything is told apart in `ferrite_ir.sizes`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+
+from ferrite_ir import polynomials, sizes
+from ferrite_ir.sizes import Size, Symbolic, Undecided
+from ferrite_torch import torch_private
+from ferrite_torch.errors import Unsupported
+from ferrite_torch.statistics import record_specialisation
+
+log = logging.getLogger(__name__)
+
+Made = TypeVar("Made")
+
+MOST_SPECIALISED = 64
+"""Sizes of one graph that are fixed one after the other, at most."""
+
+_symbols: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
+"""The torch symbols by name, for each of torch's environments of symbols."""
+_taken: WeakKeyDictionary[Any, dict[str, Symbolic]] = WeakKeyDictionary()
+_noted: set[str] = set()
+
+
+class NeedsNumber(Exception):
+    """Some part of the compiler cannot go on with a symbolic size.
+
+    Attributes:
+        where: the op and the source line, or the stage.
+        reason: what it asked.
+        sizes: the sizes to fix.
+    """
+
+    def __init__(self, where: str, reason: str, involved: Iterable[Size]) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.where, self.reason, self.sizes = where, reason, tuple(involved)
+
+
+def size_of(value: int | torch.SymInt | Symbolic) -> Size:
+    """Returns a torch integer as a size of the language.
+
+    Raises:
+        NeedsNumber: it is computed by a function that sizes do not have.
+    """
+    if isinstance(value, int | Symbolic):
+        return value
+    expression, environment = torch_private.symbolic_value(value)
+    return _translated(expression, environment)
+
+
+def sizes_of(values: Iterable[Any]) -> tuple[Size, ...]:
+    """Returns torch integers as sizes of the language."""
+    return tuple(map(size_of, values))
+
+
+def _translated(expression: Any, environment: Any) -> Size:
+    """Returns a SymPy expression of torch's as a size; expressions nest as deeply as users write them."""
+    if expression.is_Integer:
+        return int(expression)
+    if expression.is_Symbol:
+        return _symbol(expression, environment)
+    operands = [_translated(operand, environment) for operand in expression.args]
+    rule = _RULES.get(type(expression).__name__)
+    if rule is None or (rule is _power and type(operands[1]) is not int):
+        found = [size for size in operands if isinstance(size, Symbolic)]
+        raise NeedsNumber("a size", f"{type(expression).__name__} of sizes", found)
+    return rule(*operands)
+
+
+def _power(base: Size, exponent: Size) -> Size:
+    return sizes.product([base] * exponent)
+
+
+def _modulo(a: Size, b: Size) -> Size:
+    return a - b * sizes.floordiv(a, b)
+
+
+_RULES: dict[str, Callable[..., Size]] = {
+    "Add": lambda *operands: sum(operands[1:], operands[0]),
+    "Mul": lambda *operands: sizes.product(operands),
+    "Pow": _power,
+    "PowByNatural": _power,
+    "FloorDiv": sizes.floordiv,
+    "CleanDiv": sizes.floordiv,
+    "Mod": _modulo,
+    "PythonMod": _modulo,
+    "ModularIndexing": lambda a, b, c: _modulo(sizes.floordiv(a, b), c),
+    "Max": sizes.maximum,
+    "Min": sizes.minimum,
+}
+"""Torch's functions of sizes, by the name of their class."""
+
+
+def _symbol(expression: Any, environment: Any) -> Symbolic:
+    known = _taken.setdefault(environment, {})
+    name = str(expression)
+    if name not in known:
+        low, high, hint = torch_private.symbol_facts(expression, environment)
+        known[name] = sizes.symbol(name, low, high, hint)
+        _symbols.setdefault(environment, {})[name] = expression
+    return known[name]
+
+
+def is_symbolic(values: Iterable[Any]) -> bool:
+    """Returns whether symbolic integers, or tensors with symbolic sizes or strides, are among some values."""
+    for value in values:
+        numbers = (*value.shape, *value.stride()) if torch_private.is_fake(value) else (value,)
+        if any(isinstance(number, torch.SymInt) for number in numbers):
+            return True
+    return False
+
+
+def settled(make: Callable[[], Made], fakes: Callable[[], Iterable[Any]]) -> Made:
+    """Returns what a function makes, fixing sizes to their values until it needs no number that it does not have.
+
+    Each size that is fixed is logged with what needed it, counted, and guarded by dynamo. ``fakes`` gives the values that
+    hold the symbols.
+
+    Raises:
+        Unsupported: a number is needed that only a run of the graph will tell.
+    """
+    for _ in range(MOST_SPECIALISED):
+        try:
+            return make()
+        except NeedsNumber as need:
+            _specialise(need, fakes())
+        except Undecided as need:
+            _specialise(NeedsNumber("code generation", need.question, need.sizes), fakes())
+    raise Unsupported(f"more than {MOST_SPECIALISED} sizes of one graph would have to be fixed")
+
+
+def _specialise(need: NeedsNumber, fakes: Iterable[Any]) -> None:
+    environment = next(torch_private.environments(fakes), None)
+    symbols = dict.fromkeys(symbol for size in need.sizes for symbol in polynomials.symbols_in(size))
+    known = _symbols.get(environment, {}) if environment is not None else {}
+    torch_private.relax_dynamic_marks()
+    fixed = 0
+    for symbol in symbols:
+        if symbol.name not in known:
+            raise Unsupported(f"{need.where}: {need.reason}, which only a run tells")
+        if torch_private.is_unbacked(known[symbol.name], environment):
+            raise Unsupported(f"{need.where}: {need.reason}, a size that is known only when the graph runs")
+        value = torch_private.specialise_symbol(known[symbol.name], environment)
+        fixed += 1
+        record_specialisation(need.where, need.reason)
+        _note(f"{need.where}: size {symbol.name} is fixed to {value}, and other values compile anew: {need.reason}")
+    if not fixed:
+        raise Unsupported(f"{need.where}: {need.reason}")
+
+
+def _note(text: str) -> None:
+    if text not in _noted:
+        _noted.add(text)
+        log.warning("%s", text)
