@@ -204,26 +204,21 @@ class TestSizes:
             torch.testing.assert_close(f(x), x * size)
         assert ferrite_torch.statistics()["fallbacks"] == {}
 
-    def test_dynamic_sizes_are_specialised(self) -> None:
+    def test_dynamic_sizes_are_compiled_once(self) -> None:
         f = compiled(lambda x: x.reshape(-1).sum() + x.shape[1], dynamic=True)
         for size in (3, 4):
             x = torch.randn(size, size)
             torch.testing.assert_close(f(x), x.sum() + size)
-        assert ferrite_torch.statistics()["graphs"] == 2
+        assert ferrite_torch.statistics()["graphs"] == 1
 
-    def test_a_size_that_is_marked_dynamic_is_specialised_with_a_note(
-        self, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr("ferrite_torch.backend._noted", set())
+    def test_a_size_that_is_marked_dynamic_is_compiled_once(self) -> None:
         f = compiled(lambda x: x * 2 + x.shape[0])
-        with caplog.at_level(logging.WARNING):
-            for size in (4, 7, 5):
-                x = torch.randn(size, 3)
-                torch._dynamo.mark_dynamic(x, 0, min=2, max=64)
-                torch.testing.assert_close(f(x), x * 2 + size)
-        assert "was marked dynamic, but sizes are specialised" in caplog.text
+        for size in (4, 7, 5):
+            x = torch.randn(size, 3)
+            torch._dynamo.mark_dynamic(x, 0, min=2, max=64)
+            torch.testing.assert_close(f(x), x * 2 + size)
         statistics = ferrite_torch.statistics()
-        assert statistics["graphs"] == 3
+        assert statistics["graphs"] == 1
         assert statistics["fallbacks"] == {}
 
     def test_sizes_known_only_at_run_time_run_eagerly(self) -> None:

@@ -15,6 +15,7 @@ from ferrite_ir.dtypes import F32, F64
 from ferrite_ir.graph import Definition, Fold, Graph, Loop, TensorType, Value
 from ferrite_ir.index import Dim, Index, constant
 from ferrite_ir.scalar import Scalar, apply, const, load, substitute_dims
+from ferrite_ir.sizes import is_static, product
 
 from .dependences import make_node
 from .split import is_outer
@@ -74,11 +75,14 @@ def _is_maximum(fold: Fold) -> bool:
 
 
 def _is_looped(fold: Fold, types: dict[str, TensorType], policy: Policy) -> bool:
-    """Returns whether the fold axis is too long for a tile."""
+    """Returns whether the fold axis is too long for a tile, or of a size that only the call knows."""
+    points = product(dim.size for dim in fold.fold_dims)
+    if not is_static(points):
+        return True
     limit = policy.persistent_elements
     if is_outer(make_node(0, fold, types, {})):
         limit = policy.persistent_elements_outer
-    return power_of_two(math.prod(dim.size for dim in fold.fold_dims)) > limit
+    return power_of_two(points) > limit
 
 
 def _pair_of(fold: Fold, maxima: dict[str, Fold]) -> Pair | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ferrite_ir.graph import Fold
 from ferrite_ir.index import Atom, Dim, Index, atom_dims
+from ferrite_ir.sizes import is_provably_at_most, quotient
 
 from .flat import FlatKernel, memory_loads
 
@@ -20,7 +21,7 @@ def neighbours(flat: FlatKernel, fold: Fold) -> int:
     """Returns how many neighbours along the fold axis a thread reads at once; 1 where they do not lie together."""
     space = flat.space
     axis = space.fold
-    if axis is None or space.order[-1:] != ("r",) or axis.size < SHORTEST:
+    if axis is None or space.order[-1:] != ("r",) or not is_provably_at_most(SHORTEST, axis.size):
         return 1
     found = 0
     for load in memory_loads(flat, fold.bodies):
@@ -28,7 +29,7 @@ def neighbours(flat: FlatKernel, fold: Fold) -> int:
         if not any(dim.name == "r" for dim in offset.dims):
             continue
         width = WIDEST_ACCESS // flat.param_of(load.source).dtype.bytes
-        if axis.size % width or not is_aligned_row(offset, width):
+        if quotient(axis.size, width) is None or not is_aligned_row(offset, width):
             return 1
         found = min(found or width, width)
     return max(1, found)
