@@ -479,8 +479,18 @@ def floormod(a, b):
 
 @triton.jit
 def rand(seed, offset):
-    """Returns float32 numbers, uniform in [0, 1)."""
-    return tl.rand(seed, offset)
+    """Returns float32 numbers, uniform in [0, 1): the word ``offset % 4`` of the counter ``offset // 4``."""
+    a, b, c, d = tl.randint4x(seed, offset >> 2)
+    place = offset & 3
+    word = tl.where(place < 2, tl.where(place == 0, a, b), tl.where(place == 2, c, d))
+    return tl.uint_to_uniform_float(word)
+
+
+@triton.jit
+def rand4(seed, quarter):
+    """Returns ``rand`` at the offsets ``4 * quarter + i`` as a tile with two more axes, of extents 2 and 2, for i."""
+    a, b, c, d = tl.rand4x(seed, quarter)
+    return tl.join(tl.join(a, c), tl.join(b, d))
 
 
 @triton.jit

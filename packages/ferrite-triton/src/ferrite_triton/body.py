@@ -118,6 +118,7 @@ class KernelBody:
         position = "rstart + tl.arange(0, RBLOCK)"
         for line in position_lines(self._flat.space, fold, f"({position}).to(tl.int64)" if self._wide else position):
             self._writer.line(line, frozenset("r"))
+        first = self._writer.mark()
         finishers: list[tuple[Fold, Callable[[], tuple[Tile, ...]]]] = []
         for definition in with_scans(self._flat, definitions):
             if isinstance(definition, Fold):
@@ -127,6 +128,9 @@ class KernelBody:
             if any(definition is wanted for wanted in definitions):
                 self._store_results(definition)
         self._flush()
+        if self._writer.uses("r_quarter", first):
+            quarter = f"rstart // 4 + tl.arange(0, RBLOCK // 4){self._flat.space.expand('r')}"
+            self._writer.insert(first, f"r_quarter = {quarter}")
         self._writer.close_loop(f"for rstart in tl.range(0, {self._flat.space.params.text(fold.size)}, RBLOCK):")
         for definition, finish in finishers:
             self._publish(definition, finish())

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from ferrite_ir.dtypes import BF16, F16, F32, F64, DType
 from ferrite_ir.graph import Loop
-from ferrite_ir.index import Index
+from ferrite_ir.index import Index, floordiv
 from ferrite_ir.scalar import Scalar, indirects, indirects_of
 from ferrite_ir.sizes import add, hint, is_provably_at_most
 
 from .casts import bitcast_text, cast_text
 from .errors import ScheduleMismatch
 from .flat import FlatKernel, ParamText
+from .groups import behind, is_aligned_row
 from .indices import IndexText, index_dtype
 from .literals import full_text, is_negative_zero, number_text, survives_bare
 from .scalars import COMPARISONS, FOR_NARROW, SELECTIONS, Operands, spelling_of, takes_literals
@@ -33,6 +34,10 @@ Key = tuple[Scalar, Guard | None]
 
 SEVERAL_TIMES = 16
 """A tensor with so many times fewer elements than the kernel has points is read from the cache."""
+
+
+SHORTEST_DRAW = 64
+"""Fewest points of an axis whose blocks are surely whole quartets of random numbers."""
 
 
 class Evaluator:
@@ -175,6 +180,8 @@ class Evaluator:
                 return [(value, guard) for operand in node.args for value in indirects(operand)]
             case "cast" if self._rough_quotient(node) is not None:
                 return [(operand, guard) for operand in node.args[0].args]
+            case "rand" if self._quarters(node) is not None:
+                return [(node.args[0], guard)]
         return [(operand, guard) for operand in node.args]
 
     def _compares_indices(self, node: Scalar) -> bool:
@@ -197,6 +204,15 @@ class Evaluator:
         rounds = node.dtype.is_narrow_float and operand.op == "div" and operand.dtype is F32
         return operand if rounds else None
 
+    def _quarters(self, node: Scalar) -> Index | None:
+        """Returns what is added to quarters of the fastest axis in a ``rand`` of neighbours, or None elsewhere."""
+        seed, offset = node.args
+        axis = self._space.axis(self._space.order[-1]) if self._space.order else None
+        if axis is None or axis.size < SHORTEST_DRAW or seed.dims or offset.op != "index":
+            return None
+        rest = behind(offset.args[0], axis.name)
+        return None if rest is None or not is_aligned_row(offset.args[0], 4, axis.name) else floordiv(rest, 4)
+
     # --- writing ----------------------------------------------------------------------------------------------------
 
     def _write(self, key: Key) -> Tile:
@@ -217,6 +233,8 @@ class Evaluator:
                 return self._write_guarded_load(node, load, guard)
             case op if op in COMPARISONS and self._compares_indices(node):
                 return self._write_operation(node, [self._bare_index(operand, guard) for operand in node.args])
+            case "rand" if (rest := self._quarters(node)) is not None:
+                return self._write_quartets(node, rest, guard)
         inner = Guard(node.args[0], guard) if node.op == "masked" else guard
         tiles = [self._known(operand, inner if i == 1 else guard) for i, operand in enumerate(node.args)]
         return self._write_operation(node, tiles)
@@ -241,6 +259,15 @@ class Evaluator:
         if node.dtype.is_narrow_float and narrow:
             expression = cast_text(f"({expression})", F32, node.dtype)
         return self._hold(node.op, expression, axes, node.dtype)
+
+    def _write_quartets(self, node: Scalar, rest: Index, guard: Guard | None) -> Tile:
+        """Writes random numbers of neighbours, four of which come from one draw."""
+        base, seed = self._index.tile(rest), self._known(node.args[0], guard)
+        axis = self._space.order[-1]
+        quarter = f"{axis}_quarter" if base.literal == 0 else f"{base.text} + {axis}_quarter"
+        axes = base.axes | {axis}
+        drawn = f"fmath.rand4({_named(seed)}, {quarter})"
+        return self._hold("rand", f"tl.reshape({drawn}, {self._space.shape(axes)})", axes, node.dtype)
 
     def _reads_narrow(self, root: Scalar) -> bool:
         """Returns whether all floats that a value is computed from are of narrow types, and there are some."""

@@ -96,8 +96,8 @@ def _describe_sizes(params: SizeParams, width: int) -> list[dict[str, Any]]:
     return [{"name": name, "role": "size", "dtype": f"i{width}"} for name in params.names.values()]
 
 
-def header_lines(space: Space, width: int) -> list[str]:
-    """Returns the lines that place a program in the grid: the x blocks run fastest."""
+def header_lines(space: Space, width: int, body: list[str]) -> list[str]:
+    """Returns the lines that place a program in the grid, the x blocks run fastest, and what the body needs of them."""
     wide = ".to(tl.int64)" if width == 64 else ""
     lines: list[str] = []
     grid = [axis for axis in reversed(space.grid) if axis.size != 1]
@@ -115,12 +115,24 @@ def header_lines(space: Space, width: int) -> list[str]:
             mine, rest = f"{rest} % {blocks}", f"{rest} // {blocks}"
         if axis.tiled:
             lines += position_lines(space, axis, f"{mine} * {axis.constant} + tl.arange(0, {axis.constant})")
+            lines += quarter_lines(space, axis, mine, body)
         else:
             lines.append(f"{axis.name} = {mine}")
     fold = space.fold
     if fold is not None and fold.tiled and not space.loops:
         lines += position_lines(space, fold, f"tl.arange(0, RBLOCK){wide}")
+        lines += quarter_lines(space, fold, "", body)
     return lines
+
+
+def quarter_lines(space: Space, axis: AxisText, program: str, body: list[str]) -> list[str]:
+    """Returns the line that counts quartets along an axis, if the body draws random numbers by them."""
+    name = f"{axis.name}_quarter"
+    if not any(name in line for line in body):
+        return []
+    lane, suffix = f"tl.arange(0, {axis.constant} // 4)", space.expand(axis.name)
+    position = f"{program} * ({axis.constant} // 4) + {lane}" if program else lane
+    return [f"{name} = ({position}){suffix}" if suffix and program else f"{name} = {position}{suffix}"]
 
 
 def describe_space(space: Space) -> str:
@@ -133,7 +145,9 @@ def assemble(flat: FlatKernel, width: int, body: list[str]) -> tuple[str, str]:
     tensors = {param.text: param for param in flat.params.values()}
     kinds = ", ".join(f"{name}: {param.dtype}" for name, param in tensors.items())
     constants = [f"{axis.constant}: tl.constexpr" for axis in flat.space.axes]
-    lines = [f"    {line}" for line in (describe_space(flat.space), f"# {kinds}", *header_lines(flat.space, width))]
+    lines = [
+        f"    {line}" for line in (describe_space(flat.space), f"# {kinds}", *header_lines(flat.space, width, body))
+    ]
     text = "\n".join([*lines, *body])
     imports = ["import triton", "import triton.language as tl"]
     if "fmath." in text:

@@ -88,6 +88,19 @@ class Writer:
         """Begins the body of a loop; its header is written when it is closed."""
         self.loop = Scope("        ")
 
+    def mark(self) -> int:
+        """Returns the place of the next line of the open loop."""
+        return 0 if self.loop is None else len(self.loop.lines)
+
+    def uses(self, name: str, mark: int) -> bool:
+        """Returns whether a line of the open loop from a place on speaks of a name."""
+        return self.loop is not None and any(name in line for line in self.loop.lines[mark:])
+
+    def insert(self, mark: int, text: str) -> None:
+        """Writes a line at a place of the open loop."""
+        if self.loop is not None:
+            self.loop.lines.insert(mark, self.loop.indent + text)
+
     def close_loop(self, header: str) -> None:
         """Ends the loop: what was known inside is forgotten."""
         if self.loop is None:
