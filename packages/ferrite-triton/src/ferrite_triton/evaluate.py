@@ -233,8 +233,12 @@ class Evaluator:
                 return self._write_guarded_load(node, load, guard)
             case op if op in COMPARISONS and self._compares_indices(node):
                 return self._write_operation(node, [self._bare_index(operand, guard) for operand in node.args])
-            case "rand" if (rest := self._quarters(node)) is not None:
-                return self._write_quartets(node, rest, guard)
+        return self._write_computed(node, guard)
+
+    def _write_computed(self, node: Scalar, guard: Guard | None) -> Tile:
+        rest = self._quarters(node) if node.op == "rand" else None
+        if rest is not None:
+            return self._write_quartets(node, rest, guard)
         inner = Guard(node.args[0], guard) if node.op == "masked" else guard
         tiles = [self._known(operand, inner if i == 1 else guard) for i, operand in enumerate(node.args)]
         return self._write_operation(node, tiles)
