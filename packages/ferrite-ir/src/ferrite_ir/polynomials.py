@@ -539,6 +539,8 @@ def _floor_quotient(a: Size, b: Size) -> Size:
         return whole + exact
     if is_at_most(0, rest) and is_at_most(rest + 1, b):
         return whole
+    if is_at_most(rest, -1) and is_at_most(-b, rest):
+        return whole - 1
     return whole + _floor_of_rest(rest, b)
 
 

@@ -36,7 +36,8 @@ def slice_scatter(
 def select_scatter(builder: Builder, target: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
     """Returns the target with ``target[index]`` along a dim replaced."""
     dim %= target.ndim
-    chosen = ix.constant(index % target.shape[dim])
+    size = target.shape[dim]
+    chosen = ix.constant(index + size if index < 0 else index)
 
     def place(point: Point) -> Point:
         return (*point[:dim], chosen, *point[dim:])

@@ -9,7 +9,7 @@ from ferrite_ir.dtypes import BF16, F16, F32, F64, DType
 from ferrite_ir.graph import Loop
 from ferrite_ir.index import Index, floordiv
 from ferrite_ir.scalar import Scalar, indirects, indirects_of
-from ferrite_ir.sizes import add, hint, is_provably_at_most
+from ferrite_ir.sizes import hint, is_provably_at_most
 
 from .casts import bitcast_text, cast_text
 from .errors import ScheduleMismatch
@@ -128,16 +128,16 @@ class Evaluator:
         """
         found = self._inside.get(load)
         if found is None:
-            storage = self._flat.param_of(load.source).param.type.storage_size
+            param = self._flat.param_of(load.source)
             offset = self._flat.offset(load.source, load.indices)
             points = math.prod(hint(axis.size) for axis in self._space.axes)
             found = self._inside[load] = (
                 not offset.is_indirect
-                and hint(storage) * SEVERAL_TIMES <= points
+                and param.elements * SEVERAL_TIMES <= points
                 and offset.lo is not None
                 and offset.hi is not None
                 and is_provably_at_most(0, offset.lo)
-                and is_provably_at_most(add(offset.hi, 1), storage)
+                and is_provably_at_most(offset.hi + 1, param.param.type.storage_size)
             )
         return found
 
@@ -208,7 +208,7 @@ class Evaluator:
         """Returns what is added to quarters of the fastest axis in a ``rand`` of neighbours, or None elsewhere."""
         seed, offset = node.args
         axis = self._space.axis(self._space.order[-1]) if self._space.order else None
-        if axis is None or axis.size < SHORTEST_DRAW or seed.dims or offset.op != "index":
+        if axis is None or not is_provably_at_most(SHORTEST_DRAW, axis.size) or seed.dims or offset.op != "index":
             return None
         rest = behind(offset.args[0], axis.name)
         return None if rest is None or not is_aligned_row(offset.args[0], 4, axis.name) else floordiv(rest, 4)

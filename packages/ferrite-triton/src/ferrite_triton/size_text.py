@@ -91,5 +91,6 @@ def _reach(generator: Generator) -> Size:
         return generator.size
     if isinstance(generator, Floor):
         return magnitude(generator.numerator) + 1
-    assert isinstance(generator, Extreme)
-    return sizes.maximum(*map(magnitude, generator.operands))
+    if isinstance(generator, Extreme):
+        return sizes.maximum(*map(magnitude, generator.operands))
+    return sizes.maximum(generator.size, -generator.size)

@@ -8,11 +8,13 @@ from typing import Any
 from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import I64
 from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import Size
 from ferrite_torch.builder import Builder, Unlowered, ints
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.elementwise import Element, element_at, plain_number, refuse_opaque
 from ferrite_torch.lowering.expressions import add, choose, eq, lt, mul, number_of, sub
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.symbols import size_of
 from ferrite_torch.tensors import Point, Tensor
 
 
@@ -98,7 +100,7 @@ def arange(b: Builder, *bounds: Any, **_: Any) -> Tensor:
 
 @lowers("prims.iota.default")
 def iota(b: Builder, length: int, *, start: int, step: int, **_: Any) -> Tensor:
-    return _ramp(b, int(start), int(step))
+    return _ramp(b, size_of(start), size_of(step))
 
 
 def _ramp(b: Builder, start: float, step: float) -> Tensor:
@@ -106,12 +108,16 @@ def _ramp(b: Builder, start: float, step: float) -> Tensor:
 
     def body(point: Point) -> Scalar:
         if not dtype.is_float:
-            return number_of(point[0] * int(step) + int(start))
-        if isinstance(start, int) and isinstance(step, int):
+            return number_of(point[0] * _whole(step) + _whole(start))
+        if not isinstance(start, float) and not isinstance(step, float):
             return sc.cast(number_of(point[0] * step + start), dtype)
         return add(mul(sc.cast(number_of(point[0]), dtype), step), start)
 
     return made(b, body)
+
+
+def _whole(number: Any) -> Size:
+    return int(number) if isinstance(number, float) else number
 
 
 @lowers("aten.linspace.default")

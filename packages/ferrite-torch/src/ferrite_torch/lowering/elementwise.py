@@ -22,12 +22,15 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import BOOL, I64, DType
 from ferrite_ir.graph import TensorType
 from ferrite_ir.scalar import Scalar, ScalarTypeError
+from ferrite_ir.sizes import Symbolic, Undecided
 from ferrite_torch.builder import Builder, Unlowered, ints
 from ferrite_torch.dtypes import dtype_of, torch_dtype
+from ferrite_torch.lowering.expressions import number_of
+from ferrite_torch.symbols import size_of
 from ferrite_torch.tensors import Point, Tensor, is_dense
 
 Formula: TypeAlias = Callable[..., Scalar]
-Number: TypeAlias = "bool | int | float"
+Number: TypeAlias = "bool | int | float | Symbolic"
 Element: TypeAlias = "Tensor | bool | int | float"
 
 RESULT, PROMOTED, OWN = "result", "promoted", "own"
@@ -112,6 +115,9 @@ def element_at(element: Element, shape: Sequence[int], point: Point, dtype: DTyp
         loaded = element.at(broadcast_point(element.shape, shape, point))
         return sc.cast(loaded, element.dtype.compute if dtype is None else dtype)
     number = plain_number(element)
+    if isinstance(number, Symbolic):
+        whole = number_of(ix.constant(number))
+        return sc.cast(whole if dtype is not BOOL else sc.apply("ne", whole, sc.const(0, I64)), dtype or I64)
     if dtype is None:
         dtype = dtype_of(number_type(number)).compute
     if dtype is BOOL:
@@ -130,7 +136,7 @@ def broadcast_point(old: Sequence[int], new: Sequence[int], point: Point) -> Poi
 
 
 def plain_number(value: Any) -> Number:
-    """Returns a Python number; symbolic ones are specialised.
+    """Returns a Python number, or a symbolic integer as it is; other symbolic numbers are specialised.
 
     Raises:
         Unlowered: the value is complex, or no number.
@@ -138,8 +144,8 @@ def plain_number(value: Any) -> Number:
     match value:
         case bool() | torch.SymBool():
             return bool(value)
-        case int() | torch.SymInt():
-            return int(value)
+        case int() | torch.SymInt() | Symbolic():
+            return size_of(value)
         case float() | torch.SymFloat():
             return float(value)
     raise Unlowered(f"an operand of type {type(value).__name__}")
@@ -155,6 +161,10 @@ def wrapped(number: int, dtype: DType) -> int:
 def rounded(number: Any, dtype: torch.dtype) -> Number:
     """Returns a Python number as it is stored in ``dtype``; types narrower than 16 bits are left alone."""
     plain = plain_number(number)
+    if isinstance(plain, Symbolic):
+        if dtype in _ROUNDING and dtype is not torch.float32:
+            raise Undecided(f"{plain} rounded to {dtype}", plain)
+        return plain
     if dtype not in _ROUNDING or not math.isfinite(plain):
         return plain
     try:
@@ -188,7 +198,7 @@ def number_type(number: Number) -> torch.dtype:
     match number:
         case bool():
             return torch.bool
-        case int():
+        case int() | Symbolic():
             return torch.int64
     return torch.get_default_dtype()
 

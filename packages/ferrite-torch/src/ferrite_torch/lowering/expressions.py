@@ -10,7 +10,7 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import BOOL, I64, DType
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import Size
+from ferrite_ir.sizes import Size, is_provably_at_most
 
 Operand: TypeAlias = Scalar | bool | int | float
 
@@ -96,11 +96,16 @@ def number_of(index: Index, dtype: DType = I64) -> Scalar:
     return sc.index_value(index, dtype)
 
 
+def amount(size: Size, dtype: DType) -> Operand:
+    """Returns a size as a float: a constant, or what the program computes where the size is symbolic."""
+    return float(size) if isinstance(size, int) else sc.cast(number_of(ix.constant(size)), dtype)
+
+
 def is_between(index: Index, low: Size | None, high: Size | None) -> Scalar:
     """Returns whether ``low <= index < high``; bounds that are None or hold anyway are not tested."""
     tests = []
-    if low is not None and not (type(low) is int and type(index.lo) is int and index.lo >= low):
+    if low is not None and not (index.lo is not None and is_provably_at_most(low, index.lo)):
         tests.append(ge(number_of(index), number_of(ix.constant(low))))
-    if high is not None and not (type(high) is int and type(index.hi) is int and index.hi < high):
+    if high is not None and not (index.hi is not None and is_provably_at_most(index.hi + 1, high)):
         tests.append(lt(number_of(index), number_of(ix.constant(high))))
     return both(*tests)

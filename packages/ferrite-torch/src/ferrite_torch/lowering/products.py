@@ -20,6 +20,7 @@ from ferrite_ir.dtypes import BF16, F16, I64
 from ferrite_ir.graph import row_major
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import Size, hint
 from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.tensors import Point, Tensor, grid_dims
@@ -68,25 +69,30 @@ def product(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Ten
     ):
         raise Unlowered("a library product")
     extended = extended_extent(m), extended_extent(k), extended_extent(n)
-    if extended == (m, k, n) or min(m, k, n) < SMALLEST_EXTENT or not _is_repaid((m, k, n), extended):
+    if extended == (m, k, n) or min(map(hint, (m, k, n))) < SMALLEST_EXTENT or not _is_repaid((m, k, n), extended):
         raise Unlowered("a library product")
-    if extended[:2] == (m, k) and b.is_returned and m >= STRIPPED_ROWS and n >= 2 * WIDE_ALIGNMENT:
+    if extended[:2] == (m, k) and b.is_returned and isinstance(m, int) and m >= STRIPPED_ROWS and n >= 2 * WIDE_ALIGNMENT:
         return _in_strips(b, bias, left, right)
     row = None if bias is None else extend(b, bias, extended[2:])
     result = _multiply(b, row, extend(b, left, extended[:2]), extend(b, right, extended[1:]))
     return result.viewed((m, n), lambda point: point)
 
 
-def extended_extent(size: int) -> int:
-    """Returns the extent that a matrix gets: the next multiple of `WIDE_ALIGNMENT` if near, else of `ALIGNMENT`."""
+def extended_extent(size: Size) -> Size:
+    """Returns the extent that a matrix gets: the next multiple of `WIDE_ALIGNMENT` if near, else of `ALIGNMENT`.
+
+    A symbolic one stays as it is.
+    """
+    if not isinstance(size, int):
+        return size
     wide = -(-size // WIDE_ALIGNMENT) * WIDE_ALIGNMENT
     if size % ALIGNMENT == 0:
         return size
     return wide if wide <= size * (1 + WIDE_GROWTH) else -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _is_repaid(sizes: tuple[int, int, int], extended: tuple[int, int, int]) -> bool:
-    (m, k, n), (long_m, long_k, long_n) = sizes, extended
+def _is_repaid(sizes: tuple[Size, Size, Size], extended: tuple[Size, Size, Size]) -> bool:
+    (m, k, n), (long_m, long_k, long_n) = tuple(map(hint, sizes)), tuple(map(hint, extended))
     flops = 2 * m * k * n
     copied = (m * k if (m, k) != (long_m, long_k) else 0) + (k * n if (k, n) != (long_k, long_n) else 0)
     return flops >= max(MINIMUM_FLOPS, FLOPS_PER_BYTE * 4 * copied)
@@ -101,7 +107,7 @@ def extend(b: Builder, tensor: Tensor, shape: Sequence[int]) -> Tensor:
     if tensor.shape == shape:
         return tensor
     view = tensor.strided()
-    if tensor.ndim == 2 and view is not None and view.strides[0] == 1 < view.strides[1]:
+    if tensor.ndim == 2 and view is not None and view.strides[0] == 1 < hint(view.strides[1]):
         return _transposed(extend(b, _transposed(tensor), shape[::-1]))
 
     def body(point: tuple[Index, ...]) -> Scalar:

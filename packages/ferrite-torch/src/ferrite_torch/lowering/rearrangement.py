@@ -24,7 +24,8 @@ from ferrite_torch.lowering.expressions import (
     number_of,
 )
 from ferrite_torch.lowering.registry import lowers
-from ferrite_torch.lowering.views import axis_of, replaced, slice_start, without
+from ferrite_torch.lowering.views import axis_of, from_front, replaced, slice_start, without
+from ferrite_torch.symbols import size_of
 from ferrite_torch.tensors import Point, Tensor
 
 _MOST_JOINED = 64
@@ -47,7 +48,7 @@ def flip(b: Builder, x: Tensor, dims: Sequence[int]) -> Tensor:
 
 @lowers("aten.roll.default")
 def roll(b: Builder, x: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
-    amounts = [int(shift) for shift in (shifts if isinstance(shifts, (list, tuple)) else [shifts])]
+    amounts = [size_of(shift) for shift in (shifts if isinstance(shifts, (list, tuple)) else [shifts])]
     axes = [axis_of(dim, x.ndim) for dim in (dims if isinstance(dims, (list, tuple)) else [dims])]
     if x.numel == 0:
         return moved(b, x, lambda point: point)
@@ -158,7 +159,7 @@ def slice_scatter(
 @lowers("aten.slice_backward.default")
 def slice_backward(b: Builder, grad: Tensor, sizes: Any, dim: int, start: Any, end: Any, step: int) -> Tensor:
     axis = axis_of(dim, grad.ndim)
-    size = int(sizes[axis])
+    size = size_of(sizes[axis])
     first, stop = slice_start(start, size), slice_start(end, size)
     return _overwritten(b, None, grad, lambda point: _on_slice(point, axis, first, stop, int(step)))
 
@@ -174,14 +175,14 @@ def _on_slice(point: Point, axis: int, start: int, stop: int, step: int) -> tupl
 @lowers("aten.select_scatter.default")
 def select_scatter(b: Builder, x: Tensor, source: Tensor, dim: int, index: Any) -> Tensor:
     axis = axis_of(dim, x.ndim)
-    chosen = int(index) % x.shape[axis]
+    chosen = number_of(ix.constant(from_front(index, x.shape[axis])))
     return _overwritten(b, x, source, lambda point: (eq(number_of(point[axis]), chosen), without(point, axis)))
 
 
 @lowers("aten.select_backward.default")
 def select_backward(b: Builder, grad: Tensor, sizes: Any, dim: int, index: Any) -> Tensor:
     axis = axis_of(dim, len(sizes))
-    chosen = int(index) % int(sizes[axis])
+    chosen = number_of(ix.constant(from_front(index, size_of(sizes[axis]))))
     return _overwritten(b, None, grad, lambda point: (eq(number_of(point[axis]), chosen), without(point, axis)))
 
 

@@ -18,12 +18,14 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import BOOL, I32, I64
 from ferrite_ir.graph import row_major
 from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import Size, product
 from ferrite_torch.builder import Builder, Lowered, ints
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.elementwise import plain_number, refuse_opaque
 from ferrite_torch.lowering.expressions import (
     absolute,
     add,
+    amount,
     call,
     choose,
     div,
@@ -31,6 +33,7 @@ from ferrite_torch.lowering.expressions import (
     is_infinite,
     is_nan,
     is_true,
+    larger,
     log,
     mul,
     number_of,
@@ -72,9 +75,9 @@ class Axes:
         return tuple(self.shape[axis] for axis in self.folded)
 
     @property
-    def count(self) -> int:
+    def count(self) -> Size:
         """Returns how many elements go into one result."""
-        return math.prod(self.folded_shape)
+        return product(self.folded_shape)
 
     def join(self, point: Point, fold: Point) -> Point:
         """Returns the point of the tensor for a point of the result and one of the folded axes."""
@@ -161,8 +164,7 @@ def mean(b: Builder, x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype
     axes = axes_of(x, dim)
     fake = b.fake
     refuse_opaque(dtype_of(fake.dtype))
-    count = float(axes.count)
-    return _summed(b, x, axes, fake, lambda total: div(total, count))
+    return _summed(b, x, axes, fake, lambda total: div(total, amount(axes.count, total.dtype)))
 
 
 @lowers("aten.nansum.default")
@@ -286,11 +288,12 @@ def moments(b: Builder, x: Tensor, axes: Axes) -> tuple[Tensor, Tensor]:
     return mean_, squares
 
 
-def _variance_over(count: int, correction: Any) -> Post:
-    freedom = max(0.0, count - float(1 if correction is None else plain_number(correction)))
-
+def _variance_over(count: Size, correction: Any) -> Post:
+    taken = float(1 if correction is None else plain_number(correction))
     # No degree of freedom divides by zero, as torch does: NaN for equal elements, else infinite.
-    return lambda squares: div(squares, freedom)
+    if isinstance(count, int):
+        return lambda squares: div(squares, max(0.0, count - taken))
+    return lambda squares: div(squares, larger(sub(amount(count, squares.dtype), taken), 0.0))
 
 
 @lowers("aten.var.correction")

@@ -14,10 +14,12 @@ import torch
 from ferrite_ir import index as ix
 from ferrite_ir.graph import TensorType, row_major
 from ferrite_ir.index import Index
+from ferrite_ir.sizes import Size, hint, is_provably_at_most, quotient
 from ferrite_torch.builder import Builder, Unlowered, ints
 from ferrite_torch.lowering.casts import copy_of
 from ferrite_torch.lowering.elementwise import broadcast_point, refuse_opaque
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.symbols import size_of
 from ferrite_torch.tensors import Point, Shape, Tensor, is_dense
 
 ToOld: TypeAlias = Callable[[Point], Sequence[Index]]
@@ -74,11 +76,21 @@ def _matching_groups(old: Shape, new: Shape) -> Iterator[tuple[list[int], list[i
         a, b = old[left[i]], new[right[j]]
         i, j = i + 1, j + 1
         while a != b:
-            if a < b:
+            if j == len(right) or (i < len(left) and _comes_first(a, b)):
                 a, i = a * old[left[i]], i + 1
             else:
                 b, j = b * new[right[j]], j + 1
         yield left[start_i:i], right[start_j:j]
+
+
+def _comes_first(a: Size, b: Size) -> bool:
+    """Returns whether the first of two products of extents is to be multiplied on, so that they come to be equal.
+
+    Of symbolic ones that is the one that divides the other; where neither does, either will do.
+    """
+    if isinstance(a, int) and isinstance(b, int):
+        return a < b
+    return quotient(b, a) is not None or (quotient(a, b) is None and hint(a) <= hint(b))
 
 
 def permuted(x: Tensor, dims: Sequence[int]) -> Tensor:
@@ -99,15 +111,21 @@ def sliced(x: Tensor, axis: int, start: int, length: int, step: int = 1) -> Tens
     return x.viewed(shape, lambda point: replaced(point, axis, point[axis] * step + start))
 
 
+def from_front(index: Any, size: Size) -> Size:
+    """Returns a position in an axis, counted from the front; torch has seen to it that it lies inside."""
+    place = size_of(index)
+    return place + size if place < 0 else place
+
+
 def selected(x: Tensor, axis: int, index: Index | int) -> Tensor:
     """Returns the tensor at one index of an axis, without that axis."""
-    fixed = ix.constant(index) if isinstance(index, int) else index
+    fixed = index if isinstance(index, Index) else ix.constant(index)
     return x.viewed([*x.shape[:axis], *x.shape[axis + 1 :]], lambda point: inserted(point, axis, fixed))
 
 
 def slice_start(start: Any, size: int) -> int:
     """Returns where a slice begins, counted from the front and held inside the axis."""
-    first = 0 if start is None else int(start)
+    first = 0 if start is None else size_of(start)
     return min(max(first + size if first < 0 else first, 0), size)
 
 
@@ -161,22 +179,22 @@ def narrow(b: Builder, x: Tensor, dim: int, start: Any, length: Any) -> Tensor:
     if isinstance(start, Tensor):
         raise Unlowered("a start that is only known at run time")
     axis = axis_of(dim, x.ndim)
-    return sliced(x, axis, slice_start(start, x.shape[axis]), int(length))
+    return sliced(x, axis, slice_start(start, x.shape[axis]), size_of(length))
 
 
 def select(b: Builder, x: Tensor, dim: int, index: Any) -> Tensor:
     axis = axis_of(dim, x.ndim)
-    return selected(x, axis, int(index) % x.shape[axis])
+    return selected(x, axis, from_front(index, x.shape[axis]))
 
 
 def split(b: Builder, x: Tensor, sizes: Any, dim: int = 0) -> list[Tensor]:
     axis = axis_of(dim, x.ndim)
     pieces: list[Tensor] = []
-    start = 0
+    start: Size = 0
     for fake in b.fake:
-        length = int(fake.shape[axis])
+        length = size_of(fake.shape[axis])
         pieces.append(sliced(x, axis, start, length))
-        start += length
+        start = start + length
     return pieces
 
 
@@ -218,10 +236,10 @@ def as_strided(b: Builder, x: Tensor, size: Sequence[int], stride: Sequence[int]
         raise Unlowered("as_strided of a tensor that is not packed in memory")
     # Torch counts the offset from the start of the storage, we from the first element of the value.
     fake = b.node.args[0].meta["val"]
-    origin = int(fake.storage_offset()) - int(own.offset)
-    start = own.offset if storage_offset is None else int(storage_offset) - origin
+    origin = size_of(fake.storage_offset()) - own.offset
+    start = own.offset if storage_offset is None else size_of(storage_offset) - origin
     reach = start + sum(max(length - 1, 0) * step for length, step in zip(shape, strides, strict=True))
-    if start < 0 or reach >= max(kind.numel, 1):
+    if start < 0 or not is_provably_at_most(reach + 1, max(kind.numel, 1)):
         raise Unlowered("as_strided beyond the elements of its operand")
 
     def to_value(point: Point) -> Sequence[Index]:
@@ -233,7 +251,9 @@ def as_strided(b: Builder, x: Tensor, size: Sequence[int], stride: Sequence[int]
 
 def point_at(position: Index, kind: TensorType) -> Point:
     """Returns the point of a packed layout that lies at a position, counted in elements."""
-    order = sorted((axis for axis, size in enumerate(kind.shape) if size != 1), key=lambda axis: -kind.strides[axis])
+    order = sorted(
+        (axis for axis, size in enumerate(kind.shape) if size != 1), key=lambda axis: -hint(kind.strides[axis])
+    )
     indices = ix.delinearize(position, tuple(kind.shape[axis] for axis in order)) if order else ()
     found = dict(zip(order, indices, strict=True))
     return tuple(found.get(axis, ix.constant(0)) for axis in range(len(kind.shape)))
