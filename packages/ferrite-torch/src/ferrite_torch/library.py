@@ -162,7 +162,7 @@ def laid_out(builder: Builder, tensor: Tensor, strides: tuple[int, ...]) -> Tens
     if tensor.numel == 0:
         return builder.fresh_copy(tensor)
     pairs = enumerate(zip(tensor.shape, strides, strict=True))
-    repeated = [axis for axis, (size, stride) in pairs if size > 1 and not stride]
+    repeated = [axis for axis, (size, stride) in pairs if size != 1 and stride == 0]
     if not repeated:
         return builder.fresh_copy(tensor, strides)
     # Expanded dims are stored once: copy the tensor at index 0 of them and repeat the copy.
@@ -175,4 +175,4 @@ def laid_out(builder: Builder, tensor: Tensor, strides: tuple[int, ...]) -> Tens
 
 def same_layout(shape: tuple[int, ...], left: tuple[int, ...], right: tuple[int, ...]) -> bool:
     """Returns whether two strides address the same elements for this shape."""
-    return left == right or 0 in shape or all(a == b for size, a, b in zip(shape, left, right, strict=True) if size > 1)
+    return left == right or 0 in shape or all(a == b for size, a, b in zip(shape, left, right, strict=True) if size != 1)

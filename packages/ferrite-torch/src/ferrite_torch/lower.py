@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ferrite_ir.graph import Extern, Graph, Output, Update, Value, View, whole
-from ferrite_ir.scalar import cast
+from ferrite_ir.scalar import Scalar, cast
 from ferrite_ir.sizes import Size, Symbolic, Undecided, hint, symbols_of
 from ferrite_ir.text import graph_symbols
 from ferrite_torch import torch_private
@@ -29,7 +29,8 @@ from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.origins import origins_of
 from ferrite_torch.saved_layouts import Layouts
 from ferrite_torch.scatters import IN_PLACE
-from ferrite_torch.symbols import NeedsNumber, settled, size_of
+from ferrite_torch.statistics import record_specialisation
+from ferrite_torch.symbols import NeedsNumber, scalar_of, settled, size_of
 from ferrite_torch.tensors import Tensor, grid_point
 
 log = logging.getLogger(__name__)
@@ -232,8 +233,10 @@ class _Walk:
                 return size
             case int():
                 return fake
-            case torch.SymFloat() | float():
-                return float(fake)
+            case torch.SymFloat():
+                return self._fixed(node, fake) if node.users else None
+            case float():
+                return fake
             case None | bool() | str():
                 return fake
         if not node.users:
@@ -281,8 +284,10 @@ class _Walk:
         fake = node.meta.get("val")
         if isinstance(fake, torch.SymInt):
             return size_of(fake)
-        if isinstance(fake, (torch.SymFloat, torch.SymBool)):
-            return _number(fake)
+        if isinstance(fake, torch.SymFloat):
+            return self._float(node, fake)
+        if isinstance(fake, torch.SymBool):
+            return bool(fake)
         if isinstance(target, torch_private.Overload):
             return self._call_op(node, target, args, kwargs)
         if isinstance(target, torch_private.HigherOrderOp):
@@ -292,6 +297,17 @@ class _Walk:
         if not callable(target) or any(tensors_in([*args, *kwargs.values()])):
             raise Unsupported(f"{origins_of(node)[0]}: a call of {target} is not compiled")
         return target(*args, **kwargs)
+
+    def _float(self, node: torch.fx.Node, fake: torch.SymFloat) -> Scalar | float:
+        try:
+            return scalar_of(fake)
+        except NeedsNumber:
+            return self._fixed(node, fake)
+
+    def _fixed(self, node: torch.fx.Node, fake: torch.SymFloat) -> float:
+        """Returns the present value of a symbolic float, which dynamo guards."""
+        record_specialisation(str(origins_of(node)[0]) if node.op == "call_function" else node.name, "a symbolic float")
+        return float(fake)
 
     def _call_with_effects(self, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Lowers an op that must run in order: our calls with effects keep their order, so the token passes through."""
@@ -375,9 +391,17 @@ class _Walk:
 
     def _library(self, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         count = len(self.builder.definitions)
+        if any(isinstance(self.results.get(operand), Scalar) for operand in node.all_input_nodes):
+            # Programs pass floats to libraries as numbers only.
+            args = torch.fx.node.map_arg(node.args, self._plain)
+            kwargs = torch.fx.node.map_arg(node.kwargs, self._plain)
         result = call_library(self.builder, call_of(node), args, kwargs)
         self._note_sharing(count)
         return result
+
+    def _plain(self, node: torch.fx.Node) -> Any:
+        result = self.results[node]
+        return self._fixed(node, node.meta["val"]) if isinstance(result, Scalar) else result
 
     def _note_sharing(self, count: int) -> None:
         """Records which of the values defined since then share storage with older ones."""
@@ -466,7 +490,7 @@ class _Walk:
                     self.repeats.append(len(self.outputs))
                 self.outputs.append(view)
             else:
-                self.outputs.append(_plain_output(result))
+                self.outputs.append(_plain_output(self._plain(item)))
 
     def _output_view(self, node: torch.fx.Node, tensor: Tensor, owners: dict[str, int | None]) -> View:
         """Returns an output with exactly torch's strides, sharing storage with exactly what torch's does."""
@@ -521,10 +545,6 @@ def _storage(node: Any) -> int | None:
     return torch_private.storage_key(fake) if isinstance(fake, torch.Tensor) else None
 
 
-def _number(value: torch.SymFloat | torch.SymBool) -> float | bool:
-    return float(value) if isinstance(value, torch.SymFloat) else bool(value)
-
-
 def _sizes_of_node(node: torch.fx.Node) -> list[Size]:
     """Returns the symbolic sizes of the operands and results of a node."""
     values = [node.meta.get("val"), *(operand.meta.get("val") for operand in node.all_input_nodes)]
@@ -556,7 +576,7 @@ def _plain_output(value: Any) -> Output:
         case torch.SymInt():
             return size_of(value)
         case torch.SymFloat() | torch.SymBool():
-            return _number(value)
+            return float(value) if isinstance(value, torch.SymFloat) else bool(value)
     raise Unsupported(f"a graph that returns a {type(value).__name__}")
 
 

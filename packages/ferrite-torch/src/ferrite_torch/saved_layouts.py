@@ -46,6 +46,6 @@ def changed_outputs(module: torch.fx.GraphModule, graph: Graph) -> Layouts:
         fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
         if isinstance(output, View) and isinstance(fake, torch.Tensor):
             pairs = zip(output.shape, output.strides, sizes_of(fake.stride()), strict=True)
-            if any(new != old for size, new, old in pairs if size > 1):
+            if any(new != old for size, new, old in pairs if size not in (0, 1)):
                 changed[place] = output.strides
     return changed

@@ -6,6 +6,7 @@ symbol is first seen in a frame. What of them decides anything is told apart in 
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -13,7 +14,11 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from ferrite_ir import index as ix
 from ferrite_ir import polynomials, sizes
+from ferrite_ir import scalar as sc
+from ferrite_ir.dtypes import F64, I64
+from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, Symbolic, Undecided
 from ferrite_torch import torch_private
 from ferrite_torch.errors import Unsupported
@@ -99,6 +104,46 @@ _RULES: dict[str, Callable[..., Size]] = {
     "Min": sizes.minimum,
 }
 """Torch's functions of sizes, by the name of their class."""
+
+
+def scalar_of(value: torch.SymFloat) -> Scalar:
+    """Returns a torch float that is computed from integers as an expression in f64.
+
+    Raises:
+        NeedsNumber: it is no such number, or computed by a function that the language does not have.
+    """
+    expression, environment = torch_private.symbolic_value(value)
+    return _scalar(expression, environment)
+
+
+def _scalar(expression: Any, environment: Any) -> Scalar:
+    if expression.is_Number:
+        return sc.const(float(expression), F64)
+    name = type(expression).__name__
+    if name == "ToFloat":
+        return sc.cast(sc.index_value(ix.constant(_translated(expression.args[0], environment)), I64), F64)
+    if expression.is_integer and name not in _FLOAT_RULES:
+        return sc.cast(sc.index_value(ix.constant(_translated(expression, environment)), I64), F64)
+    if name not in _FLOAT_RULES:
+        raise NeedsNumber("a number", f"{name} of sizes", ())
+    operands = [_scalar(operand, environment) for operand in expression.args]
+    return functools.reduce(lambda a, b: sc.apply(_FLOAT_RULES[name], a, b), operands[1:], operands[0]) if (
+        len(operands) > 1
+    ) else sc.apply(_FLOAT_RULES[name], operands[0])
+
+
+_FLOAT_RULES = {
+    "Add": "add",
+    "Mul": "mul",
+    "Pow": "pow",
+    "FloatPow": "pow",
+    "FloatTrueDiv": "div",
+    "IntTrueDiv": "div",
+    "OpaqueUnaryFn_sqrt": "sqrt",
+    "OpaqueUnaryFn_exp": "exp",
+    "OpaqueUnaryFn_log": "log",
+}
+"""Torch's functions of symbolic floats, by the name of their class, in the language."""
 
 
 def _symbol(expression: Any, environment: Any) -> Symbolic:

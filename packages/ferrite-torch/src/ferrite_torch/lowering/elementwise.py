@@ -19,7 +19,7 @@ import torch
 
 from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
-from ferrite_ir.dtypes import BOOL, I64, DType
+from ferrite_ir.dtypes import BOOL, F64, I64, DType
 from ferrite_ir.graph import TensorType
 from ferrite_ir.scalar import Scalar, ScalarTypeError
 from ferrite_ir.sizes import Symbolic, Undecided
@@ -114,6 +114,8 @@ def element_at(element: Element, shape: Sequence[int], point: Point, dtype: DTyp
     if isinstance(element, Tensor):
         loaded = element.at(broadcast_point(element.shape, shape, point))
         return sc.cast(loaded, element.dtype.compute if dtype is None else dtype)
+    if isinstance(element, Scalar):
+        return sc.cast(element, F64 if dtype is None else dtype)
     number = plain_number(element)
     if isinstance(number, Symbolic):
         whole = number_of(ix.constant(number))
@@ -158,8 +160,12 @@ def wrapped(number: int, dtype: DType) -> int:
     return number - span if dtype.kind == "int" and number >= span // 2 else number
 
 
-def rounded(number: Any, dtype: torch.dtype) -> Number:
+def rounded(number: Any, dtype: torch.dtype) -> Any:
     """Returns a Python number as it is stored in ``dtype``; types narrower than 16 bits are left alone."""
+    if isinstance(number, Scalar):
+        if dtype in _ROUNDING:
+            raise Unlowered(f"a symbolic float rounded to {dtype}")
+        return number
     plain = plain_number(number)
     if isinstance(plain, Symbolic):
         if dtype in _ROUNDING and dtype is not torch.float32:
@@ -213,6 +219,8 @@ def promoted_type(elements: Sequence[Element | None]) -> torch.dtype:
     for element in elements:
         if isinstance(element, Tensor):
             ranked[0 if element.ndim else 1].append(torch_dtype(element.dtype))
+        elif isinstance(element, Scalar):
+            ranked[2].append(torch.get_default_dtype())
         elif element is not None:
             ranked[2].append(number_type(plain_number(element)))
     found: torch.dtype | None = None
