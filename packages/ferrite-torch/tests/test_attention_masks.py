@@ -93,6 +93,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[bool, bool]]] = {
     "anticausal": (lambda q, k: torch.ones(q.shape[2], k, dtype=torch.bool).triu(), (True, False)),
     "window": (lambda q, k: (positions(q, k)[0] - positions(q, k)[1]).abs() < 3, (True, False)),
     "overwritten": (overwritten, (True, False)),
+    "causal, by a method": (lambda q, k: positions(q, k)[1].__le__(positions(q, k)[0])[0, 0], (False, True)),
     "none": (lambda q, k: None, (False, False)),
 }
 

@@ -50,8 +50,9 @@ _FUNCTIONS: frozenset[Callable[..., Any]] = frozenset(
     )
 )
 """Functions whose result depends on their arguments alone, and that change none of them."""
-_METHODS = frozenset((_COMMON_NAMES + _METHOD_NAMES).split())
-"""Methods of the same kind."""
+_SPECIAL_NAMES = tuple(f"__{name.strip('_')}__" for name in _OPERATOR_NAMES.split())
+_METHODS = frozenset((*(_COMMON_NAMES + _METHOD_NAMES).split(), *_SPECIAL_NAMES))
+"""Methods of the same kind; some releases of dynamo write operators as methods."""
 _SHAPED = frozenset((torch.ones_like, torch.zeros_like, torch.full_like, "new_ones", "new_zeros", "new_full"))
 """Those of them that ask their first argument for its shape and type, not for its elements."""
 _CHANGING = frozenset(_CHANGING_NAMES.split())
