@@ -318,6 +318,8 @@ def colliding(draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
 INDEXING = [
     Case("embedding", F.embedding,
          lambda d: (torch.randint(7, (2, 5), device=d.device), d.normal(7, 4))),
+    Case("embedding scaled by frequency", lambda i, w: F.embedding(i, w, scale_grad_by_freq=True),
+         lambda d: (torch.randint(7, (2, 5), device=d.device), d.normal(7, 4))),
     Case("embedding with padding", lambda i, w: F.embedding(i, w, padding_idx=1),
          lambda d: (torch.randint(7, (2, 5), device=d.device), d.normal(7, 4))),
     Case("index rows", lambda x, i: x[i] * 2, lambda d: rows_and_indices(d, 6, 5, 4)),
@@ -365,6 +367,15 @@ INDEXING = [
     Case("assign under mask", lambda x, m: torch.where(m, x, x.new_zeros(())) + 1,
          lambda d: (d.normal(3, 7), d.mask(3, 7))),
     Case("one_hot", lambda i: F.one_hot(i, 6), lambda d: (torch.randint(6, (2, 4), device=d.device),), backward=False),
+    Case("masked_scatter", lambda x, m, s: x.masked_scatter(m, s) * 2,
+         lambda d: (d.normal(3, 7), d.mask(3, 7), d.normal(4, 7))),
+    Case("nonzero_static", lambda m: torch.nonzero_static(m, size=9), lambda d: (d.mask(3, 7),), backward=False),
+    Case("as_strided_scatter", lambda x, s: torch.as_strided_scatter(x, s, (2, 3), (7, 2), 1),
+         lambda d: (d.plain(3, 5), d.plain(2, 3))),
+    Case("triangle indices", lambda x: x[torch.tril_indices(5, 5, -1, device=x.device).unbind()],
+         lambda d: (d.plain(5, 5),)),
+    Case("repeat_interleave", lambda x, r: x.repeat_interleave(r, 0, output_size=6),
+         lambda d: (d.plain(3, 5), torch.tensor([1, 0, 5], device=d.device))),
     Case("searchsorted", lambda x, s: torch.searchsorted(s.sort(-1).values, x, right=True),
          lambda d: (d.normal(3, 7), d.normal(3, 50)), backward=False),
     Case("searchsorted through positions", lambda x, s: torch.searchsorted(s, x, sorter=s.argsort(-1)),
@@ -410,6 +421,16 @@ ORDERED = [
     Case("cummax", lambda x: tuple(x.cummax(-1)), lambda d: (d.ties_free(4, 9),)),
     Case("logcumsumexp", lambda x: x.logcumsumexp(-1), one(4, 9)),
     Case("diff", lambda x: x.diff(dim=-1), one(4, 9)),
+    Case("cumulative trapezoid", lambda x: torch.cumulative_trapezoid(x, dim=0), one(4, 9)),
+    Case("cumsum of few long lines", lambda x: x.cumsum(-1), lambda d: (d.plain(2, 40000),), wide_only=True),
+    Case(
+        "cummin of few long lines",
+        lambda x: tuple(x.cummin(0)),
+        lambda d: (d.plain(50000, 3),),
+        backward=False,
+        wide_only=True,
+    ),
+    Case("histc", lambda x: torch.histc(x, 10, -2, 2), one(4, 9), backward=False, wide_only=True),
 ]
 
 MATRICES = [

@@ -51,6 +51,11 @@ def test_gradient_of_embedding(agree: Any, dtype: torch.dtype, padding: int) -> 
     )
 
 
+@pytest.mark.parametrize("padding", [-1, 3])
+def test_gradient_of_embedding_scaled_by_how_often_a_row_is_read(agree: Any, padding: int) -> None:
+    agree(lambda g, i: aten.embedding_dense_backward(g, i, 7, padding, True), torch.randn(4, 6, 2), places(7, 4, 6))
+
+
 ADVANCED: dict[str, Callable[..., torch.Tensor]] = {
     "first dim": lambda x, j, k: x[j],
     "last dim, two dims of places": lambda x, j, k: x[:, :, k],
@@ -238,3 +243,24 @@ def test_float_sums_at_places_have_no_order(lower_one: Any, agree: Any) -> None:
     module = lower_one(lambda x, i: x.scatter_reduce(0, i, x, "prod"), torch.randn(2), i)
     assert [op for op, _ in module.externs] == ["aten.scatter_reduce.two"]
     agree(lambda x, i: x.scatter_reduce(0, i, x[:2], "amax"), torch.randn(5), i)
+
+
+def test_strided_places_of_a_storage(agree: Any) -> None:
+    scatter = lambda x, s: torch.as_strided_scatter(x, s, (2, 3), (6, 2), 1)  # noqa: E731
+    agree(scatter, torch.randn(3, 4), torch.randn(2, 3))
+    agree(scatter, torch.randn(4, 3).t(), torch.randn(2, 3))
+    agree(lambda x, s: torch.as_strided_scatter(x[1:], s, (2, 3), (4, 1), 5), torch.randn(3, 4), torch.randn(2, 3))
+
+
+def test_strided_places_outside_of_a_tensor_are_a_library_call(lower_one: Any) -> None:
+    module = lower_one(
+        lambda x, s: torch.as_strided_scatter(x[1:], s, (2,), (1,), 0), torch.randn(3, 4), torch.randn(2)
+    )
+    assert module.externs == (
+        ("aten.as_strided_scatter.default", "as_strided_scatter beyond the elements of its operand"),
+    )
+
+
+def test_filling_a_tensor_without_dims(agree: Any) -> None:
+    agree(lambda x, i: x.index_fill(0, i, 3.0), torch.tensor(1.0), torch.tensor([0]))
+    agree(lambda x, i: x.index_fill(0, i, 3.0), torch.tensor(1.0), torch.tensor(0))

@@ -17,7 +17,7 @@ import torch
 from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import BOOL, F32, F64, I32, I64, U8, DType
-from ferrite_ir.graph import row_major
+from ferrite_ir.graph import TensorType, row_major
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Unlowered, ints
@@ -27,6 +27,7 @@ from ferrite_torch.lowering.expressions import (
     add,
     call,
     choose,
+    div,
     eq,
     guarded,
     is_true,
@@ -35,9 +36,10 @@ from ferrite_torch.lowering.expressions import (
     ne,
     number_of,
 )
+from ferrite_torch.lowering.masking import rank_at, ranks
 from ferrite_torch.lowering.registry import lowers
-from ferrite_torch.lowering.views import axis_of, replaced, reshaped
-from ferrite_torch.tensors import Point, Tensor
+from ferrite_torch.lowering.views import axis_of, point_at, replaced, reshaped
+from ferrite_torch.tensors import Point, Tensor, is_dense
 
 
 def place(index: Tensor, point: Point, size: int, *, wraps: bool = False) -> Index:
@@ -57,10 +59,16 @@ def embedding_dense_backward(
     b: Builder, grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> Tensor:
     """Returns the rows of the gradient added up where the forward read them, in f32 or wider."""
-    if scale_grad_by_freq:
-        raise Unlowered("a gradient scaled by how often a row was read")
     fake = b.fake
     rows, width = ints(fake.shape)
+    counts = _read_counts(b, indices, rows) if scale_grad_by_freq else None
+
+    def element(point: Point) -> Scalar:
+        value = grad.value_at(point)
+        if counts is None:
+            return value
+        return div(value, sc.cast(counts.at((place(indices, point[:-1], rows),)), value.dtype))
+
     zeros = b.loop((rows, width), grad.dtype, lambda point: sc.const(0, grad.dtype.compute))
     return accumulated(
         b,
@@ -68,8 +76,16 @@ def embedding_dense_backward(
         "add",
         (*indices.shape, width),
         lambda point: (place(indices, point[:-1], rows), point[-1]),
-        grad.value_at,
+        element,
         None if padding_idx < 0 else lambda point: ne(sc.cast(indices.at(point[:-1]), I64), padding_idx),
+    )
+
+
+def _read_counts(b: Builder, indices: Tensor, rows: int) -> Tensor:
+    """Returns how often each row is read."""
+    start = b.loop((rows,), I32, lambda _: sc.const(0, I32))
+    return b.update(
+        start, "add", indices.shape, lambda point: (place(indices, point, rows),), lambda _: sc.const(1, I32)
     )
 
 
@@ -245,7 +261,7 @@ def index_put(
     b: Builder, x: Tensor, indices: Sequence[Tensor | None], values: Tensor, accumulate: bool = False
 ) -> Tensor:
     refuse_opaque(x.dtype, values.dtype)
-    if len(indices) == 1 and indices[0] is not None and indices[0].dtype is BOOL and values.numel == 1:
+    if len(indices) == 1 and indices[0] is not None and indices[0].dtype is BOOL:
         return _put_masked(b, x, indices[0], values, accumulate)
     found = advanced(x, indices)
     shape = found.result_shape
@@ -259,10 +275,18 @@ def index_put(
 
 
 def _put_masked(b: Builder, x: Tensor, mask: Tensor, values: Tensor, accumulate: bool) -> Tensor:
+    """Returns ``x`` with values where a mask over its leading axes holds: one after the other, or one for all."""
+    rest = x.shape[mask.ndim :]
+    is_ranked = values.ndim > len(rest) and values.shape[0] != 1
+    counted = ranks(b, mask.shape, mask.at) if is_ranked and mask.numel else None
+    given = (values.shape[0] if is_ranked else 1, *rest)
+
     def body(point: Point) -> Scalar:
-        value = element_at(reshaped(values, ()), x.shape, point, x.dtype.compute)
+        lead, tail = point[: mask.ndim], point[mask.ndim :]
+        number = ix.constant(0) if counted is None else ix.indirect(rank_at(counted, lead), given[0])
+        value = element_at(values, given, (number, *tail), x.dtype.compute)
         old = x.value_at(point)
-        return choose(mask.at(point[: mask.ndim]), add(old, value) if accumulate else value, old)
+        return guarded(mask.at(lead), add(old, value) if accumulate else value, old)
 
     return made(b, body)
 
@@ -525,7 +549,7 @@ def index_copy(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor) -
 @lowers("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
 def index_fill(b: Builder, x: Tensor, dim: int, index: Tensor, value: Element) -> Tensor:
     if x.ndim == 0:
-        raise Unlowered("an index into a tensor without dims")
+        return index_fill(b, b.fresh_copy(reshaped(x, (1,))), 0, index, value).viewed((), lambda _: [ix.constant(0)])
     axis = axis_of(dim, x.ndim)
     shape = (*x.shape[:axis], index.numel, *x.shape[axis + 1 :])
 
@@ -533,3 +557,30 @@ def index_fill(b: Builder, x: Tensor, dim: int, index: Tensor, value: Element) -
         return replaced(point, axis, place(index, point[axis : axis + index.ndim], x.shape[axis], wraps=True))
 
     return overwritten(b, x, shape, indices, lambda point: element_at(value, shape, point, x.dtype.compute), value)
+
+
+@lowers("aten.as_strided_scatter.default")
+def as_strided_scatter(
+    b: Builder, x: Tensor, source: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: Any = None
+) -> Tensor:
+    """Returns ``x`` with the elements at strided places of its storage replaced.
+
+    Raises:
+        Unlowered: ``x`` is not packed in memory, or does not hold all of these places.
+    """
+    fake = b.node.args[0].meta["val"]
+    shape, strides = ints(size), ints(stride)
+    kind = TensorType(x.dtype, x.shape, ints(fake.stride()))
+    own = int(fake.storage_offset())
+    start = (own if storage_offset is None else int(storage_offset)) - own
+    reach = start + sum(max(length - 1, 0) * step for length, step in zip(shape, strides, strict=True))
+    if not is_dense(kind) or start < 0 or reach >= max(x.numel, 1):
+        raise Unlowered("as_strided_scatter beyond the elements of its operand")
+    return overwritten(
+        b,
+        x,
+        shape,
+        lambda point: point_at(ix.linearize(point, strides) + start, kind),
+        lambda point: element_at(source, shape, point, x.dtype.compute),
+        source,
+    )
