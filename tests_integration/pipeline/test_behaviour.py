@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -831,3 +833,42 @@ def test_host_and_device_in_one_graph() -> None:
     a, b = compiled(lambda x, y: (x * 2 + y.to("cuda"), y + 1))(x, y)
     assert torch.allclose(a.cpu(), x.cpu() * 2 + y)
     assert torch.equal(b, y + 1)
+
+
+OUT_OF_BOUNDS: dict[str, Function] = {
+    "index": lambda x, i: x[i] * 2,
+    "gather": lambda x, i: x.gather(0, i[:, None]),
+    "embedding": lambda x, i: F.embedding(i, x),
+    "scatter": lambda x, i: x.scatter(0, i[:, None], 1.0),
+    "index_add": lambda x, i: x.index_add(0, i, x[:2]),
+    "masked_scatter": lambda x, i: x.masked_scatter(i[:, None] >= 0, x[0, :2]),
+}
+
+
+@own_only("other backends read on")
+@pytest.mark.parametrize("name", OUT_OF_BOUNDS)
+def test_an_index_out_of_bounds_is_an_error_that_names_its_line(name: str) -> None:
+    call = compiled(OUT_OF_BOUNDS[name], fullgraph=True)
+    x = torch.randn(2, 3)
+    if name != "masked_scatter":  # there, every index is one too many
+        call(x, torch.tensor([1, 0]))
+    with pytest.raises(IndexError, match=rf"aten.{name}.*test_behaviour.py:\d+\).*: index out of bounds of"):
+        call(x, torch.tensor([0, 2]))
+
+
+@own_only("an option of ferrite")
+@pytest.mark.gpu
+def test_on_a_gpu_indices_are_checked_on_request() -> None:
+    """An assertion of a kernel ends the process's use of the GPU, so it is another process that fails."""
+    program = """
+import torch, ferrite_torch
+call = torch.compile(lambda x, i: x[i] * 2, backend="ferrite", options={"check_indices": True})
+x = torch.randn(4, 3, device="cuda")
+assert torch.equal(call(x, torch.tensor([3, -4], device="cuda")), x[[3, -4]] * 2)
+call(x, torch.tensor([0, 4], device="cuda"))
+torch.cuda.synchronize()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "aten.index" in done.stderr
+    assert "index out of bounds of 4 elements" in done.stderr

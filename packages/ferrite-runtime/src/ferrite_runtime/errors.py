@@ -51,6 +51,10 @@ class KernelRunError(FerriteRuntimeError):
     """A kernel failed while it was interpreted."""
 
 
+class IndexOutOfBounds(KernelRunError, IndexError):
+    """An interpreted kernel was given an index outside of what it indexes; the message names the op and its line."""
+
+
 class OutOfResources(FerriteRuntimeError):
     """A compiled kernel needs more of a resource than the device has."""
 

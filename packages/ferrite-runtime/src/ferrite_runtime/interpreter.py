@@ -21,7 +21,7 @@ from triton.runtime import interpreter as ti
 from triton.runtime.jit import JITFunction
 
 from ferrite_runtime import fmath
-from ferrite_runtime.errors import FerriteRuntimeError, KernelRunError
+from ferrite_runtime.errors import FerriteRuntimeError, IndexOutOfBounds, KernelRunError
 from ferrite_runtime.interpreter_atomics import make_atomic_rmw
 from ferrite_runtime.interpreter_cast import all_ones_handle, cast_handle, make_dot, splat_handle
 from ferrite_runtime.interpreter_math import STAND_INS as MATH_STAND_INS
@@ -59,6 +59,12 @@ def _call_jitted(self: Any, *args: Any, **kwargs: Any) -> Any:
 _EVERY_LANGUAGE = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
 
 
+def _check(self: Any, condition: Any, message: str) -> None:
+    """Stands in for the assertion of the interpreter, which Python leaves out under -O."""
+    if not condition.data.all():
+        raise (IndexOutOfBounds if message.startswith("index out of bounds") else KernelRunError)(message)
+
+
 @contextlib.contextmanager
 def _interpreted_language() -> Iterator[None]:
     """Makes ``triton.language`` compute with NumPy while the context is open."""
@@ -79,8 +85,9 @@ def _interpreted_language() -> Iterator[None]:
         # Triton 3.6 has no constants of these kinds.
         scope.set_attr(kind, "get_bf16", lambda self, value: cast_handle(self.get_fp32(value), tl.bfloat16))
         scope.set_attr(kind, "get_all_ones_value", lambda self, dtype: all_ones_handle(dtype))
+        scope.set_attr(kind, "create_assert", _check)
         # Overflow checks double the integer work and are not compiled into kernels either.
-        builder.options = ti.InterpreterOptions(sanitize_overflow=False)
+        builder.options = ti.InterpreterOptions(sanitize_overflow=False, debug=True)
         with np.errstate(all="ignore"):
             yield
     finally:
@@ -147,6 +154,8 @@ def interpret(
             for program in range(programs):
                 builder.set_grid_idx(program, 0, 0)
                 body(**named, **constants)
+        except IndexOutOfBounds as failure:
+            raise IndexOutOfBounds(f"{', '.join(spec.origin) or spec.name}: {failure}") from None
         except FerriteRuntimeError:
             raise
         except Exception as error:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ferrite_runtime.checked import checked_program
 from ferrite_runtime.engine import Engine, HostFunction, InterpretedEngine, gradient_guard
 from ferrite_runtime.errors import DeviceUnavailable
 from ferrite_runtime.externs import resolve_extern
@@ -92,6 +93,8 @@ def load_program(mapping: Mapping[str, Any], *, options: Options | None = None) 
         ExternError: if it calls an operator that is not registered.
     """
     options = options or Options()
+    if options.check_indices and not (options.interpret or mapping.get("device") == "cpu"):
+        mapping = checked_program(mapping)
     program = Program.from_mapping(mapping)
     if options.interpret:
         program = program.on_cpu()

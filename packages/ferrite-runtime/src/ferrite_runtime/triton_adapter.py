@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ferrite_runtime.binary import Binary
+from ferrite_runtime.checked import CHECKED
 from ferrite_runtime.config import Config
 from ferrite_runtime.cubin import read_resources
 from ferrite_runtime.dtypes import DTYPES, scalar_triton
@@ -87,7 +88,7 @@ def _compile(job: Job, function: Any, constants: dict[str, int]) -> Any:
         "num_stages": job.config.num_stages,
         "enable_fp_fusion": True,
         "sanitize_overflow": False,
-        "debug": False,
+        "debug": bool(job.spec.facts.get(CHECKED)),
     }
     target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
     return triton.compile(source, target=target, options=options)

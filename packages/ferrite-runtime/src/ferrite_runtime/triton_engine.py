@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ferrite_runtime.checked import CHECKED
 from ferrite_runtime.config import Config
 from ferrite_runtime.devices import device_facts
 from ferrite_runtime.engine import HostFunction, build_host, gradient_guard
@@ -54,6 +55,7 @@ class TritonKernel:
                 **constants,
                 num_warps=self.config.num_warps,
                 num_stages=self.config.num_stages,
+                debug=bool(self.spec.facts.get(CHECKED)),
             )
         except Exception as error:
             raise KernelCompileError(self.spec.name, self.spec.origin, f"{type(error).__name__}: {error}") from error

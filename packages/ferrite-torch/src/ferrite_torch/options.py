@@ -21,6 +21,8 @@ class Options:
         use_cache: keep compiled kernels and measurements on disk.
         tuning_seconds: limit on the time spent measuring for one graph; None leaves it to the runtime.
         check_inputs: when the runtime checks its inputs: ``first`` call, ``always`` or ``never``.
+        check_indices: stop kernels on a GPU that are given an index out of bounds, with a message that names the op and
+            its line, as eager does; kernels on the CPU always do.
         verify: check the graph after lowering and after the passes: for developers and tests.
         log_graphs: log the text of each graph, before and after the passes.
         align_matmuls: compute large half-precision matrix products with odd extents on operands extended with zeros.
@@ -35,6 +37,7 @@ class Options:
     use_cache: bool = True
     tuning_seconds: float | None = None
     check_inputs: str = "first"
+    check_indices: bool = False
     verify: bool = False
     log_graphs: bool = False
     align_matmuls: bool = True
@@ -82,6 +85,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "use_cache": (bool,),
     "tuning_seconds": (int, float, type(None)),
     "check_inputs": (str,),
+    "check_indices": (bool,),
     "verify": (bool,),
     "log_graphs": (bool,),
     "align_matmuls": (bool,),

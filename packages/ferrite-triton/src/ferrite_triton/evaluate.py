@@ -11,6 +11,7 @@ from ferrite_ir.index import Index, floordiv
 from ferrite_ir.scalar import Scalar, indirects, indirects_of
 from ferrite_ir.sizes import hint, is_provably_at_most
 
+from .bounds import assert_in_bounds
 from .casts import bitcast_text, cast_text
 from .errors import ScheduleMismatch
 from .flat import FlatKernel, ParamText
@@ -359,6 +360,10 @@ class Evaluator:
         offset = self._index.tile(index, lambda value: self._known(value, guard))
         conditions = [self._known(condition, outer) for condition, outer in _conditions(guard)]
         pointer, mask, axes = self.access(param, offset, conditions)
+        if index.is_indirect:
+            assert_in_bounds(
+                self._flat, self._writer, node.indices, lambda value: self._known(value, guard), (mask, axes)
+            )
         arguments = [pointer]
         if mask:
             arguments.append(mask)

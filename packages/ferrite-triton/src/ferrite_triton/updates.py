@@ -10,6 +10,7 @@ from ferrite_ir.index import Dim, Index
 from ferrite_ir.scalar import Scalar, indirects_of
 from ferrite_ir.sizes import Size, hint, is_provably_at_most
 
+from .bounds import assert_in_bounds
 from .casts import cast_text
 from .errors import UnsupportedUpdate
 from .evaluate import Evaluator
@@ -117,6 +118,8 @@ class UpdateText:
         value = self.evaluator.tile(update.body)
         conditions = [] if update.condition is None else [self.evaluator.tile(update.condition)]
         offset = self.evaluator.offset(self.flat.offset(update.result.name, update.indices))
+        _, mask, reach = self.evaluator.access(param, offset, conditions, axes)
+        assert_in_bounds(self.flat, self.writer, update.indices, self.evaluator.tile, (mask, reach))
         if needs_atomics(self.flat, update):
             check_atomic(update, param)
             return None, lambda: self._write_atomic(update, param, offset, value, conditions)

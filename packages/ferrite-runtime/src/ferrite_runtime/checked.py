@@ -1,0 +1,37 @@
+"""Kernels that check indices on a GPU: the same text, compiled with its assertions, which then say where they are from.
+
+A checked kernel is a kernel of its own, with an identity of its own: nothing else of the runtime knows of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ferrite_runtime.canonical import kernel_id
+
+CHECKED = "checked"
+"""The fact of a kernel that is compiled with its assertions."""
+_MESSAGE = '"index out of bounds'
+
+
+def checked_program(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a program, as a mapping, whose kernels are compiled with their assertions, if they have any."""
+    renamed: dict[str, str] = {}
+    kernels = []
+    for kernel in mapping["kernels"]:
+        checked = _checked_kernel(kernel) if _MESSAGE in kernel["source"] else kernel
+        renamed[kernel["id"]] = checked["id"]
+        kernels.append(checked)
+    steps = [
+        {**step, "kernel": renamed[step["kernel"]]} if step["do"] == "launch" else step for step in mapping["steps"]
+    ]
+    return {**mapping, "kernels": kernels, "steps": steps}
+
+
+def _checked_kernel(kernel: Mapping[str, Any]) -> dict[str, Any]:
+    origin = ", ".join(kernel["origin"]) or kernel["name"]
+    quoted = origin.replace("\\", "/").replace('"', "'")
+    source = kernel["source"].replace(_MESSAGE, f'"{quoted}: index out of bounds')
+    made = {**kernel, "source": source, "facts": {**kernel["facts"], CHECKED: True}}
+    return {**made, "id": kernel_id(made)}
