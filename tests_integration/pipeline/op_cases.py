@@ -402,6 +402,23 @@ FACTORIES = [
     Case("empty_like filled", lambda x: torch.empty_like(x).fill_(4) + x, one(3, 7)),
 ]
 
+
+def nucleus(logits: Tensor) -> Tensor:
+    """Returns the distribution restricted to the likeliest outcomes that make up 70 percent."""
+    values, places = logits.sort(-1, descending=True)
+    shares = (values / 8).softmax(-1)
+    kept = values.masked_fill(shares.cumsum(-1) - shares > 0.7, -100.0)
+    return torch.zeros_like(logits).scatter(-1, places, kept).softmax(-1)
+
+
+def experts(scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the weights of the two best experts of each token, and how much each expert got."""
+    weights, chosen = scores.softmax(-1).topk(2, -1)
+    weights = weights / weights.sum(-1, keepdim=True)
+    load = torch.zeros_like(scores[0]).index_add(0, chosen.flatten(), weights.flatten())
+    return weights, load
+
+
 ORDERED = [
     Case("sort", lambda x: tuple(x.sort(-1)), lambda d: (d.ties_free(4, 9),)),
     Case("sort descending", lambda x: tuple(x.sort(0, descending=True)), lambda d: (d.ties_free(4, 9),)),
@@ -415,6 +432,10 @@ ORDERED = [
     Case("nanmedian", lambda x: tuple(x.nanmedian(0)), lambda d: (d.ties_free(4, 9),)),
     Case("mode", lambda x: x.mode(-1).values, integers(low=0, high=4), backward=False),
     Case("msort", torch.msort, lambda d: (d.ties_free(4, 9),)),
+    Case("nucleus of a distribution", nucleus, lambda d: (d.ties_free(4, 9),), wide_only=True),
+    Case("experts of tokens", experts, lambda d: (d.ties_free(6, 9),), wide_only=True),
+    Case("ranks", lambda x: x.argsort(-1).argsort(-1), lambda d: (d.ties_free(4, 9),), backward=False),
+    Case("trimmed mean", lambda x: x.sort(0).values[1:-1].mean(0), one(6, 9)),
     Case("cumsum", lambda x: x.cumsum(-1) * 2, one(4, 9)),
     Case("cumsum columns", lambda x: x.cumsum(0), one(4, 9)),
     Case("cumprod", lambda x: x.cumprod(-1), lambda d: (d.near_one(4, 5),)),

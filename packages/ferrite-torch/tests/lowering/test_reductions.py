@@ -76,6 +76,12 @@ def test_means_and_variances(agree: Any, dtype: torch.dtype) -> None:
     agree(lambda x: torch.var(x[:, :1], 1), x)
 
 
+def test_variance_of_one_number(agree: Any) -> None:
+    x = torch.tensor([2.0, math.inf, math.nan])
+    agree(lambda x: torch.var_mean(x[:, None], 1, correction=0), x)
+    agree(lambda x: torch.std(x[2:], correction=0), x)
+
+
 def test_variance_of_numbers_far_from_zero(agree: Any) -> None:
     """The sum of squares less the square of the sum would lose everything."""
     agree(lambda x: torch.var_mean(x, 1), torch.randn(3, 50) + 10_000, tolerance=1e-3)

@@ -284,6 +284,11 @@ def moments(b: Builder, x: Tensor, axes: Axes) -> tuple[Tensor, Tensor]:
             b.loop(axes.kept_shape, dtype, lambda point: sc.const(math.nan, dtype)),
             b.loop(axes.kept_shape, dtype, lambda point: sc.const(0.0, dtype)),
         )
+    if axes.count == 1:
+        # The distance from itself is not zero for an infinity or NaN.
+        first = (ix.constant(0),) * len(axes.folded)
+        only = b.loop(axes.kept_shape, x.dtype.compute, lambda point: x.value_at(axes.join(point, first)))
+        return only, b.loop(axes.kept_shape, only.dtype, lambda point: sub(only.at(point), only.at(point)))
     mean_, squares, _ = folded_states(b, "welford", axes, lambda point, fold: (x.value_at(axes.join(point, fold)),))
     return mean_, squares
 
