@@ -266,6 +266,16 @@ class Builder:
             name = body.source
         return None
 
+    def ramp(self, tensor: Tensor) -> Index | None:
+        """Returns the index expression that the elements of a tensor are, where that is plain from how it was made."""
+        made = {d.results[0].name: d for d in self.definitions if isinstance(d, Loop)}.get(tensor.value.name)
+        if made is None or not tensor.is_whole:
+            return None
+        body = made.bodies[0]
+        while body.op == "cast" and body.dtype.is_integer:
+            body = body.args[0]
+        return body.args[0] if body.op == "index" and made.dims == grid_dims(tensor.shape) else None
+
     def owns(self, target: Tensor) -> bool:
         """Returns whether `update` would store into ``target`` where it lies.
 

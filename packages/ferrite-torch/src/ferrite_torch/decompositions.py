@@ -17,8 +17,8 @@ from ferrite_torch import torch_private
 _KEPT_NAMES = """
     mm bmm addmm baddbmm mv dot addmv convolution convolution_backward _scaled_dot_product_flash_attention_for_cpu
     embedding_dense_backward index_add index_copy max_pool2d_with_indices max_pool2d_with_indices_backward
-    avg_pool2d avg_pool2d_backward grid_sampler_2d upsample_bicubic2d cdist _cdist_forward _cdist_backward
-    _euclidean_dist renorm multi_margin_loss multilabel_margin_loss_forward lstm gru
+    avg_pool2d avg_pool2d_backward grid_sampler_2d upsample_bicubic2d multi_margin_loss multilabel_margin_loss_forward
+    lstm gru
 """
 
 KEPT = frozenset(f"aten.{name}" for name in _KEPT_NAMES.split())

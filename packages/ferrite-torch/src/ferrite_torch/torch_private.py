@@ -60,7 +60,7 @@ def compile_with_aot(
     from torch._functorch.aot_autograd import aot_module_simplified
 
     stored = stored_key is not None
-    with nullcontext() if stored_key is None else _keeping_graphs(stored_key), _keeping_resampling_whole():
+    with nullcontext() if stored_key is None else _keeping_graphs(stored_key), _keeping_ops_whole():
         compiled = aot_module_simplified(
             module,
             list(inputs),
@@ -74,22 +74,23 @@ def compile_with_aot(
     return _undisturbed(compiled, "a compiled graph")
 
 
-_RESAMPLING = """
+_WHOLE = """
     upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
     _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d
-    _upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa
+    _upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa multilabel_margin_loss_forward
 """
 
 
 @contextmanager
-def _keeping_resampling_whole() -> Iterator[None]:
-    """Makes autograd see resampling as the ops that they are, so that their gradients are ops too, not scatters.
+def _keeping_ops_whole() -> Iterator[None]:
+    """Makes autograd see some ops as what they are, so that their gradients are ops too.
 
     torch takes these apart in Python before autograd looks at them; no table of decompositions changes that, only the
-    functions that it entered for these dispatch keys, which exporting a model sets aside in the same way.
+    functions that it entered for these dispatch keys, which exporting a model sets aside in the same way. The gradients
+    of the pieces of a resampling are scatters, and the pieces of the multilabel loss count targets that are none.
     """
     keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
-    packets = (getattr(torch.ops.aten, name, None) for name in _RESAMPLING.split())
+    packets = (getattr(torch.ops.aten, name, None) for name in _WHOLE.split())
     ops = [getattr(packet, o) for packet in packets if packet is not None for o in ("default", "vec")
            if o in packet.overloads()]  # fmt: skip
     taken = [(op, key, op.py_kernels.pop(key)) for op in ops for key in keys if key in op.py_kernels]

@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
 
 import torch
 
@@ -33,7 +32,6 @@ from ferrite_torch.lowering.expressions import (
     is_true,
     larger,
     mul,
-    ne,
     number_of,
 )
 from ferrite_torch.lowering.masking import rank_at, ranks
@@ -45,48 +43,6 @@ from ferrite_torch.tensors import Point, Tensor, is_dense
 def place(index: Tensor, point: Point, size: int, *, wraps: bool = False) -> Index:
     """Returns the place that an index tensor names at a point, in an axis of this size."""
     return ix.indirect(sc.cast(index.at(point), I64), size, wraps)
-
-
-@lowers("aten.embedding.default")
-def embedding(b: Builder, weight: Tensor, indices: Tensor, *_: Any, **__: Any) -> Tensor:
-    refuse_opaque(weight.dtype)
-    rows = weight.shape[0]
-    return made(b, lambda point: weight.at((place(indices, point[:-1], rows), point[-1])))
-
-
-@lowers("aten.embedding_dense_backward.default")
-def embedding_dense_backward(
-    b: Builder, grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
-) -> Tensor:
-    """Returns the rows of the gradient added up where the forward read them, in f32 or wider."""
-    fake = b.fake
-    rows, width = ints(fake.shape)
-    counts = _read_counts(b, indices, rows) if scale_grad_by_freq else None
-
-    def element(point: Point) -> Scalar:
-        value = grad.value_at(point)
-        if counts is None:
-            return value
-        return div(value, sc.cast(counts.at((place(indices, point[:-1], rows),)), value.dtype))
-
-    zeros = b.loop((rows, width), grad.dtype, lambda point: sc.const(0, grad.dtype.compute))
-    return accumulated(
-        b,
-        zeros,
-        "add",
-        (*indices.shape, width),
-        lambda point: (place(indices, point[:-1], rows), point[-1]),
-        element,
-        None if padding_idx < 0 else lambda point: ne(sc.cast(indices.at(point[:-1]), I64), padding_idx),
-    )
-
-
-def _read_counts(b: Builder, indices: Tensor, rows: int) -> Tensor:
-    """Returns how often each row is read."""
-    start = b.loop((rows,), I32, lambda _: sc.const(0, I32))
-    return b.update(
-        start, "add", indices.shape, lambda point: (place(indices, point, rows),), lambda _: sc.const(1, I32)
-    )
 
 
 def accumulated(
