@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ferrite_ir import scalar as sc
-from ferrite_ir.dtypes import I64
+from ferrite_ir.dtypes import F32, F64, I64
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size
 from ferrite_torch.builder import Builder, Unlowered, ints
@@ -125,15 +125,16 @@ def linspace(b: Builder, start: Any, end: Any, steps: int, **_: Any) -> Tensor:
     """Returns evenly spaced numbers, counted from the nearer end, so that both ends are exact."""
     dtype = dtype_of(b.fake.dtype)
     first, last, count = plain_number(start), plain_number(end), int(steps)
-    if not dtype.is_float:
-        raise Unlowered("integers that are evenly spaced")
+    compute = dtype.compute
+    if not dtype.is_float:  # computed between integers, in the type that torch takes on this device
+        first, last, compute = int(first), int(last), F64 if b.device == "cpu" else F32
     if count == 1:
         return filled(b, first)
     step = (last - first) / max(count - 1, 1)
 
     def body(point: Point) -> Scalar:
-        rising = add(mul(sc.cast(number_of(point[0]), dtype.compute), step), first)
-        falling = sub(last, mul(sc.cast(number_of(-point[0] + (count - 1)), dtype.compute), step))
+        rising = add(mul(sc.cast(number_of(point[0]), compute), step), first)
+        falling = sub(last, mul(sc.cast(number_of(-point[0] + (count - 1)), compute), step))
         return choose(lt(number_of(point[0]), sc.const(count // 2, I64)), rising, falling)
 
     return made(b, body)

@@ -26,7 +26,6 @@ from ferrite_torch.lowering.expressions import (
     add,
     call,
     choose,
-    div,
     eq,
     guarded,
     is_true,
@@ -540,3 +539,19 @@ def as_strided_scatter(
         lambda point: element_at(source, shape, point, x.dtype.compute),
         source,
     )
+
+
+@lowers("aten.put.default")
+def put(b: Builder, x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """Returns a tensor with elements at flat places replaced, or added to; negative places count from the end."""
+    values = reshaped(source, index.shape)
+
+    def where(point: Point) -> Point:
+        return ix.delinearize(place(index, point, x.numel, wraps=True), x.shape)
+
+    def body(point: Point) -> Scalar:
+        return sc.cast(values.at(point), x.dtype.compute)
+
+    if accumulate:
+        return accumulated(b, x, "add", index.shape, where, body)
+    return overwritten(b, x, index.shape, where, body, source)

@@ -5,6 +5,7 @@ The same ``torch.manual_seed`` gives the same numbers; they are not the numbers 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,9 +17,27 @@ from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Lowered, Unlowered, ints
 from ferrite_torch.dtypes import dtype_of
+from ferrite_torch.lowering.bisection import leading_count
 from ferrite_torch.lowering.creation import made
-from ferrite_torch.lowering.elementwise import Element, element_at, plain_number
-from ferrite_torch.lowering.expressions import add, choose, div, ge, log1p, lt, mul, neg, number_of
+from ferrite_torch.lowering.elementwise import Element, element_at, plain_number, refuse_opaque
+from ferrite_torch.lowering.expressions import (
+    add,
+    call,
+    choose,
+    div,
+    exp,
+    floor,
+    ge,
+    larger,
+    le,
+    log1p,
+    lt,
+    mul,
+    neg,
+    number_of,
+    smaller,
+    sub,
+)
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.tensors import Point, Tensor
 
@@ -104,6 +123,121 @@ def normal_of_tensors(b: Builder, mean: Element, std: Element = 1.0, *, generato
         return add(mul(number, scale), shift)
 
     return made(b, body)
+
+
+@lowers("aten.normal.float_float", "prims.normal.default")
+def normal_of_numbers(b: Builder, *args: Any, generator: Any = None, **named: Any) -> Tensor:
+    """Returns normal numbers; mean and deviation come before the shape in one op, and by name in the other."""
+    refuse_generator(generator)
+    mean, std = plain_number(named.get("mean", args[0])), plain_number(named.get("std", args[1] if args[1:] else 1.0))
+    return _drawn(b, lambda seed, at, dtype: add(mul(normal_at(seed, at, dtype), std), mean))
+
+
+@lowers("aten.log_normal.default")
+def log_normal(b: Builder, like: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> Tensor:
+    refuse_generator(generator)
+    return _drawn(b, lambda seed, at, dtype: exp(add(mul(normal_at(seed, at, dtype), std), mean)))
+
+
+@lowers("aten.cauchy.default")
+def cauchy(b: Builder, like: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> Tensor:
+    refuse_generator(generator)
+
+    def transform(seed: Scalar, at: Index, dtype: DType) -> Scalar:
+        angle = mul(sub(uniform_at(seed, at, dtype), 0.5), math.pi)
+        return add(mul(call("tan", angle), sigma), median)
+
+    return _drawn(b, transform)
+
+
+@lowers("aten.geometric.default")
+def geometric(b: Builder, like: Tensor, p: float, *, generator: Any = None) -> Tensor:
+    """Returns the number of trials up to the first success."""
+    refuse_generator(generator)
+
+    def transform(seed: Scalar, at: Index, dtype: DType) -> Scalar:
+        wide = F64 if dtype is F64 else F32
+        if p == 1:
+            return sc.const(1.0, wide)
+        failures = div(log1p(neg(uniform_at(seed, at, wide))), math.log1p(-p))
+        return add(floor(failures), 1.0)
+
+    return _drawn(b, transform)
+
+
+@lowers("aten.multinomial.default")
+def multinomial(b: Builder, weights: Tensor, count: int, replacement: bool = False, *, generator: Any = None) -> Tensor:
+    """Returns draws from each row of weights, which need not add up to one.
+
+    One draw is a race: each category finishes after an exponential time, and the one with the largest quotient of
+    weight and time wins. Several draws with replacement look numbers up in the sums so far.
+    """
+    refuse_generator(generator)
+    refuse_opaque(weights.dtype)
+    shape, size = ints(b.fake.shape), weights.shape[-1]
+    if not replacement and count > 1:
+        raise Unlowered("several draws without replacement")
+    seed = b.seed()
+    if count > 1:
+        return _looked_up(b, weights, seed)
+
+    def bodies(point: Point, fold: Point) -> tuple[Scalar, Scalar]:
+        weight = weights.value_at((*point[:-1], *fold))
+        time = sc.cast(_exponential_at(seed, flat_position((*point[:-1], *fold), weights.shape)), weight.dtype)
+        return div(weight, time), number_of(fold[0])
+
+    return b.fold("argmax", shape, (size,), bodies)[1]
+
+
+def _exponential_at(seed: Scalar, position: Index) -> Scalar:
+    """Returns an exponential number, never zero; of two draws, as short times decide a race of many."""
+    coarse, fine = (sc.apply("rand", seed, number_of(position * 2 + k)) for k in (0, 1))
+    return larger(neg(log1p(neg(add(coarse, mul(fine, 2.0**-24))))), 2.0**-60)
+
+
+def _looked_up(b: Builder, weights: Tensor, seed: Scalar) -> Tensor:
+    shape, size = ints(b.fake.shape), weights.shape[-1]
+    # In f64, as sums that do not quite grow would let categories of no weight win.
+    (sums,) = b.scan("sum", weights.shape, weights.ndim - 1, lambda point: (sc.cast(weights.at(point), F64),))
+
+    def body(point: Point) -> Scalar:
+        row = point[:-1]
+        total = sums.at((*row, ix.constant(size - 1)))
+        number = mul(uniform_at(seed, flat_position(point, shape), F64), total)
+        return smaller(leading_count(size, lambda at: le(sums.at((*row, at)), number)), size - 1)
+
+    return b.loop(shape, I64, body)
+
+
+@lowers("aten.rrelu_with_noise_functional.default")
+def rrelu(
+    b: Builder,
+    x: Tensor,
+    noise: Tensor,
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> Lowered:
+    """Returns negative elements times a slope, and the slopes: drawn anew in training, else their mean."""
+    refuse_generator(generator)
+    refuse_opaque(x.dtype)
+    low, high = plain_number(lower), plain_number(upper)
+    if not training:
+        slope = (low + high) / 2
+        return b.loop(x.shape, x.dtype, lambda p: _sloped(x.value_at(p), slope)), b.fresh_copy(noise)
+    seed = b.seed()
+
+    def drawn(point: Point) -> Scalar:
+        number = uniform_at(seed, flat_position(point, x.shape), x.dtype)
+        return choose(le(x.value_at(point), 0.0), add(mul(number, high - low), low), 1.0)
+
+    slopes = b.loop(x.shape, noise.dtype, drawn)
+    return b.loop(x.shape, x.dtype, lambda p: _sloped(x.value_at(p), slopes.value_at(p))), slopes
+
+
+def _sloped(value: Scalar, slope: Scalar | float) -> Scalar:
+    return choose(le(value, 0.0), mul(value, slope), value)
 
 
 @lowers("aten.exponential.default")
