@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 import resampling_cases
+import training_cases
 from against_eager import assert_all_close, assert_close, compiled, gradients, own_only, own_statistics, widened
 from op_cases import FAMILIES as EVERYDAY
 from op_cases import Case, Draw
 
-FAMILIES = {**EVERYDAY, **resampling_cases.FAMILIES}
+FAMILIES = {**EVERYDAY, **resampling_cases.FAMILIES, **training_cases.FAMILIES}
 PLACES = [
     pytest.param("cpu", torch.float32, 1, id="cpu"),
     pytest.param("cuda", torch.float32, 24, id="cuda-float32", marks=pytest.mark.gpu),
