@@ -1,4 +1,4 @@
-"""Calls of operators with their tensors taken out, so that the same call can be made on copies, wider copies or fakes."""
+"""Calls of operators with their tensors taken out, so that the same call can be made on copies, wider or fake ones."""
 
 from __future__ import annotations
 

@@ -46,8 +46,12 @@ UNTRACEABLE = (
 )
 """Names of the exceptions by which torch says that it cannot trace something: dynamo leaves such a call to eager."""
 
-NOT_FUNCTIONAL = "Found a custom (non-ATen) operator whose output has alias annotations"
-"""What AOTAutograd says of the few aten ops that write their operand and have no form that does not."""
+UNTRACEABLE_TEXTS = (
+    "Found a custom (non-ATen) operator whose output has alias annotations",
+    "Cannot access data pointer of Tensor (e.g. FakeTensor, FunctionalTensor)",
+)
+"""What torch says of the few aten ops that write their operand and have no form that does not, and of kernels that
+users bring along as text (the jiterator): nothing traces these."""
 
 WAYS = ("forward", "backward", "inplace", "dynamo")
 STATUSES = ("none", "pass", "eager", "fail")
@@ -93,14 +97,14 @@ def check(info: Any, dtype: torch.dtype, device: str, way: str, most: int) -> Ou
     if way == "backward" and dtype not in info.supported_backward_dtypes(torch.device(device).type):
         return outcome
     calls = spread(sample_calls(info, dtype, device, way), 1 if way == "dynamo" else most)
-    samples = list(prepared(calls, way, seen, outcome))
+    samples = list(prepared(calls, info.name, way, seen, outcome))
     outcome.samples, outcome.aten = len(samples), sorted(seen.names)
     if not samples:
         return outcome
     outcome.reasons.clear()
     compile_all = {"dynamo": compile_dynamo, "backward": compile_training}.get(way, compile_forward)
     with observed() as work:
-        for sample, status, reason in verdicts(samples, compile_all, info.name in UNDEFINED):
+        for sample, status, reason in verdicts(samples, compile_all, is_undefined=info.name in UNDEFINED):
             outcome.status = max(outcome.status, status, key=STATUSES.index)
             if reason:
                 outcome.reasons.append(f"{reason} @ {sample.call.text()[:160]}")
@@ -118,11 +122,11 @@ def note_work(outcome: Outcome, work: Work) -> None:
         outcome.reasons += [reason[:SHORT] for reason in work.fallbacks]
 
 
-def prepared(calls: Sequence[Call], way: str, seen: Dispatched, outcome: Outcome) -> Iterator[Sample]:
+def prepared(calls: Sequence[Call], name: str, way: str, seen: Dispatched, outcome: Outcome) -> Iterator[Sample]:
     """Yields the samples of the calls that eager can make; notes why it cannot make the others."""
     for call in calls:
         try:
-            sample = settle(lambda: prepare_sample(call, way, seen))  # noqa: B023 - called at once
+            sample = settle(lambda: prepare_sample(call, way, seen, name))  # noqa: B023 - called at once
         except Poisoned:
             raise
         except Exception as error:  # noqa: BLE001 - whatever eager raises
@@ -133,7 +137,7 @@ def prepared(calls: Sequence[Call], way: str, seen: Dispatched, outcome: Outcome
 
 
 def verdicts(
-    samples: Sequence[Sample], compile_all: Callable[[Sequence[Sample]], Runner], is_undefined: bool
+    samples: Sequence[Sample], compile_all: Callable[[Sequence[Sample]], Runner], *, is_undefined: bool
 ) -> Iterator[Verdict]:
     """Yields the verdict on each sample; all are compiled together, and one by one if that fails."""
     try:
@@ -145,10 +149,11 @@ def verdicts(
             yield (samples[0], *judge_error(error))
             return
         for sample in samples:
-            yield from verdicts([sample], compile_all, is_undefined)
+            yield from verdicts([sample], compile_all, is_undefined=is_undefined)
         return
     for number, sample in enumerate(samples):
-        reason = settle(lambda: judge(sample, [run[number] for run in runs], is_undefined))  # noqa: B023 - called at once
+        results = [run[number] for run in runs]
+        reason = settle(lambda: judge(sample, results, is_undefined=is_undefined))  # noqa: B023 - called at once
         yield sample, "fail" if reason else "pass", reason or ""
 
 
@@ -164,7 +169,7 @@ def repeated_runs(
     return runs
 
 
-def judge(sample: Sample, runs: list[list[Any]], is_undefined: bool) -> str | None:
+def judge(sample: Sample, runs: list[list[Any]], *, is_undefined: bool) -> str | None:
     """Returns what is wrong with the results for a sample, None if nothing is."""
     first, count = runs[0], sample.count
     if len(first) != len(sample.results):
@@ -172,11 +177,11 @@ def judge(sample: Sample, runs: list[list[Any]], is_undefined: bool) -> str | No
     for place, (mine, theirs) in enumerate(zip(first, sample.results, strict=True)):
         if (mine is None) != (theirs is None):
             return f"result {place}: is {'absent' if mine is None else 'there'}, in eager it is not"
-    present = [place for place, x in enumerate(first) if x is not None]
+    present = [place for place, x in enumerate(first) if x is not None and place not in sample.meaningless]
     if is_undefined or sample.is_random:
         blank = [[torch.zeros_like(run[place]) for place in present] for run in (first, sample.results)]
         problem = mismatch(*blank, lambda: None, strides=not sample.chosen)
-        return problem or (None if is_undefined else judge_seeds(runs))
+        return problem or (None if is_undefined else judge_seeds([[run[place] for place in present] for run in runs]))
     wides: list[Any] = []
 
     def exact(places: list[int]) -> Any:
@@ -185,7 +190,9 @@ def judge(sample: Sample, runs: list[list[Any]], is_undefined: bool) -> str | No
         return None if wides[0] is None else [wides[0][place] for place in places]
 
     returned, others = [p for p in present if p < count], [p for p in present if p >= count]
-    problem = mismatch([first[p] for p in returned], [sample.results[p] for p in returned], lambda: exact(returned))
+    problem = mismatch(
+        [first[p] for p in returned], [sample.results[p] for p in returned], lambda: exact(returned), scale=sample.scale
+    )
     if problem or not others:
         return problem
     theirs = [sample.results[p] for p in others]
@@ -213,7 +220,7 @@ def judge_error(error: Exception) -> tuple[str, str]:
     while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None and cause not in causes:
         causes.append(cause)
     is_declined = isinstance(error, Unsupported) or any(
-        type(cause).__name__ in UNTRACEABLE or NOT_FUNCTIONAL in str(cause) for cause in causes
+        type(cause).__name__ in UNTRACEABLE or any(text in str(cause) for text in UNTRACEABLE_TEXTS) for cause in causes
     )
     return ("eager" if is_declined else "fail"), short(error)
 

@@ -51,14 +51,19 @@ class Lost(Exception):
 class Worker:
     """One process, with what it wrote to standard error since its last job kept for a report."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, gpu: str | None = None) -> None:
         self.log = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - lives as long as the process
         self.process = subprocess.Popen(
             [sys.executable, "-u", str(WORKER), device],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"},
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "PYTHONFAULTHANDLER": "1",
+                **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu}),
+            },
         )
         self.buffer = b""
         self.expect(START_SECONDS)
@@ -116,19 +121,23 @@ class Pool:
         count: the number of workers.
         seconds: the time that one way of one job may take.
         deadline: the `time.monotonic` after which no job is begun.
+        gpus: the GPUs, as CUDA_VISIBLE_DEVICES names them, that workers take turns in; none leaves them all visible.
     """
 
     device: str
     count: int
     seconds: float
     deadline: float
+    gpus: tuple[str, ...] = ()
 
     def run(self, jobs: Iterable[Job], report: Callable[[Job, dict[str, Any]], None]) -> list[Job]:
         """Calls ``report`` with the outcomes by way of each job as it ends; returns the jobs that were not run."""
         left = deque(jobs)
         lock = threading.Lock()
+        gpus = self.gpus or (None,)
         threads = [
-            threading.Thread(target=self._serve, args=(left, lock, report)) for _ in range(min(self.count, len(left)))
+            threading.Thread(target=self._serve, args=(left, lock, report, gpus[number % len(gpus)]))
+            for number in range(min(self.count, len(left)))
         ]
         for thread in threads:
             thread.start()
@@ -136,7 +145,9 @@ class Pool:
             thread.join()
         return list(left)
 
-    def _serve(self, left: deque[Job], lock: threading.Lock, report: Callable[[Job, dict[str, Any]], None]) -> None:
+    def _serve(
+        self, left: deque[Job], lock: threading.Lock, report: Callable[[Job, dict[str, Any]], None], gpu: str | None
+    ) -> None:
         worker: Worker | None = None
         try:
             while time.monotonic() < self.deadline:
@@ -147,17 +158,17 @@ class Pool:
                 found: dict[str, Any] = {}
                 while len(found) < len(job.ways):
                     rest = replace(job, ways=job.ways[len(found) :])
-                    worker = self._attempt(worker, rest, found)
+                    worker = self._attempt(worker, rest, found, gpu)
                 with lock:
                     report(job, found)
         finally:
             if worker is not None:
                 worker.end()
 
-    def _attempt(self, worker: Worker | None, job: Job, found: dict[str, Any]) -> Worker | None:
+    def _attempt(self, worker: Worker | None, job: Job, found: dict[str, Any], gpu: str | None) -> Worker | None:
         """Runs a job, entering outcomes by way; returns the worker if it can go on."""
         try:
-            worker = worker or Worker(self.device)
+            worker = worker or Worker(self.device, gpu)
             worker.give(job)
             while "done" not in (event := worker.expect(self.seconds)):
                 found[event["way"]] = event["outcome"]
@@ -169,3 +180,15 @@ class Pool:
             if worker is not None:
                 worker.end()
             return None
+
+
+def visible_gpus(device: str) -> tuple[str, ...]:
+    """Returns the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them; none for another device type."""
+    if device != "cuda":
+        return ()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named:
+        return tuple(named.split(","))
+    import torch
+
+    return tuple(map(str, range(torch.cuda.device_count())))

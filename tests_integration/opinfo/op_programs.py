@@ -1,7 +1,7 @@
 """Samples compiled as one program, without dynamo's part: what follows dynamo is all the same.
 
-Dynamo gives the backend a graph of the functions that it saw called. Such a graph is made here by hand, one node a call,
-so that many calls cost one compilation. That dynamo sees the same calls is checked once for each operator.
+Dynamo gives the backend a graph of the functions that it saw called. Such a graph is made here by hand, one node a
+call, so that many calls cost one compilation. That dynamo sees the same calls is checked once for each operator.
 """
 
 from __future__ import annotations

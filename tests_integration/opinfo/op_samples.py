@@ -15,6 +15,7 @@ from torch import Tensor
 
 from op_calls import Call, twin, wide_twin
 from op_programs import Dispatched
+from op_references import EXACT, EXACT_ON_CPU, MEANINGLESS, scale_of
 from op_verdicts import has_same_bits
 
 Results = list[Any]
@@ -32,6 +33,8 @@ class Sample:
         chosen: positions of the returned tensors that are differentiated.
         is_random: whether another seed gives other numbers.
         exact: gives the results in float64, None where that fails.
+        scale: size of the numbers that results are computed from, 0 where that says nothing.
+        meaningless: positions of results that are whatever memory holds.
     """
 
     call: Call
@@ -40,6 +43,8 @@ class Sample:
     chosen: tuple[int, ...]
     is_random: bool
     exact: Callable[[], Results | None]
+    scale: float = 0.0
+    meaningless: frozenset[int] = frozenset()
 
 
 def database() -> Sequence[Any]:
@@ -76,33 +81,42 @@ def sample_calls(info: Any, dtype: torch.dtype, device: str, way: str) -> Iterat
             yield replace(call, finish=sample.output_process_fn_grad) if way == "backward" else call
 
 
-def prepare_sample(call: Call, way: str, seen: Dispatched) -> Sample | None:
-    """Returns a call with eager's results; None where there is nothing to differentiate.
+def prepare_sample(call: Call, way: str, seen: Dispatched, name: str) -> Sample | None:
+    """Returns a call of a named operator with eager's results; None where there is nothing to differentiate.
 
     ``seen`` notes what eager dispatches to. Raises whatever eager raises.
     """
+    meaningless = MEANINGLESS.get(name, frozenset())
     differentiates = way == "backward"
     run = run_backward if differentiates else run_forward
     with torch.set_grad_enabled(differentiates):
         results, count, chosen = run(call, seen.watch(call.run), twin)
         if differentiates and not any(x is not None for x in results[count:]):
             return None
-        is_random = seen.is_random and differs_by_seed(lambda: run(call, call.run, twin)[0])
+        is_random = seen.is_random and differs_by_seed(
+            lambda: [x for place, x in enumerate(run(call, call.run, twin)[0]) if place not in meaningless]
+        )
 
     def exact() -> Results | None:
-        wide = call.exact()
+        wide = replace(call.exact(), function=EXACT.get(name, call.function))
+        copy = cpu_twin if name in EXACT_ON_CPU else wide_twin
         with torch.set_grad_enabled(differentiates), float64_by_default():
             try:
-                return run(wide, wide.run, wide_twin)[0]
+                return run(wide, wide.run, copy)[0]
             except Exception as error:  # an operator may not know float64
                 if "CUDA error" in str(error):
                     raise
                 return None
 
-    return Sample(call, results, count, chosen, is_random, exact)
+    return Sample(call, results, count, chosen, is_random, exact, scale_of(name), meaningless)
 
 
-class float64_by_default:  # noqa: N801 - used as a context, as torch names its own
+def cpu_twin(x: Tensor) -> Tensor:
+    """Returns a tensor of the same contents on the CPU, in float64 if it is of floats."""
+    return wide_twin(x.detach().cpu().requires_grad_(x.requires_grad))
+
+
+class float64_by_default:
     """A context in which Python numbers become float64."""
 
     def __enter__(self) -> None:

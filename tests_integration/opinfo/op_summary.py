@@ -37,7 +37,7 @@ def summary(rows: Sequence[dict[str, Any]], device: str) -> tuple[str, bool]:
 
 
 def judged(row: dict[str, Any], way: str, status: str, device: str) -> str:
-    """Returns a status with expectations applied: ``xfail`` for a failure with a reason, ``xpass`` for one that passes."""
+    """Returns a status with expectations applied: ``xfail`` for a failure with a reason, ``xpass`` if that passes."""
     if expected_reason(row["op"], row["variant"], row["dtype"], way, device) is None:
         return status
     return {"fail": "xfail", "pass": "xpass", "eager": "xpass"}.get(status, status)

@@ -1,8 +1,8 @@
 """A process that checks operators, one job a line, and can be lost without losing more than the way it was at.
 
-It reads jobs as JSON lines from standard input and writes events to what was standard output: ``{"ready": true}`` once,
-then for each way of a job its outcome, then ``{"done": true}``; ``{"lost": reason}`` when it ends because its GPU context
-is gone. What operators print goes to standard error.
+It reads jobs as JSON lines from standard input and writes events to what was standard output: ``{"ready": true}``
+once, then for each way of a job its outcome, then ``{"done": true}``; ``{"lost": reason}`` when it ends because its GPU
+context is gone. What operators print goes to standard error.
 """
 
 from __future__ import annotations

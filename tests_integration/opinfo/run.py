@@ -1,10 +1,10 @@
-"""Runs torch's operator database through the compiler, against eager, and writes one line of JSON per operator and dtype.
+"""Runs torch's operator database through the compiler, against eager; writes one line of JSON per operator and dtype.
 
-    python tests_integration/opinfo/run.py --device cuda --shard 0/2 --jobs 14 --deadline 540 --out table.jsonl
+    python tests_integration/opinfo/run.py --device cuda --jobs 60 --deadline 540 --out table.jsonl
 
-Each operator is checked in worker processes, so that a crash or a hang costs one. Lines that the output has already are
-not computed again: run it again to go on after a deadline, or with ``--again`` to redo those that failed. A summary ends
-the output.
+Workers take turns in the visible GPUs. Each operator is checked in worker processes, so that a crash or a hang costs one. Lines that the output has already
+are not computed again: run it again to go on after a deadline, or with ``--again`` to redo those that failed. A summary
+ends the output.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), *map(str, sorted(HERE.parents[1].glob("packages/*/src")))]
 
 from op_jobs import DTYPES, Selection, planned_jobs  # noqa: E402 - found through the path above
-from op_pool import Job, Pool  # noqa: E402
+from op_pool import Job, Pool, visible_gpus  # noqa: E402
 from op_summary import summary  # noqa: E402
 
 
@@ -39,7 +39,7 @@ def main() -> int:
     if chosen.again:
         rows = {key: row for key, row in rows.items() if not any(o["status"] == "fail" for o in row["ways"].values())}
         write_rows(chosen.out, rows)
-    pool = Pool(chosen.device, chosen.jobs, chosen.timeout, deadline)
+    pool = Pool(chosen.device, chosen.jobs, chosen.timeout, deadline, visible_gpus(chosen.device))
     with chosen.out.open("a") as out:
 
         def report(job: Job, found: dict[str, Any]) -> None:
@@ -53,7 +53,8 @@ def main() -> int:
     print(text)
     if left:
         print(
-            f"not run before the deadline: {len(left)} of {len(jobs)} jobs, from {left[0].op} {left[0].dtype}; run again to go on"
+            f"not run before the deadline: {len(left)} of {len(jobs)} jobs, from {left[0].op} {left[0].dtype}; "
+            "run again to go on"
         )
     return 2 if left else 0 if is_good else 1
 

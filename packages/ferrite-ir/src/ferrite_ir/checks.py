@@ -68,7 +68,7 @@ class _Checker:
             for result in definition.results:
                 if result is not None:
                     self._define(result)
-                    self._check_layout(result)
+                    self._check_layout(result, is_computed=not isinstance(definition, Extern))
             self._replace(definition)
         self._position = None
         self._check_outputs()
@@ -86,14 +86,14 @@ class _Checker:
             self.report("V01", f"{value.name} is defined before already", f"{value.name}:")
         self._defined.setdefault(value.name, value)
 
-    def _check_layout(self, value: Value) -> None:
+    def _check_layout(self, value: Value, *, is_computed: bool) -> None:
         type_ = value.type
         steps = [(stride, size) for size, stride in zip(type_.shape, type_.strides, strict=False) if size != 1]
         if len(type_.strides) != len(type_.shape):
             self.report(
                 "V22", f"{value.name} has {len(type_.shape)} extents and {len(type_.strides)} strides", f"{value.name}:"
             )
-        elif any(type(stride) is int and stride <= 0 for stride, _ in steps) or _overlaps(steps):
+        elif is_computed and (any(type(stride) is int and stride <= 0 for stride, _ in steps) or _overlaps(steps)):
             self.report(
                 "V22",
                 f"with strides {list(type_.strides)} two elements of {value.name} lie at one place",

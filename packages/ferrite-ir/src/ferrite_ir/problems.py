@@ -26,7 +26,7 @@ RULES: dict[str, str] = {
     "V19": "a condition is one bool",
     "V20": "a call fits the graph that it names",
     "V21": "graphs of a module do not call each other in a circle",
-    "V22": "the elements of a result lie at different places in memory",
+    "V22": "the elements of a result lie at different places in memory, unless a library call made it",
     "V23": "an indirect index is an integer",
 }
 """What each rule asks for."""

@@ -55,6 +55,8 @@ def retype(tensor: Any, dtype: Any, shape: tuple[int, ...], strides: tuple[int, 
     """Returns a view of another dtype over the storage of ``tensor``, ``offset`` *bytes* after its first element."""
     import torch
 
+    if tensor.dtype == dtype:  # the one way that keeps a pending conjugation
+        return tensor.as_strided(shape, strides, tensor.storage_offset() + offset // tensor.element_size())
     start = tensor.storage_offset() * tensor.element_size() + offset
     view = torch.empty(0, dtype=dtype, device=tensor.device)
     return view.set_(tensor.untyped_storage(), start // view.element_size(), shape, strides)

@@ -55,6 +55,7 @@ def ferrite(
         return torch_private.flatten_inputs(module, inputs, lambda *flat: ferrite(*flat, mode=mode, options=options))
     try:
         _check_devices(module, inputs)
+        _check_layouts(module, inputs)
         simplify_masks(module)
         is_kept = stores_graphs(chosen) and not is_symbolic(_traced(module, inputs))
         plan = plan_storage(module, inputs, list(_tensors(module, inputs)), chosen) if is_kept else None
@@ -158,6 +159,13 @@ def _check_devices(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
         raise Unsupported(f"a graph on several devices: {', '.join(accelerators)}")
     if "cuda" in (device.type for device in devices) and not torch.cuda.is_available():
         raise Unsupported("a graph on cuda, where torch finds no GPU")
+
+
+def _check_layouts(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+    """Refuses (`Unsupported`) sparse inputs and others without strides; tensor subclasses are taken apart later."""
+    for value in _tensors(module, inputs):
+        if value.layout not in (torch.strided, torch.jagged):
+            raise Unsupported(f"a graph with a tensor of layout {value.layout}: kernels read tensors by strides")
 
 
 def _warm_up(module: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> None:

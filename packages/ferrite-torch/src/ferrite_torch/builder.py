@@ -288,7 +288,13 @@ class Builder:
     def store(
         self, target: Tensor, mode: str, shape: Shape, indices: Point, body: Scalar, condition: Scalar | None = None
     ) -> Tensor:
-        """Returns the new version of a whole value that is stored to where it lies: an input, or a private copy."""
+        """Returns the new version of a whole value that is stored to where it lies: an input, or a private copy.
+
+        Raises:
+            Unlowered: no kernel computes with its type.
+        """
+        if target.dtype.kind == "opaque":
+            raise Unlowered(f"kernels do not compute with {target.dtype}")
         result = Value(self._fresh(self._stem), target.value.type)
         self._private.add(result.name)
         self.definitions.append(
@@ -367,11 +373,14 @@ class Builder:
             strides = view.strides if view is not None and kept else None
             if strides is None:
                 strides = TensorType(tensor.dtype, tensor.shape).strides
+        if tensor.numel == 0:
+            kind = TensorType(tensor.dtype, tensor.shape, tuple(strides), tensor.device)
+            value = Value(self._fresh(self._stem), kind)
+            self._private.add(value.name)
+            return self._allocated(value)
         if tensor.dtype.kind == "opaque" or tensor.device:
             return self._library_copy(tensor, tuple(strides))
         value = self._value(tensor.dtype, tensor.shape, strides)
-        if tensor.numel == 0:
-            return self._allocated(value)
         body = tensor.at(grid_point(tensor.shape))
         self.definitions.append(Loop((value,), grid_dims(tensor.shape), (body,), self._origins))
         return whole_tensor(value)
@@ -450,8 +459,6 @@ class Builder:
             name = f"{stem}_{count}" if not stem[-1].isdigit() else f"{stem}b{count}"
         self._names.add(name)
         return name
-
-
 
 
 def ints(sizes: Iterable[Any]) -> tuple[Size, ...]:

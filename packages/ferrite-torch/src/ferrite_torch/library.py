@@ -175,4 +175,6 @@ def laid_out(builder: Builder, tensor: Tensor, strides: tuple[int, ...]) -> Tens
 
 def same_layout(shape: tuple[int, ...], left: tuple[int, ...], right: tuple[int, ...]) -> bool:
     """Returns whether two strides address the same elements for this shape."""
-    return left == right or 0 in shape or all(a == b for size, a, b in zip(shape, left, right, strict=True) if size != 1)
+    return (
+        left == right or 0 in shape or all(a == b for size, a, b in zip(shape, left, right, strict=True) if size != 1)
+    )

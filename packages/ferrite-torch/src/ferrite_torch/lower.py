@@ -254,6 +254,8 @@ class _Walk:
     def _new_input(self, name: str, fake: torch.Tensor, strides: tuple[int, ...] | None = None) -> Tensor:
         if fake.layout != torch.strided:
             raise Unsupported(f"a graph with a tensor of layout {fake.layout}: {name}")
+        if fake.is_neg():
+            raise Unsupported(f"a graph with an input to be negated when it is read: {name}; pass resolve_neg()")
         device = "" if fake.device.type == self.builder.device else fake.device.type
         return self.builder.input(name, dtype_of(fake.dtype), ints(fake.shape), strides or ints(fake.stride()), device)
 
@@ -390,6 +392,7 @@ class _Walk:
         return None
 
     def _library(self, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        _refuse_layouts(node)
         count = len(self.builder.definitions)
         if any(isinstance(self.results.get(operand), Scalar) for operand in node.all_input_nodes):
             # Programs pass floats to libraries as numbers only.
@@ -533,6 +536,18 @@ class _Walk:
         "call_function": _call,
         "output": _output,
     }
+
+
+def _refuse_layouts(node: torch.fx.Node) -> None:
+    """Checks that the results of a call lie in memory by strides.
+
+    Raises:
+        Unsupported: one is sparse or lies in another way that only its own library knows.
+    """
+    fakes = node.meta.get("val")
+    for fake in fakes if isinstance(fakes, (tuple, list)) else (fakes,):
+        if isinstance(fake, torch.Tensor) and fake.layout != torch.strided:
+            raise Unsupported(f"{origins_of(node)[0]}: a tensor of layout {fake.layout} is not compiled")
 
 
 def _is_token(node: torch.fx.Node, user: torch.fx.Node) -> bool:

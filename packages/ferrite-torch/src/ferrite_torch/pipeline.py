@@ -22,8 +22,8 @@ from ferrite_torch.loading import constants_of, load_artifact, run_eagerly, runt
 from ferrite_torch.lower import graph_device, lower_module
 from ferrite_torch.options import Options
 from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
-from ferrite_torch.symbols import is_symbolic, settled
 from ferrite_torch.statistics import CompiledGraph, Stopwatch, record_graph
+from ferrite_torch.symbols import is_symbolic, settled
 from ferrite_torch.targets import target_of
 from ferrite_triton import emit_program
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from ferrite_ir.graph import Graph, Output, View
-from ferrite_torch.symbols import sizes_of
 from ferrite_torch.layouts import Layouts
+from ferrite_torch.symbols import sizes_of
 
 __all__ = ["Layouts", "changed_layouts", "changed_outputs", "strides_of"]
 

@@ -69,7 +69,9 @@ def statistics() -> dict[str, Any]:
             "extern_calls": _ledger.extern_calls,
             "externs": externs,
             "fallbacks": dict(sorted(_ledger.fallbacks.items())),
-            "specialised": {f"{where}: {reason}": count for (where, reason), count in sorted(_ledger.specialised.items())},
+            "specialised": {
+                f"{where}: {reason}": count for (where, reason), count in sorted(_ledger.specialised.items())
+            },
             "seconds": dict(_ledger.seconds),
         }
 

@@ -127,9 +127,11 @@ def _scalar(expression: Any, environment: Any) -> Scalar:
     if name not in _FLOAT_RULES:
         raise NeedsNumber("a number", f"{name} of sizes", ())
     operands = [_scalar(operand, environment) for operand in expression.args]
-    return functools.reduce(lambda a, b: sc.apply(_FLOAT_RULES[name], a, b), operands[1:], operands[0]) if (
-        len(operands) > 1
-    ) else sc.apply(_FLOAT_RULES[name], operands[0])
+    return (
+        functools.reduce(lambda a, b: sc.apply(_FLOAT_RULES[name], a, b), operands[1:], operands[0])
+        if (len(operands) > 1)
+        else sc.apply(_FLOAT_RULES[name], operands[0])
+    )
 
 
 _FLOAT_RULES = {

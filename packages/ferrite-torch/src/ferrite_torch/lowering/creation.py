@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ferrite_ir import scalar as sc
-from ferrite_ir.dtypes import F32, F64, I64
+from ferrite_ir.dtypes import F32, F64, I64, DType
+from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size
 from ferrite_torch.builder import Builder, Unlowered, ints
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.elementwise import Element, element_at, plain_number, refuse_opaque
-from ferrite_torch.lowering.expressions import add, choose, eq, lt, mul, number_of, sub
+from ferrite_torch.lowering.expressions import add, call, choose, eq, floor, lt, mul, number_of, sub
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.symbols import size_of
 from ferrite_torch.tensors import Point, Tensor
@@ -128,16 +129,40 @@ def linspace(b: Builder, start: Any, end: Any, steps: int, **_: Any) -> Tensor:
     compute = dtype.compute
     if not dtype.is_float:  # computed between integers, in the type that torch takes on this device
         first, last, compute = int(first), int(last), F64 if b.device == "cpu" else F32
-    if count == 1:
-        return filled(b, first)
-    step = (last - first) / max(count - 1, 1)
+    return made(b, lambda point: _spaced(point[0], first, last, count, compute))
+
+
+@lowers("aten.logspace.default")
+def logspace(b: Builder, start: Any, end: Any, steps: int, base: float = 10.0, **_: Any) -> Tensor:
+    """Returns powers of ``base`` with evenly spaced exponents, computed in f64.
+
+    For an integer type the ends are integers, as in eager, and a whole power of a whole base is a whole number: what
+    the power function misses it by must not cost a unit when its fraction is cut off.
+    """
+    dtype = dtype_of(b.fake.dtype)
+    first, last, root = plain_number(start), plain_number(end), float(plain_number(base))
+    if root < 0:
+        raise Unlowered("powers of a negative base")
+    is_whole = dtype.is_integer and root.is_integer()
+    if dtype.is_integer:
+        first, last = int(first), int(last)
 
     def body(point: Point) -> Scalar:
-        rising = add(mul(sc.cast(number_of(point[0]), compute), step), first)
-        falling = sub(last, mul(sc.cast(number_of(-point[0] + (count - 1)), compute), step))
-        return choose(lt(number_of(point[0]), sc.const(count // 2, I64)), rising, falling)
+        exponent = _spaced(point[0], first, last, int(steps), F64)
+        power = call("pow", sc.const(root, F64), exponent)
+        return choose(eq(exponent, floor(exponent)), call("round", power), power) if is_whole else power
 
     return made(b, body)
+
+
+def _spaced(position: Index, first: float, last: float, count: int, dtype: DType) -> Scalar:
+    """Returns the number at a position among ``count`` evenly spaced ones."""
+    if count == 1:
+        return sc.const(first, dtype)
+    step = (last - first) / max(count - 1, 1)
+    rising = add(mul(sc.cast(number_of(position), dtype), step), first)
+    falling = sub(last, mul(sc.cast(number_of(-position + (count - 1)), dtype), step))
+    return choose(lt(number_of(position), sc.const(count // 2, I64)), rising, falling)
 
 
 @lowers("aten.eye.default", "aten.eye.m")

@@ -10,13 +10,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Any
 
 import torch
 
 from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import BOOL, F32, F64, I32, I64, U8, DType
-from ferrite_ir.graph import TensorType, row_major
+from ferrite_ir.graph import TensorType
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Unlowered, ints
@@ -450,24 +451,6 @@ def index_reduce(
         lambda point: sc.cast(source.at(point), x.dtype.compute),
     )
     return reduced_into(b, x, reduce, stores, includes_self=include_self)
-
-
-@lowers("aten.put.default")
-def put(b: Builder, x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
-    """Returns ``x`` with elements stored at places counted over all of it in row-major order."""
-
-    def indices(point: Point) -> Point:
-        return ix.delinearize(place(index, point, x.numel, wraps=True), x.shape)
-
-    flat = reshaped(source, (source.numel,))
-    given = row_major(index.shape)
-
-    def body(point: Point) -> Scalar:
-        return sc.cast(flat.at((ix.linearize(point, given),)), x.dtype.compute)
-
-    if accumulate:
-        return accumulated(b, x, "add", index.shape, indices, body)
-    return overwritten(b, x, index.shape, indices, body, source)
 
 
 @lowers("aten.index_add.default")

@@ -71,7 +71,13 @@ def product(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Ten
     extended = extended_extent(m), extended_extent(k), extended_extent(n)
     if extended == (m, k, n) or min(map(hint, (m, k, n))) < SMALLEST_EXTENT or not _is_repaid((m, k, n), extended):
         raise Unlowered("a library product")
-    if extended[:2] == (m, k) and b.is_returned and isinstance(m, int) and m >= STRIPPED_ROWS and n >= 2 * WIDE_ALIGNMENT:
+    if (
+        extended[:2] == (m, k)
+        and b.is_returned
+        and isinstance(m, int)
+        and m >= STRIPPED_ROWS
+        and n >= 2 * WIDE_ALIGNMENT
+    ):
         return _in_strips(b, bias, left, right)
     row = None if bias is None else extend(b, bias, extended[2:])
     result = _multiply(b, row, extend(b, left, extended[:2]), extend(b, right, extended[1:]))

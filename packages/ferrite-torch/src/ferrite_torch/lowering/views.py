@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ferrite_ir import index as ix
+from ferrite_ir import scalar as sc
 from ferrite_ir.graph import TensorType, row_major
 from ferrite_ir.index import Index
 from ferrite_ir.sizes import Size, hint, is_provably_at_most, quotient
@@ -264,6 +265,22 @@ def real_view(b: Builder, x: Tensor) -> Tensor:
     return x
 
 
+def conjugated(b: Builder, x: Tensor) -> Tensor:
+    """Returns the conjugate in memory of its own: a bit on a tensor would be lost where its storage is viewed."""
+    if x.dtype.kind != "opaque":
+        return x
+    made: Tensor = b.extern("aten._conj_physical.default", (x,), fakes=b.fake)
+    return made
+
+
+def negated(b: Builder, x: Tensor) -> Tensor:
+    """Returns the negative, computed: kernels read memory, and know no bit that says to negate it."""
+    if x.dtype.kind != "opaque":
+        return b.loop(x.shape, x.dtype, lambda point: sc.cast(sc.apply("neg", x.value_at(point)), x.dtype))
+    made: Tensor = b.extern("aten.neg.default", (x,), fakes=b.fake)
+    return made
+
+
 def broadcast_in_dim(b: Builder, x: Tensor, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> Tensor:
     zero = ix.constant(0)
     placed = list(zip(x.shape, broadcast_dimensions, strict=True))
@@ -350,6 +367,8 @@ def _copied(function: Callable[..., Any], b: Builder, *args: Any, **kwargs: Any)
     return [copy_of(b, tensor, fake) for tensor, fake in zip(seen, fakes, strict=True)]
 
 
+lowers("aten._conj.default")(conjugated)
+lowers("aten._neg_view.default")(negated)
 for _name, _function in VIEWS.items():
     lowers(_name)(_function)
 for _name, _function in COPIES.items():
