@@ -53,6 +53,13 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     return torch.compile(function, backend=backend(), **options)
 
 
+def compiled_to_kernels(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    """Returns the function compiled as by `compiled`, library calls for want of a kernel being errors."""
+    if is_own():
+        options["options"] = {"fallback": False, "verify": True, "extern": "error"}
+    return compiled(function, **options)
+
+
 def compiled_or_eager(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Returns the function compiled as users do: what cannot be compiled yet may run eagerly, but must be right."""
     if is_own():

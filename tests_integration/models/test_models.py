@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from against_eager import assert_close, assert_worked, compiled, observed_work
+from against_eager import assert_close, assert_worked, compiled_to_kernels, observed_work
 from tiny_models import ARCHITECTURES, Architecture, build, smooth
 
 PLACES = [
@@ -41,7 +41,7 @@ def test_inference(architecture: Architecture, device: str, dtype: torch.dtype) 
     model, inputs = prepare(architecture, device, dtype)
     model.eval()
     with torch.no_grad(), observed_work() as work:
-        actual = compiled(model, fullgraph=not architecture.branches)(**inputs)
+        actual = compiled_to_kernels(model, fullgraph=not architecture.branches)(**inputs)
     with torch.no_grad():
         eager = model(**inputs)
         exact = copy.deepcopy(model).double()(**cast(inputs, device, torch.float64))
@@ -71,7 +71,7 @@ def test_training(architecture: Architecture, device: str, dtype: torch.dtype) -
     model.train()
     plain, wide = copy.deepcopy(model), copy.deepcopy(model).double()
     with observed_work() as work:
-        actual, gradients = train_once(model, compiled(model, fullgraph=not architecture.branches), inputs)
+        actual, gradients = train_once(model, compiled_to_kernels(model, fullgraph=not architecture.branches), inputs)
     eager, eager_gradients = train_once(plain, plain, inputs)
     exact, exact_gradients = train_once(wide, wide, cast(inputs, device, torch.float64))
     assert_close(actual, eager, exact, "output")

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ferrite_torch.backend import ferrite
-from ferrite_torch.errors import CompileError, EnvironmentProblem, FerriteError, OptionError, RunError, Unsupported
+from ferrite_torch.errors import (
+    CompileError,
+    EnvironmentProblem,
+    ExternRefused,
+    FerriteError,
+    OptionError,
+    RunError,
+    Unsupported,
+)
 from ferrite_torch.options import Options, parse_options
 from ferrite_torch.statistics import compiled_programs, reset_statistics, statistics
 
@@ -25,6 +33,7 @@ __all__ = [
     "CompileError",
     "EnvironmentProblem",
     "Explanation",
+    "ExternRefused",
     "FerriteError",
     "OptionError",
     "Options",

@@ -13,7 +13,7 @@ from ferrite_torch import torch_private
 from ferrite_torch.attention_masks import simplify_masks
 from ferrite_torch.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.environment import stores_graphs
-from ferrite_torch.errors import FerriteError, Unsupported, translate
+from ferrite_torch.errors import ExternRefused, FerriteError, Unsupported, translate
 from ferrite_torch.loading import mark_boxed, run_eagerly
 from ferrite_torch.options import Options, parse_options
 from ferrite_torch.statistics import record_fallback
@@ -66,7 +66,7 @@ def ferrite(
         if torch_private.is_restart(error):
             raise
         translated = translate(error, "capturing the graph")
-        if not chosen.fallback:
+        if not chosen.fallback or isinstance(translated, ExternRefused):
             raise translated from error
         _note_fallback(translated)
         return module.forward
@@ -109,7 +109,7 @@ def _compiler(kind: str, options: Options, *, stored: bool) -> torch_private.Gra
         try:
             compiled = compile_graph(module, kind, options, inputs)
         except FerriteError as error:
-            if not options.fallback:
+            if not options.fallback or isinstance(error, ExternRefused):
                 raise
             _note_fallback(error)
             traced = changed_layouts(module, inputs if kind == "backward" else ())[1]

@@ -30,6 +30,10 @@ class Unsupported(FerriteError):
     """A graph as a whole cannot be compiled; it runs eagerly unless ``options={"fallback": False}``."""
 
 
+class ExternRefused(FerriteError):
+    """Operators would run as library calls, and ``options={"extern": "error"}``; raised whatever ``fallback`` says."""
+
+
 class CompileError(FerriteError):
     """A layer failed on a graph: a defect of ours, or a kernel that the installed Triton cannot compile."""
 

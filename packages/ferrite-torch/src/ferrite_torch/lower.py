@@ -27,6 +27,7 @@ from ferrite_torch.library import call_library, call_of, laid_out, same_layout
 from ferrite_torch.lifetimes import Lifetimes, tensors_in
 from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.origins import origins_of
+from ferrite_torch.refusals import Fallback
 from ferrite_torch.saved_layouts import Layouts
 from ferrite_torch.scatters import IN_PLACE
 from ferrite_torch.statistics import record_specialisation
@@ -58,6 +59,7 @@ class LoweredModule:
         arguments: number of arguments of the module.
         externs: ``(op, reason)`` of each library call, in order.
         repeats: positions of outputs that equal an earlier output (or an input) but are tensors of their own in torch.
+        fallbacks: the library calls that stand for one op of the module each, with their source lines.
     """
 
     graph: Graph
@@ -66,6 +68,7 @@ class LoweredModule:
     arguments: int
     externs: tuple[tuple[str, str], ...]
     repeats: tuple[int, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
 
 
 def lower(module: torch.fx.GraphModule, inputs: Sequence[Any] | None = None, name: str = "graph") -> Graph:
@@ -180,6 +183,7 @@ class _Walk:
         self.size_arguments: list[tuple[int, str, Size]] = []
         self.arguments = 0
         self.externs: list[tuple[str, str]] = []
+        self.fallbacks: list[Fallback] = []
         self.outputs: list[Output] = []
         self.mutations: dict[str, str] = {}
         self.versions: dict[str, Value] = {}
@@ -219,6 +223,7 @@ class _Walk:
             self.arguments,
             tuple(self.externs),
             tuple(self.repeats),
+            tuple(self.fallbacks),
         )
 
     def _placeholder(self, node: torch.fx.Node) -> Any:
@@ -341,6 +346,7 @@ class _Walk:
             except Exception as error:  # noqa: BLE001  # a defect of a lowering, of whatever kind
                 reason = self._defect(error, node)
         self.externs.append((name, reason or NO_LOWERING))
+        self.fallbacks.append(Fallback(name, reason or NO_LOWERING, str(origins_of(node)[0])))
         return self._library(node, args, kwargs)
 
     def _lowering(self, name: str, op: torch_private.Overload, args: Sequence[Any]) -> Callable[..., Any] | None:

@@ -26,6 +26,8 @@ class Options:
         verify: check the graph after lowering and after the passes: for developers and tests.
         log_graphs: log the text of each graph, before and after the passes.
         align_matmuls: compute large half-precision matrix products with odd extents on operands extended with zeros.
+        extern: ``error`` refuses library calls that stand for a missing kernel, naming op and source line; ``allow``
+            makes them, and counts them.
         policy: scheduler thresholds to change, by the field names of ``ferrite_scheduler.Policy``.
         target: device facts to change, by the field names of ``ferrite_scheduler.Target``.
     """
@@ -41,6 +43,7 @@ class Options:
     verify: bool = False
     log_graphs: bool = False
     align_matmuls: bool = True
+    extern: str = "allow"
     policy: Mapping[str, Any] = field(default_factory=dict)
     target: Mapping[str, Any] = field(default_factory=dict)
 
@@ -89,10 +92,15 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "verify": (bool,),
     "log_graphs": (bool,),
     "align_matmuls": (bool,),
+    "extern": (str,),
     "policy": (Mapping,),
     "target": (Mapping,),
 }
-_CHOICES = {"tune": (None, "none", "default", "max"), "check_inputs": ("first", "always", "never")}
+_CHOICES = {
+    "tune": (None, "none", "default", "max"),
+    "check_inputs": ("first", "always", "never"),
+    "extern": ("allow", "error"),
+}
 
 
 def _check_type(name: str, value: Any) -> None:

@@ -19,8 +19,9 @@ from ferrite_torch.environment import compile_facts, stores_graphs
 from ferrite_torch.errors import FerriteError, translate
 from ferrite_torch.graph_key import constant_paths, graph_key
 from ferrite_torch.loading import constants_of, load_artifact, run_eagerly, runtime_options
-from ferrite_torch.lower import graph_device, lower_module
+from ferrite_torch.lower import OTHER_DEVICE, graph_device, lower_module
 from ferrite_torch.options import Options
+from ferrite_torch.refusals import refuse_fallbacks
 from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
 from ferrite_torch.statistics import CompiledGraph, Stopwatch, record_graph
 from ferrite_torch.symbols import is_symbolic, settled
@@ -99,6 +100,8 @@ def _produce(
             layouts=layouts,
             extends_products=options.align_matmuls,
         )
+    if options.extern == "error":
+        refuse_fallbacks(lowered.fallbacks, OTHER_DEVICE)
     with watch.phase("passes"):
         graph = _simplified(lowered.graph, options)
     target = target_of(graph.device, options.target)
