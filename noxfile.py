@@ -219,6 +219,18 @@ def integration(session: nox.Session) -> None:
     run_in_dev(session, "tests_integration/compile_emitted.py", str(emitted), "--target", "sm_90")
 
 
+@nox.session(venv_backend="none", requires=["dev"])
+def opinfo(session: nox.Session) -> None:
+    """Checks every operator of torch's database once, in the interpreter; a part of `integration`."""
+    run_in_dev(session, "-m", "pytest", *PYTEST, "tests_integration/opinfo", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["dev"])
+def fuzz(session: nox.Session) -> None:
+    """Runs random programs against eager, in the interpreter; a part of `integration`."""
+    run_in_dev(session, "-m", "pytest", *PYTEST, "tests_integration/fuzz", *session.posargs)
+
+
 @nox.session(venv_backend="none")
 def gpu(session: nox.Session) -> None:
     """Runs the GPU suite with the torch of the current environment; installs nothing."""

@@ -4,8 +4,8 @@
 
 An op is *native* if the lowering table has one of its overloads (or, for one that writes its operand, of the op that
 AOTAutograd puts in its place), *decomposed* if torch's dispatcher or our table takes it apart, *library by design* if it
-is a product, a convolution or attention, and else *library*. What the dispatcher alone takes apart counts as decomposed
-only among the ops that TorchInductor lowers: elsewhere the pieces may be library calls themselves.
+is a product, a convolution or attention, and else *library*. What the dispatcher alone takes apart counts as
+decomposed only among the ops that TorchInductor lowers: elsewhere the pieces may be library calls themselves.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def kind_of(name: str, taken_apart: set[str]) -> str:
 
 
 def functional_name(name: str) -> str:
-    """Returns the name of the op that computes what one that writes its operand computes: ``__iand__`` is ``__and__``."""
+    """Returns the name of the op without the writing to its operand: that of ``__iand__`` is ``__and__``."""
     if name.startswith("__i") and name.endswith("__"):
         return f"__{name[3:]}"
     return name.removesuffix("_") if not name.endswith("__") else name

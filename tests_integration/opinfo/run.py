@@ -2,9 +2,9 @@
 
     python tests_integration/opinfo/run.py --device cuda --jobs 60 --deadline 540 --out table.jsonl
 
-Workers take turns in the visible GPUs; a crash or a hang of one costs one operator. Lines that the output has already are
-not computed again: run it again to go on after a deadline, or with ``--again`` to redo those that failed. A summary ends
-the output.
+Workers take turns in the visible GPUs; a crash or a hang of one costs one operator. Lines that the output has already
+are not computed again: run it again to go on after a deadline, or with ``--again`` to redo those that failed. A summary
+ends the output.
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ from ferrite_torch.errors import ExternRefused
 OWN_NAMESPACES = frozenset(("aten", "prims"))
 """Namespaces of the operators that kernels could stand for."""
 
-FAMILY = frozenset(
-    """
+_FAMILY_NAMES = """
     mm bmm addmm baddbmm addbmm mv addmv dot vdot linear matmul _int_mm _scaled_mm _scaled_mm_v2
     _grouped_mm _scaled_grouped_mm _sparse_semi_structured_mm _addmm_activation
     _weight_int8pack_mm _weight_int4pack_mm _weight_int4pack_mm_for_cpu
@@ -28,8 +27,9 @@ FAMILY = frozenset(
     _scaled_dot_product_fused_attention_overrideable _scaled_dot_product_fused_attention_overrideable_backward
     _flash_attention_forward _flash_attention_backward _efficient_attention_forward _efficient_attention_backward
     _cudnn_attention_forward _cudnn_attention_backward
-    """.split()
-)
+"""
+
+FAMILY = frozenset(_FAMILY_NAMES.split())
 """Operators that are library calls by design: products, convolutions, attention."""
 
 TRANSFERS = frozenset(("_to_copy", "copy", "copy_", "device_put"))
@@ -66,6 +66,6 @@ def refuse_fallbacks(calls: Iterable[Fallback], other_device: str) -> None:
     raise ExternRefused(
         f"{len(refused)} library calls where kernels were asked for:\n"
         + "\n".join(lines)
-        + "\nWhat to do: use an operator that docs/operators.md lists as native or decomposed, take the call out of the "
-        "compiled function with torch.compiler.disable, or allow it with options={'extern': 'allow'}."
+        + "\nWhat to do: use an operator that docs/operators.md lists as native or decomposed, take the call out of "
+        "the compiled function with torch.compiler.disable, or allow it with options={'extern': 'allow'}."
     )
