@@ -1,0 +1,185 @@
+"""Runs a program through the compiler and through eager, and says what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import ferrite_torch
+from against_eager import assert_same_type
+from fuzz_generation import generate, widened_text
+from fuzz_program import Program
+from fuzz_shrinking import shrink
+
+OPTIONS = {"fallback": False, "verify": True, "tune": "none", "workers": 0}
+DYNAMO_EVERY = 8
+"""Every so many programs are captured by dynamo, as users do it; the others start where dynamo ends, in less time."""
+
+TRAINED_EVERY = 4
+"""Of so many programs, one is differentiated."""
+ELEMENTS = {"cpu": 2048, "cuda": 1 << 16}
+"""Elements of the largest tensor: the interpreter is slow."""
+
+FACTOR = 8.0
+"""An element may err by this times eager's own error there, plus this times eager's typical error."""
+ROUNDINGS = 64.0
+"""Roundings, in eps, of the size of a result, and of a thousandth of the largest number on the way to it."""
+
+Function = Callable[..., tuple[Tensor, ...]]
+
+
+def mismatch(program: Program, device: str, *, is_trained: bool = False) -> str | None:
+    """Returns what is wrong with a compiled program, None if nothing is."""
+    function = program.function(device)
+    exact_function = program.function(device, widened_text)
+    inputs, mine, wide = (prepared(program.arguments(device), is_trained=is_trained) for _ in range(3))
+    try:
+        eager = run(function, inputs, is_trained=is_trained)
+    except (RuntimeError, NotImplementedError):
+        if not is_trained:
+            raise
+        return mismatch(program, device)  # autograd cannot differentiate it
+    wide = [widened(x) for x in wide]
+    with float64_by_default():
+        exact = run(exact_function, wide, is_trained=is_trained)
+    try:
+        compiled = compile_program(program, function, mine, is_trained=is_trained)
+        actual = run(compiled, mine, is_trained=is_trained)
+        if device == "cuda":
+            torch.cuda.synchronize()
+    except Exception as error:  # noqa: BLE001 - whatever any layer raises is a finding
+        return f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
+    return difference([*actual, *mine], [*eager, *inputs], [*exact, *wide], program.scale)
+
+
+def prepared(inputs: Sequence[Tensor], *, is_trained: bool) -> list[Tensor]:
+    return [x.requires_grad_(is_trained and x.dtype is torch.float32) for x in inputs]
+
+
+def widened(x: Tensor) -> Tensor:
+    if not x.is_floating_point():
+        return x
+    strided = torch.empty(0, dtype=torch.float64, device=x.device)
+    span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    whole = x.detach().as_strided((span if x.numel() else 0,), (1,)).double()
+    strided.set_(whole.untyped_storage(), 0, x.shape, x.stride())
+    return strided.requires_grad_(x.requires_grad)
+
+
+@contextmanager
+def float64_by_default() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def run(function: Function, inputs: Sequence[Tensor], *, is_trained: bool) -> list[Tensor]:
+    """Returns the results, and the gradients of a weighted sum of those that have some."""
+    if not is_trained:
+        with torch.no_grad():
+            return list(function(*inputs))
+    results = list(function(*inputs))
+    leaves = [x for x in inputs if x.requires_grad]
+    outputs = [x for x in results if x.requires_grad]
+    if not outputs or not leaves:
+        return [x.detach() for x in results]
+    weights = [weight(x, place) for place, x in enumerate(outputs)]
+    gradients = torch.autograd.grad(outputs, leaves, weights, allow_unused=True)
+    return [*(x.detach() for x in results), *(x for x in gradients if x is not None)]
+
+
+def weight(x: Tensor, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randint(-8, 9, x.shape, generator=generator) / 8).to(x.device, x.dtype)
+
+
+def compile_program(program: Program, function: Function, inputs: Sequence[Tensor], *, is_trained: bool) -> Function:
+    """Returns the compiled program."""
+    if program.seed % DYNAMO_EVERY == 0:
+        torch._dynamo.reset()
+        compiled: Function = torch.compile(function, backend=ferrite_torch.ferrite, options=OPTIONS, fullgraph=True)
+        return compiled
+    function.__module__ = __name__  # FX names functions by their modules
+    graph = torch.fx.Graph()
+    node = graph.call_function(function, tuple(graph.placeholder(f"x{n}") for n in range(len(inputs))))
+    graph.output(tuple(graph.call_function(_item, (node, n)) for n in range(len(program.returned))))
+    with tracing(TracingContext(FakeTensorMode())), torch.set_grad_enabled(is_trained):
+        return ferrite_torch.ferrite(torch.fx.GraphModule(torch.nn.Module(), graph), list(inputs), options=OPTIONS)
+
+
+def _item(values: Sequence[Any], position: int) -> Any:
+    return values[position]
+
+
+def difference(actual: Sequence[Tensor], eager: Sequence[Tensor], exact: Sequence[Tensor], scale: float) -> str | None:
+    """Returns what is wrong with results, None if nothing is; ``scale`` is the largest number on the way to them."""
+    if len(actual) != len(eager):
+        return f"{len(actual)} results, eager has {len(eager)}"
+    for place, (mine, theirs, right) in enumerate(zip(actual, eager, exact, strict=True)):
+        try:
+            assert_same_type(mine, theirs, f"result {place}", strides=True)
+        except AssertionError as error:
+            return str(error)
+        problem = element_difference(mine.detach().cpu(), theirs.detach().cpu(), right.detach().cpu(), scale)
+        if problem:
+            return f"result {place}: {problem}"
+    return None
+
+
+def element_difference(actual: Tensor, eager: Tensor, exact: Tensor, scale: float) -> str | None:
+    """Returns how one result differs, None if it does not."""
+    if not eager.is_floating_point():
+        wrong = actual != eager
+        return first_of(wrong, actual, eager, eager) if wrong.any() else None
+    if not eager.numel():
+        return None
+    mine, theirs, right = (x.to(torch.float64) for x in (actual, eager, exact))
+    eps = torch.finfo(eager.dtype).eps
+    own, error = (theirs - right).abs(), (mine - right).abs()
+    typical = own.square().mean().sqrt()
+    size = right.abs() + right.square().mean().sqrt() + scale / 1000
+    wrong = ~(error <= FACTOR * (own + typical) + ROUNDINGS * eps * size)
+    wrong &= ~(mine.isnan() & theirs.isnan()) & (mine != theirs)
+    return first_of(wrong, mine, theirs, right) if wrong.any() else None
+
+
+def first_of(wrong: Tensor, mine: Tensor, theirs: Tensor, right: Tensor) -> str:
+    place = tuple(wrong.nonzero()[0].tolist())
+    values = ", ".join(f"{name} {x[place].item()!r}" for name, x in (("is", mine), ("eager", theirs), ("exact", right)))
+    return f"{int(wrong.sum())} of {wrong.numel()} elements differ, {place}: {values}"
+
+
+def failure(seed: int, device: str) -> tuple[str, str] | None:
+    """Returns the reason for which the program of a seed fails, and the script of a small one; None if it is right."""
+    is_trained = seed % TRAINED_EVERY == 1
+    program = generate(seed, ELEMENTS[device], is_trained=is_trained)
+    reason = mismatch(program, device, is_trained=is_trained)
+    if reason is None:
+        return None
+    kind = kind_of(reason)
+    if kind != "CUDA error":  # after that, nothing that runs in this process means anything
+        program = shrink(program, lambda smaller: fails_alike(smaller, device, kind, is_trained=is_trained))
+    return reason, program.script(reason, device)
+
+
+def kind_of(reason: str) -> str:
+    """Returns what sort of failure a reason is about, so that a smaller program shows the same."""
+    if "CUDA error" in reason or "device-side assert" in reason:
+        return "CUDA error"
+    return reason.partition(":")[0] if "Error" in reason or "Unsupported" in reason.partition(":")[0] else "numbers"
+
+
+def fails_alike(program: Program, device: str, kind: str, *, is_trained: bool) -> bool:
+    try:
+        reason = mismatch(program, device, is_trained=is_trained)
+    except Exception:  # noqa: BLE001 - eager cannot run it: it is no program any more
+        return False
+    return reason is not None and kind_of(reason) == kind
