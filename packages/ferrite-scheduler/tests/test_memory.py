@@ -211,6 +211,19 @@ def test_symbolic_sizes_stay_symbolic():
     assert sizes.symbols_of(kernel.grid[0].size) == {"n"}
 
 
+def test_symbolic_buffers_are_reused_where_their_sizes_are_equal():
+    plan = schedule(
+        parse_graph(
+            """graph @f(x: f32[n, 4], w: f32[4, 4]) -> (c) where n: size >= 1 {
+            a: f32[n, 4] = extern aten.mm.default(x, w)
+            b: f32[4*n] = loop [i < 4*n] exp(a[i % n, i // n])
+            c: f32[n, 4] = loop [i < n, j < 4] b[j*n + i]
+            }"""
+        )
+    )
+    assert [str(step) for step in plan.steps if isinstance(step, Reuse)] == ["c = reuse a as f32[n, 4]"]
+
+
 def test_donated_inputs_are_overwritten():
     text = """
     graph @f(x: f32[6], y: f32[6]) -> (b, c) {

@@ -80,11 +80,12 @@ def test_address_width_of_a_far_element() -> None:
     assert emit(text).index_width == 64
 
 
-def test_a_symbolic_size_is_a_parameter() -> None:
-    text = "graph @f(x: f32[n]) -> (y) where n: size >= 1 {\n  y: f32[n] = loop [d0 < n] exp(x[d0])\n}"
-    kernel = emit(text)
-    assert [param["name"] for param in kernel.params if param["role"] == "size"] == ["n0"]
-    assert "xmask = x < n0" in kernel.source
+def test_symbolic_sizes_are_params() -> None:
+    text = "graph @f(x: f32[n, 24]) -> (y) where n: size >= 1 {\n  y: f32[n, 24] = loop [d0 < n, d1 < 24] exp(x[d0, d1])\n}"
+    spec = emit(text)
+    assert spec.params[-1] == {"name": "n0", "role": "size", "dtype": f"i{spec.index_width}"}
+    assert spec.axes[0]["size"] == ["mul", "n0", 24]
+    assert "xmask = x < n0 * 24" in spec.source
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4))

@@ -204,8 +204,8 @@ def _generator_value(generator: Generator, value_of: Any) -> Size:
 def factors(size: Symbolic) -> tuple[int, tuple[tuple[Symbolic, int], ...]]:
     """Returns ``(number, ((factor, power), …))``: a size as a number times powers of irreducible polynomials.
 
-    Floor quotients, minima and maxima count as indeterminates. The factorisation is unique but for the order; sums are
-    factored by SymPy.
+    Floor quotients, minima and maxima count as indeterminates. The factorisation is unique but for the order, and for
+    signs: factors are not negative at their hint. Sums are factored by SymPy.
     """
     if len(size.terms) == 1:
         monomial, coefficient = size.terms[0]
@@ -221,9 +221,9 @@ def factors(size: Symbolic) -> tuple[int, tuple[tuple[Symbolic, int], ...]]:
     ))
     number, found = sympy.factor_list(total)
     parts = [(_from_sympy(part, back), power) for part, power in found]
-    # SymPy leaves the sign to chance; ours is that of the leading term.
+    # SymPy leaves the sign to chance. A factor of an extent has that of an extent.
     for place, (part, power) in enumerate(parts):
-        if part.terms[0][1] < 0:
+        if hint(part) < 0:
             parts[place] = (-part, power)
             number *= (-1) ** power
     return int(number), tuple(sorted(parts, key=lambda item: str(item[0])))

@@ -44,7 +44,13 @@ def _save_offsets(graph: torch.fx.Graph, node: torch.fx.Node, indices: torch.fx.
     given: Any = node.args
     _, pooled, kernel, stride, padding, dilation, *_ = given
     image, places = pooled.meta["val"], indices.meta["val"]
-    width, steps = int(image.shape[-1]), stride or kernel
+    steps = stride or kernel
+    with graph.inserting_before(indices.next):
+        # The backward gets symbolic sizes as numbers: it must not keep a tensor for its shape.
+        shape_of_image = _numbers(graph, pooled, _aten.sym_size.int, image.shape)
+        strides_of_image = _numbers(graph, pooled, _aten.sym_stride.int, image.stride())
+        counts = _numbers(graph, indices, _aten.sym_size.int, places.shape)
+    width = shape_of_image[-1]
     columns = _pair(kernel)[1]
     spacing = _pair(dilation)
 
@@ -52,13 +58,13 @@ def _save_offsets(graph: torch.fx.Graph, node: torch.fx.Node, indices: torch.fx.
         """Returns the row and the column at which each window starts, the padding counted as negative."""
         found = []
         for axis, (step, pad) in enumerate(zip(_pair(steps), _pair(padding), strict=True)):
-            count = int(places.shape[axis - 2])
+            count = counts[axis - 2]
             number = _call(graph, _aten.arange.default, count, dtype=torch.int64, device=places.device)
             start = _call(graph, _aten.sub.Tensor, _call(graph, _aten.mul.Tensor, number, step), pad)
             found.append(_call(graph, _aten.view.default, start, [count, 1] if axis == 0 else [count]))
         return found
 
-    with graph.inserting_before(indices.next):
+    with graph.inserting_before(_behind(indices, counts)):
         row = _quotient(graph, indices, width)
         column = _call(graph, _aten.remainder.Scalar, indices, width)
         inside = [
@@ -75,13 +81,34 @@ def _save_offsets(graph: torch.fx.Graph, node: torch.fx.Node, indices: torch.fx.
             for part, start, space in zip(parts, starts(), spacing, strict=True)
         )
         again = _call(graph, _aten.add.Tensor, _call(graph, _aten.mul.Tensor, row, width), column)
-        layout: Sequence[Any] = (list(image.shape), list(image.stride()))
-        shape = _call(graph, _aten.empty_strided.default, *layout, dtype=image.dtype, device=image.device)
+        shape = _call(
+            graph,
+            _aten.empty_strided.default,
+            shape_of_image,
+            strides_of_image,
+            dtype=image.dtype,
+            device=image.device,
+        )
     node.replace_input_with(indices, again)
     node.update_arg(1, shape)  # only its shape and layout are read
 
 
-def _quotient(graph: torch.fx.Graph, value: torch.fx.Node, number: int) -> torch.fx.Node:
+def _numbers(graph: torch.fx.Graph, tensor: torch.fx.Node, op: Any, sizes: Sequence[Any]) -> list[Any]:
+    """Returns sizes or strides of a tensor: integers as they are, symbolic ones as nodes that ask for them."""
+    return [size if isinstance(size, int) else _call(graph, op, tensor, axis) for axis, size in enumerate(sizes)]
+
+
+def _behind(node: torch.fx.Node, others: Sequence[Any]) -> torch.fx.Node:
+    """Returns the place behind a node and behind all nodes among some numbers, which follow it."""
+    following = node.next
+    numbers = {other for other in others if isinstance(other, torch.fx.Node)}
+    while numbers:
+        numbers.discard(following)
+        following = following.next
+    return following
+
+
+def _quotient(graph: torch.fx.Graph, value: torch.fx.Node, number: Any) -> torch.fx.Node:
     if number == 1:
         return value
     return _call(graph, _aten.div.Tensor_mode, value, number, rounding_mode="trunc")

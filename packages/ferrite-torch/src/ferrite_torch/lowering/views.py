@@ -15,7 +15,7 @@ from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
 from ferrite_ir.graph import TensorType, row_major
 from ferrite_ir.index import Index
-from ferrite_ir.sizes import Size, hint, is_provably_at_most, quotient
+from ferrite_ir.sizes import Size, hint, is_provably_at_most, maximum, minimum, quotient
 from ferrite_torch.builder import Builder, Unlowered, ints
 from ferrite_torch.lowering.casts import copy_of
 from ferrite_torch.lowering.elementwise import broadcast_point, refuse_opaque
@@ -124,10 +124,15 @@ def selected(x: Tensor, axis: int, index: Index | int) -> Tensor:
     return x.viewed([*x.shape[:axis], *x.shape[axis + 1 :]], lambda point: inserted(point, axis, fixed))
 
 
-def slice_start(start: Any, size: int) -> int:
+_TO_THE_END = 1 << 62
+
+
+def slice_start(start: Any, size: Size) -> Size:
     """Returns where a slice begins, counted from the front and held inside the axis."""
     first = 0 if start is None else size_of(start)
-    return min(max(first + size if first < 0 else first, 0), size)
+    if isinstance(first, int) and first >= _TO_THE_END:
+        return size
+    return minimum(maximum(first + size if first < 0 else first, 0), size)
 
 
 def _fake_shape(b: Builder) -> Shape:

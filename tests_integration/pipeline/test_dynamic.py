@@ -1,0 +1,170 @@
+"""One compilation for many sizes: forward and backward under ``dynamic=True``, against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import ferrite_torch
+
+R = torch.randn
+
+
+@dataclass(frozen=True)
+class Case:
+    """A function with arguments made for several sizes; ``compiles`` counts the graphs of one direction."""
+
+    function: Callable[..., Any]
+    make: Callable[..., Sequence[Any]]
+    sizes: Sequence[tuple[int, ...]]
+    compiles: int = 1
+
+
+def norms(x: Tensor, w: Tensor) -> Any:
+    return torch.softmax(x, -1) * w, x.sum(0), x.mean(-1), x.var(1), F.layer_norm(x, (x.shape[-1],), w, w)
+
+
+def joined(x: Tensor, y: Tensor) -> Any:
+    z = torch.cat([x, y], 0)
+    return z[1:-1], z[:, 2:], z.t().contiguous(), torch.stack([x.sum(), y.sum()]), z[x.shape[0] :]
+
+
+def heads(x: Tensor, w: Tensor) -> Any:
+    b, s, _ = x.shape
+    q, k, v = (x @ w).view(b, s, 3, 4, 8).permute(2, 0, 3, 1, 4).unbind(0)
+    a = torch.softmax((q @ k.transpose(-1, -2)) * 0.3 + torch.full((s, s), float("-inf")).triu(1), -1) @ v
+    return a.transpose(1, 2).reshape(b, s, 32), torch.arange(s)[None] + 1
+
+
+def convolved(x: Tensor, w: Tensor, bias: Tensor) -> Any:
+    y = F.max_pool2d(torch.relu(F.conv2d(x, w, bias, padding=1)), 2)
+    return F.adaptive_avg_pool2d(y, 1).flatten(1), y.mean((2, 3))
+
+
+def moved(x: Tensor, i: Tensor) -> Any:
+    summed = torch.zeros_like(x).scatter_add(0, i[:, None].expand(-1, x.shape[1]), x[: i.shape[0]])
+    return x.flip(0).roll(1, 0), F.pad(x, (1, 2)), x[i], x[-1], x[:, 0], x.cumsum(0), x.tril(), x.topk(2, 0)[0], summed
+
+
+CASES = {
+    "pointwise": Case(lambda x: F.gelu(x * 2 + 1), lambda n: [R(n, 4096)], [(n,) for n in (3, 2, 5, 17, 31, 32, 33, 64)]),
+    "norms": Case(norms, lambda n, m: [R(n, m), R(m)], [(3, 7), (5, 64), (2, 2), (17, 130), (8, 1000)]),
+    "linear": Case(
+        lambda x, w, b: torch.relu(F.linear(x, w, b)).reshape(x.shape[0], -1),
+        lambda n, m: [R(n, m, 16), R(8, 16), R(8)],
+        [(3, 7), (5, 64), (2, 2), (17, 130)],
+    ),
+    "joined": Case(joined, lambda n, k, m: [R(n, m), R(k, m)], [(3, 5, 7), (5, 6, 64), (6, 4, 5), (17, 13, 130)]),
+    "numbers": Case(
+        lambda x, k, s: (x * k + s, x.shape[0] * k, x + x.shape[1]),
+        lambda n, m, k: [R(n, m), k, k / 4],
+        [(3, 5, 7), (5, 6, 64), (4, 3, -2)],
+    ),
+    "heads": Case(heads, lambda b, s: [R(b, s, 16), R(16, 96)], [(3, 7), (5, 16), (2, 2)]),
+    "convolved": Case(convolved, lambda b, s: [R(b, 3, s, s), R(5, 3, 3, 3), R(5)], [(4, 8), (7, 16), (2, 12)]),
+    "moved": Case(moved, lambda n, m: [R(n, m), torch.randint(0, n, (n - 1,))], [(5, 7), (9, 16), (4, 12)]),
+}
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    torch._dynamo.reset()
+    ferrite_torch.reset_statistics()
+    return torch.compile(function, backend="ferrite", dynamic=True, fullgraph=True, options={"fallback": False})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_compilation_serves_every_size(name: str) -> None:
+    case = CASES[name]
+    called = compiled(case.function)
+    for size in case.sizes:
+        given = case.make(*size)
+        torch.testing.assert_close(called(*given), case.function(*given), rtol=1e-4, atol=1e-4)
+    statistics = ferrite_torch.statistics()
+    assert statistics["specialised"] == {}
+    assert statistics["graphs"] == case.compiles
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_compilation_trains_every_size(name: str) -> None:
+    case = CASES[name]
+    called = compiled(case.function)
+    for size in case.sizes:
+        given = case.make(*size)
+        want, got = (_trained(function, given) for function in (case.function, called))
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-3)
+    statistics = ferrite_torch.statistics()
+    assert statistics["specialised"] == {}
+    assert statistics["graphs"] == 2 * case.compiles
+
+
+def _trained(function: Callable[..., Any], given: Sequence[Any]) -> list[Any]:
+    leaves = [x.clone().requires_grad_() if isinstance(x, Tensor) and x.is_floating_point() else x for x in given]
+    results = function(*leaves)
+    results = results if isinstance(results, tuple) else (results,)
+    loss = sum(
+        (y * torch.arange(y.numel()).reshape(y.shape).cos()).sum()
+        for y in results
+        if isinstance(y, Tensor) and y.requires_grad
+    )
+    loss.backward()
+    return [*results, *(x.grad for x in leaves if isinstance(x, Tensor) and x.requires_grad)]
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 31, 32, 33, 127])
+def test_extreme_sizes(size: int) -> None:
+    def function(x: Tensor) -> Any:
+        return x.relu() * 2, x.sum(1), (x @ x.t()).softmax(-1)
+
+    called = compiled(function)
+    x = R(max(size, 3), 8)
+    called(x)
+    given = R(size, 8)
+    torch.testing.assert_close(called(given), function(given), rtol=1e-4, atol=1e-4)
+
+
+def test_a_marked_size_stays_dynamic() -> None:
+    torch._dynamo.reset()
+    ferrite_torch.reset_statistics()
+    called = torch.compile(lambda x: x * 2 + x.shape[0], backend="ferrite", options={"fallback": False})
+    for size in (4, 7, 5):
+        x = R(size, 3)
+        torch._dynamo.mark_dynamic(x, 0, min=2, max=64)
+        torch.testing.assert_close(called(x), x * 2 + size)
+    assert ferrite_torch.statistics()["graphs"] == 1
+
+
+def test_the_second_size_makes_it_dynamic() -> None:
+    torch._dynamo.reset()
+    ferrite_torch.reset_statistics()
+    called = torch.compile(lambda x: x.softmax(0), backend="ferrite", options={"fallback": False})
+    for size in (4, 7, 5, 9, 33):
+        x = R(size, 3)
+        torch.testing.assert_close(called(x), x.softmax(0))
+    assert ferrite_torch.statistics()["graphs"] == 2
+
+
+def test_a_number_that_changes_compiles_nothing() -> None:
+    torch._dynamo.reset()
+    ferrite_torch.reset_statistics()
+    called = torch.compile(lambda x, s: x * s + s, backend="ferrite", options={"fallback": False})
+    x = R(5)
+    for step in range(100):
+        torch.testing.assert_close(called(x, 0.5 + step / 7), x * (0.5 + step / 7) + (0.5 + step / 7))
+    assert ferrite_torch.statistics()["graphs"] <= 2
+
+
+def test_what_needs_a_number_is_fixed_alone(caplog: pytest.LogCaptureFixture) -> None:
+    def function(x: Tensor, y: Tensor) -> Any:
+        return torch.stack(x.unbind(0)).sum(0) + 1, y * 2
+
+    called = compiled(function)
+    for n, m in ((3, 5), (3, 6), (3, 17)):
+        given = R(n, 4), R(m, 7)
+        torch.testing.assert_close(called(*given), function(*given))
+    assert ferrite_torch.statistics()["graphs"] == 1
