@@ -48,7 +48,7 @@ PACKAGES = {
     for package in (
         Package(
             "ir",
-            needs=("sympy",),
+            needs=("sympy", "mpmath"),
             siblings=(),
             forbidden=(
                 "torch",

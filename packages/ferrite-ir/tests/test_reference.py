@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ferrite_ir import philox, special
+from ferrite_ir import philox
 from ferrite_ir.combines import COMBINES
 from ferrite_ir.dtypes import (
     BF16,
@@ -231,15 +231,61 @@ SPECIAL = [
     ("y1", 5.0, 0.1478631433912268),
     ("y0", 0.0, -INF),
     ("y1", -1.0, NAN),
-    ("j0", INF, 0.0),
+    ("j0", INF, NAN),
+    ("k0", 0.0, INF),
+    ("k1", 1.0, 0.6019072301972346),
+    ("k1e", 1.0, 1.636153486263258),
+    ("airy_ai", -2.0, 0.22740742820168558),
+    ("ndtri", 0.975, 1.959963984540054),
+    ("ndtri", 0.0, -INF),
+    ("ndtri", 1.5, NAN),
+    ("erfcx", 100.0, 0.005641613782989433),
+    ("erfcx", -30.0, INF),
     ("j0", 500.0, -0.03410055688073200),
 ]
 
 
 @pytest.mark.parametrize(("name", "x", "expected"), SPECIAL)
 def test_special_functions(name: str, x: float, expected: float) -> None:
-    given = getattr(special, name)(x)
+    given = MEANINGS[name](x)
     assert same(given, expected) or given == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "expected"),
+    [
+        ("zeta", (2.0, 1.0), 1.6449340668482264),
+        ("zeta", (3.0, -0.5), 8.0 * 1.0517997902646449 - 8.0),
+        ("zeta", (1.0, 2.0), INF),
+        ("zeta", (2.0, -3.0), INF),
+        ("zeta", (2.5, -0.5), NAN),
+        ("zeta", (0.5, 1.0), NAN),
+        ("igamma", (1.0, 1.0), 0.6321205588285577),
+        ("igammac", (1.0, 1.0), 0.36787944117144233),
+        ("igamma", (0.0, 1.0), 1.0),
+        ("igammac", (INF, 1.0), 1.0),
+        ("igamma", (-1.0, 1.0), NAN),
+        ("chebyshev_t", (0.5, 3.0), -1.0),
+        ("chebyshev_u", (0.5, 2.9), 0.0),
+        ("chebyshev_v", (2.0, 1.0), 3.0),
+        ("chebyshev_w", (2.0, 1.0), 5.0),
+        ("laguerre_l", (2.0, 2.0), -1.0),
+        ("legendre_p", (0.5, 2.0), -0.125),
+        ("legendre_p", (-1.0, 3.0), -1.0),
+        ("legendre_p", (0.5, -1.0), 0.0),
+        ("gcd", (-12, 18), 6),
+        ("gcd", (0, 0), 0),
+    ],
+)
+def test_functions_of_two_numbers(name: str, operands: tuple[float, float], expected: float) -> None:
+    given = MEANINGS[name](*operands)
+    assert same(given, expected) or given == pytest.approx(expected, rel=1e-12, abs=1e-15)
+
+
+def test_hermite_polynomials_end_earlier_in_narrower_types() -> None:
+    assert apply_reference(apply("hermite_h", const(0.5, F32), const(3.0, F32)), (0.5, 3.0)) == -5.0
+    assert math.isnan(apply_reference(apply("hermite_he", const(0.5, F32), const(3.0, F32)), (0.5, 129.0)))
+    assert not math.isnan(apply_reference(apply("hermite_he", const(0.5, F64), const(3.0, F64)), (0.5, 129.0)))
 
 
 def test_philox_known_answers() -> None:

@@ -17,10 +17,10 @@ from ferrite_runtime.target import CROSS_TARGETS, Target
 from ferrite_runtime.triton_adapter import Job, ptx_param_sizes, triton_attributes, triton_signature
 from runtime_kernels import fold_axis, grid_axis, one_kernel, pointwise, row_softmax, row_sum, scaled, spec, tensor
 
-UNARY = tuple(sorted(set(test_fmath.UNARY) - {"isinf", "isnan", "signbit"}))
+UNARY = (*sorted(set(test_fmath.UNARY) - {"isinf", "isnan", "signbit"}), "airy_ai")
 TESTS = ("isinf", "isnan", "signbit")
 BINARY = ("atan2", "copysign", "fmod", "hypot", "nextafter", "pow", "logaddexp", "maximum_nan", "minimum_nan", "prod")
-INTEGER = ("floordiv", "floormod", "truncdiv", "xor", "any_", "all_")
+INTEGER = ("floordiv", "floormod", "truncdiv", "xor", "any_", "all_", "gcd")
 OPTIONS = Options(tune="none")
 
 
@@ -40,6 +40,11 @@ def device_function_kernels() -> list[dict]:
         flags = chain(TESTS, "fmath.{}(a).to(tl.int32)") + " + fmath.float_bits(a).to(tl.int32)"
         kernels.append(pointwise(flags, dtype=dtype, out="i32", name="tests"))
         kernels.append(pointwise(chain(BINARY, "fmath.{}(a, b)"), 2, dtype=dtype, name="binary"))
+        for name in (*test_fmath.SERIES, *test_fmath.POLYNOMIALS):
+            # Also of numbers without a tile, where there is nothing to reduce.
+            number = "tl.full([], 0.5, a.dtype)"
+            text = f"fmath.{name}(a, b) + fmath.{name}({number}, {number} * 6)"
+            kernels.append(pointwise(text, 2, dtype=dtype, name=name))
         kernels.append(pointwise("fmath.ldexp(a, x)", dtype=dtype, name="ldexp"))
     for dtype in ("i32", "i64"):
         kernels.append(pointwise(chain(INTEGER, "fmath.{}(a, b)"), 2, dtype=dtype, name="integer"))

@@ -59,7 +59,7 @@ def _select(operands: tuple[DType, ...]) -> DType | str:
     return _same(operands[1:])
 
 
-def _shift(operands: tuple[DType, ...]) -> DType | str:
+def _integers(operands: tuple[DType, ...]) -> DType | str:
     result = _same(operands)
     if isinstance(result, DType) and not result.is_integer:
         return f"operands must be integers, got {result}"
@@ -150,10 +150,16 @@ def _rows() -> list[ScalarOp]:
         "y1",
     ]
     rows += [ScalarOp(name, 1, _float, 16) for name in transcendental]
+    rows += [ScalarOp(name, 1, _float, 60) for name in ("erfcx", "ndtri", "airy_ai", "k0", "k1", "k0e", "k1e")]
+    rows += [ScalarOp(name, 2, _float, 400) for name in ("zeta", "igamma", "igammac")]
+    chebyshev = ("chebyshev_t", "chebyshev_u", "chebyshev_v", "chebyshev_w")
+    others = ("hermite_h", "hermite_he", "laguerre_l", "legendre_p")
+    rows += [ScalarOp(name, 2, _float, 100) for name in chebyshev + others]
+    rows += [ScalarOp("gcd", 2, _integers, 100, True)]
     rows += [ScalarOp(name, 1, _classify) for name in ("isnan", "isinf", "signbit")]
     rows += [ScalarOp("logical_not", 1, _negate), ScalarOp("bitnot", 1, _integral)]
     rows += [ScalarOp(name, 2, _integral, 1, True) for name in ("bitand", "bitor", "bitxor")]
-    rows += [ScalarOp(name, 2, _shift) for name in ("shl", "shr")]
+    rows += [ScalarOp(name, 2, _integers) for name in ("shl", "shr")]
     rows += [ScalarOp(name, 2, _compare, 1, True) for name in ("eq", "ne")]
     rows += [ScalarOp(name, 2, _compare) for name in ("lt", "le", "gt", "ge")]
     rows += [ScalarOp("where", 3, _select), ScalarOp("masked", 3, _select), ScalarOp("ldexp", 2, _scaled, 2)]

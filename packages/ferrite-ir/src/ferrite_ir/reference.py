@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
-from . import philox, special
+from . import multiprecision, orthogonal, philox, special
 from .dtypes import DType
 from .rounding import convert, next_float, reinterpret, round_to
 from .scalar import Number, Scalar
@@ -222,7 +222,7 @@ def _where(condition: Number, yes: Number, no: Number) -> Number:
     return yes if condition else no
 
 
-_TYPED = frozenset(("shl", "shr", "nextafter"))
+_TYPED = frozenset(("shl", "shr", "nextafter", "hermite_h", "hermite_he"))
 """Operations whose meaning depends on the width of their operands."""
 
 
@@ -256,11 +256,14 @@ _MATH: dict[str, Meaning] = {
     "i0e": special.i0e,
     "i1": special.i1,
     "i1e": special.i1e,
-    "j0": special.j0,
-    "j1": special.j1,
-    "y0": special.y0,
-    "y1": special.y1,
 }
+
+_RARE = (
+    "j0", "j1", "y0", "y1", "k0", "k1", "k0e", "k1e", "airy_ai", "erfcx", "ndtri", "zeta", "igamma", "igammac",
+)  # fmt: skip
+_POLYNOMIALS = (
+    "chebyshev_t", "chebyshev_u", "chebyshev_v", "chebyshev_w", "hermite_h", "hermite_he", "laguerre_l", "legendre_p",
+)  # fmt: skip
 
 MEANINGS: dict[str, Callable[..., Any]] = {
     "add": _add,
@@ -290,6 +293,9 @@ MEANINGS: dict[str, Callable[..., Any]] = {
     "rsqrt": _rsqrt,
     "reciprocal": _reciprocal,
     **_MATH,
+    **{name: getattr(multiprecision, name) for name in _RARE},
+    **{name: getattr(orthogonal, name) for name in _POLYNOMIALS},
+    "gcd": math.gcd,
     "isnan": _is_nan,
     "isinf": math.isinf,
     "signbit": lambda x: math.copysign(1.0, x) < 0,

@@ -5,10 +5,6 @@ from __future__ import annotations
 import math
 from statistics import NormalDist
 
-_EULER = 0.57721566490153286061
-_FAR = 1e4
-"""Beyond this the Bessel functions are given by the leading term of their expansion."""
-
 
 def erfinv(x: float) -> float:
     """Returns the inverse of the error function: NaN outside of [-1, 1]."""
@@ -106,65 +102,3 @@ def _unscaled(order: int, x: float) -> float:
         return math.copysign(math.inf, x) if order else math.inf
     half = math.exp(abs(x) / 2.0)
     return _modified(order, x) * half * half
-
-
-def _bessel(order: int, x: float) -> float:
-    """Returns ``J_order(x)`` as the mean of ``cos(order*t - x*sin(t))`` over a period.
-
-    The trapezoidal rule converges faster than any power there, as for every analytic periodic function. Source:
-    Trefethen, Weideman, "The exponentially convergent trapezoidal rule" (2014).
-    """
-    points = 2 * (order + int(abs(x)) + 32)
-    return math.fsum(
-        math.cos(order * t - x * math.sin(t)) for t in (math.pi * k / points for k in range(2 * points))
-    ) / (2 * points)
-
-
-def _far(order: int, x: float, *, second: bool) -> float:
-    phase = x - order * math.pi / 2.0 - math.pi / 4.0
-    return math.sqrt(2.0 / (math.pi * x)) * (math.sin(phase) if second else math.cos(phase))
-
-
-def j0(x: float) -> float:
-    """Returns the Bessel function of the first kind of order 0."""
-    if math.isnan(x) or math.isinf(x):
-        return x if math.isnan(x) else 0.0
-    return _far(0, abs(x), second=False) if abs(x) > _FAR else _bessel(0, abs(x))
-
-
-def j1(x: float) -> float:
-    """Returns the Bessel function of the first kind of order 1."""
-    if math.isnan(x) or math.isinf(x):
-        return x if math.isnan(x) else 0.0
-    size = _far(1, abs(x), second=False) if abs(x) > _FAR else _bessel(1, abs(x))
-    return math.copysign(1.0, x) * size
-
-
-def y0(x: float) -> float:
-    """Returns the Bessel function of the second kind of order 0: -inf at 0 and NaN below.
-
-    Source: Abramowitz, Stegun, 9.1.89.
-    """
-    if math.isnan(x) or x <= 0:
-        return -math.inf if x == 0 else math.nan
-    if x > _FAR:
-        return 0.0 if math.isinf(x) else _far(0, x, second=True)
-    count = int(x) // 2 + int(8 * x ** (1 / 3)) + 20
-    series = math.fsum((-1) ** (k + 1) * _bessel(2 * k, x) / k for k in range(1, count))
-    return 2.0 / math.pi * (math.log(x / 2.0) + _EULER) * _bessel(0, x) + 4.0 / math.pi * series
-
-
-def y1(x: float) -> float:
-    """Returns the Bessel function of the second kind of order 1 (the negated derivative of `y0`).
-
-    -inf at 0 and NaN below.
-    """
-    if math.isnan(x) or x <= 0:
-        return -math.inf if x == 0 else math.nan
-    if x > _FAR:
-        return 0.0 if math.isinf(x) else _far(1, x, second=True)
-    count = int(x) // 2 + int(8 * x ** (1 / 3)) + 20
-    orders = [_bessel(order, x) for order in range(2 * count + 2)]
-    series = math.fsum((-1) ** (k + 1) * (orders[2 * k - 1] - orders[2 * k + 1]) / (2 * k) for k in range(1, count))
-    head = 2.0 / math.pi * (orders[0] / x - (math.log(x / 2.0) + _EULER) * orders[1])
-    return -(head + 4.0 / math.pi * series)

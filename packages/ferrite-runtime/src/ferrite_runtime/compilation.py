@@ -29,7 +29,7 @@ KERNELS = "kernels"
 @functools.cache
 def _device_functions() -> str:
     """Returns a digest of the device functions, which become part of every kernel that calls them."""
-    sources = sorted(Path(__file__).parent.glob("fmath*.py"))
+    sources = sorted(Path(__file__).with_name("fmath").glob("*.py"))
     return digest([source.read_text(encoding="utf-8") for source in sources])
 
 

@@ -31,7 +31,7 @@ from ferrite_runtime.spec import KernelSpec, Param
 
 _LOCK = threading.RLock()
 _REWRITTEN = "_ferrite_interpreted"
-_DEVICE_FUNCTIONS = fmath.__name__  # the module, and those it collects
+_DEVICE_FUNCTIONS = fmath.__name__  # the package, and its modules
 
 # What replaces device functions that have no meaning here, or are slow.
 STAND_INS: dict[str, Callable[..., Any]] = {**MATH_STAND_INS, "sort_stable": sort_tile}
@@ -52,7 +52,9 @@ def plain_function(function: Any) -> Callable[..., Any]:
 
 
 def _call_jitted(self: Any, *args: Any, **kwargs: Any) -> Any:
-    return plain_function(self)(*args, **kwargs)
+    # A compiled function takes tables as tuples; here they would stay wrapped, and have no length.
+    plain = [arg.value if isinstance(arg, tl.constexpr) and isinstance(arg.value, tuple) else arg for arg in args]
+    return plain_function(self)(*plain, **kwargs)
 
 
 # Triton patches the language modules that it finds among a function's globals; these are all there are.

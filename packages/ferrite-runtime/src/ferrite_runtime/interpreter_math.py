@@ -68,6 +68,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "cosh": np.cosh,
     "erf": _torch_special("erf"),
     "erfc": _torch_special("erfc"),
+    "erfcx": _torch_special("erfcx"),
     "erfinv": _torch_special("erfinv"),
     "exp": np.exp,
     "fast_divide": np.divide,
@@ -76,8 +77,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "hypot": np.hypot,
     "i0": _torch_special("i0"),
     "i1": _torch_special("i1"),
-    "j0": _torch_special("bessel_j0"),
-    "j1": _torch_special("bessel_j1"),
     "ldexp": np.ldexp,
     "lgamma": _torch_special("gammaln"),
     "log": np.log,
@@ -92,8 +91,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "tan": np.tan,
     "tanh": np.tanh,
     "trunc": np.trunc,
-    "y0": _torch_special("bessel_y0"),
-    "y1": _torch_special("bessel_y1"),
 }
 
 STAND_INS: dict[str, Callable[..., Any]] = {name: _lift(function) for name, function in _FUNCTIONS.items()}

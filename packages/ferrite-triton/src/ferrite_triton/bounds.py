@@ -12,7 +12,7 @@ from ferrite_ir.index import FloorDiv, Index, Indirect, Mod
 from ferrite_ir.scalar import Scalar
 
 from .flat import FlatKernel
-from .space import Axes, static_size
+from .space import Axes
 from .writer import Tile, Writer
 
 # Operations whose result is what somebody stored, moved or chosen. A position that comes out of comparisons, as in a
@@ -42,8 +42,8 @@ def assert_in_bounds(
         tile = known(atom.value)
         if tile.literal is not None or not _is_given(flat, atom.value):
             continue
-        size = static_size(atom.size, "the extent of an indirect index")
-        low = -size if atom.wraps else 0
+        size = flat.space.params.operand(atom.size)
+        low = f"-{size}" if atom.wraps else "0"
         test = f"({tile.text} >= {low}) & ({tile.text} < {size})"
         arguments = [test, f'"index out of bounds of {size} elements"', *([mask] if mask else [])]
         line = f"tl.device_assert({', '.join(arguments)})"

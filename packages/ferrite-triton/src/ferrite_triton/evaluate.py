@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from ferrite_ir.dtypes import BF16, F16, F32, F64, DType
-from ferrite_ir.graph import Loop
+from ferrite_ir.dtypes import BF16, BOOL, F16, F32, F64, DType
+from ferrite_ir.graph import Loop, bodies_of
 from ferrite_ir.index import Index, floordiv
-from ferrite_ir.scalar import Scalar, indirects, indirects_of
+from ferrite_ir.scalar import Scalar, indirects, indirects_of, postorder
 from ferrite_ir.sizes import hint, is_provably_at_most
 
 from .bounds import assert_in_bounds
@@ -18,7 +18,7 @@ from .flat import FlatKernel, ParamText
 from .groups import behind, is_aligned_row
 from .indices import IndexText, index_dtype
 from .literals import full_text, is_negative_zero, number_text, survives_bare
-from .scalars import COMPARISONS, FOR_NARROW, SELECTIONS, Operands, spelling_of, takes_literals
+from .scalars import COMPARISONS, FOR_NARROW, LOOPING, SELECTIONS, Operands, spelling_of, takes_literals
 from .space import NO_AXES, Axes
 from .writer import Tile, Writer
 
@@ -57,6 +57,8 @@ class Evaluator:
         self._index = IndexText(writer, flat.space, width, lambda node: self._known(node, None))
         self._index_dtype = index_dtype(width)
         self._inside: dict[Scalar, bool] = {}
+        nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
+        self._pads = any(node.op in LOOPING for node in nodes)
 
     # --- walking ----------------------------------------------------------------------------------------------------
 
@@ -367,6 +369,8 @@ class Evaluator:
         arguments = [pointer]
         if mask:
             arguments.append(mask)
+            if other is None and self._pads:
+                other = "False" if node.dtype is BOOL else "0"
             if other is not None:
                 arguments.append(f"other={other}")
         hint = self.hints.get(node)

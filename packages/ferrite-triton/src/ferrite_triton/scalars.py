@@ -146,9 +146,10 @@ def _shift_right(operands: Operands) -> str:
     return f"({a} >> tl.where({inside}, {b}, {bits - 1})).to({kind})"
 
 
-def _calls(names: str) -> dict[str, Row]:
-    """Returns rows for functions of floats that `fmath` has under the same name, of one or two operands."""
-    return {name: Row(f"fmath.{name}({{0}})") for name in names.split()}
+def _calls(names: str, arity: int = 1) -> dict[str, Row]:
+    """Returns rows for functions of floats that `fmath` has under the same name."""
+    operands = ", ".join(f"{{{position}}}" for position in range(arity))
+    return {name: Row(f"fmath.{name}({operands})") for name in names.split()}
 
 
 ROWS: dict[str, Row] = {
@@ -190,12 +191,19 @@ ROWS: dict[str, Row] = {
     "rand": Row(int="fmath.rand({0}, {1})"),
     "randn": Row(int="fmath.randn({0}, {1})"),
     "randint64": Row(int="fmath.randint64({0}, {1}, {2}, {3})"),
-    **{name: Row(f"fmath.{name}({{0}}, {{1}})") for name in ("atan2", "hypot", "copysign", "nextafter")},
+    **_calls("atan2 hypot copysign nextafter", 2),
     "signbit": Row(_signbit),
     **_calls("floor ceil trunc round sqrt rsqrt isinf"),
     **_calls("exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh"),
-    **_calls("erf erfc erfinv lgamma digamma i0 i0e i1 i1e j0 j1 y0 y1"),
+    **_calls("erf erfc erfcx erfinv lgamma digamma i0 i0e i1 i1e j0 j1 y0 y1 k0 k1 k0e k1e airy_ai ndtri"),
+    **_calls("zeta igamma igammac", 2),
+    **_calls("chebyshev_t chebyshev_u chebyshev_v chebyshev_w hermite_h hermite_he laguerre_l legendre_p", 2),
+    "gcd": _integers("fmath.gcd({0}, {1})"),
 }
+
+LOOPING = frozenset(("chebyshev_t", "chebyshev_u", "chebyshev_v", "chebyshev_w", "hermite_h", "hermite_he"))
+LOOPING |= {"laguerre_l", "legendre_p"}
+"""Operations that run as long as their largest operand says: what is masked out has to be a number, and a small one."""
 
 FOR_NARROW: dict[str, Spelling] = {"erf": "fmath.erf_narrow({0})"}
 """Faster spellings for f32, exact enough where everything was read as narrower floats."""

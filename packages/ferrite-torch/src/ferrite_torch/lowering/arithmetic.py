@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 
 from ferrite_ir import scalar as sc
-from ferrite_ir.dtypes import BOOL
+from ferrite_ir.dtypes import BOOL, F32, F64, I16, I32, I64
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Unlowered
 from ferrite_torch.lowering.expressions import (
@@ -238,6 +238,45 @@ def times_log1p(a: Scalar, b: Scalar) -> Scalar:
 def scaled_by_power(a: Scalar, exponent: Scalar) -> Scalar:
     """Returns ``a * 2**exponent``."""
     return mul(a, call("exp2", exponent))
+
+
+def least_common_multiple(a: Scalar, b: Scalar) -> Scalar:
+    """Returns ``|a / gcd(a, b) * b|``; 0 if both are 0."""
+    divisor = call("gcd", a, b)
+    product = mul(call("truncdiv", a, choose(eq(divisor, 0), 1, divisor)), b)
+    return choose(eq(divisor, 0), 0, magnitude(product))
+
+
+def split_float(a: Scalar) -> tuple[Scalar, Scalar]:
+    """Returns the mantissa in [1/2, 1) and the exponent of a number, as i32, from its bits.
+
+    Zeros, infinities and NaN are their own mantissa and have the exponent 0.
+    """
+    bits, mantissa_bits, integer = (64, 52, I64) if a.dtype is F64 else (32, 23, I32)
+    bias = (1 << (bits - mantissa_bits - 2)) - 2
+    ends = (1 << (bits - mantissa_bits - 1)) - 1
+    is_small = lt(absolute(a), 2.0**-bias)
+    shift = mantissa_bits + 1
+    scaled = choose(is_small, mul(a, 2.0**shift), a)
+    pattern = sc.bitcast(scaled, integer)
+    exponent = call("bitand", call("shr", pattern, mantissa_bits), ends)
+    special = either(eq(a, 0), eq(exponent, ends))
+    kept = call("bitand", pattern, -(1 << (bits - 1)) + (1 << mantissa_bits) - 1)
+    mantissa = sc.bitcast(call("bitor", kept, bias << mantissa_bits), a.dtype)
+    power = sub(exponent, choose(is_small, sc.const(bias + shift, integer), bias))
+    return choose(special, a, mantissa), sc.cast(choose(special, 0, power), I32)
+
+
+def next_narrow(a: Scalar, towards: Scalar) -> Scalar:
+    """Returns the number after ``a`` of a 16-bit type on the way to another one, from its bits."""
+    wide, goal = sc.cast(a, F32), sc.cast(towards, F32)
+    pattern = sc.bitcast(a, I16)
+    grows = ne(lt(wide, goal), call("signbit", wide))
+    step = choose(grows, add(pattern, 1), sub(pattern, 1))
+    smallest = choose(lt(goal, 0), sc.const(-(1 << 15) + 1, I16), 1)
+    found = sc.bitcast(choose(eq(wide, 0), smallest, step), a.dtype)
+    found = choose(eq(wide, goal), towards, found)
+    return choose(is_nan(wide), a, choose(is_nan(goal), towards, found))
 
 
 def float_copysign(a: Scalar, b: Scalar) -> Scalar:

@@ -25,6 +25,7 @@ from ferrite_torch.lowering.elementwise import (
     Formula,
     element_at,
     lower_elementwise,
+    packed_strides,
     refuse_opaque,
 )
 from ferrite_torch.lowering.expressions import absolute, call, choose, exp, is_infinite, is_nan, is_true, mul, neg
@@ -67,6 +68,13 @@ _OTHER_NAME = {
     "special_bessel_y0": "y0",
     "special_bessel_y1": "y1",
     "special_gammaln": "lgamma",
+    "special_erfcx prims.erfcx": "erfcx",
+    "special_ndtri prims.ndtri": "ndtri",
+    "special_airy_ai": "airy_ai",
+    "special_modified_bessel_k0": "k0",
+    "special_modified_bessel_k1": "k1",
+    "special_scaled_modified_bessel_k0": "k0e",
+    "special_scaled_modified_bessel_k1": "k1e",
     "special_digamma special_psi": "digamma",
     "special_erf": "erf",
     "special_erfc": "erfc",
@@ -125,6 +133,9 @@ _enter("special_xlogy.other_scalar special_xlogy.self_scalar", ar.times_log, 2)
 _enter("special_xlog1py special_xlog1py.other_scalar special_xlog1py.self_scalar", ar.times_log1p, 2)
 _enter("ldexp.Tensor", ar.scaled_by_power, 2)
 _enter("heaviside", ar.stepped, 2)
+_enter("gcd prims.gcd", partial(call, "gcd"), 2)
+_enter("lcm", ar.least_common_multiple, 2)
+_enter("conj_physical _conj_physical positive", lambda a: a)
 _enter("angle", ar.angle)
 
 # Bits.
@@ -197,6 +208,21 @@ _enter("special_spherical_bessel_j0 prims.spherical_bessel_j0", sp.spherical_bes
 _enter("deg2rad", sp.radians)
 _enter("rad2deg", sp.degrees)
 _enter("mvlgamma special_multigammaln", sp.multigamma)
+_enter("special_log_ndtr", sp.log_normal_cdf)
+_enter("polygamma special_polygamma", sp.polygamma, (1,))
+_enter("special_zeta special_zeta.other_scalar special_zeta.self_scalar prims.zeta", partial(call, "zeta"), 2)
+_enter("igamma special_gammainc", partial(call, "igamma"), 2)
+_enter("igammac special_gammaincc", partial(call, "igammac"), 2)
+_POLYNOMIALS: dict[str, Formula] = {
+    "hermite_polynomial_h": partial(call, "hermite_h"),
+    "hermite_polynomial_he": partial(call, "hermite_he"),
+    "laguerre_polynomial_l": partial(call, "laguerre_l"),
+    "legendre_polynomial_p": partial(call, "legendre_p"),
+    **{f"chebyshev_polynomial_{kind}": partial(call, f"chebyshev_{kind}") for kind in "tuvw"},
+    **{f"shifted_chebyshev_polynomial_{kind}": partial(sp.shifted, f"chebyshev_{kind}") for kind in "tuvw"},
+}
+for _name, _polynomial in _POLYNOMIALS.items():
+    _enter(f"special_{_name} special_{_name}.x_scalar special_{_name}.n_scalar", _polynomial, 2)
 
 
 def _register(name: str, row: Elementwise) -> None:
@@ -255,11 +281,33 @@ def nan_to_num(
 
 
 @lowers("aten.nextafter.default", "prims.nextafter.default")
-def nextafter(b: Builder, a: Element, towards: Element) -> Tensor:
+def nextafter(b: Builder, a: Tensor, towards: Tensor) -> Tensor:
     fake = b.fake
-    if dtype_of(fake.dtype).is_narrow_float:
-        raise Unlowered("the next number of a type that is computed with as f32")
-    return lower_elementwise(b, Elementwise(partial(call, "nextafter"), (0, 1)), fake, (a, towards), {})
+    dtype = dtype_of(fake.dtype)
+    if not dtype.is_narrow_float:
+        return lower_elementwise(b, Elementwise(partial(call, "nextafter"), (0, 1)), fake, (a, towards), {})
+    if dtype.bits != 16:
+        raise Unlowered(f"the next number of {dtype}")
+    shape = ints(fake.shape)
+
+    def body(point: Point) -> Scalar:
+        return ar.next_narrow(*(element_at(operand, shape, point, dtype) for operand in (a, towards)))
+
+    return b.loop(shape, dtype, body, strides=packed_strides(fake))
+
+
+@lowers("aten.frexp.Tensor", "prims.frexp.default")
+def frexp(b: Builder, x: Tensor) -> Lowered:
+    mantissa, exponent = b.fake
+    refuse_opaque(x.dtype)
+    parts = [
+        b.loop(x.shape, dtype_of(fake.dtype), body, strides=packed_strides(fake))
+        for fake, body in (
+            (mantissa, lambda point: ar.split_float(x.value_at(point))[0]),
+            (exponent, lambda point: ar.split_float(x.value_at(point))[1]),
+        )
+    ]
+    return parts[0], parts[1]
 
 
 @lowers("aten.log_sigmoid_forward.default")

@@ -247,22 +247,6 @@ def exponential(b: Builder, like: Tensor, rate: float = 1.0, *, generator: Any =
     return _drawn(b, lambda seed, at, dtype: div(neg(log1p(neg(uniform_at(seed, at, dtype)))), rate))
 
 
-@lowers("aten.geometric.default")
-def geometric(b: Builder, like: Tensor, p: float, *, generator: Any = None) -> Tensor:
-    """Returns the number of coins until the first of probability ``p``; drawn as floats for every type."""
-    refuse_generator(generator)
-    chance = float(plain_number(p))
-    if chance == 1:
-        return _drawn(b, lambda seed, at, dtype: sc.const(1, dtype.compute))
-
-    def coins(seed: Scalar, at: Index, dtype: DType) -> Scalar:
-        number = uniform_at(seed, at, F64 if dtype is F64 else F32)
-        count = call("ceil", div(log1p(neg(number)), math.log1p(-chance)))
-        return larger(count, 1)
-
-    return _drawn(b, coins)
-
-
 @lowers(
     "aten.randint.default",
     "aten.randint.generator",

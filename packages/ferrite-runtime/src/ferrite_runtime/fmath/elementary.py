@@ -1,6 +1,5 @@
-"""Device functions for kernels: one name per function, on a GPU and in Triton's interpreter.
+"""Elementary functions, combines and integer helpers.
 
-Everything here is a ``@triton.jit`` function over float32 and float64 tiles (integer helpers and combines excepted).
 Compiled, the functions bind to the device library; interpreted, the names in `interpreter_math` take their place,
 because Triton's interpreter has no device library.
 """
@@ -11,9 +10,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-# Kernels know this module only.
-from ferrite_runtime.fmath_atomics import atomic_max_nan, atomic_min_nan, atomic_mul  # noqa: F401
-from ferrite_runtime.fmath_sorting import sort_stable  # noqa: F401
+# Kernels know the package only.
 
 _INF = tl.constexpr(float("inf"))
 
@@ -119,6 +116,11 @@ def erfinv(x):
 
 
 @triton.jit
+def erfcx(x):
+    return libdevice.erfcx(x)
+
+
+@triton.jit
 def exp(x):
     return libdevice.exp(x)
 
@@ -172,16 +174,6 @@ def isinf(x):
 @triton.jit
 def isnan(x):
     return x != x
-
-
-@triton.jit
-def j0(x):
-    return libdevice.j0(_finite(x))
-
-
-@triton.jit
-def j1(x):
-    return libdevice.j1(_finite(x))
 
 
 @triton.jit
@@ -267,16 +259,6 @@ def tanh(x):
 @triton.jit
 def trunc(x):
     return libdevice.trunc(x)
-
-
-@triton.jit
-def y0(x):
-    return libdevice.y0(_finite(x))
-
-
-@triton.jit
-def y1(x):
-    return libdevice.y1(_finite(x))
 
 
 @triton.jit

@@ -1,0 +1,21 @@
+"""Device functions for kernels: one name per function, on a GPU and in Triton's interpreter.
+
+Everything here is a ``@triton.jit`` function over float32 and float64 tiles (integer helpers and combines excepted).
+"""
+
+from ferrite_runtime.fmath.atomics import atomic_max_nan, atomic_min_nan, atomic_mul
+from ferrite_runtime.fmath.elementary import *
+from ferrite_runtime.fmath.incomplete_gamma import igamma, igammac
+from ferrite_runtime.fmath.number_theory import gcd
+from ferrite_runtime.fmath.polynomials import (
+    chebyshev_t,
+    chebyshev_u,
+    chebyshev_v,
+    chebyshev_w,
+    hermite_h,
+    hermite_he,
+    laguerre_l,
+    legendre_p,
+)
+from ferrite_runtime.fmath.sorting import sort_stable
+from ferrite_runtime.fmath.special import airy_ai, j0, j1, k0, k0e, k1, k1e, ndtri, y0, y1, zeta

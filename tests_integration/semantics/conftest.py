@@ -1,0 +1,18 @@
+"""Gives every test a compiler without memory of the tests before it."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # against_eager.py, which the folders here share
+
+
+@pytest.fixture(autouse=True)
+def forget_compilations() -> Iterator[None]:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
