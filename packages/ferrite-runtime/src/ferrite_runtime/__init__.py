@@ -1,79 +1,128 @@
 """Loads, tunes and runs compiled programs: Triton kernels with a data-only launch plan.
 
-Importing this package imports neither torch nor Triton; both are imported when a program is loaded.
+Importing this package imports neither torch nor Triton, and next to nothing of its own: every name is imported when it
+is first used.
 """
 
 from __future__ import annotations
 
-from ferrite_runtime.compilation import choose_store
-from ferrite_runtime.config import Config
-from ferrite_runtime.cross import CrossReport, cross_compile
-from ferrite_runtime.devices import DeviceFacts, known_devices
-from ferrite_runtime.errors import (
-    DeviceUnavailable,
-    DriverError,
-    ExternError,
-    FerriteRuntimeError,
-    IdentityMismatch,
-    IndexOutOfBounds,
-    InputError,
-    KernelCompileError,
-    KernelRunError,
-    NoUsableConfig,
-    OptionError,
-    OutOfResources,
-    SpecError,
-    UnknownField,
-    UnknownFormat,
-    WorkerError,
-)
-from ferrite_runtime.kernel import Kernel
-from ferrite_runtime.loaded import LoadedProgram, load_program
-from ferrite_runtime.options import Options
-from ferrite_runtime.policy import configs
-from ferrite_runtime.pool import warm_up
-from ferrite_runtime.program import Program
-from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.store import Store, load_record, save_record
-from ferrite_runtime.target import Target
-from ferrite_runtime.triton_adapter import triton_version
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ferrite_runtime.bundle import Bundle
+    from ferrite_runtime.bundling import bundle_kernels, prebuild
+    from ferrite_runtime.compilation import choose_store
+    from ferrite_runtime.config import Config
+    from ferrite_runtime.cross import CrossReport, cross_compile
+    from ferrite_runtime.devices import DeviceFacts, known_devices, typical_device
+    from ferrite_runtime.entries import Backward, Entry, Variant, Weight
+    from ferrite_runtime.errors import (
+        KINDS,
+        CacheUnwritable,
+        CompileFailed,
+        DeviceUnavailable,
+        DriverError,
+        ExternError,
+        FerriteRuntimeError,
+        GuardFailed,
+        IdentityMismatch,
+        IndexOutOfBounds,
+        InputError,
+        KernelCompileError,
+        KernelRunError,
+        LaunchFailed,
+        NoValidVariant,
+        NoVariantForTarget,
+        OptionError,
+        OutOfResources,
+        PackageInvalid,
+        SpecError,
+        UnknownField,
+        UnknownFormat,
+        VersionUnsupported,
+        WorkerError,
+    )
+    from ferrite_runtime.kernel import Kernel
+    from ferrite_runtime.loaded import LoadedProgram, load_program
+    from ferrite_runtime.model import LoadedBundle, load
+    from ferrite_runtime.options import Options
+    from ferrite_runtime.policy import configs
+    from ferrite_runtime.pool import warm_up
+    from ferrite_runtime.program import Program
+    from ferrite_runtime.spec import KernelSpec
+    from ferrite_runtime.steps import Layout
+    from ferrite_runtime.store import Store, load_record, save_record
+    from ferrite_runtime.structure import describe
+    from ferrite_runtime.target import Target
+    from ferrite_runtime.triton_adapter import triton_version
+    from ferrite_runtime.user import user_kernel
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "Config",
-    "CrossReport",
-    "DeviceFacts",
-    "DeviceUnavailable",
-    "DriverError",
-    "ExternError",
-    "FerriteRuntimeError",
-    "IdentityMismatch",
-    "IndexOutOfBounds",
-    "InputError",
-    "Kernel",
-    "KernelCompileError",
-    "KernelRunError",
-    "KernelSpec",
-    "LoadedProgram",
-    "NoUsableConfig",
-    "OptionError",
-    "Options",
-    "OutOfResources",
-    "Program",
-    "SpecError",
-    "Store",
-    "Target",
-    "UnknownField",
-    "UnknownFormat",
-    "WorkerError",
-    "choose_store",
-    "configs",
-    "cross_compile",
-    "known_devices",
-    "load_program",
-    "load_record",
-    "save_record",
-    "triton_version",
-    "warm_up",
+_MODULES = {
+    "bundle": ("Bundle",),
+    "bundling": ("bundle_kernels", "prebuild"),
+    "compilation": ("choose_store",),
+    "config": ("Config",),
+    "cross": ("CrossReport", "cross_compile"),
+    "devices": ("DeviceFacts", "known_devices", "typical_device"),
+    "entries": ("Backward", "Entry", "Variant", "Weight"),
+    "errors": (
+        "KINDS",
+        "CacheUnwritable",
+        "CompileFailed",
+        "DeviceUnavailable",
+        "DriverError",
+        "ExternError",
+        "FerriteRuntimeError",
+        "GuardFailed",
+        "IdentityMismatch",
+        "IndexOutOfBounds",
+        "InputError",
+        "KernelCompileError",
+        "KernelRunError",
+        "LaunchFailed",
+        "NoValidVariant",
+        "NoVariantForTarget",
+        "OptionError",
+        "OutOfResources",
+        "PackageInvalid",
+        "SpecError",
+        "UnknownField",
+        "UnknownFormat",
+        "VersionUnsupported",
+        "WorkerError",
+    ),
+    "kernel": ("Kernel",),
+    "loaded": ("LoadedProgram", "load_program"),
+    "model": ("LoadedBundle", "load"),
+    "options": ("Options",),
+    "policy": ("configs",),
+    "pool": ("warm_up",),
+    "program": ("Program",),
+    "spec": ("KernelSpec",),
+    "steps": ("Layout",),
+    "store": ("Store", "load_record", "save_record"),
+    "structure": ("describe",),
+    "target": ("Target",),
+    "triton_adapter": ("triton_version",),
+    "user": ("user_kernel",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+__all__ = [  # noqa: PLE0604  # computed from the table above
+    *sorted(_HOMES)
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

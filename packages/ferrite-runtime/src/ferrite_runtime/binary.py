@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
 from typing import Any
 
-from ferrite_runtime.errors import FerriteRuntimeError
+from ferrite_runtime.errors import PackageInvalid
 
 
-class CorruptEntry(FerriteRuntimeError):
+class CorruptEntry(PackageInvalid):
     """Stored bytes are not what was written."""
 
 

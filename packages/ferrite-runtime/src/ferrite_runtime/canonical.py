@@ -28,5 +28,8 @@ def digest(value: object) -> str:
 
 
 def kernel_id(mapping: Mapping[str, Any]) -> str:
-    """Returns the identity of a kernel spec: the digest of the mapping without its ``id`` and ``origin``."""
-    return digest({key: value for key, value in mapping.items() if key not in ("id", "origin")})
+    """Returns the identity of a kernel spec: the digest of the mapping without ``id``, ``origin`` and ``configs``.
+
+    Where a kernel came from, and what may be tried with it, is not what it is.
+    """
+    return digest({key: value for key, value in mapping.items() if key not in ("id", "origin", "configs")})

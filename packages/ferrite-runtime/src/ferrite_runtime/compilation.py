@@ -6,18 +6,23 @@ import functools
 import logging
 import os
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Protocol
 
 from ferrite_runtime.binary import Binary, CorruptEntry
 from ferrite_runtime.canonical import digest
-from ferrite_runtime.errors import FerriteRuntimeError
+from ferrite_runtime.config import Config
+from ferrite_runtime.errors import FerriteRuntimeError, NoVariantForTarget
 from ferrite_runtime.options import Options
-from ferrite_runtime.pool import shared_pool
+from ferrite_runtime.pool import CompilePool, shared_pool
+from ferrite_runtime.records import Measurement
 from ferrite_runtime.settings import read_settings
+from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.store import DiskStore, MemoryStore, Store
-from ferrite_runtime.triton_adapter import Job, triton_version
+from ferrite_runtime.target import Target
+from ferrite_runtime.triton_adapter import Job, is_triton_installed, triton_version
 
 _LOG = logging.getLogger("ferrite_runtime")
 
@@ -40,9 +45,9 @@ def _environment() -> tuple[str, ...]:
 
 def job_key(job: Job) -> str:
     """Returns the identity of a job's binary: kernel, config, target, alignment, compiler, device functions."""
-    return digest(
-        [RUNTIME_FORMAT, job.spec.id, job.config.to_mapping(), job.target.to_mapping(), job.aligned, *_environment()]
-    )
+    form = ["ptx"] if job.wants_ptx else []
+    facts = [RUNTIME_FORMAT, job.spec.id, job.config.to_mapping(), job.target.to_mapping(), job.aligned, *form]
+    return digest([*facts, *_environment()])
 
 
 class Submits(Protocol):
@@ -52,10 +57,29 @@ class Submits(Protocol):
         """Returns the future of the compiled job."""
 
 
-class Compiler:
-    """Compiles jobs, each at most once; safe to use from several threads."""
+class Library(Protocol):
+    """Kernels that were compiled beforehand."""
 
-    def __init__(self, pool: Submits, store: Store, seconds: float = 300.0) -> None:
+    def find(self, job: Job) -> Binary | None:
+        """Returns a binary that does a job's work, or None."""
+
+    def configs(self, spec: KernelSpec, target: Target) -> tuple[Config, ...]:
+        """Returns the configs of a kernel that there are binaries of for a target, the default first."""
+
+    def measurements(self, kernel: str) -> Sequence[Measurement]:
+        """Returns what was measured of a kernel before the library was made."""
+
+
+class Compiler:
+    """Compiles jobs, each at most once; safe to use from several threads.
+
+    What a library of prebuilt kernels has is not compiled. ``origins`` tells by key of each job so far where its binary came
+    from: ``prebuilt``, ``stored`` or ``compiled``.
+    """
+
+    def __init__(self, pool: Submits, store: Store, seconds: float = 300.0, library: Library | None = None) -> None:
+        self.library = library
+        self.origins: dict[str, str] = {}
         self._pool = pool
         self._store = store
         self._seconds = seconds
@@ -81,14 +105,26 @@ class Compiler:
         self._futures = {key: future for key, future in self._futures.items() if future.done()}
 
     def _begin(self, job: Job, key: str) -> Future[Binary]:
+        found = None if self.library is None else self.library.find(job)
+        if found is not None:
+            self.origins[key] = "prebuilt"
+            return _done(found)
         stored = self._read(key)
         if stored is not None:
-            done: Future[Binary] = Future()
-            done.set_result(stored)
-            return done
+            self.origins[key] = "stored"
+            return _done(stored)
+        if not self.compiles():
+            missing: Future[Binary] = Future()
+            missing.set_exception(_missing_binary(job, self.library))
+            return missing
+        self.origins[key] = "compiled"
         future = self._pool.submit(job, self._seconds)
         future.add_done_callback(lambda done: self._finish(key, done))
         return future
+
+    def compiles(self) -> bool:
+        """Tells whether a kernel that has no binary yet could be compiled here."""
+        return not isinstance(self._pool, CompilePool) or is_triton_installed()
 
     def _read(self, key: str) -> Binary | None:
         data = self._store.load(KERNELS, key)
@@ -107,6 +143,19 @@ class Compiler:
         elif not isinstance(done.exception(), FerriteRuntimeError):
             with self._lock:
                 self._futures.pop(key, None)
+
+
+def _done(binary: Binary) -> Future[Binary]:
+    future: Future[Binary] = Future()
+    future.set_result(binary)
+    return future
+
+
+def _missing_binary(job: Job, library: Library | None) -> NoVariantForTarget:
+    where = "" if library is None else "the bundle has no binary of it, "
+    return NoVariantForTarget(
+        f"kernel {job.spec.name} ({job.config}) cannot run on {job.target}: {where}triton is not installed to compile it"
+    )
 
 
 @functools.cache

@@ -24,8 +24,11 @@ class Config:
         return cls(tuple(sorted(blocks.items())), num_warps, num_stages)
 
     @classmethod
-    def from_mapping(cls, value: object, path: str = "config") -> Config:
-        """Returns the config in ``value``; raises `SpecError` naming the field that is wrong."""
+    def from_mapping(cls, value: object, path: str = "config", *, free: bool = False) -> Config:
+        """Returns the config in ``value``; raises `SpecError` naming the field that is wrong.
+
+        Block constants are powers of two, unless they are ``free``: those of a kernel that a person wrote.
+        """
         fields = Fields(value, path)
         inner = Fields(fields.take("blocks"), fields.at("blocks"))
         config = cls.of(
@@ -34,7 +37,9 @@ class Config:
             fields.integer("num_stages"),
         )
         fields.close()
-        for name, number in (*config.blocks, ("num_warps", config.num_warps)):
+        if config.num_stages < 0:
+            raise SpecError(f"{path}.num_stages", f"{config.num_stages} is negative")
+        for name, number in (*(() if free else config.blocks), ("num_warps", config.num_warps)):
             if number < 1 or number & (number - 1):
                 raise SpecError(f"{path}.{name}", f"{number} is not a power of two")
         return config

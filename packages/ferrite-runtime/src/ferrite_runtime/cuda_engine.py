@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ferrite_runtime.bench import EventBench, SystemClock
-from ferrite_runtime.compilation import choose_store, shared_compiler
+from ferrite_runtime.compilation import Compiler, choose_store, shared_compiler
 from ferrite_runtime.cuda_driver import cuda_driver
 from ferrite_runtime.cuda_kernels import DeviceKernel, Machine, protect_arguments
 from ferrite_runtime.devices import device_facts
@@ -23,12 +23,12 @@ from ferrite_runtime.program import Program
 from ferrite_runtime.tuning import Budget
 
 
-def make_machine(index: int, options: Options) -> Machine:
+def make_machine(index: int, options: Options, compiler: Compiler | None = None) -> Machine:
     """Returns torch's GPU number ``index`` with this process's driver, compiler and store."""
     return Machine(
         facts=device_facts(index),
         driver=cuda_driver(),
-        compiler=shared_compiler(options),
+        compiler=compiler or shared_compiler(options),
         store=choose_store(options),
         bench=EventBench(),
         budget=Budget.start(SystemClock(), options.tuning_seconds),
@@ -46,11 +46,11 @@ class CudaEngine:
     kernels: dict[int, Mapping[str, DeviceKernel]] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, program: Program, options: Options) -> CudaEngine:
+    def load(cls, program: Program, options: Options, compiler: Compiler | None = None) -> CudaEngine:
         """Returns the engine with all kernels compiling for the current device."""
         import torch
 
-        engine = cls(program, torch_platform(), functools.partial(make_machine, options=options))
+        engine = cls(program, torch_platform(), functools.partial(make_machine, options=options, compiler=compiler))
         engine.device_kernels(torch.cuda.current_device())
         return engine
 
@@ -165,7 +165,7 @@ class SiteWriter:
         values = ", ".join(argument.text for argument in site.arguments)
         slow = f"_slow{site.number}(_stream, ({values},))"
         self.names[f"_slow{site.number}"] = kernel.launch
-        if kernel.config is None or any(argument.misaligned for argument in site.arguments):
+        if kernel.config is None or not kernel.spec.is_flat or any(argument.misaligned for argument in site.arguments):
             yield slow
             return
         programs = _programs_text(site, kernel)

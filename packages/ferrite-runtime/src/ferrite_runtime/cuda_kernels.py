@@ -16,7 +16,7 @@ from ferrite_runtime.devices import DeviceFacts
 from ferrite_runtime.errors import (
     DriverError,
     KernelCompileError,
-    NoUsableConfig,
+    NoValidVariant,
     OutOfResources,
     SpecError,
 )
@@ -71,7 +71,7 @@ class DeviceKernel:
         remembered = None
         if machine.tune != "none":
             remembered = recall_choice(machine.store, tuning_key(spec, machine.facts))
-        candidates = (remembered,) if remembered else configs(spec, machine.facts, machine.tune)
+        candidates = (remembered,) if remembered else candidate_configs(spec, machine)
         for config in candidates:
             machine.compiler.submit(Job(spec, config, machine.facts.target))
         return cls(spec, machine, candidates, is_settled=remembered is not None)
@@ -126,7 +126,7 @@ class DeviceKernel:
                 return [config]
         if len(set(problems)) == 1:
             self.binary(candidates[0])
-        raise NoUsableConfig(f"kernel {self.spec.name}: no config works:\n" + "\n".join(problems))
+        raise NoValidVariant(f"kernel {self.spec.name}: no config works:", problems)
 
     def _is_usable(self, config: Config, problems: list[str]) -> bool:
         try:
@@ -145,11 +145,17 @@ class DeviceKernel:
         Raises:
             SpecError: if it is more than the hardware can count.
         """
-        sizes = {p.name: value for p, value in zip(self.spec.params, arguments, strict=True) if p.role == "size"}
-        count = self.spec.programs(sizes, dict(config.blocks))
+        count = self.spec.programs(self._sizes(arguments), dict(config.blocks))
         if count > MAX_PROGRAMS:
             raise SpecError("grid", f"kernel {self.spec.name} would need {count} programs, {MAX_PROGRAMS} are possible")
         return count
+
+    def _sizes(self, arguments: Sequence[Any]) -> dict[str, int]:
+        return {p.name: value for p, value in zip(self.spec.params, arguments, strict=True) if p.role == "size"}
+
+    def depths(self, config: Config, arguments: Sequence[Any]) -> tuple[int, int]:
+        """Returns the numbers of programs of a launch along the second and third axis."""
+        return (1, 1) if self.spec.is_flat else self.spec.depths(self._sizes(arguments), dict(config.blocks))
 
     def is_aligned(self, arguments: Sequence[Any]) -> bool:
         """Tells whether every address keeps what its param promises."""
@@ -161,9 +167,22 @@ class DeviceKernel:
     def launch(self, stream: int, arguments: Sequence[Any]) -> None:
         """Launches with the chosen config (the first choice, where none is chosen yet)."""
         config = self.config or self._survivors(self.candidates[:1])[0]
+        is_aligned = self.is_aligned(arguments)
+        if not is_aligned:
+            config = self._config_without_promises(config)
         programs = self.programs(config, arguments)
         if programs > 0:
-            self.loaded(config, aligned=self.is_aligned(arguments)).launch(stream, programs, arguments)
+            loaded = self.loaded(config, aligned=is_aligned)
+            loaded.launch(stream, programs, arguments, self.depths(config, arguments))
+
+    def _config_without_promises(self, config: Config) -> Config:
+        """Returns the config for arguments that break promises: of prebuilt kernels only the first has such a build."""
+        library = self.machine.compiler.library
+        job = Job(self.spec, config, self.machine.facts.target, aligned=False)
+        if library is None or library.find(job) is not None:
+            return config
+        shipped = library.configs(self.spec, self.machine.facts.target)
+        return shipped[0] if shipped else config
 
     def launch_first(self, stream: int, arguments: Sequence[Any], protect: Callable[[], Protection | None]) -> None:
         """Chooses the config, measuring with these arguments where that can pay off, and launches.
@@ -222,17 +241,28 @@ class DeviceKernel:
                 continue
             programs = self.programs(config, arguments)
             candidates.append(
-                Candidate(config, kernel.function.local_bytes, _launcher(kernel, stream, programs, tuple(arguments)))
+                Candidate(config, kernel.function.local_bytes, _launcher(kernel, stream, (programs, *self.depths(config, arguments)), tuple(arguments)))
             )
         if not candidates:
-            raise NoUsableConfig(f"kernel {self.spec.name}: no compiled config loads on {self.machine.facts.name}")
+            raise NoValidVariant(f"kernel {self.spec.name}: no compiled config loads on {self.machine.facts.name}")
         return candidates
 
 
-def _launcher(kernel: LoadedKernel, stream: int, programs: int, arguments: tuple[Any, ...]) -> Callable[[], None]:
+def candidate_configs(spec: KernelSpec, machine: Machine) -> tuple[Config, ...]:
+    """Returns the configs to try: those that a library has binaries of, and then, if asked for all, the policy's."""
+    library = machine.compiler.library
+    shipped = () if library is None else library.configs(spec, machine.facts.target)
+    if not shipped:
+        return configs(spec, machine.facts, machine.tune)
+    if machine.tune == "max" and machine.compiler.compiles():
+        return tuple(dict.fromkeys((*shipped, *configs(spec, machine.facts, "max"))))
+    return shipped[:1] if machine.tune == "none" else shipped
+
+
+def _launcher(kernel: LoadedKernel, stream: int, grid: tuple[int, int, int], arguments: tuple[Any, ...]) -> Callable[[], None]:
     from ferrite_runtime.launch import LaunchSite
 
-    site = LaunchSite(kernel.function, kernel.params, programs)
+    site = LaunchSite(kernel.function, kernel.params, grid[0], grid[1:])
     site.config.stream = stream
     site.pack(site.buffer, 0, *arguments)
     return lambda: kernel.start(site)

@@ -1,23 +1,125 @@
-"""The errors of the runtime: one root, a closed list below it."""
+"""The errors of the runtime: one root, nine kinds below it, a few finer names below those.
+
+Whoever calls the runtime can rely on the nine kinds (`KINDS`): everything that it raises about a package, a kernel or
+a device is an instance of exactly one of them. Each carries a ``hint``: what to do about it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class FerriteRuntimeError(Exception):
-    """Root of every error that the runtime raises on purpose."""
+    """Root of every error that the runtime raises on purpose; ``hint`` says what to do, and stands in tracebacks."""
+
+    hint = ""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)
+        if self.hint:
+            self.add_note(f"hint: {self.hint}")
 
 
-class SpecError(FerriteRuntimeError):
+# --- the kinds ------------------------------------------------------------------------------------------------------
+
+
+class PackageInvalid(FerriteRuntimeError):
+    """A bundle, program or kernel spec is malformed, or not what its digest says."""
+
+    hint = "the file is damaged or its writer is at fault: fetch or build it again, `ferrite-runtime verify` checks it"
+
+
+class VersionUnsupported(FerriteRuntimeError):
+    """A bundle, program or kernel spec is of a format, or uses a feature, that this runtime does not know."""
+
+    hint = "upgrade ferrite-runtime, or build the bundle for this version"
+
+
+class GuardFailed(FerriteRuntimeError):
+    """A call breaks something that its program was compiled for; ``name`` says what, as in ``x.shape``."""
+
+    hint = "call with inputs of the shapes, dtypes and devices that it was exported for, or export it for these as well"
+
+    def __init__(self, reason: str, name: str = "") -> None:
+        super().__init__(reason)
+        self.name = name
+
+
+class NoVariantForTarget(FerriteRuntimeError):
+    """Nothing in a package runs in this process: no GPU, no program or binary for it, an operator that is missing."""
+
+    hint = (
+        "export with this GPU among the targets, or install triton to compile for it; "
+        "without a GPU, Options(interpret=True) runs kernels slowly on CPU tensors"
+    )
+
+
+class OutOfResources(FerriteRuntimeError):
+    """A compiled kernel needs more of a resource than the device has."""
+
+    hint = "another config may fit: tune the kernel for this device"
+
+    def __init__(self, kernel: str, kind: str, need: int, have: int) -> None:
+        super().__init__(f"kernel {kernel} needs {need} of {kind}, the device has {have}")
+        self.kernel = kernel
+        self.kind = kind
+        self.need = need
+        self.have = have
+
+
+class CompileFailed(FerriteRuntimeError):
+    """A kernel did not compile, or there is nothing here to compile it with."""
+
+    hint = "check that the installed triton is one that the runtime supports (3.6 to 3.9); report it with the kernel"
+
+
+class NoValidVariant(FerriteRuntimeError):
+    """Every candidate configuration of a kernel failed; ``reasons`` has one line for each."""
+
+    hint = "the reasons are above; a config that fits has to be in the kernel's list, or compiled with triton"
+
+    def __init__(self, message: str, reasons: Sequence[str] = ()) -> None:
+        super().__init__("\n".join([message, *reasons]))
+        self.reasons = tuple(reasons)
+
+
+class LaunchFailed(FerriteRuntimeError):
+    """A kernel, or the driver that should run it, failed at run time."""
+
+    hint = "check the device with nvidia-smi; CUDA_LAUNCH_BLOCKING=1 names the launch that fails"
+
+
+class CacheUnwritable(UserWarning):
+    """The folder of the store cannot be used; the runtime goes on without, and forgets what it measured.
+
+    Set FERRITE_CACHE_DIR to a folder that can be written.
+    """
+
+
+KINDS: tuple[type[BaseException], ...] = (
+    PackageInvalid,
+    VersionUnsupported,
+    GuardFailed,
+    NoVariantForTarget,
+    OutOfResources,
+    CompileFailed,
+    NoValidVariant,
+    LaunchFailed,
+    CacheUnwritable,
+)
+"""The closed list; `OptionError`, a wrong argument of the caller's own, stands beside it."""
+
+
+# --- finer names ----------------------------------------------------------------------------------------------------
+
+
+class SpecError(PackageInvalid):
     """A kernel spec or program is malformed; ``path`` names the field, as in ``steps[3].args``."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}" if path else reason)
         self.path = path
         self.reason = reason
-
-
-class UnknownFormat(SpecError):
-    """A kernel spec or program has a format that this runtime does not know."""
 
 
 class UnknownField(SpecError):
@@ -28,15 +130,30 @@ class IdentityMismatch(SpecError):
     """A kernel's ``id`` is not the digest of its content."""
 
 
-class InputError(FerriteRuntimeError):
+class UnknownFormat(VersionUnsupported):
+    """A kernel spec or program has a format that this runtime does not know; ``path`` names the field."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}" if path else reason)
+        self.path = path
+        self.reason = reason
+
+
+class InputError(GuardFailed):
     """An input of a program has the wrong type, dtype, shape, strides or device."""
 
 
-class ExternError(FerriteRuntimeError):
+class ExternError(NoVariantForTarget):
     """An extern step names an operator that this process does not have."""
 
+    hint = "import the library that registers the operator before the program is loaded"
 
-class KernelCompileError(FerriteRuntimeError):
+
+class DeviceUnavailable(NoVariantForTarget):
+    """What was asked for needs a device or a library that this machine lacks."""
+
+
+class KernelCompileError(CompileFailed):
     """A kernel did not compile; carries its name, what it came from and the compiler's message."""
 
     def __init__(self, kernel: str, origin: tuple[str, ...], message: str) -> None:
@@ -47,40 +164,29 @@ class KernelCompileError(FerriteRuntimeError):
         self.message = message
 
 
-class KernelRunError(FerriteRuntimeError):
+class WorkerError(CompileFailed):
+    """A compile worker died, hung or answered nonsense more often than it is retried."""
+
+    hint = "Options(workers=0) compiles in this process"
+
+
+class KernelRunError(LaunchFailed):
     """A kernel failed while it was interpreted."""
+
+    hint = "report it with the kernel's source; the interpreter runs what the GPU would"
 
 
 class IndexOutOfBounds(KernelRunError, IndexError):
     """An interpreted kernel was given an index outside of what it indexes; the message names the op and its line."""
 
-
-class OutOfResources(FerriteRuntimeError):
-    """A compiled kernel needs more of a resource than the device has."""
-
-    def __init__(self, kernel: str, resource: str, needed: int, available: int) -> None:
-        super().__init__(f"kernel {kernel} needs {needed} of {resource}, the device has {available}")
-        self.kernel = kernel
-        self.resource = resource
-        self.needed = needed
-        self.available = available
+    hint = "look at the indices that the op was given; eager refuses them too"
 
 
-class NoUsableConfig(FerriteRuntimeError):
-    """Every candidate configuration of a kernel failed; the message lists the reasons."""
-
-
-class WorkerError(FerriteRuntimeError):
-    """A compile worker died, hung or answered nonsense more often than it is retried."""
-
-
-class DriverError(FerriteRuntimeError):
+class DriverError(LaunchFailed):
     """The GPU driver refused a call; carries the call's and the error's name."""
-
-
-class DeviceUnavailable(FerriteRuntimeError):
-    """What was asked for needs a device or a library that this machine lacks."""
 
 
 class OptionError(FerriteRuntimeError):
     """An option has a value that it cannot have."""
+
+    hint = "see ferrite_runtime.Options"

@@ -16,7 +16,9 @@ def check_inputs(program: Program, inputs: Sequence[Any]) -> None:
     """Raises `InputError`, naming the input, unless every input has the type that ``program`` declares."""
     if len(inputs) != len(program.inputs):
         names = ", ".join(value.name for value in program.inputs)
-        raise InputError(f"program {program.name} takes {len(program.inputs)} inputs ({names}), got {len(inputs)}")
+        raise InputError(
+            f"program {program.name} takes {len(program.inputs)} inputs ({names}), got {len(inputs)}", "inputs"
+        )
     devices = set()
     numbers = _numbers(program, inputs)
     for position, (declared, actual) in enumerate(zip(program.inputs, inputs, strict=True)):
@@ -26,9 +28,10 @@ def check_inputs(program: Program, inputs: Sequence[Any]) -> None:
             if actual.device.type == program.device:
                 devices.add(actual.device)
         elif declared.kind == "scalar" and not isinstance(actual, (bool, int, float)):
-            raise InputError(f"{where} is a number, got {type(actual).__name__}")
+            raise InputError(f"{where} is a number, got {type(actual).__name__}", declared.name)
     if len(devices) > 1:
-        raise InputError(f"the inputs of program {program.name} are on several devices: {sorted(map(str, devices))}")
+        found = sorted(map(str, devices))
+        raise InputError(f"the inputs of program {program.name} are on several devices: {found}", "device")
 
 
 def _numbers(program: Program, inputs: Sequence[Any]) -> dict[str, int]:
@@ -63,18 +66,20 @@ def _check_tensor(declared: Input, actual: Any, where: str, numbers: dict[str, i
     layout = declared.layout
     assert layout is not None
     if not isinstance(actual, torch.Tensor):
-        raise InputError(f"{where} is a tensor, got {type(actual).__name__}")
+        raise InputError(f"{where} is a tensor, got {type(actual).__name__}", declared.name)
     if actual.device.type != declared.device:
-        raise InputError(f"{where} is on {declared.device}, got a tensor on {actual.device}")
+        raise InputError(f"{where} is on {declared.device}, got a tensor on {actual.device}", f"{declared.name}.device")
     if actual.dtype != torch_dtype(layout.dtype):
-        raise InputError(f"{where} has dtype {torch_dtype(layout.dtype)}, got {actual.dtype}")
+        raise InputError(f"{where} has dtype {torch_dtype(layout.dtype)}, got {actual.dtype}", f"{declared.name}.dtype")
     if actual.dim() != len(layout.shape):
-        raise InputError(f"{where} has {len(layout.shape)} axes, got {actual.dim()}")
+        raise InputError(f"{where} has {len(layout.shape)} axes, got {actual.dim()}", f"{declared.name}.shape")
     layout = _exact(layout, numbers)
     if tuple(actual.shape) != layout.shape:
-        raise InputError(f"{where} has shape {layout.shape}, got {tuple(actual.shape)}")
+        raise InputError(f"{where} has shape {layout.shape}, got {tuple(actual.shape)}", f"{declared.name}.shape")
     if not _strides_agree(layout, tuple(actual.stride())):
-        raise InputError(f"{where} has strides {layout.strides}, got {tuple(actual.stride())}")
+        raise InputError(
+            f"{where} has strides {layout.strides}, got {tuple(actual.stride())}", f"{declared.name}.strides"
+        )
 
 
 def _strides_agree(layout: Layout, strides: tuple[int, ...]) -> bool:

@@ -18,7 +18,7 @@ class InterpretedKernel:
     def __init__(self, spec: KernelSpec, function: Any) -> None:
         self.spec = spec
         self._function = function
-        self._constants: dict[tuple[int, ...], tuple[dict[str, int], int]] = {}
+        self._constants: dict[tuple[int, ...], tuple[dict[str, int], int, tuple[int, int]]] = {}
 
     @classmethod
     def load(cls, spec: KernelSpec) -> InterpretedKernel:
@@ -36,12 +36,13 @@ class InterpretedKernel:
         sizes = tuple(value for param, value in zip(self.spec.params, arguments, strict=True) if param.role == "size")
         if sizes not in self._constants:
             self._constants[sizes] = self._plan(sizes)
-        constants, programs = self._constants[sizes]
+        constants, programs, depths = self._constants[sizes]
         if programs > 0:
-            interpret(self.spec, self._function, constants, arguments, programs)
+            interpret(self.spec, self._function, constants, arguments, programs, depths)
 
-    def _plan(self, values: tuple[int, ...]) -> tuple[dict[str, int], int]:
+    def _plan(self, values: tuple[int, ...]) -> tuple[dict[str, int], int, tuple[int, int]]:
         sizes = dict(zip(self.spec.size_names(), values, strict=True))
         config: Config = interpreter_config(self.spec, self.spec.axis_sizes(sizes))
         constants = choose_constants(self.spec, self._function, dict(config.blocks))
-        return constants, self.spec.programs(sizes, dict(config.blocks))
+        blocks = dict(config.blocks)
+        return constants, self.spec.programs(sizes, blocks), self.spec.depths(sizes, blocks)

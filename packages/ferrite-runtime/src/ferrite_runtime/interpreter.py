@@ -9,6 +9,7 @@ the splat of a truth value (a number there).
 
 from __future__ import annotations
 
+import itertools
 import contextlib
 import threading
 import types
@@ -133,16 +134,17 @@ def _wrap_argument(param: Param, value: Any) -> Any:
 
 
 def interpret(
-    spec: KernelSpec, function: Any, constants: Mapping[str, int], arguments: Sequence[Any], programs: int
+    spec: KernelSpec, function: Any, constants: Mapping[str, int], arguments: Sequence[Any], programs: int, depths: tuple[int, int] = (1, 1)
 ) -> None:
-    """Runs ``programs`` programs of a kernel, one after the other, on memory of this process.
+    """Runs the programs of a kernel, one after the other, on memory of this process.
 
     Args:
         spec: the kernel.
         function: its jitted function.
         constants: a value for each constant parameter of the function.
         arguments: one per param: an address for tensors, a number for scalars and sizes.
-        programs: the size of the grid.
+        programs: the size of the grid along its first axis.
+        depths: the sizes along the two others.
 
     Raises:
         KernelRunError: naming the kernel and its origin, if the kernel fails.
@@ -151,10 +153,10 @@ def interpret(
     named = {param.name: _wrap_argument(param, value) for param, value in zip(spec.params, arguments, strict=True)}
     with _LOCK, _interpreted_language():
         builder = ti.interpreter_builder
-        builder.set_grid_dim(programs, 1, 1)
+        builder.set_grid_dim(programs, *depths)
         try:
-            for program in range(programs):
-                builder.set_grid_idx(program, 0, 0)
+            for z, y, x in itertools.product(range(depths[1]), range(depths[0]), range(programs)):
+                builder.set_grid_idx(x, y, z)
                 body(**named, **constants)
         except IndexOutOfBounds as failure:
             raise IndexOutOfBounds(f"{', '.join(spec.origin) or spec.name}: {failure}") from None

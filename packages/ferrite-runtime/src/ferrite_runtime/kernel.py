@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ferrite_runtime.compilation import Compiler
 from ferrite_runtime.cuda_kernels import DeviceKernel, Machine, protect_arguments
 from ferrite_runtime.errors import InputError
 from ferrite_runtime.interpreted import InterpretedKernel
@@ -26,14 +27,22 @@ class Kernel:
     Args:
         mapping: a kernel spec in the format of docs/kernel-spec.md.
         options: how to compile and tune it.
+        compiler: what makes its binaries; the one that this process shares without it.
 
     Raises:
         SpecError: (or a subclass) if the spec is malformed, naming the field.
     """
 
-    def __init__(self, mapping: Mapping[str, Any] | KernelSpec, options: Options | None = None) -> None:
+    def __init__(
+        self,
+        mapping: Mapping[str, Any] | KernelSpec,
+        options: Options | None = None,
+        *,
+        compiler: Compiler | None = None,
+    ) -> None:
         self.spec = mapping if isinstance(mapping, KernelSpec) else KernelSpec.from_mapping(mapping)
         self.options = options or Options()
+        self._compiler = compiler
         self._lock = threading.RLock()
         self._interpreted: InterpretedKernel | None = None
         self._on_device: dict[int, DeviceKernel] = {}
@@ -61,7 +70,7 @@ class Kernel:
 
     def _interpret(self, device: Any, values: Sequence[Any]) -> None:
         if device.type != "cpu":
-            raise InputError(f"kernel {self.spec.name} is to be interpreted, which needs CPU tensors, not {device}")
+            raise InputError(f"kernel {self.spec.name} is to be interpreted, which needs CPU tensors, not {device}", "device")
         if self._interpreted is None:
             self._interpreted = InterpretedKernel.load(self.spec)
         self._interpreted(None, *values)
@@ -93,7 +102,7 @@ class Kernel:
         if index not in self._on_device:
             from ferrite_runtime.cuda_engine import make_machine
 
-            self._on_device[index] = DeviceKernel.begin(self.spec, machine or make_machine(index, self.options))
+            self._on_device[index] = DeviceKernel.begin(self.spec, machine or make_machine(index, self.options, self._compiler))
         return self._on_device[index]
 
 
@@ -102,19 +111,20 @@ def check_arguments(spec: KernelSpec, arguments: Sequence[Any]) -> Any:
     import torch
 
     if len(arguments) != len(spec.params):
-        raise InputError(f"kernel {spec.name} takes {len(spec.params)} arguments, got {len(arguments)}")
+        raise InputError(f"kernel {spec.name} takes {len(spec.params)} arguments, got {len(arguments)}", "arguments")
     devices = []
     for param, value in zip(spec.params, arguments, strict=True):
         where = f"argument {param.name!r} of kernel {spec.name}"
         if param.role != "tensor":
             if not isinstance(value, (bool, int, float)):
-                raise InputError(f"{where} is a number, got {type(value).__name__}")
+                raise InputError(f"{where} is a number, got {type(value).__name__}", param.name)
             continue
         if not isinstance(value, torch.Tensor):
-            raise InputError(f"{where} is a tensor, got {type(value).__name__}")
+            raise InputError(f"{where} is a tensor, got {type(value).__name__}", param.name)
         if value.dtype != torch_dtype(param.dtype):
-            raise InputError(f"{where} has dtype {torch_dtype(param.dtype)}, got {value.dtype}")
+            raise InputError(f"{where} has dtype {torch_dtype(param.dtype)}, got {value.dtype}", f"{param.name}.dtype")
         devices.append(value.device)
     if len(set(devices)) != 1:
-        raise InputError(f"the tensors of kernel {spec.name} are on {sorted(map(str, set(devices))) or 'no device'}")
+        found = sorted(map(str, set(devices))) or "no device"
+        raise InputError(f"the tensors of kernel {spec.name} are on {found}", "device")
     return devices[0]

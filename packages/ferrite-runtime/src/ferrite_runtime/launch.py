@@ -34,7 +34,9 @@ class LaunchSite:
 
     __slots__ = ("_owned", "buffer", "config", "config_pointer", "function", "pack", "params_pointer")
 
-    def __init__(self, function: Function, params: Sequence[Param], programs: int) -> None:
+    def __init__(
+        self, function: Function, params: Sequence[Param], programs: int, depths: tuple[int, int] = (1, 1)
+    ) -> None:
         binary = function.binary
         pack = pack_format(params)
         check_packing(function, pack)
@@ -44,7 +46,7 @@ class LaunchSite:
         base = ctypes.addressof(self.buffer)
         null = base + len(self.buffer) - 8
         pointers = (ctypes.c_void_p * max(1, len(offsets) + hidden))(*(base + o for o in offsets), *([null] * hidden))
-        self.config = LaunchConfig(programs, 1, 1, binary.threads, 1, 1, binary.shared, None, None, 0)
+        self.config = LaunchConfig(programs, *depths, binary.threads, 1, 1, binary.shared, None, None, 0)
         # Holding the objects in made-up pointer objects keeps ctypes from converting them on every call.
         self.config_pointer = ctypes.c_void_p(ctypes.addressof(self.config))
         self.params_pointer = ctypes.c_void_p(ctypes.addressof(pointers))
@@ -73,15 +75,17 @@ class LoadedKernel:
         self._driver = driver
         self._context = context
 
-    def launch(self, stream: int, programs: int, arguments: Sequence[Any]) -> None:
-        """Launches on a stream; nothing happens for zero programs.
+    def launch(
+        self, stream: int, programs: int, arguments: Sequence[Any], depths: tuple[int, int] = (1, 1)
+    ) -> None:
+        """Launches on a stream; nothing happens for zero programs, along any of the three axes of the grid.
 
         Raises:
             DriverError: if the driver refuses.
         """
-        if programs <= 0:
+        if min(programs, *depths) <= 0:
             return
-        site = LaunchSite(self.function, self.params, programs)
+        site = LaunchSite(self.function, self.params, programs, depths)
         site.config.stream = stream
         site.pack(site.buffer, 0, *arguments)
         self.start(site)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ferrite_runtime.checked import checked_program
+from ferrite_runtime.compilation import Compiler
 from ferrite_runtime.engine import Engine, HostFunction, InterpretedEngine, gradient_guard
 from ferrite_runtime.errors import DeviceUnavailable
 from ferrite_runtime.externs import resolve_extern
@@ -81,28 +82,32 @@ class LoadedProgram:
         return torch.device(self.program.device)
 
 
-def load_program(mapping: Mapping[str, Any], *, options: Options | None = None) -> LoadedProgram:
+def load_program(
+    mapping: Mapping[str, Any] | Program, *, options: Options | None = None, compiler: Compiler | None = None
+) -> LoadedProgram:
     """Returns a program ready to run; its kernels compile in the background until they are needed.
 
     Args:
         mapping: a program in the format of docs/kernel-spec.md, as read from JSON.
         options: how to run it.
+        compiler: what makes its kernels; the one that this process shares without it.
 
     Raises:
         SpecError: (or a subclass) if the program is malformed, naming the field.
         ExternError: if it calls an operator that is not registered.
     """
     options = options or Options()
-    if options.check_indices and not (options.interpret or mapping.get("device") == "cpu"):
-        mapping = checked_program(mapping)
-    program = Program.from_mapping(mapping)
+    if not isinstance(mapping, Program) and options.check_indices:
+        if not (options.interpret or mapping.get("device") == "cpu"):
+            mapping = checked_program(mapping)
+    program = mapping if isinstance(mapping, Program) else Program.from_mapping(mapping)
     if options.interpret:
         program = program.on_cpu()
     check_externs(program)
-    return LoadedProgram(program, options, choose_engine(program, options))
+    return LoadedProgram(program, options, choose_engine(program, options, compiler))
 
 
-def choose_engine(program: Program, options: Options) -> Engine:
+def choose_engine(program: Program, options: Options, compiler: Compiler | None = None) -> Engine:
     """Returns the engine for a program's device.
 
     Raises:
@@ -118,7 +123,7 @@ def choose_engine(program: Program, options: Options) -> Engine:
         return TritonEngine(program)
     from ferrite_runtime.cuda_engine import CudaEngine
 
-    return CudaEngine.load(program, options)
+    return CudaEngine.load(program, options, compiler)
 
 
 def check_externs(program: Program) -> None:

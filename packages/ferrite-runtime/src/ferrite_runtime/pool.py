@@ -143,6 +143,7 @@ def _encode_job(job: Job) -> bytes:
             "config": job.config.to_mapping(),
             "target": job.target.to_mapping(),
             "aligned": job.aligned,
+            "wants_ptx": job.wants_ptx,
         }
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,16 +44,23 @@ class Program:
             UnknownFormat, UnknownField, IdentityMismatch, SpecError: naming the field.
         """
         fields = Fields(value, "")
-        form = fields.take("format")
-        if form != PROGRAM_FORMAT:
-            raise UnknownFormat("format", f"program format {form!r} is unknown; this runtime reads {PROGRAM_FORMAT}")
+        _check_format(fields)
+        kernels = [KernelSpec.from_mapping(v, f"kernels[{i}]") for i, v in enumerate(fields.array("kernels"))]
+        return cls.from_parts(value, kernels)
+
+    @classmethod
+    def from_parts(cls, value: object, kernels: Sequence[KernelSpec], path: str = "") -> Program:
+        """Returns the program in ``value`` with these kernels, whatever its own field ``kernels`` holds."""
+        fields = Fields(value, path)
+        _check_format(fields)
+        fields.take("kernels", None)
         program = cls(
             name=fields.string("name"),
             device=fields.string("device"),
-            inputs=tuple(read_input(v, f"inputs[{i}]") for i, v in enumerate(fields.array("inputs"))),
-            kernels=tuple(KernelSpec.from_mapping(v, f"kernels[{i}]") for i, v in enumerate(fields.array("kernels"))),
-            steps=tuple(read_step(v, f"steps[{i}]") for i, v in enumerate(fields.array("steps"))),
-            outputs=tuple(read_output(v, f"outputs[{i}]") for i, v in enumerate(fields.array("outputs"))),
+            inputs=tuple(read_input(v, f"{fields.at('inputs')}[{i}]") for i, v in enumerate(fields.array("inputs"))),
+            kernels=tuple(kernels),
+            steps=tuple(read_step(v, f"{fields.at('steps')}[{i}]") for i, v in enumerate(fields.array("steps"))),
+            outputs=tuple(read_output(v, f"{fields.at('outputs')}[{i}]") for i, v in enumerate(fields.array("outputs"))),
         )
         fields.close()
         check_names(program.inputs, program.kernels, program.steps, program.outputs)
@@ -74,3 +82,11 @@ class Program:
             "steps": [write_step(step) for step in self.steps],
             "outputs": [write_output(output) for output in self.outputs],
         }
+
+
+def _check_format(fields: Fields) -> None:
+    form = fields.take("format")
+    if form != PROGRAM_FORMAT:
+        raise UnknownFormat(
+            fields.at("format"), f"program format {form!r} is unknown; this runtime reads {PROGRAM_FORMAT}"
+        )

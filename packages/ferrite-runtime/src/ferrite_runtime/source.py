@@ -8,6 +8,14 @@ from typing import Any
 from ferrite_runtime.errors import KernelCompileError
 from ferrite_runtime.spec import KernelSpec
 
+ALLOWED_IMPORTS = {
+    "triton": "import triton as {name}",
+    "triton.language": "import triton.language as {name}",
+    "triton.language.extra.libdevice": "from triton.language.extra import libdevice as {name}",
+    "ferrite_runtime.fmath": "from ferrite_runtime import fmath as {name}",
+}
+"""Modules that a kernel's source text may import, and how."""
+
 
 def load_function(spec: KernelSpec) -> Any:
     """Returns the ``@triton.jit`` function of a kernel, by running its source text as a module.

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ferrite_runtime.canonical import kernel_id
+from ferrite_runtime.config import Config
 from ferrite_runtime.dtypes import DTYPES
 from ferrite_runtime.errors import IdentityMismatch, SpecError, UnknownFormat
 from ferrite_runtime.expr import Expr, evaluate, expr_names, read_expr, write_expr
 from ferrite_runtime.fields import Fields
 
 FORMAT = 1
-FAMILIES = ("pointwise", "persistent", "looped", "scan", "sort", "template")
+FAMILIES = ("pointwise", "persistent", "looped", "scan", "sort", "template", "user")
+USER = "user"
 ROLES = ("tensor", "size", "scalar")
 ACCESSES = ("read", "write", "readwrite", "atomic")
 AXIS_KINDS = ("grid", "fold")
@@ -102,6 +104,7 @@ class KernelSpec:
     """A kernel: its source, how it is called, and the facts that a config policy needs.
 
     ``blocks`` holds the block constants that the source fixes, ``facts`` numbers, flags and names as in the format.
+    Kernels of the family ``user``, which people wrote, state the ``configs`` to try and may have a grid of three axes.
     """
 
     name: str
@@ -116,6 +119,9 @@ class KernelSpec:
     index_width: int
     facts: Mapping[str, Any]
     origin: tuple[str, ...]
+    configs: tuple[Config, ...] = ()
+    grid_y: Expr = 1
+    grid_z: Expr = 1
 
     @classmethod
     def from_mapping(cls, value: object, path: str = "") -> KernelSpec:
@@ -130,21 +136,23 @@ class KernelSpec:
             raise UnknownFormat(
                 fields.at("format"), f"kernel spec format {form!r} is unknown; this runtime reads {FORMAT}"
             )
+        family = fields.choice("family", FAMILIES)
         spec = cls(
             name=fields.identifier("name"),
             id=fields.string("id"),
             source=fields.string("source"),
-            family=fields.choice("family", FAMILIES),
+            family=family,
             params=tuple(
                 Param.from_mapping(v, f"{fields.at('params')}[{i}]") for i, v in enumerate(fields.array("params"))
             ),
             axes=tuple(Axis.from_mapping(v, f"{fields.at('axes')}[{i}]") for i, v in enumerate(fields.array("axes"))),
-            blocks=_read_blocks(fields),
+            blocks=_read_constants(fields) if family == USER else _read_blocks(fields),
             grid=read_expr(fields.take("grid"), fields.at("grid")),
             mutated=fields.strings("mutated"),
             index_width=fields.integer("index_width"),
             facts=_read_facts(fields),
             origin=fields.strings("origin"),
+            **(_read_user_fields(fields) if family == USER else {}),
         )
         fields.close()
         _check_names(spec, fields)
@@ -169,7 +177,15 @@ class KernelSpec:
             "index_width": self.index_width,
             "facts": dict(self.facts),
             "origin": list(self.origin),
+            **self._user_mapping(),
         }
+
+    def _user_mapping(self) -> dict[str, Any]:
+        mapping: dict[str, Any] = {}
+        if self.configs:
+            mapping["configs"] = [config.to_mapping() for config in self.configs]
+        mapping |= {name: write_expr(e) for name, e in (("grid_y", self.grid_y), ("grid_z", self.grid_z)) if e != 1}
+        return mapping
 
     def size_names(self) -> tuple[str, ...]:
         """Returns the names of the size params, in order."""
@@ -187,6 +203,18 @@ class KernelSpec:
         """Returns the number of programs of a launch with these size params and block constants."""
         return evaluate(self.grid, {**sizes, **self.axis_sizes(sizes), **self.blocks, **blocks})
 
+    @property
+    def is_flat(self) -> bool:
+        """Tells whether launches are one-dimensional: all but some that people wrote are."""
+        return self.grid_y == 1 and self.grid_z == 1
+
+    def depths(self, sizes: Mapping[str, int], blocks: Mapping[str, int]) -> tuple[int, int]:
+        """Returns the programs along the second and the third axis of a launch."""
+        if self.is_flat:
+            return 1, 1
+        values = {**sizes, **self.axis_sizes(sizes), **self.blocks, **blocks}
+        return evaluate(self.grid_y, values), evaluate(self.grid_z, values)
+
 
 def _read_blocks(fields: Fields) -> dict[str, int]:
     path = fields.at("blocks")
@@ -197,6 +225,27 @@ def _read_blocks(fields: Fields) -> dict[str, int]:
         if block < 1 or block & (block - 1):
             raise SpecError(f"{path}.{name}", f"{block} is not a power of two")
     return blocks
+
+
+def _read_constants(fields: Fields) -> dict[str, Any]:
+    """Returns the constants that a person's kernel fixes: numbers, flags or names."""
+    path = fields.at("blocks")
+    inner = Fields(fields.take("blocks"), path)
+    constants = {name: inner.take(name) for name in list(inner.names())}
+    for name, value in constants.items():
+        if not isinstance(value, (int, float, str, bool)) and value is not None:
+            raise SpecError(f"{path}.{name}", f"a constant is a number, a flag or a name, not {value!r}")
+    return constants
+
+
+def _read_user_fields(fields: Fields) -> dict[str, Any]:
+    path = fields.at("configs")
+    configs = fields.array("configs", [])
+    return {
+        "configs": tuple(Config.from_mapping(v, f"{path}[{i}]", free=True) for i, v in enumerate(configs)),
+        "grid_y": read_expr(fields.take("grid_y", 1), fields.at("grid_y")),
+        "grid_z": read_expr(fields.take("grid_z", 1), fields.at("grid_z")),
+    }
 
 
 def _read_facts(fields: Fields) -> dict[str, Any]:
@@ -227,6 +276,8 @@ def _check_names(spec: KernelSpec, fields: Fields) -> None:
             if name not in sizes:
                 raise SpecError(f"{fields.at('axes')}[{position}].size", f"{name!r} is not a size param")
     known = sizes | {axis.name for axis in spec.axes} | {axis.block for axis in spec.axes} | set(spec.blocks)
-    for name in expr_names(spec.grid):
+    for config in spec.configs:
+        known |= {name for name, _ in config.blocks}
+    for name in (*expr_names(spec.grid), *expr_names(spec.grid_y), *expr_names(spec.grid_z)):
         if name not in known:
             raise SpecError(fields.at("grid"), f"{name!r} is neither a size param, an axis nor a block constant")

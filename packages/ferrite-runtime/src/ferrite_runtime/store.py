@@ -7,10 +7,12 @@ import json
 import logging
 import os
 import tempfile
+import warnings
 from pathlib import Path
 from typing import Any, Protocol
 
 from ferrite_runtime.binary import CorruptEntry, seal, unseal
+from ferrite_runtime.errors import CacheUnwritable
 
 _LOG = logging.getLogger("ferrite_runtime")
 
@@ -87,7 +89,7 @@ class DiskStore:
                 Path(aside).unlink(missing_ok=True)
                 raise
         except OSError as error:
-            _LOG.warning("the kernel store at %s cannot be written, continuing without: %s", self.root, error)
+            warn_unwritable(self.root, f"cannot be written: {error}")
             self._usable = False
 
     def remove(self, kind: str, key: str) -> None:
@@ -101,16 +103,22 @@ class DiskStore:
         return self._usable
 
 
+def warn_unwritable(root: Path, reason: str) -> None:
+    """Warns (`CacheUnwritable`) that a folder is not used."""
+    text = f"the kernel store at {root} {reason}; continuing without. Set FERRITE_CACHE_DIR to a folder of your own"
+    warnings.warn(CacheUnwritable(text), stacklevel=3)
+
+
 def _open_folder(root: Path) -> bool:
     """Creates the folder, readable by its owner alone; tells whether it is this user's."""
     try:
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
         owner = root.stat().st_uid
     except OSError as error:
-        _LOG.warning("the kernel store at %s cannot be used, continuing without: %s", root, error)
+        warn_unwritable(root, f"cannot be used: {error}")
         return False
     if owner not in (os.getuid(), 0):
-        _LOG.warning("the kernel store at %s belongs to user %d, continuing without", root, owner)
+        warn_unwritable(root, f"belongs to user {owner}")
         return False
     return True
 

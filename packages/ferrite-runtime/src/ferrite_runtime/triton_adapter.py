@@ -7,6 +7,7 @@ from the PTX), the default of ``enable_fp_fusion`` (always given), and metadata 
 from __future__ import annotations
 
 import functools
+import importlib.util
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +25,16 @@ from ferrite_runtime.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One compilation: a kernel, a config, a target, and whether pointers keep their promised alignment."""
+    """One compilation: a kernel, a config, a target, and whether pointers keep their promised alignment.
+
+    ``wants_ptx`` asks for PTX, which a driver compiles for GPUs that are newer than the target, instead of code.
+    """
 
     spec: KernelSpec
     config: Config
     target: Target
     aligned: bool = True
+    wants_ptx: bool = False
 
 
 # Triton knows one promise, divisibility by 16; a promise of less gains nothing over the element type.
@@ -107,9 +112,9 @@ def _message_of(error: BaseException) -> str:
 def _read_compiled(job: Job, compiled: Any) -> Binary:
     metadata = compiled.metadata
     is_cuda = job.target.backend == "cuda"
-    code = compiled.asm["cubin" if is_cuda else "hsaco"]
+    code = compiled.asm["ptx"].encode() + b"\0" if job.wants_ptx else compiled.asm["cubin" if is_cuda else "hsaco"]
     sizes = ptx_param_sizes(compiled.asm["ptx"], metadata.name) if is_cuda else ()
-    registers, local_bytes = read_resources(code) if is_cuda else (None, None)
+    registers, local_bytes = read_resources(compiled.asm["cubin"]) if is_cuda else (None, None)
     return Binary(
         code=code,
         entry=metadata.name,
@@ -137,7 +142,7 @@ def ptx_param_sizes(ptx: str, entry: str) -> tuple[int, ...]:
 
 @functools.cache
 def triton_version() -> str:
-    """Returns the version of the installed Triton without importing it."""
+    """Returns the version of the installed Triton without importing it; ``"none"`` where there is none."""
     from importlib.metadata import PackageNotFoundError, version
 
     for name in ("triton", "pytorch-triton", "pytorch-triton-rocm"):
@@ -145,6 +150,13 @@ def triton_version() -> str:
             return version(name)
         except PackageNotFoundError:
             continue
-    import triton
-
+    try:
+        import triton
+    except ImportError:
+        return "none"
     return str(triton.__version__)
+
+
+def is_triton_installed() -> bool:
+    """Tells whether Triton can be imported, without importing it."""
+    return importlib.util.find_spec("triton") is not None

@@ -50,7 +50,7 @@ class TritonKernel:
             return
         constants = choose_constants(self.spec, self.function, blocks)
         try:
-            self.function[(programs, 1, 1)](
+            self.function[(programs, *self.spec.depths(sizes, blocks))](
                 *_wrap(self.spec.params, arguments),
                 **constants,
                 num_warps=self.config.num_warps,

@@ -27,10 +27,11 @@ def answer(head: dict[str, Any]) -> bytes:
 
     try:
         job = Job(
-            KernelSpec.from_mapping(head["spec"]),
-            Config.from_mapping(head["config"]),
+            spec := KernelSpec.from_mapping(head["spec"]),
+            Config.from_mapping(head["config"], free=spec.family == "user"),
             Target.from_mapping(head["target"]),
             head["aligned"],
+            head.get("wants_ptx", False),
         )
         binary = compile_job(job)
     except KernelCompileError as error:

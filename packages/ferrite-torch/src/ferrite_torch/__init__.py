@@ -23,10 +23,11 @@ from ferrite_torch.statistics import compiled_programs, reset_statistics, statis
 
 if TYPE_CHECKING:
     from ferrite_torch.explanation import Explanation, explain
+    from ferrite_torch.exporting import export
 
 __version__ = "0.1.0"
 
-_LATE = {"Explanation": "explanation", "explain": "explanation"}
+_LATE = {"Explanation": "explanation", "explain": "explanation", "export": "exporting"}
 """Names by the module that defines them, which is imported when they are first used: it imports all layers."""
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "compile",
     "compiled_programs",
     "explain",
+    "export",
     "ferrite",
     "reset_statistics",
     "statistics",

@@ -74,7 +74,7 @@ TRANSLATIONS: tuple[Translation, ...] = (
         CompileError,
         "run with options={'fallback': True} to use eager for this graph, and report it",
     ),
-    Translation("NoUsableConfig", CompileError, "run with options={'tune': 'none'}; if that fails too, report it"),
+    Translation("NoValidVariant", CompileError, "run with options={'tune': 'none'}; if that fails too, report it"),
     Translation("OutOfResources", CompileError, "make the row that is reduced shorter, or report it"),
     Translation(
         "DeviceUnavailable", EnvironmentProblem, "check torch.cuda.is_available() and that triton is installed"

@@ -519,3 +519,132 @@ def is_unbacked(symbol: Any, environment: Any) -> bool:
 def specialise_symbol(symbol: Any, environment: Any) -> int:
     """Returns the present value of a symbol, and has it guarded."""
     return int(environment.evaluate_expr(symbol))
+
+
+# --- ahead of time --------------------------------------------------------------------------------------------------
+
+
+def fake_mode() -> Any:
+    """Returns a mode in which tensors have no data; real ones that a model holds besides its state may meet them.
+
+    The class lives in a private module.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def trace_functional(
+    function: Callable[..., Any], fakes: Sequence[Any], *, joint: bool, decompositions: dict[Any, Any]
+) -> tuple[torch.fx.GraphModule, tuple[int, ...]]:
+    """Returns a function of flat tensors as a functional graph; ``joint`` with its derivative, to be partitioned.
+
+    The function writes to nothing, and its results share storage with nothing that outlives them. The second value has
+    the positions of the results whose gradients the derivative takes. ``torch.export`` offers the graph without its
+    derivative only, and with another calling convention.
+    """
+    from torch._functorch.aot_autograd import _aot_export_function
+
+    with nullcontext() if joint else torch.no_grad():
+        traced, metadata, *_ = _aot_export_function(
+            function, tuple(fakes), decompositions=decompositions, trace_joint=joint
+        )
+    kinds = sorted({info.output_type.name for info in metadata.output_info} - {"non_alias", "unsafe_view_alias"})
+    if kinds or any(info.mutates_data for info in metadata.input_info):
+        raise TypeError(f"the captured function still has side effects: {', '.join(kinds) or 'it writes to an input'}")
+    _name_attention(traced)
+    derived = (place for place, info in enumerate(metadata.output_info) if info.requires_grad)
+    return traced, tuple(derived)
+
+
+def written_arguments(function: Callable[..., Any], fakes: Sequence[Any]) -> list[int]:
+    """Returns the positions of the tensors that a function of flat tensors writes to.
+
+    Only functionalisation sees all of it: norms write their running statistics without a trace in the tensors.
+    """
+    from torch._functorch.aot_autograd import _aot_export_function
+
+    with torch.no_grad():
+        metadata = _aot_export_function(function, tuple(fakes), decompositions={}, trace_joint=False)[1]
+    return [place for place, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata]
+
+
+def partition(
+    joint: torch.fx.GraphModule, results: int, held: int
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """Returns the forward and the backward of a joint graph with so many results, the first arguments being weights."""
+    forward, backward = _partition(
+        joint, None, num_fwd_outputs=results, static_lifetime_input_indices=list(range(held))
+    )
+    return forward, backward
+
+
+def move_fake(fake: Any, device: torch.device) -> None:
+    """Moves a tensor without data to another device, in place, so that what shares its storage still does.
+
+    A fake is on the device that this attribute says; nothing public changes it.
+    """
+    fake.fake_device = device
+
+
+def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Returns the arguments of a node with each leaf mapped; torch.fx exports the walk under a private name only."""
+    from torch.fx.node import map_aggregate
+
+    return map_aggregate(value, function)
+
+
+@functools.cache
+def _attention_op() -> Any:
+    """Returns an op that stands for attention while a model is traced: the real one is taken apart by the dispatcher.
+
+    Its result lies as those of the fused kernels do: heads innermost but one. ``torch.library`` is public; that the
+    name is registered once per process is why this is cached here.
+    """
+
+    @torch.library.custom_op("ferrite_capture::attention", mutates_args=())
+    def attention(  # noqa: PLR0913, PLR0917  # the real op's
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,  # noqa: FBT001, FBT002
+        scale: float | None = None,
+        enable_gqa: bool = False,  # noqa: FBT001, FBT002
+    ) -> torch.Tensor:
+        raise NotImplementedError
+
+    @attention.register_fake
+    def _(query: Any, key: Any, value: Any, *rest: Any) -> torch.Tensor:
+        shape = [*query.shape[:-1], value.shape[-1]]
+        if query.dim() != 4:
+            return query.new_empty(shape)
+        batch, heads, length, width = shape
+        return query.new_empty([batch, length, heads, width]).transpose(1, 2)
+
+    return torch.ops.ferrite_capture.attention.default
+
+
+def attention_in_graph(  # noqa: PLR0913, PLR0917  # the real function's
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,  # noqa: FBT001, FBT002
+    scale: float | None = None,
+    enable_gqa: bool = False,  # noqa: FBT001, FBT002
+) -> Any:
+    """Returns the result of the op that stands for attention, called as torch's function is."""
+    return _attention_op()(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _name_attention(module: torch.fx.GraphModule) -> None:
+    """Puts torch's attention where the op stands that stood for it."""
+    for node in module.graph.find_nodes(op="call_function", target=_attention_op()):
+        names = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+        given = {name: value for name, value in zip(names, node.args[3:], strict=False)}
+        node.target = torch.ops.aten.scaled_dot_product_attention.default
+        node.args = (*node.args[:3], given.pop("attn_mask"), given.pop("dropout_p"), given.pop("is_causal"))
+        node.kwargs = given

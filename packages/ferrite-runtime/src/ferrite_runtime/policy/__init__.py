@@ -18,7 +18,7 @@ __all__ = ["configs", "interpreter_config", "next_power_of_two", "previous_power
 # Kernels that move fewer bytes than this run about as long as a launch takes, whatever their config.
 WORTH_MEASURING = 16 << 20
 # Candidates that measuring by default may compile: each costs a compilation before the first result.
-DEFAULT_CANDIDATES = {"pointwise": 1, "persistent": 2, "looped": 3, "scan": 1, "sort": 1, "template": 1}
+DEFAULT_CANDIDATES = {"pointwise": 1, "persistent": 2, "looped": 3, "scan": 1, "sort": 1, "template": 1, "user": 8}
 TILED_CANDIDATES = 2
 
 
@@ -29,6 +29,11 @@ def template_configs(shape: Shape) -> tuple[Config, ...]:
     return (Config.of(dict(shape.fit({}, 1).blocks), warps, stages),)
 
 
+def user_configs(shape: Shape) -> tuple[Config, ...]:
+    """Returns the configs that a kernel's writer states, the first being the default; Triton's own default without."""
+    return shape.spec.configs or (Config.of({}, 4, 3),)
+
+
 _FAMILIES: dict[str, Callable[[Shape], tuple[Config, ...]]] = {
     "pointwise": pointwise_configs,
     "persistent": persistent_configs,
@@ -36,6 +41,7 @@ _FAMILIES: dict[str, Callable[[Shape], tuple[Config, ...]]] = {
     "scan": scan_configs,
     "sort": sort_configs,
     "template": template_configs,
+    "user": user_configs,
 }
 
 
@@ -58,7 +64,11 @@ def configs(
 def _count(shape: Shape, tune: str) -> int | None:
     if tune == "max":
         return None
-    if tune == "none" or _traffic(shape) < WORTH_MEASURING:
+    if tune == "none":
+        return 1
+    if shape.spec.family == "user":
+        return DEFAULT_CANDIDATES["user"]
+    if _traffic(shape) < WORTH_MEASURING:
         return 1
     is_tiled = shape.spec.family == "pointwise" and sum(shape.sizes[a.name] > 1 for a in shape.axes("grid")) > 1
     return TILED_CANDIDATES if is_tiled else DEFAULT_CANDIDATES[shape.spec.family]

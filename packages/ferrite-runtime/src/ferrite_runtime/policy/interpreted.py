@@ -20,6 +20,8 @@ def interpreter_config(spec: KernelSpec, sizes: Mapping[str, int]) -> Config:
         spec: the kernel.
         sizes: the size of every axis, by name.
     """
+    if spec.family == "user":
+        return spec.configs[0] if spec.configs else Config.of({}, 4)
     budget = max(1, MAX_TILE // fixed_tile(spec, sizes))
     blocks: dict[str, int] = {}
     for axis in free_axes(spec, "fold"):

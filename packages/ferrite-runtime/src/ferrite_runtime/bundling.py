@@ -1,0 +1,112 @@
+"""Making bundles: kernels packed as they are, and compiled beforehand for GPUs that need not be there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+from ferrite_runtime.bundle import Bundle, Prebuilt, producer_version
+from ferrite_runtime.compilation import shared_compiler
+from ferrite_runtime.config import Config
+from ferrite_runtime.devices import typical_device
+from ferrite_runtime.errors import CompileFailed, NoValidVariant, OutOfResources
+from ferrite_runtime.options import Options
+from ferrite_runtime.policy import configs
+from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.target import Target
+from ferrite_runtime.triton_adapter import Job, triton_version
+
+
+def bundle_kernels(
+    kernels: KernelSpec | Iterable[KernelSpec],
+    *,
+    name: str = "kernels",
+    targets: Sequence[str] = (),
+    ptx: str | None = None,
+    options: Options | None = None,
+) -> Bundle:
+    """Returns a bundle of single kernels, each with binaries of all its configs; see `prebuild` for the rest."""
+    specs = [kernels] if isinstance(kernels, KernelSpec) else list(kernels)
+    producer = {"name": "ferrite-runtime", "version": producer_version()}
+    bundle = Bundle(name, {spec.id: spec for spec in specs}, producer=producer)
+    return prebuild(bundle, targets, ptx=ptx, options=options or Options(tune="max"))
+
+
+def prebuild(
+    bundle: Bundle,
+    targets: Sequence[str],
+    *,
+    ptx: str | None = None,
+    options: Options | None = None,
+) -> Bundle:
+    """Returns a bundle with its kernels compiled for some targets; no GPU is needed.
+
+    Of each kernel there is one build more, with its first config, for tensors that break its alignment promises.
+
+    Args:
+        bundle: the bundle.
+        targets: names of targets, such as ``sm_90`` and ``gfx942``.
+        ptx: name of a target to add PTX for: NVIDIA GPUs without a binary of their own, if they are newer than it, run
+            that, compiled by their driver.
+        options: ``tune`` says which configs of each kernel are compiled: the first choice, a few, or all.
+
+    Raises:
+        DeviceUnavailable: if a target's name is unknown.
+        NoValidVariant: if no config of a kernel compiles for a target.
+    """
+    options = options or Options()
+    wanted = [(Target.parse(name), False) for name in dict.fromkeys(targets)]
+    if ptx is not None:
+        wanted.append((Target.parse(ptx), True))
+    compiler = shared_compiler(options)
+    jobs: list[Job] = []
+    for target, wants_ptx in wanted:
+        for spec in bundle.kernels.values():
+            tune = "none" if wants_ptx else options.tune
+            found = configs(spec, typical_device(target), tune)
+            jobs += [Job(spec, config, target, wants_ptx=wants_ptx) for config in found]
+            if _makes_promises(spec):
+                jobs.append(Job(spec, found[0], target, aligned=False, wants_ptx=wants_ptx))
+    futures = [compiler.submit(job) for job in jobs]
+    added, failures = [], {}
+    for job, future in zip(jobs, futures, strict=True):
+        try:
+            binary = future.result()
+            shared = typical_device(job.target).shared_per_program
+            if binary.shared > shared:
+                raise OutOfResources(job.spec.name, "shared memory bytes", binary.shared, shared)
+        except (CompileFailed, OutOfResources) as error:
+            failures[job.spec.id, job.target, job.wants_ptx, job.config] = f"{job.target}: {error}"
+            continue
+        blob = hashlib.sha256(binary.code).hexdigest()
+        added.append((_entry(job, binary.header(), blob), binary.code))
+    _check_complete(bundle, wanted, [entry for entry, _ in added], failures.values())
+    return bundle.with_binaries(added)
+
+
+def _makes_promises(spec: KernelSpec) -> bool:
+    """Tells whether a build without alignment promises would differ."""
+    return any(param.role == "tensor" and (param.align or 0) >= 16 for param in spec.params)
+
+
+def _entry(job: Job, header: dict[str, object], blob: str) -> Prebuilt:
+    form = "ptx" if job.wants_ptx else "cubin" if job.target.backend == "cuda" else "hsaco"
+    version = f"triton {triton_version()}"
+    return Prebuilt(job.spec.id, job.config, job.target, job.aligned, form, version, header, blob)
+
+
+def _check_complete(
+    bundle: Bundle, wanted: Sequence[tuple[Target, bool]], added: Sequence[Prebuilt], failures: Iterable[str]
+) -> None:
+    built = {(entry.kernel, entry.target, entry.form == "ptx") for entry in added}
+    for target, wants_ptx in wanted:
+        for spec in bundle.kernels.values():
+            if (spec.id, target, wants_ptx) not in built:
+                reasons = [reason for reason in failures if spec.name in reason]
+                raise NoValidVariant(f"kernel {spec.name} has no config that compiles for {target}:", reasons)
+
+
+def shipped_configs(bundle: Bundle, kernel: str, target: str) -> tuple[Config, ...]:
+    """Returns the configs of a kernel that a bundle has code of for exactly this target."""
+    entries = (entry for entry in bundle.binaries if entry.kernel == kernel and str(entry.target) == target)
+    return tuple(dict.fromkeys(entry.config for entry in entries))

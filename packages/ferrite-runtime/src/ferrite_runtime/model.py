@@ -1,0 +1,368 @@
+"""Loaded bundles: what one calls after ``load("model.ferrite")``."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ferrite_runtime.bundle import Bundle
+from ferrite_runtime.compilation import Compiler, choose_store
+from ferrite_runtime.entries import Entry, Source, Variant, Weight
+from ferrite_runtime.errors import DeviceUnavailable, GuardFailed, InputError, NoVariantForTarget, PackageInvalid
+from ferrite_runtime.guards import check_tensor, make_guard
+from ferrite_runtime.kernel import Kernel
+from ferrite_runtime.loaded import LoadedProgram, load_program
+from ferrite_runtime.options import Options
+from ferrite_runtime.pool import shared_pool
+from ferrite_runtime.prebuilt import BundleLibrary
+from ferrite_runtime.program import Program
+from ferrite_runtime.steps import Layout
+from ferrite_runtime.structure import build, flatten, leaf_names
+from ferrite_runtime.target import Target
+
+_LOG = logging.getLogger("ferrite_runtime")
+
+MAIN = "main"
+
+
+def load(
+    path: Path | str | Bundle,
+    *,
+    weights: Mapping[str, Any] | None = None,
+    options: Options | None = None,
+    digest: str | None = None,
+) -> LoadedBundle:
+    """Returns a bundle ready to call.
+
+    Args:
+        path: a bundle's file, or a bundle that was read already.
+        weights: the tensors that its programs want, by name: a state dict. They are used where they are, not copied.
+        options: how to run it.
+        digest: the SHA-256 that the bundle must have, in hex; where it comes from elsewhere (a signature, a lock file),
+            it ties what is run to what was meant.
+
+    Raises:
+        PackageInvalid: if the file is damaged or malformed, naming the field, or of another digest.
+        VersionUnsupported: if it needs a newer runtime.
+        GuardFailed: naming the weight, if one is missing, or of a wrong shape or dtype.
+    """
+    bundle = path if isinstance(path, Bundle) else Bundle.read(path)
+    if digest is not None and bundle.digest != digest:
+        raise PackageInvalid(f"the bundle's digest is {bundle.digest}, {digest} is wanted")
+    loaded = LoadedBundle(bundle, options or Options())
+    return loaded if weights is None else loaded.bind(weights)
+
+
+class LoadedBundle:
+    """A bundle's content ready to run: call it to call its entry ``main``; index it for other entries and for kernels.
+
+    Kernels compile, where they have to, when an entry is first called or `wait` is.
+    """
+
+    def __init__(self, bundle: Bundle, options: Options) -> None:
+        self.bundle = bundle
+        self.options = options
+        self.library = BundleLibrary(bundle)
+        self._compiler = Compiler(
+            shared_pool(options.workers), choose_store(options), options.compile_seconds, self.library
+        )
+        self._entries = {name: LoadedEntry(name, entry, self) for name, entry in bundle.entries.items()}
+        self._kernels: dict[str, Kernel] = {}
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Calls the entry ``main``, or the only one there is."""
+        return self._main()(*arguments, **named)
+
+    def _main(self) -> LoadedEntry:
+        if MAIN in self._entries:
+            return self._entries[MAIN]
+        if len(self._entries) == 1:
+            return next(iter(self._entries.values()))
+        raise GuardFailed(f"bundle {self.bundle.name} has no main entry; index it with one of {self.names()}", "entry")
+
+    def names(self) -> tuple[str, ...]:
+        """Returns the names of entries and kernels."""
+        return (*self._entries, *sorted({spec.name for spec in self.bundle.kernels.values()} - set(self._entries)))
+
+    def __getitem__(self, name: str) -> LoadedEntry | Kernel:
+        """Returns an entry, or the kernel of that name or id.
+
+        Raises:
+            GuardFailed: if there is none, or several kernels have the name.
+        """
+        if name in self._entries:
+            return self._entries[name]
+        if name not in self._kernels:
+            found = [spec for spec in self.bundle.kernels.values() if name in (spec.name, spec.id)]
+            if len(found) != 1:
+                reason = f"has {len(found)} kernels called {name}" if found else f"has no {name}"
+                raise GuardFailed(f"bundle {self.bundle.name} {reason}; it has {', '.join(self.names())}", name)
+            self._kernels[name] = Kernel(found[0], self.options, compiler=self._compiler)
+        return self._kernels[name]
+
+    def bind(self, weights: Mapping[str, Any]) -> LoadedBundle:
+        """Gives the programs their weights; returns the bundle itself.
+
+        Raises:
+            GuardFailed: naming the weight that is missing, or of a wrong shape or dtype.
+        """
+        for entry in self._entries.values():
+            entry.bind(weights)
+        return self
+
+    def wait(self) -> LoadedBundle:
+        """Loads all entries for the current device and waits for their kernels; returns the bundle itself."""
+        for entry in self._entries.values():
+            entry.prepare()
+        return self
+
+    def compiler(self) -> Compiler:
+        """Returns what gives the bundle's kernels their binaries."""
+        return self._compiler
+
+    def report(self) -> str:
+        """Returns a sentence about where the binaries in use came from, and whether a compiler had to run."""
+        counts = Counter(self._compiler.origins.values())
+        if not counts:
+            return f"bundle {self.bundle.name}: no binary is in use"
+        parts = [f"{counts[kind]} {kind}" for kind in ("prebuilt", "stored", "compiled") if counts[kind]]
+        ran = "triton compiled the rest" if counts["compiled"] else "no compiler was started"
+        return f"bundle {self.bundle.name}: {', '.join(parts)}; {ran}"
+
+
+class LoadedEntry:
+    """One entry of a bundle, with its weights."""
+
+    def __init__(self, name: str, entry: Entry, owner: LoadedBundle) -> None:
+        self.name = name
+        self.entry = entry
+        self._owner = owner
+        self._lock = threading.RLock()
+        self._weights: dict[str, Any] = {}
+        self._calls: list[BoundVariant] = []
+        self._is_plain = _takes_plain_tensors(entry)
+
+    def bind(self, weights: Mapping[str, Any]) -> None:
+        """Takes the weights that the entry wants out of a state dict.
+
+        Raises:
+            GuardFailed: naming the weight.
+        """
+        bound = {}
+        for weight in self.entry.weights:
+            if weight.kind == "constant":
+                continue
+            if weight.name not in weights:
+                raise GuardFailed(f"the weight {weight.name!r} of {self.name} is not among those given", weight.name)
+            check_tensor(weights[weight.name], weight.layout, None, f"weight {weight.name!r}", weight.name, strides=False)
+            bound[weight.name] = weights[weight.name]
+        with self._lock:
+            self._weights, self._calls = bound, []
+
+    def prepare(self) -> None:
+        """Loads the programs for the current device and waits for their kernels."""
+        for call in self._bound():
+            call.forward.wait()
+            if call.backward is not None:
+                call.backward.wait()
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Runs the entry on the current stream.
+
+        Raises:
+            GuardFailed: naming the input that is not what the entry was exported for.
+            NoVariantForTarget: if nothing in the bundle runs on this GPU.
+        """
+        if self._is_plain and len(arguments) == self.entry.tensors and not named:
+            tensors: Sequence[Any] = arguments
+        else:
+            tensors = self._flatten(arguments, named)
+        return self._choose(tensors).run(tensors)
+
+    def _flatten(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+        leaves: list[Any] = [None] * self.entry.tensors
+        args, kwargs = self.entry.arguments["tuple"]
+        flatten(args, arguments, leaves)
+        flatten(kwargs, named, leaves, "keywords")
+        return leaves
+
+    def _choose(self, tensors: Sequence[Any]) -> BoundVariant:
+        calls = self._calls or self._bound()
+        refusals: list[GuardFailed] = []
+        for call in calls:
+            try:
+                call.guard(tensors)
+            except GuardFailed as error:
+                refusals.append(error)
+            else:
+                return call
+        raise refusals[0]
+
+    def _bound(self) -> list[BoundVariant]:
+        """Returns the variants for the device at hand, loaded; those for other shapes follow the first."""
+        with self._lock:
+            if not self._calls:
+                self._calls = [self._load(variant) for variant in self._suitable()]
+            return self._calls
+
+    def _suitable(self) -> list[Variant]:
+        """Returns the variants that were scheduled for a target most like the one at hand."""
+        bundle, options = self._owner.bundle, self._owner.options
+        device = bundle.programs[self.entry.variants[0].forward].device
+        if options.interpret or device == "cpu":
+            chosen = self.entry.variants[0].targets
+        else:
+            target = current_target()
+            ranked = sorted(self.entry.variants, key=lambda variant: _distance(variant.targets, target))
+            chosen = ranked[0].targets
+            if _distance(chosen, target) == _FOREIGN:
+                known = sorted({name for variant in self.entry.variants for name in variant.targets})
+                raise NoVariantForTarget(f"{self.name} was exported for {', '.join(known)}; this GPU is {target}")
+        return [variant for variant in self.entry.variants if variant.targets == chosen]
+
+    def _load(self, variant: Variant) -> BoundVariant:
+        owner, bundle = self._owner, self._owner.bundle
+        forward = bundle.programs[variant.forward]
+        loaded = self._load_program(forward)
+        device = _tensor_device(loaded.program)
+        weights = [self._weight(weight, device) for weight in self.entry.weights]
+        guard = make_guard(_tensor_layouts(self.entry, variant, loaded.program), owner.options)
+        if variant.backward is None:
+            return BoundVariant(self.entry, variant, loaded, weights, guard)
+        backward = self._load_program(bundle.programs[variant.backward.program])
+        return BoundVariant(self.entry, variant, loaded, weights, guard, backward)
+
+    def _load_program(self, program: Program) -> LoadedProgram:
+        return load_program(program, options=self._owner.options, compiler=self._owner.compiler())
+
+    def _weight(self, weight: Weight, device: str) -> Any:
+        if weight.kind == "constant":
+            return read_constant(self._owner.bundle.blobs[weight.blob], weight.layout, device)
+        if weight.name not in self._weights:
+            raise GuardFailed(
+                f"{self.name} has no weights yet: give load() or bind() a state dict with {weight.name!r}", weight.name
+            )
+        tensor = self._weights[weight.name]
+        if tensor.device.type != device:
+            raise InputError(f"weight {weight.name!r} is on {tensor.device}, it is wanted on {device}", weight.name)
+        return tensor
+
+
+class BoundVariant:
+    """A variant with its programs loaded and its weights at hand."""
+
+    def __init__(
+        self,
+        entry: Entry,
+        variant: Variant,
+        forward: LoadedProgram,
+        weights: list[Any],
+        guard: Callable[[Sequence[Any]], None],
+        backward: LoadedProgram | None = None,
+    ) -> None:
+        self.entry = entry
+        self.variant = variant
+        self.forward = forward
+        self.backward = backward
+        self.weights = weights
+        self.guard = guard
+        # Weights first, tensors of the call where None stands.
+        self._template = [weights[number] if kind == "weight" else None for kind, number in variant.takes]
+        self._slots = [(place, source[1]) for place, source in enumerate(variant.takes) if source[0] == "tensor"]
+        self._is_bare = entry.results == {"tensor": 0} and not variant.mutates and not variant.repeats
+
+    def gather(self, tensors: Sequence[Any]) -> list[Any]:
+        """Returns the inputs of the forward program."""
+        inputs = list(self._template)
+        for place, number in self._slots:
+            inputs[place] = tensors[number]
+        return inputs
+
+    def run(self, tensors: Sequence[Any]) -> Any:
+        """Returns the results of a call, nested as they were."""
+        if self.backward is not None:
+            from ferrite_runtime.training import run_recorded
+
+            return build(self.entry.results, run_recorded(self, tensors))
+        results = self.forward.call_boxed(self.gather(tensors))
+        if self._is_bare:
+            return results[0]
+        return build(self.entry.results, self.finish(list(results)))
+
+    def finish(self, results: list[Any]) -> list[Any]:
+        """Writes new values of weights back; returns the results that the caller gets."""
+        for position in self.variant.repeats:
+            results[position] = results[position].detach()
+        mutated = results[self.entry.outputs : self.entry.outputs + len(self.variant.mutates)]
+        for number, value in zip(self.variant.mutates, mutated, strict=True):
+            self.weights[number].copy_(value)
+        return results[: self.entry.outputs]
+
+
+def _takes_plain_tensors(entry: Entry) -> bool:
+    """Tells whether the arguments are tensors one after the other, and nothing else."""
+    plain = [{"tensor": number} for number in range(entry.tensors)]
+    return entry.arguments == {"tuple": [{"tuple": plain}, {"dict": []}]}
+
+
+def _tensor_device(program: Program) -> str:
+    return next((value.device for value in program.inputs if value.device), program.device)
+
+
+def _tensor_layouts(entry: Entry, variant: Variant, program: Program) -> list[tuple[str, Layout, str] | None]:
+    """Returns the name, layout and device of each tensor of a call, None for those that the program does not take."""
+    names = leaf_names(entry.arguments, entry.tensors)
+    found: list[tuple[str, Layout, str] | None] = [None] * entry.tensors
+    for (kind, number), value in zip(variant.takes, program.inputs, strict=True):
+        if kind == "tensor" and value.layout is not None:
+            found[number] = (names[number], value.layout, value.device or program.device)
+    return found
+
+
+def read_constant(blob: bytes | memoryview, layout: Layout, device: str) -> Any:
+    """Returns the tensor that a bundle holds, on a device; its blob has the elements in row-major order."""
+    import torch
+
+    from ferrite_runtime.tensors import torch_dtype
+
+    dtype = torch_dtype(layout.dtype)
+    if not len(blob):
+        return torch.empty_strided(layout.shape, layout.strides, dtype=dtype, device=device)
+    flat = torch.frombuffer(bytearray(blob), dtype=dtype).reshape(layout.shape)
+    tensor = torch.empty_strided(layout.shape, layout.strides, dtype=dtype, device=device)
+    return tensor.copy_(flat)
+
+
+# --- targets --------------------------------------------------------------------------------------------------------
+
+_FOREIGN = 1 << 20
+
+
+def current_target() -> Target:
+    """Returns the target of torch's current GPU; raises `DeviceUnavailable` if there is none."""
+    import torch
+
+    from ferrite_runtime.target import device_target
+
+    if not torch.cuda.is_available():
+        raise DeviceUnavailable("the bundle's kernels run on a GPU, and torch finds none on this machine")
+    return device_target(torch.cuda.current_device())
+
+
+def _distance(names: Sequence[str], target: Target) -> int:
+    """Returns how far the targets that a variant was scheduled for are from the one at hand; programs run anywhere."""
+    return min((_between(Target.parse(name), target) for name in names), default=0)
+
+
+def _between(built: Target, target: Target) -> int:
+    if built == target:
+        return 0
+    if built.backend != target.backend:
+        return _FOREIGN
+    if built.backend == "hip":
+        return 500
+    return 1 + abs(int(built.arch) - int(target.arch))

@@ -1,0 +1,133 @@
+"""Measurements of kernels as data: what a store keeps, a bundle carries, and a pin file states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ferrite_runtime.canonical import digest
+from ferrite_runtime.config import Config
+from ferrite_runtime.errors import SpecError
+from ferrite_runtime.fields import Fields
+
+POLICY = 1
+"""Raised whenever the runtime's way of measuring changes so much that older figures do not compare."""
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What a choice among configs depends on.
+
+    Attributes:
+        kernel: id of the kernel.
+        device: name of the GPU model.
+        target: its architecture.
+        compiler: version of Triton that made the binaries.
+        bucket: sizes rounded up to powers of two, by name.
+        policy: `POLICY` at the time.
+    """
+
+    kernel: str
+    device: str
+    target: str
+    compiler: str
+    bucket: tuple[tuple[str, int], ...] = ()
+    policy: int = POLICY
+
+    @property
+    def key(self) -> str:
+        """The digest under which a store keeps what was measured in this situation."""
+        return digest(self.to_mapping())
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form."""
+        return {
+            "kernel": self.kernel,
+            "device": self.device,
+            "target": self.target,
+            "compiler": self.compiler,
+            "bucket": dict(self.bucket),
+            "policy": self.policy,
+        }
+
+    @classmethod
+    def take_from(cls, fields: Fields) -> Situation:
+        """Returns the situation in some fields of an object, taking them."""
+        bucket = Fields(fields.take("bucket"), fields.at("bucket"))
+        sizes = {name: bucket.integer(name) for name in bucket.names()}
+        return cls(
+            fields.string("kernel"),
+            fields.string("device"),
+            fields.string("target"),
+            fields.string("compiler"),
+            tuple(sorted(sizes.items())),
+            fields.integer("policy"),
+        )
+
+    def differences(self, other: Situation) -> tuple[str, ...]:
+        """Returns one line for each field in which two situations differ."""
+        mine, theirs = self.to_mapping(), other.to_mapping()
+        return tuple(f"{name}: {theirs[name]!r} there, {mine[name]!r} here" for name in mine if mine[name] != theirs[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """How long one config took in one situation.
+
+    Attributes:
+        situation: where.
+        config: the config.
+        ms: median time in milliseconds, infinity for one that failed.
+        low: lower end of the interval that holds the median with 95 % confidence.
+        high: upper end of it.
+        runs: number of timed samples.
+        is_chosen: whether this config won.
+    """
+
+    situation: Situation
+    config: Config
+    ms: float
+    low: float
+    high: float
+    runs: int
+    is_chosen: bool = False
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form; a failed config has null for its times."""
+        times = {name: getattr(self, name) if math.isfinite(self.ms) else None for name in ("ms", "low", "high")}
+        return {
+            **self.situation.to_mapping(),
+            "config": self.config.to_mapping(),
+            **times,
+            "runs": self.runs,
+            "chosen": self.is_chosen,
+        }
+
+    @classmethod
+    def from_mapping(cls, value: object, path: str = "record") -> Measurement:
+        """Returns the measurement in ``value``; raises `SpecError` naming the field that is wrong."""
+        fields = Fields(value, path)
+        situation = Situation.take_from(fields)
+        config = Config.from_mapping(fields.take("config"), fields.at("config"), free=True)
+        ms, low, high = (_time(fields, name) for name in ("ms", "low", "high"))
+        runs, chosen = fields.integer("runs"), fields.take("chosen")
+        if not isinstance(chosen, bool):
+            raise SpecError(fields.at("chosen"), f"true or false is needed, not {chosen!r}")
+        fields.close()
+        return cls(situation, config, ms, low, high, runs, chosen)
+
+
+def _time(fields: Fields, name: str) -> float:
+    value = fields.take(name)
+    if value is None:
+        return math.inf
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
+        raise SpecError(fields.at(name), f"milliseconds are needed, not {value!r}")
+    return float(value)
+
+
+def size_bucket(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """Returns sizes rounded up to powers of two: within one bucket one choice is taken to hold."""
+    return tuple(sorted((name, 1 << (size - 1).bit_length() if size > 1 else 1) for name, size in sizes.items()))

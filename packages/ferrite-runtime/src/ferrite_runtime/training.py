@@ -1,0 +1,69 @@
+"""Training with a bundle: its forward and backward programs as one function that autograd knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ferrite_runtime.steps import Layout
+from ferrite_runtime.tensors import restride
+
+if TYPE_CHECKING:
+    from ferrite_runtime.model import BoundVariant
+
+
+class _Recorded(torch.autograd.Function):
+    """The forward program, with the backward program as its derivative; ``primals`` are weights, then tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, call: BoundVariant, *primals: Any) -> Any:
+        """Returns the results, then the new values of weights; keeps what the backward wants."""
+        results = list(call.forward.call_boxed(call.gather(primals[len(call.weights) :])))
+        plain = call.entry.outputs + len(call.variant.mutates)
+        ctx.call = call
+        ctx.save_for_backward(*results[plain:])
+        returned = results[:plain]
+        for position in call.variant.repeats:
+            returned[position] = returned[position].detach()
+        ctx.mark_non_differentiable(*returned[call.entry.outputs :])
+        return tuple(returned)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Returns the gradients of the primals, None where nobody wants one."""
+        call = ctx.call
+        plan, program = call.variant.backward, call.backward
+        sources = {"saved": ctx.saved_tensors, "gradient": gradients}
+        inputs = [
+            _laid_out(sources[kind][number], declared.layout)
+            for (kind, number), declared in zip(plan.takes, program.program.inputs, strict=True)
+        ]
+        results = program.call_boxed(inputs)
+        first = {"weight": 0, "tensor": len(call.weights)}
+        grads: list[Any] = [None] * (len(call.weights) + call.entry.tensors)
+        for target, value in zip(plan.grads, results, strict=True):
+            if target is not None:
+                grads[first[target[0]] + target[1]] = value
+        return (None, *grads)
+
+
+def _laid_out(tensor: Any, layout: Layout | None) -> Any:
+    """Returns a tensor with the strides that a program was compiled for: autograd promises none for gradients."""
+    if layout is None or tensor.numel() == 0:
+        return tensor
+    pairs = zip(layout.shape, layout.strides, tensor.stride(), strict=True)
+    if all(size == 1 or wanted == actual for size, wanted, actual in pairs):
+        return tensor
+    return restride(tensor, layout.strides)
+
+
+def run_recorded(call: BoundVariant, tensors: Sequence[Any]) -> list[Any]:
+    """Returns the results of a call, recorded for differentiation; writes new values of weights back."""
+    results = list(_Recorded.apply(call, *call.weights, *tensors))  # type: ignore[no-untyped-call]
+    mutated = results[call.entry.outputs :]
+    with torch.no_grad():
+        for number, value in zip(call.variant.mutates, mutated, strict=True):
+            call.weights[number].copy_(value)
+    return results[: call.entry.outputs]
