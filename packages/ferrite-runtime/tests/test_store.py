@@ -13,6 +13,7 @@ import pytest
 from ferrite_runtime.binary import Binary, CorruptEntry, seal, unseal
 from ferrite_runtime.compilation import KERNELS, Compiler, job_key
 from ferrite_runtime.config import Config
+from ferrite_runtime.errors import CacheUnwritable
 from ferrite_runtime.settings import read_settings, worker_environment
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.store import DiskStore, MemoryStore, load_record, load_sealed, save_record
@@ -111,31 +112,29 @@ def write_and_read(root: str, worker: int) -> None:
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="the superuser may write anywhere")
-def test_read_only_folder_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_read_only_folder_is_left_alone(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     store = DiskStore(tmp_path)
-    with caplog.at_level(logging.WARNING):
+    with pytest.warns(CacheUnwritable, match=r"cannot be written.*FERRITE_CACHE_DIR"):
         store.save("kernels", "abcd", b"data")
-    assert "cannot be written" in caplog.text
     assert store.load("kernels", "abcd") is None
 
 
-def test_folder_that_cannot_exist_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_folder_that_cannot_exist_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = DiskStore(tmp_path / "file" / "store")
-    with caplog.at_level(logging.WARNING):
+    with pytest.warns(CacheUnwritable, match="cannot be used") as warned:
         store.save("kernels", "abcd", b"data")
         assert store.load("kernels", "abcd") is None
-    assert caplog.text.count("cannot be used") == 1
+    assert len(warned) == 1
 
 
-def test_folder_of_somebody_else_is_not_read(tmp_path: Path, monkeypatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_folder_of_somebody_else_is_not_read(tmp_path: Path, monkeypatch) -> None:
     DiskStore(tmp_path).save("kernels", "abcd", b"data")
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     os.chown(tmp_path, 54321, -1) if os.geteuid() == 0 else pytest.skip("only the superuser gives files away")
-    with caplog.at_level(logging.WARNING):
+    with pytest.warns(CacheUnwritable, match="belongs to user 54321"):
         assert DiskStore(tmp_path).load("kernels", "abcd") is None
-    assert "belongs to user 54321" in caplog.text
 
 
 def test_new_folder_is_private(tmp_path: Path) -> None:

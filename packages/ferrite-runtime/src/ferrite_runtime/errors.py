@@ -28,6 +28,10 @@ class PackageInvalid(FerriteRuntimeError):
 
     hint = "the file is damaged or its writer is at fault: fetch or build it again, `ferrite-runtime verify` checks it"
 
+    def __init__(self, reason: str) -> None:
+        # What a damaged file holds is quoted, and may be long.
+        super().__init__(reason if len(reason) <= 1000 else f"{reason[:1000]}…")
+
 
 class VersionUnsupported(FerriteRuntimeError):
     """A bundle, program or kernel spec is of a format, or uses a feature, that this runtime does not know."""
@@ -79,8 +83,8 @@ class NoValidVariant(FerriteRuntimeError):
     hint = "the reasons are above; a config that fits has to be in the kernel's list, or compiled with triton"
 
     def __init__(self, message: str, reasons: Sequence[str] = ()) -> None:
-        super().__init__("\n".join([message, *reasons]))
-        self.reasons = tuple(reasons)
+        super().__init__("\n".join([message, *dict.fromkeys(reasons)]))
+        self.reasons = tuple(dict.fromkeys(reasons))
 
 
 class LaunchFailed(FerriteRuntimeError):

@@ -77,8 +77,8 @@ def _is_allowed(statement: ast.stmt) -> bool:
             return all(alias.name in _MODULES for alias in names)
         case ast.ImportFrom(module, names, 0):
             return all(f"{module}.{alias.name}" in _MODULES for alias in names)
-        case ast.FunctionDef(_, arguments, _, decorators):
-            return len(decorators) == 1 and ast.unparse(decorators[0]) == "triton.jit" and _is_plain(arguments)
+        case ast.FunctionDef(_, arguments, _, [ast.Attribute(ast.Name("triton"), "jit")], returns):
+            return _is_plain(arguments) and (returns is None or _is_name(returns))
         case ast.Assign([ast.Name()], value):
             return _is_constant(value)
         case ast.Expr(ast.Constant(str())):
@@ -91,8 +91,13 @@ def _is_plain(arguments: ast.arguments) -> bool:
     every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     annotations = [argument.annotation for argument in every if argument.annotation is not None]
     defaults = [value for value in (*arguments.defaults, *arguments.kw_defaults) if value is not None]
-    names = (ast.Name, ast.Attribute, ast.Constant)
-    return all(isinstance(note, names) for note in annotations) and all(_is_constant(value) for value in defaults)
+    return all(_is_name(note) for note in annotations) and all(_is_constant(value) for value in defaults)
+
+
+def _is_name(note: ast.expr) -> bool:
+    while isinstance(note, ast.Attribute):
+        note = note.value
+    return isinstance(note, (ast.Name, ast.Constant))
 
 
 def _is_constant(value: ast.expr) -> bool:
@@ -101,6 +106,6 @@ def _is_constant(value: ast.expr) -> bool:
             return True
         case ast.UnaryOp(ast.USub(), ast.Constant()):
             return True
-        case ast.Call(ast.Name("constexpr") | ast.Attribute(_, "constexpr"), [argument], []):
-            return _is_constant(argument)
+        case ast.Call(ast.Attribute() as function, [argument], []):
+            return function.attr == "constexpr" and _is_name(function) and _is_constant(argument)
     return False

@@ -167,9 +167,9 @@ def _write_global(
         return
     plain = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
     if isinstance(plain, (bool, int, float, str)):
-        wrapped = f"triton.language.constexpr({plain!r})" if plain is not value else repr(plain)
+        # Triton reads a global only if it is one of these; a module may also have said so with an annotation.
         imports["import triton.language"] = None
-        constants[name] = wrapped
+        constants[name] = f"triton.language.constexpr({plain!r})"
         return
     if name == function.__name__:
         return

@@ -88,7 +88,7 @@ def capture(  # noqa: PLR0913  # what a call is, and how to take it apart
     with torch_private.fake_mode() as mode:
         fakes = [_fake_of(value, mode, training) for value in (*(each.tensor for each in held), *leaves)]
         call = _Call(model, [each.name for each in held], arguments)
-        with _portable_attention(training):
+        with torch_private.exporting(), _portable_attention(training):
             call.rehearse(fakes)
             forward, backward, saved, derived = _trace(call, fakes, training, decompositions)
     for module in (forward, backward):

@@ -397,10 +397,12 @@ def report_strides(strides: Iterable[tuple[int, ...] | None]) -> None:
 
 
 def is_data_dependent(error: BaseException) -> bool:
-    """Returns whether an error says that a size is known only at run time: its class is private."""
+    """Returns whether an error says that a size or number is known only at run time: the classes are private."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-    return isinstance(error, GuardOnDataDependentSymNode)
+    kinds = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
+    return isinstance(error, kinds)
 
 
 def is_restart(error: BaseException) -> bool:
@@ -532,6 +534,23 @@ def fake_mode() -> Any:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+@contextmanager
+def exporting() -> Iterator[None]:
+    """Makes ``torch.compiler.is_compiling()`` and ``is_exporting()`` true: models then leave checks of values out.
+
+    ``torch.export`` sets the same two flags, and nothing public does.
+    """
+    flags = [name for name in ("_is_compiling_flag", "_is_exporting_flag") if hasattr(torch.compiler, name)]
+    before = {name: getattr(torch.compiler, name) for name in flags}
+    try:
+        for name in flags:
+            setattr(torch.compiler, name, True)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(torch.compiler, name, value)
 
 
 def trace_functional(

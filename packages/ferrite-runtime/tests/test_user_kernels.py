@@ -1,0 +1,116 @@
+"""Kernels that people wrote: from a jitted function to a spec, a bundle, a launch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import user_functions  # noqa: E402
+from ferrite_runtime import Bundle, KernelSpec, NoValidVariant, Options, SpecError, bundle_kernels, load, user_kernel  # noqa: E402
+from ferrite_runtime.devices import known_devices  # noqa: E402
+from ferrite_runtime.policy import configs  # noqa: E402
+from ferrite_runtime.tuning import neighbours  # noqa: E402
+
+SAXPY = {"x": "f32 read", "y": "f32 read", "out": "f32 write", "n": "i32", "a": "f32"}
+INTERPRET = Options(interpret=True)
+
+
+def saxpy(**changes) -> KernelSpec:
+    given = {"grid": ("ceildiv", "n", "BLOCK"), "configs": [{"BLOCK": 256}, {"BLOCK": 1024, "num_warps": 8}]}
+    return user_kernel(user_functions.saxpy, changes.pop("params", SAXPY), **{**given, **changes})
+
+
+def test_spec_holds_all_that_the_function_names() -> None:
+    spec = saxpy()
+    assert spec.family == "user"
+    assert "ALPHA = triton.language.constexpr(2.0)" in spec.source
+    assert spec.source.index("def doubled") < spec.source.index("def saxpy")
+    assert KernelSpec.from_mapping(spec.to_mapping()) == spec
+    assert [str(config) for config in spec.configs] == [
+        "BLOCK=256, num_warps=4, num_stages=3",
+        "BLOCK=1024, num_warps=8, num_stages=3",
+    ]
+
+
+def test_identity_does_not_depend_on_what_is_tried() -> None:
+    assert saxpy().id == saxpy(configs=[{"BLOCK": 64}]).id
+    assert saxpy().id != saxpy(params={**SAXPY, "out": "f32 readwrite"}).id
+
+
+def test_configs_are_the_writers_and_nobody_goes_beyond() -> None:
+    spec, device = saxpy(), known_devices()["h200"]
+    assert configs(spec, device, "none") == spec.configs[:1]
+    assert configs(spec, device, "default") == configs(spec, device, "max") == spec.configs
+    assert neighbours(spec, device, spec.configs[0], {}) == ()
+
+
+def test_bundle_of_kernels_compiles_and_runs(tmp_path: Path) -> None:
+    outer = user_kernel(
+        user_functions.outer,
+        {"x": "f32 read", "y": "f32 read", "out": "f32 write", "m": "i32", "n": "i32"},
+        grid=[("ceildiv", "n", "BLOCK"), "m"],
+        configs=[{"BLOCK": 64}],
+    )
+    bundle = bundle_kernels([saxpy(), outer], targets=["sm_90"], ptx="sm_80", options=Options(tune="max", workers=1))
+    bundle.save(tmp_path / "kernels.ferrite")
+    assert sorted((e.form, str(e.target)) for e in bundle.binaries if e.kernel == outer.id) == [
+        ("cubin", "sm_90"), ("cubin", "sm_90"), ("ptx", "sm_80"), ("ptx", "sm_80")
+    ]  # fmt: skip
+    loaded = load(tmp_path / "kernels.ferrite", options=INTERPRET)
+    x, y = torch.randn(1000), torch.randn(1000)
+    out = torch.empty(1000)
+    loaded["saxpy"](x, y, out, 1000, 0.5)
+    torch.testing.assert_close(out, x + y)
+    table = torch.empty(7, 1000)
+    loaded["outer"](x[:7].clone(), y, table, 7, 1000)
+    torch.testing.assert_close(table, x[:7, None] * y)
+
+
+def test_fixed_constants_may_be_anything() -> None:
+    spec = user_kernel(
+        user_functions.powered,
+        {"x": "f32 readwrite", "n": "i32"},
+        ("ceildiv", "n", "BLOCK"),
+        [{"BLOCK": 64}],
+        TIMES=3,
+        NEGATE=True,
+    )
+    assert spec.mutated == ("x",)
+    x = torch.randn(100)
+    expected = -(x**3)
+    load(Bundle("b", {spec.id: spec}), options=INTERPRET)["powered"](x, 100)
+    torch.testing.assert_close(x, expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"params": {"x": "f32 read"}}, r"configs\[0\]: gives no value for y, out, n, a"),
+        ({"params": {**SAXPY, "x": "f31 read"}}, "params.x: 'f31 read' does not begin with a dtype"),
+        ({"params": {**SAXPY, "x": "f32 reads"}}, "params.x"),
+        ({"params": {"y": "f32 read", "x": "f32 read"}}, r"takes \(x, y"),
+        ({"configs": [{"BLOCKS": 4}]}, r"configs\[0\]"),
+        ({"configs": [{"BLOCK": 4, "num_warps": 3}]}, "num_warps"),
+        ({"grid": ("ceildiv", "m", "BLOCK")}, "grid"),
+        ({"grid": [1, 2, 3, 4]}, "one to three axes"),
+    ],
+)
+def test_wrong_description_is_named(changes, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        saxpy(**changes)
+
+
+def test_global_that_cannot_be_written_down_is_named() -> None:
+    with pytest.raises(SpecError, match="listed uses NAMES, a list"):
+        user_kernel(user_functions.listed, {"x": "i32 write"}, 1, [{"BLOCK": 1}])
+
+
+def test_kernel_that_compiles_for_no_target_lists_its_reasons() -> None:
+    spec = saxpy(configs=[{"BLOCK": 100}, {"BLOCK": 300}])
+    with pytest.raises(NoValidVariant, match="no config that compiles for sm_90") as caught:
+        bundle_kernels(spec, targets=["sm_90"], options=Options(tune="max", workers=1))
+    assert caught.value.reasons

@@ -1,0 +1,212 @@
+"""Export: models become bundles on a machine without a GPU, and compute what they did."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import ferrite_torch
+from ferrite_runtime import Bundle, GuardFailed, Options, load
+from ferrite_torch.__main__ import main
+from ferrite_torch.demo_models import GPT, TextSizes
+from ferrite_torch.errors import Unsupported
+
+INTERPRET = Options(interpret=True)
+
+
+def reloaded(bundle: Bundle, model: nn.Module | None = None):
+    weights = None if model is None else {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return load(Bundle.from_bytes(bundle.to_bytes()), weights=weights, options=INTERPRET)
+
+
+def exported(model, inputs, **rest) -> Bundle:
+    return ferrite_torch.export(model, inputs, **{"targets": ["sm_90"], "prebuilt": False, **rest})
+
+
+def close(actual, expected) -> None:
+    torch.testing.assert_close(actual, expected, rtol=2e-4, atol=2e-5)
+
+
+SIZES = TextSizes(vocabulary=64, hidden=32, heads=2, layers=2, length=16, batch=2)
+
+
+def test_small_gpt_for_inference() -> None:
+    model = GPT(SIZES).eval()
+    tokens = torch.randint(0, 64, (2, 16))
+    loaded = reloaded(exported(model, (tokens,)), model)
+    with torch.no_grad():
+        close(loaded(tokens), model(tokens))
+
+
+def test_small_gpt_for_training() -> None:
+    model = GPT(SIZES).train()
+    tokens = torch.randint(0, 64, (2, 16))
+    loaded = reloaded(exported(model, (tokens,), training=True), model)
+    found = torch.autograd.grad(loaded(tokens).square().mean(), list(model.parameters()))
+    expected = torch.autograd.grad(model(tokens).square().mean(), list(model.parameters()))
+    for mine, theirs in zip(found, expected, strict=True):
+        close(mine, theirs)
+
+
+def test_attention_stays_one_call_that_the_gpu_chooses_for() -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(q, k, v, mask, scale=0.3) + 1
+
+    q, k, v = (torch.randn(2, 3, 8, 16).transpose(1, 2).contiguous().transpose(1, 2) for _ in range(3))
+    mask = torch.rand(8, 8) > 0.3
+    mask[:, 0] = True
+    bundle = exported(attend, (q, k, v, mask))
+    (program,) = bundle.programs.values()
+    externs = [step.target for step in program.steps if hasattr(step, "target")]
+    assert externs == ["aten.scaled_dot_product_attention.default"]
+    close(reloaded(bundle)(q, k, v, mask), attend(q, k, v, mask))
+
+
+def test_targets_share_programs_and_have_binaries_of_their_own() -> None:
+    bundle = exported(lambda x: torch.softmax(x, -1), (torch.randn(8, 100),), targets=["sm_80", "gfx942"], prebuilt=True)
+    assert {(entry.form, str(entry.target)) for entry in bundle.binaries} == {
+        ("cubin", "sm_80"), ("hsaco", "gfx942"), ("ptx", "sm_80")
+    }  # fmt: skip
+    assert {name for variant in bundle.entries["main"].variants for name in variant.targets} == {"sm_80", "gfx942"}
+
+
+def test_bytes_are_the_same_every_time() -> None:
+    model = GPT(SIZES).eval()
+    tokens = torch.randint(0, 64, (2, 16))
+    assert exported(model, (tokens,)).to_bytes() == exported(model, (tokens,)).to_bytes()
+
+
+def test_no_path_of_this_machine_is_in_a_bundle() -> None:
+    data = exported(lambda x: torch.softmax(x, -1), (torch.randn(8, 100),), prebuilt=True, ptx="sm_80").to_bytes()
+    for place in (str(Path(__file__).parent), str(Path(torch.__file__).parent), str(Path.home()), "site-packages"):
+        assert place.encode() not in data
+
+
+def test_nested_arguments_and_results() -> None:
+    def nested(pair, *, extra, mode="plain"):
+        a, (b, c) = pair["a"], pair["rest"]
+        assert mode == "plain"
+        return {"sum": a + b, "list": [c * 2, None, 3], "tuple": (extra["e"] - a,)}
+
+    pair = {"a": torch.randn(4), "rest": [torch.randn(4), torch.randn(2)]}
+    extra = {"e": torch.randn(4)}
+    loaded = reloaded(exported(nested, (pair,), kwargs={"extra": extra, "mode": "plain"}))
+    found, expected = loaded(pair, extra=extra, mode="plain"), nested(pair, extra=extra)
+    close(found, expected)
+    with pytest.raises(GuardFailed, match="'plain' when the program was exported, it is 'other'") as caught:
+        loaded(pair, extra=extra, mode="other")
+    assert caught.value.name == "keywords.mode"
+
+
+def test_further_shapes_become_variants() -> None:
+    def scaled(x: Tensor) -> Tensor:
+        return torch.softmax(x, -1) * 2
+
+    bundle = exported(scaled, (torch.randn(4, 8),), dynamic=[(torch.randn(6, 8),), (torch.randn(1, 32),)])
+    assert len(bundle.entries["main"].variants) == 3
+    loaded = reloaded(bundle)
+    for shape in ((4, 8), (6, 8), (1, 32), (4, 8)):
+        x = torch.randn(shape)
+        close(loaded(x), scaled(x))
+    with pytest.raises(GuardFailed, match=r"args\[0\]"):
+        loaded(torch.randn(5, 8))
+
+
+def test_results_that_alias_are_tensors_of_their_own() -> None:
+    def aliasing(x: Tensor) -> tuple[Tensor, ...]:
+        y = x + 1
+        return x, x.t(), y, y.view(-1), y
+
+    x = torch.randn(3, 4)
+    found = reloaded(exported(aliasing, (x,)))(x)
+    for mine, theirs in zip(found, aliasing(x), strict=True):
+        assert torch.equal(mine, theirs)
+    assert len({value.untyped_storage().data_ptr() for value in (*found, x)}) == 6
+
+
+def test_constants_travel_with_the_bundle() -> None:
+    class Holder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.arange(6.0).view(2, 3).t(), persistent=False)
+            self.register_buffer("count", torch.zeros((), dtype=torch.int64))
+            self.plain = torch.tensor([1.0, 2.0])
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.count += 1
+            return x @ self.table * self.plain + torch.tensor([0.5, -0.5])
+
+    model = Holder()
+    x = torch.randn(4, 3)
+    bundle = exported(model, (x,))
+    assert sorted(weight.kind for weight in bundle.entries["main"].weights)[:2] == ["buffer", "constant"]
+    state = {"count": torch.zeros((), dtype=torch.int64)}
+    loaded = load(Bundle.from_bytes(bundle.to_bytes()), weights=state, options=INTERPRET)
+    close(loaded(x), model(x))
+    close(loaded(x), model(x))
+    assert state["count"] == model.count == 2
+
+
+def test_dropout_is_drawn_anew() -> None:
+    bundle = exported(lambda x: F.dropout(x, 0.5, training=True), (torch.ones(1000),))
+    loaded = reloaded(bundle)
+    first, second = loaded(torch.ones(1000)), loaded(torch.ones(1000))
+    assert not torch.equal(first, second)
+    assert set(first.unique().tolist()) == {0.0, 2.0}
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "reason"),
+    [
+        (lambda x: x.add_(1), (torch.randn(3),), "writes to its tensor argument number 0"),
+        (lambda x: x if x.sum() > 0 else -x, (torch.randn(3),), "depends on the values"),
+        (lambda x: x.nonzero(), (torch.randn(3),), "depends on the values"),
+        (lambda x: {1: x}, (torch.randn(3),), "have to be strings"),
+        (lambda x: x, (torch.randn(3).to_sparse(),), "layout"),
+        (lambda x: x, (object(),), "cannot be written down"),
+    ],
+)
+def test_model_that_cannot_be_captured_says_why(model, inputs, reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        exported(model, inputs)
+
+
+@pytest.mark.parametrize(
+    ("targets", "reason"), [([], "no target"), (["sm_x"], "not a target"), (["cpu", "sm_90"], "twice")]
+)
+def test_targets_are_checked(targets, reason: str) -> None:
+    with pytest.raises(Unsupported, match=reason):
+        exported(torch.sin, (torch.ones(3),), targets=targets)
+
+
+def test_cpu_bundle_runs_without_options() -> None:
+    bundle = exported(lambda x: torch.softmax(x, -1), (torch.randn(4, 8),), targets=["cpu"])
+    x = torch.randn(4, 8)
+    close(load(bundle)(x), torch.softmax(x, -1))
+
+
+MAKER = """
+import torch
+def make():
+    return torch.nn.Linear(4, 4), (torch.ones(2, 4),)
+def wrong():
+    return 3
+"""
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "models.py").write_text(MAKER)
+    out = tmp_path / "linear.ferrite"
+    place = f"{tmp_path / 'models.py'}:make"
+    assert main(["export", place, "-o", str(out), "--targets", "sm_90", "--no-binaries", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["bytes"] == out.stat().st_size
+    assert Bundle.read(out).digest == facts["sha256"]
+    for wrong in (f"{tmp_path / 'models.py'}:wrong", f"{tmp_path / 'models.py'}:none", "nothing", "no.module:make"):
+        assert main(["export", wrong, "-o", str(out)]) == 2
+    assert "error:" in capsys.readouterr().err
