@@ -13,17 +13,14 @@ FOLDER = ROOT / "packages" / "ferrite-runtime" / "tests"
 if __name__ == "__main__":
     sys.path[:0] = [str(FOLDER), *(str(path) for path in sorted((ROOT / "packages").glob("*/src")))]
 
-from example_model import Example, Regression, example_inputs, regression_inputs  # noqa: E402
-
-import ferrite_torch  # noqa: E402
+import ferrite_torch
+from example_model import Example, Regression, example_inputs, regression_inputs
 
 
 def make_bundles() -> dict[str, bytes]:
     """Returns the example bundles by file name."""
     args, kwargs = example_inputs()
-    example = ferrite_torch.export(
-        Example().eval(), args, kwargs=kwargs, targets=["sm_90", "sm_80"], prebuilt=False
-    )
+    example = ferrite_torch.export(Example().eval(), args, kwargs=kwargs, targets=["sm_90", "sm_80"], prebuilt=False)
     regression = ferrite_torch.export(
         Regression().train(), regression_inputs(), targets=["sm_90"], training=True, prebuilt=False
     )

@@ -58,7 +58,7 @@ def add_bundle(device: str = "cuda", size: int = 1000, targets: tuple[str, ...] 
     )
 
 
-def fake_binary(spec: KernelSpec, config: Config, target: str, aligned: bool = True, form: str = "cubin"):
+def fake_binary(spec: KernelSpec, config: Config, target: str, *, aligned: bool = True, form: str = "cubin"):
     """A binary as `FakeDriver` takes it, with its entry in a bundle."""
     code = json.dumps({"spec": spec.to_mapping(), "config": config.to_mapping(), "aligned": aligned, "for": target})
     binary = Binary(code.encode(), spec.name, config.num_warps, 32, 0, hidden=2)
@@ -71,8 +71,7 @@ def with_fake_binaries(bundle: Bundle, *targets: str) -> Bundle:
     added = []
     for spec in bundle.kernels.values():
         for target in targets:
-            for block in (256, 512):
-                added.append(fake_binary(spec, Config.of({"XBLOCK": block}, 4), target))
+            added += [fake_binary(spec, Config.of({"XBLOCK": block}, 4), target) for block in (256, 512)]
             added.append(fake_binary(spec, Config.of({"XBLOCK": 256}, 4), target, aligned=False))
     return bundle.with_binaries(added)
 
@@ -101,8 +100,9 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         current, where = pending.pop()
         if where:
             yield where
-        items = current.items() if isinstance(current, dict) else enumerate(current) if isinstance(current, list) else ()
-        pending += [(item, (*where, key)) for key, item in items]
+        listed = dict(enumerate(current)) if isinstance(current, list) else current
+        items = listed if isinstance(listed, dict) else {}
+        pending += [(item, (*where, key)) for key, item in items.items()]
 
 
 def spoil(data: bytes, chance: random.Random) -> bytes:

@@ -144,20 +144,25 @@ def test_every_spoiled_bundle_is_refused_by_name(data: bytes) -> None:
         spoiled = spoil(chance.choice(sources), chance)
         tried += 1
         started = time.perf_counter()
-        try:
-            bundle = Bundle.from_bytes(spoiled)
-        except FerriteRuntimeError as error:
-            assert isinstance(error, (PackageInvalid, VersionUnsupported)), repr(error)
-            assert error.hint
-            assert len(str(error)) < 20_000
+        refusal = refusal_of(spoiled)
+        if refusal is not None:
+            assert refusal.hint
+            assert len(str(refusal)) < 2000
             refused += 1
-        else:
-            assert bundle.to_bytes()
         assert time.perf_counter() - started < 1.0
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 64 << 20
     assert tried < 3000, "most damage is noticed"
+
+
+def refusal_of(data: bytes) -> FerriteRuntimeError | None:
+    try:
+        bundle = Bundle.from_bytes(data)
+    except (PackageInvalid, VersionUnsupported) as error:
+        return error
+    assert bundle.to_bytes()
+    return None
 
 
 def test_file_that_is_no_bundle(tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ def test_training_gives_the_gradients_and_statistics_of_eager() -> None:
         for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
             torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-5, msg=name)
             with torch.no_grad():
-                mine -= 0.1 * mine.grad
-                other -= 0.1 * other.grad
+                mine.sub_(0.1 * mine.grad)
+                other.sub_(0.1 * other.grad)
             mine.grad = other.grad = None
         for mine, other in zip(ours.buffers(), theirs.buffers(), strict=True):
             close(mine, other)
@@ -270,7 +270,8 @@ def test_prebuilt_binaries_need_no_compiler(tmp_path: Path) -> None:
         "h200",
         """
         import ferrite_runtime.engine as host
-        host.make_allocator = lambda device: (lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype))
+        empty = torch.empty_strided
+        host.make_allocator = lambda device: (lambda shape, strides, dtype: empty(shape, strides, dtype=dtype))
         loaded = load(sys.argv[1] + "/add.ferrite", options=Options(tune="none", use_cache=False),
                       weights={"layer.w": torch.ones(1000)})
         loaded.wait()
@@ -291,7 +292,8 @@ def test_missing_binary_without_a_compiler_is_an_error_with_a_name(tmp_path: Pat
         tmp_path,
         "b200",
         """
-        loaded = load(sys.argv[1] + "/add.ferrite", options=Options(use_cache=False), weights={"layer.w": torch.ones(1000)})
+        weights = {"layer.w": torch.ones(1000)}
+        loaded = load(sys.argv[1] + "/add.ferrite", options=Options(use_cache=False), weights=weights)
         try:
             loaded.wait()
         except NoVariantForTarget as error:
@@ -301,7 +303,7 @@ def test_missing_binary_without_a_compiler_is_an_error_with_a_name(tmp_path: Pat
         """,
     )
     assert "kernel pointwise" in out
-    assert "cannot run on sm_100: the bundle has no binary of it, triton is not installed" in out
+    assert "cannot run on sm_100: the bundle has no binary of it, triton is not installed to make one" in out
     assert "export with this GPU among the targets" in out
 
 

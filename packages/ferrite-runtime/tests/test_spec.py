@@ -160,7 +160,7 @@ def test_every_kind_of_extern_argument_survives() -> None:
     ],
 )
 def test_wrong_field_of_a_program_is_named(path: str, value: object, message: str) -> None:
-    with pytest.raises(SpecError, match=message):
+    with pytest.raises((SpecError, UnknownFormat), match=message):
         Program.from_mapping(change(small_program(), path, value))
 
 

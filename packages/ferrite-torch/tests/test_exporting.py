@@ -68,7 +68,8 @@ def test_attention_stays_one_call_that_the_gpu_chooses_for() -> None:
 
 
 def test_targets_share_programs_and_have_binaries_of_their_own() -> None:
-    bundle = exported(lambda x: torch.softmax(x, -1), (torch.randn(8, 100),), targets=["sm_80", "gfx942"], prebuilt=True)
+    x = torch.randn(8, 100)
+    bundle = exported(lambda x: torch.softmax(x, -1), (x,), targets=["sm_80", "gfx942"], prebuilt=True)
     assert {(entry.form, str(entry.target)) for entry in bundle.binaries} == {
         ("cubin", "sm_80"), ("hsaco", "gfx942"), ("ptx", "sm_80")
     }  # fmt: skip

@@ -153,7 +153,7 @@ class Bundle:
             "must_understand": sorted(self._features()),
             "name": self.name,
             "producer": dict(self.producer),
-            "kernels": [self.kernels[id].to_mapping() for id in sorted(self.kernels)],
+            "kernels": [self.kernels[key].to_mapping() for key in sorted(self.kernels)],
             "programs": {name: _without_kernels(program) for name, program in self.programs.items()},
             "entries": {name: entry.to_mapping() for name, entry in self.entries.items()},
             "binaries": [entry.to_mapping() for entry in sorted(self.binaries, key=lambda entry: entry.order)],
@@ -190,7 +190,9 @@ class Bundle:
             raise
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError, OverflowError) as error:
             # A field that no reader above looked at closely enough; whatever it is, the bundle is at fault.
-            raise PackageInvalid(f"the manifest of this bundle does not read: {type(error).__name__}: {error}") from error
+            raise PackageInvalid(
+                f"the manifest of this bundle does not read: {type(error).__name__}: {error}"
+            ) from error
 
     def with_binaries(self, added: Iterable[tuple[Prebuilt, bytes]]) -> Bundle:
         """Returns the bundle with more binaries."""
@@ -265,10 +267,10 @@ def _read_kernels(fields: Fields) -> dict[str, KernelSpec]:
 def _read_program(name: str, value: Any, kernels: Mapping[str, KernelSpec]) -> Program:
     path = f"programs.{name}"
     listed = Fields(value, path).strings("kernels")
-    missing = [id for id in listed if id not in kernels]
+    missing = [key for key in listed if key not in kernels]
     if missing:
         raise SpecError(f"{path}.kernels", f"the bundle has no kernel {missing[0][:64]!r}")
-    program = Program.from_parts(value, [kernels[id] for id in listed], path)
+    program = Program.from_parts(value, [kernels[key] for key in listed], path)
     check_sizes(program, path)
     return program
 
@@ -280,7 +282,10 @@ def _check_references(bundle: Bundle) -> None:
             raise SpecError(f"{path}.kernel", "the bundle has no such kernel")
         if entry.blob not in bundle.blobs:
             raise SpecError(f"{path}.blob", "the bundle has no such blob")
-        if len(entry.header["param_sizes"]) not in (0, len(bundle.kernels[entry.kernel].params) + entry.header["hidden"]):
+        if len(entry.header["param_sizes"]) not in (
+            0,
+            len(bundle.kernels[entry.kernel].params) + entry.header["hidden"],
+        ):
             raise SpecError(f"{path}.header.param_sizes", "not one size for each param")
     used = {entry.blob for entry in bundle.binaries}
     for name, callable_entry in bundle.entries.items():

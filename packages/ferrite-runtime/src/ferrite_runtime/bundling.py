@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
+from ferrite_runtime.binary import Binary
 from ferrite_runtime.bundle import Bundle, Prebuilt, producer_version
 from ferrite_runtime.compilation import shared_compiler
 from ferrite_runtime.config import Config
@@ -71,10 +72,7 @@ def prebuild(
     added, failures = [], {}
     for job, future in zip(jobs, futures, strict=True):
         try:
-            binary = future.result()
-            shared = typical_device(job.target).shared_per_program
-            if binary.shared > shared:
-                raise OutOfResources(job.spec.name, "shared memory bytes", binary.shared, shared)
+            binary = _fitting(job, future.result())
         except (CompileFailed, OutOfResources) as error:
             failures[job.spec.id, job.target, job.wants_ptx, job.config] = f"{job.target}: {error}"
             continue
@@ -82,6 +80,14 @@ def prebuild(
         added.append((_entry(job, binary.header(), blob), binary.code))
     _check_complete(bundle, wanted, [entry for entry, _ in added], failures.values())
     return bundle.with_binaries(added)
+
+
+def _fitting(job: Job, binary: Binary) -> Binary:
+    """Returns the binary; raises `OutOfResources` if it needs more shared memory than GPUs of its target have."""
+    shared = typical_device(job.target).shared_per_program
+    if binary.shared > shared:
+        raise OutOfResources(job.spec.name, "shared memory bytes", binary.shared, shared)
+    return binary
 
 
 def _makes_promises(spec: KernelSpec) -> bool:

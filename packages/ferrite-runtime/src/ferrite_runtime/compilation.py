@@ -73,8 +73,8 @@ class Library(Protocol):
 class Compiler:
     """Compiles jobs, each at most once; safe to use from several threads.
 
-    What a library of prebuilt kernels has is not compiled. ``origins`` tells by key of each job so far where its binary came
-    from: ``prebuilt``, ``stored`` or ``compiled``.
+    What a library of prebuilt kernels has is not compiled. ``origins`` tells by key where the binary of
+    each job so far came from: ``prebuilt``, ``stored`` or ``compiled``.
     """
 
     def __init__(self, pool: Submits, store: Store, seconds: float = 300.0, library: Library | None = None) -> None:
@@ -154,7 +154,7 @@ def _done(binary: Binary) -> Future[Binary]:
 def _missing_binary(job: Job, library: Library | None) -> NoVariantForTarget:
     where = "" if library is None else "the bundle has no binary of it, "
     return NoVariantForTarget(
-        f"kernel {job.spec.name} ({job.config}) cannot run on {job.target}: {where}triton is not installed to compile it"
+        f"kernel {job.spec.name} ({job.config}) cannot run on {job.target}: {where}triton is not installed to make one"
     )
 
 

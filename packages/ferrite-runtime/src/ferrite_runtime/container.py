@@ -59,7 +59,7 @@ def unpack_container(data: bytes) -> tuple[dict[str, Any], dict[str, memoryview]
         VersionUnsupported: if it is of another major version.
         PackageInvalid: if a digest does not match, or the bytes are not what a container has, to the byte.
     """
-    magic, _, rest = data[: len(MAGIC) + 16].partition(b"\n")
+    magic, _, _ = data[: len(MAGIC) + 16].partition(b"\n")
     if not magic.startswith(MAGIC):
         raise PackageInvalid(f"this is no bundle: it does not begin with {MAGIC.decode()!r}")
     version = magic[len(MAGIC) :]
@@ -72,7 +72,9 @@ def unpack_container(data: bytes) -> tuple[dict[str, Any], dict[str, memoryview]
         raise PackageInvalid("the second line of this bundle is no SHA-256 in hex")
     actual = hashlib.sha256(body).hexdigest()
     if actual.encode() != digest:
-        raise PackageInvalid(f"the bundle claims the digest {digest[:12].decode(errors='replace')}…, it has {actual[:12]}…")
+        raise PackageInvalid(
+            f"the bundle claims the digest {digest[:12].decode(errors='replace')}…, it has {actual[:12]}…"
+        )
     manifest, end = _read_manifest(body)
     return manifest, _read_blobs(manifest.pop("blobs", None), body[end:]), actual
 

@@ -241,7 +241,11 @@ class DeviceKernel:
                 continue
             programs = self.programs(config, arguments)
             candidates.append(
-                Candidate(config, kernel.function.local_bytes, _launcher(kernel, stream, (programs, *self.depths(config, arguments)), tuple(arguments)))
+                Candidate(
+                    config,
+                    kernel.function.local_bytes,
+                    _launcher(kernel, stream, (programs, *self.depths(config, arguments)), tuple(arguments)),
+                )
             )
         if not candidates:
             raise NoValidVariant(f"kernel {self.spec.name}: no compiled config loads on {self.machine.facts.name}")
@@ -259,7 +263,9 @@ def candidate_configs(spec: KernelSpec, machine: Machine) -> tuple[Config, ...]:
     return shipped[:1] if machine.tune == "none" else shipped
 
 
-def _launcher(kernel: LoadedKernel, stream: int, grid: tuple[int, int, int], arguments: tuple[Any, ...]) -> Callable[[], None]:
+def _launcher(
+    kernel: LoadedKernel, stream: int, grid: tuple[int, int, int], arguments: tuple[Any, ...]
+) -> Callable[[], None]:
     from ferrite_runtime.launch import LaunchSite
 
     site = LaunchSite(kernel.function, kernel.params, grid[0], grid[1:])

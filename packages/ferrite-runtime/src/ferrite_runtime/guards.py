@@ -13,7 +13,7 @@ from ferrite_runtime.tensors import torch_dtype
 Guard = Callable[[Sequence[Any]], None]
 
 
-def check_tensor(  # noqa: PLR0913  # what a tensor has to be, and how to call it
+def check_tensor(  # what a tensor has to be, and how to call it
     value: Any, layout: Layout, device: str | None, where: str, name: str, *, strides: bool = True
 ) -> None:
     """Raises `InputError` unless ``value`` is a tensor of this layout, on this type of device."""

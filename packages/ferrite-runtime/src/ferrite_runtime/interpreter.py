@@ -9,8 +9,8 @@ the splat of a truth value (a number there).
 
 from __future__ import annotations
 
-import itertools
 import contextlib
+import itertools
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -134,7 +134,12 @@ def _wrap_argument(param: Param, value: Any) -> Any:
 
 
 def interpret(
-    spec: KernelSpec, function: Any, constants: Mapping[str, int], arguments: Sequence[Any], programs: int, depths: tuple[int, int] = (1, 1)
+    spec: KernelSpec,
+    function: Any,
+    constants: Mapping[str, int],
+    arguments: Sequence[Any],
+    programs: int,
+    depths: tuple[int, int] = (1, 1),
 ) -> None:
     """Runs the programs of a kernel, one after the other, on memory of this process.
 

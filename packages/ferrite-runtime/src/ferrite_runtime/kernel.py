@@ -70,7 +70,9 @@ class Kernel:
 
     def _interpret(self, device: Any, values: Sequence[Any]) -> None:
         if device.type != "cpu":
-            raise InputError(f"kernel {self.spec.name} is to be interpreted, which needs CPU tensors, not {device}", "device")
+            raise InputError(
+                f"kernel {self.spec.name} is to be interpreted, which needs CPU tensors, not {device}", "device"
+            )
         if self._interpreted is None:
             self._interpreted = InterpretedKernel.load(self.spec)
         self._interpreted(None, *values)
@@ -102,7 +104,9 @@ class Kernel:
         if index not in self._on_device:
             from ferrite_runtime.cuda_engine import make_machine
 
-            self._on_device[index] = DeviceKernel.begin(self.spec, machine or make_machine(index, self.options, self._compiler))
+            self._on_device[index] = DeviceKernel.begin(
+                self.spec, machine or make_machine(index, self.options, self._compiler)
+            )
         return self._on_device[index]
 
 

@@ -75,9 +75,7 @@ class LoadedKernel:
         self._driver = driver
         self._context = context
 
-    def launch(
-        self, stream: int, programs: int, arguments: Sequence[Any], depths: tuple[int, int] = (1, 1)
-    ) -> None:
+    def launch(self, stream: int, programs: int, arguments: Sequence[Any], depths: tuple[int, int] = (1, 1)) -> None:
         """Launches on a stream; nothing happens for zero programs, along any of the three axes of the grid.
 
         Raises:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ferrite_runtime.bundle import Bundle
 from ferrite_runtime.compilation import Compiler, choose_store
-from ferrite_runtime.entries import Entry, Source, Variant, Weight
+from ferrite_runtime.entries import Entry, Variant, Weight
 from ferrite_runtime.errors import DeviceUnavailable, GuardFailed, InputError, NoVariantForTarget, PackageInvalid
 from ferrite_runtime.guards import check_tensor, make_guard
 from ferrite_runtime.kernel import Kernel
@@ -158,7 +158,9 @@ class LoadedEntry:
                 continue
             if weight.name not in weights:
                 raise GuardFailed(f"the weight {weight.name!r} of {self.name} is not among those given", weight.name)
-            check_tensor(weights[weight.name], weight.layout, None, f"weight {weight.name!r}", weight.name, strides=False)
+            check_tensor(
+                weights[weight.name], weight.layout, None, f"weight {weight.name!r}", weight.name, strides=False
+            )
             bound[weight.name] = weights[weight.name]
         with self._lock:
             self._weights, self._calls = bound, []

@@ -60,7 +60,9 @@ class Program:
             inputs=tuple(read_input(v, f"{fields.at('inputs')}[{i}]") for i, v in enumerate(fields.array("inputs"))),
             kernels=tuple(kernels),
             steps=tuple(read_step(v, f"{fields.at('steps')}[{i}]") for i, v in enumerate(fields.array("steps"))),
-            outputs=tuple(read_output(v, f"{fields.at('outputs')}[{i}]") for i, v in enumerate(fields.array("outputs"))),
+            outputs=tuple(
+                read_output(v, f"{fields.at('outputs')}[{i}]") for i, v in enumerate(fields.array("outputs"))
+            ),
         )
         fields.close()
         check_names(program.inputs, program.kernels, program.steps, program.outputs)

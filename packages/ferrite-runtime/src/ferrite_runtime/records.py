@@ -69,7 +69,9 @@ class Situation:
     def differences(self, other: Situation) -> tuple[str, ...]:
         """Returns one line for each field in which two situations differ."""
         mine, theirs = self.to_mapping(), other.to_mapping()
-        return tuple(f"{name}: {theirs[name]!r} there, {mine[name]!r} here" for name in mine if mine[name] != theirs[name])
+        return tuple(
+            f"{name}: {theirs[name]!r} there, {mine[name]!r} here" for name in mine if mine[name] != theirs[name]
+        )
 
 
 @dataclass(frozen=True, slots=True)

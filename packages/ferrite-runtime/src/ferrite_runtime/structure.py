@@ -117,7 +117,7 @@ def _shown(value: Any) -> str:
 
 
 def leaf_names(structure: Mapping[str, Any], count: int) -> list[str]:
-    """Returns what a caller would call each tensor of the arguments of a call: ``args[0]``, ``mask``, ``cache[1].k``."""
+    """Returns what a caller would call each tensor of a call's arguments: ``args[0]``, ``mask``, ``cache[1].k``."""
     names = [""] * count
     args, kwargs = structure["tuple"]
     pending: list[tuple[str, Mapping[str, Any]]] = [("args", args)]

@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
+from ferrite_runtime.entries import Entry, Variant
+from ferrite_runtime.loaded import LoadedProgram
 from ferrite_runtime.steps import Layout
 from ferrite_runtime.tensors import restride
 
-if TYPE_CHECKING:
-    from ferrite_runtime.model import BoundVariant
+
+class Call(Protocol):
+    """What training needs of a loaded variant: `ferrite_runtime.model.BoundVariant`."""
+
+    entry: Entry
+    variant: Variant
+    forward: LoadedProgram
+    backward: LoadedProgram | None
+    weights: list[Any]
+
+    def gather(self, tensors: Sequence[Any]) -> list[Any]:
+        """Returns the inputs of the forward program."""
 
 
 class _Recorded(torch.autograd.Function):
     """The forward program, with the backward program as its derivative; ``primals`` are weights, then tensors."""
 
     @staticmethod
-    def forward(ctx: Any, call: BoundVariant, *primals: Any) -> Any:
+    def forward(ctx: Any, call: Call, *primals: Any) -> Any:
         """Returns the results, then the new values of weights; keeps what the backward wants."""
         results = list(call.forward.call_boxed(call.gather(primals[len(call.weights) :])))
         plain = call.entry.outputs + len(call.variant.mutates)
@@ -59,7 +71,7 @@ def _laid_out(tensor: Any, layout: Layout | None) -> Any:
     return restride(tensor, layout.strides)
 
 
-def run_recorded(call: BoundVariant, tensors: Sequence[Any]) -> list[Any]:
+def run_recorded(call: Call, tensors: Sequence[Any]) -> list[Any]:
     """Returns the results of a call, recorded for differentiation; writes new values of weights back."""
     results = list(_Recorded.apply(call, *call.weights, *tensors))  # type: ignore[no-untyped-call]
     mutated = results[call.entry.outputs :]

@@ -30,7 +30,7 @@ def user_kernel(
     Args:
         function: the ``@triton.jit`` function. Other jitted functions and constants that it names come along.
         params: what each parameter is, in the function's order: ``"f32 read"``, ``"bf16 write"``, ``"f32 readwrite"``,
-            ``"i32 atomic"`` for a tensor, ``"i32"`` or ``"i64"`` for a size, which the grid may use, and any other dtype
+            ``"i32 atomic"`` for a tensor, ``"i32"`` or ``"i64"`` for a size, which the grid may use, any other dtype
             alone for a number. A tensor may state an alignment in bytes, as in ``"f32 read 16"``: it is promised to the
             compiler, and a tensor that breaks it runs a build without the promise. 16 unless stated.
         grid: the number of programs: an expression of sizes and constants as in docs/kernel-spec.md, such as
@@ -96,14 +96,18 @@ def _check_params(
 ) -> None:
     names = list(function.arg_names)
     if names[: len(params)] != list(params):
-        raise SpecError("params", f"{function.__name__} takes ({', '.join(names)}), described are ({', '.join(params)})")
+        raise SpecError(
+            "params", f"{function.__name__} takes ({', '.join(names)}), described are ({', '.join(params)})"
+        )
     wanted = names[len(params) :]
     for position, config in enumerate(configs or [{}]):
         given = {**constants, **{name: 0 for name in config if name not in _OWN}}
         missing = [name for name in wanted if name not in given]
         unknown = [name for name in given if name not in wanted]
         if missing or unknown:
-            reason = f"gives no value for {', '.join(missing)}" if missing else f"names {', '.join(unknown)}, no constant"
+            reason = (
+                f"gives no value for {', '.join(missing)}" if missing else f"names {', '.join(unknown)}, no constant"
+            )
             raise SpecError(f"configs[{position}]", f"{reason} of {function.__name__}")
 
 
@@ -158,9 +162,7 @@ def _global_names(function: Any) -> list[str]:
     return sorted(name for name in names if name in known and not hasattr(builtins, name))
 
 
-def _write_global(
-    name: str, value: Any, function: Any, imports: dict[str, None], constants: dict[str, str]
-) -> None:
+def _write_global(name: str, value: Any, function: Any, imports: dict[str, None], constants: dict[str, str]) -> None:
     module = getattr(value, "__name__", None) if type(value).__name__ == "module" else None
     if module in ALLOWED_IMPORTS:
         imports[ALLOWED_IMPORTS[module].format(name=name).removesuffix(" as triton")] = None

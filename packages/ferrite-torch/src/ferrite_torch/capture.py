@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HeldTensor:
-    """A tensor that a model holds: ``kind`` is ``parameter``, ``buffer`` or, where no state dict has it, ``constant``."""
+    """A tensor of a model; ``kind`` is ``parameter``, ``buffer`` or, where no state dict has it, ``constant``."""
 
     name: str
     kind: str
@@ -60,7 +60,7 @@ class Captured:
     mutated: tuple[int, ...]
 
 
-def capture(  # noqa: PLR0913  # what a call is, and how to take it apart
+def capture(  # what a call is, and how to take it apart
     model: Callable[..., Any],
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -131,7 +131,7 @@ def _fake_of(value: torch.Tensor, mode: Any, training: bool) -> torch.Tensor:  #
 
 
 class _Call:
-    """A model's call as a function of flat tensors, without side effects; what it learns about the call stands in it."""
+    """A model's call as a function of flat tensors, without side effects; it notes what it learns about the call."""
 
     def __init__(self, model: Callable[..., Any], names: Sequence[str], arguments: Mapping[str, Any]) -> None:
         self.model, self.names, self.arguments = model, names, arguments
@@ -183,7 +183,10 @@ class _Call:
 
 
 def _trace(
-    call: _Call, fakes: Sequence[torch.Tensor], training: bool, decompositions: Mapping[Any, Any]  # noqa: FBT001
+    call: _Call,
+    fakes: Sequence[torch.Tensor],
+    training: bool,  # noqa: FBT001
+    decompositions: Mapping[Any, Any],
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule | None, int, tuple[int, ...]]:
     traced, derived = torch_private.trace_functional(call, fakes, joint=training, decompositions=dict(decompositions))
     if not training:

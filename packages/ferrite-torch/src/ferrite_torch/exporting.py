@@ -84,7 +84,7 @@ def export(  # noqa: PLR0913  # each says something of its own about the bundle
         [tuple(example_inputs), *(tuple(other) for other in dynamic)], kwargs or {}
     )
     bundle = Bundle(
-        name=name or getattr(model, "__name__", type(model).__name__),
+        name=name or str(getattr(model, "__name__", type(model).__name__)),
         kernels={spec.id: spec for program in programs.values() for spec in program.kernels},
         programs=programs,
         entries={"main": entry},
@@ -153,7 +153,9 @@ class _Exporter:
                 first = captured
                 self.weights = [self._weight(each.name, each.kind, each.tensor) for each in captured.held]
             elif captured.arguments != first.arguments or captured.results != first.results:
-                raise Unsupported(f"dynamic[{number - 1}] is nested otherwise than the example inputs, or its results are")
+                raise Unsupported(
+                    f"dynamic[{number - 1}] is nested otherwise than the example inputs, or its results are"
+                )
             variants += self._variants(captured, f"v{number}" if number else "")
         assert first is not None
         entry = Entry(
@@ -222,9 +224,7 @@ class _Exporter:
             grads,
         )
 
-    def _sources(
-        self, lowered: LoweredModule, split: int, kinds: tuple[str, str]
-    ) -> tuple[tuple[str, int], ...]:
+    def _sources(self, lowered: LoweredModule, split: int, kinds: tuple[str, str]) -> tuple[tuple[str, int], ...]:
         """Returns where the inputs of a program come from; the tensors that its graph holds become weights."""
         if lowered.constants and kinds[0] != "weight":
             raise Unsupported("the backward of the model holds constant tensors")

@@ -565,9 +565,8 @@ def trace_functional(
     from torch._functorch.aot_autograd import _aot_export_function
 
     with nullcontext() if joint else torch.no_grad():
-        traced, metadata, *_ = _aot_export_function(
-            function, tuple(fakes), decompositions=decompositions, trace_joint=joint
-        )
+        found: Any = _aot_export_function(function, tuple(fakes), decompositions=decompositions, trace_joint=joint)
+    traced, metadata = found[0], found[1]
     kinds = sorted({info.output_type.name for info in metadata.output_info} - {"non_alias", "unsafe_view_alias"})
     if kinds or any(info.mutates_data for info in metadata.input_info):
         raise TypeError(f"the captured function still has side effects: {', '.join(kinds) or 'it writes to an input'}")
@@ -622,7 +621,7 @@ def _attention_op() -> Any:
     """
 
     @torch.library.custom_op("ferrite_capture::attention", mutates_args=())
-    def attention(  # noqa: PLR0913, PLR0917  # the real op's
+    def attention(  # the real op's
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
@@ -635,7 +634,7 @@ def _attention_op() -> Any:
         raise NotImplementedError
 
     @attention.register_fake
-    def _(query: Any, key: Any, value: Any, *rest: Any) -> torch.Tensor:
+    def _(query: Any, key: Any, value: Any, *rest: Any) -> Any:
         shape = [*query.shape[:-1], value.shape[-1]]
         if query.dim() != 4:
             return query.new_empty(shape)
@@ -645,7 +644,7 @@ def _attention_op() -> Any:
     return torch.ops.ferrite_capture.attention.default
 
 
-def attention_in_graph(  # noqa: PLR0913, PLR0917  # the real function's
+def attention_in_graph(  # the real function's
     query: Any,
     key: Any,
     value: Any,
@@ -663,7 +662,7 @@ def _name_attention(module: torch.fx.GraphModule) -> None:
     """Puts torch's attention where the op stands that stood for it."""
     for node in module.graph.find_nodes(op="call_function", target=_attention_op()):
         names = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-        given = {name: value for name, value in zip(names, node.args[3:], strict=False)}
+        given = dict(zip(names, node.args[3:], strict=False))
         node.target = torch.ops.aten.scaled_dot_product_attention.default
         node.args = (*node.args[:3], given.pop("attn_mask"), given.pop("dropout_p"), given.pop("is_causal"))
         node.kwargs = given
