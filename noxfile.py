@@ -74,10 +74,10 @@ PACKAGES = {
         ),
         Package(
             "runtime",
-            needs=("triton",),
+            needs=(),
             siblings=(),
             forbidden=("ferrite_ir", "ferrite_scheduler", "ferrite_triton", "ferrite_torch"),
-            extras=("torch", "interpreter"),
+            extras=("torch", "triton", "interpreter"),
         ),
         Package(
             "torch",
@@ -201,6 +201,20 @@ def alone(session: nox.Session, package: Package) -> None:
     session.run("python", "-m", "pytest", *settings, tests, *session.posargs, env=SINGLE_THREADED)
 
 
+@nox.session(requires=["build"], reuse_venv=False)
+def bare(session: nox.Session) -> None:
+    """Installs the runtime's wheel and nothing else, and reads, checks and refuses bundles with it."""
+    package = PACKAGES["runtime"]
+    install(session, str(wheel_of(session, package)))
+    absent = ("torch", "triton", "numpy", *package.forbidden)
+    session.run("python", "-I", "-c", f"import importlib.util as u; assert not [m for m in {absent} if u.find_spec(m)]")
+    for bundle in ("example", "regression"):
+        session.run("ferrite-runtime", "verify", str(package.folder / "tests" / f"{bundle}.ferrite"))
+    install(session, *TEST_TOOLS)
+    tests = package.folder / "tests"
+    session.run("python", "-m", "pytest", *PYTEST, "-o", f"pythonpath={tests}", str(tests / "test_bundle.py"))
+
+
 @nox.session(venv_backend="none", requires=["dev"])
 def demo(session: nox.Session) -> None:
     """Compiles and runs a small GPT and ResNet, and shows what became of them."""
@@ -240,7 +254,7 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session(
     venv_backend="none",
-    requires=["lint", "imports", "types", *(f"alone({key})" for key in PACKAGES), "demo", "integration"],
+    requires=["lint", "imports", "types", *(f"alone({key})" for key in PACKAGES), "bare", "demo", "integration"],
 )
 def tests(session: nox.Session) -> None:
     """Stands for all that a contributor must pass; the sessions it requires do the work."""

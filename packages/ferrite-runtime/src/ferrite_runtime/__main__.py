@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from ferrite_runtime.bundle import Bundle
 from ferrite_runtime.cross import cross_compile
 from ferrite_runtime.errors import FerriteRuntimeError, SpecError
 from ferrite_runtime.options import Options
@@ -38,6 +39,14 @@ def check(arguments: argparse.Namespace) -> int:
     """Reads a program and says that it is right."""
     program = read_program(arguments.program)
     print(f"{program.name}: {len(program.kernels)} kernels, {len(program.steps)} steps, correct")
+    return 0
+
+
+def verify(arguments: argparse.Namespace) -> int:
+    """Reads a bundle and says that every digest and field of it is right."""
+    bundle = Bundle.read(arguments.program)
+    counts = f"{len(bundle.kernels)} kernels, {len(bundle.programs)} programs, {len(bundle.binaries)} binaries"
+    print(f"{bundle.name}: {counts}, sha256 {bundle.digest}, correct")
     return 0
 
 
@@ -79,7 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Returns the parser of the command line."""
     parser = argparse.ArgumentParser(prog="ferrite-runtime", description="Checks, shows and compiles Ferrite programs.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, function in (("check", check), ("show", show), ("compile", compile_program)):
+    for name, function in (("check", check), ("verify", verify), ("show", show), ("compile", compile_program)):
         _add_command(commands, name, function)
     compiling = commands.choices["compile"]
     compiling.add_argument(

@@ -62,7 +62,7 @@ def prebuild(
     compiler = shared_compiler(options)
     jobs: list[Job] = []
     for target, wants_ptx in wanted:
-        for spec in bundle.kernels.values():
+        for spec in kernels_for(bundle, target):
             tune = "none" if wants_ptx else options.tune
             found = configs(spec, typical_device(target), tune)
             jobs += [Job(spec, config, target, wants_ptx=wants_ptx) for config in found]
@@ -80,6 +80,18 @@ def prebuild(
         added.append((_entry(job, binary.header(), blob), binary.code))
     _check_complete(bundle, wanted, [entry for entry, _ in added], failures.values())
     return bundle.with_binaries(added)
+
+
+def kernels_for(bundle: Bundle, target: Target) -> tuple[KernelSpec, ...]:
+    """Returns the kernels that a target runs: all but those of programs scheduled for other targets alone."""
+    variants = [variant for entry in bundle.entries.values() for variant in entry.variants]
+    if not any(str(target) in variant.targets for variant in variants):
+        return tuple(bundle.kernels.values())
+    names = {variant.forward for variant in variants if str(target) in variant.targets or not variant.targets}
+    names |= {variant.backward.program for variant in variants if variant.backward and variant.forward in names}
+    wanted = {spec.id for name in names for spec in bundle.programs[name].kernels}
+    used = {spec.id for program in bundle.programs.values() for spec in program.kernels}
+    return tuple(spec for key, spec in bundle.kernels.items() if key in wanted or key not in used)
 
 
 def _fitting(job: Job, binary: Binary) -> Binary:
@@ -106,7 +118,7 @@ def _check_complete(
 ) -> None:
     built = {(entry.kernel, entry.target, entry.form == "ptx") for entry in added}
     for target, wants_ptx in wanted:
-        for spec in bundle.kernels.values():
+        for spec in kernels_for(bundle, target):
             if (spec.id, target, wants_ptx) not in built:
                 reasons = [reason for reason in failures if spec.name in reason]
                 raise NoValidVariant(f"kernel {spec.name} has no config that compiles for {target}:", reasons)
