@@ -61,6 +61,7 @@ class FakeDriver:
         self.statuses: list[int] = []
         self.entered: list[int] = []
         self.local_bytes: dict[Config, int] = {}
+        self.native: tuple[Any, Any] | None = None
 
     def load(self, binary: Binary, name: str) -> Function:
         self.loads.append(json.loads(binary.code))
@@ -85,6 +86,11 @@ class FakeDriver:
         fn = load_function(spec)
         interpret(spec, fn, choose_constants(spec, fn, dict(chosen.blocks)), arguments, launch.grid_x)
         return 0
+
+    def entry_points(self) -> tuple[int, int]:
+        if self.native is None:
+            self.native = _native_functions(self)
+        return tuple(int(ctypes.cast(function, ctypes.c_void_p).value or 0) for function in self.native)
 
     def fail(self, status: int, call: str) -> DriverError:
         return DriverError(f"{call} failed with status {status}")
@@ -154,3 +160,20 @@ class FakeStreams:
         return Platform(
             lambda index: self.stream, lambda: self.device, lambda: self.devices, on_device, lambda index: None
         )
+
+
+LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+ENTER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
+
+
+def _native_functions(driver: FakeDriver) -> tuple[Any, Any]:
+    """Returns C functions that call a fake driver."""
+
+    def launch(config: int, function: int, params: int, extra: None) -> int:
+        return driver.launch(ctypes.c_void_p(config), ctypes.c_void_p(function), ctypes.c_void_p(params), extra)
+
+    def enter(context: int) -> int:
+        driver.enter(context)
+        return 0
+
+    return LAUNCH(launch), ENTER(enter)

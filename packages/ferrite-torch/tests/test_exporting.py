@@ -67,6 +67,12 @@ def test_attention_stays_one_call_that_the_gpu_chooses_for() -> None:
     close(reloaded(bundle)(q, k, v, mask), attend(q, k, v, mask))
 
 
+def test_attention_without_a_mask() -> None:
+    q = torch.randn(1, 2, 8, 16)
+    attend = F.scaled_dot_product_attention
+    close(reloaded(exported(attend, (q, q, q)))(q, q, q), attend(q, q, q))
+
+
 def test_targets_share_programs_and_have_binaries_of_their_own() -> None:
     x = torch.randn(8, 100)
     bundle = exported(lambda x: torch.softmax(x, -1), (x,), targets=["sm_80", "gfx942"], prebuilt=True)

@@ -53,6 +53,9 @@ class Driver(Protocol):
     def launch(self, config: Any, function: Any, params: Any, extra: None) -> int:
         """Launches; returns the driver's status, 0 for success."""
 
+    def entry_points(self) -> tuple[int, int]:
+        """Returns the addresses of the C functions behind `launch` and `enter`, for native code."""
+
     def fail(self, status: int, call: str) -> DriverError:
         """Returns the error of a status."""
 
@@ -72,6 +75,14 @@ class CudaDriver:
     def __init__(self, library: Any) -> None:
         self._library = library
         self.launch = library.cuLaunchKernelEx
+
+    def entry_points(self) -> tuple[int, int]:
+        """Returns the addresses of cuLaunchKernelEx and cuCtxSetCurrent."""
+        launch, enter = (
+            ctypes.cast(function, ctypes.c_void_p).value
+            for function in (self._library.cuLaunchKernelEx, self._library.cuCtxSetCurrent)
+        )
+        return int(launch or 0), int(enter or 0)
 
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)

@@ -14,9 +14,11 @@ from ferrite_runtime.cuda_driver import cuda_driver
 from ferrite_runtime.cuda_kernels import DeviceKernel, Machine, protect_arguments
 from ferrite_runtime.devices import device_facts
 from ferrite_runtime.engine import HostFunction, build_host, gradient_guard
-from ferrite_runtime.expr import evaluate, print_expr
+from ferrite_runtime.grids import programs_text
 from ferrite_runtime.host import Site, write_host
 from ferrite_runtime.launch import LaunchSite
+from ferrite_runtime.launch_sequence import SequenceWriter
+from ferrite_runtime.native_launcher import NativeLauncher, shared_launcher
 from ferrite_runtime.options import Options
 from ferrite_runtime.platform import Platform, torch_platform
 from ferrite_runtime.program import Program
@@ -36,6 +38,14 @@ def make_machine(index: int, options: Options, compiler: Compiler | None = None)
     )
 
 
+def choose_native(options: Options, compiler: Compiler) -> NativeLauncher | None:
+    """Returns the native launcher where the options allow it; it is built where kernels are compiled anyway."""
+    if options.native == "never":
+        return None
+    may_build = options.native == "build" or compiler.library is None
+    return shared_launcher(choose_store(options), may_build=may_build)
+
+
 @dataclass(slots=True)
 class CudaEngine:
     """Runs a program on NVIDIA GPUs; kernels are kept per device."""
@@ -43,6 +53,7 @@ class CudaEngine:
     program: Program
     platform: Platform
     make_machine: Callable[[int], Machine]
+    native: Callable[[], NativeLauncher | None] = lambda: None
     kernels: dict[int, Mapping[str, DeviceKernel]] = field(default_factory=dict)
 
     @classmethod
@@ -50,7 +61,13 @@ class CudaEngine:
         """Returns the engine with all kernels compiling for the current device."""
         import torch
 
-        engine = cls(program, torch_platform(), functools.partial(make_machine, options=options, compiler=compiler))
+        compiler = compiler or shared_compiler(options)
+        engine = cls(
+            program,
+            torch_platform(),
+            functools.partial(make_machine, options=options, compiler=compiler),
+            functools.partial(choose_native, options, compiler),
+        )
         engine.device_kernels(torch.cuda.current_device())
         return engine
 
@@ -92,7 +109,22 @@ class CudaEngine:
     # --- all other calls --------------------------------------------------------------------------------------------
 
     def steady(self, device: Any, redirect: HostFunction) -> HostFunction:
-        """Returns the function for all later calls: launches are packed and sent without further calls of ours."""
+        """Returns the function for all later calls: whole sequences of launches at once, or each packed and sent."""
+        native = self.native() if self.program.kernels else None
+        return self._one_by_one(device, redirect) if native is None else self._sequences(device, redirect, native)
+
+    def _sequences(self, device: Any, redirect: HostFunction, native: NativeLauncher) -> HostFunction:
+        writer = SequenceWriter(self.device_kernels(device.index), native)
+        text = write_host(
+            self.program,
+            writer.write,
+            preamble=(*self._device_guard(device.index), *gradient_guard(self.program)),
+            opening=(f"_stream = _current_stream({device.index})",),
+            flush=writer.flush,
+        )
+        return build_host(text, {**self._names(redirect), **writer.names}, device)
+
+    def _one_by_one(self, device: Any, redirect: HostFunction) -> HostFunction:
         index = device.index
         kernels = self.device_kernels(index)
         writer = SiteWriter(kernels)
@@ -112,17 +144,24 @@ class CudaEngine:
             streams[0] = stream
 
         names: dict[str, Any] = {
+            **self._names(redirect),
             **writer.names,
-            "_current_stream": self.platform.current_stream,
-            "_current_device": self.platform.current_device,
-            "_on_device": self.platform.on_device,
-            "_redirect": redirect,
             "_cuda_launch": next((kernel.machine.driver.launch for kernel in kernels.values()), None),
             "_streams": streams,
             "_set_stream": set_stream,
             "_lock": threading.RLock(),
         }
         return build_host(text, names, device)
+
+    def _names(self, redirect: HostFunction) -> dict[str, Any]:
+        return {
+            "_current_stream": self.platform.current_stream,
+            "_current_device": self.platform.current_device,
+            "_on_device": self.platform.on_device,
+            "_redirect": redirect,
+            "min": min,
+            "max": max,
+        }
 
     def _device_guard(self, index: int) -> Iterable[str]:
         """Yields the lines that send inputs on another device elsewhere and make this one current."""
@@ -168,7 +207,7 @@ class SiteWriter:
         if kernel.config is None or not kernel.spec.is_flat or any(argument.misaligned for argument in site.arguments):
             yield slow
             return
-        programs = _programs_text(site, kernel)
+        programs = programs_text(site, kernel)
         if programs.lstrip("-").isdigit() and int(programs) <= 0:
             yield "# nothing to do: no programs"
             return
@@ -202,26 +241,13 @@ class SiteWriter:
         ]
         if is_static:
             return lines
-        self.names |= {f"_shape{n}": prepared.config, "min": min, "max": max}
+        self.names[f"_shape{n}"] = prepared.config
         return [
             f"_programs = {programs}",
             "if _programs > 0:",
             f"    _shape{n}.grid_x = _programs",
             *(f"    {x}" for x in lines),
         ]
-
-
-def _programs_text(site: Site, kernel: DeviceKernel) -> str:
-    """Returns the number of programs: a literal where it is known, an expression of the launch's sizes elsewhere."""
-    assert kernel.config is not None
-    spec, blocks = site.kernel, dict(kernel.config.blocks)
-    if all(isinstance(size, int) for size in site.sizes.values()):
-        sizes = {name: evaluate(size, {}) for name, size in site.sizes.items()}
-        return str(spec.programs(sizes, blocks))
-    rename = {name: print_expr(size) for name, size in site.sizes.items()}
-    rename |= {axis.name: print_expr(axis.size, rename) for axis in spec.axes}
-    rename |= {name: str(block) for name, block in {**blocks, **spec.blocks}.items()}
-    return print_expr(spec.grid, rename)
 
 
 def _suspect_text(site: Site) -> str | None:

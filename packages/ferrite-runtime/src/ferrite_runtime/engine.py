@@ -11,7 +11,7 @@ from ferrite_runtime.host import HostText, write_host
 from ferrite_runtime.interpreted import InterpretedKernel
 from ferrite_runtime.program import Program
 from ferrite_runtime.steps import Copy, Extern
-from ferrite_runtime.tensors import make_allocator, make_reinterpret, restride, retype, torch_dtype
+from ferrite_runtime.tensors import make_allocator, make_reinterpret, make_retype, restride, torch_dtype
 
 HostFunction = Callable[[list[Any]], tuple[Any, ...]]
 
@@ -59,7 +59,7 @@ def build_host(text: HostText, names: Mapping[str, Any], device: Any) -> HostFun
         "_empty": make_allocator(device),
         "_empty_cpu": make_allocator(cpu),
         "_reinterpret": make_reinterpret(),
-        "_retype": retype,
+        "_retype": make_retype(),
         "_restride": restride,
         "_flatten": flatten_results,
         "_grad_enabled": torch.is_grad_enabled,

@@ -54,8 +54,9 @@ class Value:
 class Argument:
     """One argument of a launch as text.
 
-    ``owner`` is the variable whose tensor an address lies in. A ``suspect`` address may be less aligned than the
-    param promises; a ``misaligned`` one surely is.
+    The text says ``base`` plus the number ``offset``, or just the number ``literal``. ``owner`` is the variable whose
+    tensor an address lies in. A ``suspect`` address may be less aligned than the param promises; a ``misaligned`` one
+    surely is.
     """
 
     param: Param
@@ -63,6 +64,9 @@ class Argument:
     owner: str | None = None
     suspect: bool = False
     misaligned: bool = False
+    base: str = ""
+    offset: int = 0
+    literal: int | float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,10 @@ class HostText:
 
 
 LaunchWriter = Callable[[Site], Iterable[str]]
+Flush = Callable[[], Iterable[str]]
+
+# Buffers that die between launches which wait to be started together live this much longer, in bytes of their sum.
+MAX_POSTPONED = 8 << 20
 
 
 def write_call(site: Site) -> Iterable[str]:
@@ -97,7 +105,12 @@ def write_call(site: Site) -> Iterable[str]:
 class _Writer:
     program: Program
     write_launch: LaunchWriter
+    flush_launches: Flush | None = None
     lines: list[str] = field(default_factory=list)
+    # Launches that are written but not started yet, and variables to delete once they are.
+    is_waiting: bool = False
+    postponed: list[str] = field(default_factory=list)
+    postponed_bytes: int = 0
     values: dict[str, Value] = field(default_factory=dict)
     users: dict[str, int] = field(default_factory=dict)
     addresses: set[str] = field(default_factory=set)
@@ -187,6 +200,40 @@ class _Writer:
             self.lines.append(f"{variable} = {value.owner}.data_ptr()")
         return f"{variable} + {self.number(value.offset)}" if value.offset != 0 else variable
 
+    # --- launches that wait ------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Writes the start of all launches that wait, and what was put off until then."""
+        if self.is_waiting and self.flush_launches is not None:
+            self.lines.extend(self.flush_launches())
+        if self.postponed:
+            self.lines.append(f"del {', '.join(self.postponed)}")
+        self.is_waiting, self.postponed, self.postponed_bytes = False, [], 0
+
+    def delete(self, variables: list[str]) -> None:
+        """Writes that variables die; memory that a waiting launch may use is not given back before it."""
+        if not variables:
+            return
+        size = sum(self._bytes(variable) for variable in variables)
+        if self.is_waiting and self.postponed_bytes + size <= MAX_POSTPONED:
+            self.postponed += variables
+            self.postponed_bytes += size
+            return
+        self.flush()
+        self.lines.append(f"del {', '.join(variables)}")
+
+    def _bytes(self, variable: str) -> int:
+        """Returns the size of what dies with a variable; more than is ever put off where it is unknown."""
+        if variable not in self.users:
+            return 0  # a view: its storage belongs to another variable
+        layout = self.owner_layouts.get(variable)
+        if layout is None or layout.dtype not in DTYPES:
+            return MAX_POSTPONED + 1
+        size = DTYPES[layout.dtype].itemsize
+        for length in layout.shape:
+            size *= length if isinstance(length, int) else MAX_POSTPONED + 1
+        return size
+
     # --- steps ------------------------------------------------------------------------------------------------------
 
     def step(self, step: Step) -> None:
@@ -213,37 +260,43 @@ class _Writer:
             case Extern():
                 self._extern(step)
             case Item(name, source):
+                self.flush()
                 self.lines.append(f"{name} = {self.tensor(source)}.item()")
                 self.values[name] = Value(name)
             case Free(names):
-                dying = [variable for name in names for variable in self.release(name)]
-                if dying:
-                    self.lines.append(f"del {', '.join(dying)}")
+                self.delete([variable for name in names for variable in self.release(name)])
             case Copy(to, source):
-                self.lines.append(f"{self.tensor(to)}.copy_({self.tensor(source)})")
+                target, origin = self.tensor(to), self.tensor(source)
+                self.flush()
+                self.lines.append(f"{target}.copy_({origin})")
 
     def _reuse(self, name: str, source: str, layout: Layout) -> None:
         old = self.values[source]
         self.share(name, old, layout, old.offset)
         if old.layout == layout and old.variable == old.owner:
             self.values[name].variable = old.variable
-        for variable in self.release(source):
-            if variable != old.owner:
-                self.lines.append(f"del {variable}")
+        self.delete([variable for variable in self.release(source) if variable != old.owner])
 
     def _launch(self, step: Launch) -> None:
         if not step.alternatives:
             self.lines.extend(self._launch_lines(self.kernels[step.kernel], step))
+            self.is_waiting = self.flush_launches is not None
             return
+        self.flush()
         word = "if"
         branches: list[str] = []
         tests = [" and ".join(f"{self.number(e)} <= {most}" for e, most in other.when) for other in step.alternatives]
         for other, test in zip(step.alternatives, tests, strict=True):
-            lines = self._launch_lines(self.kernels[other.kernel], step)
+            lines = self._started_lines(self.kernels[other.kernel], step)
             branches += [f"{word} {test}:", *(f"    {line}" for line in lines)]
             word = "elif"
-        lines = self._launch_lines(self.kernels[step.kernel], step)
+        lines = self._started_lines(self.kernels[step.kernel], step)
         self.lines += [*branches, "else:", *(f"    {line}" for line in lines)]
+
+    def _started_lines(self, kernel: KernelSpec, step: Launch) -> list[str]:
+        """Returns the lines that launch one kernel and do not let it wait."""
+        lines = self._launch_lines(kernel, step)
+        return [*lines, *self.flush_launches()] if self.flush_launches is not None else lines
 
     def _launch_lines(self, kernel: KernelSpec, step: Launch) -> list[str]:
         """Returns the lines that launch one kernel; what computes its arguments is written at once."""
@@ -261,19 +314,21 @@ class _Writer:
             value = self.values[arg]
             text = self.address(arg)
             promised = param.align or 1
-            if promised <= DTYPES[param.dtype].itemsize:
-                return Argument(param, text, value.owner)
             is_known = isinstance(value.offset, int)
+            base, offset = (f"_p_{value.owner}", int(value.offset)) if isinstance(value.offset, int) else (text, 0)
+            needs_care = promised > DTYPES[param.dtype].itemsize
             return Argument(
                 param,
                 text,
                 value.owner,
-                suspect=not value.trusted or not is_known,
-                misaligned=is_known and value.offset % promised != 0,
+                suspect=needs_care and (not value.trusted or not is_known),
+                misaligned=needs_care and offset % promised != 0,
+                base=base,
+                offset=offset,
             )
-        if param.role == "size" or isinstance(arg, (str, tuple)):
-            return Argument(param, self.number(arg))
-        return Argument(param, self.constant(arg))
+        is_expr = param.role == "size" or isinstance(arg, (str, tuple))
+        text = self.number(arg) if is_expr else self.constant(arg)
+        return Argument(param, text, base=text, literal=arg if isinstance(arg, (int, float)) else None)
 
     def _extern(self, step: Extern) -> None:
         variable = "_" + step.target.replace(".", "_")
@@ -282,6 +337,7 @@ class _Writer:
         values += [f"{name}={self.constant(arg)}" for name, arg in step.kwargs.items()]
         call = f"{variable}({', '.join(values)})"
         kind = result_kind(step.target)
+        self.flush()
         if not any(step.results):
             self.lines.append(call)
             return
@@ -333,7 +389,10 @@ def _moved(offset: Expr, elements: Expr, itemsize: int) -> Expr:
     """Returns an offset in bytes with so many elements added."""
     if isinstance(offset, int) and isinstance(elements, int):
         return offset + elements * itemsize
-    added = elements if itemsize == 1 else elements * itemsize if isinstance(elements, int) else ("mul", elements, itemsize)
+    if itemsize == 1:
+        added = elements
+    else:
+        added = elements * itemsize if isinstance(elements, int) else ("mul", elements, itemsize)
     return added if offset == 0 else ("add", offset, added)
 
 
@@ -361,6 +420,7 @@ def write_host(
     preamble: Sequence[str] = (),
     block: str | None = None,
     opening: Sequence[str] = (),
+    flush: Flush | None = None,
 ) -> HostText:
     """Returns the text of ``def host(args)``, a function that clears the list of inputs and returns a tuple.
 
@@ -370,8 +430,9 @@ def write_host(
         preamble: lines that stand first: guards.
         block: a ``with`` line around everything after the preamble.
         opening: lines before the inputs are unpacked: the binding of ``_stream``.
+        flush: how launches that ``write_launch`` let wait are started; without it none waits.
     """
-    writer = _Writer(program, write_launch, kernels={kernel.id: kernel for kernel in program.kernels})
+    writer = _Writer(program, write_launch, flush, kernels={kernel.id: kernel for kernel in program.kernels})
     writer.lines.extend(opening)
     names = [value.name for value in program.inputs]
     if names:
@@ -381,6 +442,7 @@ def write_host(
     for step in program.steps:
         writer.step(step)
     outputs = [writer.output(output) for output in program.outputs]
+    writer.flush()
     writer.lines.append(f"return ({', '.join(outputs)}{',' if outputs else ''})")
     body = [block, *(f"    {line}" for line in writer.lines)] if block else writer.lines
     source = "\n".join(["def host(args):", *(f"    {line}" for line in (*preamble, *body)), ""])

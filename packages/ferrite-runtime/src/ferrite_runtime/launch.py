@@ -66,14 +66,14 @@ def check_packing(function: Function, pack: str) -> None:
 class LoadedKernel:
     """A kernel's function on one device, for launches that are not prepared."""
 
-    __slots__ = ("_context", "_driver", "function", "name", "params")
+    __slots__ = ("_driver", "context", "function", "name", "params")
 
     def __init__(self, name: str, params: Sequence[Param], function: Function, driver: Driver, context: int) -> None:
         self.name = name
         self.params = tuple(params)
         self.function = function
         self._driver = driver
-        self._context = context
+        self.context = context
 
     def launch(self, stream: int, programs: int, arguments: Sequence[Any], depths: tuple[int, int] = (1, 1)) -> None:
         """Launches on a stream; nothing happens for zero programs, along any of the three axes of the grid.
@@ -95,7 +95,7 @@ class LoadedKernel:
         """
         status = self._driver.launch(site.config_pointer, site.function, site.params_pointer, None)
         if status == INVALID_CONTEXT:
-            self._driver.enter(self._context)
+            self._driver.enter(self.context)
             status = self._driver.launch(site.config_pointer, site.function, site.params_pointer, None)
         if status:
             raise self._driver.fail(status, f"launching {self.name}")

@@ -16,6 +16,9 @@ class Options:
             can pay off, ``"max"`` measures every candidate and the neighbours of the best.
         launcher: ``"driver"`` calls the CUDA driver directly, ``"triton"`` goes through Triton's own launcher,
             ``"auto"`` takes the first that works for the device.
+        native: start whole sequences of launches by one call of native code: ``"auto"`` where that code is at hand, or
+            can be built because kernels are compiled here anyway; ``"build"`` starts a C compiler for it in any case;
+            ``"never"`` launches one by one.
         interpret: run kernels in Triton's interpreter, on CPU tensors, even those of a program compiled for a GPU;
             None means only programs for the CPU.
         check_inputs: ``"first"`` call only, ``"always"`` or ``"never"``.
@@ -29,6 +32,7 @@ class Options:
 
     tune: str = "default"
     launcher: str = "auto"
+    native: str = "auto"
     interpret: bool | None = None
     check_inputs: str = "first"
     check_indices: bool = False
@@ -49,5 +53,6 @@ class Options:
 _CHOICES = {
     "tune": ("none", "default", "max"),
     "launcher": ("auto", "driver", "triton"),
+    "native": ("auto", "build", "never"),
     "check_inputs": ("first", "always", "never"),
 }

@@ -136,6 +136,11 @@ def load_sealed(store: Store, kind: str, key: str) -> bytes | None:
         return None
 
 
+def save_sealed(store: Store, kind: str, key: str, content: bytes) -> None:
+    """Stores content with its digest."""
+    store.save(kind, key, seal(content))
+
+
 def load_record(store: Store, kind: str, key: str) -> Any | None:
     """Returns the JSON value of a sealed entry, or None."""
     content = load_sealed(store, kind, key)

@@ -51,6 +51,23 @@ def _reinterpret(tensor: Any, shape: tuple[int, ...], strides: tuple[int, ...], 
     return tensor.as_strided(shape, strides, tensor.storage_offset() + offset)
 
 
+def make_retype() -> Callable[[Any, Any, tuple[int, ...], tuple[int, ...], int], Any]:
+    """Returns a function of (tensor, dtype, shape, strides, offset in *bytes* from the tensor) that makes a view.
+
+    Where the dtype is the tensor's own, which a program may not know of a library's result, it is a plain view.
+    """
+    reinterpret = make_reinterpret()
+
+    def view(tensor: Any, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Any:
+        if tensor.dtype is dtype:
+            elements, rest = divmod(offset, dtype.itemsize) if offset else (0, 0)
+            if not rest:
+                return reinterpret(tensor, shape, strides, elements)
+        return retype(tensor, dtype, shape, strides, offset)
+
+    return view
+
+
 def retype(tensor: Any, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> Any:
     """Returns a view of another dtype over the storage of ``tensor``, ``offset`` *bytes* after its first element."""
     import torch

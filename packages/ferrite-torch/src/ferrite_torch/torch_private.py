@@ -662,7 +662,9 @@ def _name_attention(module: torch.fx.GraphModule) -> None:
     """Puts torch's attention where the op stands that stood for it."""
     for node in module.graph.find_nodes(op="call_function", target=_attention_op()):
         names = ("attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
-        given = dict(zip(names, node.args[3:], strict=False))
+        # The dispatcher leaves trailing arguments out that have their default values.
+        given = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False}
+        given |= dict(zip(names, node.args[3:], strict=False))
         node.target = torch.ops.aten.scaled_dot_product_attention.default
         node.args = (*node.args[:3], given.pop("attn_mask"), given.pop("dropout_p"), given.pop("is_causal"))
         node.kwargs = given

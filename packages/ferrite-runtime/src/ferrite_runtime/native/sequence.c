@@ -1,0 +1,341 @@
+/* Launches a prepared sequence of kernels in one call from Python.
+
+   `bind` turns a description, packed by launch_sequence.py, into a function of (stream, values...). A value is an
+   integer (an address, a size, a number of programs) or a float. The function checks the alignment and the range of
+   the values, copies them into the kernels' arguments and calls the CUDA driver once per kernel. What it does not
+   handle itself (a misaligned address, a number out of range, an error of the driver) it leaves to a Python function
+   that gets a code in front of the same arguments:
+
+     -1            nothing was launched
+     65536 k + s   launch k (from 1) failed with status s; those before it have been started
+
+   Everything that changes from call to call lies on the stack, so any number of threads may call one function. The
+   interpreter's lock is not held around the driver: a launch waits while the device's queue is full, and another
+   thread may be the one that has to empty it. */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#define MAX_VALUES 1024
+#define MAX_ARGUMENT_BYTES 4096
+#define MAX_PARAMS 512
+#define INVALID_CONTEXT 201
+#define STACK_BYTES 8192
+
+/* CUlaunchConfig of the driver. */
+typedef struct {
+    unsigned int grid[3];
+    unsigned int block[3];
+    unsigned int shared;
+    void *stream;
+    void *attributes;
+    unsigned int attribute_count;
+} Config;
+
+typedef int (*Launch)(const Config *, void *, void **, void **);
+typedef int (*Enter)(void *);
+
+enum { POINTER, SIGNED, UNSIGNED, FLOAT, BOOLEAN };
+
+/* What a description consists of; launch_sequence.py packs the same fields in the same order. */
+typedef struct {
+    uint32_t values, launches;
+} Header;
+
+typedef struct {
+    uint64_t function;
+    uint32_t grid[3];
+    uint32_t threads, shared;
+    int32_t grid_value; /* index of the value that says how many programs there are; -1: grid[0] does */
+    uint32_t bytes;     /* of arguments, which start out as the template that follows the fills */
+    uint32_t params, fills;
+} Record;
+
+typedef struct {
+    uint32_t value, offset;
+    uint16_t kind, size;
+    uint32_t align;
+    int64_t addend;
+} Fill;
+
+typedef struct {
+    Record record;
+    const uint32_t *offsets; /* of the params in the arguments */
+    const Fill *fills;
+    const unsigned char *template;
+} Step;
+
+typedef struct {
+    Launch launch;
+    Enter enter;
+    void *context;
+    PyObject *otherwise;
+    char *description;
+    uint32_t values, launches, bytes;
+    Step steps[];
+} Sequence;
+
+typedef union {
+    int64_t integer;
+    uint64_t bits;
+    double real;
+} Value;
+
+static const char *NAME = "ferrite_runtime.sequence";
+
+static void release(PyObject *capsule) {
+    Sequence *self = PyCapsule_GetPointer(capsule, NAME);
+    if (self == NULL) return;
+    Py_XDECREF(self->otherwise);
+    PyMem_Free(self->description);
+    PyMem_Free(self);
+}
+
+/* --- values ------------------------------------------------------------------------------------------------------ */
+
+/* Reads one number; 1: done, 0: not one that fits, -1: an exception is set. */
+static int read_value(PyObject *object, Value *value, unsigned char *is_real) {
+    if (PyFloat_Check(object)) {
+        value->real = PyFloat_AsDouble(object);
+        *is_real = 1;
+        return 1;
+    }
+    *is_real = 0;
+    if (!PyLong_Check(object)) return 0;
+    int overflow = 0;
+    long long number = PyLong_AsLongLongAndOverflow(object, &overflow);
+    if (overflow > 0) {
+        value->bits = PyLong_AsUnsignedLongLong(object);
+        if (PyErr_Occurred()) {
+            PyErr_Clear();
+            return 0;
+        }
+        *is_real = 2; /* too large for a signed number */
+        return 1;
+    }
+    if (overflow < 0) return 0;
+    if (number == -1 && PyErr_Occurred()) return -1;
+    value->integer = number;
+    return 1;
+}
+
+static int fits(int64_t number, const Fill *fill) {
+    if (fill->size == 8) return fill->kind == SIGNED || number >= 0;
+    int bits = fill->size * 8;
+    if (fill->kind == SIGNED) return number >= -((int64_t)1 << (bits - 1)) && number < ((int64_t)1 << (bits - 1));
+    return number >= 0 && number < ((int64_t)1 << bits);
+}
+
+/* Writes one argument; tells whether the value is one that the param can take. */
+static int write_argument(const Fill *fill, const Value *value, unsigned char is_real, unsigned char *to) {
+    if (fill->kind == FLOAT) {
+        double real = is_real == 1 ? value->real : is_real == 2 ? (double)value->bits : (double)value->integer;
+        float narrow = (float)real;
+        if (fill->size == 8) memcpy(to, &real, 8);
+        else memcpy(to, &narrow, 4);
+        /* Python's own packing raises where a finite double is no finite float. */
+        return fill->size == 8 || real - real != 0.0 || (double)narrow - (double)narrow == 0.0;
+    }
+    if (is_real == 1) return 0;
+    if (fill->kind == BOOLEAN) {
+        *to = value->bits != 0;
+        return 1;
+    }
+    if (is_real == 2 && (fill->kind == SIGNED || fill->size < 8)) return 0;
+    uint64_t bits = value->bits + (uint64_t)fill->addend;
+    if (fill->kind == POINTER) {
+        memcpy(to, &bits, 8);
+        return fill->align == 0 || (bits & (fill->align - 1)) == 0;
+    }
+    memcpy(to, &bits, fill->size); /* the low bytes come first on every machine that CUDA runs on */
+    return is_real == 2 || fits(value->integer, fill);
+}
+
+/* --- the call ---------------------------------------------------------------------------------------------------- */
+
+static int start(const Sequence *self, const Step *step, Config *config, unsigned char *arguments) {
+    void *pointers[MAX_PARAMS];
+    for (uint32_t i = 0; i < step->record.params; i++) pointers[i] = arguments + step->offsets[i];
+    void *function = (void *)(uintptr_t)step->record.function;
+    int status = self->launch(config, function, pointers, NULL);
+    if (status == INVALID_CONTEXT && self->enter(self->context) == 0)
+        status = self->launch(config, function, pointers, NULL);
+    return status;
+}
+
+static PyObject *hand_over(Sequence *self, long code, PyObject *const *args, Py_ssize_t count) {
+    PyObject *all = PyTuple_New(count + 1);
+    if (all == NULL) return NULL;
+    PyTuple_SetItem(all, 0, PyLong_FromLong(code));
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_INCREF(args[i]);
+        PyTuple_SetItem(all, i + 1, args[i]);
+    }
+    PyObject *result = PyObject_Call(self->otherwise, all, NULL);
+    Py_DECREF(all);
+    return result;
+}
+
+/* Fills in all arguments; 1: done, 0: Python has to, -1: an exception is set. */
+static int prepare(const Sequence *self, PyObject *const *args, unsigned char *arguments, uint32_t *grids) {
+    Value values[MAX_VALUES];
+    unsigned char reals[MAX_VALUES];
+    for (uint32_t i = 0; i < self->values; i++) {
+        int read = read_value(args[i], &values[i], &reals[i]);
+        if (read <= 0) return read;
+    }
+    for (uint32_t k = 0; k < self->launches; k++) {
+        const Step *step = &self->steps[k];
+        const Record *record = &step->record;
+        grids[k] = record->grid[0];
+        if (record->grid_value >= 0) {
+            const Value *programs = &values[record->grid_value];
+            if (reals[record->grid_value] || programs->integer > INT32_MAX) return 0;
+            grids[k] = programs->integer > 0 ? (uint32_t)programs->integer : 0;
+        }
+        memcpy(arguments, step->template, record->bytes);
+        for (uint32_t i = 0; i < record->fills; i++) {
+            const Fill *fill = &step->fills[i];
+            if (!write_argument(fill, &values[fill->value], reals[fill->value], arguments + fill->offset)) {
+                if (grids[k]) return 0;
+            }
+        }
+        arguments += (record->bytes + 15) & ~15u;
+    }
+    return 1;
+}
+
+static PyObject *run(PyObject *capsule, PyObject *const *args, Py_ssize_t count) {
+    Sequence *self = PyCapsule_GetPointer(capsule, NAME);
+    if (self == NULL) return NULL;
+    if (count != (Py_ssize_t)self->values + 1) {
+        PyErr_Format(PyExc_TypeError, "%zd values are needed, got %zd", (Py_ssize_t)self->values, count - 1);
+        return NULL;
+    }
+    void *stream = PyLong_AsVoidPtr(args[0]);
+    if (stream == NULL && PyErr_Occurred()) return NULL;
+
+    union {
+        unsigned char bytes[STACK_BYTES];
+        double aligned;
+    } stack;
+    size_t needed = (size_t)self->bytes + sizeof(uint32_t) * self->launches;
+    unsigned char *memory = stack.bytes;
+    if (needed > STACK_BYTES && (memory = PyMem_Malloc(needed)) == NULL) return PyErr_NoMemory();
+    uint32_t *grids = (uint32_t *)(memory + self->bytes);
+
+    long code = 0;
+    int ready = prepare(self, args + 1, memory, grids);
+    if (ready == 1) {
+        PyThreadState *state = PyEval_SaveThread();
+        unsigned char *arguments = memory;
+        for (uint32_t k = 0; k < self->launches; k++) {
+            const Step *step = &self->steps[k];
+            const Record *record = &step->record;
+            if (grids[k]) {
+                Config config = {{grids[k], record->grid[1], record->grid[2]}, {record->threads, 1, 1},
+                                 record->shared, stream, NULL, 0};
+                int status = start(self, step, &config, arguments);
+                if (status) {
+                    code = 65536L * (long)(k + 1) + status;
+                    break;
+                }
+            }
+            arguments += (record->bytes + 15) & ~15u;
+        }
+        PyEval_RestoreThread(state);
+    } else {
+        code = -1;
+    }
+    if (memory != stack.bytes) PyMem_Free(memory);
+    if (ready < 0) return NULL;
+    if (code) return hand_over(self, code, args, count);
+    Py_INCREF(Py_None);
+    return Py_None;
+}
+
+/* --- binding ----------------------------------------------------------------------------------------------------- */
+
+/* Reads the description into the steps; returns what is wrong with it, or NULL. */
+static const char *read_description(Sequence *self, size_t size) {
+    const char *at = self->description + sizeof(Header), *end = self->description + size;
+    for (uint32_t k = 0; k < self->launches; k++) {
+        Step *step = &self->steps[k];
+        if ((size_t)(end - at) < sizeof(Record)) return "the description is too short";
+        memcpy(&step->record, at, sizeof(Record));
+        at += sizeof(Record);
+        const Record *record = &step->record;
+        if (record->params > MAX_PARAMS || record->fills > MAX_PARAMS || record->bytes > MAX_ARGUMENT_BYTES)
+            return "a launch has too many arguments";
+        if (record->grid_value >= (int32_t)self->values) return "a number of programs is no value";
+        size_t offsets = (4 * (size_t)record->params + 7) & ~(size_t)7, fills = sizeof(Fill) * record->fills;
+        size_t template = ((size_t)record->bytes + 7) & ~(size_t)7;
+        if ((size_t)(end - at) < offsets + fills + template) return "the description is too short";
+        step->offsets = (const uint32_t *)at;
+        step->fills = (const Fill *)(at + offsets);
+        step->template = (const unsigned char *)(at + offsets + fills);
+        at += offsets + fills + template;
+        for (uint32_t i = 0; i < record->params; i++)
+            if (step->offsets[i] > record->bytes) return "a param lies outside the arguments";
+        for (uint32_t i = 0; i < record->fills; i++) {
+            const Fill *fill = &step->fills[i];
+            if (fill->value >= self->values || (size_t)fill->offset + fill->size > record->bytes || fill->size > 8)
+                return "an argument is outside its bounds";
+        }
+        self->bytes += (record->bytes + 15) & ~15u;
+    }
+    return at == end ? NULL : "the description is too long";
+}
+
+static PyMethodDef RUN = {"run", (PyCFunction)(void (*)(void))run, METH_FASTCALL, "Launches the sequence."};
+
+static PyObject *bind(PyObject *module, PyObject *args) {
+    (void)module;
+    unsigned long long launch, enter, context;
+    const char *data;
+    Py_ssize_t size;
+    PyObject *otherwise;
+    if (!PyArg_ParseTuple(args, "KKKy#O", &launch, &enter, &context, &data, &size, &otherwise)) return NULL;
+    Header header = {0, 0};
+    if ((size_t)size >= sizeof(Header)) memcpy(&header, data, sizeof(Header));
+    if ((size_t)size < sizeof(Header) || header.values > MAX_VALUES || header.launches > (size_t)size / sizeof(Record)) {
+        PyErr_SetString(PyExc_ValueError, "the description has no valid header");
+        return NULL;
+    }
+    Sequence *self = PyMem_Malloc(sizeof(Sequence) + sizeof(Step) * header.launches);
+    char *copy = PyMem_Malloc((size_t)size);
+    if (self == NULL || copy == NULL) {
+        PyMem_Free(self);
+        PyMem_Free(copy);
+        return PyErr_NoMemory();
+    }
+    memcpy(copy, data, (size_t)size);
+    *self = (Sequence){(Launch)(uintptr_t)launch, (Enter)(uintptr_t)enter, (void *)(uintptr_t)context,
+                       otherwise, copy, header.values, header.launches, 0};
+    const char *problem = read_description(self, (size_t)size);
+    PyObject *capsule = problem ? NULL : PyCapsule_New(self, NAME, release);
+    if (capsule == NULL) {
+        if (problem) PyErr_SetString(PyExc_ValueError, problem);
+        PyMem_Free(copy);
+        PyMem_Free(self);
+        return NULL;
+    }
+    Py_INCREF(otherwise);
+    PyObject *function = PyCFunction_NewEx(&RUN, capsule, NULL);
+    Py_DECREF(capsule);
+    return function;
+}
+
+static PyMethodDef METHODS[] = {
+    {"bind", bind, METH_VARARGS,
+     "bind(launch, enter, context, description, otherwise): returns the function that launches a sequence."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef MODULE = {PyModuleDef_HEAD_INIT, "_sequence", "Sequences of launches.", -1, METHODS,
+                                    NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__sequence(void) { return PyModule_Create(&MODULE); }
