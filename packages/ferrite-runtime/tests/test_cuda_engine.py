@@ -31,22 +31,20 @@ PATHS: dict = {"native": NATIVE, "ctypes": None}
 
 
 @pytest.fixture(params=PATHS, autouse=True)
-def path(request) -> str:
+def path(request, monkeypatch) -> str:
     """Every test runs on both launch paths."""
     if request.param == "native" and NATIVE is None:
         pytest.skip("no C compiler here")
-    global chosen
-    chosen = PATHS[request.param]
+    monkeypatch.setitem(PATHS, "chosen", PATHS[request.param])
     return request.param
-
-
-chosen = None
 
 
 def load(mapping: dict, machine=None, streams=None) -> tuple:
     machine = machine or fake_machine()
     streams = streams or FakeStreams()
-    engine = CudaEngine(Program.from_mapping(mapping), streams.platform(), lambda index: machine, lambda: chosen)
+    engine = CudaEngine(
+        Program.from_mapping(mapping), streams.platform(), lambda index: machine, lambda: PATHS["chosen"]
+    )
     engine.device_kernels(0)
     return engine, machine, streams
 

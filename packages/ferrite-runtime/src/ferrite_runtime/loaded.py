@@ -11,6 +11,7 @@ from ferrite_runtime.compilation import Compiler
 from ferrite_runtime.engine import Engine, HostFunction, InterpretedEngine, gradient_guard
 from ferrite_runtime.errors import DeviceUnavailable
 from ferrite_runtime.externs import resolve_extern
+from ferrite_runtime.graphs import GraphedProgram
 from ferrite_runtime.host import write_host
 from ferrite_runtime.inputs import check_inputs
 from ferrite_runtime.launchers import uses_triton_launcher
@@ -66,6 +67,8 @@ class LoadedProgram:
         with self._lock:
             results = self._engine.first(device)(args)
             host = self._engine.steady(device, self._dispatch)
+            if self.options.cuda_graph and device.type == "cuda":
+                host = GraphedProgram(self.program, host)
             self._hosts[device] = host
             if self.options.check_inputs != "always":
                 self._run = host

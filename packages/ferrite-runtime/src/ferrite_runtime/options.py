@@ -19,6 +19,8 @@ class Options:
         native: start whole sequences of launches by one call of native code: ``"auto"`` where that code is at hand, or
             can be built because kernels are compiled here anyway; ``"build"`` starts a C compiler for it in any case;
             ``"never"`` launches one by one.
+        cuda_graph: play a whole call as one CUDA graph from the third on; a warning says why, where that cannot be.
+            Inputs that move between calls are copied in, results copied out.
         interpret: run kernels in Triton's interpreter, on CPU tensors, even those of a program compiled for a GPU;
             None means only programs for the CPU.
         check_inputs: ``"first"`` call only, ``"always"`` or ``"never"``.
@@ -33,6 +35,7 @@ class Options:
     tune: str = "default"
     launcher: str = "auto"
     native: str = "auto"
+    cuda_graph: bool = False
     interpret: bool | None = None
     check_inputs: str = "first"
     check_indices: bool = False

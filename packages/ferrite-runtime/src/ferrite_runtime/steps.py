@@ -317,7 +317,9 @@ def _read_reuse(fields: Fields) -> Step:
 
 
 def _read_view(fields: Fields) -> Step:
-    return View(fields.identifier("name"), fields.identifier("base"), read_layout(fields), _read_expr_field(fields, "offset"))
+    return View(
+        fields.identifier("name"), fields.identifier("base"), read_layout(fields), _read_expr_field(fields, "offset")
+    )
 
 
 def _read_expr_field(fields: Fields, name: str) -> Expr:

@@ -20,6 +20,7 @@ class Options:
         workers: number of compile processes, 0 for none, None for one per core.
         use_cache: keep compiled kernels and measurements on disk.
         tuning_seconds: limit on the time spent measuring for one graph; None leaves it to the runtime.
+        cuda_graph: play each graph as one CUDA graph from its third call on; a warning says why, where that cannot be.
         check_inputs: when the runtime checks its inputs: ``first`` call, ``always`` or ``never``.
         check_indices: stop kernels on a GPU that are given an index out of bounds, with a message that names the op and
             its line, as eager does; kernels on the CPU always do.
@@ -38,6 +39,7 @@ class Options:
     workers: int | None = None
     use_cache: bool = True
     tuning_seconds: float | None = None
+    cuda_graph: bool = False
     check_inputs: str = "first"
     check_indices: bool = False
     verify: bool = False
@@ -50,8 +52,7 @@ class Options:
 
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
-    # CUDA graphs are not recorded yet: the launch path is flat enough that most models do not miss them.
-    "reduce-overhead": {},
+    "reduce-overhead": {"cuda_graph": True},
     "max-autotune": {"tune": "max"},
     "max-autotune-no-cudagraphs": {"tune": "max"},
 }
@@ -87,6 +88,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "workers": (int, type(None)),
     "use_cache": (bool,),
     "tuning_seconds": (int, float, type(None)),
+    "cuda_graph": (bool,),
     "check_inputs": (str,),
     "check_indices": (bool,),
     "verify": (bool,),
