@@ -53,7 +53,9 @@ def moved(x: Tensor, i: Tensor) -> Any:
 
 
 CASES = {
-    "pointwise": Case(lambda x: F.gelu(x * 2 + 1), lambda n: [R(n, 4096)], [(n,) for n in (3, 2, 5, 17, 31, 32, 33, 64)]),
+    "pointwise": Case(
+        lambda x: F.gelu(x * 2 + 1), lambda n: [R(n, 4096)], [(n,) for n in (3, 2, 5, 17, 31, 32, 33, 64)]
+    ),
     "norms": Case(norms, lambda n, m: [R(n, m), R(m)], [(3, 7), (5, 64), (2, 2), (17, 130), (8, 1000)]),
     "linear": Case(
         lambda x, w, b: torch.relu(F.linear(x, w, b)).reshape(x.shape[0], -1),

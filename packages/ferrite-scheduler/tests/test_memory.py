@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from checks import check
 from ferrite_ir import parse_graph, sizes
 from ferrite_scheduler import Policy, schedule

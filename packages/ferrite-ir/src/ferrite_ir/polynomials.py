@@ -213,7 +213,7 @@ def polynomial_of(terms: tuple[tuple[Monomial, int], ...]) -> Symbolic:
     found = _POLYNOMIALS.get(terms)
     if found is None:
         found = _POLYNOMIALS[terms] = object.__new__(Symbolic)
-        found.terms, found._text, found._bounds = terms, None, None  # noqa: SLF001 - it is made here
+        found.terms, found._text, found._bounds = terms, None, None
     return found
 
 

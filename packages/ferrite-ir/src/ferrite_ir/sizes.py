@@ -215,10 +215,12 @@ def factors(size: Symbolic) -> tuple[int, tuple[tuple[Symbolic, int], ...]]:
     generators = {generator: None for monomial, _ in size.terms for generator, _ in monomial}
     names = {generator: sympy.Symbol(f"g{place}") for place, generator in enumerate(generators)}
     back = {str(name): generator for generator, name in names.items()}
-    total = sympy.Add(*(
-        coefficient * sympy.Mul(*(names[generator] ** power for generator, power in monomial))
-        for monomial, coefficient in size.terms
-    ))
+    total = sympy.Add(
+        *(
+            coefficient * sympy.Mul(*(names[generator] ** power for generator, power in monomial))
+            for monomial, coefficient in size.terms
+        )
+    )
     number, found = sympy.factor_list(total)
     parts = [(_from_sympy(part, back), power) for part, power in found]
     # SymPy leaves the sign to chance. A factor of an extent has that of an extent.

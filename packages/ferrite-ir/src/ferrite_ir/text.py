@@ -38,9 +38,9 @@ from .graph import (
     whole,
 )
 from .index import Dim, FloorDiv, Index, Indirect, Mod, index_text
+from .polynomials import Symbol, Symbolic
 from .printing import PRINTERS
 from .scalar import Number, Scalar, children, indirects_of, postorder
-from .polynomials import Symbol, Symbolic
 from .sizes import Size
 from .tokens import spelled
 

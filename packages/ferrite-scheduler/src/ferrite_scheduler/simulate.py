@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 from ferrite_ir.evaluate import EvaluationError, Evaluator
-from ferrite_ir.graph import Computed, Fold, Graph, Loop, Module, Scan, Sort, TensorType, Update, bodies_of
+from ferrite_ir.graph import Computed, Fold, Loop, Module, Scan, Sort, TensorType, Update, bodies_of
 from ferrite_ir.index import Dim
 from ferrite_ir.points import Point
 from ferrite_ir.reference_combines import State, lift, merge
@@ -149,7 +149,11 @@ class _Run:
         self.symbols = host.symbols
         self.tensors = {
             param.name: Tensor(
-                param.type.dtype, host.sizes(param.type.shape), host.sizes(param.type.strides), tensor.offset, tensor.storage
+                param.type.dtype,
+                host.sizes(param.type.shape),
+                host.sizes(param.type.strides),
+                tensor.offset,
+                tensor.storage,
             )
             for param, tensor in zip(kernel.params, arguments, strict=True)
         }
@@ -165,7 +169,9 @@ class _Run:
     def clear(self) -> None:
         """Forgets all registers."""
         shapes = {r.name: r.type.shape for d in self.kernel.body for r in d.results}
-        self.registers = {name: _Registers(self.host.sizes(shape)) for name, shape in shapes.items() if name in self.kernel.homes}
+        self.registers = {
+            name: _Registers(self.host.sizes(shape)) for name, shape in shapes.items() if name in self.kernel.homes
+        }
 
     def keep(self, name: str, point: Point, value: Number, *, stores: bool = True) -> None:
         """Puts a value in its register, and in memory if it is stored."""

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from ferrite_ir.dtypes import I64, DType
 from ferrite_ir.graph import Definition, Fold, Graph, Loop, Scan, TensorType, Value
 from ferrite_ir.index import Dim, Index, constant, delinearize
-from ferrite_ir.sizes import Size, floordiv, hint, is_static, product
 from ferrite_ir.scalar import Scalar, apply, const, index_value, load, substitute_dims
+from ferrite_ir.sizes import Size, floordiv, hint, is_static, product
 
 from .dependences import Node, is_opaque, make_node
 from .generic import hinted
