@@ -119,6 +119,35 @@ def test_a_race_of_many_draws_each_of_them_alike(device: str) -> None:
 
 
 @each_device
+def test_draws_without_replacement_differ_and_favour_large_weights(device: str) -> None:
+    rows = COUNT[device] // 4
+    torch.manual_seed(2)
+    many = torch.tensor(WEIGHTS, device=device).expand(rows, -1).contiguous()
+    picks = compiled(lambda w: torch.multinomial(w, 4))(many).cpu()
+    assert (picks.sort(-1).values == torch.tensor([1, 2, 4, 5])).all()
+    first = picks[:, 0].bincount(minlength=6).double() / rows
+    chances = torch.tensor(WEIGHTS, dtype=torch.float64) / sum(WEIGHTS)
+    assert (first - chances).abs().max() < 4 * math.sqrt(0.25 / rows)
+    # The second of two draws is 1 with probability Σ p(k) p(1) / (1 - p(k)) over the other categories k.
+    second = sum(float(p * chances[1] / (1 - p)) for k, p in enumerate(chances) if k != 1)
+    assert abs((picks[:, 1] == 1).double().mean().item() - second) < 4 * math.sqrt(0.25 / rows)
+
+
+@each_device
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32], ids=str)
+def test_permutations(device: str, dtype: torch.dtype) -> None:
+    def function() -> Tensor:
+        return torch.randperm(200, device=device, dtype=dtype)
+
+    torch.manual_seed(3)
+    call = compiled(function)
+    first, second = call(), call()
+    assert torch.equal(first.sort().values, torch.arange(200, device=device, dtype=dtype))
+    assert not torch.equal(first, second)
+    assert abs(torch.corrcoef(torch.stack([first, second]).double())[0, 1].item()) < 0.3
+
+
+@each_device
 def test_noise_of_a_leaky_unit_is_its_slope(device: str) -> None:
     def both(x: Tensor) -> Any:
         return aten.rrelu_with_noise_functional(x, torch.empty_like(x), 0.2, 0.7, True)

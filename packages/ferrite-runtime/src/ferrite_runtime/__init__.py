@@ -127,6 +127,7 @@ __all__ = [
     "FerriteRuntimeError",
     "GuardFailed",
     "IdentityMismatch",
+    "IndexOutOfBounds",
     "InputError",
     "Kernel",
     "KernelCompileError",

@@ -17,7 +17,6 @@ from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Lowered, Unlowered, ints
 from ferrite_torch.dtypes import dtype_of
-from ferrite_torch.lowering.bisection import leading_count
 from ferrite_torch.lowering.creation import made
 from ferrite_torch.lowering.elementwise import Element, element_at, plain_number, refuse_opaque
 from ferrite_torch.lowering.expressions import (
@@ -39,6 +38,8 @@ from ferrite_torch.lowering.expressions import (
     sub,
 )
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.lowering.searching import insertion_place
+from ferrite_torch.lowering.sorting import sorted_along
 from ferrite_torch.tensors import Point, Tensor
 
 # Numbers below 1 that round up to 1 in a narrow type: uniform numbers never are 1, so these become 0, as eager does it.
@@ -129,7 +130,8 @@ def normal_of_tensors(b: Builder, mean: Element, std: Element = 1.0, *, generato
 def normal_of_numbers(b: Builder, *args: Any, generator: Any = None, **named: Any) -> Tensor:
     """Returns normal numbers; mean and deviation come before the shape in one op, and by name in the other."""
     refuse_generator(generator)
-    mean, std = plain_number(named.get("mean", args[0])), plain_number(named.get("std", args[1] if args[1:] else 1.0))
+    mean, std = named.get("mean", args[0]), named.get("std", args[1] if args[1:] else 1.0)
+    mean, std = float(plain_number(mean)), float(plain_number(std))
     return _drawn(b, lambda seed, at, dtype: add(mul(normal_at(seed, at, dtype), std), mean))
 
 
@@ -169,24 +171,26 @@ def geometric(b: Builder, like: Tensor, p: float, *, generator: Any = None) -> T
 def multinomial(b: Builder, weights: Tensor, count: int, replacement: bool = False, *, generator: Any = None) -> Tensor:
     """Returns draws from each row of weights, which need not add up to one.
 
-    One draw is a race: each category finishes after an exponential time, and the one with the largest quotient of
-    weight and time wins. Several draws with replacement look numbers up in the sums so far.
+    Draws without replacement are a race: each category finishes after an exponential time divided by its weight, and
+    the first ones win. Draws with replacement look numbers up in the sums so far.
     """
     refuse_generator(generator)
     refuse_opaque(weights.dtype)
-    shape, size = ints(b.fake.shape), weights.shape[-1]
-    if not replacement and count > 1:
-        raise Unlowered("several draws without replacement")
     seed = b.seed()
-    if count > 1:
+    if replacement and count > 1:
         return _looked_up(b, weights, seed)
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar, Scalar]:
-        weight = weights.value_at((*point[:-1], *fold))
-        time = sc.cast(_exponential_at(seed, flat_position((*point[:-1], *fold), weights.shape)), weight.dtype)
-        return div(weight, time), number_of(fold[0])
+    def speed(point: Point) -> Scalar:
+        weight = weights.value_at(point)
+        return div(weight, sc.cast(_exponential_at(seed, flat_position(point, weights.shape)), weight.dtype))
 
-    return b.fold("argmax", shape, (size,), bodies)[1]
+    shape, axis = ints(b.fake.shape), weights.ndim - 1
+    if count == 1:
+        return b.fold(
+            "argmax", shape, weights.shape[-1:], lambda point, fold: (speed((*point[:-1], *fold)), number_of(fold[0]))
+        )[1]
+    speeds = b.loop(weights.shape, weights.dtype.compute, speed)
+    return sorted_along(b, speeds, axis, descending=True, top=int(count))[1]
 
 
 def _exponential_at(seed: Scalar, position: Index) -> Scalar:
@@ -204,7 +208,8 @@ def _looked_up(b: Builder, weights: Tensor, seed: Scalar) -> Tensor:
         row = point[:-1]
         total = sums.at((*row, ix.constant(size - 1)))
         number = mul(uniform_at(seed, flat_position(point, shape), F64), total)
-        return smaller(leading_count(size, lambda at: le(sums.at((*row, at)), number)), size - 1)
+        found = insertion_place(lambda at: sums.at((*row, ix.indirect(at, size))), size, number, right=True)
+        return smaller(found, size - 1)
 
     return b.loop(shape, I64, body)
 
@@ -222,7 +227,7 @@ def rrelu(
     """Returns negative elements times a slope, and the slopes: drawn anew in training, else their mean."""
     refuse_generator(generator)
     refuse_opaque(x.dtype)
-    low, high = plain_number(lower), plain_number(upper)
+    low, high = float(plain_number(lower)), float(plain_number(upper))
     if not training:
         slope = (low + high) / 2
         return b.loop(x.shape, x.dtype, lambda p: _sloped(x.value_at(p), slope)), b.fresh_copy(noise)
@@ -264,6 +269,17 @@ def randint(b: Builder, *args: Any, generator: Any = None, **__: Any) -> Tensor:
     shape = ints(b.fake.shape)
     limits = sc.const(low, I64), sc.const(high, I64)
     return made(b, lambda point: sc.apply("randint64", seed, number_of(flat_position(point, shape)), *limits))
+
+
+@lowers("aten.randperm.default", "aten.randperm.generator")
+def randperm(b: Builder, count: int, *, generator: Any = None, **_: Any) -> Tensor:
+    """Returns the order of as many random numbers, of so many bits that equal ones do not happen."""
+    refuse_generator(generator)
+    (size,) = ints(b.fake.shape)
+    seed = b.seed()
+    limits = sc.const(0, I64), sc.const(1 << 62, I64)
+    keys = b.loop((size,), I64, lambda point: sc.apply("randint64", seed, number_of(point[0]), *limits))
+    return made(b, sorted_along(b, keys, 0)[1].at)
 
 
 @lowers("aten.bernoulli.default", "aten.bernoulli.p", "aten.bernoulli.Tensor")

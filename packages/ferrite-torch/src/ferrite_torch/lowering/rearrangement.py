@@ -12,7 +12,6 @@ from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.dtypes import dtype_of
-from ferrite_torch.lowering.bisection import leading_count
 from ferrite_torch.lowering.creation import made
 from ferrite_torch.lowering.elementwise import refuse_opaque
 from ferrite_torch.lowering.expressions import (
@@ -27,6 +26,7 @@ from ferrite_torch.lowering.expressions import (
     smaller,
 )
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.lowering.searching import insertion_place
 from ferrite_torch.lowering.views import axis_of, from_front, replaced, slice_start, without
 from ferrite_torch.symbols import size_of
 from ferrite_torch.tensors import Point, Tensor
@@ -100,7 +100,7 @@ def repeat_interleave(b: Builder, repeats: Tensor, *, output_size: int | None = 
     (ends,) = b.scan("sum", repeats.shape, 0, lambda point: (sc.cast(repeats.at(point), I64),))
 
     def body(point: Point) -> Scalar:
-        found = leading_count(size, lambda at: le(ends.at((at,)), number_of(point[0])))
+        found = insertion_place(lambda at: ends.at((ix.indirect(at, size),)), size, number_of(point[0]), right=True)
         return smaller(found, size - 1)
 
     return made(b, body)

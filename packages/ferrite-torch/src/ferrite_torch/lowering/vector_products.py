@@ -6,7 +6,7 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Lowered
 from ferrite_torch.dtypes import dtype_of
-from ferrite_torch.lowering.elementwise import element_at, plain_number, refuse_opaque
+from ferrite_torch.lowering.elementwise import element_at, refuse_opaque
 from ferrite_torch.lowering.expressions import add, div, mul, sub
 from ferrite_torch.lowering.reductions import Axes, folded
 from ferrite_torch.lowering.registry import lowers
@@ -39,14 +39,14 @@ def added_product(
     """Returns ``beta * bias + alpha * matrix @ vector``; a bias that counts nothing is not looked at."""
     total = _summed(b, matrix, vector)
     refuse_opaque(bias.dtype)
-    kept, gain = plain_number(beta), plain_number(alpha)
 
     def body(point: Point) -> Scalar:
-        value = total.at(point) if gain == 1 else mul(total.at(point), gain)
-        if kept == 0:
+        value = total.at(point)
+        value = value if alpha == 1 else mul(value, element_at(alpha, (), (), value.dtype))
+        if beta == 0:
             return value
         shift = element_at(bias, total.shape, point, value.dtype)
-        return add(value, shift if kept == 1 else mul(shift, kept))
+        return add(value, shift if beta == 1 else mul(shift, element_at(beta, (), (), value.dtype)))
 
     return b.loop(total.shape, dtype_of(b.fake.dtype), body)
 
