@@ -7,7 +7,6 @@ from typing import Any
 
 from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
-from ferrite_ir.dtypes import I64
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Unlowered
@@ -23,10 +22,8 @@ from ferrite_torch.lowering.expressions import (
     is_between,
     le,
     number_of,
-    smaller,
 )
 from ferrite_torch.lowering.registry import lowers
-from ferrite_torch.lowering.searching import insertion_place
 from ferrite_torch.lowering.views import axis_of, from_front, replaced, slice_start, without
 from ferrite_torch.symbols import size_of
 from ferrite_torch.tensors import Point, Tensor
@@ -89,21 +86,6 @@ def repeat(b: Builder, x: Tensor, repeats: Sequence[int]) -> Tensor:
         return [ix.mod(index, size) if size else index for index, size in zip(own, x.shape, strict=True)]
 
     return moved(b, x, to_old)
-
-
-@lowers("aten.repeat_interleave.Tensor")
-def repeat_interleave(b: Builder, repeats: Tensor, *, output_size: int | None = None) -> Tensor:
-    """Returns each position as often as its number says: a place looked up in the sums of the numbers so far."""
-    (size,) = repeats.shape
-    if not size:
-        raise Unlowered("no numbers of repetitions")
-    (ends,) = b.scan("sum", repeats.shape, 0, lambda point: (sc.cast(repeats.at(point), I64),))
-
-    def body(point: Point) -> Scalar:
-        found = insertion_place(lambda at: ends.at((ix.indirect(at, size),)), size, number_of(point[0]), right=True)
-        return smaller(found, size - 1)
-
-    return made(b, body)
 
 
 @lowers("aten.cat.default", "prims.cat.default", "aten.concat.default")
