@@ -12,7 +12,7 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import ferrite_torch
-from against_eager import assert_same_type
+from against_eager import assert_same_type, meaningful_strides
 from fuzz_generation import generate, widened_text
 from fuzz_program import Program
 from fuzz_shrinking import shrink
@@ -55,7 +55,31 @@ def mismatch(program: Program, device: str, *, is_trained: bool = False) -> str 
             torch.cuda.synchronize()
     except Exception as error:  # noqa: BLE001 - whatever any layer raises is a finding
         return f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
-    return difference([*actual, *mine], [*eager, *inputs], [*exact, *wide], program.scale)
+    problem = difference([*actual, *mine], [*eager, *inputs], [*exact, *wide], program.scale)
+    return problem or layout_difference(program, function, actual[: len(program.returned)], eager)
+
+
+def layout_difference(
+    program: Program, function: Function, actual: Sequence[Tensor], eager: Sequence[Tensor]
+) -> str | None:
+    """Returns which result lies neither as eager's does nor as AOTAutograd's; None if none.
+
+    AOTAutograd's own results lie otherwise than eager's now and then (after an index that is not packed, after a write
+    that it made functional), and that is what a backend is given to compile. Nothing promises how gradients lie.
+    """
+    captured: list[Tensor] = []
+    for place, (mine, theirs) in enumerate(zip(actual, eager, strict=False)):
+        if meaningful_strides(mine) == meaningful_strides(theirs):
+            continue
+        if not captured:
+            torch._dynamo.reset()
+            captured += torch.compile(function, backend="aot_eager")(*program.arguments(mine.device.type))
+        if meaningful_strides(mine) != meaningful_strides(captured[place]):
+            return (
+                f"layout: result {place} of shape {tuple(mine.shape)} has strides {mine.stride()}, "
+                f"eager {theirs.stride()}, AOTAutograd {captured[place].stride()}"
+            )
+    return None
 
 
 def prepared(inputs: Sequence[Tensor], *, is_trained: bool) -> list[Tensor]:
@@ -125,7 +149,7 @@ def difference(actual: Sequence[Tensor], eager: Sequence[Tensor], exact: Sequenc
         return f"{len(actual)} results, eager has {len(eager)}"
     for place, (mine, theirs, right) in enumerate(zip(actual, eager, exact, strict=True)):
         try:
-            assert_same_type(mine, theirs, f"result {place}", strides=True)
+            assert_same_type(mine, theirs, f"result {place}", strides=False)
         except AssertionError as error:
             return str(error)
         problem = element_difference(mine.detach().cpu(), theirs.detach().cpu(), right.detach().cpu(), scale)
@@ -174,6 +198,8 @@ def kind_of(reason: str) -> str:
     """Returns what sort of failure a reason is about, so that a smaller program shows the same."""
     if "CUDA error" in reason or "device-side assert" in reason:
         return "CUDA error"
+    if reason.startswith("layout"):
+        return "layout"
     return reason.partition(":")[0] if "Error" in reason or "Unsupported" in reason.partition(":")[0] else "numbers"
 
 

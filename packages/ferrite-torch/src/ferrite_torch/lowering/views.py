@@ -265,6 +265,24 @@ def point_at(position: Index, kind: TensorType) -> Point:
     return tuple(found.get(axis, ix.constant(0)) for axis in range(len(kind.shape)))
 
 
+def rotated(b: Builder, x: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    """Returns the tensor turned by ``k`` right angles in the plane of two dims, from the first towards the second."""
+    first, second = (axis_of(dim, x.ndim) for dim in dims)
+    last_first, last_second = x.shape[first] - 1, x.shape[second] - 1
+
+    def to_old(point: Point) -> Point:
+        here, there = point[first], point[second]
+        turned = {
+            0: (here, there),
+            1: (there, -here + last_second),
+            2: (-here + last_first, -there + last_second),
+            3: (-there + last_first, here),
+        }[int(k) % 4]
+        return replaced(replaced(point, first, turned[0]), second, turned[1])
+
+    return x.viewed(_fake_shape(b), to_old)
+
+
 def real_view(b: Builder, x: Tensor) -> Tensor:
     refuse_opaque(x.dtype)
     return x
@@ -359,6 +377,7 @@ COPIES: dict[str, Callable[..., Any]] = {
     "aten.diagonal_copy.default": diagonal,
     "aten.unfold_copy.default": unfold,
     "aten.as_strided_copy.default": as_strided,
+    "aten.rot90.default": rotated,
     "prims.reshape.default": view,
 }
 """Ops that promise a copy of a view, by qualified name."""
