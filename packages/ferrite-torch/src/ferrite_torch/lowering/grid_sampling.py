@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import product
 from typing import TypeAlias
 
 from ferrite_ir import index as ix
@@ -197,17 +198,29 @@ class Samples:
             self.sampler.slopes(*row) if axis == derived else self.sampler.taps(*row) for axis, row in enumerate(rows)
         ]
 
-    def read(
-        self, image: Index, channel: Index, taps: Sequence[Sequence[Tap]], places: tuple[Scalar, ...] = ()
-    ) -> Scalar:
+    def read(self, image: Index, channel: Index, taps: Sequence[Sequence[Tap]]) -> Scalar:
         """Returns the elements at all combinations of taps, weighted and added up; nothing is read outside."""
+        if self.sampler.mode == BICUBIC:
+            return self._read_along(image, channel, taps, ())
+        terms = []
+        for chosen in product(*taps):
+            weight = reduce(mul, (weight for _, weight in reversed(chosen)))
+            terms.append(mul(self._element(image, channel, [place for place, _ in chosen]), weight))
+        return reduce(add, terms)
+
+    def _read_along(
+        self, image: Index, channel: Index, taps: Sequence[Sequence[Tap]], places: tuple[Scalar, ...]
+    ) -> Scalar:
+        """Returns the same, the last axis first: a weight of each element and one of each row."""
         axis = len(places)
         if axis == len(taps):
-            inside = both(*(_is_inside(place, size) for place, size in zip(places, self.sizes, strict=True)))
-            found = self.x.value_at((image, channel, *self.indices(places)))
-            return guarded(inside, found, 0.0)
-        terms = [mul(self.read(image, channel, taps, (*places, place)), weight) for place, weight in taps[axis]]
+            return self._element(image, channel, places)
+        terms = [mul(self._read_along(image, channel, taps, (*places, place)), weight) for place, weight in taps[axis]]
         return reduce(add, terms)
+
+    def _element(self, image: Index, channel: Index, places: Sequence[Scalar]) -> Scalar:
+        inside = both(*(_is_inside(place, size) for place, size in zip(places, self.sizes, strict=True)))
+        return guarded(inside, self.x.value_at((image, channel, *self.indices(places))), 0.0)
 
     def indices(self, places: Sequence[Scalar]) -> list[Index]:
         """Returns positions inside the input as indices."""
