@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,8 @@ class Weight:
         blob = fields.string("blob") if kind == "constant" else ""
         fields.close()
         check_layout(layout, path)
+        if layout.numbers is None:
+            raise SpecError(f"{path}.shape", "a weight's sizes are numbers")
         return cls(name, kind, layout, blob, needs_grad)
 
 
@@ -258,8 +261,7 @@ def _check_constant(weight: Weight, blobs: Mapping[str, Any], path: str) -> None
 
     if weight.layout.dtype not in DTYPES:
         raise SpecError(path, f"a constant of {weight.layout.dtype}")
-    count = 1
-    for size in weight.layout.shape:
-        count *= size
+    shape, _strides = weight.layout.numbers or ((), ())
+    count = math.prod(shape)
     if len(blobs[weight.blob]) != count * DTYPES[weight.layout.dtype].itemsize:
         raise PackageInvalid(f"{path}: its blob has not the size of its shape")

@@ -50,7 +50,7 @@ def make_guard(wanted: Sequence[tuple[str, Layout, str] | None], options: Option
     rows = [
         (position, name, layout, torch_dtype(layout.dtype), layout.shape, layout.strides, place)
         for position, row in enumerate(wanted)
-        if row is not None
+        if row is not None and row[1].numbers is not None
         for name, layout, place in [row]
     ]
 

@@ -252,7 +252,7 @@ class _Writer:
             case Let(name, Probe(kind, tensor, axis)):
                 self.lines.append(f"{name} = {self.tensor(tensor)}.{kind}({axis})")
                 self.values[name] = Value(name)
-            case Let(name, value):
+            case Let(name, value) if not isinstance(value, Probe):
                 self.lines.append(f"{name} = {print_expr(value)}")
                 self.values[name] = Value(name)
             case Launch():
@@ -300,7 +300,8 @@ class _Writer:
 
     def _launch_lines(self, kernel: KernelSpec, step: Launch) -> list[str]:
         """Returns the lines that launch one kernel; what computes its arguments is written at once."""
-        arguments, sizes = [], {}
+        arguments: list[Argument] = []
+        sizes: dict[str, Expr] = {}
         for param, arg in zip(kernel.params, step.args, strict=True):
             arguments.append(self._argument(param, arg))
             if param.role == "size":
@@ -371,7 +372,7 @@ class _Writer:
                 return self.number(expr)
             case Tagged("float", name):
                 return f"_float({name!r})"
-            case Tagged("complex", parts):
+            case Tagged("complex", tuple() as parts):
                 return f"_complex({', '.join(self.constant(part) for part in parts)})"
             case tuple():
                 return f"[{', '.join(self.constant(element) for element in value)}]"

@@ -45,7 +45,7 @@ def _numbers(program: Program, inputs: Sequence[Any]) -> dict[str, int]:
                 if actual is None or not hasattr(actual, "dim") or actual.dim() <= axis:
                     break
                 numbers[name] = int(getattr(actual, kind)(axis))
-            case Let(name, value):
+            case Let(name, value) if not isinstance(value, Probe):
                 numbers[name] = evaluate(value, numbers)
             case _:
                 break

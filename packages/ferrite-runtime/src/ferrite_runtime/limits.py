@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ferrite_runtime.dtypes import DTYPES
 from ferrite_runtime.errors import SpecError
+from ferrite_runtime.expr import Expr
 from ferrite_runtime.program import Program
 from ferrite_runtime.source import ALLOWED_IMPORTS
 from ferrite_runtime.spec import KernelSpec
@@ -18,16 +19,22 @@ MAX_SOURCE = 4 << 20
 
 
 def check_layout(layout: Layout, path: str) -> None:
-    """Raises `SpecError` if a tensor would need more memory than any machine has."""
+    """Raises `SpecError` if a tensor would need more memory than any machine has.
+
+    Sizes that are expressions are known when the program runs; the allocator then refuses what is too much.
+    """
     if len(layout.shape) > MAX_DIMS:
         raise SpecError(f"{path}.shape", f"{len(layout.shape)} dimensions")
-    if any(abs(stride) > MAX_BYTES for stride in layout.strides):
+    if layout.numbers is None:
+        return
+    shape, strides = layout.numbers
+    if any(abs(stride) > MAX_BYTES for stride in strides):
         raise SpecError(f"{path}.strides", "a stride is out of range")
     width = DTYPES[layout.dtype].itemsize if layout.dtype in DTYPES else 1
     if layout.is_empty:
         return
-    extent = 1 + sum((size - 1) * abs(stride) for size, stride in zip(layout.shape, layout.strides, strict=True))
-    if extent * width > MAX_BYTES or max(layout.shape, default=0) > MAX_BYTES:
+    extent = 1 + sum((size - 1) * abs(stride) for size, stride in zip(shape, strides, strict=True))
+    if extent * width > MAX_BYTES or max(shape, default=0) > MAX_BYTES:
         raise SpecError(f"{path}.shape", f"a tensor of {extent * width} bytes")
 
 
@@ -35,11 +42,11 @@ def check_sizes(program: Program, path: str) -> None:
     """Raises `SpecError` if a tensor of a program is larger than any machine's memory."""
     for place, layout, offset in _layouts(program):
         check_layout(layout, f"{path}.{place}")
-        if not -MAX_BYTES < offset < MAX_BYTES:
+        if isinstance(offset, int) and not -MAX_BYTES < offset < MAX_BYTES:
             raise SpecError(f"{path}.{place}.offset", "out of range")
 
 
-def _layouts(program: Program) -> Iterator[tuple[str, Layout, int]]:
+def _layouts(program: Program) -> Iterator[tuple[str, Layout, Expr]]:
     for position, value in enumerate(program.inputs):
         if value.layout is not None:
             yield f"inputs[{position}]", value.layout, 0

@@ -13,7 +13,8 @@ from ferrite_runtime.bundle import Bundle
 from ferrite_runtime.compilation import Compiler, choose_store
 from ferrite_runtime.entries import Entry, Variant, Weight
 from ferrite_runtime.errors import DeviceUnavailable, GuardFailed, InputError, NoVariantForTarget, PackageInvalid
-from ferrite_runtime.guards import check_tensor, make_guard
+from ferrite_runtime.guards import Guard, check_tensor, make_guard
+from ferrite_runtime.inputs import check_inputs
 from ferrite_runtime.kernel import Kernel
 from ferrite_runtime.loaded import LoadedProgram, load_program
 from ferrite_runtime.options import Options
@@ -232,7 +233,10 @@ class LoadedEntry:
         loaded = self._load_program(forward)
         device = _tensor_device(loaded.program)
         weights = [self._weight(weight, device) for weight in self.entry.weights]
-        guard = make_guard(_tensor_layouts(self.entry, variant, loaded.program), owner.options)
+        wanted = _tensor_layouts(self.entry, variant, loaded.program)
+        guard = make_guard(wanted, owner.options)
+        if any(row is not None and row[1].numbers is None for row in wanted) and owner.options.check_inputs != "never":
+            guard = _program_guard(variant, loaded.program, weights)
         if variant.backward is None:
             return BoundVariant(self.entry, variant, loaded, weights, guard)
         backward = self._load_program(bundle.programs[variant.backward.program])
@@ -311,6 +315,16 @@ def _takes_plain_tensors(entry: Entry) -> bool:
     return entry.arguments == {"tuple": [{"tuple": plain}, {"dict": []}]}
 
 
+def _program_guard(variant: Variant, program: Program, weights: Sequence[Any]) -> Guard:
+    """Returns the guard of a program with sizes that each call's tensors decide: they have to agree with each other."""
+
+    def guard(tensors: Sequence[Any]) -> None:
+        sources = {"weight": weights, "tensor": tensors}
+        check_inputs(program, [sources[kind][number] for kind, number in variant.takes])
+
+    return guard
+
+
 def _tensor_device(program: Program) -> str:
     return next((value.device for value in program.inputs if value.device), program.device)
 
@@ -331,12 +345,9 @@ def read_constant(blob: bytes | memoryview, layout: Layout, device: str) -> Any:
 
     from ferrite_runtime.tensors import torch_dtype
 
-    dtype = torch_dtype(layout.dtype)
-    if not len(blob):
-        return torch.empty_strided(layout.shape, layout.strides, dtype=dtype, device=device)
-    flat = torch.frombuffer(bytearray(blob), dtype=dtype).reshape(layout.shape)
-    tensor = torch.empty_strided(layout.shape, layout.strides, dtype=dtype, device=device)
-    return tensor.copy_(flat)
+    dtype, (shape, strides) = torch_dtype(layout.dtype), layout.numbers or ((), ())
+    tensor = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+    return tensor.copy_(torch.frombuffer(bytearray(blob), dtype=dtype).reshape(shape)) if len(blob) else tensor
 
 
 # --- targets --------------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.machinery
 import importlib.util
 import logging
@@ -114,7 +113,12 @@ def _build(store: Store) -> NativeLauncher | None:
     return launcher
 
 
-@functools.cache
+_SHARED: dict[bool, NativeLauncher | None] = {}
+
+
 def shared_launcher(store: Store, *, may_build: bool) -> NativeLauncher | None:
-    """Returns the process's launcher; looked for once."""
-    return find_launcher(store, may_build=may_build)
+    """Returns the process's launcher; looked for once, and once more by the first that may build it."""
+    known = _SHARED.get(True) or _SHARED.get(False)
+    if known is None and may_build not in _SHARED:
+        known = _SHARED[may_build] = find_launcher(store, may_build=may_build)
+    return known

@@ -28,6 +28,14 @@ class Layout:
         """Tells whether the tensor has no elements."""
         return 0 in self.shape
 
+    @property
+    def numbers(self) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Shape and strides where all of them are numbers, None where some are expressions."""
+        shape = tuple(size for size in self.shape if isinstance(size, int))
+        strides = tuple(stride for stride in self.strides if isinstance(stride, int))
+        is_exact = len(shape) == len(self.shape) and len(strides) == len(self.strides)
+        return (shape, strides) if is_exact else None
+
 
 @dataclass(frozen=True, slots=True)
 class Input:
@@ -384,7 +392,7 @@ def _read_result(value: object, path: str) -> str | None:
     return None if value is None else check_identifier(value, path)
 
 
-def _read_result_strides(fields: Fields) -> tuple[tuple[int, ...] | None, ...] | None:
+def _read_result_strides(fields: Fields) -> tuple[tuple[Expr, ...] | None, ...] | None:
     rows = fields.take("strides", None)
     if rows is None:
         return None

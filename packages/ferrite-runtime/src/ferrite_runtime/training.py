@@ -63,12 +63,13 @@ class _Recorded(torch.autograd.Function):
 
 def _laid_out(tensor: Any, layout: Layout | None) -> Any:
     """Returns a tensor with the strides that a program was compiled for: autograd promises none for gradients."""
-    if layout is None or tensor.numel() == 0:
+    if layout is None or layout.numbers is None or tensor.numel() == 0:
         return tensor
-    pairs = zip(layout.shape, layout.strides, tensor.stride(), strict=True)
+    shape, strides = layout.numbers
+    pairs = zip(shape, strides, tensor.stride(), strict=True)
     if all(size == 1 or wanted == actual for size, wanted, actual in pairs):
         return tensor
-    return restride(tensor, layout.strides)
+    return restride(tensor, strides)
 
 
 def run_recorded(call: Call, tensors: Sequence[Any]) -> list[Any]:
