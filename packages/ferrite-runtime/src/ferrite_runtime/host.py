@@ -360,23 +360,27 @@ class _Writer:
     def constant(self, value: Any) -> str:
         """Returns the text of an extern argument."""
         match value:
-            case Tagged("ref", name):
-                return self.tensor(str(name))
-            case Tagged("dtype", name):
-                return self.dtype(str(name))
-            case Tagged("device", name):
-                return "_cpu" if name == "cpu" else "_device"
-            case Tagged("layout" | "memory_format", name):
-                return f"_torch.{name}"
-            case Tagged("size", expr):
-                return self.number(expr)
-            case Tagged("float", name):
-                return f"_float({name!r})"
-            case Tagged("complex", tuple() as parts):
-                return f"_complex({', '.join(self.constant(part) for part in parts)})"
+            case Tagged(tag, content):
+                return self._tagged(tag, content)
             case tuple():
                 return f"[{', '.join(self.constant(element) for element in value)}]"
         return repr(value)
+
+    def _tagged(self, tag: str, value: Any) -> str:
+        match tag:
+            case "ref":
+                return self.tensor(str(value))
+            case "dtype":
+                return self.dtype(str(value))
+            case "device":
+                return "_cpu" if value == "cpu" else "_device"
+            case "size":
+                return self.number(value)
+            case "float":
+                return f"_float({value!r})"
+            case "complex":
+                return f"_complex({', '.join(self.constant(part) for part in value)})"
+        return f"_torch.{value}"
 
     def output(self, output: Output) -> str:
         if output.value is not None:

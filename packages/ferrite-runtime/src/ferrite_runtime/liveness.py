@@ -77,18 +77,10 @@ def check_names(
 
 
 def _check_step(step: Step, names: _Names, kernels: dict[str, KernelSpec], path: str) -> None:
+    _check_numbers(step, names, path)
     match step:
-        case Let(name, value):
-            if isinstance(value, Probe):
-                names.tensor(value.tensor, f"{path}.value")
-            else:
-                _check_scalars(expr_names(value), names, f"{path}.value")
+        case Let(name):
             names.define(name, "scalar", f"{path}.name")
-            return
-        case Alloc(layout=layout) | Reuse(layout=layout) | View(layout=layout):
-            for size in (*layout.shape, *layout.strides, getattr(step, "offset", 0)):
-                _check_scalars(expr_names(size), names, path)
-    match step:
         case Alloc(name, layout):
             names.define(name, layout, f"{path}.name")
         case Reuse(name, source, layout):
@@ -111,6 +103,18 @@ def _check_step(step: Step, names: _Names, kernels: dict[str, KernelSpec], path:
         case Copy(to, source):
             names.tensor(to, f"{path}.to")
             names.tensor(source, f"{path}.from")
+
+
+def _check_numbers(step: Step, names: _Names, path: str) -> None:
+    """Checks the expressions of a step's sizes."""
+    match step:
+        case Let(_, Probe(_, tensor)):
+            names.tensor(tensor, f"{path}.value")
+        case Let(_, value) if not isinstance(value, Probe):
+            _check_scalars(expr_names(value), names, f"{path}.value")
+        case Alloc(layout=layout) | Reuse(layout=layout) | View(layout=layout):
+            for size in (*layout.shape, *layout.strides, getattr(step, "offset", 0)):
+                _check_scalars(expr_names(size), names, path)
 
 
 def _check_launch(step: Launch, names: _Names, kernels: dict[str, KernelSpec], path: str) -> None:

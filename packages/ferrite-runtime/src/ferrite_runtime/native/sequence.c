@@ -136,8 +136,7 @@ static int write_argument(const Fill *fill, const Value *value, unsigned char is
         float narrow = (float)real;
         if (fill->size == 8) memcpy(to, &real, 8);
         else memcpy(to, &narrow, 4);
-        /* Python's own packing raises where a finite double is no finite float. */
-        return fill->size == 8 || real - real != 0.0 || (double)narrow - (double)narrow == 0.0;
+        return 1;
     }
     if (is_real == 1) return 0;
     if (fill->kind == BOOLEAN) {

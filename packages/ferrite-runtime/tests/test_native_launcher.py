@@ -1,0 +1,221 @@
+"""The native launcher: built once, checked when loaded, packing exactly what Python's own packing would."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ferrite_runtime import native_launcher
+from ferrite_runtime.binary import Binary
+from ferrite_runtime.cuda_driver import Function, LaunchConfig
+from ferrite_runtime.launch import LoadedKernel, argument_offsets, pack_format
+from ferrite_runtime.launch_sequence import Waiting, describe_sequence
+from ferrite_runtime.native_launcher import NATIVE, find_launcher, library_key
+from ferrite_runtime.spec import Param
+from ferrite_runtime.store import MemoryStore
+from runtime_fakes import ENTER, LAUNCH
+
+STORE = MemoryStore()
+LAUNCHER = find_launcher(STORE, may_build=True)
+needs_launcher = pytest.mark.skipif(LAUNCHER is None, reason="no C compiler here")
+
+PARAMS = (
+    Param("p", "tensor", "f32", align=16),
+    Param("flag", "scalar", "bool"),
+    Param("n", "size", "i32"),
+    Param("q", "tensor", "f16", align=1),
+    Param("small", "scalar", "i8"),
+    Param("wide", "scalar", "u64"),
+    Param("m", "size", "i64"),
+    Param("x", "scalar", "f32"),
+    Param("half", "scalar", "u16"),
+    Param("y", "scalar", "f64"),
+)
+HIDDEN = 2
+
+
+class Recording:
+    """A driver whose entry points keep what each launch got."""
+
+    def __init__(self, statuses: tuple[int, ...] = ()) -> None:
+        self.statuses = list(statuses)
+        self.launches: list[tuple[tuple[int, ...], int, bytes, list[int]]] = []
+        self.entered: list[int] = []
+        self._functions = (LAUNCH(self._launch), ENTER(self._enter))
+
+    def _launch(self, config: int, function: int, params: int, extra: None) -> int:
+        shape = LaunchConfig.from_address(config)
+        pack = pack_format(PARAMS)
+        offsets = argument_offsets(pack)
+        pointers = (ctypes.c_void_p * (len(offsets) + HIDDEN)).from_address(params)
+        packed = bytearray(struct.calcsize(pack))
+        for offset, code, pointer in zip(offsets, pack[1:], pointers, strict=False):
+            size = struct.calcsize(code)
+            packed[offset : offset + size] = ctypes.string_at(pointer, size)
+        hidden = [ctypes.c_uint64.from_address(pointer).value for pointer in pointers[-HIDDEN:]]
+        grid = (shape.grid_x, shape.grid_y, shape.grid_z, shape.block_x, shape.shared)
+        self.launches.append((grid, shape.stream or 0, bytes(packed), hidden))
+        return self.statuses.pop(0) if self.statuses else 0
+
+    def _enter(self, context: int) -> int:
+        self.entered.append(context)
+        return 0
+
+    def entry_points(self) -> tuple[int, int]:
+        return tuple(int(ctypes.cast(function, ctypes.c_void_p).value or 0) for function in self._functions)
+
+
+def waiting(sources, programs: int = 3, programs_value: int = -1) -> Waiting:
+    binary = Binary(b"", "f", 4, 32, 1000, hidden=HIDDEN)
+    loaded = LoadedKernel("f", PARAMS, Function(11, 1, binary, 32, 0), None, 77)
+    return Waiting(None, loaded, tuple(sources), programs, programs_value, (2, 1))
+
+
+def bound(launches, values: int, driver: Recording, refused: list):
+    description = describe_sequence(launches, values)
+    return LAUNCHER.bind(driver, 77, description, lambda *all_of_it: refused.append(all_of_it))
+
+
+def edges(low: int, high: int) -> st.SearchStrategy[int]:
+    return st.integers(low, high) | st.sampled_from([low, high, low - 1, high + 1, 0])
+
+
+VALUES = st.tuples(
+    st.integers(0, 2**60).map(lambda x: x * 16) | st.just(8),
+    st.booleans() | st.integers(0, 3),
+    edges(-(2**31), 2**31 - 1),
+    st.integers(0, 2**63 - 1),
+    edges(-128, 127),
+    edges(0, 2**64 - 1),
+    edges(-(2**63), 2**63 - 1),
+    st.floats(width=32) | st.floats() | st.integers(-1000, 1000),
+    edges(0, 2**16 - 1),
+    st.floats() | st.integers(-1000, 1000),
+)
+
+
+@needs_launcher
+@settings(max_examples=300, deadline=None)
+@given(VALUES, st.integers(0, 2**62))
+def test_arguments_are_what_struct_packs_or_are_refused(values, stream) -> None:
+    driver, refused = Recording(), []
+    run = bound([waiting(("value", place, 0) for place in range(10))], 10, driver, refused)
+    run(stream, *values)
+    try:
+        packed = struct.pack(pack_format(PARAMS), *values)
+    except (struct.error, OverflowError):
+        packed = None
+    if packed is None or values[0] % 16:
+        assert refused == [(-1, stream, *values)]
+        assert driver.launches == []
+        return
+    assert refused == []
+    assert driver.launches == [((3, 2, 1, 128, 1000), stream, packed, [0, 0])]
+
+
+@needs_launcher
+@given(st.sampled_from(["literal", "value"]).flatmap(lambda kind: st.tuples(*[st.just(kind)] * 10)))
+@settings(max_examples=5, deadline=None)
+def test_literals_are_packed_beforehand(kinds) -> None:
+    values = (64, True, -5, 128, -3, 2**64 - 1, 2**40, 1.5, 65535, -0.1)
+    sources = [
+        ("literal", value, 0) if kind == "literal" else ("value", place, 0)
+        for place, (kind, value) in enumerate(zip(kinds, values, strict=True))
+    ]
+    driver = Recording()
+    bound([waiting(sources)], 10, driver, [])(0, *values)
+    assert driver.launches[0][2] == struct.pack(pack_format(PARAMS), *values)
+
+
+PLAIN = (64, True, 7, 128, 1, 2, 3, 1.5, 4, 2.5)
+
+
+def literals(first=("value", 0, 0)):
+    return [first, *(("literal", value, 0) for value in PLAIN[1:])]
+
+
+@needs_launcher
+def test_offsets_are_added_and_launches_keep_their_order() -> None:
+    driver = Recording()
+    launches = [waiting(literals(("value", 0, 16 * k)), programs=k + 1) for k in range(200)]
+    bound(launches, 1, driver, [])(5, 4096)
+    assert [grid[0] for grid, *_ in driver.launches] == list(range(1, 201))
+    assert [struct.unpack_from("@P", packed)[0] for _, _, packed, _ in driver.launches] == [
+        4096 + 16 * k for k in range(200)
+    ]
+
+
+@needs_launcher
+def test_numbers_of_programs_come_with_the_call() -> None:
+    driver, refused = Recording(), []
+    run = bound([waiting(literals(), 0, programs_value=1)], 2, driver, refused)
+    run(0, 64, 9)
+    run(0, 64, 0)
+    run(0, 64, -4)
+    assert [grid[0] for grid, *_ in driver.launches] == [9]
+    run(0, 64, 2**31)
+    assert refused == [(-1, 0, 64, 2**31)]
+
+
+@needs_launcher
+def test_a_failure_says_which_launch_and_stops() -> None:
+    driver, refused = Recording((0, 700)), []
+    bound([waiting(literals()) for _ in range(3)], 1, driver, refused)(0, 64)
+    assert len(driver.launches) == 2
+    assert refused == [(2 * 65536 + 700, 0, 64)]
+
+
+@needs_launcher
+def test_a_thread_without_context_gets_the_kernels() -> None:
+    driver, refused = Recording((201, 0)), []
+    bound([waiting(literals())], 1, driver, refused)(0, 64)
+    assert (driver.entered, refused) == ([77], [])
+
+
+@needs_launcher
+def test_wrong_calls_and_descriptions_are_refused() -> None:
+    driver = Recording()
+    run = bound([waiting(literals())], 1, driver, [])
+    with pytest.raises(TypeError, match="1 values are needed, got 2"):
+        run(0, 64, 64)
+    with pytest.raises(TypeError):
+        run("stream", 64)
+    good = describe_sequence([waiting(literals())], 1)
+    for bad in (b"", good[:-8], good + bytes(8), good[:8], b"\xff" * len(good)):
+        with pytest.raises(ValueError, match="description|launch"):
+            LAUNCHER.bind(driver, 77, bad, print)
+
+
+@needs_launcher
+def test_a_built_library_is_kept_and_a_corrupt_one_is_built_again(monkeypatch) -> None:
+    assert (NATIVE, library_key()) in STORE.entries
+    monkeypatch.setattr(native_launcher, "COMPILERS", ())
+    assert find_launcher(STORE, may_build=False) is not None
+    broken = MemoryStore()
+    data = bytearray(STORE.entries[NATIVE, library_key()])
+    data[len(data) // 2] ^= 1
+    broken.entries[NATIVE, library_key()] = bytes(data)
+    assert find_launcher(broken, may_build=True) is None, "there is no compiler, and broken code is not loaded"
+
+
+def test_without_a_compiler_there_is_no_launcher(monkeypatch) -> None:
+    monkeypatch.setattr(native_launcher, "COMPILERS", ("no-such-compiler",))
+    monkeypatch.setattr(native_launcher, "PREBUILT", native_launcher.FOLDER / "absent")
+    assert find_launcher(MemoryStore(), may_build=True) is None
+
+
+def test_a_compiler_that_fails_costs_only_the_launcher(monkeypatch, caplog) -> None:
+    caplog.set_level("INFO", "ferrite_runtime")
+    monkeypatch.setattr(native_launcher, "COMPILERS", ("false",))
+    monkeypatch.setattr(native_launcher, "PREBUILT", native_launcher.FOLDER / "absent")
+    assert find_launcher(MemoryStore(), may_build=True) is None
+    assert "launches go one by one" in caplog.text
+
+
+def test_nothing_is_built_where_that_is_not_allowed() -> None:
+    if not native_launcher.PREBUILT.exists():
+        assert find_launcher(MemoryStore(), may_build=False) is None
