@@ -186,7 +186,7 @@ def test_wrong_calls_and_descriptions_are_refused() -> None:
         run("stream", 64)
     good = describe_sequence([waiting(literals())], 1)
     for bad in (b"", good[:-8], good + bytes(8), good[:8], b"\xff" * len(good)):
-        with pytest.raises(ValueError, match="description|launch"):
+        with pytest.raises(ValueError, match=r"description|launch"):
             LAUNCHER.bind(driver, 77, bad, print)
 
 

@@ -100,11 +100,9 @@ def load_program(
         ExternError: if it calls an operator that is not registered.
     """
     options = options or Options()
-    if isinstance(mapping, Program):
-        program = mapping
-    else:
-        is_checked = options.check_indices and not (options.interpret or mapping.get("device") == "cpu")
-        program = Program.from_mapping(checked_program(mapping) if is_checked else mapping)
+    program = mapping if isinstance(mapping, Program) else Program.from_mapping(mapping)
+    if options.check_indices and not options.interpret and program.device != "cpu":
+        program = Program.from_mapping(checked_program(program.to_mapping()))
     if options.interpret:
         program = program.on_cpu()
     check_externs(program)
