@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +14,8 @@ import torch
 
 from ferrite_ir import PIPELINE, evaluate, require_valid
 from ferrite_ir.parse import parse_graph
-from ferrite_runtime import InputError, LoadedProgram, load_program
+from ferrite_runtime import InputError, LoadedProgram, Program, load_program
+from ferrite_runtime.cuda_engine import CudaEngine
 from ferrite_scheduler import schedule
 from ferrite_scheduler.simulate import simulate
 from ferrite_triton import emit_program
@@ -105,6 +109,48 @@ def test_no_hint_decides_what_is_right(name: str, hint: int) -> None:
 @pytest.mark.parametrize("name", GRAPHS)
 def test_kernels_compile_for_sm90(name: str, compile_sm90: Callable[..., list[Any]]) -> None:
     assert compile_sm90(emit_program(schedule(PIPELINE.run(parse_graph(GRAPHS[name])))))
+
+
+def fakes() -> Any:
+    folder = str(Path(__file__).parents[2] / "packages" / "ferrite-runtime" / "tests")
+    if folder not in sys.path:
+        sys.path.append(folder)
+    return importlib.import_module("runtime_fakes")
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_the_gpu_engine_keeps_a_build_for_each_bucket(name: str) -> None:
+    """The engine for GPUs runs with a driver that interprets, so what is launched with which blocks is real."""
+    pool = fakes().FakePool()
+    machine, streams = fakes().fake_machine(pool=pool), fakes().FakeStreams()
+    graph = PIPELINE.run(parse_graph(GRAPHS[name].replace(" on cpu ", " on cuda ")))
+    mapping = emit_program(schedule(graph)).to_mapping()
+    for value in mapping["inputs"]:
+        value["device"] = "cpu"
+    engine = CudaEngine(Program.from_mapping({**mapping, "device": "cpu"}), streams.platform(), lambda index: machine)
+    device = torch.device("cpu", 0)
+    engine.device_kernels(0)
+    assert all(job.spec.index_width == 32 for job in pool.jobs), "what is not expected is not compiled at load"
+    engine.first(device)(made_inputs(GRAPHS[name], {"n": 16, "m": 64}))
+    host = engine.steady(device, lambda args: ())
+    for n, m in [(16, 64), (3, 7), (16, 64), (65, 3), (2, 130), (32, 16), (33, 17), (3, 7), (2, 130)]:
+        inputs = made_inputs(GRAPHS[name], {"n": n, "m": m})
+        want = expected(GRAPHS[name], inputs)
+        for got, reference in zip(host(list(inputs)), want, strict=True):
+            torch.testing.assert_close(got, reference.to(got.dtype), rtol=1e-4, atol=1e-4, msg=f"{n=} {m=}")
+    compiled = len(pool.jobs)
+    host(made_inputs(GRAPHS[name], {"n": 33, "m": 17}))
+    assert len(pool.jobs) == compiled
+    assert any(job.divisible for job in pool.jobs), "sizes that are multiples of 16 are promised"
+
+
+def test_a_short_symbolic_row_is_held_in_one_tile() -> None:
+    program = emit_program(schedule(PIPELINE.run(parse_graph(GRAPHS["softmax"])))).to_mapping()
+    families = {kernel["id"]: kernel["family"] for kernel in program["kernels"]}
+    launch = next(step for step in program["steps"] if step["do"] == "launch")
+    assert [families[other["kernel"]] for other in launch["alternatives"]] == ["persistent", "looped"]
+    assert launch["alternatives"][0]["when"][0] == ["m", 8192]
+    assert launch["expected"] == 0
 
 
 def test_a_wide_kernel_stands_by() -> None:

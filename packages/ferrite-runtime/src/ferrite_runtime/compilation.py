@@ -44,9 +44,10 @@ def _environment() -> tuple[str, ...]:
 
 
 def job_key(job: Job) -> str:
-    """Returns the identity of a job's binary: kernel, config, target, alignment, compiler, device functions."""
+    """Returns the identity of a job's binary: kernel, config, target, promises, compiler, device functions."""
     form = ["ptx"] if job.wants_ptx else []
-    facts = [RUNTIME_FORMAT, job.spec.id, job.config.to_mapping(), job.target.to_mapping(), job.aligned, *form]
+    promised = [job.aligned, list(job.divisible)] if job.divisible else [job.aligned]
+    facts = [RUNTIME_FORMAT, job.spec.id, job.config.to_mapping(), job.target.to_mapping(), *promised, *form]
     return digest([*facts, *_environment()])
 
 

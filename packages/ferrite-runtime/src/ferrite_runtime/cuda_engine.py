@@ -6,9 +6,10 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from ferrite_runtime.bench import EventBench, SystemClock
+from ferrite_runtime.buckets import Bucket, BucketedKernel, bucket_of, bucket_text
 from ferrite_runtime.compilation import Compiler, choose_store, shared_compiler
 from ferrite_runtime.cuda_driver import cuda_driver
 from ferrite_runtime.cuda_kernels import DeviceKernel, Machine, protect_arguments
@@ -22,6 +23,8 @@ from ferrite_runtime.native_launcher import NativeLauncher, shared_launcher
 from ferrite_runtime.options import Options
 from ferrite_runtime.platform import Platform, torch_platform
 from ferrite_runtime.program import Program
+from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.steps import Launch
 from ferrite_runtime.tuning import Budget
 
 
@@ -46,6 +49,26 @@ def choose_native(options: Options, compiler: Compiler) -> NativeLauncher | None
     return shared_launcher(choose_store(options), may_build=may_build)
 
 
+AnyKernel: TypeAlias = "DeviceKernel | BucketedKernel"
+
+
+def _begin(spec: KernelSpec, machine: Machine, is_expected: bool) -> AnyKernel:  # noqa: FBT001 - private
+    """Returns a kernel on a device, its compilation started if it is expected to run."""
+    if not spec.size_names() or spec.family == "user":
+        return DeviceKernel.begin(spec, machine)
+    return BucketedKernel.begin(spec, machine) if is_expected else BucketedKernel(spec, machine)
+
+
+def expected_kernels(program: Program) -> frozenset[str]:
+    """Returns the identities of the kernels that a program's launches are expected to choose."""
+    found: set[str] = set()
+    for step in program.steps:
+        if isinstance(step, Launch):
+            choices = [*(other.kernel for other in step.alternatives), step.kernel]
+            found.update(choices if step.expected is None else choices[step.expected : step.expected + 1])
+    return frozenset(found)
+
+
 @dataclass(slots=True)
 class CudaEngine:
     """Runs a program on NVIDIA GPUs; kernels are kept per device."""
@@ -54,7 +77,7 @@ class CudaEngine:
     platform: Platform
     make_machine: Callable[[int], Machine]
     native: Callable[[], NativeLauncher | None] = lambda: None
-    kernels: dict[int, Mapping[str, DeviceKernel]] = field(default_factory=dict)
+    kernels: dict[int, Mapping[str, AnyKernel]] = field(default_factory=dict)
 
     @classmethod
     def load(cls, program: Program, options: Options, compiler: Compiler | None = None) -> CudaEngine:
@@ -71,11 +94,12 @@ class CudaEngine:
         engine.device_kernels(torch.cuda.current_device())
         return engine
 
-    def device_kernels(self, index: int) -> Mapping[str, DeviceKernel]:
+    def device_kernels(self, index: int) -> Mapping[str, AnyKernel]:
         """Returns the kernels on a device by id, starting their compilation where it is new."""
         if index not in self.kernels:
             machine = self.make_machine(index)
-            self.kernels[index] = {spec.id: DeviceKernel.begin(spec, machine) for spec in self.program.kernels}
+            expected = expected_kernels(self.program)
+            self.kernels[index] = {spec.id: _begin(spec, machine, spec.id in expected) for spec in self.program.kernels}
         return self.kernels[index]
 
     def wait(self) -> None:
@@ -182,7 +206,7 @@ def write_first_launch(site: Site) -> Iterable[str]:
     yield f"_first{site.number}(_stream, ({values}), ({owners}))"
 
 
-def _first_launcher(kernel: DeviceKernel) -> Any:
+def _first_launcher(kernel: AnyKernel) -> Any:
     def launch(stream: int, arguments: tuple[Any, ...], owners: tuple[Any, ...]) -> None:
         protect = functools.partial(protect_arguments, kernel.spec, arguments, owners, kernel.machine.driver, stream)
         kernel.launch_first(stream, arguments, protect)
@@ -194,13 +218,16 @@ def _first_launcher(kernel: DeviceKernel) -> Any:
 class SiteWriter:
     """Writes launches as direct driver calls; ``names`` are the globals that the text needs."""
 
-    kernels: Mapping[str, DeviceKernel]
+    kernels: Mapping[str, AnyKernel]
     names: dict[str, Any] = field(default_factory=dict)
     prepared: list[LaunchSite] = field(default_factory=list)
 
     def write(self, site: Site) -> Iterable[str]:
         """Yields the lines of one launch."""
         kernel = self.kernels[site.kernel.id]
+        if isinstance(kernel, BucketedKernel):
+            yield from self._bucketed_lines(site, kernel)
+            return
         values = ", ".join(argument.text for argument in site.arguments)
         slow = f"_slow{site.number}(_stream, ({values},))"
         self.names[f"_slow{site.number}"] = kernel.launch
@@ -219,6 +246,57 @@ class SiteWriter:
         yield f"if {suspects}: {slow}"
         yield "else:"
         yield from (f"    {line}" for line in lines)
+
+    def _bucketed_lines(self, site: Site, kernel: BucketedKernel) -> Iterable[str]:
+        """Yields the launch of a kernel that takes sizes: what is prepared for their bucket is looked up."""
+        n, spec = site.number, site.kernel
+        values = "".join(f"{argument.text}, " for argument in site.arguments)
+        owners = "".join(f"{argument.owner}, " for argument in site.arguments)
+        prepared: dict[Bucket, tuple[Any, ...]] = {}
+        self.names |= {f"_sites{n}": prepared, f"_first{n}": self._preparer(kernel, prepared), "min": min, "max": max}
+        sizes = {a.param.name: a.text for a in site.arguments if a.param.role == "size"}
+        if any(argument.misaligned for argument in site.arguments):
+            yield f"_first{n}(_stream, ({values}), ({owners}))"
+            return
+        suspects = _suspect_text(site)
+        found = f"_sites{n}.get({bucket_text(spec, sizes)})"
+        yield f"_site = {found}" if suspects is None else f"_site = None if {suspects} else {found}"
+        yield f"if _site is None: _first{n}(_stream, ({values}), ({owners}))"
+        yield "else:"
+        blocks = [axis.block for axis in spec.axes if axis.block not in spec.blocks]
+        parts = ["_pack", "_buffer", "_config", "_function", "_params", "_again", "_shape", *(f"_{b}" for b in blocks)]
+        rename = sizes | {axis.name: print_expr(axis.size, sizes) for axis in spec.axes}
+        rename |= {block: f"_{block}" for block in blocks} | {name: str(block) for name, block in spec.blocks.items()}
+        yield f"    {', '.join(parts)} = _site"
+        yield f"    _programs = {print_expr(spec.grid, rename)}"
+        yield "    if _programs > 0:"
+        yield "        _shape.grid_x = _programs"
+        yield f"        _pack(_buffer, 0, {values.rstrip(', ')})"
+        yield "        if _cuda_launch(_config, _function, _params, None): _again()"
+
+    def _preparer(self, kernel: BucketedKernel, prepared: dict[Bucket, tuple[Any, ...]]) -> Any:
+        """Returns what launches in a bucket that nothing is prepared for yet, and prepares for the next time."""
+        first = _first_launcher(kernel)
+        spec = kernel.spec
+        free = [axis.block for axis in spec.axes if axis.block not in spec.blocks]
+
+        def launch(stream: int, arguments: tuple[Any, ...], owners: tuple[Any, ...]) -> None:
+            first(stream, arguments, owners)
+            chosen = kernel.kernel(arguments)
+            sizes = {p.name: v for p, v in zip(spec.params, arguments, strict=True) if p.role == "size"}
+            key = bucket_of(spec, sizes)
+            if chosen.config is None or key in prepared:
+                return
+            loaded = chosen.loaded(chosen.config)
+            site = LaunchSite(loaded.function, loaded.params, 0)
+            site.config.stream = stream
+            self.prepared.append(site)
+            again = functools.partial(loaded.start, site)
+            fixed = (site.pack, site.buffer, site.config_pointer, site.function, site.params_pointer, again, site.config)
+            blocks = dict(chosen.config.blocks)
+            prepared[key] = (*fixed, *(blocks[name] for name in free))
+
+        return launch
 
     def _prepared_lines(self, site: Site, kernel: DeviceKernel, values: str, programs: str) -> list[str]:
         assert kernel.config is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,26 +55,52 @@ class DeviceKernel:
     """A kernel on a device: compiles when made, chooses its config at the first launch, then only launches."""
 
     def __init__(
-        self, spec: KernelSpec, machine: Machine, candidates: tuple[Config, ...], *, is_settled: bool = False
+        self,
+        spec: KernelSpec,
+        machine: Machine,
+        candidates: tuple[Config, ...],
+        *,
+        is_settled: bool = False,
+        sizes: Mapping[str, int] | None = None,
+        divisible: tuple[int, ...] = (),
     ) -> None:
         self.spec = spec
         self.machine = machine
         self.candidates = candidates
         self.is_settled = is_settled
+        self.sizes = sizes
+        self.divisible = divisible
         self.config: Config | None = None
         self._loaded: dict[tuple[Config, bool], LoadedKernel] = {}
         self._context = 0
 
     @classmethod
-    def begin(cls, spec: KernelSpec, machine: Machine) -> DeviceKernel:
-        """Returns the kernel with the compilation of its candidates started."""
+    def begin(
+        cls,
+        spec: KernelSpec,
+        machine: Machine,
+        sizes: Mapping[str, int] | None = None,
+        divisible: tuple[int, ...] = (),
+    ) -> DeviceKernel:
+        """Returns the kernel with the compilation of its candidates started.
+
+        Args:
+            spec: the kernel.
+            machine: the device.
+            sizes: of the axes, by name, that it is for; the expected ones without it.
+            divisible: positions of the size params that are multiples of 16.
+        """
+        if divisible and shipped_configs(spec, machine, sizes):
+            divisible = ()  # libraries hold builds without that promise
         remembered = None
         if machine.tune != "none":
-            remembered = recall_choice(machine.store, tuning_key(spec, machine.facts))
-        candidates = (remembered,) if remembered else candidate_configs(spec, machine)
+            remembered = recall_choice(machine.store, tuning_key(spec, machine.facts, sizes, divisible))
+        candidates = (remembered,) if remembered else candidate_configs(spec, machine, sizes)
         for config in candidates:
-            machine.compiler.submit(Job(spec, config, machine.facts.target))
-        return cls(spec, machine, candidates, is_settled=remembered is not None)
+            machine.compiler.submit(Job(spec, config, machine.facts.target, divisible=divisible))
+        return cls(
+            spec, machine, candidates, is_settled=remembered is not None, sizes=sizes, divisible=divisible
+        )
 
     # --- compiled forms ---------------------------------------------------------------------------------------------
 
@@ -89,7 +115,7 @@ class DeviceKernel:
             KernelCompileError: if it does not compile.
             OutOfResources: if the device cannot run it.
         """
-        job = Job(self.spec, config, self.machine.facts.target, aligned)
+        job = Job(self.spec, config, self.machine.facts.target, aligned, self.divisible)
         binary = self.machine.compiler.submit(job).result()
         available = self.machine.facts.shared_per_program
         if binary.shared > available:
@@ -121,7 +147,7 @@ class DeviceKernel:
         found = [config for config in candidates if self._is_usable(config, problems)]
         if found:
             return found
-        for config in configs(self.spec, self.machine.facts, "max"):
+        for config in configs(self.spec, self.machine.facts, "max", self.sizes):
             if config not in candidates and self._is_usable(config, problems):
                 return [config]
         if len(set(problems)) == 1:
@@ -221,15 +247,18 @@ class DeviceKernel:
         machine = self.machine
         choice = choose_config(self._ready(found, stream, arguments), machine.bench)
         if machine.tune == "max" and not machine.budget.is_spent():
-            near = neighbours(self.spec, machine.facts, choice.config, self.spec.hint_sizes())
+            near = neighbours(self.spec, machine.facts, choice.config, self.sizes or self.spec.hint_sizes())
             for config in near:
-                machine.compiler.submit(Job(self.spec, config, machine.facts.target))
+                machine.compiler.submit(Job(self.spec, config, machine.facts.target, divisible=self.divisible))
             usable = [config for config in near if self._is_usable(config, [])]
             choice = choose_config(self._ready([choice.config, *usable], stream, arguments), machine.bench)
         if choice.times:
-            remember_choice(machine.store, tuning_key(self.spec, machine.facts), self.spec, machine.facts, choice)
+            remember_choice(machine.store, self._tuning_key(), self.spec, machine.facts, choice)
             _LOG.info("kernel %s: chose (%s) among %d", self.spec.name, choice.config, len(choice.times))
         return choice.config
+
+    def _tuning_key(self) -> str:
+        return tuning_key(self.spec, self.machine.facts, self.sizes, self.divisible)
 
     def _ready(self, found: Sequence[Config], stream: int, arguments: Sequence[Any]) -> list[Candidate]:
         candidates = []
@@ -252,15 +281,31 @@ class DeviceKernel:
         return candidates
 
 
-def candidate_configs(spec: KernelSpec, machine: Machine) -> tuple[Config, ...]:
+def candidate_configs(
+    spec: KernelSpec, machine: Machine, sizes: Mapping[str, int] | None = None
+) -> tuple[Config, ...]:
     """Returns the configs to try: those that a library has binaries of, and then, if asked for all, the policy's."""
-    library = machine.compiler.library
-    shipped = () if library is None else library.configs(spec, machine.facts.target)
+    shipped = shipped_configs(spec, machine, sizes)
     if not shipped:
-        return configs(spec, machine.facts, machine.tune)
+        return configs(spec, machine.facts, machine.tune, sizes)
     if machine.tune == "max" and machine.compiler.compiles():
-        return tuple(dict.fromkeys((*shipped, *configs(spec, machine.facts, "max"))))
+        return tuple(dict.fromkeys((*shipped, *configs(spec, machine.facts, "max", sizes))))
     return shipped[:1] if machine.tune == "none" else shipped
+
+
+def shipped_configs(
+    spec: KernelSpec, machine: Machine, sizes: Mapping[str, int] | None = None
+) -> tuple[Config, ...]:
+    """Returns the configs that a library has binaries of and that are right for these sizes of the axes.
+
+    A tile that holds the whole fold axis has to be as long as that.
+    """
+    library = machine.compiler.library
+    found = () if library is None else library.configs(spec, machine.facts.target)
+    if sizes is None or spec.family != "persistent":
+        return tuple(found)
+    folds = [axis for axis in spec.axes if axis.kind == "fold" and axis.block not in spec.blocks]
+    return tuple(config for config in found if all(config.block(axis.block) >= sizes[axis.name] for axis in folds))
 
 
 def _launcher(

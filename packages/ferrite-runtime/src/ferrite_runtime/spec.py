@@ -26,7 +26,7 @@ FACT_FLAGS = ("atomics", "random")
 class Param:
     """One parameter of a kernel function.
 
-    ``access`` and ``align`` (bytes) are set for tensors and None otherwise.
+    ``access`` and ``align`` (bytes) are set for tensors and None otherwise; ``hint`` is the expected value of a size.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Param:
     dtype: str
     access: str | None = None
     align: int | None = None
+    hint: int | None = None
 
     @classmethod
     def from_mapping(cls, value: object, path: str) -> Param:
@@ -42,24 +43,26 @@ class Param:
         name, role, dtype = fields.identifier("name"), fields.choice("role", ROLES), fields.string("dtype")
         if dtype not in DTYPES or DTYPES[dtype].triton is None:
             raise SpecError(fields.at("dtype"), f"{dtype!r} is not a type that kernels compute with")
-        access = align = None
+        access = align = hint = None
         if role == "tensor":
             access, align = fields.choice("access", ACCESSES), fields.integer("align")
             if align <= 0 or align & (align - 1):
                 raise SpecError(fields.at("align"), f"{align} is not a power of two")
-        elif role == "size" and dtype not in ("i32", "i64"):
-            raise SpecError(fields.at("dtype"), f"a size is i32 or i64, not {dtype}")
+        elif role == "size":
+            hint = fields.optional_integer("hint")
+            if dtype not in ("i32", "i64"):
+                raise SpecError(fields.at("dtype"), f"a size is i32 or i64, not {dtype}")
         elif role == "scalar" and DTYPES[dtype].pack is None:
             raise SpecError(fields.at("dtype"), f"{dtype} cannot be passed by value")
         fields.close()
-        return cls(name, role, dtype, access, align)
+        return cls(name, role, dtype, access, align, hint)
 
     def to_mapping(self) -> dict[str, Any]:
         """Returns the JSON form."""
         mapping: dict[str, Any] = {"name": self.name, "role": self.role, "dtype": self.dtype}
         if self.role == "tensor":
             mapping |= {"access": self.access, "align": self.align}
-        return mapping
+        return mapping | ({"hint": self.hint} if self.hint is not None else {})
 
 
 @dataclass(frozen=True, slots=True)

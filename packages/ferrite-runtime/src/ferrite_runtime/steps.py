@@ -124,12 +124,14 @@ class Alternative:
 class Launch:
     """Launches a kernel; tensor args are names, scalars names or numbers, sizes expressions.
 
-    The first alternative whose conditions hold is launched instead, with the same arguments.
+    The first alternative whose conditions hold is launched instead, with the same arguments. ``expected`` is the number
+    of the one that is expected to be (their number, if none is): the others are compiled when they are needed.
     """
 
     kernel: str
     args: tuple[Any, ...]
     alternatives: tuple[Alternative, ...] = ()
+    expected: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +355,7 @@ def _read_launch(fields: Fields) -> Step:
         fields.string("kernel"),
         tuple(_read_arg(arg, f"{fields.at('args')}[{i}]") for i, arg in enumerate(args)),
         tuple(_read_alternative(other, f"{fields.at('alternatives')}[{i}]") for i, other in enumerate(others)),
+        fields.optional_integer("expected"),
     )
 
 
@@ -472,6 +475,6 @@ def write_step(step: Step) -> dict[str, Any]:
             mapping |= _write_layout(value)
         elif isinstance(step, Launch) and field.name == "args":
             mapping["args"] = [_write_arg(arg) for arg in value]
-        elif value or field.name not in ("device", "strides", "alternatives"):
+        elif (value not in (None, ())) or field.name not in ("device", "strides", "alternatives", "expected"):
             mapping["from" if field.name == "source" else field.name] = _WRITERS.get(field.name, lambda v: v)(value)
     return mapping

@@ -25,9 +25,10 @@ from ferrite_runtime.target import Target
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One compilation: a kernel, a config, a target, and whether pointers keep their promised alignment.
+    """One compilation: a kernel, a config, a target, and what is promised.
 
-    ``wants_ptx`` asks for PTX, which a driver compiles for GPUs that are newer than the target, instead of code.
+    ``aligned``: pointers keep their alignment. ``wants_ptx`` asks for PTX, which a driver compiles for GPUs that are
+    newer than the target, instead of code. ``divisible``: positions of size params that are multiples of 16.
     """
 
     spec: KernelSpec
@@ -35,6 +36,7 @@ class Job:
     target: Target
     aligned: bool = True
     wants_ptx: bool = False
+    divisible: tuple[int, ...] = ()
 
 
 # Triton knows one promise, divisibility by 16; a promise of less gains nothing over the element type.
@@ -51,9 +53,11 @@ def _type_text(param: Param) -> str:
     return f"*{DTYPES[param.dtype].triton}" if param.role == "tensor" else scalar_triton(param.dtype)
 
 
-def triton_attributes(params: tuple[Param, ...], *, aligned: bool) -> dict[tuple[int, ...], list[list[Any]]]:
-    """Returns the divisibility promises of pointer parameters, by position."""
-    return {
+def triton_attributes(
+    params: tuple[Param, ...], *, aligned: bool, divisible: tuple[int, ...] = ()
+) -> dict[tuple[int, ...], list[list[Any]]]:
+    """Returns the divisibility promises of pointers and of the sizes at some positions, by position."""
+    return {(position,): [["tt.divisibility", _PROMISE]] for position in divisible} | {
         (position,): [["tt.divisibility", _PROMISE]]
         for position, param in enumerate(params)
         if aligned and param.role == "tensor" and (param.align or 0) >= _PROMISE
@@ -86,7 +90,7 @@ def _compile(job: Job, function: Any, constants: dict[str, int]) -> Any:
         function,
         triton_signature(params, tuple(constants)),
         constexprs={(len(params) + i,): value for i, value in enumerate(constants.values())},
-        attrs=triton_attributes(params, aligned=job.aligned),
+        attrs=triton_attributes(params, aligned=job.aligned, divisible=job.divisible),
     )
     options = {
         "num_warps": job.config.num_warps,

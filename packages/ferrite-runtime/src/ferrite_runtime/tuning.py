@@ -44,10 +44,13 @@ class Choice:
     times: tuple[tuple[Config, float], ...] = ()
 
 
-def tuning_key(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None) -> str:
+def tuning_key(
+    spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None, divisible: tuple[int, ...] = ()
+) -> str:
     """Returns the key of a kernel's tuning record: kernel, device model, compiler, and sizes to a power of two."""
     bucket = {name: next_power_of_two(size) for name, size in (sizes or spec.hint_sizes()).items()}
-    return digest([RUNTIME_FORMAT, spec.id, device.name, str(device.target), triton_version(), bucket])
+    promised = [list(divisible)] if divisible else []
+    return digest([RUNTIME_FORMAT, spec.id, device.name, str(device.target), triton_version(), bucket, *promised])
 
 
 def recall_choice(store: Store, key: str) -> Config | None:
@@ -117,11 +120,13 @@ def neighbours(spec: KernelSpec, device: DeviceFacts, config: Config, sizes: Map
     if spec.family in ("user", "template"):
         return ()  # what they have been written for is what their writer lists
     limits = {axis.block: block_limit(axis, sizes[axis.name]) for axis in spec.axes if axis.block not in spec.blocks}
-    blocks = dict(config.blocks)
+    blocks, folded = dict(config.blocks), {axis.block for axis in spec.axes if axis.kind == "fold"}
     found = [
         Config.of(blocks | {name: step}, config.num_warps, config.num_stages)
         for name, block in blocks.items()
         for step in (block * 2, block // 2)
+        # A tile that holds the whole fold axis has to.
+        if not (spec.family == "persistent" and name in folded)
         if 1 <= step <= limits.get(name, block)
     ]
     found += [

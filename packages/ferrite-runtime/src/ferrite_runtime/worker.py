@@ -32,6 +32,7 @@ def answer(head: dict[str, Any]) -> bytes:
             Target.from_mapping(head["target"]),
             head["aligned"],
             head.get("wants_ptx", False),
+            tuple(head.get("divisible", ())),
         )
         binary = compile_job(job)
     except KernelCompileError as error:

@@ -15,7 +15,7 @@ from ferrite_ir.sizes import text
 
 from .cluster import Cluster
 from .dependences import Access, is_opaque, stores_each_once
-from .generic import hinted, size_of
+from .generic import hinted, is_symbolic, size_of
 from .proposal import Proposal
 from .strategy import is_persistent
 from .traffic import live_tiles, pass_traffic, unit_step
@@ -155,7 +155,9 @@ def _directions(proposal: Proposal) -> Refusal | None:
 
 
 def _looped_updates(proposal: Proposal) -> Refusal | None:
-    if not proposal.kinds or not (proposal.owner.updated or proposal.guest.updated) or _stays_persistent(proposal):
+    if not proposal.kinds or not (proposal.owner.updated or proposal.guest.updated):
+        return None
+    if _stays_persistent(proposal) and not is_symbolic(proposal.owner.fold):
         return None
     for _, number in (*proposal.owner.updated.values(), *proposal.guest.updated.values()):
         update = proposal.dependences.nodes[number].definition

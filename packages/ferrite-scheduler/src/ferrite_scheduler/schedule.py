@@ -93,6 +93,8 @@ class Kernel:
         stored: names of the values of the body that are written to memory. The result of an `Update` is always stored.
         params: tensors in memory that it reads or writes. For an `Update` the result's name stands for the target's
             storage.
+        persistent_up_to: for a looped kernel whose fold axis is symbolic, how long that may be to fit in one tile; 0 if
+            it never does.
     """
 
     name: str
@@ -102,6 +104,7 @@ class Kernel:
     homes: dict[str, tuple[Index, ...]] = field(hash=False)
     stored: tuple[str, ...]
     params: tuple[Param, ...]
+    persistent_up_to: int = 0
 
     @property
     def grid(self) -> tuple[Axis, ...]:

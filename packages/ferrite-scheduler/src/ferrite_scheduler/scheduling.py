@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from ferrite_ir.graph import Graph
 from ferrite_ir.passes import Dce
@@ -16,7 +17,7 @@ from .ordering import execution_order
 from .schedule import Kernel, Schedule
 from .softmax import join_softmax
 from .split import prepare_folds
-from .strategy import strategy_of
+from .strategy import persistent_limit, strategy_of
 from .target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
 from .updates import separate_updates
 
@@ -67,7 +68,9 @@ def _kernels(
     stored = stored_names(cluster, dependences)
     strategy = strategy_of(cluster, policy)
     try:
-        return [build_kernel(cluster, dependences, graph, stored, strategy, policy, layouts)]
+        kernel = build_kernel(cluster, dependences, graph, stored, strategy, policy, layouts)
+        limit = persistent_limit(cluster, policy)
+        return [replace(kernel, persistent_up_to=limit) if limit else kernel]
     except Misfit:
         if len(cluster.members) == 1:
             raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .cluster import Cluster
-from .generic import is_symbolic
+from .generic import hinted, is_symbolic
 from .target import Policy
 from .traffic import live_tiles
 
@@ -25,14 +25,24 @@ def strategy_of(cluster: Cluster, policy: Policy) -> str:
             return kind
     if "contract" in cluster.kinds:
         return "looped"
+    if is_symbolic(cluster.fold):
+        return "looped"
     return "persistent" if is_persistent(cluster, live_tiles(cluster), policy) else "looped"
 
 
+def persistent_limit(cluster: Cluster, policy: Policy) -> int:
+    """Returns how long a symbolic fold axis may be for the kernel of a cluster to hold it in one tile; 0 for never."""
+    if cluster.kinds != {"fold"} or not is_symbolic(cluster.fold):
+        return 0
+    if cluster.direction == "column":
+        return policy.persistent_elements_outer
+    most = policy.persistent_bytes // (ACCUMULATOR_BYTES * live_tiles(cluster))
+    return min(policy.persistent_elements, 1 << (most.bit_length() - 1))
+
+
 def is_persistent(cluster: Cluster, live: int, policy: Policy) -> bool:
-    """Returns whether the fold axis of a cluster fits in one tile with ``live`` values alive at once."""
-    if is_symbolic(cluster.fold):
-        return False
-    width = power_of_two(cluster.fold)
+    """Returns whether the fold axis of a cluster fits in one tile with ``live`` values alive at once, by its hint."""
+    width = power_of_two(hinted(cluster.fold))
     if cluster.direction == "column":
         return width <= policy.persistent_elements_outer
     return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.persistent_bytes

@@ -53,23 +53,50 @@ def emit_alternatives(kernel: Kernel) -> Emitted:
         UnsupportedUpdate: an update needs an atomic instruction that does not exist.
         ScheduleMismatch: the kernel breaks the iteration model of the schedule.
     """
+    forms: list[_Form] = []
+    if kernel.persistent_up_to and kernel.fold is not None:
+        held = _flattened(replace(kernel, strategy="persistent"))
+        conditions = narrow_conditions(*held)
+        if conditions is not None:
+            forms.append(_Form(((kernel.fold.size, kernel.persistent_up_to), *conditions), *held, 32))
+    flat = _flattened(kernel)
+    conditions = narrow_conditions(*flat)
+    if conditions is not None:
+        forms.append(_Form(conditions, *flat, 32))
+    if conditions is None or conditions:
+        forms.append(_Form((), *flat, 64))
+    params = SizeParams()
+    specs = [_write(form, params) for form in forms]
+    if any(spec.sizes != tuple(params.names) for spec in specs):
+        # All forms take the sizes that any of them needs.
+        specs = [_write(form, params) for form in forms]
+    return Emitted(specs[-1], tuple((form.conditions, spec) for form, spec in zip(forms, specs, strict=True))[:-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """One way to write a kernel: what it needs to hold, the kernel, and the width of its addresses."""
+
+    conditions: tuple[Condition, ...]
+    flat: FlatKernel
+    accesses: tuple[Access, ...]
+    width: int
+
+
+def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
     space = build_space(kernel)
     flat = flatten(kernel, space)
     accesses = find_accesses(flat)
     if space.folds_tile and contiguous_axis(flat, accesses) == "x":
         # Neighbouring threads take neighbouring x: the fold axis becomes the slow one of the tile.
-        space = build_space(kernel, ("r", "x"))
-        flat = replace(flat, space=space)
-    conditions = narrow_conditions(flat, accesses)
-    if conditions is None:
-        return Emitted(_write(flat, accesses, 64))
-    narrow = _write(flat, accesses, 32)
-    return Emitted(_write(flat, accesses, 64), ((conditions, narrow),)) if conditions else Emitted(narrow)
+        flat = replace(flat, space=build_space(kernel, ("r", "x")))
+    return flat, accesses
 
 
-def _write(flat: FlatKernel, accesses: tuple[Access, ...], width: int) -> KernelSpec:
-    """Returns the spec of a kernel whose address arithmetic has this width."""
-    kernel, params = flat.kernel, SizeParams()
+def _write(form: _Form, params: SizeParams) -> KernelSpec:
+    """Returns the spec of a kernel in one form, which takes all sizes named so far and names those that it needs."""
+    flat, accesses, width = form.flat, form.accesses, form.width
+    kernel = flat.kernel
     space = replace(flat.space, params=params)
     flat = replace(flat, space=space)
     for axis in space.axes:
@@ -93,7 +120,8 @@ def _write(flat: FlatKernel, accesses: tuple[Access, ...], width: int) -> Kernel
 
 
 def _describe_sizes(params: SizeParams, width: int) -> list[dict[str, Any]]:
-    return [{"name": name, "role": "size", "dtype": f"i{width}"} for name in params.names.values()]
+    described = {"role": "size", "dtype": f"i{width}"}
+    return [{"name": name, **described, "hint": hint(size)} for size, name in params.names.items()]
 
 
 def header_lines(space: Space, width: int, body: list[str]) -> list[str]:

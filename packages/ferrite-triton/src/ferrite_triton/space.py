@@ -164,7 +164,8 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     for axis in kernel.axes:
         size = axis.size
         if axis.is_fold:
-            texts.append(_fold_axis(size, fold_block))
+            is_held = kernel.strategy == "persistent" and not sizes.is_static(size)
+            texts.append(_held_axis(size) if is_held else _fold_axis(size, fold_block))
         elif has_fold and axis.name != "x":
             # One position of the outer axes per program: tiles stay two-dimensional.
             texts.append(AxisText(axis.name, size, tiled=False, masked=False, block=1, max_block=1))
@@ -178,7 +179,7 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     tiled = tuple(axis.name for axis in axes if axis.tiled)
     if order is not None:
         tiled = tuple(name for name in order if name in tiled)
-    loops = has_fold and fold_block is None
+    loops = has_fold and fold_block is None and kernel.strategy != "persistent"
     return Space(axes, tiled, dim_mapping(kernel.axes), loops)
 
 
@@ -186,6 +187,11 @@ def _fold_axis(size: Size, block: int | None) -> AxisText:
     if block is not None:
         return AxisText("r", size, tiled=size != 1, masked=size != block, block=block, max_block=block)
     return _free_axis("r", size, FREE_BLOCK["fold"])
+
+
+def _held_axis(size: Size) -> AxisText:
+    """Returns a symbolic fold axis that a tile holds whole: the config chooses the least block that it fits in."""
+    return AxisText("r", size, tiled=True, masked=True, block=None, max_block=None)
 
 
 def _free_axis(name: str, size: Size, generous: int) -> AxisText:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ferrite_ir.graph import Call, If, TensorType, Value, While
-from ferrite_ir.sizes import Size, Symbolic
+from ferrite_ir.sizes import Size, Symbolic, hint
 from ferrite_scheduler.schedule import (
     Allocate,
     CallExtern,
@@ -49,11 +49,15 @@ def encode_size_input(given: tuple[str, Size]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class LaunchForm:
-    """How one kernel of a schedule is launched: by which identity, with which sizes, and what is tried before."""
+    """How one kernel of a schedule is launched: by which identity, with which sizes, and what is tried before.
+
+    ``expected`` is the number of the alternative that the hints choose.
+    """
 
     kernel: str
     sizes: tuple[Expr, ...] = ()
     alternatives: tuple[dict[str, Any], ...] = ()
+    expected: int = 0
 
 
 def launch_form(emitted: Emitted) -> LaunchForm:
@@ -62,7 +66,9 @@ def launch_form(emitted: Emitted) -> LaunchForm:
         {"when": [[host_expression(size), limit] for size, limit in conditions], "kernel": spec.id}
         for conditions, spec in emitted.alternatives
     )
-    return LaunchForm(emitted.spec.id, tuple(map(host_expression, emitted.spec.sizes)), alternatives)
+    fits = [all(hint(size) <= limit for size, limit in conditions) for conditions, _ in emitted.alternatives]
+    expected = fits.index(True) if True in fits else len(fits)
+    return LaunchForm(emitted.spec.id, tuple(map(host_expression, emitted.spec.sizes)), alternatives, expected)
 
 
 def encode_output(output: Any) -> dict[str, Any]:
@@ -146,7 +152,9 @@ def encode_step(step: Step, launches: Sequence[LaunchForm]) -> dict[str, Any]:
     if isinstance(step, Launch):
         form = launches[step.kernel]
         launch = {"do": "launch", "kernel": form.kernel, "args": [*step.args, *form.sizes]}
-        return launch | {"alternatives": list(form.alternatives)} if form.alternatives else launch
+        if not form.alternatives:
+            return launch
+        return launch | {"alternatives": list(form.alternatives), "expected": form.expected}
     if isinstance(step, CallGraph):
         raise UnsupportedDefinition(_control_flow(step.definition))
     encoder = _ENCODERS.get(type(step))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from ferrite_runtime.config import Config
@@ -77,4 +78,9 @@ def _count(shape: Shape, tune: str) -> int | None:
 def _traffic(shape: Shape) -> int:
     """Returns the bytes that a launch moves, estimated from the tile space where the facts do not say."""
     stated = shape.spec.facts.get("bytes")
-    return int(stated) if stated is not None else shape.points * shape.fold * shape.element_bytes
+    if stated is None:
+        return shape.points * shape.fold * shape.element_bytes
+    # What is stated is for the expected sizes.
+    expected = math.prod(max(1, size) for size in shape.spec.hint_sizes().values())
+    actual = shape.points * shape.fold
+    return int(stated) if actual == expected else int(stated) * actual // expected

@@ -1,0 +1,82 @@
+"""Kernels with symbolic sizes on one device: a build and a config for each bucket of sizes, made when it is first met.
+
+Two launches fall in one bucket if each axis needs the same power of two, and the same size params are multiples of 16:
+that is what the compiler makes more of, and what a config depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from ferrite_runtime.cuda_kernels import DeviceKernel, Machine, Protection
+from ferrite_runtime.expr import print_expr
+from ferrite_runtime.spec import KernelSpec
+
+MULTIPLE = 16
+
+Bucket: TypeAlias = tuple[int, ...]
+"""For each size param whether it is a multiple of 16, then for each symbolic axis the bits of its last position."""
+
+
+class BucketedKernel:
+    """A kernel on a device that takes sizes: one `DeviceKernel` for each bucket."""
+
+    def __init__(self, spec: KernelSpec, machine: Machine) -> None:
+        self.spec = spec
+        self.machine = machine
+        self._kernels: dict[Bucket, DeviceKernel] = {}
+
+    @classmethod
+    def begin(cls, spec: KernelSpec, machine: Machine) -> BucketedKernel:
+        """Returns the kernel with the compilation for the expected sizes started, where they are known."""
+        kernel = cls(spec, machine)
+        hints = {param.name: param.hint for param in spec.params if param.role == "size"}
+        if None not in hints.values():
+            kernel._bucket({name: int(hint or 0) for name, hint in hints.items()})
+        return kernel
+
+    def wait(self) -> None:
+        """Waits for what was begun."""
+        for kernel in self._kernels.values():
+            kernel.wait()
+
+    def kernel(self, arguments: Sequence[Any]) -> DeviceKernel:
+        """Returns the kernel for the sizes among these arguments."""
+        pairs = zip(self.spec.params, arguments, strict=True)
+        return self._bucket({param.name: value for param, value in pairs if param.role == "size"})
+
+    def _bucket(self, sizes: Mapping[str, int]) -> DeviceKernel:
+        key = bucket_of(self.spec, sizes)
+        found = self._kernels.get(key)
+        if found is None:
+            names = list(self.spec.size_names())
+            places = [position for position, param in enumerate(self.spec.params) if param.name in names]
+            divisible = tuple(place for place, whole in zip(places, key, strict=False) if whole)
+            axes = self.spec.axis_sizes(sizes)
+            found = self._kernels[key] = DeviceKernel.begin(self.spec, self.machine, axes, divisible)
+        return found
+
+    def launch_first(self, stream: int, arguments: Sequence[Any], protect: Callable[[], Protection | None]) -> None:
+        """Launches, choosing the bucket's config first where there is none: see `DeviceKernel.launch_first`."""
+        pairs = zip(self.spec.params, arguments, strict=True)
+        sizes = {param.name: value for param, value in pairs if param.role == "size"}
+        if 0 not in self.spec.axis_sizes(sizes).values() or self.spec.facts.get("folds"):
+            self._bucket(sizes).launch_first(stream, arguments, protect)
+
+
+def bucket_of(spec: KernelSpec, sizes: Mapping[str, int]) -> Bucket:
+    """Returns the bucket of these values of the size params."""
+    whole = [int(sizes[name] % MULTIPLE == 0) for name in spec.size_names()]
+    axes = spec.axis_sizes(sizes)
+    bits = [max(0, axes[axis.name] - 1).bit_length() for axis in spec.axes if not isinstance(axis.size, int)]
+    return (*whole, *bits)
+
+
+def bucket_text(spec: KernelSpec, names: Mapping[str, str]) -> str:
+    """Returns text that computes the bucket of a launch; ``names`` are the texts of the size params."""
+    whole = [f"{names[name]} % {MULTIPLE} == 0" for name in spec.size_names()]
+    sizes = [axis.size for axis in spec.axes if not isinstance(axis.size, int)]
+    # Of no points is as good as of one: nothing is launched.
+    bits = [f"({print_expr(size, names)} - 1).bit_length()" for size in sizes]
+    return f"({', '.join([*whole, *bits])},)"
