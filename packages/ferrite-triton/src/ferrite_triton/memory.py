@@ -10,7 +10,7 @@ from ferrite_ir.dtypes import F64
 from ferrite_ir.graph import Loop, Update, bodies_of
 from ferrite_ir.index import Dim, Index, Mod
 from ferrite_ir.scalar import Scalar, indirects_of, postorder
-from ferrite_ir.sizes import Size, hint, is_provably_at_most
+from ferrite_ir.sizes import Size, hint, is_provably_at_most, is_static
 
 from .errors import ScheduleMismatch
 from .evaluate import Evaluator
@@ -73,7 +73,7 @@ def narrow_conditions(flat: FlatKernel, accesses: tuple[Access, ...]) -> tuple[C
 
     Nothing where it holds for all sizes; None where it holds for none.
     """
-    wanted = [(axis.size, (1 << INDEX_BITS) - LARGEST_BLOCK * 16 - 1) for axis in flat.space.axes]
+    wanted = [_axis_condition(axis.size) for axis in flat.space.axes]
     indices = [access.offset for access in accesses]
     indices += [node.args[0] for node in postorder(_scalar_roots(flat)) if node.op == "index"]
     reaches = dict.fromkeys(reach for index in dict.fromkeys(indices) for reach in reaches_of(index))
@@ -89,6 +89,12 @@ def narrow_conditions(flat: FlatKernel, accesses: tuple[Access, ...]) -> tuple[C
         for size, limit in open_
         if not any(other is not size and most <= limit and is_provably_at_most(size, other) for other, most in open_)
     )
+
+
+def _axis_condition(size: Size) -> Condition:
+    limit = (1 << INDEX_BITS) - LARGEST_BLOCK * 16 - 1
+    # The last position of a symbolic axis is at most that of a tensor it walks over, which makes this test needless.
+    return (size, limit) if is_static(size) else (size - 1, min(limit, INDEX_LIMIT - 1))
 
 
 def unit_stride_axis(offset: Index) -> str | None:
