@@ -15,6 +15,7 @@ from ferrite_runtime.cuda_driver import cuda_driver
 from ferrite_runtime.cuda_kernels import DeviceKernel, Machine, protect_arguments
 from ferrite_runtime.devices import device_facts
 from ferrite_runtime.engine import HostFunction, build_host, gradient_guard
+from ferrite_runtime.expr import print_expr
 from ferrite_runtime.grids import programs_text
 from ferrite_runtime.host import Site, write_host
 from ferrite_runtime.launch import LaunchSite
@@ -134,7 +135,10 @@ class CudaEngine:
 
     def steady(self, device: Any, redirect: HostFunction) -> HostFunction:
         """Returns the function for all later calls: whole sequences of launches at once, or each packed and sent."""
-        native = self.native() if self.program.kernels else None
+        kernels = self.device_kernels(device.index).values()
+        # Sequences are prepared once; a kernel that takes sizes has a build and a grid for each call.
+        is_fixed = bool(kernels) and not any(isinstance(kernel, BucketedKernel) for kernel in kernels)
+        native = self.native() if is_fixed else None
         return self._one_by_one(device, redirect) if native is None else self._sequences(device, redirect, native)
 
     def _sequences(self, device: Any, redirect: HostFunction, native: NativeLauncher) -> HostFunction:
@@ -292,7 +296,15 @@ class SiteWriter:
             site.config.stream = stream
             self.prepared.append(site)
             again = functools.partial(loaded.start, site)
-            fixed = (site.pack, site.buffer, site.config_pointer, site.function, site.params_pointer, again, site.config)
+            fixed = (
+                site.pack,
+                site.buffer,
+                site.config_pointer,
+                site.function,
+                site.params_pointer,
+                again,
+                site.config,
+            )
             blocks = dict(chosen.config.blocks)
             prepared[key] = (*fixed, *(blocks[name] for name in free))
 

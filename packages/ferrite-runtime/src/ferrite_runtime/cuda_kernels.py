@@ -98,9 +98,7 @@ class DeviceKernel:
         candidates = (remembered,) if remembered else candidate_configs(spec, machine, sizes)
         for config in candidates:
             machine.compiler.submit(Job(spec, config, machine.facts.target, divisible=divisible))
-        return cls(
-            spec, machine, candidates, is_settled=remembered is not None, sizes=sizes, divisible=divisible
-        )
+        return cls(spec, machine, candidates, is_settled=remembered is not None, sizes=sizes, divisible=divisible)
 
     # --- compiled forms ---------------------------------------------------------------------------------------------
 
@@ -281,9 +279,7 @@ class DeviceKernel:
         return candidates
 
 
-def candidate_configs(
-    spec: KernelSpec, machine: Machine, sizes: Mapping[str, int] | None = None
-) -> tuple[Config, ...]:
+def candidate_configs(spec: KernelSpec, machine: Machine, sizes: Mapping[str, int] | None = None) -> tuple[Config, ...]:
     """Returns the configs to try: those that a library has binaries of, and then, if asked for all, the policy's."""
     shipped = shipped_configs(spec, machine, sizes)
     if not shipped:
@@ -293,9 +289,7 @@ def candidate_configs(
     return shipped[:1] if machine.tune == "none" else shipped
 
 
-def shipped_configs(
-    spec: KernelSpec, machine: Machine, sizes: Mapping[str, int] | None = None
-) -> tuple[Config, ...]:
+def shipped_configs(spec: KernelSpec, machine: Machine, sizes: Mapping[str, int] | None = None) -> tuple[Config, ...]:
     """Returns the configs that a library has binaries of and that are right for these sizes of the axes.
 
     A tile that holds the whole fold axis has to be as long as that.

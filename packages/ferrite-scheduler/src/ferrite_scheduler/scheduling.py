@@ -37,7 +37,7 @@ def schedule(
         donated: names of inputs that nobody reads after the program and that share storage with nothing else: once
             dead, their storage may serve others.
 
-    Symbolic sizes stay symbolic: what is decided holds for all of their values, and how well it does is judged by their hints.
+    Symbolic sizes stay symbolic: what is decided holds for all of their values; how well it does is judged by hints.
     """
     graph = join_softmax(separate_updates(Dce().run(graph)), policy)
     graph = prepare_folds(graph, target, policy)
