@@ -18,6 +18,7 @@ from ferrite_ir.graph import Computed, Contract, Fold, Scan, Sort
 from .dependences import Access, Dependences, Node, count_elements, is_opaque, readable_homes
 from .digits import Digits, compose, grid_part, inverse, lifted
 from .generic import hinted
+from .marks import ColumnFold
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ class Cluster:
         first, last: smallest and largest node number.
         along, across: in a fold cluster, bytes of full-level accesses contiguous along the fold, or along the grid.
         rows: in a fold cluster, the number of distinct full-level loads from memory.
+        run: rows that one program takes one after the other, for column folds; 0 without any.
+        columns: the number of column folds.
     """
 
     grid: int
@@ -74,6 +77,8 @@ class Cluster:
     along: int = 0
     across: int = 0
     rows: int = 0
+    run: int = 0
+    columns: int = 0
 
     @property
     def points(self) -> int:
@@ -159,6 +164,8 @@ def cluster_of(node: Node, dependences: Dependences) -> Cluster:
     cluster.loads, cluster.stores = len(cluster.touched), len(cluster.made)
     cluster.ops = node.ops + 1
     cluster.first = cluster.last = node.number
+    if isinstance(definition, ColumnFold):
+        cluster.run, cluster.columns = int(definition.fold_dims[0].size), 1
     if kinds:
         _tally_all(cluster, cluster)
     return cluster
@@ -208,6 +215,8 @@ def absorb(owner: Cluster, guest: Cluster, placement: Placement) -> None:
         owner.updated[storage] = (placement.moved(access), number)
     owner.kinds |= guest.kinds
     owner.ops += guest.ops
+    owner.run = max(owner.run, guest.run)
+    owner.columns += guest.columns
     owner.first, owner.last = min(owner.first, guest.first), max(owner.last, guest.last)
 
 

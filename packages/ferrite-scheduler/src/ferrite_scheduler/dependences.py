@@ -35,6 +35,7 @@ from ferrite_ir.sizes import Size, hint
 
 from .digits import Digit, Digits, digits_of, is_injective, normalized
 from .generic import generic, hinted
+from .marks import ColumnFold
 
 Access: TypeAlias = tuple[Any, ...]
 """``(constant, digits)`` of the element's address, or ``("opaque", dims, indices, …)``.
@@ -75,7 +76,8 @@ class Node:
     Attributes:
         number: position in program order.
         definition: the definition.
-        grid_dims, fold_dims: the dims without those of extent 1; for scans and sorts ``along`` is the fold dim.
+        grid_dims, fold_dims: the dims without those of extent 1; for scans and sorts ``along`` is the fold dim; for a column
+            fold the rows are the grid and the columns the fold dims.
         grid, fold: numbers of points, in general position (see `generic`), as all steps, extents and coefficients are;
             ``fold`` is 0 for a definition that has no fold axis.
         steps: step of each dim in the definition's own flat position.
@@ -172,8 +174,10 @@ class _Space:
 
 def _space_of(definition: Computed, memo: Memo) -> _Space:
     match definition:
+        case ColumnFold():
+            key: tuple[Any, ...] = (definition.dims, definition.fold_dims, "rows")
         case Fold() | Contract():
-            key: tuple[Any, ...] = (definition.dims, definition.fold_dims, True)
+            key = (definition.dims, definition.fold_dims, True)
         case Scan() | Sort():
             key = (definition.dims, definition.along, False)
         case _:
@@ -189,6 +193,9 @@ def _make_space(definition: Computed, key: tuple[Any, ...]) -> _Space:
     fold_dims: tuple[Dim, ...] = ()
     has_fold = True
     match definition:
+        case ColumnFold():
+            run, *columns = definition.dims
+            grid_dims, fold_dims = _wide((run, *definition.fold_dims)), _wide(columns)
         case Fold() | Contract():
             grid_dims, fold_dims = _wide(definition.dims), _wide(definition.fold_dims)
         case Scan() | Sort():
@@ -308,7 +315,7 @@ def readable_homes(node: Node) -> tuple[Access | None, ...]:
     definition = node.definition
     if isinstance(definition, Update):
         return (node.stores.access if node.stores is not None and overwrites_all(node) else None,)
-    if isinstance(definition, Sort) and definition.top is not None:
+    if isinstance(definition, ColumnFold) or (isinstance(definition, Sort) and definition.top is not None):
         return tuple(None for _ in node.homes)
     return node.homes
 

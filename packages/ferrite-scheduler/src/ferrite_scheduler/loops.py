@@ -15,6 +15,7 @@ from .cluster import Cluster, Member
 from .dependences import Dependences, Node
 from .digits import Digits, compose, inverse, lifted
 from .generic import size_of
+from .marks import ColumnFold
 from .naming import kernel_name
 from .schedule import Axis, Kernel, Param
 from .space import Base, coefficients, cut, own_digits
@@ -79,7 +80,9 @@ def build_kernel(
     reads = _check_homes(body, homes)
     kept = tuple([name for node in nodes for name in node.result_names if name in stored or node.stores is not None])
     params = _params(body, reads, kept, graph, dependences)
-    return Kernel(kernel_name(strategy, body), strategy, layout.axes, tuple(body), homes, kept, params)
+    if cluster.run and len(layout.axes) > 2:
+        raise Misfit("rows that a program takes one after the other lie on two axes")
+    return Kernel(kernel_name(strategy, body), strategy, layout.axes, tuple(body), homes, kept, params, cluster.run)
 
 
 def _layout_key(
@@ -167,6 +170,8 @@ def _traffic(
         if node.stores is not None:
             yield _over_cluster(node.stores.known, member, cluster.fold), node.stores.bytes, True
             continue
+        if isinstance(node.definition, ColumnFold):
+            continue  # stored once per run
         for name, home in zip(node.result_names, node.homes, strict=True):
             if name in stored:
                 yield _over_cluster(home[1], member, cluster.fold), cluster.made_bytes[name], True

@@ -17,7 +17,7 @@ from .cluster import Cluster
 from .dependences import Access, is_opaque, stores_each_once
 from .generic import hinted, is_symbolic, size_of
 from .proposal import Proposal
-from .strategy import is_persistent
+from .strategy import holds_columns, is_persistent
 from .traffic import live_tiles, pass_traffic, unit_step
 
 
@@ -154,6 +154,23 @@ def _directions(proposal: Proposal) -> Refusal | None:
     return None
 
 
+def _runs(proposal: Proposal) -> Refusal | None:
+    owner, guest, placement = proposal.owner, proposal.guest, proposal.placement
+    if not (owner.run or guest.run):
+        return None
+    if owner.run and guest.run and owner.run != guest.run:
+        return refuse("their programs take runs of different lengths", first=owner.run, second=guest.run)
+    if guest.run and placement is not None and placement.back is not None:
+        return refuse("the rows of a column fold would be taken in another order")
+    if owner.updated or guest.updated:
+        return refuse("a kernel with column folds updates nothing in place")
+    if "row" not in (owner.direction, guest.direction):
+        return refuse("column folds ride with what runs along rows")
+    if not _stays_persistent(proposal):
+        return refuse("a row and its column sums would not fit in a tile", columns=hinted(owner.fold))
+    return None
+
+
 def _looped_updates(proposal: Proposal) -> Refusal | None:
     if not proposal.kinds or not (proposal.owner.updated or proposal.guest.updated):
         return None
@@ -192,6 +209,8 @@ def _stays_persistent(proposal: Proposal) -> bool:
     elif proposal.placement is not None and proposal.placement.full:
         fresh = [name for name in guest.touched if name not in owner.touched and name not in owner.made]
         live += sum(max(guest.touched[name].values()) * 2 > hinted(guest.points) for name in fresh)
+    if owner.run or guest.run:
+        return holds_columns(owner, live + owner.columns + guest.columns, proposal.policy)
     return is_persistent(owner, live, proposal.policy)
 
 
@@ -204,6 +223,7 @@ LEGALITY: tuple[Rule, ...] = (
     Rule("F06", "scans and sorts keep pointwise company", _company),
     Rule("F07", "folds run in one direction", _directions),
     Rule("F08", "no in-place update under a repeated read", _looped_updates),
+    Rule("F10", "column folds ride with rows that fit in a tile", _runs),
 )
 
 

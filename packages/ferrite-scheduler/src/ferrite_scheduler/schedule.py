@@ -91,6 +91,8 @@ class Kernel:
         homes: for each value defined in the body, the index tuple at which it is defined, in kernel dims (its logical
             index).
         stored: names of the values of the body that are written to memory. The result of an `Update` is always stored.
+        run: positions of ``x`` that one program takes one after the other, because the body has a `ColumnFold`; 0 where
+            every position is on its own.
         params: tensors in memory that it reads or writes. For an `Update` the result's name stands for the target's
             storage.
         persistent_up_to: for a looped kernel whose fold axis is symbolic, how long that may be to fit in one tile; 0 if
@@ -105,6 +107,7 @@ class Kernel:
     stored: tuple[str, ...]
     params: tuple[Param, ...]
     persistent_up_to: int = 0
+    run: int = 0
 
     @property
     def grid(self) -> tuple[Axis, ...]:
@@ -123,7 +126,8 @@ class Kernel:
 
     def __str__(self) -> str:
         params = ", ".join(map(str, self.params))
-        lines = [f"{self.name} [{' '.join(map(str, self.axes))}] ({params}) {{"]
+        runs = f" in runs of {self.run}" if self.run else ""
+        lines = [f"{self.name} [{' '.join(map(str, self.axes))}]{runs} ({params}) {{"]
         for definition in self.body:
             kept = [result.name for result in definition.results if result.name in self.stored]
             places = [f"{name}[{', '.join(map(str, self.homes[name]))}]" for name in kept]

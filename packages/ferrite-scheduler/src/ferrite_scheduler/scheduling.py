@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from ferrite_ir.graph import Graph
 from ferrite_ir.passes import Dce
 
-from .cluster import Cluster, cluster_of
-from .dependences import Dependences, Node, dependences_of, nodes_of
+from .cluster import Cluster, absorb, cluster_of
+from .columns import as_fold
+from .dependences import Dependences, Node, dependences_of, make_node, nodes_of
 from .fusion import fuse
 from .loops import Layouts, Misfit, build_kernel
+from .marks import ColumnFold
 from .memory import Work, plan_memory
 from .ordering import execution_order
+from .proposal import propose
+from .rules import judge
 from .schedule import Kernel, Schedule
 from .softmax import join_softmax
 from .split import prepare_folds
@@ -45,9 +49,52 @@ def schedule(
     dependences = dependences_of(graph, nodes)
     fusion = fuse(dependences, target, policy)
     clusters = [fusion.clusters.get(number, nodes[number]) for number in execution_order(fusion, graph)]
+    clusters, dependences = _without_lonely_columns(clusters, graph, dependences, target, policy)
     work = _work(clusters, graph, dependences, policy)
     kernels, steps, outputs = plan_memory(work, graph, dependences, policy, donated)
     return Schedule(graph, kernels, steps, outputs, tuple(fusion.decisions))
+
+
+def _without_lonely_columns(
+    clusters: Sequence[Cluster | Node], graph: Graph, dependences: Dependences, target: Target, policy: Policy
+) -> tuple[list[Cluster | Node], Dependences]:
+    """Returns the clusters with column folds that found nothing along rows to ride with made kernels over columns."""
+    lonely = [item for item in clusters if isinstance(item, Cluster) and item.columns == len(item.members)]
+    if not lonely:
+        return list(clusters), dependences
+    dependences = _over_columns(dependences, (number for cluster in lonely for number in cluster.members), graph)
+    found: list[Cluster | Node] = []
+    for item in clusters:
+        if not isinstance(item, Cluster) or item.columns < len(item.members):
+            found.append(item)
+            continue
+        together: list[Cluster] = []
+        for number in sorted(item.members):
+            _join(together, cluster_of(dependences.nodes[number], dependences), dependences, target, policy)
+        found.extend(together)
+    return found, dependences
+
+
+def _over_columns(dependences: Dependences, numbers: Iterable[int], graph: Graph) -> Dependences:
+    """Returns the dependences with the column folds among these nodes made folds like any other."""
+    nodes = list(dependences.nodes)
+    types = {name: value.type for name, value in graph.values.items()}
+    for number in numbers:
+        definition = nodes[number].definition
+        if isinstance(definition, ColumnFold):
+            nodes[number] = make_node(number, as_fold(definition), types, {})
+    return replace(dependences, nodes=tuple(nodes))
+
+
+def _join(together: list[Cluster], single: Cluster, dependences: Dependences, target: Target, policy: Policy) -> None:
+    """Adds a cluster to the first that takes it, or to the list; nothing lies between them."""
+    for place, cluster in enumerate(together):
+        proposal = propose(cluster, single, dependences, target, policy)
+        if judge(proposal) is None and proposal.placement is not None:
+            absorb(proposal.owner, proposal.guest, proposal.placement)
+            together[place] = proposal.owner
+            return
+    together.append(single)
 
 
 def _work(clusters: Sequence[Cluster | Node], graph: Graph, dependences: Dependences, policy: Policy) -> list[Work]:
@@ -74,6 +121,7 @@ def _kernels(
     except Misfit:
         if len(cluster.members) == 1:
             raise
+    dependences = _over_columns(dependences, cluster.members, graph)
     singles = [cluster_of(dependences.nodes[number], dependences) for number in sorted(cluster.members)]
     return [kernel for single in singles for kernel in _kernels(single, graph, dependences, policy, layouts)]
 

@@ -19,6 +19,7 @@ from ferrite_ir.reference_combines import State, lift, merge
 from ferrite_ir.rounding import round_to
 from ferrite_ir.tensors import Nested, Tensor, empty
 
+from .marks import ColumnFold
 from .neutrals import neutral_state
 from .schedule import (
     Allocate,
@@ -161,6 +162,7 @@ class _Run:
         self.fold_dims = fold.dims if fold is not None else ()
         self.folded = set(self.fold_dims)
         self.registers: dict[str, _Registers] = {}
+        self.columns: dict[tuple[str, tuple[int, ...]], State] = {}
 
     def memory(self) -> Mapping[str, Tensor]:
         """Returns what loads see: registers before memory."""
@@ -206,6 +208,8 @@ def _run_definition(run: _Run, definition: Computed, grid: dict[Dim, int]) -> No
         _point(run, definition, Point(run.memory(), grid, run.symbols))
         return
     match definition:
+        case ColumnFold():
+            _column_fold(run, definition, grid)
         case Fold():
             _fold(run, definition, grid)
         case Scan():
@@ -295,6 +299,18 @@ def _fold(run: _Run, fold: Fold, grid: dict[Dim, int]) -> None:
     point = Point(run.memory(), grid, run.symbols)
     for result, value in zip(fold.results, total, strict=True):
         run.keep(result.name, point, round_to(value, result.type.dtype))
+
+
+def _column_fold(run: _Run, fold: ColumnFold, grid: dict[Dim, int]) -> None:
+    """Adds one row to the column folds of its run; what lies in memory is complete after the last row."""
+    name = fold.results[0].name
+    for full, state in _states(run, fold, grid):
+        point = Point(run.memory(), full, run.symbols)
+        home = tuple(point.index(index) for index in run.kernel.homes[name])
+        before = run.columns.get((name, home))
+        total = run.columns[name, home] = state if before is None else merge(fold.combine, before, state)
+        for result, value in zip(fold.results, total, strict=True):
+            run.keep(result.name, point, round_to(value, result.type.dtype))
 
 
 def _scan(run: _Run, scan: Scan, grid: dict[Dim, int]) -> None:

@@ -16,6 +16,7 @@ from ferrite_ir.index import Dim, Index, constant, delinearize
 from ferrite_ir.scalar import Scalar, apply, const, index_value, load, substitute_dims
 from ferrite_ir.sizes import Size, floordiv, hint, is_static, product
 
+from .columns import Runs, as_column_fold, cuts_evenly, find_column_sums
 from .dependences import Node, is_opaque, make_node
 from .generic import hinted
 from .long_scans import parts_of, split_scan
@@ -49,10 +50,11 @@ def prepare_folds(graph: Graph, target: Target, policy: Policy) -> Graph:
     """Returns the graph with its folds and scans rewritten; the same object where nothing changes."""
     types = {name: value.type for name, value in graph.values.items()}
     plans = _plans(graph, types, target, policy)
+    columns = find_column_sums(graph, types, target, policy)
     definitions: list[Definition] = []
     changed = False
     for definition in graph.definitions:
-        rewritten = _prepared(definition, plans, types, target, policy)
+        rewritten = _prepared(definition, plans, columns, types, target, policy)
         changed = changed or rewritten != (definition,)
         definitions.extend(rewritten)
     return replace(graph, definitions=tuple(definitions)) if changed else graph
@@ -61,6 +63,7 @@ def prepare_folds(graph: Graph, target: Target, policy: Policy) -> Graph:
 def _prepared(
     definition: Definition,
     plans: dict[tuple[tuple[int, ...], ...], Plan],
+    columns: dict[str, Runs],
     types: dict[str, TensorType],
     target: Target,
     policy: Policy,
@@ -74,6 +77,10 @@ def _prepared(
             parts = parts_of(definition, types, target, policy)
             if parts is not None:
                 return split_scan(definition, parts, types)
+        case Fold() if definition.results[0].name in columns:
+            runs = columns[definition.results[0].name]
+            first, second = _split(definition, Plan(runs.count, runs.rows, exact=True), types)
+            return as_column_fold(first), second
         case Fold():
             plan = plans.get(_domain(definition))
             if plan is not None:
@@ -161,21 +168,12 @@ def _even_plan(parts: int, folded: tuple[int, ...]) -> Plan:
     near = sorted(range(parts, max(2, parts // 2) - 1, -1), key=lambda n: (n & (n - 1) != 0, -n))
     near += range(parts + 1, min(2 * parts, MOST_PARTS) + 1)
     for count in near:
-        if points % count == 0 and _aligns(points // count, folded):
+        if points % count == 0 and cuts_evenly(points // count, folded):
             return Plan(count, points // count, exact=True)
     return Plan(parts, -(-points // parts), exact=False)
 
 
-def _aligns(chunk: int, folded: tuple[int, ...]) -> bool:
-    inner = 1
-    for size in reversed(folded):
-        if chunk % inner and inner % chunk:
-            return False
-        inner *= size
-    return True
-
-
-def _split(fold: Fold, plan: Plan, types: dict[str, TensorType]) -> tuple[Definition, ...]:
+def _split(fold: Fold, plan: Plan, types: dict[str, TensorType]) -> tuple[Fold, Fold]:
     """Returns the two stages of a split fold."""
     part, point = Dim("s0", plan.parts), Dim("r0", plan.chunk)
     flat = part.index * plan.chunk + point.index

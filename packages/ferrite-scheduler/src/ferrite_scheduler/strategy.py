@@ -25,6 +25,8 @@ def strategy_of(cluster: Cluster, policy: Policy) -> str:
             return kind
     if "contract" in cluster.kinds:
         return "looped"
+    if cluster.run:
+        return "persistent"
     if is_symbolic(cluster.fold):
         return "looped"
     return "persistent" if is_persistent(cluster, live_tiles(cluster), policy) else "looped"
@@ -46,3 +48,11 @@ def is_persistent(cluster: Cluster, live: int, policy: Policy) -> bool:
     if cluster.direction == "column":
         return width <= policy.persistent_elements_outer
     return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.persistent_bytes
+
+
+def holds_columns(cluster: Cluster, live: int, policy: Policy) -> bool:
+    """Returns whether a row with ``live`` values alive at once, accumulators included, fits a program that runs."""
+    if is_symbolic(cluster.fold):
+        return False
+    width = power_of_two(cluster.fold)
+    return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.run_bytes

@@ -52,6 +52,7 @@ class Policy:
             in one tile.
         persistent_elements_outer: the same where the fold axis is not the contiguous one.
         persistent_bytes: most bytes of values alive at once in one persistent tile row.
+        run_bytes: the same for a program that takes many rows one after the other and holds sums of their columns.
         split_minimum: shortest fold axis worth splitting over programs (elements).
         programs_per_processor: programs wanted per multiprocessor before a fold is split.
         max_kernel_params: most tensor parameters of one kernel.
@@ -72,6 +73,7 @@ class Policy:
     persistent_elements: int = 8192
     persistent_elements_outer: int = 64
     persistent_bytes: int = 64 * 1024
+    run_bytes: int = 160 * 1024
     split_minimum: int = 256
     programs_per_processor: int = 4
     max_kernel_params: int = 48

@@ -24,6 +24,7 @@ from .space import NO_AXES, Axes
 from .writer import Tile, Writer
 
 R: Axes = frozenset("r")
+X: Axes = frozenset("x")
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +292,21 @@ class FoldText:
             case name:
                 finish = self._open_simple(name, tiles[0], axes)
         return lambda: self._restore(definition, finish())
+
+    def open_columns(self, definition: Fold) -> Callable[[], tuple[Tile, ...]]:
+        """Writes the part of a fold over rows inside the open loop over them; returns what writes the part after it."""
+        tiles, axes = self.operands(definition)
+        combine, axes, dtype = definition.combine, axes | X, tiles[0].dtype
+        row = simple_row(combine, dtype)
+        lanes = self.accumulator(combine, axes, row.identity(dtype), dtype)
+        new = self.spread(tiles[0], axes)
+        self._writer.line(f"{lanes.text} = {row.step.format(a=lanes.text, v=new)}", X)
+
+        def finish() -> tuple[Tile, ...]:
+            total = row.reduce.format(v=lanes.text, axis=self._space.order.index("x"), keep=self.keep)
+            return self._restore(definition, (self.hold(combine, total, axes - X, dtype),))
+
+        return finish
 
     def _open_simple(self, combine: str, tile: Tile, axes: Axes) -> Callable[[], tuple[Tile, ...]]:
         row, dtype = simple_row(combine, tile.dtype), tile.dtype

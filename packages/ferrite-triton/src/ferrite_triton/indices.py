@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 
 from ferrite_ir.dtypes import I32, I64, DType
-from ferrite_ir.index import Atom, Dim, FloorDiv, Index, Indirect, Mod, Term
+from ferrite_ir.index import Atom, Dim, FloorDiv, Index, Indirect, Mod, Term, floordiv
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, hint, is_provably_at_most, is_static, maximum
 
 from .errors import EmitError
 from .size_text import magnitude
-from .space import NO_AXES, Space
+from .space import NO_AXES, Space, flat_dim
 from .writer import Tile, Writer
 
 # Texts of 32-bit address arithmetic keep everything, lanes past the end included, below this.
@@ -152,3 +152,11 @@ def _division(atom: FloorDiv | Mod, numerator: str, divisor: str) -> tuple[str, 
     if isinstance(atom, FloorDiv):
         return prefix, f"fmath.floordiv({numerator}, {divisor})" if rounds else f"{numerator} // {divisor}"
     return prefix, f"fmath.floormod({numerator}, {divisor})" if rounds else f"{numerator} % {divisor}"
+
+
+def run_atom(space: Space) -> Hashable:
+    """Returns the key under which the number of a run of rows is known: the position along ``x`` over its length."""
+    rows = space.axis("x")
+    assert rows is not None, "a run without rows"
+    number = floordiv(flat_dim(rows).index, space.run)
+    return "atom", number.terms[0][0], ()

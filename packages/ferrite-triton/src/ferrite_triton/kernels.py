@@ -130,6 +130,9 @@ def header_lines(space: Space, width: int, body: list[str]) -> list[str]:
     lines: list[str] = []
     grid = [axis for axis in reversed(space.grid) if axis.size != 1]
     rest = f"tl.program_id(0){wide}"
+    if space.run:  # the loop over the rows of the run says where they lie
+        lines.append(f"program = {rest}")
+        grid = []
     if len(grid) > 1:
         lines.append(f"program = {rest}")
         rest = "program"
@@ -245,5 +248,7 @@ def describe_axis(axis: AxisText, params: SizeParams) -> dict[str, Any]:
 
 def grid_expression(space: Space) -> Expr:
     """Returns the number of programs in the integer mini-language."""
+    if space.run:
+        return ["floordiv", "x", space.run]
     factors: list[Expr] = [["ceildiv", axis.name, axis.constant] for axis in space.grid]
     return factors[0] if len(factors) == 1 else ["mul", *factors]

@@ -65,6 +65,7 @@ class Space:
         order: names of the tiled axes, slowest in memory first.
         mapping: each dim of the kernel as an index of flat positions.
         loops: whether the fold axis is walked in blocks.
+        run: positions of ``x`` that one program takes in blocks, one after the other; 0 where each block has a program.
         params: the params for symbolic sizes, as far as the text needs them yet.
     """
 
@@ -72,6 +73,7 @@ class Space:
     order: tuple[str, ...]
     mapping: dict[Dim, Index]
     loops: bool
+    run: int = 0
     params: SizeParams = field(default_factory=SizeParams)
 
     def axis(self, name: str) -> AxisText | None:
@@ -169,6 +171,8 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
         elif has_fold and axis.name != "x":
             # One position of the outer axes per program: tiles stay two-dimensional.
             texts.append(AxisText(axis.name, size, tiled=False, masked=False, block=1, max_block=1))
+        elif kernel.run:
+            texts.append(AxisText(axis.name, size, tiled=True, masked=False, block=None, max_block=kernel.run & -kernel.run))
         else:
             role = "grid" if has_fold else "pointwise" if grid_tiles == 1 else "tiled"
             texts.append(_free_axis(axis.name, size, FREE_BLOCK[role]))
@@ -180,7 +184,7 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     if order is not None:
         tiled = tuple(name for name in order if name in tiled)
     loops = has_fold and fold_block is None and kernel.strategy != "persistent"
-    return Space(axes, tiled, dim_mapping(kernel.axes), loops)
+    return Space(axes, tiled, dim_mapping(kernel.axes), loops, run=kernel.run)
 
 
 def _fold_axis(size: Size, block: int | None) -> AxisText:

@@ -39,12 +39,14 @@ class Scope:
 class Writer:
     """Collects the lines of one kernel: those of the function and, while one is open, of the loop over the fold axis.
 
-    A value that does not vary along the fold axis is written before the loop, even if it is first needed inside.
+    A loop runs along one axis, mostly the fold axis. A value that does not vary along it is written before the loop,
+    even if it is first needed inside.
     """
 
     def __init__(self) -> None:
         self.function = Scope("    ")
         self.loop: Scope | None = None
+        self._along = "r"
         self._count = 0
 
     def fresh(self, prefix: str) -> str:
@@ -54,7 +56,7 @@ class Writer:
 
     def scope_for(self, axes: Axes) -> Scope:
         """Returns where a value that varies along these axes is computed."""
-        return self.loop if self.loop is not None and "r" in axes else self.function
+        return self.loop if self.loop is not None and self._along in axes else self.function
 
     def find(self, key: Hashable) -> Tile | None:
         """Returns the value known under a key here, or None."""
@@ -84,9 +86,10 @@ class Writer:
         """Writes a line at the level of the function."""
         self.function.lines.append(self.function.indent + text)
 
-    def open_loop(self) -> None:
-        """Begins the body of a loop; its header is written when it is closed."""
+    def open_loop(self, along: str = "r") -> None:
+        """Begins the body of a loop along an axis; its header is written when it is closed."""
         self.loop = Scope("        ")
+        self._along = along
 
     def mark(self) -> int:
         """Returns the place of the next line of the open loop."""

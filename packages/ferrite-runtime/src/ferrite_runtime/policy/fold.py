@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ferrite_runtime.config import Config
 from ferrite_runtime.policy.blocks import next_power_of_two, previous_power_of_two
 from ferrite_runtime.policy.shape import Shape
@@ -16,6 +18,9 @@ LOOP_BLOCK = 2048
 LONG_PASS = 16384
 # A row of more live tiles than this gets twice the threads.
 MANY_LIVE = 3
+# Elements per thread, and live tiles that are counted, of a kernel that takes rows one after the other.
+RUN_PER_THREAD = 16
+RUN_LIVE = 4
 # Programs per multiprocessor that keep it busy whatever the program does.
 FILL = 4
 # Elements per thread of a tile that is folded along its slow axis: what lies in registers for each of them (an
@@ -26,6 +31,8 @@ OUTER_PER_THREAD = 8
 def persistent_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a kernel that holds whole rows, best guess first."""
     row = next_power_of_two(shape.fold)
+    if "run" in shape.spec.facts:
+        return _runs(shape, row)
     return _outer_persistent(shape, row) if shape.contiguous in ("x", "y") else _inner_persistent(shape, row)
 
 
@@ -41,6 +48,17 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
     first = _rows(shape, rows, row, warps)
     more = [(rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, warps * 2), (rows * 4, warps * 2)]
     return (first, *(_rows(shape, count, row, w) for count, w in more if count <= max(1, shape.points)))
+
+
+def _runs(shape: Shape, row: int) -> tuple[Config, ...]:
+    """Returns the candidates of a kernel whose programs take rows one after the other and hold sums of their columns.
+
+    The next rows are on their way meanwhile, so a program needs no more threads than hold its values.
+    """
+    shape = replace(shape, live=min(shape.live, RUN_LIVE))
+    rows = max(1, LONG_ROW // row)
+    warps = max(1, rows * row // (shape.device.target.warp_size * RUN_PER_THREAD))
+    return tuple(_rows(shape, x, row, w) for x, w in ((rows, warps), (rows, warps * 2), (rows * 2, warps * 2)))
 
 
 def _outer_persistent(shape: Shape, row: int) -> tuple[Config, ...]:

@@ -1,0 +1,153 @@
+"""Column sums that ride along with a kernel over rows: one read of memory for a row statistic and a column sum.
+
+A sum over the rows of a matrix and whatever walks along its rows (a row statistic, a pointwise result) run in opposite
+directions. They still share a kernel if each program takes a *run* of neighbouring rows, one after the other, and
+keeps its share of every column sum in registers meanwhile. The shares lie in memory as ``[programs, columns]`` until a
+second stage combines them, so the result depends on no order of programs. The backward pass of a layer norm is the
+model: a gradient by row, and those of weight and bias by column.
+
+In the graph the first stage is a `Fold` like that of any split fold; `ColumnFold` marks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from ferrite_ir.graph import Definition, Fold, Graph, Loop, TensorType, names_read
+from ferrite_ir.sizes import is_static, product
+
+from .dependences import Node, make_node
+from .marks import ColumnFold
+from .strategy import power_of_two
+from .target import Policy, Target
+
+NARROWEST = 256
+"""Fewest columns: a row that keeps a warp busy."""
+FEWEST_BYTES = 16 << 20
+"""Smallest matrix: below, two kernels meet in the cache."""
+PROGRAMS = 2
+"""Programs per multiprocessor that a run of rows is cut for."""
+LEAST_FULL = 0.7
+"""Share of those programs that there must be."""
+LONGEST_SEARCH = 64
+"""Definitions that may depend on a column sum; more are taken as if everything did."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """How rows are cut into runs: their number, and the rows in each."""
+
+    count: int
+    rows: int
+
+
+def as_column_fold(fold: Fold) -> ColumnFold:
+    """Returns the first stage of a split fold, to be laid out along rows."""
+    return ColumnFold(fold.results, fold.combine, fold.dims, fold.fold_dims, fold.bodies, fold.origins)
+
+
+def as_fold(fold: ColumnFold) -> Fold:
+    """Returns the same fold without the mark: a kernel over columns."""
+    return Fold(fold.results, fold.combine, fold.dims, fold.fold_dims, fold.bodies, fold.origins)
+
+
+def find_column_sums(graph: Graph, types: dict[str, TensorType], target: Target, policy: Policy) -> dict[str, Runs]:
+    """Returns for each sum over rows, by its result, how to cut it, where something could share its read of them."""
+    sums = [d for d in graph.definitions if isinstance(d, Fold) and _is_column_sum(d, policy)]
+    if not sums:
+        return {}
+    makers = {result.name: d for d in graph.definitions for result in d.results if result is not None}
+    readers: dict[str, list[Definition]] = {}
+    for definition in graph.definitions:
+        for name in names_read(definition):
+            readers.setdefault(name, []).append(definition)
+    found: dict[str, Runs] = {}
+    for fold in sums:
+        node = make_node(0, fold, types, {})
+        runs = runs_of(fold, node, target)
+        if runs is not None and _has_company(fold, node, makers, readers):
+            found[fold.results[0].name] = runs
+    return found
+
+
+def _is_column_sum(fold: Fold, policy: Policy) -> bool:
+    sizes = [dim.size for dim in (*fold.dims, *fold.fold_dims)]
+    if fold.combine != "sum" or not all(map(is_static, sizes)) or not fold.bodies[0].dtype.is_float:
+        return False
+    columns = product(dim.size for dim in fold.dims)
+    return NARROWEST <= columns and power_of_two(columns) <= policy.persistent_elements
+
+
+def runs_of(fold: Fold, node: Node, target: Target) -> Runs | None:
+    """Returns how to cut the rows of a column sum evenly, or None if the sum is another way round, small, or odd."""
+    heavy = [touch for touch in node.loads if touch.bytes >= FEWEST_BYTES]
+    if not heavy or not all(_is_by_row(node, touch.known) for touch in heavy):
+        return None
+    rows = product(dim.size for dim in fold.fold_dims)
+    programs = target.processors * PROGRAMS
+    for count in range(programs, int(programs * LEAST_FULL), -1):
+        if rows % count == 0 and cuts_evenly(rows // count, [dim.size for dim in fold.fold_dims]):
+            return Runs(count, rows // count)
+    return None
+
+
+def _is_by_row(node: Node, known: Iterable[tuple[int, int, int]]) -> bool:
+    """Returns whether neighbours in memory are neighbours along the grid."""
+    return any(step >= node.fold and coefficient == 1 for step, _, coefficient in known)
+
+
+def cuts_evenly(chunk: int, folded: Iterable[int]) -> bool:
+    """Returns whether runs of ``chunk`` points begin and end at the borders of dims of these sizes."""
+    inner = 1
+    for size in reversed(tuple(folded)):
+        if chunk % inner and inner % chunk:
+            return False
+        inner *= size
+    return True
+
+
+def _has_company(
+    fold: Fold, node: Node, makers: dict[str, Definition], readers: dict[str, list[Definition]]
+) -> bool:
+    """Returns whether something over the same rows reads or makes what a column sum reads most of."""
+    later = _descendants(fold, readers)
+    if later is None:
+        return False
+    for touch in node.loads:
+        if touch.bytes < FEWEST_BYTES:
+            continue
+        makes = [makers[touch.name]] if touch.name in makers else []
+        for other in (*makes, *readers[touch.name]):
+            if id(other) not in later and _is_along_rows(other, fold):
+                return True
+    return False
+
+
+def _is_along_rows(other: Definition, fold: Fold) -> bool:
+    rows, columns = product(dim.size for dim in fold.fold_dims), product(dim.size for dim in fold.dims)
+    match other:
+        case Fold():
+            return (product(d.size for d in other.dims), product(d.size for d in other.fold_dims)) == (rows, columns)
+        case Loop():
+            return product(dim.size for dim in other.dims) == rows * columns
+    return False
+
+
+def _descendants(fold: Fold, readers: dict[str, list[Definition]]) -> set[int] | None:
+    """Returns a fold and what depends on it, by identity; None if that is much."""
+    found = {id(fold)}
+    pending = list(_result_names(fold))
+    while pending:
+        for reader in readers.get(pending.pop(), ()):
+            if id(reader) in found:
+                continue
+            found.add(id(reader))
+            if len(found) > LONGEST_SEARCH:
+                return None
+            pending.extend(_result_names(reader))
+    return found
+
+
+def _result_names(definition: Definition) -> Iterator[str]:
+    return (result.name for result in definition.results if result is not None)
