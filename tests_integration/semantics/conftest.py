@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # against_eager.py, which the folders here share
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]  # bitwise.py; against_eager.py, which the folders here share
 
 
 @pytest.fixture(autouse=True)

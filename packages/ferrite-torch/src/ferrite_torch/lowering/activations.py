@@ -87,6 +87,8 @@ def threshold_backward(grad: Scalar, x: Scalar, limit: float) -> Scalar:
 
 
 def hardtanh(x: Scalar, low: float = -1, high: float = 1) -> Scalar:
+    if x.dtype.is_integer:  # torch drops the fractions of the bounds
+        low, high = int(low), int(high)
     return smaller(larger(x, low), high)
 
 

@@ -7,10 +7,12 @@ from typing import Any
 import torch
 
 from ferrite_ir import scalar as sc
+from ferrite_ir.dtypes import U8, U16, U32, U64, DType
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Unlowered, ints
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.elementwise import element_at, packed_strides, refuse_opaque
+from ferrite_torch.lowering.expressions import call, number_of
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.tensors import Point, Tensor
 
@@ -57,6 +59,44 @@ def copied(b: Builder, target: Tensor, source: Tensor, non_blocking: bool = Fals
 def reinterpreted(b: Builder, x: Tensor, dtype: torch.dtype) -> Tensor:
     new = dtype_of(dtype)
     refuse_opaque(x.dtype, new)
-    if x.dtype.bits != new.bits:
-        raise Unlowered(f"{x.dtype} data seen as {new}, which has another width")
-    return b.loop(x.shape, new, lambda point: sc.bitcast(x.at(point), new))
+
+    def body(point: Point) -> Scalar:
+        if x.dtype.bits == new.bits:
+            return sc.bitcast(x.at(point), new)
+        return _joined(x, point, new) if x.dtype.bits < new.bits else _part_of(x, point, new)
+
+    return b.loop(ints(b.fake.shape), new, body, strides=packed_strides(b.fake))
+
+
+_UNSIGNED = {8: U8, 16: U16, 32: U32, 64: U64}
+
+
+def _part_of(x: Tensor, point: Point, new: DType) -> Scalar:
+    """Returns the bits of one part of a wide element, the lowest first, as they lie in memory."""
+    parts = x.dtype.bits // new.bits
+    whole = _UNSIGNED[x.dtype.bits]
+    bits = _bits_as(x.at((*point[:-1], point[-1] // parts)), whole)
+    shift = sc.cast(number_of((point[-1] % parts) * new.bits), whole)
+    return _from_bits(call("shr", bits, shift), new)
+
+
+def _joined(x: Tensor, point: Point, new: DType) -> Scalar:
+    """Returns the bits of several narrow elements as one wide element."""
+    parts = new.bits // x.dtype.bits
+    whole = _UNSIGNED[new.bits]
+    total = sc.const(0, whole)
+    for part in range(parts):
+        element = x.at((*point[:-1], point[-1] * parts + part))
+        bits = sc.cast(_bits_as(element, _UNSIGNED[x.dtype.bits]), whole)
+        total = call("bitor", total, call("shl", bits, part * x.dtype.bits))
+    return _from_bits(total, new)
+
+
+def _bits_as(value: Scalar, unsigned: DType) -> Scalar:
+    return value if value.dtype is unsigned else sc.bitcast(value, unsigned)
+
+
+def _from_bits(bits: Scalar, new: DType) -> Scalar:
+    unsigned = _UNSIGNED[new.bits]
+    narrowed = bits if bits.dtype is unsigned else sc.cast(bits, unsigned)
+    return narrowed if new is unsigned else sc.bitcast(narrowed, new)

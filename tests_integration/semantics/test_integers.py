@@ -1,0 +1,169 @@
+"""Integer arithmetic, bit for bit as in eager: signs, limits, shifts, powers, divisors, unsigned types."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from against_eager import compiled, devices
+from bitwise import check_bits
+
+each_device = pytest.mark.parametrize("device", devices())
+SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
+TYPES = (*SIGNED, torch.uint8)
+LATE = (torch.uint16, torch.uint32, torch.uint64)
+each_type = pytest.mark.parametrize("dtype", TYPES, ids=str)
+
+
+def corners(dtype: torch.dtype, device: str) -> Tensor:
+    """Returns the ends of a type and numbers about zero."""
+    limits = torch.iinfo(dtype)
+    small = [0, 1, 2, 3, 5, 7, limits.max, limits.max - 1, limits.max // 2, limits.min, limits.min + 1]
+    if dtype.is_signed:
+        small += [-1, -2, -3, -7]
+    return torch.tensor(small, dtype=dtype, device=device)
+
+
+def grid(dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
+    x = corners(dtype, device)
+    return x.repeat_interleave(len(x)), x.repeat(len(x))
+
+
+DIVISIONS: list[Callable[..., Tensor]] = [
+    torch.floor_divide,
+    torch.remainder,
+    torch.fmod,
+    lambda a, b: torch.div(a, b, rounding_mode="trunc"),
+    lambda a, b: torch.div(a, b, rounding_mode="floor"),
+    lambda a, b: a // b,
+    lambda a, b: a % b,
+]
+
+
+@each_device
+@each_type
+def test_division_by_the_signs(dtype: torch.dtype, device: str) -> None:
+    a, b = grid(dtype, device)
+    # Without zero divisors, and the one quotient that overflows, which traps on a CPU.
+    kept = (b != 0) & ~((b == -1) & (a == torch.iinfo(dtype).min)) if dtype.is_signed else b != 0
+    a, b = a[kept], b[kept]
+    for number, divide in enumerate(DIVISIONS):
+        check_bits(divide, a, b, about=f"division {number}")
+        check_bits(lambda a, divide=divide: divide(a, 3), a, about=f"division {number} by 3")
+        if dtype.is_signed:
+            check_bits(lambda a, divide=divide: divide(a, -7), a, about=f"division {number} by -7")
+
+
+@each_device
+@each_type
+def test_true_division_gives_floats(dtype: torch.dtype, device: str) -> None:
+    a, b = grid(dtype, device)
+    check_bits(torch.true_divide, a, b)
+    check_bits(lambda a: a / 3, a)
+    check_bits(lambda a: a / 0, a)
+
+
+def test_division_by_zero_raises_or_gives_a_value_on_a_cpu() -> None:
+    """Eager raises there; a compiled program, like a GPU, gives some number, and never ends the process."""
+    a = torch.tensor([1, -1, 0], dtype=torch.int32)
+    for divide in DIVISIONS:
+        found = compiled(lambda a, b, divide=divide: divide(a, b))(a, torch.zeros_like(a))
+        assert found.shape == (3,)
+
+
+@pytest.mark.gpu
+@each_type
+def test_division_by_zero_on_a_gpu(dtype: torch.dtype) -> None:
+    a = corners(dtype, "cuda")
+    for divide in DIVISIONS:
+        check_bits(divide, a, torch.zeros_like(a))
+
+
+@each_device
+@each_type
+@pytest.mark.parametrize("name", ["bitwise_left_shift", "bitwise_right_shift"])
+def test_shifts_by_any_count(name: str, dtype: torch.dtype, device: str) -> None:
+    shift = getattr(torch, name)
+    x = corners(dtype, device)
+    bits = torch.iinfo(dtype).bits
+    counts = [0, 1, bits - 2, bits - 1, bits, bits + 1, 100]
+    counts += [-1, -bits] if dtype.is_signed else []
+    given = torch.tensor(counts, dtype=dtype, device=device)
+    check_bits(shift, x[:, None], given, about=name)
+    for count in (0, 3, bits - 1, bits, *([-1] if dtype.is_signed else [])):
+        check_bits(lambda x, count=count: shift(x, count), x, about=f"{name} by {count}")
+
+
+@each_device
+@each_type
+def test_arithmetic_wraps(dtype: torch.dtype, device: str) -> None:
+    a, b = grid(dtype, device)
+    functions: list[Callable[..., Any]] = [
+        torch.add, torch.sub, torch.mul, torch.maximum, torch.minimum, torch.bitwise_and, torch.bitwise_or,
+        torch.bitwise_xor, torch.eq, torch.lt, torch.ge, torch.rsub,
+        lambda a, b: torch.add(a, b, alpha=3), lambda a, b: torch.sub(a, b, alpha=3), torch.heaviside,
+    ]  # fmt: skip
+    for number, function in enumerate(functions):
+        check_bits(function, a, b, about=f"function {number}")
+    for number, one in enumerate([torch.neg, torch.abs, torch.sign, torch.bitwise_not, torch.square, torch.relu]):
+        check_bits(one, a, about=f"function {number} of one")
+
+
+@each_device
+@each_type
+def test_common_divisors_and_multiples(dtype: torch.dtype, device: str) -> None:
+    a, b = grid(dtype, device)
+    kept = (a > torch.iinfo(dtype).min) & (b > torch.iinfo(dtype).min)  # whose quotient by -1 traps in eager
+    check_bits(torch.gcd, a[kept], b[kept])
+    # Eager's multiples end the process on a CPU where both are zero: Python's are the judge.
+    small = (a < 8) & (b < 8) & (a > -8) & (b > -8) if dtype.is_signed else (a < 8) & (b < 8)
+    a, b = a[small], b[small]
+    expected = [math.lcm(x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
+    assert compiled(lambda a, b: torch.lcm(a, b))(a, b).tolist() == expected  # noqa: PLW0108
+
+
+@each_device
+@each_type
+def test_integer_powers(dtype: torch.dtype, device: str) -> None:
+    x = corners(dtype, device)
+    exponents = torch.tensor(
+        [0, 1, 2, 3, 5, 31, *([-1, -2, -3] if dtype.is_signed else [])], dtype=dtype, device=device
+    )
+    check_bits(torch.pow, x[:, None], exponents)
+    for exponent in (0, 1, 2, 3, 7):
+        check_bits(lambda x, e=exponent: x**e, x, about=f"power {exponent}")
+    check_bits(lambda e: 2**e, exponents.clamp(min=0))
+    check_bits(lambda x: torch.float_power(x, -1), x)
+
+
+@each_device
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "bitwise_and", "bitwise_xor", "eq", "lt", "maximum", "div"])
+@pytest.mark.parametrize("dtype", LATE, ids=str)
+def test_late_unsigned_types(name: str, dtype: torch.dtype, device: str) -> None:
+    """What eager can do with the unsigned types that came late, and no error where it can not."""
+    a, b = grid(dtype, device)
+    function = getattr(torch, name)
+    try:
+        function(a, b)
+    except (RuntimeError, NotImplementedError):
+        pytest.skip("eager has no such operation on this type")
+    check_bits(function, a, b, about=name, native=False)
+
+
+@each_device
+def test_bools_are_no_numbers(device: str) -> None:
+    a = torch.tensor([True, True, False, False], device=device)
+    b = torch.tensor([True, False, True, False], device=device)
+    functions: list[Callable[..., Any]] = [
+        torch.add, torch.mul, torch.logical_xor, torch.bitwise_and, torch.bitwise_or, torch.bitwise_xor, torch.eq,
+        torch.lt, torch.le, torch.maximum, torch.minimum, torch.true_divide,
+        lambda a, b: a + 1, lambda a, b: a * 2.5, lambda a, b: ~a, lambda a, b: a ^ True,
+        lambda a, b: torch.where(a, b, 3), lambda a, b: a.sum() + b, lambda a, b: a.float() + b,
+    ]  # fmt: skip
+    for number, function in enumerate(functions):
+        check_bits(function, a, b, about=f"function {number}")
