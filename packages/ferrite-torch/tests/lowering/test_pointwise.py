@@ -28,7 +28,8 @@ MATHEMATICAL = [
 ]  # fmt: skip
 SPECIAL = [
     "i0", "i0e", "i1", "i1e", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "entr", "sinc", "ndtr", "expit",
-    "gammaln", "erfinv", "spherical_bessel_j0", "modified_bessel_i1",
+    "gammaln", "erfinv", "spherical_bessel_j0", "modified_bessel_i1", "erfcx", "ndtri", "log_ndtr", "airy_ai",
+    "modified_bessel_k0", "modified_bessel_k1", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1",
 ]  # fmt: skip
 
 
@@ -91,6 +92,62 @@ def test_special_functions(agree: Any, name: str) -> None:
 @pytest.mark.parametrize("name", ["xlogy", "logaddexp", "logaddexp2", "hypot", "nextafter"])
 def test_functions_of_two_floats(agree: Any, name: str) -> None:
     agree(getattr(torch, name), torch.randn(20) * 5, torch.randn(20).abs(), tolerance=1e-5)
+
+
+@pytest.mark.parametrize("name", ["zeta", "gammainc", "gammaincc"])
+def test_special_functions_of_two_floats(agree: Any, name: str) -> None:
+    agree(getattr(torch.special, name), torch.rand(12) * 3 + 1.1, torch.rand(12) * 3 + 0.1, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("family", ["chebyshev_polynomial_t", "shifted_chebyshev_polynomial_u", "hermite_polynomial_h",
+                                    "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"])  # fmt: skip
+def test_polynomials(agree: Any, family: str) -> None:
+    function = getattr(torch.special, family)
+    x, degrees = torch.linspace(-1.5, 1.5, 9), torch.arange(9)
+    agree(function, x, degrees, tolerance=1e-5)
+    agree(lambda x: function(x, 4), x, tolerance=1e-5)
+    agree(lambda n: function(0.3, n), degrees, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 5])
+def test_polygamma(agree: Any, order: int) -> None:
+    agree(lambda x: torch.polygamma(order, x), torch.rand(12) * 5 + 0.1, tolerance=1e-5)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_mantissa_and_exponent(agree: Any, dtype: torch.dtype) -> None:
+    agree(lambda x: tuple(torch.frexp(x)), torch.tensor([0.0, -0.0, 1.0, -0.3, 7.5, 1e-7, 6e4, 2.0**-20], dtype=dtype))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_next_number_of_halves(agree: Any, dtype: torch.dtype) -> None:
+    x = torch.tensor([0.0, -0.0, 1.0, -1.0, 3.0, -0.5, 6e-8], dtype=dtype)
+    agree(lambda x: torch.nextafter(x[:, None], x), x)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        (torch.float32, torch.int16),
+        (torch.int16, torch.float32),
+        (torch.uint8, torch.int64),
+        (torch.float64, torch.uint8),
+    ],
+    ids=str,
+)
+def test_bits_as_a_type_of_another_width(agree: Any, source: torch.dtype, target: torch.dtype) -> None:
+    x = torch.randint(0, 100, (3, 32), dtype=torch.uint8).view(source)
+    agree(lambda x: x.view(target) + 0, x)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
+def test_common_divisors(agree: Any, dtype: torch.dtype) -> None:
+    agree(torch.gcd, numbers(dtype, 5, 6), numbers(dtype, 6))
+    agree(torch.lcm, nonzero(dtype, 5, 6), nonzero(dtype, 6))
+
+
+def test_bounds_of_integers_lose_their_fractions(agree: Any) -> None:
+    agree(lambda x: F.hardtanh(x, -1.5, 2.5), torch.arange(-5, 6))
 
 
 def test_logaddexp_of_infinities(agree: Any) -> None:
