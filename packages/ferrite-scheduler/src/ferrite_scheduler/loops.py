@@ -82,7 +82,7 @@ def build_kernel(
     params = _params(body, reads, kept, graph, dependences)
     if cluster.run and len(layout.axes) > 2:
         raise Misfit("rows that a program takes one after the other lie on two axes")
-    return Kernel(kernel_name(strategy, body), strategy, layout.axes, tuple(body), homes, kept, params, cluster.run)
+    return Kernel(kernel_name(strategy, body), strategy, layout.axes, tuple(body), homes, kept, params, run=cluster.run)
 
 
 def _layout_key(
