@@ -99,8 +99,13 @@ def test_special_functions_of_two_floats(agree: Any, name: str) -> None:
     agree(getattr(torch.special, name), torch.rand(12) * 3 + 1.1, torch.rand(12) * 3 + 0.1, tolerance=1e-5)
 
 
-@pytest.mark.parametrize("family", ["chebyshev_polynomial_t", "shifted_chebyshev_polynomial_u", "hermite_polynomial_h",
-                                    "hermite_polynomial_he", "laguerre_polynomial_l", "legendre_polynomial_p"])  # fmt: skip
+POLYNOMIALS = [
+    "chebyshev_polynomial_t", "shifted_chebyshev_polynomial_u", "hermite_polynomial_h", "hermite_polynomial_he",
+    "laguerre_polynomial_l", "legendre_polynomial_p",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("family", POLYNOMIALS)
 def test_polynomials(agree: Any, family: str) -> None:
     function = getattr(torch.special, family)
     x, degrees = torch.linspace(-1.5, 1.5, 9), torch.arange(9)

@@ -250,13 +250,17 @@ def zeta(x, q):
     a = spread(q.to(tl.float64), x)
     negative = a < 0.0
     below = -a - floor(-a)
-    start = tl.where(negative, 1.0 - below, a)
-    value = _hurwitz(s, start)
-    if largest(negative.to(tl.int32)) != 0:
-        odd = s != 2.0 * floor(s * 0.5)
-        mirrored = _hurwitz(s, tl.where(negative, below, 1.0)) - _hurwitz(s, tl.where(negative, 1.0 - a, 1.0))
-        value = tl.where(negative, value + tl.where(odd, -mirrored, mirrored), value)
-        value = tl.where(negative & (s != floor(s)), float("nan"), value)
+    odd = s != 2.0 * floor(s * 0.5)
+    # One evaluation, or three where some base is negative, in a loop: its body is large.
+    value = spread(0.0, s).to(tl.float64)
+    for side in range(1 + 2 * largest(negative.to(tl.int32))):
+        first = side == 0
+        mirrored = tl.where(side == 1, below, 1.0 - a)
+        start = tl.where(first, tl.where(negative, 1.0 - below, a), tl.where(negative, mirrored, 1.0))
+        piece = _hurwitz(s, start)
+        minus = (odd == (side == 1)) & (side != 0)
+        value += tl.where(negative | first, tl.where(minus, -piece, piece), 0.0)
+    value = tl.where(negative & (s != floor(s)), float("nan"), value)
     # A pole decides also where the other operand is NaN, as in torch.
     value = tl.where((s != s) | (a != a), float("nan"), value)
     value = tl.where((s == 1.0) | ((a <= 0.0) & (a == floor(a))), _INF, value)
