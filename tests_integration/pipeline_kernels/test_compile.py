@@ -206,3 +206,28 @@ def test_random(emit: Emit, compile_sm90: Compile) -> None:
   z: i64[1000] = loop [d0 < 1000] randint64(s[0], index.i64(d0), i64(0), i64(10))
 }"""
     assert compile_sm90(emit(text))
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_sums_of_columns_stay_in_registers(compile_sm90: Compile, dtype: str) -> None:
+    """Two programs of a norm's backward pass fit a multiprocessor, which is what the runs of rows are cut for."""
+    from ferrite_ir import parse_graph
+    from ferrite_scheduler import schedule
+    from ferrite_triton import emit_program
+
+    graph = parse_graph(f"""
+    graph @f(g: {dtype}[16384, 4096], x: {dtype}[16384, 4096], scale: f32[16384], w: f32[4096]) -> (dx, dw, db) {{
+      s: f32[16384] = fold sum [i < 16384 | c < 4096] mul(cast.f32(g[i, c]), mul(w[c], cast.f32(x[i, c])))
+      dx: f32[16384, 4096] = loop [i < 16384, c < 4096]
+        sub(mul(cast.f32(g[i, c]), w[c]), mul(cast.f32(x[i, c]), mul(s[i], scale[i])))
+      dw: f32[4096] = fold sum [c < 4096 | i < 16384] mul(cast.f32(g[i, c]), mul(cast.f32(x[i, c]), scale[i]))
+      db: f32[4096] = fold sum [c < 4096 | i < 16384] cast.f32(g[i, c])
+    }}""")
+    program = emit_program(schedule(graph))
+    first = program.kernels[0]
+    assert first.facts["run"] == 64
+    binary = compile_sm90(program)[0]
+    assert binary.num_warps == 8
+    assert binary.registers <= 128
+    assert binary.local_bytes == 0
+    assert 2 * binary.shared <= 227 * 1024

@@ -91,6 +91,18 @@ def test_rows_that_are_read_again_are_few_at_a_time() -> None:
     assert first(again).block("RBLOCK") == 2048
 
 
+def in_runs(rows: int, columns: int) -> dict:
+    mapping = row_softmax(rows, columns)
+    facts = {**mapping["facts"], "run": 64, "live_values": 6}
+    return spec("runs", "", mapping["params"], mapping["axes"], family="persistent", facts=facts)
+
+
+def test_rows_taken_one_after_the_other_need_few_threads() -> None:
+    wide = first(in_runs(16384, 4096))
+    assert (wide.block("XBLOCK"), wide.num_warps) == (1, 8)
+    assert first(in_runs(16384, 256)).block("XBLOCK") == 4
+
+
 def test_transposition_gets_a_square_tile() -> None:
     axes = [grid_axis("x", 4096), grid_axis("y", 4096)]
     mapping = spec("t", "", [tensor("a"), tensor("b", access="write")], axes, facts={"element_bytes": 4})

@@ -18,14 +18,9 @@ from ferrite_ir.graph import Definition, Fold, Graph, Loop, TensorType, names_re
 from ferrite_ir.sizes import is_static, product
 
 from .dependences import Node, make_node
-from .marks import ColumnFold
 from .strategy import power_of_two
 from .target import Policy, Target
 
-NARROWEST = 256
-"""Fewest columns: a row that keeps a warp busy."""
-FEWEST_BYTES = 16 << 20
-"""Smallest matrix: below, two kernels meet in the cache."""
 PROGRAMS = 2
 """Programs per multiprocessor that a run of rows is cut for."""
 LEAST_FULL = 0.7
@@ -42,16 +37,6 @@ class Runs:
     rows: int
 
 
-def as_column_fold(fold: Fold) -> ColumnFold:
-    """Returns the first stage of a split fold, to be laid out along rows."""
-    return ColumnFold(fold.results, fold.combine, fold.dims, fold.fold_dims, fold.bodies, fold.origins)
-
-
-def as_fold(fold: ColumnFold) -> Fold:
-    """Returns the same fold without the mark: a kernel over columns."""
-    return Fold(fold.results, fold.combine, fold.dims, fold.fold_dims, fold.bodies, fold.origins)
-
-
 def find_column_sums(graph: Graph, types: dict[str, TensorType], target: Target, policy: Policy) -> dict[str, Runs]:
     """Returns for each sum over rows, by its result, how to cut it, where something could share its read of them."""
     sums = [d for d in graph.definitions if isinstance(d, Fold) and _is_column_sum(d, policy)]
@@ -65,8 +50,8 @@ def find_column_sums(graph: Graph, types: dict[str, TensorType], target: Target,
     found: dict[str, Runs] = {}
     for fold in sums:
         node = make_node(0, fold, types, {})
-        runs = runs_of(fold, node, target)
-        if runs is not None and _has_company(fold, node, makers, readers):
+        runs = runs_of(fold, node, target, policy)
+        if runs is not None and _has_company(fold, node, makers, readers, policy):
             found[fold.results[0].name] = runs
     return found
 
@@ -76,12 +61,12 @@ def _is_column_sum(fold: Fold, policy: Policy) -> bool:
     if fold.combine != "sum" or not all(map(is_static, sizes)) or not fold.bodies[0].dtype.is_float:
         return False
     columns = product(dim.size for dim in fold.dims)
-    return NARROWEST <= columns and power_of_two(columns) <= policy.persistent_elements
+    return policy.run_columns <= columns and power_of_two(columns) <= policy.persistent_elements
 
 
-def runs_of(fold: Fold, node: Node, target: Target) -> Runs | None:
+def runs_of(fold: Fold, node: Node, target: Target, policy: Policy) -> Runs | None:
     """Returns how to cut the rows of a column sum evenly, or None if the sum is another way round, small, or odd."""
-    heavy = [touch for touch in node.loads if touch.bytes >= FEWEST_BYTES]
+    heavy = [touch for touch in node.loads if touch.bytes >= policy.run_minimum]
     if not heavy or not all(_is_by_row(node, touch.known) for touch in heavy):
         return None
     rows = product(dim.size for dim in fold.fold_dims)
@@ -108,14 +93,14 @@ def cuts_evenly(chunk: int, folded: Iterable[int]) -> bool:
 
 
 def _has_company(
-    fold: Fold, node: Node, makers: dict[str, Definition], readers: dict[str, list[Definition]]
+    fold: Fold, node: Node, makers: dict[str, Definition], readers: dict[str, list[Definition]], policy: Policy
 ) -> bool:
     """Returns whether something over the same rows reads or makes what a column sum reads most of."""
     later = _descendants(fold, readers)
     if later is None:
         return False
     for touch in node.loads:
-        if touch.bytes < FEWEST_BYTES:
+        if touch.bytes < policy.run_minimum:
             continue
         makes = [makers[touch.name]] if touch.name in makers else []
         for other in (*makes, *readers[touch.name]):
@@ -128,9 +113,10 @@ def _is_along_rows(other: Definition, fold: Fold) -> bool:
     rows, columns = product(dim.size for dim in fold.fold_dims), product(dim.size for dim in fold.dims)
     match other:
         case Fold():
-            return (product(d.size for d in other.dims), product(d.size for d in other.fold_dims)) == (rows, columns)
+            grid, folded = product(dim.size for dim in other.dims), product(dim.size for dim in other.fold_dims)
+            return bool(grid == rows and folded == columns)
         case Loop():
-            return product(dim.size for dim in other.dims) == rows * columns
+            return bool(product(dim.size for dim in other.dims) == rows * columns)
     return False
 
 

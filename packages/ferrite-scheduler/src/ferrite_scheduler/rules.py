@@ -166,6 +166,8 @@ def _runs(proposal: Proposal) -> Refusal | None:
         return refuse("a kernel with column folds updates nothing in place")
     if "row" not in (owner.direction, guest.direction):
         return refuse("column folds ride with what runs along rows")
+    if all(cluster.columns == len(cluster.members) for cluster in (owner, guest)):
+        return None  # as long as nothing else joins them, they are kernels over columns
     if not _stays_persistent(proposal):
         return refuse("a row and its column sums would not fit in a tile", columns=hinted(owner.fold))
     return None

@@ -31,6 +31,8 @@ from ferrite_ir.index import Dim, Index
 from ferrite_ir.sizes import Size
 from ferrite_ir.text import definition_text, type_text
 
+from .marks import ColumnFold, as_fold
+
 STRATEGIES = ("pointwise", "persistent", "looped", "scan", "sort")
 
 
@@ -131,7 +133,9 @@ class Kernel:
         for definition in self.body:
             kept = [result.name for result in definition.results if result.name in self.stored]
             places = [f"{name}[{', '.join(map(str, self.homes[name]))}]" for name in kept]
-            lines += definition_text(definition).splitlines()
+            plain = as_fold(definition) if isinstance(definition, ColumnFold) else definition
+            lines += definition_text(plain).splitlines()
+            lines[-1] += "  # by column" if plain is not definition else ""
             lines[-1] += f"  # stores {', '.join(places)}" if places else ""
         return "\n".join([lines[0], *(f"  {line}" for line in lines[1:]), "}"])
 

@@ -9,11 +9,10 @@ from ferrite_ir.graph import Graph
 from ferrite_ir.passes import Dce
 
 from .cluster import Cluster, absorb, cluster_of
-from .columns import as_fold
 from .dependences import Dependences, Node, dependences_of, make_node, nodes_of
 from .fusion import fuse
 from .loops import Layouts, Misfit, build_kernel
-from .marks import ColumnFold
+from .marks import ColumnFold, as_fold, unmarked
 from .memory import Work, plan_memory
 from .ordering import execution_order
 from .proposal import propose
@@ -46,6 +45,7 @@ def schedule(
     graph = join_softmax(separate_updates(Dce().run(graph)), policy)
     graph = prepare_folds(graph, target, policy)
     nodes = nodes_of(graph)
+    graph = unmarked(graph)
     dependences = dependences_of(graph, nodes)
     fusion = fuse(dependences, target, policy)
     clusters = [fusion.clusters.get(number, nodes[number]) for number in execution_order(fusion, graph)]

@@ -16,10 +16,11 @@ from ferrite_ir.index import Dim, Index, constant, delinearize
 from ferrite_ir.scalar import Scalar, apply, const, index_value, load, substitute_dims
 from ferrite_ir.sizes import Size, floordiv, hint, is_static, product
 
-from .columns import Runs, as_column_fold, cuts_evenly, find_column_sums
+from .columns import Runs, cuts_evenly, find_column_sums
 from .dependences import Node, is_opaque, make_node
 from .generic import hinted
 from .long_scans import parts_of, split_scan
+from .marks import as_column_fold
 from .neutrals import neutral_state
 from .target import Policy, Target
 

@@ -53,6 +53,9 @@ class Policy:
         persistent_elements_outer: the same where the fold axis is not the contiguous one.
         persistent_bytes: most bytes of values alive at once in one persistent tile row.
         run_bytes: the same for a program that takes many rows one after the other and holds sums of their columns.
+        run_minimum: smallest matrix (bytes) whose column sums are computed along its rows: smaller ones are read from
+            the cache the second time.
+        run_columns: fewest columns of such a matrix.
         split_minimum: shortest fold axis worth splitting over programs (elements).
         programs_per_processor: programs wanted per multiprocessor before a fold is split.
         max_kernel_params: most tensor parameters of one kernel.
@@ -74,6 +77,8 @@ class Policy:
     persistent_elements_outer: int = 64
     persistent_bytes: int = 64 * 1024
     run_bytes: int = 160 * 1024
+    run_minimum: int = 16 << 20
+    run_columns: int = 256
     split_minimum: int = 256
     programs_per_processor: int = 4
     max_kernel_params: int = 48

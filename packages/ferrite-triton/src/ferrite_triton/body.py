@@ -12,8 +12,8 @@ from ferrite_scheduler.marks import ColumnFold
 from .errors import UnsupportedDefinition
 from .evaluate import Evaluator
 from .flat import FlatKernel, memory_loads
-from .indices import run_atom
 from .folds import FoldText
+from .indices import run_atom
 from .memory import StoreText, value_of
 from .passes import plan_passes, rereads, roots_of
 from .scans import ScanText

@@ -172,7 +172,8 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
             # One position of the outer axes per program: tiles stay two-dimensional.
             texts.append(AxisText(axis.name, size, tiled=False, masked=False, block=1, max_block=1))
         elif kernel.run:
-            texts.append(AxisText(axis.name, size, tiled=True, masked=False, block=None, max_block=kernel.run & -kernel.run))
+            largest = kernel.run & -kernel.run
+            texts.append(AxisText(axis.name, size, tiled=True, masked=False, block=None, max_block=largest))
         else:
             role = "grid" if has_fold else "pointwise" if grid_tiles == 1 else "tiled"
             texts.append(_free_axis(axis.name, size, FREE_BLOCK[role]))

@@ -1,0 +1,115 @@
+"""Column sums share a kernel with what runs along rows, where that saves a read, and nowhere else."""
+
+from __future__ import annotations
+
+import pytest
+
+from checks import EAGER_TO_SPLIT, check, kernel_of
+from ferrite_ir.graph import Fold
+from ferrite_scheduler import Policy, Schedule, Target
+from ferrite_scheduler.marks import ColumnFold
+
+POLICY = Policy(run_minimum=200, run_columns=2)
+TARGET = Target(name="two processors", processors=2)
+
+NORM_BACKWARD = """
+graph @f(g: f32[{rows}, 6], x: f32[{rows}, 6], scale: f32[{rows}], w: f32[6]) -> (dx, dw, db) {{
+  s: f32[{rows}] = fold sum [i < {rows} | c < 6] mul(g[i, c], mul(w[c], x[i, c]))
+  dx: f32[{rows}, 6] = loop [i < {rows}, c < 6] sub(mul(g[i, c], w[c]), mul(x[i, c], mul(s[i], scale[i])))
+  dw: f32[6] = fold sum [c < 6 | i < {rows}] mul(g[i, c], mul(x[i, c], scale[i]))
+  db: f32[6] = fold sum [c < 6 | i < {rows}] g[i, c]
+}}"""
+
+
+def column_folds(found: Schedule) -> list[list[str]]:
+    """Returns the results of the column folds of each kernel."""
+    return [[r.name for d in kernel.body if isinstance(d, ColumnFold) for r in d.results] for kernel in found.kernels]
+
+
+def test_norm_backward_reads_its_operands_in_one_kernel():
+    found = check(NORM_BACKWARD.format(rows=24), TARGET, POLICY)
+    first = kernel_of(found, "dx")
+    assert column_folds(found)[0] == ["dw_part", "db_part"]
+    assert {"dx", "dw_part", "db_part"} <= set(first.stored)
+    assert first.run == 6  # four programs on two processors
+    assert all(not {"g", "x"} & {param.name for param in k.params} for k in found.kernels if k is not first)
+    assert "in runs of 6" in str(first)
+
+
+def test_the_graph_itself_shows_ordinary_folds():
+    found = check(NORM_BACKWARD.format(rows=24), TARGET, POLICY)
+    parts = [d for d in found.graph.definitions if d.results[0].name == "dw_part"]
+    assert [type(part) for part in parts] == [Fold]
+    assert parts[0].dims[0].size * parts[0].fold_dims[0].size == 24
+
+
+@pytest.mark.parametrize("rows", [23, 2])
+def test_rows_that_do_not_divide_evenly_stay_apart(rows):
+    found = check(NORM_BACKWARD.format(rows=rows), TARGET, POLICY)
+    assert not any(column_folds(found))
+
+
+def test_a_pointwise_result_takes_its_column_sum_along():
+    found = check(
+        """
+    graph @f(g: f32[16, 4], x: f32[16, 4]) -> (d, b) {
+      d: f32[16, 4] = loop [i < 16, c < 4] mul(g[i, c], tanh(x[i, c]))
+      b: f32[4] = fold sum [c < 4 | i < 16] d[i, c]
+    }""",
+        TARGET,
+        POLICY,
+    )
+    assert column_folds(found) == [["b_part"], []]
+
+
+def test_rows_in_two_dims_are_cut_where_they_end():
+    found = check(
+        """
+    graph @f(g: f32[4, 6, 4], x: f32[4, 6, 4]) -> (s, b) {
+      s: f32[4, 6] = fold sum [i < 4, j < 6 | c < 4] mul(g[i, j, c], x[i, j, c])
+      b: f32[4] = fold sum [c < 4 | i < 4, j < 6] mul(g[i, j, c], s[i, j])
+    }""",
+        TARGET,
+        POLICY,
+    )
+    assert column_folds(found) == [["b_part"], []]
+
+
+def test_a_sum_that_nothing_rides_with_is_an_ordinary_fold():
+    found = check(
+        """
+    graph @f(x: f32[16, 4]) -> (b, y) {
+      b: f32[4] = fold sum [c < 4 | i < 16] x[i, c]
+      y: f32[16, 4] = loop [i < 16, c < 4] sub(x[i, c], b[c])
+    }""",
+        TARGET,
+        POLICY,
+    )
+    assert not any(column_folds(found))
+
+
+def test_sums_left_without_rows_become_kernels_over_columns():
+    """The rows go another way: their kernel updates in place what the sums read."""
+    found = check(
+        """
+    graph @f(x: f32[16, 4], y: f32[16, 4]) -> (b, a) {
+      b: f32[4] = fold sum [c < 4 | i < 16] mul(x[i, c], y[i, c])
+      a: f32[4] = fold sum [c < 4 | i < 16] x[i, c]
+      z: f32[16, 4] = update set x [i < 16, c < 4] at [i, c] mul(x[i, c], f32(2.0))
+    }""",
+        TARGET,
+        POLICY,
+    )
+    assert not any(column_folds(found))
+
+
+def test_wide_rows_that_do_not_fit_stay_apart():
+    narrow = Policy(run_minimum=200, run_columns=2, run_bytes=64)
+    found = check(NORM_BACKWARD.format(rows=24), TARGET, narrow)
+    assert not any(column_folds(found))
+    assert any(decision.rule == "F10" for decision in found.decisions)
+    assert kernel_of(found, "dw_part") is kernel_of(found, "db_part")
+
+
+def test_small_matrices_are_summed_as_before():
+    assert not any(column_folds(check(NORM_BACKWARD.format(rows=24), EAGER_TO_SPLIT)))

@@ -1,0 +1,73 @@
+"""Gradients along rows and down columns from one kernel: its programs take rows one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from against_eager import assert_all_close, compiled, devices, gradients, own_only, widened
+
+# Rows that divide into runs for the processors of an H200, and some that do not.
+OPTIONS = {"fallback": False, "verify": True, "policy": {"run_minimum": 1 << 14}}
+
+
+def layer_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], w, b)
+
+
+def rms_norm(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    v = x if x.dtype == torch.float64 else x.float()
+    return (v * torch.rsqrt(v.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w + b
+
+
+def biased_gelu(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    return F.gelu(x * w + b)
+
+
+FUNCTIONS: dict[str, Callable[..., Tensor]] = {
+    "layer norm": layer_norm,
+    "rms norm": rms_norm,
+    "biased gelu": biased_gelu,
+}
+
+
+def outcome(call: Callable[..., Any], inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    leaves = [value.detach().clone().requires_grad_() for value in inputs]
+    result = call(*leaves)
+    return [result.detach(), *gradients([result], leaves)]
+
+
+def given(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> tuple[Tensor, ...]:
+    torch.manual_seed(0)
+    columns = shape[-1]
+    shapes = (shape, (columns,), (columns,))
+    return tuple(torch.randn(size, device=device).to(dtype) for size in shapes)
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(400, 256), (4, 200, 300), (401, 256)], ids=str)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values_and_gradients(name: str, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
+    function, inputs = FUNCTIONS[name], given(shape, dtype, device)
+    mine = outcome(compiled(function, fullgraph=True, dynamic=False, options=OPTIONS), inputs)
+    wide = tuple(map(widened, inputs))
+    assert_all_close(mine, outcome(function, inputs), outcome(function, wide))
+
+
+@own_only("looks at its kernels")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_one_kernel_reads_the_rows(name: str) -> None:
+    from ferrite_torch import compiled_programs
+
+    inputs = given((400, 512), torch.float32, "cpu")
+    outcome(compiled(FUNCTIONS[name], fullgraph=True, dynamic=False, options=OPTIONS), inputs)
+    backward = compiled_programs()[-1]
+    runs = [kernel for kernel in backward["kernels"] if "run" in kernel["facts"]]
+    assert [kernel["facts"]["run"] for kernel in runs] == [2]
+    assert runs[0]["grid"] == ["floordiv", "x", 2]
