@@ -91,6 +91,13 @@ def test_rows_that_are_read_again_are_few_at_a_time() -> None:
     assert first(again).block("RBLOCK") == 2048
 
 
+def test_columns_that_are_read_again_are_few_at_a_time() -> None:
+    mapping = outer(16384, 4096)
+    facts = {**mapping["facts"], "passes": 2, "element_bytes": 4}
+    again = spec("again", "", mapping["params"], mapping["axes"], family="looped", facts=facts)
+    assert first(again) == Config.of({"XBLOCK": 16, "RBLOCK": 64}, 4)
+
+
 def in_runs(rows: int, columns: int) -> dict:
     mapping = row_softmax(rows, columns)
     facts = {**mapping["facts"], "run": 64, "live_values": 6}

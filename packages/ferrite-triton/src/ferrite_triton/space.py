@@ -23,6 +23,8 @@ NO_AXES: Axes = frozenset()
 # divisors are taken.
 FREE_BLOCK = {"pointwise": 1024, "tiled": 128, "fold": 1024, "grid": 64}
 LARGEST_BLOCK = 4096
+# A fold axis that is walked twice takes large steps, so that few rows at a time wait in the cache.
+LARGEST_FOLD_BLOCK = 16384
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +193,7 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
 def _fold_axis(size: Size, block: int | None) -> AxisText:
     if block is not None:
         return AxisText("r", size, tiled=size != 1, masked=size != block, block=block, max_block=block)
-    return _free_axis("r", size, FREE_BLOCK["fold"])
+    return _free_axis("r", size, FREE_BLOCK["fold"], LARGEST_FOLD_BLOCK)
 
 
 def _held_axis(size: Size) -> AxisText:
@@ -199,12 +201,12 @@ def _held_axis(size: Size) -> AxisText:
     return AxisText("r", size, tiled=True, masked=True, block=None, max_block=None)
 
 
-def _free_axis(name: str, size: Size, generous: int) -> AxisText:
+def _free_axis(name: str, size: Size, generous: int, largest: int = LARGEST_BLOCK) -> AxisText:
     """Returns an axis whose block the config chooses, without a mask where its blocks can be made to divide it."""
     if size == 1:
         return AxisText(name, 1, tiled=False, masked=False, block=None, max_block=1)
     known = size if sizes.is_static(size) else sizes.factors(size)[0]
     divisor = known & -known
     if known > 0 and (divisor == size or divisor >= generous):
-        return AxisText(name, size, tiled=True, masked=False, block=None, max_block=min(divisor, LARGEST_BLOCK))
+        return AxisText(name, size, tiled=True, masked=False, block=None, max_block=min(divisor, largest))
     return AxisText(name, size, tiled=True, masked=True, block=None, max_block=None)

@@ -110,6 +110,10 @@ def _inner_looped(shape: Shape) -> tuple[Config, ...]:
 def _outer_looped(shape: Shape) -> tuple[Config, ...]:
     threads = shape.device.target.warp_size
     line = 128 // max(1, shape.element_bytes)
+    if int(shape.spec.facts.get("passes", 1)) > 1:
+        # Columns that are read again: as few at a time as fill half a line, so that they are still in the cache.
+        more = ((line, 64, 4), (line, 32, 4), (line // 2 or 1, 128, 8))
+        return tuple(_loop(shape, x, r, w) for x, r, w in ((line // 2 or 1, 64, 4), *more))
     wide = _loop_of(shape, 2 * line, 4 * threads * OUTER_PER_THREAD)
     if shape.points // (2 * line) >= FILL * shape.device.multiprocessors:
         # Many programs: small ones, so that one waits for memory while others combine.
