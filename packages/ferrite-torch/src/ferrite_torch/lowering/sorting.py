@@ -40,8 +40,8 @@ def sorted_along(
     if x.ndim == 0:
         return b.loop((), x.dtype, x.at), b.loop((), I64, lambda _: sc.const(0, I64))
     axis = axis_of(dim, x.ndim)
-    if x.shape[axis] > LONGEST_ROW:
-        raise Unlowered(f"sorting rows of more than {LONGEST_ROW} elements")
+    if not isinstance(x.shape[axis], int) or x.shape[axis] > LONGEST_ROW:
+        raise Unlowered(f"sorting rows of more than {LONGEST_ROW} elements, or of a symbolic number")
     return b.sort(x.shape, axis, x.at, descending=descending, top=None if top == x.shape[axis] else top)
 
 
