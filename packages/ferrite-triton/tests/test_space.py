@@ -81,7 +81,8 @@ def test_address_width_of_a_far_element() -> None:
 
 
 def test_symbolic_sizes_are_params() -> None:
-    text = "graph @f(x: f32[n, 24]) -> (y) where n: size >= 1 {\n  y: f32[n, 24] = loop [d0 < n, d1 < 24] exp(x[d0, d1])\n}"
+    body = "y: f32[n, 24] = loop [d0 < n, d1 < 24] exp(x[d0, d1])"
+    text = f"graph @f(x: f32[n, 24]) -> (y) where n: size >= 1 {{\n  {body}\n}}"
     spec = emit(text)
     assert spec.params[-1] == {"name": "n0", "role": "size", "dtype": f"i{spec.index_width}", "hint": 8192}
     assert spec.axes[0]["size"] == ["mul", "n0", 24]

@@ -1,7 +1,7 @@
 """Symbolic sizes: interned polynomials with integer coefficients over generators.
 
-A *generator* is a symbol with what is known of it, or a floor quotient, minimum or maximum of sizes. A `Symbolic` is a sum
-of integer multiples of products of generators, with no zero coefficient, in lexicographic order; it always has a
+A *generator* is a symbol with what is known of it, or a floor quotient, minimum or maximum of sizes. A `Symbolic` is a
+sum of integer multiples of products of generators, with no zero coefficient, in lexicographic order; it always has a
 generator, so whatever turns out to be a number is an ``int``. Equal polynomials are the same object.
 
 Comparison operators answer what holds for every value of the symbols and raise `Undecided` where values differ;
@@ -123,7 +123,7 @@ class Symbolic:
         found = _MEMO.get(key)
         if found is None:
             found = _MEMO[key] = _product(self, other)
-        return found  # type: ignore[no-any-return]
+        return found
 
     __rmul__ = __mul__
 
@@ -344,12 +344,13 @@ def bounds(size: Size) -> tuple[int | None, int | None]:
 
 
 def _monomial_bounds(monomial: Monomial) -> tuple[int | None, int | None]:
-    low, high = 1, 1
+    low: int = 1
+    high: int | None = 1
     for generator, power in monomial:
         if generator.low is None or generator.low < 0:
             return (generator.low, generator.high) if len(monomial) == power == 1 else (None, None)
         low *= generator.low**power
-        high = None if high is None or generator.high is None else high * generator.high**power  # type: ignore[assignment]
+        high = None if high is None or generator.high is None else high * generator.high**power
     return low, high
 
 
@@ -361,7 +362,7 @@ def is_at_most(a: Size, b: Size) -> bool:
     found = _MEMO.get(key)
     if found is None:
         found = _MEMO[key] = _is_nonnegative(b - a)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _decided(a: Size, b: Size, sign: str) -> bool:
@@ -381,8 +382,10 @@ _ROUNDS = 3
 
 
 def _is_nonnegative(size: Size) -> bool:
-    """Returns whether a size is proved nonnegative: by bounds, by shifting each generator to start at 0, and by both
-    after floor quotients were replaced by what bounds them.
+    """Returns whether a size is proved nonnegative.
+
+    By bounds, by shifting each generator to start at 0, and by both after floor quotients were replaced by what bounds
+    them.
     """
     for _ in range(_ROUNDS):
         low, _ = bounds(size)
@@ -519,7 +522,7 @@ def floor_quotient(a: Size, b: Size) -> Size:
     found = _MEMO.get(key)
     if found is None:
         found = _MEMO[key] = _floor_quotient(a, b)
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def _floor_quotient(a: Size, b: Size) -> Size:

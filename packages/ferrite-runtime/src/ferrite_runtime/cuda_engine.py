@@ -135,14 +135,18 @@ class CudaEngine:
 
     def steady(self, device: Any, redirect: HostFunction) -> HostFunction:
         """Returns the function for all later calls: whole sequences of launches at once, or each packed and sent."""
-        kernels = self.device_kernels(device.index).values()
+        kernels = self.device_kernels(device.index)
         # Sequences are prepared once; a kernel that takes sizes has a build and a grid for each call.
-        is_fixed = bool(kernels) and not any(isinstance(kernel, BucketedKernel) for kernel in kernels)
-        native = self.native() if is_fixed else None
-        return self._one_by_one(device, redirect) if native is None else self._sequences(device, redirect, native)
+        fixed = {name: kernel for name, kernel in kernels.items() if isinstance(kernel, DeviceKernel)}
+        native = self.native() if kernels and len(fixed) == len(kernels) else None
+        if native is None:
+            return self._one_by_one(device, redirect)
+        return self._sequences(device, redirect, native, fixed)
 
-    def _sequences(self, device: Any, redirect: HostFunction, native: NativeLauncher) -> HostFunction:
-        writer = SequenceWriter(self.device_kernels(device.index), native)
+    def _sequences(
+        self, device: Any, redirect: HostFunction, native: NativeLauncher, kernels: Mapping[str, DeviceKernel]
+    ) -> HostFunction:
+        writer = SequenceWriter(kernels, native)
         text = write_host(
             self.program,
             writer.write,

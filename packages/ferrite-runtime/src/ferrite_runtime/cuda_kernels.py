@@ -113,7 +113,7 @@ class DeviceKernel:
             KernelCompileError: if it does not compile.
             OutOfResources: if the device cannot run it.
         """
-        job = Job(self.spec, config, self.machine.facts.target, aligned, self.divisible)
+        job = Job(self.spec, config, self.machine.facts.target, aligned, divisible=self.divisible)
         binary = self.machine.compiler.submit(job).result()
         available = self.machine.facts.shared_per_program
         if binary.shared > available:

@@ -57,10 +57,10 @@ def triton_attributes(
     params: tuple[Param, ...], *, aligned: bool, divisible: tuple[int, ...] = ()
 ) -> dict[tuple[int, ...], list[list[Any]]]:
     """Returns the divisibility promises of pointers and of the sizes at some positions, by position."""
-    return {(position,): [["tt.divisibility", _PROMISE]] for position in divisible} | {
+    return {
         (position,): [["tt.divisibility", _PROMISE]]
         for position, param in enumerate(params)
-        if aligned and param.role == "tensor" and (param.align or 0) >= _PROMISE
+        if (aligned and param.role == "tensor" and (param.align or 0) >= _PROMISE) or position in divisible
     }
 
 

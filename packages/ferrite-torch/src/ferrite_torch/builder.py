@@ -408,8 +408,10 @@ class Builder:
         value = Value(self._seed_name, TensorType(I64, (count,)))
         return Extern((value,), "ferrite.seed", (count, Tag("device", self.device)), origins=self._origins)
 
-    def constant(self, number: float, dtype: DType) -> Scalar:
+    def constant(self, number: float | Symbolic, dtype: DType) -> Scalar:
         """Returns a number of a type; fractions are cut off for integer types, as torch does."""
+        if isinstance(number, Symbolic):
+            return sc.cast(sc.index_value(ix.constant(number), I64), dtype)
         if dtype.is_integer and math.isfinite(number):
             number = int(number)
         return sc.const(number, dtype)
@@ -462,7 +464,7 @@ class Builder:
 
 
 def ints(sizes: Iterable[Any]) -> tuple[Size, ...]:
-    """Returns torch's sizes as those of the language: integers, or symbolic ones, which must not be asked for a number."""
+    """Returns torch's sizes as those of the language: integers, or symbolic ones, which are not asked for a number."""
     return sizes_of(sizes)
 
 

@@ -595,7 +595,7 @@ def _plain_output(value: Any) -> Output:
         case None | bool() | int() | float() | Symbolic():
             return value
         case torch.SymInt():
-            return size_of(value)
+            return size_of(value)  # type: ignore[no-any-return]
         case torch.SymFloat() | torch.SymBool():
             return float(value) if isinstance(value, torch.SymFloat) else bool(value)
     raise Unsupported(f"a graph that returns a {type(value).__name__}")

@@ -483,8 +483,8 @@ def explain_graph_breaks(function: Callable[..., Any], *args: Any, **kwargs: Any
     return dynamo.explain(function)(*args, **kwargs)
 
 
-def symbolic_value(value: torch.SymInt) -> tuple[Any, Any]:
-    """Returns the SymPy expression of a symbolic integer, and the environment that knows its symbols."""
+def symbolic_value(value: torch.SymInt | torch.SymFloat) -> tuple[Any, Any]:
+    """Returns the SymPy expression of a symbolic number, and the environment that knows its symbols."""
     return value.node.expr, value.node.shape_env
 
 
@@ -512,8 +512,7 @@ def _finite(bound: Any) -> int | None:
 
 def is_unbacked(symbol: Any, environment: Any) -> bool:
     """Returns whether only a run tells the value of a symbol."""
-    from torch.fx.experimental.symbolic_shapes import SymT
-    from torch.utils._sympy.symbol import symbol_is_type
+    from torch.utils._sympy.symbol import SymT, symbol_is_type
 
     return bool(symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)))
 

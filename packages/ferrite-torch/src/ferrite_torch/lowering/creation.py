@@ -12,7 +12,7 @@ from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size
 from ferrite_torch.builder import Builder, Unlowered, ints
 from ferrite_torch.dtypes import dtype_of
-from ferrite_torch.lowering.elementwise import Element, element_at, plain_number, refuse_opaque
+from ferrite_torch.lowering.elementwise import Element, Number, element_at, known_number, plain_number, refuse_opaque
 from ferrite_torch.lowering.expressions import add, call, choose, eq, floor, lt, mul, number_of, sub
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.symbols import size_of
@@ -104,7 +104,7 @@ def iota(b: Builder, length: int, *, start: int, step: int, **_: Any) -> Tensor:
     return _ramp(b, size_of(start), size_of(step))
 
 
-def _ramp(b: Builder, start: float, step: float) -> Tensor:
+def _ramp(b: Builder, start: Number, step: Number) -> Tensor:
     dtype = dtype_of(b.fake.dtype).compute
 
     def body(point: Point) -> Scalar:
@@ -125,7 +125,7 @@ def _whole(number: Any) -> Size:
 def linspace(b: Builder, start: Any, end: Any, steps: int, **_: Any) -> Tensor:
     """Returns evenly spaced numbers, counted from the nearer end, so that both ends are exact."""
     dtype = dtype_of(b.fake.dtype)
-    first, last, count = plain_number(start), plain_number(end), int(steps)
+    first, last, count = known_number(start), known_number(end), int(steps)
     compute = dtype.compute
     if not dtype.is_float:  # computed between integers, in the type that torch takes on this device
         first, last, compute = int(first), int(last), F64 if b.device == "cpu" else F32
@@ -140,7 +140,7 @@ def logspace(b: Builder, start: Any, end: Any, steps: int, base: float = 10.0, *
     the power function misses it by must not cost a unit when its fraction is cut off.
     """
     dtype = dtype_of(b.fake.dtype)
-    first, last, root = plain_number(start), plain_number(end), float(plain_number(base))
+    first, last, root = known_number(start), known_number(end), float(known_number(base))
     if root < 0:
         raise Unlowered("powers of a negative base")
     is_whole = dtype.is_integer and root.is_integer()

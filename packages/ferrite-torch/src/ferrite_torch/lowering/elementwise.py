@@ -147,10 +147,21 @@ def plain_number(value: Any) -> Number:
         case bool() | torch.SymBool():
             return bool(value)
         case int() | torch.SymInt() | Symbolic():
-            return size_of(value)
+            return size_of(value)  # type: ignore[no-any-return]
         case float() | torch.SymFloat():
             return float(value)
     raise Unlowered(f"an operand of type {type(value).__name__}")
+
+
+def known_number(value: Any) -> bool | int | float:
+    """Returns a Python number that is known now; asking a symbolic integer for its value has it fixed.
+
+    Raises:
+        Unlowered: the value is complex, or no number.
+        Undecided: it is symbolic.
+    """
+    number = plain_number(value)
+    return int(number) if isinstance(number, Symbolic) else number
 
 
 def wrapped(number: int, dtype: DType) -> int:

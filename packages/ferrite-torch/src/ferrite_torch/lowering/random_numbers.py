@@ -18,7 +18,7 @@ from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Lowered, Unlowered, ints
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.creation import made
-from ferrite_torch.lowering.elementwise import Element, element_at, plain_number, refuse_opaque
+from ferrite_torch.lowering.elementwise import Element, element_at, known_number, plain_number, refuse_opaque
 from ferrite_torch.lowering.expressions import (
     add,
     call,
@@ -101,7 +101,7 @@ def uniform(
     b: Builder, like: Tensor, low: float = 0.0, high: float = 1.0, *, generator: Any = None, **named: float
 ) -> Tensor:
     refuse_generator(generator)
-    low, high = plain_number(named.get("from", low)), plain_number(named.get("to", high))
+    low, high = known_number(named.get("from", low)), known_number(named.get("to", high))
     return _drawn(b, lambda seed, at, dtype: add(mul(uniform_at(seed, at, dtype), high - low), low))
 
 
@@ -248,7 +248,7 @@ def _sloped(value: Scalar, slope: Scalar | float) -> Scalar:
 @lowers("aten.exponential.default")
 def exponential(b: Builder, like: Tensor, rate: float = 1.0, *, generator: Any = None, **named: float) -> Tensor:
     refuse_generator(generator)
-    rate = plain_number(named.get("lambd", rate))
+    rate = known_number(named.get("lambd", rate))
     return _drawn(b, lambda seed, at, dtype: div(neg(log1p(neg(uniform_at(seed, at, dtype)))), rate))
 
 
