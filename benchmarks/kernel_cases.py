@@ -176,6 +176,38 @@ def halves(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
     return make(dtype, scale) + make(dtype, scale)
 
 
+def sort_rows(x: Tensor) -> tuple[Tensor, ...]:
+    return tuple(x.sort(dim=-1, stable=True))
+
+
+def largest(count: int) -> Callable[[Tensor], Tensor]:
+    """Returns the function that gives the largest so many of each row; their positions are not defined for ties."""
+    return lambda x: x.topk(count, -1).values
+
+
+def segments(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+    (x,) = rows(524288, 256)(dtype, scale)
+    return x, torch.randint(4096, x.shape[:1])
+
+
+def sum_segments(x: Tensor, places: Tensor) -> Tensor:
+    return x.new_zeros(4096, x.shape[1]).index_add(0, places, x)
+
+
+def largest_of_segments(x: Tensor, places: Tensor) -> Tensor:
+    start = x.new_full((4096, x.shape[1]), -100.0)
+    return start.scatter_reduce(0, places[:, None].expand_as(x), x, "amax")
+
+
+def boundaries(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+    (x,) = rows(32768, 4096)(dtype, scale)
+    return torch.linspace(-4, 4, 1000).to(dtype), x
+
+
+def find_places(edges: Tensor, x: Tensor) -> Tensor:
+    return torch.searchsorted(edges, x, out_int32=True)
+
+
 CASES: tuple[Case, ...] = (
     Case("gelu+bias", gelu_bias, with_bias),
     Case("swiglu", swiglu, two_halves),
@@ -195,4 +227,15 @@ CASES: tuple[Case, ...] = (
     Case("softmax backward", softmax_backward, softmax_pair, bar=False),
     Case("cat", concatenate, halves, bar=False),
     Case("cross entropy", cross_entropy, classified, bar=False),
+    Case("sort 128", sort_rows, rows(262144, 128), bar=False),
+    Case("sort 1k", sort_rows, rows(32768, 1024), bar=False),
+    Case("sort 2k", sort_rows, rows(16384, 2048), bar=False),
+    Case("topk 8 of 128", largest(8), rows(524288, 128), bar=False),
+    Case("topk 50 of 2k", largest(50), rows(32768, 2048), bar=False),
+    Case("cumsum rows", lambda x: x.cumsum(-1), rows(32768, 4096), bar=False),
+    Case("cumsum of two lines", lambda x: x.cumsum(-1), rows(2, 1 << 25), bar=False),
+    Case("cumsum columns", lambda x: x.cumsum(0), rows(4096, 32768), bar=False),
+    Case("sum segments", sum_segments, segments, bar=False),
+    Case("largest of segments", largest_of_segments, segments, bar=False),
+    Case("searchsorted", find_places, boundaries, bar=False),
 )

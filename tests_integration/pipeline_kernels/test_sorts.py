@@ -54,11 +54,24 @@ def test_sort(run: Run, dtype: str, size: int, options: str) -> None:
     assert_same(found, x.sort(dim=1, stable=True, descending=bool(options)))
 
 
-@pytest.mark.parametrize("top", [1, 3, 8, 9])
-def test_only_the_first(run: Run, top: int) -> None:
-    x = torch.stack([torch.randperm(9) for _ in range(5)]).float()
-    found = run(sort_text("f32", 5, 9, f"descending top {top}", top), x, strategy="sort")
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i64"])
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("top", [1, 3, 8, 9, 17])
+def test_only_the_first(run: Run, top: int, rows: int, dtype: str) -> None:
+    x = torch.stack([torch.randperm(17) for _ in range(rows)]).to(KINDS[dtype])
+    found = run(sort_text(dtype, rows, 17, f"descending top {top}", top), x, strategy="sort")
     assert_same(found, x.topk(top, dim=1))
+
+
+def test_only_the_first_along_the_slow_axis(run: Run) -> None:
+    text = """graph @f(x: f32[20, 6]) -> (v, i) on cpu {
+  v: f32[3, 6], i: i64[3, 6] = sort top 3 [r0 < 20, d0 < 6] along r0 x[r0, d0]
+}"""
+    x = sample("f32", 20, 6)
+    wanted = x.sort(dim=0, stable=True)
+    found = run(text, x, strategy="sort")
+    torch.testing.assert_close(found[0], wanted.values[:3], rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(found[1], wanted.indices[:3])
 
 
 def test_sort_along_the_slow_axis(run: Run) -> None:
@@ -93,6 +106,7 @@ def test_rows_that_fit_in_no_tile_are_refused(emit: Callable[..., Any]) -> None:
 def test_networks_compile(emit: Callable[..., Any], compile_sm90: Callable[..., list[Any]], dtype: str) -> None:
     rows = f"v: {dtype}[300, 100], i: i64[300, 100] = sort descending [d0 < 300, r0 < 100] along r0 x[d0, r0]"
     columns = f"v: {dtype}[300, 100], i: i64[300, 100] = sort [r0 < 300, d0 < 100] along r0 x[r0, d0]"
-    for line in (rows, columns):
+    first = f"v: {dtype}[300, 5], i: i64[300, 5] = sort top 5 [d0 < 300, r0 < 100] along r0 x[d0, r0]"
+    for line in (rows, columns, first):
         (binary,) = compile_sm90(emit(f"graph @f(x: {dtype}[300, 100]) -> (v, i) {{\n  {line}\n}}", "sort"))
         assert binary.local_bytes == 0

@@ -32,11 +32,19 @@ SPECIAL = [0.0, -0.0, math.nan, math.inf, -math.inf, -math.nan, 1.0, -0.0, 0.0]
 def _sorter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "network":
         monkeypatch.delitem(interpreter.STAND_INS, "sort_stable")
-    monkeypatch.setattr(fmath.sort_stable, interpreter._REWRITTEN, None, raising=False)
+        monkeypatch.delitem(interpreter.STAND_INS, "sort_first")
+    for function in (fmath.sort_stable, fmath.sort_first):
+        monkeypatch.setattr(function, interpreter._REWRITTEN, None, raising=False)
 
 
-def sort_kernel(dtype: str, rows: int, size: int, *, axis: int = 1, descending: bool = False) -> dict[str, Any]:
-    """A kernel that sorts the rows of a matrix in a tile that has them along ``axis``."""
+def sort_kernel(
+    dtype: str, rows: int, size: int, *, axis: int = 1, descending: bool = False, kept: int | None = None
+) -> dict[str, Any]:
+    """A kernel that sorts the rows of a matrix in a tile that has them along ``axis``, and keeps some of each."""
+    call = "sort_stable(" if kept is None else "sort_first("
+    expand = "[None, :]" if axis else "[:, None]"
+    wanted, lanes = (size, "r") if kept is None else (kept, f"tl.arange(0, {kept}){expand}")
+    given = "" if kept is None else f" {kept},"
     block = 1 << (size - 1).bit_length()
     x, r = ("[:, None]", "[None, :]") if axis == 1 else ("[None, :]", "[:, None]")
     body = f"""@triton.jit
@@ -44,17 +52,20 @@ def sort(x_ptr, y_ptr, i_ptr, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr):
     x = (tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)){x}
     r = tl.arange(0, RBLOCK){r}
     mask = (x < {rows}) & (r < {size})
-    values, places = fmath.sort_stable(tl.load(x_ptr + x * {size} + r, mask), {size}, {axis}, {descending})
-    tl.store(y_ptr + x * {size} + r, values, mask)
-    tl.store(i_ptr + x * {size} + r, places, mask)
+    row = tl.load(x_ptr + x * {size} + r, mask)
+    values, places = fmath.{call}row,{given} {size}, {axis}, {descending})
+    to = {lanes}
+    stored = (x < {rows}) & (to < {wanted})
+    tl.store(y_ptr + x * {wanted} + to, values, stored)
+    tl.store(i_ptr + x * {wanted} + to, places, stored)
 """
     params = [tensor("x_ptr", dtype), tensor("y_ptr", dtype, "write"), tensor("i_ptr", "i32", "write")]
     axes = [grid_axis("x", rows), fold_axis(size, max_block=block)]
     kernel = spec("sort", body, params, axes, family="sort", blocks={"RBLOCK": block})
     shape = [rows, size]
     steps = [
-        {"do": "alloc", "name": "y", **layout(shape, dtype)},
-        {"do": "alloc", "name": "i", **layout(shape, "i32")},
+        {"do": "alloc", "name": "y", **layout([rows, wanted], dtype)},
+        {"do": "alloc", "name": "i", **layout([rows, wanted], "i32")},
         {"do": "launch", "kernel": kernel["id"], "args": ["x", "y", "i"]},
     ]
     return program([tensor_input("x", shape, dtype)], [kernel], steps, [{"value": "y"}, {"value": "i"}])
@@ -119,3 +130,15 @@ def test_the_largest_number_comes_before_what_pads_the_row(dtype: str) -> None:
         wanted = x.sort(dim=1, stable=True, descending=descending)
         assert torch.equal(values, wanted.values)
         assert torch.equal(places.long(), wanted.indices)
+
+
+@pytest.mark.usefixtures("_sorter")
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("kept", [1, 2, 8, 16, 32])
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16"])
+def test_only_the_first_of_each_row(dtype: str, kept: int, axis: int) -> None:
+    x = sample(dtype, 5, 32)
+    values, places = load_program(sort_kernel(dtype, 5, 32, axis=axis, descending=True, kept=kept))(x)
+    wanted = x.sort(dim=1, stable=True, descending=True)
+    assert_identical(values, wanted.values[:, :kept])
+    assert torch.equal(places.long(), wanted.indices[:, :kept])

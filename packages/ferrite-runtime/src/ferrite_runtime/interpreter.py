@@ -27,7 +27,7 @@ from ferrite_runtime.interpreter_atomics import make_atomic_rmw
 from ferrite_runtime.interpreter_cast import all_ones_handle, cast_handle, make_dot, splat_handle
 from ferrite_runtime.interpreter_math import STAND_INS as MATH_STAND_INS
 from ferrite_runtime.interpreter_reduce import reduce_tiles, scan_tiles
-from ferrite_runtime.interpreter_sort import sort_tile
+from ferrite_runtime.interpreter_sort import sort_tile, sort_tile_first
 from ferrite_runtime.spec import KernelSpec, Param
 
 _LOCK = threading.RLock()
@@ -35,7 +35,7 @@ _REWRITTEN = "_ferrite_interpreted"
 _DEVICE_FUNCTIONS = fmath.__name__  # the package, and its modules
 
 # What replaces device functions that have no meaning here, or are slow.
-STAND_INS: dict[str, Callable[..., Any]] = {**MATH_STAND_INS, "sort_stable": sort_tile}
+STAND_INS: dict[str, Callable[..., Any]] = {**MATH_STAND_INS, "sort_stable": sort_tile, "sort_first": sort_tile_first}
 
 
 def plain_function(function: Any) -> Callable[..., Any]:

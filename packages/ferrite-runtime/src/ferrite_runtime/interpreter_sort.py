@@ -27,6 +27,16 @@ def sort_tile(x: Any, size: Any, axis: Any, descending: Any) -> tuple[Any, Any]:
     return _tile(np.take_along_axis(data, order, axis), x.dtype), _tile(order.astype(np.int32), tl.int32)
 
 
+def sort_tile_first(x: Any, kept: Any, size: Any, axis: Any, descending: Any) -> tuple[Any, Any]:
+    """Sorts rows and keeps the first ``kept`` elements of each; stands in for ``fmath.sort_first``."""
+    kept, axis = (getattr(value, "value", value) for value in (kept, axis))
+    chosen = (slice(None),) * axis + (slice(kept),)
+    values, places = (
+        _tile(tile.handle.data[chosen], tile.dtype.scalar) for tile in sort_tile(x, size, axis, descending)
+    )
+    return values, places
+
+
 def _ordered(data: Array, dtype: Any) -> Array:
     """Returns integers in the order that torch sorts by: NaN is the largest, the two zeros are equal."""
     infinity = _INFINITY.get(dtype)

@@ -87,10 +87,13 @@ class KernelBody:
         if isinstance(definition, Update):
             return
         stored = [result.name for result in definition.results if result.name in self._flat.kernel.stored]
-        conditions = self._sorts.kept(definition) if stored and isinstance(definition, Sort) else []
         for name in stored:
             tile = value_of(self._evaluator, self._flat, name)
-            self._put(self._stores.prepare(name, tile, conditions))
+            home = self._flat.offset(name, self._flat.homes[name])
+            if isinstance(definition, Sort):
+                self._put(self._stores.prepare(name, tile, *self._sorts.ranked(definition, home)))
+            else:
+                self._put(self._stores.prepare(name, tile, home, []))
 
     def _put(self, store: Callable[[], None]) -> None:
         if self._waits:

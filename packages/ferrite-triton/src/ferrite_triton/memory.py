@@ -150,13 +150,13 @@ class StoreText:
         self._writer = writer
         self._evaluator = evaluator
 
-    def prepare(self, name: str, tile: Tile, conditions: list[Tile] | None = None) -> Callable[[], None]:
+    def prepare(self, name: str, tile: Tile, home: Index, conditions: list[Tile]) -> Callable[[], None]:
         """Writes the address of a value's home; returns what writes the store, where the conditions hold.
 
         Raises:
             ScheduleMismatch: the value varies along an axis that its place does not depend on.
         """
-        offset = self._evaluator.offset(self._flat.offset(name, self._flat.homes[name]))
+        offset = self._evaluator.offset(home)
         if not tile.axes <= offset.axes:
             lost = ", ".join(sorted(tile.axes - offset.axes))
             raise ScheduleMismatch(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ferrite_ir import index as ix
 from ferrite_ir.dtypes import BOOL, I32, I64
 from ferrite_ir.graph import Sort
+from ferrite_ir.index import Dim, Index
 from ferrite_ir.sizes import is_static
 
 from .casts import cast_text
@@ -13,7 +15,7 @@ from .errors import UnsupportedDefinition
 from .evaluate import Evaluator
 from .folds import FoldText, R
 from .literals import full_text
-from .space import NO_AXES, Space
+from .space import NO_AXES, RANK, Axes, Space, flat_dim, next_power_of_two
 from .writer import Tile, Writer
 
 LONGEST_ROW = 4096
@@ -49,21 +51,45 @@ class SortText:
         axes = R | tile.axes
         row = self.folds.full(tile, axes).text
         values, places = self.writer.fresh("sorted"), self.writer.fresh("at")
-        arguments = f"{row}, {fold.size}, {self.space.fold_position}, {definition.descending}"
-        self.writer.line(f"{values}, {places} = fmath.sort_stable({arguments})", axes)
+        rest = f"{fold.size}, {self.space.fold_position}, {definition.descending}"
+        kept = self._kept(definition)
+        if kept is None or kept[1] >= next_power_of_two(fold.size):
+            self.writer.line(f"{values}, {places} = fmath.sort_stable({row}, {rest})", axes)
+        else:
+            self.writer.line(f"{values}, {places} = fmath.sort_first({row}, {kept[1]}, {rest})", axes)
+            axes = (axes - R) | RANK
         return Tile(values, axes, tile.dtype), self.writer.hold("at", cast_text(places, I32, I64), axes, I64)
 
-    def kept(self, definition: Sort) -> list[Tile]:
-        """Returns the condition under which an element of a sorted row is stored: none if all are.
+    def _kept(self, definition: Sort) -> tuple[int, int] | None:
+        """Returns how many elements of each row are kept, and the extent of the tile that holds them; None for all.
 
         Raises:
             UnsupportedDefinition: how many are kept is a symbolic size.
         """
-        fold = self.space.fold
-        if definition.top is None or fold is None or not self.space.folds_tile:
-            return []
-        top = definition.top
+        top, fold = definition.top, self.space.fold
+        if top is None or fold is None or not self.space.folds_tile:
+            return None
         if not is_static(top):
             name = definition.results[0].name
             raise UnsupportedDefinition(f"{name}: a sort that keeps {top} values; make that number a constant")
-        return [] if top >= fold.size else [self.writer.hold("kept", f"r < {top}", R, BOOL)]
+        return (int(top), next_power_of_two(int(top))) if top < fold.size else None
+
+    def ranked(self, definition: Sort, offset: Index) -> tuple[Index, list[Tile]]:
+        """Returns the offset at which an element of a sorted row is stored, and the conditions for storing it."""
+        kept, fold = self._kept(definition), self.space.fold
+        if kept is None or fold is None:
+            return offset, []
+        top, extent = kept
+        if extent >= next_power_of_two(fold.size):
+            return offset, [self._within("r", top, R)]
+        if self.writer.find("rank") is None:
+            self.writer.line(f"rank = tl.arange(0, {extent}){self.space.expand('r')}", RANK)
+            self.writer.remember("rank", Tile("rank", RANK, I32))
+        conditions = [self._within("rank", top, RANK)] if top < extent else []
+        return ix.substitute(offset, {flat_dim(fold): Dim("rank", extent).index}), conditions
+
+    def _within(self, lane: str, top: int, axes: Axes) -> Tile:
+        key = (lane, top)
+        return self.writer.find(key) or self.writer.remember(
+            key, self.writer.hold("kept", f"{lane} < {top}", axes, BOOL)
+        )

@@ -18,6 +18,8 @@ from .size_text import SizeParams
 
 Axes = frozenset[str]
 NO_AXES: Axes = frozenset()
+# The positions in a tile that holds the first elements of sorted rows: no axis of any kernel, but lanes all the same.
+RANK: Axes = frozenset(["rank"])
 
 # A mask may be left out where every block divides the axis. That costs the config its larger blocks, so only generous
 # divisors are taken.

@@ -148,6 +148,11 @@ def _order_bit(step, steps, behind, rank):
     return behind + step if step < steps else rank
 
 
+@triton.constexpr_function
+def _kept_shape(shape, axis, kept):
+    return [kept if place == axis else extent for place, extent in enumerate(shape)]
+
+
 @triton.jit
 def _exchange_one(x, rank: tl.constexpr, place: tl.constexpr, order: tl.constexpr):
     y = _partner(x, rank, place)
@@ -155,16 +160,36 @@ def _exchange_one(x, rank: tl.constexpr, place: tl.constexpr, order: tl.constexp
 
 
 @triton.jit
-def _sort_one(x, axis: tl.constexpr):
-    """Returns the rows of integers, no two of a row equal, in ascending order."""
+def _merge_one(x, rank: tl.constexpr, behind: tl.constexpr, step: tl.constexpr, steps: tl.constexpr):
+    """Sorts parts of two to the power of ``step`` elements that first rise and then fall, or the other way round."""
+    for below in tl.static_range(step):
+        x = _exchange_one(x, rank, behind + step - 1 - below, _order_bit(step, steps, behind, rank))
+    return x
+
+
+@triton.jit
+def _lesser(a, b):
+    return tl.minimum(a, b)
+
+
+@triton.jit
+def _sort_one(x, kept: tl.constexpr, axis: tl.constexpr):
+    """Returns the ``kept`` smallest integers of each row, no two of which are equal, in ascending order.
+
+    Of two parts that are sorted, one upwards and one downwards, the smaller of each pair are the smallest of both:
+    so parts of that many are sorted first, and then halved in number again and again.
+    """
     rank: tl.constexpr = _log2(x.numel)
     behind: tl.constexpr = _log2_behind(x.shape, axis)
     steps: tl.constexpr = _log2(x.shape[axis])
+    last: tl.constexpr = _log2(kept)
     h = tl.reshape(x, [2] * rank)
-    for step in tl.static_range(1, steps + 1):
-        for below in tl.static_range(step):
-            h = _exchange_one(h, rank, behind + step - 1 - below, _order_bit(step, steps, behind, rank))
-    return tl.reshape(h, x.shape)
+    for step in tl.static_range(1, last + 1):
+        h = _merge_one(h, rank, behind, step, steps)
+    for left in tl.static_range(steps - last):
+        h = tl.reduce(h, rank - left - 1 - behind - last, _lesser)
+        h = _merge_one(h, rank - left - 1, behind, last, steps - left - 1)
+    return tl.reshape(h, _kept_shape(x.shape, axis, kept))
 
 
 @triton.jit
@@ -175,16 +200,33 @@ def _exchange_two(x, tag, rank: tl.constexpr, place: tl.constexpr, order: tl.con
 
 
 @triton.jit
-def _sort_two(x, tag, axis: tl.constexpr):
-    """Returns the rows of pairs of integers, no two of a row equal, in ascending order."""
+def _merge_two(x, tag, rank: tl.constexpr, behind: tl.constexpr, step: tl.constexpr, steps: tl.constexpr):
+    for below in tl.static_range(step):
+        x, tag = _exchange_two(x, tag, rank, behind + step - 1 - below, _order_bit(step, steps, behind, rank))
+    return x, tag
+
+
+@triton.jit
+def _lesser_pair(x, tag, y, other):
+    is_less = (x < y) | ((x == y) & (tag < other))
+    return tl.where(is_less, x, y), tl.where(is_less, tag, other)
+
+
+@triton.jit
+def _sort_two(x, tag, kept: tl.constexpr, axis: tl.constexpr):
+    """Returns the ``kept`` smallest pairs of integers of each row in ascending order; see `_sort_one`."""
     rank: tl.constexpr = _log2(x.numel)
     behind: tl.constexpr = _log2_behind(x.shape, axis)
     steps: tl.constexpr = _log2(x.shape[axis])
+    last: tl.constexpr = _log2(kept)
     h, t = tl.reshape(x, [2] * rank), tl.reshape(tag, [2] * rank)
-    for step in tl.static_range(1, steps + 1):
-        for below in tl.static_range(step):
-            h, t = _exchange_two(h, t, rank, behind + step - 1 - below, _order_bit(step, steps, behind, rank))
-    return tl.reshape(h, x.shape), tl.reshape(t, x.shape)
+    for step in tl.static_range(1, last + 1):
+        h, t = _merge_two(h, t, rank, behind, step, steps)
+    for left in tl.static_range(steps - last):
+        h, t = tl.reduce((h, t), rank - left - 1 - behind - last, _lesser_pair)
+        h, t = _merge_two(h, t, rank - left - 1, behind, last, steps - left - 1)
+    shape: tl.constexpr = _kept_shape(x.shape, axis, kept)
+    return tl.reshape(h, shape), tl.reshape(t, shape)
 
 
 # --- what kernels call ----------------------------------------------------------------------------------------------
@@ -196,6 +238,12 @@ def sort_stable(x, size: tl.constexpr, axis: tl.constexpr, descending: tl.conste
 
     What lies behind them in a row comes last. Rows run along ``axis`` and hold at most 32768 elements.
     """
+    return sort_first(x, x.shape[axis], size, axis, descending)
+
+
+@triton.jit
+def sort_first(x, kept: tl.constexpr, size: tl.constexpr, axis: tl.constexpr, descending: tl.constexpr):
+    """Returns what `sort_stable` does, cut off behind the first ``kept`` elements (a power of two) of each row."""
     extent: tl.constexpr = x.shape[axis]
     lane = tl.arange(0, extent)
     if len(x.shape) == 2:
@@ -206,15 +254,15 @@ def sort_stable(x, size: tl.constexpr, axis: tl.constexpr, descending: tl.conste
     key = tl.where(lane < size, key, _largest(key))
     tag = tl.broadcast_to(lane, x.shape) * 2 + _is_negative_zero(x)
     if x.dtype.primitive_bitwidth == 64:
-        key, tag = _sort_two(key, tag, axis)
+        key, tag = _sort_two(key, tag, kept, axis)
     elif x.dtype.primitive_bitwidth == 32:
-        both = _sort_one((key.to(tl.int64) << 32) | tag.to(tl.int64), axis)
+        both = _sort_one((key.to(tl.int64) << 32) | tag.to(tl.int64), kept, axis)
         key = (both >> 32).to(tl.int32)
         tag = (both & _LOW_32).to(tl.int32)
     else:
         # Shifted, the largest of 32 bits would be a small one: past the end stands the largest of 16.
         key = tl.where(lane < size, key, 32767)
-        both = _sort_one((key << 16) | tag, axis)
+        both = _sort_one((key << 16) | tag, kept, axis)
         key = both >> 16
         tag = both & _LOW_16
     if descending:
