@@ -27,19 +27,28 @@ LIBRARY = {
 """Core ops that run as library calls, or that are gone before lowering."""
 
 
+NEW_IN_2_13 = {"aten._upsample_lanczos2d_aa.default", "aten._upsample_lanczos2d_aa_backward.default"}
+
+
 def _op(name: str) -> Any:
     namespace, op, overload = name.split(".")
     return getattr(getattr(getattr(torch.ops, namespace), op), overload)
 
 
+def _known() -> list[str]:
+    """Returns the names in the table, less those that only a later torch than this one has."""
+    is_old = torch.__version__ < "2.13"
+    return [name for name in LOWERINGS if not (is_old and name in NEW_IN_2_13)]
+
+
 def test_names_exist() -> None:
     """A name that torch lacks raises here; out= forms are never in a graph."""
-    assert [name for name in LOWERINGS if any(argument.is_out for argument in _op(name)._schema.arguments)] == []
+    assert [name for name in _known() if any(argument.is_out for argument in _op(name)._schema.arguments)] == []
 
 
 def test_lowerings_never_change_their_operands() -> None:
     """In-place forms are gone when a graph is lowered."""
-    assert [name for name in LOWERINGS if _op(name)._schema.is_mutable] == []
+    assert [name for name in _known() if _op(name)._schema.is_mutable] == []
 
 
 def core_ops() -> Iterator[str]:
