@@ -12,7 +12,7 @@ from ferrite_scheduler.marks import ColumnFold
 from .errors import UnsupportedDefinition
 from .evaluate import Evaluator
 from .flat import FlatKernel, memory_loads
-from .folds import FoldText
+from .folds import FoldText, R
 from .indices import run_atom
 from .memory import StoreText, value_of
 from .passes import plan_passes, rereads, roots_of
@@ -103,6 +103,10 @@ class KernelBody:
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
+        if waiting:
+            # Several threads may load one element (of a small tile all do, and Triton repeats cheap loads in another
+            # layout): none may overwrite it before all have it.
+            self._writer.line("tl.debug_barrier()", R)
         for store in waiting:
             store()
 

@@ -29,8 +29,9 @@ class ScanText:
         tiles = tuple(self.evaluator.tile(body) for body in definition.bodies)
         if not self.space.folds_tile:
             return tiles
-        wide = tuple(self._widen(tile) for tile in tiles)
-        axes = R.union(*(tile.axes for tile in tiles))
+        # A tile of extent 1 along the other axes lies in many threads at once, which Triton's scans count twice.
+        axes = R.union(self.space.order)
+        wide = tuple(self.folds.full(self._widen(tile), axes) for tile in tiles)
         if definition.combine in PAIRED_SCANS:
             results = self._paired(definition.combine, wide, axes)
         else:
