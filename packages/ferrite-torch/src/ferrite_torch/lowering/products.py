@@ -75,6 +75,7 @@ def product(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Ten
         extended[:2] == (m, k)
         and b.is_returned
         and isinstance(m, int)
+        and isinstance(n, int)
         and m >= STRIPPED_ROWS
         and n >= 2 * WIDE_ALIGNMENT
     ):
@@ -135,7 +136,9 @@ def _transposed(tensor: Tensor) -> Tensor:
 
 
 def _multiply(b: Builder, row: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
-    fake = b.fake.new_empty((left.shape[0], right.shape[1]))
+    # A symbolic extent is never extended, so it is that of the result.
+    pairs = zip((left.shape[0], right.shape[1]), b.fake.shape, strict=True)
+    fake = b.fake.new_empty([own if isinstance(own, int) else whole for own, whole in pairs])
     if row is None:
         result: Tensor = b.extern("aten.mm.default", (left, right), None, fake)
     else:
