@@ -18,6 +18,7 @@ from .ordering import execution_order
 from .proposal import propose
 from .rules import judge
 from .schedule import Kernel, Schedule
+from .short_runs import separate_short_runs
 from .softmax import join_softmax
 from .split import prepare_folds
 from .strategy import persistent_limit, strategy_of
@@ -43,6 +44,7 @@ def schedule(
     Symbolic sizes stay symbolic: what is decided holds for all of their values; how well it does is judged by hints.
     """
     graph = join_softmax(separate_updates(Dce().run(graph)), policy)
+    graph = separate_short_runs(graph, policy)
     graph = prepare_folds(graph, target, policy)
     nodes = nodes_of(graph)
     graph = unmarked(graph)
