@@ -13,15 +13,21 @@ UNCOMPILED = "eager"
 
 
 def compile_with(backend: str, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-    """Returns `function` compiled by `backend`; "eager" means as it is, without any capture."""
+    """Returns `function` compiled by `backend`; "eager" means as it is, without any capture.
+
+    ``inductor-max`` and ``ferrite-max`` choose configs by measuring all they can think of.
+    """
     if backend == UNCOMPILED:
         return function
-    if backend == "ferrite":
+    if backend == "inductor-max":
+        return torch.compile(function, mode="max-autotune-no-cudagraphs", **options)
+    if backend in ("ferrite", "ferrite-max"):
         add_packages_to_path()
         import ferrite_torch  # noqa: F401 - registers the backend where the package is not installed
 
-        options["options"] = {"fallback": False}  # a graph that quietly ran in eager would be timed as ferrite's
-    return torch.compile(function, backend=backend, **options)
+        # A graph that quietly ran in eager would be timed as ferrite's.
+        options["options"] = {"fallback": False} | ({"tune": "max"} if backend == "ferrite-max" else {})
+    return torch.compile(function, backend=backend.removesuffix("-max"), **options)
 
 
 def ferrite_statistics() -> dict[str, Any]:

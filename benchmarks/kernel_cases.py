@@ -20,7 +20,8 @@ class Case:
     """One function. `make(dtype, scale)` returns its tensors, with rows (or batches) divided by `scale`.
 
     `bar` marks the cases of the published bar; the others are shown beside them. `extra_bytes` are what the function
-    moves that is neither an input nor an output, or (negative) inputs of which it needs only a part.
+    moves that is neither an input nor an output, or (negative) inputs of which it needs only a part. A case that `trains`
+    runs forward and backward; its last tensor is the gradient of the result.
     """
 
     name: str
@@ -28,6 +29,17 @@ class Case:
     make: Callable[[torch.dtype, int], tuple[Any, ...]]
     bar: bool = True
     extra_bytes: Callable[..., int] | None = None
+    trains: bool = False
+
+
+def outcome(case: Case, function: Callable[..., Any], inputs: tuple[Any, ...]) -> Any:
+    """Returns what a function computes; for a case that trains also the gradients, the last input being the result's."""
+    if not case.trains:
+        return function(*inputs)
+    *given, gradient = inputs
+    leaves = [x for x in given if isinstance(x, Tensor) and x.requires_grad]
+    result = function(*given)
+    return (result.detach(), *torch.autograd.grad(result, leaves, gradient))
 
 
 def unavoidable_bytes(case: Case, inputs: tuple[Any, ...], outputs: Any) -> int:

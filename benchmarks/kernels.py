@@ -1,6 +1,7 @@
 """Measures memory-bound kernels of each backend against the floor: bytes over the copy bandwidth of the same run.
 
     python benchmarks/kernels.py                                  # about four minutes on one H200
+    python benchmarks/kernels.py --table kernels.md --plot kernels.png
     python benchmarks/kernels.py --cases softmax --dtypes bfloat16 --dump kernels/
 
 Each function is checked against float64 first. Times are device times of launches that wait in the queue behind a
@@ -26,7 +27,9 @@ import torch
 from torch import Tensor
 
 from backends import compile_with
-from kernel_cases import CASES, Case, flatten, unavoidable_bytes
+from kernel_cases import CASES, Case, flatten, outcome, unavoidable_bytes
+from kernel_report import markdown_table, plot_roofline
+from limit_cases import LIMIT_CASES
 from tree import add_packages_to_path, results_folder
 
 BAR = 0.80  # of the floor
@@ -87,6 +90,7 @@ def error_of(outputs: Any, reference: Sequence[Tensor]) -> float:
     for mine, exact in zip(actual, reference, strict=True):
         if mine.shape != exact.shape:
             return math.inf
+        exact = exact.double()  # a result that is rounded to eight bits is so in the reference, too
         total += (mine.double() - exact).square().sum().item() / max(exact.square().sum().item(), 1e-300)
         size += 1.0
     error = math.sqrt(total / max(size, 1.0))
@@ -95,8 +99,14 @@ def error_of(outputs: Any, reference: Sequence[Tensor]) -> float:
 
 def exact_outputs(case: Case, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
     """Returns the case's results on float64 inputs."""
-    wide = [x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs]
-    return flatten(case.function(*wide))
+    return flatten(outcome(case, case.function, tuple(map(widened, inputs))))
+
+
+def widened(x: Any) -> Any:
+    """Returns a floating-point tensor as float64, to be trained if it was."""
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        return x
+    return x.detach().double().requires_grad_(x.requires_grad)
 
 
 def smallest_step(dtype: torch.dtype) -> float:
@@ -109,7 +119,7 @@ def measure_case(case: Case, dtype: torch.dtype, plan: argparse.Namespace, bandw
     torch.manual_seed(0)
     inputs = case.make(dtype, plan.scale)
     reference = exact_outputs(case, inputs)
-    eager = case.function(*inputs)
+    eager = outcome(case, case.function, inputs)
     own_error = error_of(eager, reference)
     moved = unavoidable_bytes(case, inputs, eager)
     del eager
@@ -155,13 +165,13 @@ def prepare(
     torch._dynamo.reset()
     started = time.perf_counter()
     compiled = compile_with(backend, case.function, fullgraph=True, dynamic=False)
-    outputs = compiled(*inputs)
+    outputs = outcome(case, compiled, inputs)
     seconds = time.perf_counter() - started
     error = error_of(outputs, reference)
     if not error <= max(ERROR_BAR * own_error, smallest_step(dtype)):
         raise ArithmeticError(f"wrong results: error {error:.2e}, eager's own {own_error:.2e}")
     facts = {"error": error / own_error if own_error else 0.0, "compile_s": seconds}
-    return (lambda: compiled(*inputs)), facts
+    return (lambda: outcome(case, compiled, inputs)), facts
 
 
 def dump_sources(folder: Path) -> int:
@@ -181,17 +191,23 @@ def dump_sources(folder: Path) -> int:
 def read_plan() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="", help="comma separated parts of case names")
+    parser.add_argument(
+        "--set", choices=("bar", "limits", "all"), default="all", help="barred cases, the others, or both"
+    )
     parser.add_argument("--dtypes", default="bfloat16,float32")
-    parser.add_argument("--backends", default="eager,inductor,ferrite")
+    parser.add_argument("--backends", default="eager,inductor,ferrite", help="also inductor-max and ferrite-max")
     parser.add_argument("--reps", type=int, default=7, help=f"batches of {LAUNCHES} launches")
     parser.add_argument("--scale", type=int, default=1, help="divides sizes; for trying the script out")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--dump", type=Path, help="folder for ferrite's kernel sources")
+    parser.add_argument("--table", type=Path, help="file for a Markdown table")
+    parser.add_argument("--plot", type=Path, help="file for a roofline plot (PNG)")
     parser.add_argument("--out", type=Path, default=results_folder() / "kernels.json")
     plan = parser.parse_args()
     plan.backends = [name for name in plan.backends.split(",") if name]
     wanted = [part for part in plan.cases.split(",") if part]
-    plan.chosen = [case for case in CASES if not wanted or any(part in case.name for part in wanted)]
+    cases = {"bar": CASES, "limits": LIMIT_CASES, "all": CASES + LIMIT_CASES}[plan.set]
+    plan.chosen = [case for case in cases if not wanted or any(part in case.name for part in wanted)]
     return plan
 
 
@@ -216,6 +232,10 @@ def run(plan: argparse.Namespace) -> int:
     plan.out.write_text(as_json(bandwidths, results))
     if plan.dump and "ferrite" in plan.backends:
         print(f"{dump_sources(plan.dump)} kernel sources in {plan.dump}")
+    if plan.table:
+        plan.table.write_text(markdown_table(results, plan.backends))
+    if plan.plot and not plot_roofline(results, plan.backends, bandwidths[0], plan.plot):
+        print("no plot: matplotlib is not installed")
     return print_verdict(results, plan.backends)
 
 
@@ -244,7 +264,14 @@ def print_verdict(results: Sequence[Result], backends: Sequence[str]) -> int:
     for backend in backends:
         shares = [r.share for r in results if r.backend == backend and r.bar and r.share]
         mean = math.exp(statistics.fmean(map(math.log, shares))) if shares else math.nan
-        print(f"  {backend:9s} {mean * 100:5.1f} %  (at or over {BAR * 100:.0f} %: {sum(s >= BAR for s in shares)})")
+        print(f"  {backend:12s} {mean * 100:5.1f} %  (at or over {BAR * 100:.0f} %: {sum(s >= BAR for s in shares)})")
+    print("geomean share of the floor, all cases:")
+    for backend in backends:
+        shares = [r.share for r in results if r.backend == backend and r.share]
+        mean = math.exp(statistics.fmean(map(math.log, shares))) if shares else math.nan
+        print(
+            f"  {backend:12s} {mean * 100:5.1f} %  (least {min(shares, default=math.nan) * 100:.1f} %, {len(shares)} cases)"
+        )
     own = [r for r in results if r.backend == "ferrite"]
     if not own:
         return 0

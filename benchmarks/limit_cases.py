@@ -1,0 +1,184 @@
+"""More memory-bound functions for `benchmarks/kernels.py`: losses, norms with their backward passes, odd sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernel_cases import Case, gelu_bias, halved, layer_norm, softmax_rows, storage_bytes
+
+Make = Callable[[torch.dtype, int], tuple[Any, ...]]
+
+
+def log_sum_exp(x: Tensor) -> Tensor:
+    return torch.logsumexp(widened(x), -1)
+
+
+def widened(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def mean_loss(x: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(widened(x), labels)
+
+
+def softmax_columns(x: Tensor) -> Tensor:
+    return torch.softmax(x, 0)
+
+
+def best_of_rows(x: Tensor) -> Tensor:
+    return x.argmax(-1)
+
+
+def running_sum(x: Tensor) -> Tensor:
+    return x.cumsum(-1)
+
+
+def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
+    wide = widened(x)
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * weight
+
+
+def swiglu_packed(x: Tensor) -> Tensor:
+    gate, up = x.chunk(2, -1)
+    return F.silu(gate) * up
+
+
+def quantised_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    wide = widened(x)
+    scale = wide.abs().amax(-1, keepdim=True) / 448
+    return (wide / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale
+
+
+def group_norm_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.silu(F.group_norm(x, 32, weight, bias))
+
+
+def batch_norm_relu(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    return F.relu(F.batch_norm(x, mean, variance, weight, bias, training=True))
+
+
+def gathered_rows(table: Tensor, index: Tensor) -> Tensor:
+    return table[index]
+
+
+def added_rows(target: Tensor, index: Tensor, x: Tensor) -> Tensor:
+    return target.index_add(0, index, x)
+
+
+def dequantised_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    wide = widened(x)
+    return (weight.to(wide.dtype) * scale.to(wide.dtype)[:, None]) @ wide
+
+
+def matrix(count: int, width: int) -> Make:
+    """Returns a maker of one matrix; float32 gets half as many rows."""
+    return lambda dtype, scale: (torch.randn(max(1, halved(count, dtype) // scale), width, dtype=dtype),)
+
+
+def vector(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+    return (torch.randn(halved(1 << 26, dtype) // scale, dtype=dtype),)
+
+
+def square_matrix(count: int, width: int) -> Make:
+    """Returns a maker of a matrix that is as wide for every type."""
+    return lambda dtype, scale: (torch.randn(max(1, count // scale), width, dtype=dtype),)
+
+
+def labelled(count: int, width: int, *, trains: bool = False) -> Make:
+    def make(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+        (x,) = matrix(count, width)(dtype, scale)
+        labels = torch.randint(width, (x.shape[0],))
+        return (x.requires_grad_(), labels, torch.ones((), dtype=torch.float32)) if trains else (x, labels)
+
+    return make
+
+
+def with_weights(count: int, width: int, weights: int) -> Make:
+    """Returns a maker of a matrix, vectors of its width, and a gradient of the result, all but that to be trained."""
+
+    def make(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+        (x,) = matrix(count, width)(dtype, scale)
+        vectors = (torch.randn(width, dtype=dtype).requires_grad_() for _ in range(weights))
+        return x.requires_grad_(), *vectors, torch.randn_like(x)
+
+    return make
+
+
+def images(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+    shape = (max(1, halved(16, dtype) // scale), 320, 64, 64)
+    x = torch.randn(shape, dtype=dtype).to(memory_format=torch.channels_last)
+    return x, torch.randn(320, dtype=dtype), torch.randn(320, dtype=dtype)
+
+
+def batch(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+    x = torch.randn(max(1, halved(128, dtype) // scale), 256, 56, 56, dtype=dtype)
+    vectors = (torch.rand(256, dtype=dtype) + 0.5 for _ in range(4))
+    return x.to(memory_format=torch.channels_last), *vectors
+
+
+def table(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+    return torch.randn(16384, 1024, dtype=dtype), torch.randint(16384, (131072 // scale,))
+
+
+def sparse_sum(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+    count = 262144 // scale
+    return torch.randn(16384, 128, dtype=dtype), torch.randint(16384, (count,)), torch.randn(count, 128, dtype=dtype)
+
+
+def quantised_weight(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+    shape = (16384 // scale, 4096)
+    return torch.randn(4096, dtype=dtype), torch.randint(-127, 127, shape, dtype=torch.int8), torch.rand(shape[0])
+
+
+def read_again(x: Tensor, *_: Any) -> int:
+    """Returns the bytes of the input that a backward pass reads a second time."""
+    return storage_bytes(x)
+
+
+def gathered_bytes(rows: Tensor, index: Tensor) -> int:
+    """Returns what gathering reads beside the table: each place reads a row."""
+    return min(0, index.shape[0] * rows.shape[1] * rows.element_size() - storage_bytes(rows))
+
+
+def side(name: str, function: Callable[..., Any], make: Make, **more: Any) -> Case:
+    """Returns a case without a bar."""
+    return Case(name, function, make, bar=False, **more)
+
+
+def trained(name: str, function: Callable[..., Any], make: Make) -> Case:
+    """Returns a case that runs forward and backward: the input is read by both."""
+    return Case(name, function, make, bar=False, extra_bytes=read_again, trains=True)
+
+
+LIMIT_CASES: tuple[Case, ...] = (
+    side("logsumexp 50304", log_sum_exp, matrix(4096, 50304)),
+    side("loss 128k", mean_loss, labelled(8192, 131072)),
+    side("loss 50257", mean_loss, labelled(8192, 50257)),
+    trained("loss 128k f+b", mean_loss, labelled(8192, 131072, trains=True)),
+    trained("loss 32000 f+b", mean_loss, labelled(8192, 32000, trains=True)),
+    side("softmax 128k", softmax_rows, matrix(2048, 131072)),
+    side("softmax 50304", softmax_rows, matrix(4096, 50304)),
+    side("softmax 3000", softmax_rows, matrix(32768, 3000)),
+    side("softmax dim 0", softmax_columns, square_matrix(4096, 16384)),
+    side("argmax 128k", best_of_rows, matrix(8192, 131072)),
+    side("cumsum rows", running_sum, matrix(16384, 8192)),
+    side("cumsum flat", running_sum, vector),
+    side("rms norm 5000", rms_norm, lambda dtype, scale: with_weights(16384, 5000, 1)(dtype, scale)[:2]),
+    side("swiglu packed", swiglu_packed, matrix(8192, 28672)),
+    side("fp8 rows", quantised_rows, matrix(16384, 4096)),
+    side("group norm silu", group_norm_silu, images),
+    side("batch norm relu", batch_norm_relu, batch),
+    side("gather rows", gathered_rows, table, extra_bytes=gathered_bytes),
+    side("index add", added_rows, sparse_sum),
+    side("int8 product", dequantised_product, quantised_weight),
+    trained("layer norm f+b", layer_norm, with_weights(16384, 4096, 2)),
+    trained("layer norm 8192 f+b", layer_norm, with_weights(8192, 8192, 2)),
+    trained("layer norm 768 f+b", layer_norm, with_weights(65536, 768, 2)),
+    trained("rms norm f+b", rms_norm, with_weights(16384, 4096, 1)),
+    trained("gelu+bias f+b", gelu_bias, with_weights(16384, 4096, 1)),
+)
