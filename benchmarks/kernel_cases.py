@@ -20,8 +20,8 @@ class Case:
     """One function. `make(dtype, scale)` returns its tensors, with rows (or batches) divided by `scale`.
 
     `bar` marks the cases of the published bar; the others are shown beside them. `extra_bytes` are what the function
-    moves that is neither an input nor an output, or (negative) inputs of which it needs only a part. A case that `trains`
-    runs forward and backward; its last tensor is the gradient of the result.
+    moves that is neither an input nor an output, or (negative) inputs of which it needs only a part. A case that
+    `trains` runs forward and backward; its last tensor is the gradient of the result.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Case:
 
 
 def outcome(case: Case, function: Callable[..., Any], inputs: tuple[Any, ...]) -> Any:
-    """Returns what a function computes; for a case that trains also the gradients, the last input being the result's."""
+    """Returns what a function computes, and for a case that trains the gradients; the last input is the result's."""
     if not case.trains:
         return function(*inputs)
     *given, gradient = inputs

@@ -1,4 +1,4 @@
-"""Results of `benchmarks/kernels.py` for people: a Markdown table, and a roofline plot where matplotlib is installed."""
+"""Results of `benchmarks/kernels.py` for people: a Markdown table, and a roofline plot if matplotlib is there."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _mean(shares: Sequence[float]) -> str:
 def plot_roofline(results: Sequence[Any], backends: Sequence[str], bandwidth: float, path: Path) -> bool:
     """Draws time over bytes for every backend beside the floor; returns False where matplotlib is missing."""
     try:
-        import matplotlib
+        import matplotlib as mpl
     except ImportError:
         return False
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
 
-    figure, axes = pyplot.subplots(figsize=(8, 6))
+    figure, axes = plt.subplots(figsize=(8, 6))
     sizes = sorted({r.bytes for r in results if r.bytes})
     axes.plot([s / 2**20 for s in sizes], [s / bandwidth * 1e6 for s in sizes], color="black", label="floor")
     for backend in backends:
@@ -50,5 +50,5 @@ def plot_roofline(results: Sequence[Any], backends: Sequence[str], bandwidth: fl
     axes.set(xscale="log", yscale="log", xlabel="MiB that must move", ylabel="µs", title="Memory-bound kernels")
     axes.legend()
     figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+    plt.close(figure)
     return True

@@ -90,8 +90,8 @@ def error_of(outputs: Any, reference: Sequence[Tensor]) -> float:
     for mine, exact in zip(actual, reference, strict=True):
         if mine.shape != exact.shape:
             return math.inf
-        exact = exact.double()  # a result that is rounded to eight bits is so in the reference, too
-        total += (mine.double() - exact).square().sum().item() / max(exact.square().sum().item(), 1e-300)
+        wide = exact.double()  # a result that is rounded to eight bits is so in the reference, too
+        total += (mine.double() - wide).square().sum().item() / max(wide.square().sum().item(), 1e-300)
         size += 1.0
     error = math.sqrt(total / max(size, 1.0))
     return error if math.isfinite(error) else math.inf
@@ -269,9 +269,8 @@ def print_verdict(results: Sequence[Result], backends: Sequence[str]) -> int:
     for backend in backends:
         shares = [r.share for r in results if r.backend == backend and r.share]
         mean = math.exp(statistics.fmean(map(math.log, shares))) if shares else math.nan
-        print(
-            f"  {backend:12s} {mean * 100:5.1f} %  (least {min(shares, default=math.nan) * 100:.1f} %, {len(shares)} cases)"
-        )
+        least = min(shares, default=math.nan)
+        print(f"  {backend:12s} {mean * 100:5.1f} %  (least {least * 100:.1f} %, {len(shares)} cases)")
     own = [r for r in results if r.backend == "ferrite"]
     if not own:
         return 0
