@@ -144,6 +144,15 @@ class FoldText:
         self._writer.before_loop(f"{name} = tl.full({self._space.shape(axes)}, {initial}, {type_text(dtype)})")
         return Tile(name, axes, dtype)
 
+    def carry(self, axes: Axes, initial: str, dtype: DType) -> Tile:
+        """Returns a variable that a loop updates with reductions of tiles: of their rank, unlike other scalars."""
+        if self._space.tiled(axes) or not self.keep:
+            return self.accumulator("carry", axes, initial, dtype)
+        name = self._writer.fresh("carry")
+        shape = ", ".join("1" for _ in self._space.order)
+        self._writer.before_loop(f"{name} = tl.full([{shape}], {initial}, {type_text(dtype)})")
+        return Tile(name, axes, dtype)
+
     def update(self, names: str, expression: str) -> None:
         """Writes an assignment in the body of the loop."""
         self._writer.line(f"{names} = {expression}", R)
@@ -241,7 +250,8 @@ class FoldText:
         total = self.total("sum", self.spread(tile, axes, "0.0"), axes, dtype)
         mean = self.hold("mean", _quotient(total.text, count, dtype), total.axes, dtype)
         operand = tile.text if tile.literal is None else full_text(tile.literal, dtype)
-        delta = self.hold("delta", f"{operand} - {mean.text}", axes, dtype)
+        # A value that is the same all along the row differs from its mean by one value, not by a tile of them.
+        delta = self.hold("delta", f"{operand} - {mean.text}", tile.axes | mean.axes, dtype)
         held = self.hold("delta", self.spread(delta, axes, "0.0"), axes, dtype) if self._mask else delta
         spread = self.spread(Tile(f"{held.text} * {held.text}", held.axes, dtype), axes)
         return mean, self.total("m2", spread, axes, dtype), Tile(count, NO_AXES, dtype)

@@ -58,7 +58,7 @@ class ScanText:
         block = self.writer.hold("scan", row.scan.format(v=values.text, axis=self.space.fold_position), axes, dtype)
         if not self.space.loops:
             return block
-        carry = self.folds.accumulator("carry", axes - R, row.identity(dtype), dtype)
+        carry = self.folds.carry(axes - R, row.identity(dtype), dtype)
         result = self._hold("scan", row.step.format(a=carry.text, v=block.text), block)
         total = row.reduce.format(v=values.text, axis=self.space.fold_position, keep=self.folds.keep)
         self.folds.update(carry.text, row.step.format(a=carry.text, v=total))
@@ -80,10 +80,7 @@ class ScanText:
         self.writer.line(f"{', '.join(names)} = tl.associative_scan({pair}, {axis}, {function})", axes)
         if self.space.loops:
             start = worst(value.dtype), highest_text(index.dtype)
-            carry = [
-                self.folds.accumulator("carry", axes - R, fill, tile.dtype).text
-                for fill, tile in zip(start, tiles, strict=True)
-            ]
+            carry = [self.folds.carry(axes - R, fill, tile.dtype).text for fill, tile in zip(start, tiles, strict=True)]
             block, names = names, [self.writer.fresh("best"), self.writer.fresh("at")]
             self.writer.line(f"{', '.join(names)} = {function}({', '.join([*carry, *block])})", axes)
             last = [self.writer.fresh("last"), self.writer.fresh("last")]
