@@ -33,3 +33,16 @@ def test_no_family_names_an_op_twice() -> None:
 def test_ops_that_write_to_out_are_not_in_the_table() -> None:
     table = decomposition_table(lambda name: False)
     assert not [op for op in table if str(op).endswith(".out")]
+
+
+def test_a_norm_drops_dims_of_extent_one_on_every_torch() -> None:
+    norm = decomposition_table(lambda name: False)[aten.linalg_vector_norm.default]
+    for shape, dim in (((3, 1), [1]), ((1, 2, 1), [0, -1]), ((1, 1), None), ((1,), []), ((), None), ((2, 3), [-1])):
+        x = torch.randn(shape)
+        for order in (0, 1, 2, 3, 2.5, float("inf"), float("-inf")):
+            for keepdim in (False, True):
+                expected = aten.linalg_vector_norm(x, order, dim, keepdim)
+                actual = norm(x, order, dim, keepdim)
+                torch.testing.assert_close(actual, expected)
+                assert actual.shape == expected.shape
+                assert norm(x, order, dim, keepdim, dtype=torch.float64).dtype is torch.float64

@@ -6,7 +6,7 @@ ops of `EXTRA`, less those of `KEPT`, which are better off as one library call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -137,7 +137,31 @@ def _candidates() -> dict[Any, Any]:
     aten = torch.ops.aten
     extra = [getattr(aten, name) for name in EXTRA if hasattr(aten, name)]
     table = {**torch_private.core_decompositions(), **torch_private.decompositions_of(extra)}
+    norm = aten.linalg_vector_norm.default
+    table[norm] = _with_extents_dropped(table[norm])
     return {op: rule for op, rule in table.items() if str(op).rpartition(".")[0] not in KEPT and _is_plain(op)}
+
+
+def _with_extents_dropped(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Returns a decomposition of ``linalg_vector_norm`` that gives the right shape on every torch.
+
+    torch 2.11 forgets to drop reduced dims if all of them have extent 1. With the dims kept it is right.
+    """
+
+    def norm(
+        x: torch.Tensor,
+        order: Any = 2,
+        dim: Sequence[int] | None = None,
+        keepdim: bool = False,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> torch.Tensor:
+        axes = tuple(dim or range(x.dim()))
+        if keepdim or x.dim() == 0 or any(not isinstance(x.shape[axis], int) or x.shape[axis] != 1 for axis in axes):
+            return rule(x, order, dim, keepdim, dtype=dtype)
+        return rule(x, order, dim, True, dtype=dtype).squeeze(axes)
+
+    return norm
 
 
 def _is_plain(op: Any) -> bool:
