@@ -205,6 +205,17 @@ def test_degree_of_many_elements_is_each_its_own(device: str) -> None:
 
 
 @each_device
+def test_digamma_is_right_near_its_poles_and_zeros(device: str) -> None:
+    """Terms of the reflection and of the recurrence cancel there, in float32 to a handful of digits."""
+    torch.manual_seed(0)
+    poles = -torch.arange(0, 12.0).repeat_interleave(8)
+    zeros = torch.tensor([1.4616321, -0.5040831, -1.5734985, -2.6107209, -3.6352935])
+    x = torch.cat([poles + torch.randn(poles.shape) * 0.01, zeros, zeros + 1e-3, torch.rand(200) * 24 - 12])
+    actual = compiled(lambda x: torch.digamma(x))(x.to(device))  # noqa: PLW0108
+    assert_right(actual, "digamma", (x,), 1, 8)
+
+
+@each_device
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_gradients_of_special_functions(dtype: torch.dtype, device: str) -> None:
     torch.manual_seed(0)

@@ -320,6 +320,12 @@ def i1e(x):
 
 @triton.jit
 def digamma(x):
+    # In float64 whatever the type of x: near a pole, and near the zeros between them, terms cancel.
+    return _digamma(x.to(tl.float64)).to(x.dtype)
+
+
+@triton.jit
+def _digamma(x):
     # Reflection for negative arguments, recurrence up to 10, then the asymptotic series (DLMF 5.5.4, 5.5.2, 5.11.2).
     fraction = x - trunc(x)
     negative = x < 0
