@@ -152,7 +152,7 @@ def _with_extents_dropped(rule: Callable[..., torch.Tensor]) -> Callable[..., to
         x: torch.Tensor,
         order: Any = 2,
         dim: Sequence[int] | None = None,
-        keepdim: bool = False,
+        keepdim: bool = False,  # noqa: FBT001, FBT002 - as in the op's schema
         *,
         dtype: torch.dtype | None = None,
     ) -> torch.Tensor:
