@@ -181,7 +181,9 @@ def judge(sample: Sample, runs: list[list[Any]], *, is_undefined: bool) -> str |
     if is_undefined or sample.is_random:
         blank = [[torch.zeros_like(run[place]) for place in present] for run in (first, sample.results)]
         problem = mismatch(*blank, lambda: None, strides=not sample.chosen)
-        return problem or (None if is_undefined else judge_seeds([[run[place] for place in present] for run in runs]))
+        drawn = max((first[place].numel() for place in present if place < count), default=0)
+        chosen = [[run[place] for place in present] for run in runs]
+        return problem or (None if is_undefined else judge_seeds(chosen, drawn))
     wides: list[Any] = []
 
     def exact(places: list[int]) -> Any:
@@ -190,6 +192,13 @@ def judge(sample: Sample, runs: list[list[Any]], *, is_undefined: bool) -> str |
         return None if wides[0] is None else [wides[0][place] for place in places]
 
     returned, others = [p for p in present if p < count], [p for p in present if p >= count]
+    if sample.wrong_choice is not None:
+        values, places = returned
+        blank = [torch.zeros_like(results[places]) for results in (first, sample.results)]
+        problem = mismatch(blank[:1], blank[1:], lambda: None) or sample.wrong_choice(first[values], first[places])
+        if problem:
+            return f"result {places}: {problem}"
+        returned = [values]
     problem = mismatch(
         [first[p] for p in returned], [sample.results[p] for p in returned], lambda: exact(returned), scale=sample.scale
     )
@@ -204,12 +213,12 @@ def judge(sample: Sample, runs: list[list[Any]], *, is_undefined: bool) -> str |
     return problem and f"{what}: {problem}"
 
 
-def judge_seeds(runs: list[list[Any]]) -> str | None:
+def judge_seeds(runs: list[list[Any]], drawn: int) -> str | None:
+    """Returns what is wrong with runs of seeds, the first two of which are alike; ``drawn`` numbers are returned."""
     first, again, *others = runs
     if not is_same(first, again):
         return "the same seed gives other random numbers"
-    draws = max(x.numel() for x in first if x is not None)
-    if draws >= ENOUGH_DRAWS and all(is_same(first, other) for other in others):
+    if drawn >= ENOUGH_DRAWS and all(is_same(first, other) for other in others):
         return "other seeds give the same random numbers"
     return None
 
