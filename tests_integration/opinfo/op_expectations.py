@@ -6,8 +6,8 @@ from fnmatch import fnmatchcase
 
 EXPECTED: dict[tuple[str, str, str, str], str] = {
     ("__rmod__", "int64", "forward", "cuda"): (
-        "integers divided by zero, whose remainder CUDA leaves unspecified: in 3 of 250 elements eager has 2^32 - 1 and "
-        "the kernels -1"
+        "integers divided by zero, whose remainder CUDA leaves unspecified: in 3 of 250 elements eager has 2^32 - 1 "
+        "and the kernels -1"
     ),
     ("nn.functional.normalize", "float32", "backward", "cuda"): (
         "the derivative of x / |x| is zero as the difference of two equal terms: eager's cancel exactly, those of the "
