@@ -33,7 +33,8 @@ class Sample:
 
     Attributes:
         call: the call.
-        results: the tensors it returns, then either those it was given, as they are afterwards, or their gradients.
+        results: the tensors it returns (of functions that float64 has in full here and not in eager, the right
+            numbers instead), then either those it was given, as they are afterwards, or their gradients.
         count: the number of tensors it returns.
         chosen: positions of the returned tensors that are differentiated.
         is_random: whether another seed gives other numbers.
@@ -116,8 +117,17 @@ def prepare_sample(call: Call, way: str, seen: Dispatched, name: str) -> Sample 
                     raise
                 return None
 
+    if name in PRECISE and not differentiates and not is_random:
+        results[:count] = [in_place_of(x, y) for x, y in zip(results[:count], exact() or results, strict=False)]
     wrong = partial(wrong_choice, name, call) if name in CHOOSERS else None
     return Sample(call, results, count, chosen, is_random, exact, scale_of(name), meaningless, wrong)
+
+
+def in_place_of(coarse: Tensor, precise: Tensor) -> Tensor:
+    """Returns precise numbers in the layout of eager's, which stay where they are not finite or not float64."""
+    if coarse.dtype != torch.float64:
+        return coarse
+    return torch.empty_like(coarse).copy_(torch.where(precise.isfinite(), precise, coarse))
 
 
 def cpu_twin(x: Tensor) -> Tensor:

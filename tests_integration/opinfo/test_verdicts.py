@@ -6,7 +6,10 @@ import pytest
 import torch
 
 from op_calls import Call
+from op_checks import judge
+from op_programs import Dispatched
 from op_references import PRECISE, wrong_choice
+from op_samples import prepare_sample
 
 TIES = torch.tensor([[3, 1, 3, 2], [5, 5, 5, 5]])
 
@@ -50,3 +53,14 @@ def test_precise_functions_have_digits_that_torch_lacks() -> None:
     assert PRECISE["special.bessel_j0"](x).item() == pytest.approx(0.223890779141235668, rel=1e-15)
     assert PRECISE["special.bessel_y1"](-x).isnan().all()
     assert PRECISE["polygamma"](torch.ones(1), 1).item() == pytest.approx(torch.pi**2 / 6, rel=1e-15)
+
+
+def test_torch_itself_would_not_pass_where_its_float64_is_coarse() -> None:
+    x = torch.linspace(0.1, 9.0, 40, dtype=torch.float64)
+    call = Call.of(torch.special.bessel_j0, (x,), {})
+    sample = prepare_sample(call, "forward", Dispatched(), "special.bessel_j0")
+    assert sample is not None
+    assert judge(sample, [[PRECISE["special.bessel_j0"](x), x]], is_undefined=False) is None
+    problem = judge(sample, [[torch.special.bessel_j0(x), x]], is_undefined=False)
+    assert problem is not None
+    assert "error" in problem
