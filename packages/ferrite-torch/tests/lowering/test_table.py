@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.ao.quantization.fx._decomposed  # noqa: F401 - registers quantized_decomposed
+import torch.ao.quantization.fx._decomposed
 
 from ferrite_torch.decompositions import decomposition_table
 from ferrite_torch.lowering import LOWERINGS
