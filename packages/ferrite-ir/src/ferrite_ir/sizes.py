@@ -67,7 +67,7 @@ def parse_size(text: str) -> Size:
     return _from_ast(ast.parse(text, mode="eval").body, text)
 
 
-def _from_ast(node: Any, text: str) -> Size:
+def _from_ast(node: Any, text: str) -> Size:  # noqa: PLR0911 - one line for each operator
     match node:
         case ast.Constant(value=int(value)):
             return value

@@ -76,7 +76,8 @@ class Node:
     Attributes:
         number: position in program order.
         definition: the definition.
-        grid_dims, fold_dims: the dims without those of extent 1; for scans and sorts ``along`` is the fold dim; for a column
+        grid_dims, fold_dims: the dims without those of extent 1; for scans and sorts ``along`` is the fold dim; for a
+            column
             fold the rows are the grid and the columns the fold dims.
         grid, fold: numbers of points, in general position (see `generic`), as all steps, extents and coefficients are;
             ``fold`` is 0 for a definition that has no fold axis.

@@ -6,7 +6,8 @@ continue each other joined, is a canonical form of an access: it does not depend
 into dims, so that a reshaped use of a value is recognised by equality of plain tuples. Permutations of dims are the
 digit tuples that are *bijections*.
 
-Everything here is integer arithmetic; symbolic sizes take part as numbers in general position (see `generic`). `None` stands
+Everything here is integer arithmetic; symbolic sizes take part as numbers in general position (see `generic`). `None`
+stands
 for "not expressible".
 """
 

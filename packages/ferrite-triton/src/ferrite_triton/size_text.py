@@ -1,4 +1,4 @@
-"""Symbolic sizes in kernels and programs: as params and text of a kernel, and in the integer mini-language of the host."""
+"""Symbolic sizes: as params and text of a kernel, and in the integer mini-language of the host."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ Expr = Any
 
 @dataclass(slots=True)
 class SizeParams:
-    """The size params of one kernel: one for each irreducible factor of the sizes in it, named as they are first needed.
+    """The size params of one kernel: one for each irreducible factor of its sizes, named as they are first needed.
 
-    A factor is a param, not a symbol, because what a compiler wants to know of a size is what divides it; and equal layers
+    A factor is a param, not a symbol, because what a compiler wants to know of a size is what divides it; and equal
+    layers
     at different symbols are one kernel.
     """
 

@@ -112,7 +112,7 @@ def _ramp(b: Builder, start: Number, step: Number) -> Tensor:
             return number_of(point[0] * _whole(step) + _whole(start))
         if not isinstance(start, float) and not isinstance(step, float):
             return sc.cast(number_of(point[0] * step + start), dtype)
-        return add(mul(sc.cast(number_of(point[0]), dtype), step), start)
+        return add(mul(sc.cast(number_of(point[0]), dtype), float(step)), float(start))
 
     return made(b, body)
 
