@@ -78,7 +78,7 @@ class Kept(torch.autograd.Function):
         ("mylib.sort.default", "no lowering", False),
         ("aten._to_copy.default", "elsewhere", False),
         ("aten._to_copy.default", "kernels do not compute with c64", True),
-        ("aten.sin.default", "elsewhere", True),
+        ("aten.sin.default", "elsewhere", False),
     ],
 )
 def test_what_stands_for_a_missing_kernel(op: str, reason: str, *, refused: bool) -> None:

@@ -1,7 +1,8 @@
 """``options={"extern": "error"}``: library calls that stand for a missing kernel are errors, all named at once.
 
 Products, convolutions and attention are library calls by design, and so are the user's own operators, calls with
-effects, and copies between devices. Everything else that runs as a library call breaks the fusion around it.
+effects, copies between devices, and what a model computes on another device than the graph's. Everything else that
+runs as a library call breaks the fusion around it.
 """
 
 from __future__ import annotations
@@ -32,9 +33,6 @@ _FAMILY_NAMES = """
 FAMILY = frozenset(_FAMILY_NAMES.split())
 """Operators that are library calls by design: products, convolutions, attention."""
 
-TRANSFERS = frozenset(("_to_copy", "copy", "copy_", "device_put"))
-"""Operators that move data between devices where their reason is the device."""
-
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
@@ -50,7 +48,7 @@ def is_refused(call: Fallback, other_device: str) -> bool:
     namespace, name, _ = call.op.split(".")
     if namespace not in OWN_NAMESPACES or name in FAMILY:
         return False
-    return not (name in TRANSFERS and call.reason == other_device)
+    return call.reason != other_device  # numbers that a model keeps on the host, and copies from there
 
 
 def refuse_fallbacks(calls: Iterable[Fallback], other_device: str) -> None:
