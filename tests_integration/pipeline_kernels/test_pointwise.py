@@ -118,29 +118,27 @@ BINARY: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     **{name: (getattr(torch, name), (*NUMBERS, "bool")) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
 }
 # Special functions and polynomials are held to their digits in tests_integration/semantics.
-SPECIAL = set(
-    [
-        "airy_ai",
-        "erfcx",
-        "gcd",
-        "igamma",
-        "igammac",
-        "k0",
-        "k0e",
-        "k1",
-        "k1e",
-        "ndtri",
-        "zeta",
-        "chebyshev_t",
-        "chebyshev_u",
-        "chebyshev_v",
-        "chebyshev_w",
-        "hermite_h",
-        "hermite_he",
-        "laguerre_l",
-        "legendre_p",
-    ]
-)
+SPECIAL = {
+    "airy_ai",
+    "erfcx",
+    "gcd",
+    "igamma",
+    "igammac",
+    "k0",
+    "k0e",
+    "k1",
+    "k1e",
+    "ndtri",
+    "zeta",
+    "chebyshev_t",
+    "chebyshev_u",
+    "chebyshev_v",
+    "chebyshev_w",
+    "hermite_h",
+    "hermite_he",
+    "laguerre_l",
+    "legendre_p",
+}
 ELSEWHERE = {"where", "masked", "ldexp", "rand", "randn", "randint64"} | SPECIAL
 BESSEL = ("j0", "j1", "y0", "y1")
 NONZERO_DIVISOR = {"floordiv", "truncdiv", "mod", "fmod"}
