@@ -154,6 +154,15 @@ def _kept_shape(shape, axis, kept):
 
 
 @triton.jit
+def _in_shape(x, shape: tl.constexpr):
+    """Returns a tile in another shape; a reduction over all axes leaves a scalar, of which Triton reshapes none."""
+    if len(x.shape) == 0:
+        return tl.full(shape, x, x.dtype)
+    else:
+        return tl.reshape(x, shape)
+
+
+@triton.jit
 def _exchange_one(x, rank: tl.constexpr, place: tl.constexpr, order: tl.constexpr):
     y = _partner(x, rank, place)
     return tl.where(_swapped(x > y, rank, place, order), y, x)
@@ -189,7 +198,7 @@ def _sort_one(x, kept: tl.constexpr, axis: tl.constexpr):
     for left in tl.static_range(steps - last):
         h = tl.reduce(h, rank - left - 1 - behind - last, _lesser)
         h = _merge_one(h, rank - left - 1, behind, last, steps - left - 1)
-    return tl.reshape(h, _kept_shape(x.shape, axis, kept))
+    return _in_shape(h, _kept_shape(x.shape, axis, kept))
 
 
 @triton.jit
@@ -226,7 +235,7 @@ def _sort_two(x, tag, kept: tl.constexpr, axis: tl.constexpr):
         h, t = tl.reduce((h, t), rank - left - 1 - behind - last, _lesser_pair)
         h, t = _merge_two(h, t, rank - left - 1, behind, last, steps - left - 1)
     shape: tl.constexpr = _kept_shape(x.shape, axis, kept)
-    return tl.reshape(h, shape), tl.reshape(t, shape)
+    return _in_shape(h, shape), _in_shape(t, shape)
 
 
 # --- what kernels call ----------------------------------------------------------------------------------------------
