@@ -15,7 +15,8 @@ each_device = pytest.mark.parametrize("device", devices())
 INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)
 HALVES = (torch.float16, torch.bfloat16)
 WIDE = (torch.float32, torch.float64)
-EIGHTS = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+NATIVE_EIGHTS = (torch.float8_e4m3fn, torch.float8_e5m2)
+EIGHTS = (*NATIVE_EIGHTS, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
 
 
 def every_half(dtype: torch.dtype, device: str) -> Tensor:
@@ -95,7 +96,7 @@ def test_rounding_to_halves(source: torch.dtype, target: torch.dtype, device: st
 def test_rounding_to_eight_bits(source: torch.dtype, target: torch.dtype, device: str) -> None:
     special = torch.tensor([math.inf, -math.inf, math.nan], dtype=source, device=device)
     x = torch.cat([floats(source, device), -floats(source, device), special])
-    check_bits(lambda x: x.to(target), x)
+    check_bits(lambda x: x.to(target), x, native=target in NATIVE_EIGHTS)
 
 
 @each_device
@@ -103,8 +104,9 @@ def test_rounding_to_eight_bits(source: torch.dtype, target: torch.dtype, device
 def test_eight_bits_become_everything(source: torch.dtype, device: str) -> None:
     x = torch.arange(256, dtype=torch.uint8).view(source).to(device)
     for target in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
-        check_bits(lambda x, target=target: x.to(target), x, about=str(target))
-    check_bits(lambda x: x.float() * 2 + 1, x)
+        check_bits(lambda x, target=target: x.to(target), x, about=str(target), native=source in NATIVE_EIGHTS)
+    check_bits(lambda x: x.float() * 2 + 1, x, native=source in NATIVE_EIGHTS)
+    check_bits(lambda x: (x.view(16, 16).t().contiguous(), torch.cat([x, x]), x[3::2]), x, native=False)
 
 
 @each_device

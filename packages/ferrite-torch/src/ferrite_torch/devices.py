@@ -18,6 +18,19 @@ def device_facts(device: str) -> dict[str, Any]:
     return dict(_cuda_facts(torch.cuda.current_device())) if device == "cuda" and torch.cuda.is_available() else {}
 
 
+@lru_cache(maxsize=1)
+def lacking_types() -> frozenset[torch.dtype]:
+    """Returns the types of eight bits that kernels cannot have as elements here.
+
+    AMD's two are no GPU's of NVIDIA, and the one with four exponent bits came with compute capability 8.9.
+    """
+    if torch.version.hip is not None:
+        return frozenset()
+    amd = (torch.float8_e4m3fnuz, torch.float8_e5m2fnuz)
+    is_old = torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 9)
+    return frozenset((*amd, torch.float8_e4m3fn) if is_old else amd)
+
+
 @lru_cache(maxsize=16)
 def _cuda_facts(index: int) -> Mapping[str, Any]:
     properties = torch.cuda.get_device_properties(index)

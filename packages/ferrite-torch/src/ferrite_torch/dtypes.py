@@ -6,6 +6,7 @@ import torch
 
 from ferrite_ir import dtypes as ir
 from ferrite_ir.dtypes import DType
+from ferrite_torch.devices import lacking_types
 
 _PAIRS: tuple[tuple[torch.dtype, DType], ...] = (
     (torch.bool, ir.BOOL),
@@ -30,14 +31,18 @@ _PAIRS: tuple[tuple[torch.dtype, DType], ...] = (
     (torch.complex128, ir.C128),
 )
 _FROM_TORCH: dict[torch.dtype, DType] = dict(_PAIRS)
+_OPAQUE = {theirs: DType(ours.name, ours.bits, "opaque") for theirs, ours in _PAIRS if ours.bits == 8}
 _TO_TORCH: dict[str, torch.dtype] = {ours.name: theirs for theirs, ours in _PAIRS}
 
 
 def dtype_of(dtype: torch.dtype) -> DType:
     """Returns our type for a torch type.
 
-    Types that only library calls touch are ``opaque`` and named ``torch.<name>``.
+    Types that only library calls touch are ``opaque``: those that kernels on the GPU at hand cannot read, and those
+    that we have none for, which are named ``torch.<name>``.
     """
+    if dtype in lacking_types():
+        return _OPAQUE[dtype]
     found = _FROM_TORCH.get(dtype)
     if found is None:
         found = _FROM_TORCH[dtype] = DType(str(dtype), dtype.itemsize * 8, "opaque")

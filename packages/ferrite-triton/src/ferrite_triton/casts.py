@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ferrite_ir.dtypes import BOOL, F8E5M2, F32, DType
+from ferrite_ir.dtypes import BOOL, F8E5M2, F32, I32, DType
 
 from .literals import type_text
 
@@ -24,9 +24,10 @@ def cast_text(text: str, source: DType, target: DType) -> str:
         # torch rounds everything to f32 on the way to a narrow float, and so must we for equal results.
         wide = text if source is F32 else f"{text}.to(tl.float32)"
         return f"fmath.to_float8e5({wide})" if target is F8E5M2 else f"{wide}.to({type_text(target)})"
-    if source.is_float and target.kind == "uint" and target.bits < 64:
-        # A negative float wraps around, as through a signed integer; a direct conversion would saturate at zero.
-        return f"{widened(text, source)}.to(tl.int64).to({type_text(target)})"
+    if source.is_float and target.is_integer and target.bits < 64 and target is not I32:
+        # What is out of range wraps around, as through a wider signed integer; a direct conversion would saturate.
+        wider = "tl.int64" if target.kind == "uint" else "tl.int32"
+        return f"{widened(text, source)}.to({wider}).to({type_text(target)})"
     if source.is_narrow_float and target is not F32:
         return f"{text}.to(tl.float32).to({type_text(target)})"
     return f"{text}.to({type_text(target)})"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from functools import cache
 from typing import Any
 
 import torch
 
 from ferrite_ir import scalar as sc
-from ferrite_ir.dtypes import U8, U16, U32, U64, DType
+from ferrite_ir.dtypes import F8E4M3FN, F32, U8, U16, U32, U64, DType
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Unlowered, ints
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.elementwise import element_at, packed_strides, refuse_opaque
-from ferrite_torch.lowering.expressions import call, number_of
+from ferrite_torch.lowering.expressions import absolute, call, choose, number_of
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.tensors import Point, Tensor
 
@@ -29,9 +31,26 @@ def copy_of(b: Builder, x: Tensor, fake: torch.Tensor) -> Tensor:
     refuse_opaque(dtype, x.dtype)
 
     def body(point: Point) -> Scalar:
+        if dtype is F8E4M3FN and x.dtype is not F8E4M3FN and not float8_saturates():
+            return sc.cast(_largest_or_nan(element_at(x, shape, point, F32)), dtype)
         return element_at(x, shape, point, dtype)
 
     return b.loop(shape, dtype, body, strides=packed_strides(fake))
+
+
+@cache
+def float8_saturates() -> bool:
+    """Returns whether this torch rounds what is too large for float8_e4m3fn to the largest number, or else to NaN.
+
+    It does since 2.13.
+    """
+    return bool(torch.tensor(1e6).to(torch.float8_e4m3fn).float().isfinite())
+
+
+def _largest_or_nan(value: Scalar) -> Scalar:
+    """Returns a number, or NaN if it would round to more than 448."""
+    is_small = call("le", absolute(value), sc.const(464.0, F32))
+    return choose(is_small, value, sc.const(math.nan, F32))
 
 
 @lowers(
