@@ -208,7 +208,15 @@ def log2(x):
 
 @triton.jit
 def nextafter(x, towards):
-    return libdevice.nextafter(x, towards)
+    """Returns the neighbour of x in a direction, also where it is denormal: the library's function flushes those."""
+    integer: tl.constexpr = tl.int64 if x.dtype == tl.float64 else tl.int32
+    sign: tl.constexpr = x.dtype.primitive_bitwidth - 1
+    bits, end = x.to(integer, bitcast=True), towards.to(integer, bitcast=True)
+    step = tl.where((towards > x) == (x > 0.0), 1, -1)
+    from_zero = ((end >> sign) << sign) | 1
+    moved = tl.where(x == 0.0, from_zero, bits + step)
+    found = tl.where(x == towards, end, moved).to(x.dtype, bitcast=True)
+    return tl.where((x != x) | (towards != towards), x + towards, found)
 
 
 @triton.jit
@@ -283,7 +291,7 @@ def signbit(x):
 def to_float8e5(x):
     """Rounds float32 to nearest even; what rounds to 2**16 or more becomes infinite, as in torch.
 
-    The instruction returns the largest number for it. (For the format with 4 exponent bits torch returns that, too.)
+    The instruction returns the largest number for it.
     """
     rounded = x.to(tl.float8e5).to(tl.uint8, bitcast=True)
     sign = (x.to(tl.uint32, bitcast=True) >> 24).to(tl.uint8) & 0x80
