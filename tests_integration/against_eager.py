@@ -110,20 +110,31 @@ def assert_worked(work: Work, kernels: int = 1) -> None:
         assert work.kernels >= kernels, work
 
 
-def widened(value: Any) -> Any:
-    """Returns the same structure with floating tensors in float64, sharing nothing with the original."""
+def widened(value: Any, device: str | None = None) -> Any:
+    """Returns the same structure with floating tensors in float64, sharing nothing with the original.
+
+    With ``device``, all tensors lie there.
+    """
     if isinstance(value, Tensor):
-        return widened_tensor(value)
+        return widened_tensor(value, device)
     if isinstance(value, (list, tuple)):
-        return type(value)(widened(item) for item in value)
+        return type(value)(widened(item, device) for item in value)
     if isinstance(value, dict):
-        return {name: widened(item) for name, item in value.items()}
+        return {name: widened(item, device) for name, item in value.items()}
     return value
 
 
-def widened_tensor(x: Tensor) -> Tensor:
-    wide = x.detach().double() if x.is_floating_point() else x.detach()
+def widened_tensor(x: Tensor, device: str | None = None) -> Tensor:
+    wide = x.detach().to(device or x.device, torch.float64 if x.is_floating_point() else x.dtype)
     return (wide.clone() if wide.data_ptr() == x.data_ptr() else wide).requires_grad_(x.requires_grad)
+
+
+def by_eager(function: Callable[..., Any], *inputs: Any) -> Any:
+    """Returns what eager computes; skips the test where eager has no kernel for these types on this device."""
+    try:
+        return function(*inputs)
+    except NotImplementedError as absence:
+        pytest.skip(f"eager: {absence}")
 
 
 def tensors_of(value: Any) -> list[Tensor]:

@@ -40,7 +40,7 @@ def reduced(name: str, function: Callable[..., Any], make: Make, **flags: bool) 
 LOSSES = [
     *reduced("soft margin", F.soft_margin_loss, lambda d: (d.plain(3, 5), signs(d, 3, 5))),
     *reduced("nll weighted", lambda x, y, w, **how: F.nll_loss(x.log_softmax(1), y, w.detach(), ignore_index=1, **how),
-             lambda d: (d.plain(4, 5), labels(d, 5, 4), d.positive(5)), wide_only=True),
+             lambda d: (d.plain(4, 5), labels(d, 5, 4), d.plain(5).abs() + 0.1), wide_only=True),
     *reduced("nll 2d", lambda x, y, w, **how: F.nll_loss(x.log_softmax(1), y, w.detach(), ignore_index=1, **how),
              lambda d: (d.plain(2, 5, 3, 4), labels(d, 5, 2, 3, 4), d.plain(5).abs() + 0.1), wide_only=True),
     *reduced("cross entropy smoothed", lambda x, y, **how: F.cross_entropy(x, y, label_smoothing=0.1, **how),

@@ -63,6 +63,8 @@ def test_exact_functions_of_two_at_the_edges(dtype: torch.dtype, device: str) ->
 def test_exact_functions_of_one_at_the_edges(dtype: torch.dtype, device: str) -> None:
     x = torch.tensor(EDGES * 3, dtype=dtype, device=device)
     functions = EXACT_OF_ONE | {"relu": lambda x: torch.relu(x) + 0.0}  # of two zeros either is the larger
+    if device == "cuda" and dtype in (torch.float16, torch.bfloat16):
+        del functions["angle"]  # eager has it for the other two
     check_bits(lambda x: [f(x) for f in functions.values()], x, about=" ".join(functions))
 
 
@@ -77,6 +79,9 @@ def test_bounds_that_are_no_numbers(dtype: torch.dtype, device: str) -> None:
         lambda a, b: F.threshold(a, 0.5, NAN), lambda a, b: torch.where(a > b, a, b), lambda a, b: F.relu(a + b),
         lambda a, b: F.leaky_relu(a, 0.5), lambda a, b: F.hardshrink(a), lambda a, b: F.softshrink(a, 0.5),
     ]  # fmt: skip
+    if device == "cuda":
+        del functions[5]  # eager ignores such a number there, against its own documentation
+        assert compiled(lambda a: a.clamp(min=NAN))(a).isnan().all()
     check_bits(lambda a, b: [f(a, b) + 0.0 for f in functions], a, b, about="function")
 
 
@@ -167,7 +172,7 @@ def test_promotion_with_python_numbers(number: float, device: str) -> None:
         if abs(number) > 1e9 and dtype is torch.float16:
             continue
         x = torch.tensor([[1, 2, 0], [3, 1, 1]], device=device).to(dtype)
-        check_bits(lambda x: (x + number, x * number, x == number, x.clamp(max=number), x / 7), x, about=str(dtype))
+        check_bits(lambda x: (x + number, x * number, x == number, x.clamp(max=number), x / 8), x, about=str(dtype))
         check_bits(lambda x: (x.add(1, alpha=2), x.sub(number) if number is not True else x + x), x, about=str(dtype))
 
 
@@ -189,7 +194,7 @@ def test_host_scalars_among_device_tensors() -> None:
     x = torch.randn(100, device="cuda")
     for scalar in (torch.tensor(2.5), torch.tensor(3), torch.tensor(0.1, dtype=torch.float64), torch.tensor(True)):
         check_bits(lambda x, s: (x + s, s * x, x > s, torch.where(x > 0, x, s)), x, scalar)
-        check_bits(lambda x, s: x.half() * s, x, scalar)
+        check_bits(lambda x, s: x * s, x.half(), scalar)
 
 
 # --- layouts ----------------------------------------------------------------------------------------------------------
