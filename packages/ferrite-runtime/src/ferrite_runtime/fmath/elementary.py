@@ -358,15 +358,34 @@ def _digamma(x):
 
 
 @triton.jit
+def _flipped(x):
+    """Returns 32-bit integers as unsigned ones in the same order, or those as the integers again.
+
+    ptxas 12.8 and 12.9 build instructions of three signed operands for sm_90 out of two comparisons, and lose the minus
+    before one: of ``min(min(x, -y), z)`` remains ``min(x, y, z)``. Unsigned operands keep theirs.
+    """
+    if x.dtype == tl.int32:
+        return (x ^ -0x80000000).to(tl.uint32, bitcast=True)
+    else:
+        return x.to(tl.int32, bitcast=True) ^ -0x80000000
+
+
+@triton.jit
 def maximum_nan(a, b):
     """Combines by the larger value; NaN wins."""
-    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+    if a.dtype == tl.int32:
+        return _flipped(tl.maximum(_flipped(a), _flipped(b)))
+    else:
+        return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
 def minimum_nan(a, b):
     """Combines by the smaller value; NaN wins."""
-    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+    if a.dtype == tl.int32:
+        return _flipped(tl.minimum(_flipped(a), _flipped(b)))
+    else:
+        return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
