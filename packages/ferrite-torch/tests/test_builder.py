@@ -152,12 +152,11 @@ def test_results_of_library_calls_keep_exact_strides_and_nesting() -> None:
     assert [r is None for r in call.results] == [False, True, False, True]
 
 
-def test_realize_copies_only_what_it_must() -> None:
+def test_fresh_copies_are_whole_and_keep_the_layout_unless_told() -> None:
     builder = started()
     x = builder.input("x", F32, (4, 8), (8, 1))
-    assert builder.realize(x) is x
-    assert builder.realize(x, (1, 4)).value.type.strides == (1, 4)
-    turned = builder.realize(x.viewed((8, 4), lambda p: p[::-1]))
+    assert builder.fresh_copy(x, (1, 4)).value.type.strides == (1, 4)
+    turned = builder.fresh_copy(x.viewed((8, 4), lambda p: p[::-1]))
     assert turned.is_whole
     assert turned.value.type.strides == (1, 8)
 

@@ -179,16 +179,3 @@ def torch_private_boxed(module: torch.fx.GraphModule) -> Any:
 def test_outside_a_compilation_nothing_is_known(name: str) -> None:
     assert getattr(torch_private, name)() == frozenset()
     assert torch_private.donated_inputs() == ()
-
-
-def test_inputs_marked_dynamic_are_recognised() -> None:
-    seen: list[bool] = []
-
-    def backend(module: torch.fx.GraphModule, fakes: Any) -> Any:
-        seen.extend(torch_private.is_marked_dynamic(node) for node in module.graph.find_nodes(op="placeholder"))
-        return module.forward
-
-    x = torch.randn(4, 3)
-    torch._dynamo.mark_dynamic(x, 0)
-    torch.compile(lambda x: x + 1, backend=backend)(x)
-    assert True in seen

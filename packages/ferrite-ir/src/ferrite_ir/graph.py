@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from . import sizes
-from .combines import COMBINES
 from .dtypes import DType
 from .index import Dim, Index
 from .printing import printed
@@ -53,11 +52,6 @@ class TensorType:
     def numel(self) -> Size:
         """Returns the number of elements."""
         return sizes.product(self.shape)
-
-    @property
-    def is_row_major(self) -> bool:
-        """Returns whether the elements lie contiguously, the last dim fastest."""
-        return self.strides == row_major(self.shape)
 
     @property
     def storage_size(self) -> Size:
@@ -445,8 +439,3 @@ def names_read(definition: Definition) -> tuple[str, ...]:
     if isinstance(definition, Update):
         names += [load.source for load in index_loads(definition.indices)] + [definition.target]
     return tuple(dict.fromkeys(names))
-
-
-def state_names(combine: str) -> tuple[str, ...]:
-    """Returns the names of the state components of a combine."""
-    return COMBINES[combine].state

@@ -85,15 +85,6 @@ def evaluate(expr: Expr, values: Mapping[str, int]) -> int:
     return _APPLY[expr[0]](operands)
 
 
-def compile_expr(expr: Expr, names: tuple[str, ...]) -> Callable[..., int]:
-    """Returns a function of ``names``, in this order, that computes ``expr``."""
-    missing = sorted(set(expr_names(expr)) - set(names))
-    if missing:
-        raise SpecError(missing[0], "this name has no value here")
-    function: Callable[..., int] = eval(f"lambda {', '.join(names)}: {print_expr(expr)}", {"min": min, "max": max})
-    return function
-
-
 def _product(operands: list[int]) -> int:
     result = 1
     for operand in operands:

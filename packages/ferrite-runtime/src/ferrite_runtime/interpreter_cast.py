@@ -11,7 +11,6 @@ from triton.runtime import interpreter as ti
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_EIGHT_BIT = (tl.float8e5, tl.float8e5b16, tl.float8e4nv, tl.float8e4b8, tl.float8e4b15)
 _TORCH_EIGHT_BIT = {
     tl.float8e5: "float8_e5m2",
     tl.float8e5b16: "float8_e5m2fnuz",

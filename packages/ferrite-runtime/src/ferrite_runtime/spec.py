@@ -19,7 +19,6 @@ USER = "user"
 ROLES = ("tensor", "size", "scalar")
 ACCESSES = ("read", "write", "readwrite", "atomic")
 AXIS_KINDS = ("grid", "fold")
-FACT_FLAGS = ("atomics", "random")
 
 
 @dataclass(frozen=True, slots=True)

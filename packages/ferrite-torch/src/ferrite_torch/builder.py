@@ -359,12 +359,6 @@ class Builder:
         kind = TensorType(dtype_of(fake.dtype), sizes_of(fake.shape), sizes_of(fake.stride()), device)
         return Value(self._fresh(self._stem if position is None else f"{self._stem}_{position}"), kind)
 
-    def realize(self, tensor: Tensor, strides: Sequence[int] | None = None) -> Tensor:
-        """Returns the tensor as a whole value in memory (with these strides, if given); copies only if it must."""
-        if tensor.is_whole and (strides is None or tuple(strides) == tensor.value.type.strides):
-            return tensor
-        return self.fresh_copy(tensor, strides)
-
     def fresh_copy(self, tensor: Tensor, strides: Sequence[int] | None = None) -> Tensor:
         """Returns a copy of the tensor as a private value."""
         if strides is None:

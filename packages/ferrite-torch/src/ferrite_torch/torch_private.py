@@ -457,15 +457,6 @@ def relax_dynamic_marks() -> None:
                 sizes[axis] = RelaxedUnspecConstraint(warn_only=True)
 
 
-def is_marked_dynamic(placeholder: torch.fx.Node) -> bool:
-    """Returns whether a user forbade specialising a size of this input with ``torch._dynamo.mark_dynamic``.
-
-    It leaves attributes on the tensor.
-    """
-    example = getattr(placeholder.meta.get("grapharg"), "example", None)
-    return bool(getattr(example, "_dynamo_dynamic_indices", None))
-
-
 def example_of(placeholder: torch.fx.Node) -> Any:
     """Returns the fake input that dynamo traced with: only there are sizes symbolic, the inputs it passes are real."""
     return placeholder.meta.get("example_value", placeholder.meta.get("val"))

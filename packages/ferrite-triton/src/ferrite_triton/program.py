@@ -10,7 +10,7 @@ from ferrite_scheduler.target import Target
 
 from .errors import EmitError
 from .kernels import Emitted, emit_alternatives
-from .spec import KernelSpec, canonical_json
+from .spec import KernelSpec
 from .steps import LaunchForm, encode_input, encode_output, encode_size_input, encode_step, launch_form
 from .symbols import bind_symbols
 
@@ -46,10 +46,6 @@ class Program:
             "steps": [dict(step) for step in self.steps],
             "outputs": [dict(output) for output in self.outputs],
         }
-
-    def to_json(self) -> str:
-        """Returns the canonical JSON text: the same schedule gives the same text in any process."""
-        return canonical_json(self.to_mapping())
 
     @property
     def source(self) -> str:

@@ -32,7 +32,7 @@ def bind_symbols(graph: Graph) -> tuple[dict[str, Any], ...]:
     Raises:
         UnsupportedSize: a symbol occurs in no input, or only where it cannot be solved for.
     """
-    missing = {symbol.name: symbol for symbol in graph_symbols(graph) if not is_made_inside(graph, symbol)}
+    missing = {symbol.name: symbol for symbol in graph_symbols(graph)}
     if not missing:
         return ()
     sources = list(_sources(graph))
@@ -53,11 +53,6 @@ def bind_symbols(graph: Graph) -> tuple[dict[str, Any], ...]:
             steps.append({"do": "let", "name": source.label, "value": source.value})
         steps.append({"do": "let", "name": name, "value": expression})
     return tuple(steps)
-
-
-def is_made_inside(graph: Graph, symbol: Symbol) -> bool:
-    """Returns whether a step of the program gives a symbol its value."""
-    return False
 
 
 def _sources(graph: Graph) -> Iterator[_Source]:

@@ -279,10 +279,6 @@ def next_narrow(a: Scalar, towards: Scalar) -> Scalar:
     return choose(is_nan(wide), a, choose(is_nan(goal), towards, found))
 
 
-def float_copysign(a: Scalar, b: Scalar) -> Scalar:
-    return call("copysign", a, b)
-
-
 def is_negative(a: Scalar) -> Scalar:
     """Returns the sign bit: also of negative zero and NaN; never for unsigned types."""
     if a.dtype.is_float:

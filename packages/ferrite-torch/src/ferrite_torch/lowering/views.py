@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 
@@ -22,8 +22,6 @@ from ferrite_torch.lowering.elementwise import broadcast_point, refuse_opaque
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.symbols import size_of
 from ferrite_torch.tensors import Point, Shape, Tensor, is_dense
-
-ToOld: TypeAlias = Callable[[Point], Sequence[Index]]
 
 
 def axis_of(dim: Any, ndim: int) -> int:
