@@ -38,7 +38,7 @@ from ferrite_ir.graph import (
 )
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import Size, Symbolic
+from ferrite_ir.sizes import Symbolic
 from ferrite_torch.arguments import argument_of
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.symbols import size_of, sizes_of
@@ -455,11 +455,6 @@ class Builder:
             name = f"{stem}_{count}" if not stem[-1].isdigit() else f"{stem}b{count}"
         self._names.add(name)
         return name
-
-
-def ints(sizes: Iterable[Any]) -> tuple[Size, ...]:
-    """Returns torch's sizes as those of the language: integers, or symbolic ones, which are not asked for a number."""
-    return sizes_of(sizes)
 
 
 def _flatten(fakes: Any, flat: list[Any]) -> Callable[[list[Any]], Any]:

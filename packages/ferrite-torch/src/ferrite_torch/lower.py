@@ -18,7 +18,7 @@ from ferrite_ir.scalar import Scalar, cast
 from ferrite_ir.sizes import Size, Symbolic, Undecided, hint, symbols_of
 from ferrite_ir.text import graph_symbols
 from ferrite_torch import torch_private
-from ferrite_torch.builder import Builder, Unlowered, ints
+from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.errors import FerriteError, Unsupported, translate
 from ferrite_torch.foreach import is_foreach, lower_foreach
@@ -31,7 +31,7 @@ from ferrite_torch.refusals import Fallback
 from ferrite_torch.saved_layouts import Layouts
 from ferrite_torch.scatters import IN_PLACE
 from ferrite_torch.statistics import record_specialisation
-from ferrite_torch.symbols import NeedsNumber, scalar_of, settled, size_of
+from ferrite_torch.symbols import NeedsNumber, scalar_of, settled, size_of, sizes_of
 from ferrite_torch.tensors import Tensor, grid_point
 
 log = logging.getLogger(__name__)
@@ -262,7 +262,9 @@ class _Walk:
         if fake.is_neg():
             raise Unsupported(f"a graph with an input to be negated when it is read: {name}; pass resolve_neg()")
         device = "" if fake.device.type == self.builder.device else fake.device.type
-        return self.builder.input(name, dtype_of(fake.dtype), ints(fake.shape), strides or ints(fake.stride()), device)
+        return self.builder.input(
+            name, dtype_of(fake.dtype), sizes_of(fake.shape), strides or sizes_of(fake.stride()), device
+        )
 
     def _get_attr(self, node: torch.fx.Node) -> Any:
         path = str(node.target)
@@ -505,7 +507,7 @@ class _Walk:
         """Returns an output with exactly torch's strides, sharing storage with exactly what torch's does."""
         self.builder.begin(node, origins_of(node) if node.op == "call_function" else ())
         fake: torch.Tensor = node.meta["val"]
-        shape, strides = ints(fake.shape), ints(fake.stride())
+        shape, strides = sizes_of(fake.shape), sizes_of(fake.stride())
         if len(self.outputs) not in self.regenerated and not self._may_share(node, fake, tensor, owners):
             tensor = self.builder.fresh_copy(tensor, strides if 0 not in strides else None)
         view = tensor.strided()
@@ -616,6 +618,6 @@ def _check_result(result: Any, fake: Any) -> None:
     elif isinstance(fake, torch.Tensor) and result is not None:
         if not isinstance(result, Tensor):
             raise TypeError(f"returned {result!r} where torch returns a tensor")
-        shape, dtype = ints(fake.shape), dtype_of(fake.dtype)
+        shape, dtype = sizes_of(fake.shape), dtype_of(fake.dtype)
         if result.shape != shape or result.dtype is not dtype:
             raise ValueError(f"returned {result.dtype}{list(result.shape)} where torch returns {dtype}{list(shape)}")

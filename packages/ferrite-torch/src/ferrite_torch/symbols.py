@@ -65,7 +65,7 @@ def size_of(value: int | torch.SymInt | Symbolic) -> Size:
 
 
 def sizes_of(values: Iterable[Any]) -> tuple[Size, ...]:
-    """Returns torch integers as sizes of the language."""
+    """Returns torch integers as sizes of the language: integers, or symbolic ones, not asked for a number."""
     return tuple(map(size_of, values))
 
 

@@ -14,7 +14,7 @@ from ferrite_ir.dtypes import I64, DType
 from ferrite_ir.graph import row_major
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_torch.builder import Builder, Lowered, ints
+from ferrite_torch.builder import Builder, Lowered
 from ferrite_torch.lowering.elementwise import refuse_opaque
 from ferrite_torch.lowering.expressions import (
     add,
@@ -30,8 +30,9 @@ from ferrite_torch.lowering.expressions import (
     sub,
 )
 from ferrite_torch.lowering.indexing import accumulated, place
-from ferrite_torch.lowering.pooling import largest_of_places, sizes_of
+from ferrite_torch.lowering.pooling import largest_of_places, per_axis
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
 
@@ -102,7 +103,7 @@ def adaptive_avg_pool3d(b: Builder, x: Tensor, output_size: Any) -> Tensor:
 
 
 def _mean(b: Builder, x: Tensor, rank: int) -> Tensor:
-    shape = ints(b.fake.shape)
+    shape = sizes_of(b.fake.shape)
     refuse_opaque(x.dtype)
     shares = _shares(x.shape, shape, rank)
 
@@ -153,7 +154,7 @@ def adaptive_max_pool3d(b: Builder, x: Tensor, output_size: Any) -> Lowered:
 
 
 def _largest(b: Builder, x: Tensor, rank: int) -> Lowered:
-    shares = _shares(x.shape, ints(b.fake[0].shape), rank)
+    shares = _shares(x.shape, sizes_of(b.fake[0].shape), rank)
     return largest_of_places(
         b, x, tuple(share.longest for share in shares), lambda point, step: _shared(shares, point[-rank:], step)
     )
@@ -205,8 +206,8 @@ def _random_start(sample: Scalar, output: Index, inputs: int, outputs: int, size
 def _fractional(b: Builder, x: Tensor, rank: int, kernel_size: Any, samples: Tensor, order: Sequence[int]) -> Lowered:
     """Returns the pooling whose windows start at random; ``order`` names the sample of each pooled axis."""
     refuse_opaque(x.dtype, samples.dtype)
-    size = sizes_of(kernel_size, rank)
-    outputs = ints(b.fake[0].shape)[-rank:]
+    size = per_axis(kernel_size, rank)
+    outputs = sizes_of(b.fake[0].shape)[-rank:]
     inputs = x.shape[-rank:]
 
     def pool(point: Point) -> tuple[Index, ...]:

@@ -15,7 +15,7 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import I64, DType
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_torch.builder import Builder, ints
+from ferrite_torch.builder import Builder
 from ferrite_torch.lowering.expressions import (
     absolute,
     add,
@@ -43,6 +43,7 @@ from ferrite_torch.lowering.resampling import (
     scales_of,
 )
 from ferrite_torch.lowering.views import replaced
+from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
 Curve = Callable[[Scalar], Scalar]
@@ -150,7 +151,7 @@ def _blurs(
 
 
 def _blurred(b: Builder, x: Tensor, kernel: Kernel, aligns_corners: bool, scales: Sequence[Any]) -> Tensor:
-    height, width = _blurs(x.shape, ints(b.fake.shape), kernel, x, aligns_corners, scales)
+    height, width = _blurs(x.shape, sizes_of(b.fake.shape), kernel, x, aligns_corners, scales)
     across = _blurred_along(b, x, 3, width, x.dtype.compute)
     return _blurred_along(b, across, 2, height, x.dtype)
 
@@ -210,7 +211,7 @@ def _enter(name: str, kernel: Kernel) -> None:
     def upsample_backward(
         b: Builder, grad: Tensor, output_size: Any, input_size: Any, aligns_corners: bool, *scales: Any
     ) -> Tensor:
-        return _blurred_backward(b, grad, ints(input_size), kernel, aligns_corners, scales)
+        return _blurred_backward(b, grad, sizes_of(input_size), kernel, aligns_corners, scales)
 
 
 for _name, _kernel in _KERNELS.items():

@@ -11,11 +11,12 @@ import torch
 from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import F8E4M3FN, F32, U8, U16, U32, U64, DType
 from ferrite_ir.scalar import Scalar
-from ferrite_torch.builder import Builder, Unlowered, ints
+from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.elementwise import element_at, packed_strides, refuse_opaque
 from ferrite_torch.lowering.expressions import absolute, call, choose, number_of
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
 
@@ -25,7 +26,7 @@ def copy_of(b: Builder, x: Tensor, fake: torch.Tensor) -> Tensor:
     Raises:
         Unlowered: the result is on another device than the operand, or of a type kernels do not compute with.
     """
-    shape, dtype = ints(fake.shape), dtype_of(fake.dtype)
+    shape, dtype = sizes_of(fake.shape), dtype_of(fake.dtype)
     if fake.device.type != (x.device or b.device):
         raise Unlowered(f"a copy from {x.device or b.device} to {fake.device.type}")
     refuse_opaque(dtype, x.dtype)
@@ -84,7 +85,7 @@ def reinterpreted(b: Builder, x: Tensor, dtype: torch.dtype) -> Tensor:
             return sc.bitcast(x.at(point), new)
         return _joined(x, point, new) if x.dtype.bits < new.bits else _part_of(x, point, new)
 
-    return b.loop(ints(b.fake.shape), new, body, strides=packed_strides(b.fake))
+    return b.loop(sizes_of(b.fake.shape), new, body, strides=packed_strides(b.fake))
 
 
 _UNSIGNED = {8: U8, 16: U16, 32: U32, 64: U64}

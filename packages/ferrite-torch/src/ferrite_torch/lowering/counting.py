@@ -9,7 +9,7 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import I32, I64
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_torch.builder import Builder, Unlowered, ints
+from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.lowering.creation import made
 from ferrite_torch.lowering.elementwise import plain_number, refuse_opaque
 from ferrite_torch.lowering.expressions import (
@@ -32,6 +32,7 @@ from ferrite_torch.lowering.reductions import axes_of, extreme
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.searching import insertion_place
 from ferrite_torch.lowering.views import reshaped
+from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
 
@@ -96,7 +97,7 @@ def _triangle(row: Scalar, columns: int) -> Scalar:
 
 def _position(b: Builder, rows: int, columns: int, offset: int, *, upper: bool) -> Tensor:
     """Returns the rows and the columns of a triangle's elements in row-major order, as a tensor of two rows."""
-    if rows == 0 or columns == 0 or 0 in ints(b.fake.shape):
+    if rows == 0 or columns == 0 or 0 in sizes_of(b.fake.shape):
         return made(b, lambda _: sc.const(0, I64))
     shift = offset - 1 if upper else offset
     start = _triangle(sc.const(shift, I64), columns)

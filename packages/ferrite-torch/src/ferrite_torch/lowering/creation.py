@@ -10,12 +10,12 @@ from ferrite_ir.dtypes import F32, F64, I64, DType
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size
-from ferrite_torch.builder import Builder, Unlowered, ints
+from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.elementwise import Element, Number, element_at, known_number, plain_number, refuse_opaque
 from ferrite_torch.lowering.expressions import add, call, choose, eq, floor, lt, mul, number_of, sub
 from ferrite_torch.lowering.registry import lowers
-from ferrite_torch.symbols import size_of
+from ferrite_torch.symbols import size_of, sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
 
@@ -29,7 +29,7 @@ def made(b: Builder, body: Callable[[Point], Scalar]) -> Tensor:
     if fake.device.type != b.device:
         raise Unlowered(f"a new tensor on {fake.device.type} in a graph on {b.device}")
     refuse_opaque(dtype_of(fake.dtype))
-    return b.loop(ints(fake.shape), dtype_of(fake.dtype), body)
+    return b.loop(sizes_of(fake.shape), dtype_of(fake.dtype), body)
 
 
 def filled(b: Builder, value: Element) -> Tensor:
@@ -38,7 +38,7 @@ def filled(b: Builder, value: Element) -> Tensor:
     dtype = dtype_of(fake.dtype).compute
     if isinstance(value, Tensor):
         refuse_opaque(value.dtype)
-        return made(b, lambda point: element_at(value, ints(fake.shape), point, dtype))
+        return made(b, lambda point: element_at(value, sizes_of(fake.shape), point, dtype))
     number = plain_number(value)
     return made(b, lambda point: b.constant(number, dtype))
 
@@ -88,7 +88,9 @@ def empty(b: Builder, *_: Any, **__: Any) -> Tensor:
     """Returns uninitialised memory like the fake result; what the op takes its shape from is not computed for it."""
     fake = b.fake
     options = {"dtype": fake.dtype, "device": fake.device}
-    made: Tensor = b.extern("aten.empty_strided.default", (ints(fake.shape), ints(fake.stride())), options, fake)
+    made: Tensor = b.extern(
+        "aten.empty_strided.default", (sizes_of(fake.shape), sizes_of(fake.stride())), options, fake
+    )
     return made
 
 

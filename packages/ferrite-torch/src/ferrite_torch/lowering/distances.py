@@ -10,7 +10,7 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import F64, I64
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_torch.builder import Builder, ints
+from ferrite_torch.builder import Builder
 from ferrite_torch.lowering.elementwise import broadcast_point, refuse_opaque
 from ferrite_torch.lowering.expressions import (
     absolute,
@@ -30,6 +30,7 @@ from ferrite_torch.lowering.expressions import (
     sub,
 )
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
 
@@ -93,7 +94,7 @@ class Norm:
 def distances(b: Builder, x: Tensor, y: Tensor, p: float, compute_mode: int | None = None) -> Tensor:
     """Returns the distance of each row of ``x`` ``[…, n, k]`` to each row of ``y`` ``[…, m, k]``, as ``[…, n, m]``."""
     refuse_opaque(x.dtype, y.dtype)
-    shape, norm, width = ints(b.fake.shape), Norm(float(p)), x.shape[-1]
+    shape, norm, width = sizes_of(b.fake.shape), Norm(float(p)), x.shape[-1]
     if width == 0:
         return b.loop(shape, x.dtype, lambda point: sc.const(0, x.dtype.compute))
 
@@ -114,7 +115,7 @@ def _row(x: Tensor, shape: tuple[int, ...], batch: list[Index], row: Index, elem
 def distances_backward(b: Builder, grad: Tensor, x: Tensor, y: Tensor, p: float, distance: Tensor) -> Tensor:
     """Returns the gradient of the distances by ``x``."""
     refuse_opaque(x.dtype, y.dtype, grad.dtype)
-    shape, norm, count = ints(b.fake.shape), Norm(float(p)), y.shape[-2]
+    shape, norm, count = sizes_of(b.fake.shape), Norm(float(p)), y.shape[-2]
     if count == 0:
         return b.loop(shape, x.dtype, lambda point: sc.const(0, x.dtype.compute))
 
@@ -134,7 +135,7 @@ def pair_distances(b: Builder, x: Tensor, p: float = 2.0) -> Tensor:
     """Returns the distances of all pairs of rows of ``x`` ``[n, k]``, the first row's first, as ``[n (n - 1) / 2]``."""
     refuse_opaque(x.dtype)
     rows, width = x.shape
-    norm, shape = Norm(float(p)), ints(b.fake.shape)
+    norm, shape = Norm(float(p)), sizes_of(b.fake.shape)
     if not width:
         return b.loop(shape, x.dtype, lambda point: sc.const(0, x.dtype.compute))
 

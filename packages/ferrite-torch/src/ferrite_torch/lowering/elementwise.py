@@ -23,10 +23,10 @@ from ferrite_ir.dtypes import BOOL, F64, I64, DType
 from ferrite_ir.graph import TensorType
 from ferrite_ir.scalar import Scalar, ScalarTypeError
 from ferrite_ir.sizes import Symbolic, Undecided
-from ferrite_torch.builder import Builder, Unlowered, ints
+from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.dtypes import dtype_of, torch_dtype
 from ferrite_torch.lowering.expressions import number_of
-from ferrite_torch.symbols import size_of
+from ferrite_torch.symbols import size_of, sizes_of
 from ferrite_torch.tensors import Point, Tensor, is_dense
 
 Formula: TypeAlias = Callable[..., Scalar]
@@ -71,7 +71,7 @@ def lower_elementwise(
     refuse_opaque(result, *(e.dtype for e in elements if isinstance(e, Tensor)))
     promoted = promoted_type(elements) if row.computes_in == PROMOTED else fake.dtype
     compute = None if row.computes_in == OWN else dtype_of(promoted).compute
-    shape = ints(fake.shape)
+    shape = sizes_of(fake.shape)
 
     def body(point: Point) -> Scalar:
         given = list(args)
@@ -91,7 +91,7 @@ def lower_elementwise(
 
 def packed_strides(fake: torch.Tensor) -> tuple[int, ...] | None:
     """Returns the strides of a fake result if it is packed in memory, else None: then a result of ours is row-major."""
-    shape, strides = ints(fake.shape), ints(fake.stride())
+    shape, strides = sizes_of(fake.shape), sizes_of(fake.stride())
     return strides if is_dense(TensorType(I64, shape, strides)) else None
 
 

@@ -15,7 +15,7 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import I64
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_torch.builder import Builder, Lowered, Unlowered, ints
+from ferrite_torch.builder import Builder, Lowered, Unlowered
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.creation import made
 from ferrite_torch.lowering.elementwise import refuse_opaque
@@ -38,6 +38,7 @@ from ferrite_torch.lowering.indexing import accumulated, place
 from ferrite_torch.lowering.pooling import lowest
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.searching import insertion_place
+from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor, grid_point
 
 SUM, MEAN, MAX = 0, 1, 2
@@ -55,7 +56,7 @@ def embedding_dense_backward(
     b: Builder, grad: Tensor, indices: Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> Tensor:
     """Returns the rows of the gradient added up where the forward read them, in f32 or wider."""
-    rows, width = ints(b.fake.shape)
+    rows, width = sizes_of(b.fake.shape)
     frequency = _frequencies(b, indices, rows) if scale_grad_by_freq else None
 
     def body(point: Point) -> Scalar:
@@ -181,7 +182,7 @@ def embedding_bag(
         output, largest = _totals(b, weight, bags, sizes, per_sample_weights, mode), None
 
     def filled(fake: Any, body: Callable[[Point], Scalar]) -> Tensor:
-        return b.loop(ints(fake.shape), dtype_of(fake.dtype), body)
+        return b.loop(sizes_of(fake.shape), dtype_of(fake.dtype), body)
 
     return (
         output,
@@ -282,7 +283,7 @@ def embedding_bag_backward(
         raise Unlowered("a sparse gradient")
     if scale_grad_by_freq and b.device == "cpu":
         raise Unlowered("gradients scaled by how often a row was read, which torch counts otherwise on the CPU")
-    rows, width = ints(b.fake.shape)
+    rows, width = sizes_of(b.fake.shape)
     zeros = _zeros(b, (rows, width), grad)
     if mode == MAX:
         return _largest_backward(b, grad, zeros, bag_size, max_indices)

@@ -17,7 +17,7 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import I64
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_torch.builder import Builder, Lowered, ints
+from ferrite_torch.builder import Builder, Lowered
 from ferrite_torch.lowering.elementwise import refuse_opaque
 from ferrite_torch.lowering.expressions import (
     absolute,
@@ -45,6 +45,7 @@ from ferrite_torch.lowering.expressions import (
 from ferrite_torch.lowering.indexing import accumulated
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.resampling import cubic_weights
+from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
 Tap: TypeAlias = tuple[Scalar, Scalar]
@@ -240,7 +241,7 @@ def grid_sampler(b: Builder, x: Tensor, grid: Tensor, mode: int, padding: int, a
         image, channel, *place = point
         return samples.read(image, channel, samples.taps(image, place))
 
-    return b.loop(ints(b.fake.shape), x.dtype, body)
+    return b.loop(sizes_of(b.fake.shape), x.dtype, body)
 
 
 @lowers("aten.grid_sampler_2d_backward.default", "aten.grid_sampler_3d_backward.default")

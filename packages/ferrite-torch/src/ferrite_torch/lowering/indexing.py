@@ -20,7 +20,7 @@ from ferrite_ir.dtypes import BOOL, F32, F64, I32, I64, U8, DType
 from ferrite_ir.graph import TensorType
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_torch.builder import Builder, Unlowered, ints
+from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.lowering.creation import made
 from ferrite_torch.lowering.elementwise import Element, broadcast_point, element_at, plain_number, refuse_opaque
 from ferrite_torch.lowering.expressions import (
@@ -37,6 +37,7 @@ from ferrite_torch.lowering.expressions import (
 from ferrite_torch.lowering.masking import rank_at, ranks
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.views import axis_of, point_at, replaced, reshaped
+from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor, is_dense
 
 
@@ -507,8 +508,8 @@ def as_strided_scatter(
         Unlowered: ``x`` is not packed in memory, or does not hold all of these places.
     """
     fake = b.node.args[0].meta["val"]
-    shape, strides = ints(size), ints(stride)
-    kind = TensorType(x.dtype, x.shape, ints(fake.stride()))
+    shape, strides = sizes_of(size), sizes_of(stride)
+    kind = TensorType(x.dtype, x.shape, sizes_of(fake.stride()))
     own = int(fake.storage_offset())
     start = (own if storage_offset is None else int(storage_offset)) - own
     reach = start + sum(max(length - 1, 0) * step for length, step in zip(shape, strides, strict=True))

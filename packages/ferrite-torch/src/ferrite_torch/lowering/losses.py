@@ -7,7 +7,7 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import I64
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_torch.builder import Builder, Lowered, ints
+from ferrite_torch.builder import Builder, Lowered
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.elementwise import element_at, refuse_opaque
 from ferrite_torch.lowering.expressions import (
@@ -29,6 +29,7 @@ from ferrite_torch.lowering.expressions import (
 from ferrite_torch.lowering.expressions import sigmoid as logistic
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.views import reshaped
+from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
 NONE, MEAN, SUM = 0, 1, 2
@@ -37,7 +38,7 @@ NONE, MEAN, SUM = 0, 1, 2
 @lowers("aten.soft_margin_loss_backward.default")
 def soft_margin_backward(b: Builder, grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Tensor:
     """Returns the gradient of ``log(1 + exp(-target * x))``, to all digits also where it is small."""
-    shape = ints(b.fake.shape)
+    shape = sizes_of(b.fake.shape)
     refuse_opaque(x.dtype, target.dtype)
     count = x.numel if reduction == MEAN else 1
 
@@ -104,10 +105,10 @@ def multilabel_margin(b: Builder, x: Tensor, target: Tensor, reduction: int) -> 
     else:
         (total,) = b.fold("sum", (), (labels.rows,), lambda point, fold: (losses.at(fold),))
         count = labels.classes * (labels.rows if reduction == MEAN else 1)
-    seen, shape = reshaped(total, ints(fake.shape)), ints(named_fake.shape)
+    seen, shape = reshaped(total, sizes_of(fake.shape)), sizes_of(named_fake.shape)
     named = reshaped(labels.named, shape)
     return (
-        b.loop(ints(fake.shape), dtype_of(fake.dtype), lambda point: div(seen.at(point), float(count))),
+        b.loop(sizes_of(fake.shape), dtype_of(fake.dtype), lambda point: div(seen.at(point), float(count))),
         b.loop(shape, dtype_of(named_fake.dtype), lambda point: sc.cast(named.at(point), x.dtype.compute)),
     )
 
@@ -141,4 +142,4 @@ def multilabel_margin_backward(
         return mul(counts.at(point), mul(outer, scale))
 
     flat = b.loop((rows, classes), x.dtype, body)
-    return reshaped(flat, ints(b.fake.shape))
+    return reshaped(flat, sizes_of(b.fake.shape))

@@ -10,12 +10,13 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import I32, I64
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_torch.builder import Builder, ints
+from ferrite_torch.builder import Builder
 from ferrite_torch.lowering.creation import made
 from ferrite_torch.lowering.elementwise import broadcast_point, refuse_opaque
 from ferrite_torch.lowering.expressions import both, choose, guarded, is_true, le, number_of, sub
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.views import reshaped
+from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
 Test = Callable[[Point], Scalar]
@@ -42,7 +43,7 @@ def rank_at(counted: Tensor, point: Point) -> Scalar:
 @lowers("aten.masked_scatter.default")
 def masked_scatter(b: Builder, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     refuse_opaque(x.dtype)
-    shape = ints(b.fake.shape)
+    shape = sizes_of(b.fake.shape)
     if 0 in shape or source.numel == 0:
         return made(b, lambda point: x.at(broadcast_point(x.shape, shape, point)))
     flat = reshaped(source, (source.numel,))
@@ -77,7 +78,7 @@ def masked_scatter_backward(b: Builder, grad: Tensor, mask: Tensor, sizes: Seque
             return (ix.indirect(rank_at(counted, point), size),)
 
         start = b.update(start, "set", shape, where, grad.value_at, holds)
-    return reshaped(start, ints(fake.shape))
+    return reshaped(start, sizes_of(fake.shape))
 
 
 @lowers("aten.nonzero_static.default")

@@ -15,7 +15,7 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.graph import row_major
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_torch.builder import Builder, ints
+from ferrite_torch.builder import Builder
 from ferrite_torch.lowering.creation import made
 from ferrite_torch.lowering.elementwise import Element, plain_number, refuse_opaque
 from ferrite_torch.lowering.expressions import (
@@ -33,9 +33,10 @@ from ferrite_torch.lowering.expressions import (
     smaller,
     sub,
 )
-from ferrite_torch.lowering.pooling import Windows, sizes_of
+from ferrite_torch.lowering.pooling import Windows, per_axis
 from ferrite_torch.lowering.rearrangement import moved
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
 
@@ -60,7 +61,7 @@ def _covers(index: Index, size: int) -> bool:
 def _before(x: Tensor, pad: Sequence[int]) -> list[int]:
     """Returns how many elements are put before each axis; ``pad`` starts with the last axis."""
     before = [0] * x.ndim
-    for k, amount in enumerate(ints(pad)[::2]):
+    for k, amount in enumerate(sizes_of(pad)[::2]):
         before[x.ndim - 1 - k] = amount
     return before
 
@@ -166,7 +167,7 @@ def replication_pad_backward(b: Builder, grad: Tensor, x: Tensor, padding: Seque
 
 def _blocks(size: Any, dilation: Any, padding: Any, stride: Any, image: Sequence[int]) -> Windows:
     """Returns the windows that an image is cut into."""
-    size, dilation, padding, stride = (sizes_of(value, 2) for value in (size, dilation, padding, stride))
+    size, dilation, padding, stride = (per_axis(value, 2) for value in (size, dilation, padding, stride))
     counts = tuple(
         (n + 2 * p - d * (k - 1) - 1) // s + 1
         for n, p, d, k, s in zip(image, padding, dilation, size, stride, strict=True)
@@ -194,8 +195,8 @@ def im2col(b: Builder, x: Tensor, size: Any, dilation: Any, padding: Any, stride
 def col2im(b: Builder, x: Tensor, output_size: Any, size: Any, dilation: Any, padding: Any, stride: Any) -> Tensor:
     """Returns the image in which each place holds the sum of what the windows have there."""
     refuse_opaque(x.dtype)
-    shape = ints(b.fake.shape)
-    w = _blocks(size, dilation, padding, stride, ints(output_size))
+    shape = sizes_of(b.fake.shape)
+    w = _blocks(size, dilation, padding, stride, sizes_of(output_size))
 
     def bodies(point: Point, fold: Point) -> tuple[Scalar]:
         windows, tests = [], []

@@ -12,7 +12,7 @@ import torch
 
 from ferrite_ir import scalar as sc
 from ferrite_ir.scalar import Scalar
-from ferrite_torch.builder import Builder, Lowered, Unlowered, ints
+from ferrite_torch.builder import Builder, Lowered, Unlowered
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering import activations as act
 from ferrite_torch.lowering import arithmetic as ar
@@ -30,6 +30,7 @@ from ferrite_torch.lowering.elementwise import (
 )
 from ferrite_torch.lowering.expressions import absolute, call, choose, exp, is_infinite, is_nan, is_true, mul, neg
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
 ELEMENTWISE: dict[str, Elementwise] = {}
@@ -244,7 +245,7 @@ for _name, _row in ELEMENTWISE.items():
 )
 def where(b: Builder, condition: Tensor, yes: Element, no: Element) -> Tensor:
     fake = b.fake
-    shape, result = ints(fake.shape), dtype_of(fake.dtype)
+    shape, result = sizes_of(fake.shape), dtype_of(fake.dtype)
     refuse_opaque(result)
 
     def body(point: Point) -> Scalar:
@@ -288,7 +289,7 @@ def nextafter(b: Builder, a: Tensor, towards: Tensor) -> Tensor:
         return lower_elementwise(b, Elementwise(partial(call, "nextafter"), (0, 1)), fake, (a, towards), {})
     if dtype.bits != 16:
         raise Unlowered(f"the next number of {dtype}")
-    shape = ints(fake.shape)
+    shape = sizes_of(fake.shape)
 
     def body(point: Point) -> Scalar:
         return ar.next_narrow(*(element_at(operand, shape, point, dtype) for operand in (a, towards)))
@@ -316,7 +317,7 @@ def log_sigmoid_forward(b: Builder, x: Tensor) -> Lowered:
     result, buffer = b.fake
     out = lower_elementwise(b, Elementwise(act.log_sigmoid, (0,)), result, (x,), {})
     if not buffer.numel():
-        return out, b.loop(ints(buffer.shape), x.dtype, lambda point: sc.const(0, x.dtype.compute))
+        return out, b.loop(sizes_of(buffer.shape), x.dtype, lambda point: sc.const(0, x.dtype.compute))
     return out, b.loop(x.shape, x.dtype, lambda point: exp(neg(absolute(x.value_at(point)))))
 
 
@@ -330,4 +331,4 @@ def glu(b: Builder, x: Tensor, dim: int = -1) -> Tensor:
         beyond = (*point[:axis], point[axis] + half, *point[axis + 1 :])
         return act.glu_gate(x.value_at(point), x.value_at(beyond))
 
-    return b.loop(ints(fake.shape), dtype_of(fake.dtype), body)
+    return b.loop(sizes_of(fake.shape), dtype_of(fake.dtype), body)

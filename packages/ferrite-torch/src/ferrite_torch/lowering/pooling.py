@@ -18,7 +18,7 @@ from ferrite_ir.dtypes import I64, DType
 from ferrite_ir.graph import row_major
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_torch.builder import Builder, Lowered, ints
+from ferrite_torch.builder import Builder, Lowered
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.elementwise import refuse_opaque
 from ferrite_torch.lowering.expressions import (
@@ -35,14 +35,15 @@ from ferrite_torch.lowering.expressions import (
     sub,
 )
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
 Sizes: TypeAlias = tuple[int, ...]
 
 
-def sizes_of(value: Any, rank: int, default: Sizes | None = None) -> Sizes:
+def per_axis(value: Any, rank: int, default: Sizes | None = None) -> Sizes:
     """Returns one number per axis from a number, one number in a list, a list of them, or none (then the default)."""
-    numbers = ints(value) if isinstance(value, (list, tuple)) else (int(value),)
+    numbers = sizes_of(value) if isinstance(value, (list, tuple)) else (int(value),)
     if not numbers:
         assert default is not None
         return default
@@ -114,12 +115,12 @@ def _windows(
     padding: Any,
     dilation: Any = 1,
 ) -> Windows:
-    kernel = sizes_of(size, rank)
+    kernel = per_axis(size, rank)
     return Windows(
         kernel,
-        sizes_of(stride, rank, kernel),
-        sizes_of(padding, rank),
-        sizes_of(dilation, rank),
+        per_axis(stride, rank, kernel),
+        per_axis(padding, rank),
+        per_axis(dilation, rank),
         tuple(x_shape[-rank:]),
         tuple(out_shape[-rank:]),
     )
@@ -154,7 +155,7 @@ def _largest(
 ) -> Lowered:
     """Returns the largest element of each window and its flat position in the pooled axes of the input."""
     fake, _ = b.fake
-    w = _windows(rank, x.shape, ints(fake.shape), size, stride, padding, dilation)
+    w = _windows(rank, x.shape, sizes_of(fake.shape), size, stride, padding, dilation)
 
     def places(point: Point, step: Point) -> tuple[tuple[Index, ...], Scalar]:
         found = w.places(point[-rank:], step)
@@ -188,7 +189,7 @@ def largest_of_places(
         # A place that is none loses every tie.
         return guarded(inside, value, lowest(compute)), choose(inside, flat, 1 << 62)
 
-    value, position = b.fold("argmax", ints(fake.shape), steps, bodies)
+    value, position = b.fold("argmax", sizes_of(fake.shape), steps, bodies)
     return b.loop(value.shape, x.dtype, value.at), b.loop(position.shape, dtype_of(position_fake.dtype), position.at)
 
 
@@ -273,7 +274,7 @@ def _mean(
 ) -> Tensor:
     fake = b.fake
     refuse_opaque(x.dtype)
-    w = _windows(rank, x.shape, ints(fake.shape), size, stride, padding)
+    w = _windows(rank, x.shape, sizes_of(fake.shape), size, stride, padding)
 
     def bodies(point: Point, fold: Point) -> tuple[Scalar]:
         places = w.places(point[-rank:], fold)
@@ -281,7 +282,7 @@ def _mean(
         inside = w.is_inside(places)
         return (value if sc.is_constant(inside, True) else guarded(inside, value, 0),)
 
-    (total,) = b.fold("sum", ints(fake.shape), w.size, bodies)
+    (total,) = b.fold("sum", sizes_of(fake.shape), w.size, bodies)
 
     def body(point: Point) -> Scalar:
         count = _count(w, point[-rank:], count_include_pad, divisor_override)

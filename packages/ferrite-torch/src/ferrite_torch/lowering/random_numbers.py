@@ -15,7 +15,7 @@ from ferrite_ir.dtypes import F32, F64, I64, DType
 from ferrite_ir.graph import row_major
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_torch.builder import Builder, Lowered, Unlowered, ints
+from ferrite_torch.builder import Builder, Lowered, Unlowered
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.creation import made
 from ferrite_torch.lowering.elementwise import Element, element_at, known_number, plain_number, refuse_opaque
@@ -40,6 +40,7 @@ from ferrite_torch.lowering.expressions import (
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.searching import insertion_place
 from ferrite_torch.lowering.sorting import sorted_along
+from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
 # Numbers below 1 that round up to 1 in a narrow type: uniform numbers never are 1, so these become 0, as eager does it.
@@ -79,7 +80,7 @@ def normal_at(seed: Scalar, position: Index, dtype: DType) -> Scalar:
 
 def _drawn(b: Builder, transform: Callable[[Scalar, Index, DType], Scalar]) -> Tensor:
     fake = b.fake
-    shape, dtype = ints(fake.shape), dtype_of(fake.dtype)
+    shape, dtype = sizes_of(fake.shape), dtype_of(fake.dtype)
     seed = b.seed()
     return made(b, lambda point: transform(seed, flat_position(point, shape), dtype))
 
@@ -115,7 +116,7 @@ def normal(b: Builder, like: Tensor, mean: float = 0.0, std: float = 1.0, *, gen
 def normal_of_tensors(b: Builder, mean: Element, std: Element = 1.0, *, generator: Any = None) -> Tensor:
     refuse_generator(generator)
     fake = b.fake
-    shape, dtype = ints(fake.shape), dtype_of(fake.dtype)
+    shape, dtype = sizes_of(fake.shape), dtype_of(fake.dtype)
     seed = b.seed()
 
     def body(point: Point) -> Scalar:
@@ -184,7 +185,7 @@ def multinomial(b: Builder, weights: Tensor, count: int, replacement: bool = Fal
         weight = weights.value_at(point)
         return div(weight, sc.cast(_exponential_at(seed, flat_position(point, weights.shape)), weight.dtype))
 
-    shape, axis = ints(b.fake.shape), weights.ndim - 1
+    shape, axis = sizes_of(b.fake.shape), weights.ndim - 1
     if count == 1:
         return b.fold(
             "argmax", shape, weights.shape[-1:], lambda point, fold: (speed((*point[:-1], *fold)), number_of(fold[0]))
@@ -200,7 +201,7 @@ def _exponential_at(seed: Scalar, position: Index) -> Scalar:
 
 
 def _looked_up(b: Builder, weights: Tensor, seed: Scalar) -> Tensor:
-    shape, size = ints(b.fake.shape), weights.shape[-1]
+    shape, size = sizes_of(b.fake.shape), weights.shape[-1]
     # In f64, as sums that do not quite grow would let categories of no weight win.
     (sums,) = b.scan("sum", weights.shape, weights.ndim - 1, lambda point: (sc.cast(weights.at(point), F64),))
 
@@ -266,7 +267,7 @@ def randint(b: Builder, *args: Any, generator: Any = None, **__: Any) -> Tensor:
     bounds = [int(plain_number(arg)) for arg in args if not isinstance(arg, (Tensor, list, tuple))]
     low, high = bounds if len(bounds) == 2 else (0, bounds[0])
     seed = b.seed()
-    shape = ints(b.fake.shape)
+    shape = sizes_of(b.fake.shape)
     limits = sc.const(low, I64), sc.const(high, I64)
     return made(b, lambda point: sc.apply("randint64", seed, number_of(flat_position(point, shape)), *limits))
 
@@ -275,7 +276,7 @@ def randint(b: Builder, *args: Any, generator: Any = None, **__: Any) -> Tensor:
 def randperm(b: Builder, count: int, *, generator: Any = None, **_: Any) -> Tensor:
     """Returns the order of as many random numbers, of so many bits that equal ones do not happen."""
     refuse_generator(generator)
-    (size,) = ints(b.fake.shape)
+    (size,) = sizes_of(b.fake.shape)
     seed = b.seed()
     limits = sc.const(0, I64), sc.const(1 << 62, I64)
     keys = b.loop((size,), I64, lambda point: sc.apply("randint64", seed, number_of(point[0]), *limits))
@@ -287,7 +288,7 @@ def bernoulli(b: Builder, x: Tensor, p: Element | None = None, *, generator: Any
     """Returns 1 with probability ``p``, by default the elements of ``x``, else 0."""
     refuse_generator(generator)
     fake = b.fake
-    shape = ints(fake.shape)
+    shape = sizes_of(fake.shape)
     seed = b.seed()
     chance: Element = x if p is None else p
     dtype = chance.dtype.compute if isinstance(chance, Tensor) and chance.dtype.is_float else F32

@@ -19,7 +19,7 @@ from ferrite_ir.dtypes import BOOL, I32, I64
 from ferrite_ir.graph import row_major
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, product
-from ferrite_torch.builder import Builder, Lowered, ints
+from ferrite_torch.builder import Builder, Lowered
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.elementwise import plain_number, refuse_opaque
 from ferrite_torch.lowering.expressions import (
@@ -42,6 +42,7 @@ from ferrite_torch.lowering.expressions import (
 )
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.views import axis_of, reshaped
+from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
 Post = Callable[[Scalar], Scalar]
@@ -131,7 +132,7 @@ def _origin(axes: Axes) -> Point:
 
 def finished(b: Builder, state: Tensor, fake: torch.Tensor, post: Post | None = None) -> Tensor:
     """Returns a fold's result as the op returns it: ``post`` applied, in the type and shape of the fake result."""
-    dtype, shape = dtype_of(fake.dtype), ints(fake.shape)
+    dtype, shape = dtype_of(fake.dtype), sizes_of(fake.shape)
     seen = reshaped(state, shape)
     if post is None and state.dtype is dtype:
         return seen
@@ -403,7 +404,7 @@ def logsumexp(b: Builder, x: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
         return choose(is_infinite(value), 0.0, value)
 
     total = folded(b, "sum", axes, lambda point: exp(sub(sc.cast(x.at(point), compute), shift(axes.kept_point(point)))))
-    shape = ints(fake.shape)
+    shape = sizes_of(fake.shape)
     seen, base = reshaped(total, shape), reshaped(largest, shape)
 
     def body(point: Point) -> Scalar:

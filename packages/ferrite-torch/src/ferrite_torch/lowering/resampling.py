@@ -18,7 +18,7 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import F32, I64, DType
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_torch.builder import Builder, Unlowered, ints
+from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import refuse_opaque
 from ferrite_torch.lowering.expressions import (
     add,
@@ -35,6 +35,7 @@ from ferrite_torch.lowering.expressions import (
     sub,
 )
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
 Tap: TypeAlias = tuple[Scalar, Scalar | None]
@@ -212,7 +213,7 @@ def weighted(x: Tensor, lead: Sequence[Index], taps: Sequence[Sequence[Tap]], pl
 
 def _interpolated(b: Builder, x: Tensor, way: Interpolation, aligns_corners: bool, scales: Sequence[Any]) -> Tensor:
     refuse_integers(x)
-    outputs = ints(b.fake.shape)
+    outputs = sizes_of(b.fake.shape)
     axes = _axes(x.shape, outputs, scales, x.dtype.compute, way, aligns_corners)
 
     def body(point: Point) -> Scalar:
@@ -312,7 +313,7 @@ def upsample_linear(b: Builder, x: Tensor, output_size: Any, aligns_corners: boo
 
 @lowers("aten.upsample_bicubic2d.default")
 def upsample_cubic(b: Builder, x: Tensor, output_size: Any, aligns_corners: bool, *scales: Any) -> Tensor:
-    if x.shape == ints(b.fake.shape) and b.device != "cpu":
+    if x.shape == sizes_of(b.fake.shape) and b.device != "cpu":
         return b.loop(x.shape, x.dtype, x.at)  # torch's CUDA kernel copies then, whatever the scale
     return _interpolated(b, x, CUBIC, aligns_corners, scales)
 
@@ -325,16 +326,16 @@ def upsample_cubic(b: Builder, x: Tensor, output_size: Any, aligns_corners: bool
 def upsample_linear_backward(
     b: Builder, grad: Tensor, output_size: Any, input_size: Any, aligns_corners: bool, *scales: Any
 ) -> Tensor:
-    return _interpolated_backward(b, grad, ints(input_size), LINEAR, aligns_corners, scales)
+    return _interpolated_backward(b, grad, sizes_of(input_size), LINEAR, aligns_corners, scales)
 
 
 @lowers("aten.upsample_bicubic2d_backward.default")
 def upsample_cubic_backward(
     b: Builder, grad: Tensor, output_size: Any, input_size: Any, aligns_corners: bool, *scales: Any
 ) -> Tensor:
-    if grad.shape == ints(input_size):
+    if grad.shape == sizes_of(input_size):
         return b.loop(grad.shape, grad.dtype, grad.at)  # as torch's kernels do, whatever the scale
-    return _interpolated_backward(b, grad, ints(input_size), CUBIC, aligns_corners, scales)
+    return _interpolated_backward(b, grad, sizes_of(input_size), CUBIC, aligns_corners, scales)
 
 
 def nearest(output: Index, inputs: int, outputs: int, scale: float | None, *, exact: bool) -> Index:
@@ -375,7 +376,7 @@ def _nearest_rows(
 
 def _resampled(b: Builder, x: Tensor, scales: Sequence[float | None], *, exact: bool) -> Tensor:
     refuse_opaque(x.dtype)
-    outputs = ints(b.fake.shape)
+    outputs = sizes_of(b.fake.shape)
     rows = _nearest_rows(b, x.shape, outputs, scales, exact=exact)
 
     def body(point: Point) -> Scalar:
@@ -407,7 +408,7 @@ def upsample_nearest_exact(b: Builder, x: Tensor, output_size: Any, *scales: flo
 def upsample_nearest_backward(
     b: Builder, grad: Tensor, output_size: Any, input_size: Any, *scales: float | None
 ) -> Tensor:
-    return _resampled_backward(b, grad, ints(input_size), scales, exact=False)
+    return _resampled_backward(b, grad, sizes_of(input_size), scales, exact=False)
 
 
 @lowers(
@@ -418,7 +419,7 @@ def upsample_nearest_backward(
 def upsample_nearest_exact_backward(
     b: Builder, grad: Tensor, output_size: Any, input_size: Any, *scales: float | None
 ) -> Tensor:
-    return _resampled_backward(b, grad, ints(input_size), scales, exact=True)
+    return _resampled_backward(b, grad, sizes_of(input_size), scales, exact=True)
 
 
 def _resampled_backward(

@@ -8,11 +8,12 @@ from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import BOOL, I64
 from ferrite_ir.scalar import Scalar
-from ferrite_torch.builder import Builder, ints
+from ferrite_torch.builder import Builder
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.elementwise import Element, element_at, promoted_type, refuse_opaque
 from ferrite_torch.lowering.expressions import add, call, choose, ge, gt, guarded, inverted, lt, sub
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
 Read = Callable[[Scalar], Scalar]
@@ -41,7 +42,7 @@ def _searched(b: Builder, sequence: Tensor, values: Element, sorter: Tensor | No
     size = sequence.shape[-1]
     dtype = dtype_of(promoted_type([sequence, values])).compute
     refuse_opaque(sequence.dtype, dtype)
-    shape = ints(fake.shape)
+    shape = sizes_of(fake.shape)
     is_shared = sequence.ndim == 1
 
     def body(point: Point) -> Scalar:

@@ -16,11 +16,11 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.graph import TensorType, row_major
 from ferrite_ir.index import Index
 from ferrite_ir.sizes import Size, hint, is_provably_at_most, maximum, minimum, quotient
-from ferrite_torch.builder import Builder, Unlowered, ints
+from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.lowering.casts import copy_of
 from ferrite_torch.lowering.elementwise import broadcast_point, refuse_opaque
 from ferrite_torch.lowering.registry import lowers
-from ferrite_torch.symbols import size_of
+from ferrite_torch.symbols import size_of, sizes_of
 from ferrite_torch.tensors import Point, Shape, Tensor, is_dense
 
 
@@ -134,7 +134,7 @@ def slice_start(start: Any, size: Size) -> Size:
 
 
 def _fake_shape(b: Builder) -> Shape:
-    return ints(b.fake.shape)
+    return sizes_of(b.fake.shape)
 
 
 def same(b: Builder, x: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -233,7 +233,7 @@ def as_strided(b: Builder, x: Tensor, size: Sequence[int], stride: Sequence[int]
     Raises:
         Unlowered: the value's layout has gaps, or ``x`` is itself no strided view of it.
     """
-    shape, strides = ints(size), ints(stride)
+    shape, strides = sizes_of(size), sizes_of(stride)
     own = x.strided()
     kind = x.value.type
     if own is None or not is_dense(kind):
@@ -305,7 +305,7 @@ def negated(b: Builder, x: Tensor) -> Tensor:
 def broadcast_in_dim(b: Builder, x: Tensor, shape: Sequence[int], broadcast_dimensions: Sequence[int]) -> Tensor:
     zero = ix.constant(0)
     placed = list(zip(x.shape, broadcast_dimensions, strict=True))
-    return x.viewed(ints(shape), lambda point: [zero if size == 1 else point[dim] for size, dim in placed])
+    return x.viewed(sizes_of(shape), lambda point: [zero if size == 1 else point[dim] for size, dim in placed])
 
 
 VIEWS: dict[str, Callable[..., Any]] = {
