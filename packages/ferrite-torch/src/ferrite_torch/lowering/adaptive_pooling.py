@@ -110,7 +110,7 @@ def _mean(b: Builder, x: Tensor, rank: int) -> Tensor:
     def bodies(point: Point, fold: Point) -> tuple[Scalar]:
         places, inside = _shared(shares, point[-rank:], fold)
         value = x.value_at((*point[:-rank], *places))
-        return (value if sc.is_constant(inside, True) else guarded(inside, value, 0),)
+        return (guarded(inside, value, 0),)
 
     (total,) = b.fold("sum", shape, tuple(share.longest for share in shares), bodies)
     return b.loop(
@@ -137,7 +137,7 @@ def _mean_backward(b: Builder, grad: Tensor, x: Tensor, rank: int) -> Tensor:
         window, inside = _shared(there, point[-rank:], fold)
         value = grad.value_at((*point[:-rank], *window))
         value = div(value, _share_size(shares, window, value.dtype))
-        return (value if sc.is_constant(inside, True) else guarded(inside, value, 0),)
+        return (guarded(inside, value, 0),)
 
     (total,) = b.fold("sum", x.shape, tuple(share.longest for share in there), bodies)
     return b.loop(x.shape, x.dtype, total.at)
@@ -181,7 +181,7 @@ def _largest_backward(b: Builder, grad: Tensor, x: Tensor, indices: Tensor, rank
         place = (*point[:-rank], *window)
         mine = eq(indices.at(place), number_of(ix.linearize(point[-rank:], strides)))
         value = choose(mine, grad.value_at(place), 0)
-        return (value if sc.is_constant(inside, True) else guarded(inside, value, 0),)
+        return (guarded(inside, value, 0),)
 
     (total,) = b.fold("sum", x.shape, tuple(share.longest for share in there), bodies)
     return b.loop(x.shape, grad.dtype, total.at)

@@ -210,7 +210,7 @@ def _totals(
         if scales is not None:
             value = mul(value, sc.cast(scales.at((bags.flat(point[0], fold[0]),)), value.dtype))
         counts = bags.counts(point[0], fold[0])
-        return (value if sc.is_constant(counts, True) else guarded(counts, value, 0),)
+        return (guarded(counts, value, 0),)
 
     (total,) = b.fold("sum", (bags.count, weight.shape[1]), (bags.length,), bodies)
 

@@ -63,6 +63,8 @@ def choose(condition: Scalar, yes: Operand, no: Operand) -> Scalar:
 
 def guarded(condition: Scalar, value: Scalar, other: Operand) -> Scalar:
     """Returns ``value`` where the condition holds, without any of its loads elsewhere, else ``other``."""
+    if sc.is_constant(condition, True):
+        return value
     return sc.apply("masked", condition, value, lifted(other, value.dtype))
 
 

@@ -49,7 +49,7 @@ def constant_pad(b: Builder, x: Tensor, pad: Sequence[int], value: Element = 0) 
     def body(point: Point) -> Scalar:
         old = [index - start for index, start in zip(point, before, strict=True)]
         inside = both(*(is_between(i, 0, size) for i, size in zip(old, x.shape, strict=True) if not _covers(i, size)))
-        return guarded(inside, x.value_at(old), fill) if not sc.is_constant(inside, True) else x.value_at(old)
+        return guarded(inside, x.value_at(old), fill)
 
     return made(b, body)
 
@@ -120,7 +120,7 @@ def reflection_pad_backward(b: Builder, grad: Tensor, x: Tensor, padding: Sequen
         for copy in product(*(copies(axis, index) for axis, index in enumerate(point[-rank:]))):
             value = grad.value_at((*point[:-rank], *(place for place, _ in copy)))
             exists = both(*(test for _, test in copy))
-            terms.append(value if sc.is_constant(exists, True) else guarded(exists, value, 0))
+            terms.append(guarded(exists, value, 0))
         return reduce(add, terms)
 
     return b.loop(x.shape, x.dtype, body)
@@ -186,7 +186,7 @@ def im2col(b: Builder, x: Tensor, size: Any, dilation: Any, padding: Any, stride
         places = w.places(ix.delinearize(point[-1], w.outputs), step)
         value = x.value_at((*point[:-2], channel, *places))
         inside = w.is_inside(places)
-        return value if sc.is_constant(inside, True) else guarded(inside, value, 0)
+        return guarded(inside, value, 0)
 
     return made(b, body)
 
@@ -210,7 +210,7 @@ def col2im(b: Builder, x: Tensor, output_size: Any, size: Any, dilation: Any, pa
         column = ix.linearize(tuple(windows), row_major(w.outputs))
         value = x.value_at((*point[:-3], row, column))
         inside = both(*tests)
-        return (value if sc.is_constant(inside, True) else guarded(inside, value, 0),)
+        return (guarded(inside, value, 0),)
 
     (total,) = b.fold("sum", shape, w.size, bodies)
     return b.loop(shape, x.dtype, total.at)

@@ -280,7 +280,7 @@ def _mean(
         places = w.places(point[-rank:], fold)
         value = sc.cast(x.at((*point[:-rank], *places)), x.dtype.accumulate)
         inside = w.is_inside(places)
-        return (value if sc.is_constant(inside, True) else guarded(inside, value, 0),)
+        return (guarded(inside, value, 0),)
 
     (total,) = b.fold("sum", sizes_of(fake.shape), w.size, bodies)
 

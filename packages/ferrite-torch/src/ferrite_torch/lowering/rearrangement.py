@@ -107,7 +107,7 @@ def cat(b: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
             start = end - x.shape[axis]
             value = sc.cast(x.at(replaced(point, axis, point[axis] - start)), result.compute)
             inside = is_between(point[axis], start, end)
-            joined = value if sc.is_constant(inside, True) else guarded(inside, value, joined)
+            joined = guarded(inside, value, joined)
         return joined
 
     return made(b, body)
@@ -219,7 +219,7 @@ def _overwritten(
             raise Unlowered("a source of another rank than the place it is written to")
         value = sc.cast(source.at(_broadcast(source, at)), compute)
         kept = sc.const(0, compute) if x is None else sc.cast(x.at(point), compute)
-        return value if sc.is_constant(inside, True) else guarded(inside, value, kept)
+        return guarded(inside, value, kept)
 
     return made(b, body)
 

@@ -300,7 +300,7 @@ def gathered(b: Builder, grad: Tensor, shape: Sequence[int], readers: Sequence[R
             weights.append(reader.weight(output, position))
         value = reduce(mul, weights, grad.value_at((*point[:-rank], *outputs)))
         inside = both(*tests)
-        return (value if sc.is_constant(inside, True) else guarded(inside, value, 0),)
+        return (guarded(inside, value, 0),)
 
     (total,) = b.fold("sum", shape, tuple(reader.count for reader in readers), bodies)
     return b.loop(shape, grad.dtype, total.at)
