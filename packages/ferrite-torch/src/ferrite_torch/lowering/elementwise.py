@@ -21,6 +21,7 @@ from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import BOOL, F64, I64, DType
 from ferrite_ir.graph import TensorType
+from ferrite_ir.rounding import wrap
 from ferrite_ir.scalar import Scalar, ScalarTypeError
 from ferrite_ir.sizes import Symbolic, Undecided
 from ferrite_torch.builder import Builder, Unlowered
@@ -126,7 +127,7 @@ def element_at(element: Element, shape: Sequence[int], point: Point, dtype: DTyp
         return sc.const(bool(number), BOOL)
     if dtype.is_integer and isinstance(number, float):
         raise Unlowered(f"the fraction {number} as an {dtype}")
-    return sc.const(wrapped(int(number), dtype) if dtype.is_integer else float(number), dtype)
+    return sc.const(wrap(int(number), dtype) if dtype.is_integer else float(number), dtype)
 
 
 def broadcast_point(old: Sequence[int], new: Sequence[int], point: Point) -> Point:
@@ -162,13 +163,6 @@ def known_number(value: Any) -> bool | int | float:
     """
     number = plain_number(value)
     return int(number) if isinstance(number, Symbolic) else number
-
-
-def wrapped(number: int, dtype: DType) -> int:
-    """Returns the integer modulo the range of an integer type, as C converts it."""
-    span = 1 << dtype.bits
-    number %= span
-    return number - span if dtype.kind == "int" and number >= span // 2 else number
 
 
 def rounded(number: Any, dtype: torch.dtype) -> Any:

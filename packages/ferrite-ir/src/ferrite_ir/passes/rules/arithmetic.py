@@ -6,6 +6,7 @@ import math
 
 from ferrite_ir.dtypes import BOOL
 from ferrite_ir.ops import OPS
+from ferrite_ir.rounding import wrap
 from ferrite_ir.scalar import Scalar, apply, const, is_constant
 
 from .rule import Book
@@ -160,11 +161,7 @@ def _join_integer_constants(node: Scalar) -> Scalar | None:
     if not node.dtype.is_integer or inner.op != node.op or inner.args[1].op != "const":
         return None
     a, b = inner.args[1].value, outer.value
-    return apply(
-        node.op,
-        inner.args[0],
-        const(wrapped(a + b if node.op == "add" else a * b, node.dtype.bits, node.dtype.kind), node.dtype),
-    )
+    return apply(node.op, inner.args[0], const(wrap(a + b if node.op == "add" else a * b, node.dtype), node.dtype))
 
 
 @BOOK.rule("sub", "sub(k[i], i32(3)) => add(k[i], i32(-3))", second="const")
@@ -173,7 +170,7 @@ def _subtract_constant(node: Scalar) -> Scalar | None:
     left, right = node.args
     if node.dtype.kind != "int":
         return None
-    return apply("add", left, const(wrapped(-right.value, node.dtype.bits, "int"), node.dtype))
+    return apply("add", left, const(wrap(-right.value, node.dtype), node.dtype))
 
 
 @BOOK.rule("pow", "pow(x[i], f32(2.0)) => mul(x[i], x[i])", second="const")
@@ -199,12 +196,6 @@ _ROOTS = {0.5: "sqrt", -0.5: "rsqrt", -1: "reciprocal"}
 @BOOK.rule("shl shr", "shl(k[i], i32(0)) => k[i]", second="const")
 def _shift_by_zero(node: Scalar) -> Scalar | None:
     return node.args[0] if node.args[1].value == 0 else None
-
-
-def wrapped(value: int, bits: int, kind: str) -> int:
-    """Returns an integer reduced to a width in two's complement (or unsigned, by ``kind``)."""
-    value &= (1 << bits) - 1
-    return value - (1 << bits) if kind == "int" and value >> (bits - 1) else value
 
 
 def _is_negative_zero(node: Scalar) -> bool:
