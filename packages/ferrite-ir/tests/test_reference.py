@@ -70,6 +70,17 @@ def test_rounding(dtype: DType, value: float, rounded: float) -> None:
     assert same(round_to(value, dtype), rounded)
 
 
+@pytest.mark.parametrize("dtype", [d for d in DTYPES.values() if d.is_integer], ids=str)
+def test_one_beyond_the_ends_of_an_integer_type_is_the_other_end(dtype: DType) -> None:
+    assert round_to(dtype.lowest - 1, dtype) == dtype.highest
+    assert round_to(dtype.highest + 1, dtype) == dtype.lowest
+
+
+def test_ends_of_other_types() -> None:
+    assert (F16.lowest, F16.highest) == (-INF, INF)
+    assert (BOOL.lowest, BOOL.highest) == (0, 1)
+
+
 @pytest.mark.parametrize("dtype", [d for d in DTYPES.values() if d.is_float and d.bits <= 16], ids=str)
 def test_bit_patterns_of_small_floats_are_read_back(dtype: DType) -> None:
     for bits in range(1 << dtype.bits) if dtype.bits == 8 else range(0, 1 << 16, 37):
@@ -333,9 +344,9 @@ def test_extremes_and_their_positions() -> None:
     assert merge("cummax", (3.0, 1), (3.0, 2)) == (3.0, 2)
     assert lift("welford", (4.0,)) == (4.0, 0.0, 1.0)
     assert merge("online_softmax", (1.0, 1.0), (3.0, 1.0)) == (3.0, pytest.approx(1.0 + math.exp(-2.0)))
-    assert neutral("max", -INF, INF, is_float=True) == (-INF,)
+    assert neutral("max", F32) == (-INF,)
     with pytest.raises(ValueError, match="argmax of no values"):
-        neutral("argmax", -INF, INF, is_float=True)
+        neutral("argmax", F32)
 
 
 def test_dtype_names() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -49,6 +50,20 @@ class DType:
         if self.kind == "float":
             return self.compute
         return U64 if self.name == "u64" else I64
+
+    @property
+    def lowest(self) -> int | float:
+        """Returns what no number of this type is below; minus infinity for every float type."""
+        if self.kind == "float":
+            return -math.inf
+        return -(1 << (self.bits - 1)) if self.kind == "int" else 0
+
+    @property
+    def highest(self) -> int | float:
+        """Returns what no number of this type is above; infinity for every float type."""
+        if self.kind == "float":
+            return math.inf
+        return 1 if self.kind == "bool" else (1 << (self.bits - (self.kind == "int"))) - 1
 
     def __reduce__(self) -> tuple[object, ...]:
         return dtype_named, (self.name,)

@@ -208,7 +208,7 @@ class Evaluator:
             total = state if total is None else merge(combine, total, state)
         if total is None:
             try:
-                return neutral(combine, *_extremes(dtype), is_float=dtype.is_float)
+                return neutral(combine, dtype)
             except ValueError as problem:
                 raise EvaluationError(str(problem)) from None
         return total
@@ -334,14 +334,6 @@ def _place(point: Point, dims: Sequence[Dim]) -> tuple[int, ...]:
 
 def _sort_key(value: Number) -> tuple[bool, Number]:
     return (True, 0) if value != value else (False, value)  # noqa: PLR0124 - a number that is not itself is NaN
-
-
-def _extremes(dtype: DType) -> tuple[Number, Number]:
-    if dtype.is_float:
-        return -math.inf, math.inf
-    if dtype.kind == "int":
-        return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
-    return 0, (1 << dtype.bits) - 1
 
 
 def _maximum(old: Number, new: Number) -> Number:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from .combines import COMBINES
+from .dtypes import DType
 from .scalar import Number
 
 State: TypeAlias = tuple[Number, ...]
@@ -26,24 +27,18 @@ def merge(combine: str, first: State, second: State) -> State:
     return _MERGES[combine](first, second)
 
 
-def neutral(combine: str, low: Number, high: Number, *, is_float: bool) -> State:
-    """Returns the state of no points at all.
-
-    Args:
-        combine: the combine.
-        low: the smallest value of the type.
-        high: the largest value of the type.
-        is_float: whether the values are floats.
+def neutral(combine: str, dtype: DType) -> State:
+    """Returns the state of no points at all, of values of a type.
 
     Raises:
         ValueError: the combine has none (the position of the largest of no values, say).
     """
-    zero, one = (0.0, 1.0) if is_float else (0, 1)
+    zero, one = (0.0, 1.0) if dtype.is_float else (0, 1)
     states: dict[str, State] = {
         "sum": (zero,),
         "prod": (one,),
-        "max": (low,),
-        "min": (high,),
+        "max": (dtype.lowest,),
+        "min": (dtype.highest,),
         "any": (False,),
         "all": (True,),
         "xor": (zero,),

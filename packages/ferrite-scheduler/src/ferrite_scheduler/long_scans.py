@@ -19,7 +19,7 @@ from ferrite_ir.scalar import Scalar, apply, const, index_value, load, substitut
 from ferrite_ir.sizes import is_static
 
 from .dependences import Node, make_node
-from .neutrals import highest, lowest, neutral_state
+from .neutrals import neutral_state
 from .target import Policy, Target
 
 SHORTEST_PART = 1024
@@ -114,10 +114,10 @@ def _operands(scan: Scan, flat: Index, *, exact: bool) -> tuple[Scalar, ...]:
 def _neutrals(scan: Scan) -> tuple[Scalar, ...]:
     """Returns operands that change nothing behind the end of a line; nobody looks at the positions there."""
     first = scan.bodies[0].dtype
-    worst = {"cummax": lowest, "cummin": highest}.get(scan.combine)
+    worst = {"cummax": first.lowest, "cummin": first.highest}.get(scan.combine)
     if worst is None:
         return neutral_state(scan.combine, (first,))
-    return const(worst(first), first), const(0, scan.bodies[1].dtype)
+    return const(worst, first), const(0, scan.bodies[1].dtype)
 
 
 _FOLDS = {"cummax": "argmax", "cummin": "argmin"}

@@ -91,17 +91,9 @@ def full_text(value: Number, dtype: DType) -> str:
 
 def lowest_text(dtype: DType) -> str:
     """Returns the literal that no number of the type is below: what a maximum starts from."""
-    if dtype.is_float:
-        return 'float("-inf")'
-    if dtype is BOOL:
-        return "False"
-    return "0" if dtype.kind == "uint" else str(-(1 << (dtype.bits - 1)))
+    return number_text(dtype.lowest, dtype)
 
 
 def highest_text(dtype: DType) -> str:
     """Returns the literal that no number of the type is above: what a minimum starts from."""
-    if dtype.is_float:
-        return 'float("inf")'
-    if dtype is BOOL:
-        return "True"
-    return str((1 << (dtype.bits if dtype.kind == "uint" else dtype.bits - 1)) - 1)
+    return number_text(dtype.highest, dtype)

@@ -38,12 +38,7 @@ class Narrow:
 
 def type_range(dtype: DType) -> Range:
     """Returns the bounds of an integer type (or bool), None for other types."""
-    if dtype is BOOL:
-        return 0, 1
-    if not dtype.is_integer:
-        return None
-    signed = dtype.kind == "int"
-    return (-(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1) if signed else (0, (1 << dtype.bits) - 1)
+    return (int(dtype.lowest), int(dtype.highest)) if dtype is BOOL or dtype.is_integer else None
 
 
 class _Narrower:

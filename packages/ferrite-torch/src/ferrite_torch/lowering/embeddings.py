@@ -35,7 +35,6 @@ from ferrite_torch.lowering.expressions import (
     sub,
 )
 from ferrite_torch.lowering.indexing import accumulated, place
-from ferrite_torch.lowering.pooling import lowest
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.searching import insertion_place
 from ferrite_torch.symbols import sizes_of
@@ -233,7 +232,7 @@ def _largest(b: Builder, weight: Tensor, bags: Bags, sizes: Callable[[Index], Sc
         counts, step = bags.counts(point[0], fold[0]), number_of(fold[0])
         if sc.is_constant(counts, True):
             return value, step
-        return guarded(counts, value, lowest(compute)), choose(counts, step, 1 << 62)
+        return guarded(counts, value, compute.lowest), choose(counts, step, 1 << 62)
 
     shape = (bags.count, weight.shape[1])
     value, step = b.fold("argmax", shape, (bags.length,), bodies)

@@ -6,7 +6,6 @@ places from the end; ``gather``, ``scatter``, ``embedding`` and ``index_add`` ta
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -422,17 +421,7 @@ def _neutral(mode: str, dtype: DType) -> Scalar:
     """Returns the number that changes no result when it is combined with others."""
     if mode in ("add", "mul"):
         return sc.const(int(mode == "mul"), dtype.compute)
-    low, high = _limits(dtype)
-    return sc.const(low if mode == "max" else high, dtype.compute)
-
-
-def _limits(dtype: DType) -> tuple[float, float]:
-    """Returns numbers that none of a type is below or above."""
-    if dtype.is_float:
-        return -math.inf, math.inf
-    if dtype.kind == "int":
-        return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
-    return 0, 1 if dtype is BOOL else (1 << dtype.bits) - 1
+    return sc.const(dtype.lowest if mode == "max" else dtype.highest, dtype.compute)
 
 
 @lowers("aten.scatter_reduce.two")

@@ -126,13 +126,6 @@ def _windows(
     )
 
 
-def lowest(dtype: DType) -> float:
-    """Returns the number of a type that no other is below."""
-    if dtype.is_float:
-        return -math.inf
-    return -(1 << (dtype.bits - 1)) if dtype.kind == "int" else 0
-
-
 @lowers("aten.max_pool2d_with_indices.default")
 def max_pool2d(b: Builder, x: Tensor, size: Any, *rest: Any) -> Lowered:
     return _largest(b, x, 2, size, *rest)
@@ -187,7 +180,7 @@ def largest_of_places(
         if sc.is_constant(inside, True):
             return value, flat
         # A place that is none loses every tie.
-        return guarded(inside, value, lowest(compute)), choose(inside, flat, 1 << 62)
+        return guarded(inside, value, compute.lowest), choose(inside, flat, 1 << 62)
 
     value, position = b.fold("argmax", sizes_of(fake.shape), steps, bodies)
     return b.loop(value.shape, x.dtype, value.at), b.loop(position.shape, dtype_of(position_fake.dtype), position.at)

@@ -23,9 +23,7 @@ def fits(index: Index, dtype: DType) -> bool:
         return True
     if not dtype.is_integer or index.lo is None or index.hi is None:
         return False
-    signed = dtype.kind == "int"
-    low = -(1 << (dtype.bits - 1)) if signed else 0
-    high = (1 << (dtype.bits - signed)) - 1
+    low, high = int(dtype.lowest), int(dtype.highest)
     return sizes.is_provably_at_most(low, index.lo) and sizes.is_provably_at_most(index.hi, high)
 
 
