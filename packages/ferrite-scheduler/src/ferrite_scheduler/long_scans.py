@@ -19,6 +19,7 @@ from ferrite_ir.scalar import Scalar, apply, const, index_value, load, substitut
 from ferrite_ir.sizes import is_static
 
 from .dependences import Node, make_node
+from .intermediates import partial_value
 from .neutrals import neutral_state
 from .target import Policy, Target
 
@@ -92,14 +93,19 @@ def split_scan(scan: Scan, parts: Parts, types: dict[str, TensorType]) -> tuple[
     part, point = Dim("s0", parts.count), Dim("r0", parts.points)
     bodies = _operands(scan, part.index * parts.points + point.index, exact=parts.exact)
     outer = (*scan.dims[:place], part, *scan.dims[place + 1 :])
-    totals = tuple(_value(result, "total", outer, types) for result in scan.results)
-    before = tuple(_value(result, "before", outer, types) for result in scan.results)
+    totals = _values(scan, "total", outer, types)
+    before = _values(scan, "before", outer, types)
     inner = (*scan.dims[:place], part, point, *scan.dims[place + 1 :])
-    own = tuple(_value(result, "own", inner, types) for result in scan.results)
-    fold = Fold(totals, _FOLDS.get(scan.combine, scan.combine), outer, (point,), _folded(scan, bodies), scan.origins)
-    running = Scan(before, scan.combine, outer, part, _folded(scan, _at(totals, outer)), scan.origins)
+    own = _values(scan, "own", inner, types)
+    fold = Fold(totals, _FOLDS.get(scan.combine, scan.combine), outer, (point,), _folded(bodies), scan.origins)
+    running = Scan(before, scan.combine, outer, part, _folded(_at(totals, outer)), scan.origins)
     local = Scan(own, scan.combine, inner, point, bodies, scan.origins)
     return fold, running, local, _continued(scan, parts, place, before, own)
+
+
+def _values(scan: Scan, kind: str, dims: tuple[Dim, ...], types: dict[str, TensorType]) -> tuple[Value, ...]:
+    shape = tuple(dim.size for dim in dims)
+    return tuple(partial_value(result, kind, shape, types) for result in scan.results)
 
 
 def _operands(scan: Scan, flat: Index, *, exact: bool) -> tuple[Scalar, ...]:
@@ -124,7 +130,7 @@ _FOLDS = {"cummax": "argmax", "cummin": "argmin"}
 """The fold that gives the last state of a scan, where it is not the one of the same name."""
 
 
-def _folded(scan: Scan, states: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+def _folded(states: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
     """Returns operands with their positions negated, or turned back: folds let the lowest win a tie, scans the last."""
     return (states[0], *(apply("neg", state) for state in states[1:]))
 
@@ -185,11 +191,3 @@ MERGES: dict[str, Callable[[State, State], State]] = {
     "cummin": partial(_extreme, "le"),
 }
 """Two states of consecutive points made one, as expressions."""
-
-
-def _value(like: Value, kind: str, dims: tuple[Dim, ...], types: dict[str, TensorType]) -> Value:
-    name = f"{like.name}_{kind}"
-    while name in types:
-        name += "_"
-    types[name] = TensorType(like.type.dtype, tuple(dim.size for dim in dims), None, like.type.device)  # type: ignore[arg-type]
-    return Value(name, types[name])

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ferrite_ir.graph import Definition, Fold, Graph, TensorType, Value
+from ferrite_ir.graph import Definition, Fold, Graph, TensorType
 from ferrite_ir.index import Dim
 from ferrite_ir.scalar import load
 from ferrite_ir.sizes import is_static, product
 
 from .dependences import Node, make_node
+from .intermediates import partial_value
 from .target import Policy
 
 SHORT_RUN_BYTES = 128
@@ -71,16 +72,8 @@ def _goes_on(node: Node, known: tuple[tuple[int, int, int], ...], own: int, size
 def _separated(fold: Fold, run: Dim, types: dict[str, TensorType]) -> tuple[Fold, Fold]:
     """Returns the fold over everything but the run, and the one over the run."""
     rest = tuple(dim for dim in fold.fold_dims if dim is not run)
-    states = tuple(_state(result, run, types) for result in fold.results)
+    states = tuple(partial_value(result, "run", (*result.type.shape, run.size), types) for result in fold.results)
     first = Fold(states, fold.combine, (*fold.dims, run), rest, fold.bodies, fold.origins)
     where = [dim.index for dim in (*fold.dims, run)]
     operands = tuple(load(value.name, where, value.type.dtype) for value in states)
     return first, Fold(fold.results, fold.combine, fold.dims, (run,), operands, fold.origins)
-
-
-def _state(result: Value, run: Dim, types: dict[str, TensorType]) -> Value:
-    name = f"{result.name}_run"
-    while name in types:
-        name += "_"
-    types[name] = TensorType(result.type.dtype, (*result.type.shape, run.size), None, result.type.device)  # type: ignore[arg-type]
-    return Value(name, types[name])

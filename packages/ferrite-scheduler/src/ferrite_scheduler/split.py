@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, replace
 
 from ferrite_ir.dtypes import I64, DType
-from ferrite_ir.graph import Definition, Fold, Graph, Loop, Scan, TensorType, Value
+from ferrite_ir.graph import Definition, Fold, Graph, Loop, Scan, TensorType
 from ferrite_ir.index import Dim, Index, constant, delinearize
 from ferrite_ir.scalar import Scalar, apply, const, index_value, load, substitute_dims
 from ferrite_ir.sizes import Size, floordiv, hint, is_static, product
@@ -19,6 +19,7 @@ from ferrite_ir.sizes import Size, floordiv, hint, is_static, product
 from .columns import Runs, cuts_evenly, find_column_sums
 from .dependences import Node, is_opaque, make_node
 from .generic import hinted
+from .intermediates import partial_value
 from .long_scans import parts_of, split_scan
 from .marks import as_column_fold
 from .neutrals import neutral_state
@@ -184,20 +185,12 @@ def _split(fold: Fold, plan: Plan, types: dict[str, TensorType]) -> tuple[Fold, 
     if not plan.exact:
         inside = apply("lt", index_value(flat, I64), index_value(constant(product(extents)), I64))
         bodies = _guarded(fold.combine, bodies, inside)
-    partials = tuple(_partial(result, plan, types) for result in fold.results)
+    partials = tuple(partial_value(result, "part", (plan.parts, *result.type.shape), types) for result in fold.results)
     first = Fold(partials, fold.combine, (part, *fold.dims), (point,), bodies, fold.origins)
     where = [dim.index for dim in (part, *fold.dims)]
     states = tuple(load(value.name, where, value.type.dtype) for value in partials)
     second = Fold(fold.results, fold.combine, fold.dims, (part,), states, fold.origins)
     return first, second
-
-
-def _partial(result: Value, plan: Plan, types: dict[str, TensorType]) -> Value:
-    name = f"{result.name}_part"
-    while name in types:
-        name += "_"
-    types[name] = TensorType(result.type.dtype, (plan.parts, *result.type.shape), None, result.type.device)  # type: ignore[arg-type]
-    return Value(name, types[name])
 
 
 def _guarded(combine: str, bodies: tuple[Scalar, ...], inside: Scalar) -> tuple[Scalar, ...]:

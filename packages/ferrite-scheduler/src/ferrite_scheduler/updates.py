@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ferrite_ir.graph import Definition, Graph, Loop, TensorType, Update, Value, index_loads
+from ferrite_ir.graph import Definition, Graph, Loop, TensorType, Update, index_loads
 from ferrite_ir.index import Dim
 from ferrite_ir.scalar import Scalar, load, replace_in_index, replace_loads
 
 from .dependences import is_opaque, make_node, storages_of, stores_each_once
+from .intermediates import new_value
 
 
 def separate_updates(graph: Graph) -> Graph:
@@ -48,7 +49,7 @@ def _separated(update: Update, storage: dict[str, str], types: dict[str, TensorT
     if any(found.source in risky for found in elsewhere):
         return _with_snapshots(update, sorted(risky), types)
     shape = tuple(dim.size for dim in update.dims)
-    value = _fresh(f"{update.result.name}_new", TensorType(update.body.dtype, shape), types)
+    value = new_value(f"{update.result.name}_new", TensorType(update.body.dtype, shape), types)
     computed = Loop((value,), update.dims, (update.body,), update.origins)
     body = load(value.name, [dim.index for dim in update.dims], update.body.dtype)
     return computed, replace(update, body=body)
@@ -61,7 +62,7 @@ def _with_snapshots(update: Update, names: list[str], types: dict[str, TensorTyp
     for name in names:
         tensor = types[name]
         dims = tuple(Dim(f"d{place}", size) for place, size in enumerate(tensor.shape))
-        value = _fresh(f"{name}_old", TensorType(tensor.dtype, tensor.shape, tensor.strides, tensor.device), types)
+        value = new_value(f"{name}_old", TensorType(tensor.dtype, tensor.shape, tensor.strides, tensor.device), types)
         found.append(Loop((value,), dims, (load(name, [dim.index for dim in dims], tensor.dtype),), update.origins))
         copies[name] = value.name
 
@@ -71,11 +72,3 @@ def _with_snapshots(update: Update, names: list[str], types: dict[str, TensorTyp
     condition = None if update.condition is None else replace_loads(update.condition, renamed)
     indices = tuple(replace_in_index(index, renamed, {}) for index in update.indices)
     return *found, replace(update, body=replace_loads(update.body, renamed), condition=condition, indices=indices)
-
-
-def _fresh(wanted: str, tensor: TensorType, types: dict[str, TensorType]) -> Value:
-    name = wanted
-    while name in types:
-        name += "_"
-    types[name] = tensor
-    return Value(name, tensor)
