@@ -50,28 +50,21 @@ def parts_of(scan: Scan, types: dict[str, TensorType], target: Target, policy: P
         return None
     node = make_node(0, scan, types, {})
     length = int(scan.along.size)
-    programs = math.ceil(node.grid / COLUMNS) if _is_outer(scan, node) else node.grid
+    programs = math.ceil(node.grid / COLUMNS) if _is_strided(scan, node) else node.grid
     wanted = target.processors * policy.programs_per_processor
     if node.grid == 0 or programs >= wanted or length < policy.split_minimum:
         return None
     result_bytes = sum(result.type.dtype.bytes for result in scan.results) * node.points
     read = sum(touch.bytes for touch in node.loads)
-    alone = (
-        (read + result_bytes)
-        / programs
-        * target.processors
-        / target.bandwidth
-        * math.ceil(programs / target.processors)
-    )
     together = (2 * read + result_bytes) / target.bandwidth
-    if alone < WORTH * (together + LAUNCHES_SECONDS):
+    if target.seconds(read + result_bytes, programs) < WORTH * (together + LAUNCHES_SECONDS):
         return None
     most = min(MOST_PARTS, wanted // programs, length // SHORTEST_PART)
     return _even_parts(1 << (most.bit_length() - 1), length) if most > 1 else None
 
 
-def _is_outer(scan: Scan, node: Node) -> bool:
-    """Returns whether the operands are not contiguous along a line."""
+def _is_strided(scan: Scan, node: Node) -> bool:
+    """Returns whether no operand is contiguous along a line."""
     step = node.steps.get(scan.along, 1)
     strides = {
         abs(coefficient) for touch in node.loads for own, _, coefficient in touch.known if own == step and coefficient

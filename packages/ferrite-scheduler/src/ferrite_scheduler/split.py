@@ -33,8 +33,6 @@ SHORTEST_CHUNK = 64
 """Fewest points of a part."""
 LAUNCH_SECONDS = 3e-6
 """What a second kernel costs."""
-BURST = 1
-"""How many times its share of the bandwidth one multiprocessor can draw alone."""
 WORTH = 1.25
 """How many times faster a split must be."""
 
@@ -138,11 +136,8 @@ def _plan(domain: tuple[tuple[int, ...], ...], count: int, node: Node, target: T
     wanted = target.processors * policy.programs_per_processor
     if programs >= wanted:
         return None
-    alone = (
-        math.ceil(programs / target.processors) * (count / programs) * target.processors / (BURST * target.bandwidth)
-    )
-    together = count / target.bandwidth
-    if max(alone, together) < WORTH * (together + LAUNCH_SECONDS):
+    alone, together = target.seconds(count, programs), count / target.bandwidth
+    if alone < WORTH * (together + LAUNCH_SECONDS):
         return None
     most = min(wanted // programs, MOST_PARTS, points // SHORTEST_CHUNK)
     parts = 1 << (most.bit_length() - 1) if most > 0 else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -41,6 +42,13 @@ class Target:
         if unknown:
             raise ValueError(f"unknown target facts {unknown}; known: {sorted(known)}")
         return cls(**facts)
+
+    def seconds(self, moved: float, programs: int) -> float:
+        """Returns how long so many equal programs take to move so many bytes of memory in all.
+
+        No multiprocessor draws more than its share of the bandwidth, so too few programs leave some of it unused.
+        """
+        return math.ceil(programs / self.processors) * (moved / programs) * self.processors / self.bandwidth
 
 
 @dataclass(frozen=True, slots=True)
