@@ -117,13 +117,17 @@ KINDS: tuple[type[BaseException], ...] = (
 # --- finer names ----------------------------------------------------------------------------------------------------
 
 
-class SpecError(PackageInvalid):
-    """A kernel spec or program is malformed; ``path`` names the field, as in ``steps[3].args``."""
+class _AtField(Exception):
+    """What is wrong with a field; ``path`` names it, as in ``steps[3].args``."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"{path}: {reason}" if path else reason)
         self.path = path
         self.reason = reason
+
+
+class SpecError(_AtField, PackageInvalid):
+    """A kernel spec or program is malformed; ``path`` names the field, as in ``steps[3].args``."""
 
 
 class UnknownField(SpecError):
@@ -134,13 +138,8 @@ class IdentityMismatch(SpecError):
     """A kernel's ``id`` is not the digest of its content."""
 
 
-class UnknownFormat(VersionUnsupported):
+class UnknownFormat(_AtField, VersionUnsupported):
     """A kernel spec or program has a format that this runtime does not know; ``path`` names the field."""
-
-    def __init__(self, path: str, reason: str) -> None:
-        super().__init__(f"{path}: {reason}" if path else reason)
-        self.path = path
-        self.reason = reason
 
 
 class InputError(GuardFailed):
