@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from . import sizes
 from .index import Atom, Dim, Index, Indirect
-from .scalar import Scalar, children
+from .scalar import Scalar
 from .sizes import Size
 
 
@@ -23,7 +23,7 @@ def unguarded(roots: Iterable[Scalar]) -> Iterator[Scalar]:
             continue
         seen.add(node)
         yield node
-        stack.extend((node.args[0], node.args[2]) if node.op == "masked" else children(node))
+        stack.extend((node.args[0], node.args[2]) if node.op == "masked" else node.below)
 
 
 def is_surely_outside(index: Index, size: Size) -> bool:

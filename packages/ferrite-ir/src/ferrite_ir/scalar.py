@@ -9,7 +9,7 @@ bounds elsewhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import blake2b
 from typing import Any, TypeAlias
 
@@ -224,11 +224,6 @@ def _collect_indirects(index: Index, found: list[Scalar]) -> None:
             _collect_indirects(atom.numerator, found)  # type: ignore[attr-defined]
 
 
-def children(node: Scalar) -> tuple[Scalar, ...]:
-    """Returns the operands, or for a load or index form the scalars inside its indices."""
-    return node.below
-
-
 def postorder(roots: Iterable[Scalar], done: set[Scalar] | None = None) -> Iterator[Scalar]:
     """Yields every node reachable from the roots once, operands before users.
 
@@ -246,7 +241,24 @@ def postorder(roots: Iterable[Scalar], done: set[Scalar] | None = None) -> Itera
                 yield node
                 continue
             stack.append((node, True))
-            stack.extend((child, False) for child in reversed(children(node)) if child not in seen)
+            stack.extend((child, False) for child in reversed(node.below) if child not in seen)
+
+
+def unsettled(root: Scalar, memo: Mapping[Scalar, object]) -> Iterator[Scalar]:
+    """Yields what ``memo`` has no entry for, of the root and all below it, operands before users.
+
+    Whoever takes a node enters it before taking the next one.
+    """
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if node not in memo:
+            missing = [child for child in node.below if child not in memo]
+            if missing:
+                stack += missing
+                continue
+            yield node
+        stack.pop()
 
 
 def rewrite(root: Scalar, step: Callable[[Scalar], Scalar], memo: dict[Scalar, Scalar]) -> Scalar:

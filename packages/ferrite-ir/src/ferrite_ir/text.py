@@ -40,7 +40,7 @@ from .graph import (
 from .index import Dim, FloorDiv, Index, Indirect, Mod, index_text
 from .polynomials import Symbol, Symbolic
 from .printing import PRINTERS
-from .scalar import Number, Scalar, children, indirects_of, postorder
+from .scalar import Number, Scalar, indirects_of, postorder
 from .sizes import Size
 from .tokens import spelled
 
@@ -248,14 +248,14 @@ def _spell(
     everything = (*indirects_of(indices), *roots)
     nodes = list(postorder(everything))
     uses = dict.fromkeys(nodes, 0)
-    for used in (*everything, *(child for node in nodes for child in children(node))):
+    for used in (*everything, *(child for node in nodes for child in node.below)):
         uses[used] += 1
     bindings: list[tuple[str, str]] = []
     texts: dict[Scalar, str] = {}
     depths: dict[Scalar, int] = {}
     tops = set(everything)
     for node in nodes:
-        below = children(node)
+        below = node.below
         depth = 1 + max((depths[child] for child in below), default=-1)
         text = _node_text(node, texts.__getitem__)
         is_compound = bool(below) or (node.op == "load" and len(text) > 24)

@@ -10,7 +10,7 @@ from ferrite_ir import index as ix
 from ferrite_ir.dtypes import BOOL, I32, I64, DType
 from ferrite_ir.graph import Graph
 from ferrite_ir.index import Index
-from ferrite_ir.scalar import Scalar, apply, cast, const, index_value, load, rebuilt
+from ferrite_ir.scalar import Scalar, apply, cast, const, index_value, load, rebuilt, unsettled
 
 from .rewriting import map_scalars, with_definitions
 
@@ -53,20 +53,9 @@ class _Narrower:
 
     def scalar(self, root: Scalar) -> Scalar:
         """Returns the expression with narrower arithmetic inside, of the same type."""
-        memo = self._wide
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            if node in memo:
-                stack.pop()
-                continue
-            missing = [child for child in node.below if child not in memo]
-            if missing:
-                stack.extend(missing)
-                continue
-            stack.pop()
+        for node in unsettled(root, self._wide):
             self._visit(node)
-        return memo[root]
+        return self._wide[root]
 
     def index(self, index: Index) -> Index:
         """Returns an index with narrower arithmetic in its indirect parts."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ferrite_ir import index as ix
 from ferrite_ir.graph import Contract, Definition, Fold, Graph, Loop, Scan, Sort, Update
 from ferrite_ir.index import Index
-from ferrite_ir.scalar import Scalar, index_value, load, rebuilt
+from ferrite_ir.scalar import Scalar, index_value, load, rebuilt, unsettled
 
 from .rules.indices import settled_indirect
 from .rules.rule import Rewrite, Rule, index_rules
@@ -34,23 +34,13 @@ class Rewriter:
         found = memo.get(root)
         if found is not None:
             return found
-        stack = [root]
-        while stack:
-            node = stack[-1]
-            if node in memo:
-                stack.pop()
-                continue
-            missing = [child for child in node.below if child not in memo]
-            if missing:
-                stack.extend(missing)
-                continue
+        for node in unsettled(root, memo):
             if node.op in ("load", "index", "const"):
                 memo[node] = self._settle_leaf(node) if node.below else node
             else:
                 args = node.args
                 new = tuple([memo[arg] for arg in args])
                 memo[node] = self._settle(node if new == args else rebuilt(node, new))
-            stack.pop()
         return memo[root]
 
     def index(self, index: Index) -> Index:
