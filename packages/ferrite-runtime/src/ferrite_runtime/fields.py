@@ -65,9 +65,9 @@ class Fields:
             raise SpecError(self.at(name), f"{value!r} is not one of {', '.join(allowed)}")
         return value
 
-    def integer(self, name: str, default: object = MISSING) -> int:
+    def integer(self, name: str) -> int:
         """Removes and returns an integer field."""
-        value = self.take(name, default)
+        value = self.take(name)
         if not isinstance(value, int) or isinstance(value, bool):
             raise SpecError(self.at(name), f"an integer is needed, not {value!r}")
         return value

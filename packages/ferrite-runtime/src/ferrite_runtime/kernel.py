@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ferrite_runtime.compilation import Compiler
-from ferrite_runtime.cuda_kernels import DeviceKernel, Machine, protect_arguments
+from ferrite_runtime.cuda_kernels import DeviceKernel, protect_arguments
 from ferrite_runtime.errors import InputError
 from ferrite_runtime.interpreted import InterpretedKernel
 from ferrite_runtime.launchers import uses_triton_launcher
@@ -99,14 +99,13 @@ class Kernel:
             protect = functools.partial(protect_arguments, self.spec, values, owners, kernel.machine.driver, stream)
             kernel.launch_first(stream, values, protect)
 
-    def on_device(self, index: int, machine: Machine | None = None) -> DeviceKernel:
+    def on_device(self, index: int) -> DeviceKernel:
         """Returns the kernel on torch's GPU number ``index``, with its compilation started."""
         if index not in self._on_device:
             from ferrite_runtime.cuda_engine import make_machine
 
-            self._on_device[index] = DeviceKernel.begin(
-                self.spec, machine or make_machine(index, self.options, self._compiler)
-            )
+            machine = make_machine(index, self.options, self._compiler)
+            self._on_device[index] = DeviceKernel.begin(self.spec, machine)
         return self._on_device[index]
 
 

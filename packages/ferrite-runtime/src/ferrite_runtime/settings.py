@@ -46,3 +46,8 @@ def worker_environment(paths: list[str], scratch: str) -> dict[str, str]:
     # Binaries must not depend on the folder that the source happens to lie in.
     environment["TRITON_DISABLE_LINE_INFO"] = "1"
     return environment
+
+
+def worker_scratch() -> str:
+    """Returns, in a compile worker, the scratch folder that `worker_environment` was given."""
+    return os.environ["TRITON_CACHE_DIR"]

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from ferrite_runtime.config import Config
 from ferrite_runtime.errors import FerriteRuntimeError, KernelCompileError
 from ferrite_runtime.frames import encode_frame, read_frame
+from ferrite_runtime.settings import worker_scratch
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.target import Target
 
@@ -75,7 +76,7 @@ def main() -> None:
     """Serves this process's standard streams; whatever compilers print goes to the error stream instead."""
     sink = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    scratch = os.environ["TRITON_CACHE_DIR"]
+    scratch = worker_scratch()
     threading.Thread(target=follow_parent, args=(os.getppid(),), daemon=True).start()
     try:
         serve(sys.stdin.buffer, sink, scratch)

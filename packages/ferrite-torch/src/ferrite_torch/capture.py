@@ -85,8 +85,8 @@ def capture(  # what a call is, and how to take it apart
     held = tuple(_held_tensors(model))
     leaves: list[torch.Tensor] = []
     arguments = _described([tuple(args), dict(kwargs)], leaves, "arguments")
-    with torch_private.fake_mode() as mode:
-        fakes = [_fake_of(value, mode, training) for value in (*(each.tensor for each in held), *leaves)]
+    with torch_private.fake_mode():
+        fakes = [_fake_of(value, training) for value in (*(each.tensor for each in held), *leaves)]
         call = _Call(model, [each.name for each in held], arguments)
         with torch_private.exporting(), _portable_attention(training):
             call.rehearse(fakes)
@@ -122,7 +122,7 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def _fake_of(value: torch.Tensor, mode: Any, training: bool) -> torch.Tensor:  # noqa: FBT001
+def _fake_of(value: torch.Tensor, training: bool) -> torch.Tensor:  # noqa: FBT001
     if value.layout != torch.strided:
         raise Unsupported(f"a tensor of layout {value.layout}")
     wants_grad = training and value.requires_grad

@@ -188,11 +188,11 @@ def stages_of(flat: FlatKernel) -> int:
     Measured on an H200 for rows of 4,096: more of the wide ones leave no shared memory for a second program.
     """
     roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
-    widest = max((load.dtype.bytes for load in memory_loads(flat, roots) if _is_whole_row(flat, load)), default=2)
+    widest = max((load.dtype.bytes for load in memory_loads(flat, roots) if _is_whole_row(load)), default=2)
     return 3 if widest <= 2 else 2
 
 
-def _is_whole_row(flat: FlatKernel, load: Scalar) -> bool:
+def _is_whole_row(load: Scalar) -> bool:
     return {"x", "r"} <= {dim.name for index in load.indices for dim in index.dims}
 
 

@@ -330,7 +330,7 @@ class FoldText:
         function, worst = PAIRED[combine]
         value, index = tiles
         fills = worst(value.dtype), highest_text(index.dtype)
-        first = self._first_positions(definition, index, axes)
+        first = self._first_positions(definition, index)
         initial = fills if first is None else (fills[0], "0")
         lanes = [self.accumulator("lane", axes, fill, tile.dtype) for tile, fill in zip(tiles, initial, strict=True)]
         names = [lane.text for lane in lanes]
@@ -352,7 +352,7 @@ class FoldText:
         for name, value in zip(names, new, strict=True):
             self.update(name, f"tl.where({moves}, {value}, {name})")
 
-    def _first_positions(self, definition: Fold, index: Tile, axes: Axes) -> str | None:
+    def _first_positions(self, definition: Fold, index: Tile) -> str | None:
         """Returns the positions of the first block, or None where the index is not a position along the fold axis."""
         node = definition.bodies[1]
         rest = behind(node.args[0]) if node.op == "index" else None

@@ -190,13 +190,13 @@ def assemble(flat: FlatKernel, width: int, body: list[str]) -> tuple[str, str]:
     return template.replace(f"def {_PLACEHOLDER}(", f"def {name}(", 1), name
 
 
-def main_operations(flat: FlatKernel, most: int = 3) -> list[str]:
-    """Returns up to ``most`` names that say what a kernel computes: folds and scans, then the dearest operations."""
+def main_operations(flat: FlatKernel) -> list[str]:
+    """Returns up to three names that say what a kernel computes: folds and scans, then the dearest operations."""
     combines = [definition.combine for definition in flat.definitions if isinstance(definition, (Fold, Scan))]
     updates = [definition.mode for definition in flat.definitions if isinstance(definition, Update)]
     nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
     dear = sorted((node.op for node in nodes if node.op in OPS), key=lambda op: -OPS[op].cost)
-    names = list(dict.fromkeys([*combines, *updates, *dear]))[:most]
+    names = list(dict.fromkeys([*combines, *updates, *dear]))[:3]
     if names:
         return names
     return ["copy"] if any(isinstance(definition, Loop) for definition in flat.definitions) else []

@@ -15,11 +15,8 @@ from .errors import UnsupportedDefinition
 from .evaluate import Evaluator
 from .folds import FoldText, R
 from .literals import full_text
-from .space import NO_AXES, RANK, Axes, Space, flat_dim, next_power_of_two
+from .space import LONGEST_ROW, NO_AXES, RANK, Axes, Space, flat_dim, next_power_of_two
 from .writer import Tile, Writer
-
-LONGEST_ROW = 4096
-"""Longest row that is sorted in one tile: its network takes 78 steps, and seconds to compile."""
 
 
 @dataclass(frozen=True, slots=True)

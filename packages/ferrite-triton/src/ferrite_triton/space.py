@@ -27,6 +27,8 @@ FREE_BLOCK = {"pointwise": 1024, "tiled": 128, "fold": 1024, "grid": 64}
 LARGEST_BLOCK = 4096
 # A fold axis that is walked twice takes large steps, so that few rows at a time wait in the cache.
 LARGEST_FOLD_BLOCK = 16384
+# The longest row that a scan or a sort takes in one tile: sorting it takes 78 steps, and seconds to compile.
+LONGEST_ROW = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ def dim_mapping(axes: tuple[Axis, ...]) -> dict[Dim, Index]:
     return mapping
 
 
-def persistent_block(kernel: Kernel, largest_tile: int = 4096) -> int | None:
+def persistent_block(kernel: Kernel) -> int | None:
     """Returns the block of the fold axis that the text fixes, or None where the config chooses it."""
     fold = kernel.fold
     if fold is None:
@@ -156,7 +158,7 @@ def persistent_block(kernel: Kernel, largest_tile: int = 4096) -> int | None:
     size = fold.size
     if not sizes.is_static(size):
         return None
-    if size <= 1 or kernel.strategy == "persistent" or (kernel.strategy in ("scan", "sort") and size <= largest_tile):
+    if size <= 1 or kernel.strategy == "persistent" or (kernel.strategy in ("scan", "sort") and size <= LONGEST_ROW):
         return next_power_of_two(size)
     return None
 

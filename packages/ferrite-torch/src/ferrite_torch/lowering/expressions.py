@@ -93,9 +93,9 @@ def is_infinite(value: Scalar) -> Scalar:
     return call("isinf", value) if value.dtype.is_float else sc.const(False, BOOL)
 
 
-def number_of(index: Index, dtype: DType = I64) -> Scalar:
+def number_of(index: Index) -> Scalar:
     """Returns an index expression as a number."""
-    return sc.index_value(index, dtype)
+    return sc.index_value(index, I64)
 
 
 def amount(size: Size, dtype: DType) -> Operand:
