@@ -40,6 +40,12 @@ def floor_div(a: Any, b: Any) -> Any:
     return torch.div(a, b, rounding_mode="floor")
 
 
+# Operations that torch calls by the same name.
+NAMED_ALIKE = [
+    "floor", "ceil", "trunc", "round", "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p",
+    "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc",
+    "erfinv", "lgamma", "digamma", "sigmoid",
+]  # fmt: skip
 # The meaning of each operation in torch, and the types to try it in.
 UNARY: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "neg": (torch.neg, NUMBERS),
@@ -52,42 +58,7 @@ UNARY: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "isnan": (torch.isnan, FLOATS),
     "isinf": (torch.isinf, FLOATS),
     "signbit": (torch.signbit, FLOATS),
-    **{
-        name: (getattr(torch, name), FLOATS)
-        for name in [
-            "floor",
-            "ceil",
-            "trunc",
-            "round",
-            "sqrt",
-            "rsqrt",
-            "exp",
-            "exp2",
-            "expm1",
-            "log",
-            "log2",
-            "log10",
-            "log1p",
-            "sin",
-            "cos",
-            "tan",
-            "asin",
-            "acos",
-            "atan",
-            "sinh",
-            "cosh",
-            "tanh",
-            "asinh",
-            "acosh",
-            "atanh",
-            "erf",
-            "erfc",
-            "erfinv",
-            "lgamma",
-            "digamma",
-            "sigmoid",
-        ]
-    },
+    **{name: (getattr(torch, name), FLOATS) for name in NAMED_ALIKE},
     **{name: (getattr(special, name), FLOATS) for name in ("i0", "i0e", "i1", "i1e")},
     "j0": (special.bessel_j0, FLOATS),
     "j1": (special.bessel_j1, FLOATS),

@@ -115,40 +115,10 @@ def _rows() -> list[ScalarOp]:
     rows += [ScalarOp(name, 1, _float) for name in cheap_math]
     rows += [ScalarOp(name, 1, _float, 4) for name in ("sqrt", "rsqrt", "reciprocal")]
     transcendental = [
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "erf",
-        "erfc",
-        "erfinv",
-        "lgamma",
-        "digamma",
-        "sigmoid",
-        "i0",
-        "i0e",
-        "i1",
-        "i1e",
-        "j0",
-        "j1",
-        "y0",
-        "y1",
-    ]
+        "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
+        "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma", "digamma", "sigmoid", "i0",
+        "i0e", "i1", "i1e", "j0", "j1", "y0", "y1",
+    ]  # fmt: skip
     rows += [ScalarOp(name, 1, _float, 16) for name in transcendental]
     rows += [ScalarOp(name, 1, _float, 60) for name in ("erfcx", "ndtri", "airy_ai", "k0", "k1", "k0e", "k1e")]
     rows += [ScalarOp(name, 2, _float, 400) for name in ("zeta", "igamma", "igammac")]
