@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from .dtypes import BOOL, DType
 from .scalar import Number
@@ -115,18 +116,16 @@ def _round_f64(value: float) -> float:
     return value
 
 
-def _round_f32(value: float) -> float:
+def _round_packed(code: str, value: float) -> float:
+    """Returns a number as `struct` stores it under a format code."""
     try:
-        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+        return float(struct.unpack(code, struct.pack(code, value))[0])
     except OverflowError:
         return math.copysign(math.inf, value)
 
 
-def _round_f16(value: float) -> float:
-    try:
-        return float(struct.unpack("<e", struct.pack("<e", value))[0])
-    except OverflowError:
-        return math.copysign(math.inf, value)
+_round_f32: Callable[[float], float] = partial(_round_packed, "<f")
+_round_f16: Callable[[float], float] = partial(_round_packed, "<e")
 
 
 def _round_bf16(value: float) -> float:

@@ -148,11 +148,11 @@ class KernelSpec:
                 Param.from_mapping(v, f"{fields.at('params')}[{i}]") for i, v in enumerate(fields.array("params"))
             ),
             axes=tuple(Axis.from_mapping(v, f"{fields.at('axes')}[{i}]") for i, v in enumerate(fields.array("axes"))),
-            blocks=_read_constants(fields) if family == USER else _read_blocks(fields),
+            blocks=_read_plain(fields, "blocks", "constant") if family == USER else _read_blocks(fields),
             grid=read_expr(fields.take("grid"), fields.at("grid")),
             mutated=fields.strings("mutated"),
             index_width=fields.integer("index_width"),
-            facts=_read_facts(fields),
+            facts=_read_plain(fields, "facts", "fact"),
             origin=fields.strings("origin"),
             **(_read_user_fields(fields) if family == USER else {}),
         )
@@ -229,15 +229,15 @@ def _read_blocks(fields: Fields) -> dict[str, int]:
     return blocks
 
 
-def _read_constants(fields: Fields) -> dict[str, Any]:
-    """Returns the constants that a person's kernel fixes: numbers, flags or names."""
-    path = fields.at("blocks")
-    inner = Fields(fields.take("blocks"), path)
-    constants = {name: inner.take(name) for name in list(inner.names())}
-    for name, value in constants.items():
+def _read_plain(fields: Fields, key: str, kind: str) -> dict[str, Any]:
+    """Returns an object of numbers, flags and names: facts, or the constants that a person's kernel fixes."""
+    path = fields.at(key)
+    inner = Fields(fields.take(key), path)
+    values = {name: inner.take(name) for name in list(inner.names())}
+    for name, value in values.items():
         if not isinstance(value, (int, float, str, bool)) and value is not None:
-            raise SpecError(f"{path}.{name}", f"a constant is a number, a flag or a name, not {value!r}")
-    return constants
+            raise SpecError(f"{path}.{name}", f"a {kind} is a number, a flag or a name, not {value!r}")
+    return values
 
 
 def _read_user_fields(fields: Fields) -> dict[str, Any]:
@@ -248,16 +248,6 @@ def _read_user_fields(fields: Fields) -> dict[str, Any]:
         "grid_y": read_expr(fields.take("grid_y", 1), fields.at("grid_y")),
         "grid_z": read_expr(fields.take("grid_z", 1), fields.at("grid_z")),
     }
-
-
-def _read_facts(fields: Fields) -> dict[str, Any]:
-    path = fields.at("facts")
-    inner = Fields(fields.take("facts"), path)
-    facts = {name: inner.take(name) for name in list(inner.names())}
-    for name, fact in facts.items():
-        if not isinstance(fact, (int, float, str, bool)) and fact is not None:
-            raise SpecError(f"{path}.{name}", f"a fact is a number, a flag or a name, not {fact!r}")
-    return facts
 
 
 def _check_names(spec: KernelSpec, fields: Fields) -> None:

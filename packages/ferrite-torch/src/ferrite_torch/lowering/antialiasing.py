@@ -20,10 +20,8 @@ from ferrite_torch.lowering.expressions import (
     absolute,
     add,
     both,
-    call,
     choose,
     div,
-    eq,
     guarded,
     larger,
     le,
@@ -42,6 +40,7 @@ from ferrite_torch.lowering.resampling import (
     refuse_integers,
     scales_of,
 )
+from ferrite_torch.lowering.specials import sinc
 from ferrite_torch.lowering.views import replaced
 from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
@@ -61,13 +60,8 @@ def _keys(distance: Scalar) -> Scalar:
 
 
 def _lanczos(distance: Scalar) -> Scalar:
-    wave = mul(_sinc(distance), _sinc(div(distance, 3.0)))
+    wave = mul(sinc(distance), sinc(div(distance, 3.0)))
     return choose(lt(distance, 3.0), wave, 0.0)
-
-
-def _sinc(x: Scalar) -> Scalar:
-    angle = mul(x, math.pi)
-    return choose(eq(x, 0.0), 1.0, div(call("sin", angle), angle))
 
 
 @dataclass(frozen=True, slots=True)

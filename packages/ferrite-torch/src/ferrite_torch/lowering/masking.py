@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
@@ -40,6 +41,11 @@ def rank_at(counted: Tensor, point: Point) -> Scalar:
     return sub(sc.cast(counted.at(point), I64), 1)
 
 
+def _holds(mask: Tensor, shape: Sequence[int], point: Point) -> Scalar:
+    """Returns whether a mask, broadcast to a shape, holds at a point."""
+    return is_true(mask.value_at(broadcast_point(mask.shape, shape, point)))
+
+
 @lowers("aten.masked_scatter.default")
 def masked_scatter(b: Builder, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     refuse_opaque(x.dtype)
@@ -48,9 +54,7 @@ def masked_scatter(b: Builder, x: Tensor, mask: Tensor, source: Tensor) -> Tenso
         return made(b, lambda point: x.at(broadcast_point(x.shape, shape, point)))
     flat = reshaped(source, (source.numel,))
 
-    def holds(point: Point) -> Scalar:
-        return is_true(mask.value_at(broadcast_point(mask.shape, shape, point)))
-
+    holds = partial(_holds, mask, shape)
     counted = ranks(b, shape, holds)
 
     def body(point: Point) -> Scalar:
@@ -68,9 +72,7 @@ def masked_scatter_backward(b: Builder, grad: Tensor, mask: Tensor, sizes: Seque
     start = b.loop((size,), grad.dtype, lambda _: zero)
     shape = grad.shape
 
-    def holds(point: Point) -> Scalar:
-        return is_true(mask.value_at(broadcast_point(mask.shape, shape, point)))
-
+    holds = partial(_holds, mask, shape)
     if grad.numel and size:
         counted = ranks(b, shape, holds)
 

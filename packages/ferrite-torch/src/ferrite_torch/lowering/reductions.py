@@ -264,16 +264,19 @@ def argmin(b: Builder, x: Tensor, dim: Any = None, keepdim: bool = False) -> Ten
     return finished(b, _found(b, "argmin", x, axes_of(x, dim))[1], b.fake)
 
 
+def _found_along(b: Builder, combine: str, x: Tensor, dim: int) -> Lowered:
+    states = _found(b, combine, x, axes_of(x, dim))
+    return tuple(finished(b, state, fake) for state, fake in zip(states, b.fake, strict=True))
+
+
 @lowers("aten.max.dim")
 def max_along(b: Builder, x: Tensor, dim: int, keepdim: bool = False) -> Lowered:
-    states = _found(b, "argmax", x, axes_of(x, dim))
-    return tuple(finished(b, state, fake) for state, fake in zip(states, b.fake, strict=True))
+    return _found_along(b, "argmax", x, dim)
 
 
 @lowers("aten.min.dim")
 def min_along(b: Builder, x: Tensor, dim: int, keepdim: bool = False) -> Lowered:
-    states = _found(b, "argmin", x, axes_of(x, dim))
-    return tuple(finished(b, state, fake) for state, fake in zip(states, b.fake, strict=True))
+    return _found_along(b, "argmin", x, dim)
 
 
 def moments(b: Builder, x: Tensor, axes: Axes) -> tuple[Tensor, Tensor]:
