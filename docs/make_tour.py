@@ -19,9 +19,9 @@ from ferrite_runtime import load_program
 from ferrite_scheduler import Policy, Target, explain, schedule
 from ferrite_torch import torch_private
 from ferrite_torch.decompositions import decomposition_table
+from ferrite_torch.loading import run_eagerly
 from ferrite_torch.lower import lower_module
 from ferrite_torch.lowering import LOWERINGS
-from ferrite_torch.pipeline import run_eagerly
 from ferrite_triton import emit_program
 
 PAGE = Path(__file__).with_name("tour.md")

@@ -14,9 +14,9 @@ from ferrite_runtime import cross_compile
 from ferrite_scheduler import Policy, Target, schedule
 from ferrite_torch import torch_private
 from ferrite_torch.decompositions import decomposition_table
+from ferrite_torch.loading import run_eagerly
 from ferrite_torch.lower import lower_module
 from ferrite_torch.lowering.recomputation import stays_whole
-from ferrite_torch.pipeline import run_eagerly
 from ferrite_triton import emit_program
 
 FOLDS: dict[str, Callable[[Tensor], Any]] = {

@@ -15,6 +15,15 @@ from ferrite_scheduler.target import DEFAULT_POLICY, DEFAULT_TARGET
 EAGER_TO_SPLIT = Target(name="slow memory", bandwidth=1e6)
 """A machine on which a second kernel costs nothing beside the traffic."""
 
+CHAIN = """
+graph @chain(x: f32[4]) -> (d) {
+  a: f32[4] = loop [i < 4] exp(x[i])
+  b: f32[4] = extern aten.clone.default(a)
+  c: f32[4] = loop [i < 4] neg(b[i])
+  d: f32[4] = extern aten.clone.default(c)
+}"""
+"""Kernels and library calls by turns."""
+
 
 def generated_inputs(graph: Graph, seed: int = 0) -> list:
     """Returns nested lists of small numbers that fit a graph; integers lie in 0..3."""

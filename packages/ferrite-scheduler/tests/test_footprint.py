@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from checks import check
+from checks import CHAIN, check
 from ferrite_scheduler import Policy, footprint
 from ferrite_scheduler.schedule import Launch
-
-CHAIN = """
-graph @chain(x: f32[4]) -> (d) {
-  a: f32[4] = loop [i < 4] exp(x[i])
-  b: f32[4] = extern aten.clone.default(a)
-  c: f32[4] = loop [i < 4] neg(b[i])
-  d: f32[4] = extern aten.clone.default(c)
-}"""
 
 
 def test_inputs_count_until_they_are_dropped():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from checks import check
+from checks import CHAIN, check
 from ferrite_ir import parse_graph, sizes
 from ferrite_scheduler import Policy, schedule
 from ferrite_scheduler.schedule import Allocate, CallExtern, Free, Item, Launch, MakeView, Reuse
@@ -11,15 +11,6 @@ from ferrite_scheduler.simulate import simulate
 
 def steps(found, kind):
     return [step for step in found.steps if isinstance(step, kind)]
-
-
-CHAIN = """
-graph @chain(x: f32[4]) -> (d) {
-  a: f32[4] = loop [i < 4] exp(x[i])
-  b: f32[4] = extern aten.clone.default(a)
-  c: f32[4] = loop [i < 4] neg(b[i])
-  d: f32[4] = extern aten.clone.default(c)
-}"""
 
 
 def test_a_dying_operand_is_overwritten_in_place():

@@ -11,9 +11,9 @@ import torch
 
 from ferrite_torch import torch_private
 from ferrite_torch.decompositions import decomposition_table
+from ferrite_torch.loading import run_eagerly
 from ferrite_torch.lower import LoweredModule, lower_module
 from ferrite_torch.lowering.recomputation import stays_whole
-from ferrite_torch.pipeline import run_eagerly
 
 Lower = Callable[..., dict[str, LoweredModule]]
 

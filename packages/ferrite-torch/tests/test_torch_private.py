@@ -9,7 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ferrite_torch import torch_private
-from ferrite_torch.pipeline import run_eagerly
+from ferrite_torch.loading import run_eagerly
 
 
 def test_the_backend_is_in_the_registry() -> None:
@@ -73,14 +73,7 @@ def test_graphs_are_split_and_called_with_boxed_arguments() -> None:
     def compiler(kind: str) -> torch_private.GraphCompiler:
         def compile_one(module: torch.fx.GraphModule, fakes: Any) -> Any:
             kinds.append(kind)
-
-            def call(arguments: list[Any]) -> Any:
-                held = tuple(arguments)
-                arguments.clear()
-                return module(*held)
-
-            call._boxed_call = True  # type: ignore[attr-defined]
-            return call
+            return run_eagerly(module)
 
         return compile_one
 
@@ -135,7 +128,7 @@ def test_results_made_anew_from_inputs_are_known() -> None:
 
     def compile_one(module: torch.fx.GraphModule, fakes: Any) -> Any:
         found.append(torch_private.regenerated_outputs())
-        return torch_private_boxed(module)
+        return run_eagerly(module)
 
     def backend(module: torch.fx.GraphModule, fakes: Any) -> Any:
         return torch_private.compile_with_aot(
@@ -154,10 +147,10 @@ def test_saved_tensors_that_nobody_else_reads_are_known(uses: str, wanted: list[
     def backward(module: torch.fx.GraphModule, fakes: Any) -> Any:
         placeholders = module.graph.find_nodes(op="placeholder")
         found.append([placeholders[position].name for position in torch_private.donated_inputs()])
-        return torch_private_boxed(module)
+        return run_eagerly(module)
 
     def forward(module: torch.fx.GraphModule, fakes: Any) -> Any:
-        return torch_private_boxed(module)
+        return run_eagerly(module)
 
     def backend(module: torch.fx.GraphModule, fakes: Any) -> Any:
         return torch_private.compile_with_aot(
@@ -167,12 +160,6 @@ def test_saved_tensors_that_nobody_else_reads_are_known(uses: str, wanted: list[
     y = torch.compile(lambda x: (x @ x).sin().cumsum(0), backend=backend)(torch.randn(4, 4, requires_grad=True))
     y.sum().backward(retain_graph=uses == "several")
     assert found == [wanted]
-
-
-def torch_private_boxed(module: torch.fx.GraphModule) -> Any:
-    from ferrite_torch.pipeline import run_eagerly
-
-    return run_eagerly(module)
 
 
 @pytest.mark.parametrize("name", ["regenerated_outputs"])

@@ -28,8 +28,6 @@ from ferrite_torch.symbols import is_symbolic, settled
 from ferrite_torch.targets import target_of
 from ferrite_triton import emit_program
 
-__all__ = ["compile_graph", "run_eagerly"]
-
 log = logging.getLogger(__name__)
 
 
