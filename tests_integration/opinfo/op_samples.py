@@ -67,18 +67,6 @@ def database() -> Sequence[Any]:
     return entries.op_db
 
 
-def find_info(name: str, variant: str) -> Any:
-    """Returns the entry of the database with a name and variant.
-
-    Raises:
-        LookupError: there is none.
-    """
-    for info in database():
-        if (info.name, info.variant_test_name) == (name, variant):
-            return info
-    raise LookupError(f"no operator {name} {variant}")
-
-
 def sample_calls(info: Any, dtype: torch.dtype, device: str, way: str) -> Iterator[Call]:
     """Yields the database's sample calls for one way of running an operator."""
     torch.manual_seed(0)

@@ -95,9 +95,9 @@ def _opt(module: Module, options: argparse.Namespace) -> None:
             print(f"# {pass_text(pass_)} broke the program", file=sys.stderr)
             raise VerificationError(graph, problems)
 
-    graphs = [pipeline.run(graph, watch) for graph in module.graphs]
+    result = pipeline.run_module(module, watch)
     if not options.print_after_each:
-        print(module_text(Module(tuple(graphs))))
+        print(module_text(result))
 
 
 def _eval(module: Module, options: argparse.Namespace) -> None:

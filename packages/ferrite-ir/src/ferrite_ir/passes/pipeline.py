@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from ferrite_ir.graph import Graph, Module
 
@@ -33,13 +33,17 @@ PASSES: dict[str, type[Any]] = {
 }
 
 
+Watch: TypeAlias = Callable[[Pass, Graph], None]
+"""What sees the graph after each pass."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """Passes in order. It prints as text that `parse_pipeline` reads."""
 
     passes: tuple[Pass, ...]
 
-    def run(self, graph: Graph, watch: Callable[[Pass, Graph], None] | None = None) -> Graph:
+    def run(self, graph: Graph, watch: Watch | None = None) -> Graph:
         """Returns the graph after all passes; ``watch`` sees the graph after each."""
         for pass_ in self.passes:
             graph = pass_.run(graph)
@@ -47,9 +51,9 @@ class Pipeline:
                 watch(pass_, graph)
         return graph
 
-    def run_module(self, module: Module) -> Module:
+    def run_module(self, module: Module, watch: Watch | None = None) -> Module:
         """Returns the module with every graph after all passes; the same object if nothing changes."""
-        graphs = tuple(self.run(graph) for graph in module.graphs)
+        graphs = tuple(self.run(graph, watch) for graph in module.graphs)
         return module if all(a is b for a, b in zip(graphs, module.graphs, strict=True)) else Module(graphs)
 
     def __iter__(self) -> Iterator[Pass]:
