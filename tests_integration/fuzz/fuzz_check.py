@@ -169,8 +169,8 @@ def element_difference(actual: Tensor, eager: Tensor, exact: Tensor, scale: floa
     mine, theirs, right = (x.to(torch.float64) for x in (actual, eager, exact))
     eps = torch.finfo(eager.dtype).eps
     own, error = (theirs - right).abs(), (mine - right).abs()
-    typical = own.square().mean().sqrt()
-    size = right.abs() + right.square().mean().sqrt() + scale / 1000
+    typical, usual = (x.nan_to_num(0.0, 0.0, 0.0).square().mean().sqrt() for x in (own, right))
+    size = right.abs() + usual + scale / 1000
     wrong = ~(error <= FACTOR * (own + typical) + ROUNDINGS * eps * size)
     wrong &= ~(mine.isnan() & theirs.isnan()) & (mine != theirs)
     return first_of(wrong, mine, theirs, right) if wrong.any() else None
