@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from ferrite_runtime.binary import Binary
+from ferrite_runtime.choices import Choices
 from ferrite_runtime.compilation import Compiler
 from ferrite_runtime.config import Config
 from ferrite_runtime.cuda_driver import Function, LaunchConfig
@@ -135,7 +136,7 @@ def fake_machine(**parts: Any) -> Machine:
         facts=parts.get("facts") or known_devices()["h200"],
         driver=parts.get("driver") or FakeDriver(),
         compiler=parts.get("compiler") or Compiler(parts.get("pool") or FakePool(), store),
-        store=store,
+        choices=parts.get("choices") or Choices(store),
         bench=parts.get("bench") or FakeBench(),
         budget=Budget.start(parts.get("clock") or FakeClock(), 30.0),
         tune=parts.get("tune", "default"),

@@ -142,7 +142,7 @@ def test_tuning_measures_and_remembers() -> None:
     assert len(device_kernel.candidates) == 3
     engine.first(DEVICE)([torch.zeros(4096, 4096)])
     assert device_kernel.config == device_kernel.candidates[1]
-    again, _, _ = load(mapping, fake_machine(store=machine.store, driver=QuietDriver()))
+    again, _, _ = load(mapping, fake_machine(store=machine.choices.store, driver=QuietDriver()))
     (known,) = again.kernels[0].values()
     assert known.candidates == (device_kernel.config,)
     again.first(DEVICE)([torch.zeros(4096, 4096)])

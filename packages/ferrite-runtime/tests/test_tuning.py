@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from ferrite_runtime.choices import Choices
 from ferrite_runtime.config import Config
 from ferrite_runtime.devices import known_devices
 from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.store import MemoryStore, save_record
+from ferrite_runtime.store import MemoryStore
 from ferrite_runtime.tuning import (
-    TUNING,
     Budget,
     Candidate,
     Choice,
     choose_config,
+    measurements_of,
     neighbours,
-    recall_choice,
-    remember_choice,
-    tuning_key,
+    situation_of,
     without_spills,
 )
 from runtime_fakes import FakeBench, FakeClock
@@ -49,21 +48,15 @@ def test_spilling_candidates_are_left_out_unless_all_spill() -> None:
 
 
 def test_choice_is_remembered_per_kernel_device_and_size() -> None:
-    store, device = MemoryStore(), DEVICES["h200"]
-    key = tuning_key(SPEC, device)
-    remember_choice(store, key, SPEC, device, Choice(B, ((A, 2.0), (B, 1.0), (C, float("inf")))))
-    assert recall_choice(store, key) == B
-    assert recall_choice(store, tuning_key(SPEC, DEVICES["h100"])) is None
-    assert recall_choice(store, tuning_key(KernelSpec.from_mapping(row_sum(8, 8)), device)) is None
-    assert tuning_key(SPEC, device, {"x": 4095, "r": 4000}) == tuning_key(SPEC, device, {"x": 4096, "r": 4096})
-
-
-def test_record_of_another_make_is_dropped() -> None:
-    store = MemoryStore()
-    for record in ({}, [], {"config": {"blocks": {"XBLOCK": 3}, "num_warps": 4, "num_stages": 1}}):
-        save_record(store, TUNING, "k", record)
-        assert recall_choice(store, "k") is None
-        assert store.load(TUNING, "k") is None
+    choices, device = Choices(MemoryStore()), DEVICES["h200"]
+    situation = situation_of(SPEC, device)
+    choices.add(measurements_of(situation, Choice(B, ((A, 2.0), (B, 1.0), (C, float("inf")))), 7))
+    assert choices.recall(situation) == B
+    assert [record.config for record in choices.measured(situation) if record.ms == 2.0] == [A]
+    assert choices.recall(situation_of(SPEC, DEVICES["h100"])) is None
+    assert choices.recall(situation_of(SPEC, device, divisible=(1,))) is None
+    assert choices.recall(situation_of(KernelSpec.from_mapping(row_sum(8, 8)), device)) is None
+    assert situation_of(SPEC, device, {"x": 4095, "r": 4000}) == situation_of(SPEC, device, {"x": 4096, "r": 4096})
 
 
 def test_neighbours_are_one_step_away() -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 from ferrite_runtime.bench import EventBench, SystemClock
 from ferrite_runtime.buckets import Bucket, BucketedKernel, bucket_of, bucket_text
+from ferrite_runtime.choices import Choices
 from ferrite_runtime.compilation import Compiler, choose_store, shared_compiler
 from ferrite_runtime.cuda_driver import cuda_driver
 from ferrite_runtime.cuda_kernels import DeviceKernel, Machine, protect_arguments
@@ -31,15 +32,22 @@ from ferrite_runtime.tuning import Budget
 
 def make_machine(index: int, options: Options, compiler: Compiler | None = None) -> Machine:
     """Returns torch's GPU number ``index`` with this process's driver, compiler and store."""
+    compiler = compiler or shared_compiler(options)
     return Machine(
         facts=device_facts(index),
         driver=cuda_driver(),
-        compiler=compiler or shared_compiler(options),
-        store=choose_store(options),
+        compiler=compiler,
+        choices=choose_choices(options, compiler),
         bench=EventBench(),
         budget=Budget.start(SystemClock(), options.tuning_seconds),
         tune=options.tune,
     )
+
+
+def choose_choices(options: Options, compiler: Compiler) -> Choices:
+    """Returns what is known of the configs of kernels: what the store has, and what came with prebuilt kernels."""
+    library = compiler.library
+    return Choices(choose_store(options)) if library is None else Choices(choose_store(options), library.measurements)
 
 
 def choose_native(options: Options, compiler: Compiler) -> NativeLauncher | None:

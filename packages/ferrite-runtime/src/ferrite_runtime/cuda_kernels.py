@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ferrite_runtime.bench import Bench
 from ferrite_runtime.binary import Binary
+from ferrite_runtime.choices import Choices
 from ferrite_runtime.compilation import Compiler
 from ferrite_runtime.config import Config
 from ferrite_runtime.cuda_driver import Driver
@@ -22,17 +25,16 @@ from ferrite_runtime.errors import (
 )
 from ferrite_runtime.launch import MAX_PROGRAMS, LoadedKernel
 from ferrite_runtime.policy import configs
+from ferrite_runtime.records import Situation
 from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.store import Store
 from ferrite_runtime.triton_adapter import Job
 from ferrite_runtime.tuning import (
     Budget,
     Candidate,
     choose_config,
+    measurements_of,
     neighbours,
-    recall_choice,
-    remember_choice,
-    tuning_key,
+    situation_of,
 )
 
 _LOG = logging.getLogger("ferrite_runtime")
@@ -45,7 +47,7 @@ class Machine:
     facts: DeviceFacts
     driver: Driver
     compiler: Compiler
-    store: Store
+    choices: Choices
     bench: Bench
     budget: Budget
     tune: str
@@ -92,9 +94,9 @@ class DeviceKernel:
         """
         if divisible and shipped_configs(spec, machine, sizes):
             divisible = ()  # libraries hold builds without that promise
-        remembered = None
-        if machine.tune != "none":
-            remembered = recall_choice(machine.store, tuning_key(spec, machine.facts, sizes, divisible))
+        situation = situation_of(spec, machine.facts, sizes, divisible)
+        known = machine.choices.pinned if machine.tune == "none" else machine.choices.recall
+        remembered = known(situation)
         candidates = (remembered,) if remembered else candidate_configs(spec, machine, sizes)
         for config in candidates:
             machine.compiler.submit(Job(spec, config, machine.facts.target, divisible=divisible))
@@ -222,22 +224,34 @@ class DeviceKernel:
 
     def _choose(self, stream: int, arguments: Sequence[Any], protect: Callable[[], Protection | None]) -> None:
         found = self._survivors(self.candidates)
-        if not self._is_worth_measuring(found):
+        if self.is_settled or self.machine.tune == "none":
             self.config = found[0]
-            return
+        else:
+            decide = functools.partial(self._decide, found, stream, arguments, protect)
+            self.config = self.machine.choices.settle(self._situation(), decide)
+
+    def _decide(
+        self,
+        found: list[Config],
+        stream: int,
+        arguments: Sequence[Any],
+        protect: Callable[[], Protection | None],
+    ) -> Config | None:
+        """Returns the choice, measured where that can pay off; None where the next call may bring better arguments."""
+        if not self._is_worth_measuring(found):
+            return found[0]
         if not self.is_aligned(arguments):
-            return  # the next call may bring arguments that say more
+            return None
         protection = protect()
         if protection is None:
-            self.config = found[0]
-            return
+            return found[0]
         try:
-            self.config = self._measure(found, stream, arguments)
+            return self._measure(found, stream, arguments)
         finally:
             protection.restore()
 
     def _is_worth_measuring(self, found: Sequence[Config]) -> bool:
-        if self.is_settled or self.machine.tune == "none" or self.machine.budget.is_spent():
+        if self.machine.budget.is_spent():
             return False
         return len(found) > 1 or self.machine.tune == "max"
 
@@ -251,12 +265,12 @@ class DeviceKernel:
             usable = [config for config in near if self._is_usable(config, [])]
             choice = choose_config(self._ready([choice.config, *usable], stream, arguments), machine.bench)
         if choice.times:
-            remember_choice(machine.store, self._tuning_key(), self.spec, machine.facts, choice)
+            machine.choices.add(measurements_of(self._situation(), choice, int(time.time())))
             _LOG.info("kernel %s: chose (%s) among %d", self.spec.name, choice.config, len(choice.times))
         return choice.config
 
-    def _tuning_key(self) -> str:
-        return tuning_key(self.spec, self.machine.facts, self.sizes, self.divisible)
+    def _situation(self) -> Situation:
+        return situation_of(self.spec, self.machine.facts, self.sizes, self.divisible)
 
     def _ready(self, found: Sequence[Config], stream: int, arguments: Sequence[Any]) -> list[Candidate]:
         candidates = []

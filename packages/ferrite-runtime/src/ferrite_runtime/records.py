@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ferrite_runtime.canonical import digest
+from ferrite_runtime.canonical import digest, dump_canonical
 from ferrite_runtime.config import Config
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.fields import Fields
@@ -27,6 +27,7 @@ class Situation:
         compiler: version of Triton that made the binaries.
         bucket: sizes rounded up to powers of two, by name.
         policy: `POLICY` at the time.
+        divisible: positions of the size params that were promised to be multiples of 16.
     """
 
     kernel: str
@@ -35,6 +36,7 @@ class Situation:
     compiler: str
     bucket: tuple[tuple[str, int], ...] = ()
     policy: int = POLICY
+    divisible: tuple[int, ...] = ()
 
     @property
     def key(self) -> str:
@@ -42,7 +44,8 @@ class Situation:
         return digest(self.to_mapping())
 
     def to_mapping(self) -> dict[str, Any]:
-        """Returns the JSON form."""
+        """Returns the JSON form; ``divisible`` is absent where nothing is promised."""
+        promised = {"divisible": list(self.divisible)} if self.divisible else {}
         return {
             "kernel": self.kernel,
             "device": self.device,
@@ -50,6 +53,7 @@ class Situation:
             "compiler": self.compiler,
             "bucket": dict(self.bucket),
             "policy": self.policy,
+            **promised,
         }
 
     @classmethod
@@ -64,13 +68,16 @@ class Situation:
             fields.string("compiler"),
             tuple(sorted(sizes.items())),
             fields.integer("policy"),
+            tuple(fields.integers("divisible")) if "divisible" in fields.names() else (),
         )
 
     def differences(self, other: Situation) -> tuple[str, ...]:
         """Returns one line for each field in which two situations differ."""
-        mine, theirs = self.to_mapping(), other.to_mapping()
+        mine, theirs = ({"divisible": [], **each.to_mapping()} for each in (self, other))
         return tuple(
-            f"{name}: {theirs[name]!r} there, {mine[name]!r} here" for name in mine if mine[name] != theirs[name]
+            f"{name}: {theirs[name]!r} there, {mine[name]!r} here"
+            for name in sorted(mine)
+            if mine[name] != theirs[name]
         )
 
 
@@ -86,6 +93,9 @@ class Measurement:
         high: upper end of it.
         runs: number of timed samples.
         is_chosen: whether this config won.
+        when: seconds since 1970 at which it was measured, 0 if nobody noted them; where two records disagree, the later
+            one counts.
+        failure: why it has no time; empty if it has one.
     """
 
     situation: Situation
@@ -95,9 +105,17 @@ class Measurement:
     high: float
     runs: int
     is_chosen: bool = False
+    when: int = 0
+    failure: str = ""
+
+    @property
+    def key(self) -> str:
+        """The key under which a store keeps it: one for each config in each situation."""
+        return f"{self.situation.key}-{digest(self.config.to_mapping())}"
 
     def to_mapping(self) -> dict[str, Any]:
-        """Returns the JSON form; a failed config has null for its times."""
+        """Returns the JSON form; a failed config has null for its times, and what nobody noted is absent."""
+        noted = {name: getattr(self, name) for name in ("when", "failure") if getattr(self, name)}
         times = {name: getattr(self, name) if math.isfinite(self.ms) else None for name in ("ms", "low", "high")}
         return {
             **self.situation.to_mapping(),
@@ -105,6 +123,7 @@ class Measurement:
             **times,
             "runs": self.runs,
             "chosen": self.is_chosen,
+            **noted,
         }
 
     @classmethod
@@ -117,8 +136,10 @@ class Measurement:
         runs, chosen = fields.integer("runs"), fields.take("chosen")
         if not isinstance(chosen, bool):
             raise SpecError(fields.at("chosen"), f"true or false is needed, not {chosen!r}")
+        when = fields.integer("when") if "when" in fields.names() else 0
+        failure = fields.string("failure") if "failure" in fields.names() else ""
         fields.close()
-        return cls(situation, config, ms, low, high, runs, chosen)
+        return cls(situation, config, ms, low, high, runs, chosen, when, failure)
 
 
 def _time(fields: Fields, name: str) -> float:
@@ -128,6 +149,30 @@ def _time(fields: Fields, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
         raise SpecError(fields.at(name), f"milliseconds are needed, not {value!r}")
     return float(value)
+
+
+def merge(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
+    """Returns one measurement for each config in each situation, in a fixed order.
+
+    Where several are of one config, the latest counts. Neither the order nor repetitions matter, so that two stores
+    that took each other's measurements hold the same ones.
+    """
+    kept: dict[str, Measurement] = {}
+    for record in measurements:
+        other = kept.get(record.key)
+        if other is None or _age(record) > _age(other):
+            kept[record.key] = record
+    return tuple(kept[key] for key in sorted(kept))
+
+
+def choose_measurement(measurements: Iterable[Measurement]) -> Measurement | None:
+    """Returns the measurement that won; the latest, where several did: two machines measured, and one learnt later."""
+    won = [record for record in measurements if record.is_chosen]
+    return max(won, key=lambda record: (record.when, -record.ms, record.key), default=None)
+
+
+def _age(record: Measurement) -> tuple[int, str]:
+    return record.when, dump_canonical(record.to_mapping())
 
 
 def size_bucket(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:

@@ -8,6 +8,7 @@ import logging
 import os
 import tempfile
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +30,9 @@ class Store(Protocol):
     def remove(self, kind: str, key: str) -> None:
         """Removes an entry, if there is one."""
 
+    def scan(self, kind: str, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        """Yields key and bytes of the entries of a kind whose keys begin so."""
+
 
 class MemoryStore:
     """A store that lives as long as the object."""
@@ -47,6 +51,11 @@ class MemoryStore:
     def remove(self, kind: str, key: str) -> None:
         """Removes an entry, if there is one."""
         self.entries.pop((kind, key), None)
+
+    def scan(self, kind: str, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        """Yields key and bytes of the entries of a kind whose keys begin so, in the order of their keys."""
+        keys = sorted(key for entry, key in self.entries if entry == kind and key.startswith(prefix))
+        yield from ((key, self.entries[kind, key]) for key in keys)
 
 
 class DiskStore:
@@ -96,6 +105,14 @@ class DiskStore:
         """Removes an entry, if there is one."""
         with contextlib.suppress(OSError):
             self.path(kind, key).unlink(missing_ok=True)
+
+    def scan(self, kind: str, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+        """Yields key and bytes of the entries of a kind whose keys begin so, in the order of their keys."""
+        if not self._is_usable():
+            return
+        for path in sorted(self.root.joinpath(kind).glob(f"{prefix[:2] or '*'}/{prefix}*")):
+            with contextlib.suppress(OSError):
+                yield path.name, path.read_bytes()
 
     def _is_usable(self) -> bool:
         if self._usable is None:

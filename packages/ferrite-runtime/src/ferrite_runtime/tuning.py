@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ferrite_runtime.bench import Bench, Clock
-from ferrite_runtime.canonical import digest
-from ferrite_runtime.compilation import RUNTIME_FORMAT
 from ferrite_runtime.config import Config
 from ferrite_runtime.devices import DeviceFacts
-from ferrite_runtime.errors import FerriteRuntimeError
-from ferrite_runtime.policy import next_power_of_two
 from ferrite_runtime.policy.blocks import block_limit
+from ferrite_runtime.records import Measurement, Situation, size_bucket
 from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.store import Store, load_record, save_record
 from ferrite_runtime.triton_adapter import triton_version
 
-_LOG = logging.getLogger("ferrite_runtime")
-
-TUNING = "tuning"
 # A candidate that keeps this many bytes per thread on the stack loses against one that does not; it is not timed.
 SPILL_BYTES = 64
 # A challenger has to be faster by this much: below it is noise, and the first choice is the steadier one.
@@ -44,33 +36,20 @@ class Choice:
     times: tuple[tuple[Config, float], ...] = ()
 
 
-def tuning_key(
+def situation_of(
     spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None, divisible: tuple[int, ...] = ()
-) -> str:
-    """Returns the key of a kernel's tuning record: kernel, device model, compiler, and sizes to a power of two."""
-    bucket = {name: next_power_of_two(size) for name, size in (sizes or spec.hint_sizes()).items()}
-    promised = [list(divisible)] if divisible else []
-    return digest([RUNTIME_FORMAT, spec.id, device.name, str(device.target), triton_version(), bucket, *promised])
+) -> Situation:
+    """Returns what a kernel's choice on a device depends on; the sizes count to a power of two."""
+    bucket = size_bucket(sizes or spec.hint_sizes())
+    return Situation(spec.id, device.name, str(device.target), triton_version(), bucket, divisible=divisible)
 
 
-def recall_choice(store: Store, key: str) -> Config | None:
-    """Returns the remembered config of a kernel, or None."""
-    record = load_record(store, TUNING, key)
-    if record is None:
-        return None
-    try:
-        return Config.from_mapping(record["config"])
-    except (KeyError, TypeError, FerriteRuntimeError) as error:
-        _LOG.warning("tuning record %s does not read and was removed: %s", key[:12], error)
-        store.remove(TUNING, key)
-        return None
-
-
-def remember_choice(store: Store, key: str, spec: KernelSpec, device: DeviceFacts, choice: Choice) -> None:
-    """Stores the outcome of a measurement, with the times that it rests on."""
-    times = [[config.to_mapping(), time] for config, time in choice.times if time != float("inf")]
-    record = {"kernel": spec.name, "device": device.name, "config": choice.config.to_mapping(), "times_ms": times}
-    save_record(store, TUNING, key, record)
+def measurements_of(situation: Situation, choice: Choice, when: int) -> tuple[Measurement, ...]:
+    """Returns what a choice rests on as records; one that rests on nothing is no record."""
+    return tuple(
+        Measurement(situation, config, time, time, time, 1, is_chosen=config == choice.config, when=when)
+        for config, time in choice.times
+    )
 
 
 def without_spills(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -1,0 +1,114 @@
+"""Which config a kernel runs with, as far as somebody knows: pinned, agreed between ranks, or measured before."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ferrite_runtime.config import Config
+from ferrite_runtime.errors import SpecError
+from ferrite_runtime.records import Measurement, Situation, choose_measurement, merge
+from ferrite_runtime.store import Store, load_sealed, save_sealed
+
+_LOG = logging.getLogger("ferrite_runtime")
+
+RECORDS = "records"
+"""The kind of measurements in a store."""
+
+
+class Pins(Protocol):
+    """Choices that people made."""
+
+    def choice(self, situation: Situation) -> Config | None:
+        """Returns the pinned config; raises `NotPinned` if there is none and there has to be one."""
+
+
+class Agreement(Protocol):
+    """How several processes come to the same choice."""
+
+    def settle(self, situation: Situation, decide: Callable[[], Config | None]) -> Config | None:
+        """Returns the choice that all of them take; one of them decides."""
+
+
+def _no_measurements(kernel: str) -> Sequence[Measurement]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What is known of the configs of kernels.
+
+    Attributes:
+        store: where measurements are kept.
+        seeds: returns measurements that came with a kernel, by its id.
+        pins: choices that go before any measurement.
+        agreement: with the other ranks of a distributed program.
+    """
+
+    store: Store
+    seeds: Callable[[str], Sequence[Measurement]] = _no_measurements
+    pins: Pins | None = None
+    agreement: Agreement | None = None
+
+    def pinned(self, situation: Situation) -> Config | None:
+        """Returns the config that people chose, or None.
+
+        Raises:
+            NotPinned: every kernel has to be pinned, this one is not.
+        """
+        return self.pins.choice(situation) if self.pins else None
+
+    def recall(self, situation: Situation) -> Config | None:
+        """Returns the config that is known to be the choice, or None; where ranks have to agree only a pin is known.
+
+        Raises:
+            NotPinned: every kernel has to be pinned, this one is not.
+        """
+        pinned = self.pinned(situation)
+        if pinned is not None or self.agreement is not None:
+            return pinned
+        return self._remembered(situation)
+
+    def settle(self, situation: Situation, decide: Callable[[], Config | None]) -> Config | None:
+        """Returns the config to run with: the known one, or what ``decide`` measures; the same one on all ranks.
+
+        ``decide`` adds what it measured by itself; it returns None to put the decision off.
+        """
+        known = self.recall(situation)
+        if known is not None or self.agreement is None:
+            return known or decide()
+        return self.agreement.settle(situation, lambda: self._remembered(situation) or decide())
+
+    def measured(self, situation: Situation) -> tuple[Measurement, ...]:
+        """Returns what was measured in a situation, one measurement for each config, in a fixed order."""
+        found = [record for record in self.seeds(situation.kernel) if record.situation == situation]
+        for key, _ in self.store.scan(RECORDS, situation.key):
+            record = load_measurement(self.store, key)
+            if record is not None and record.situation == situation:
+                found.append(record)
+        return merge(found)
+
+    def add(self, measurements: Iterable[Measurement]) -> None:
+        """Keeps measurements; those of other configs, and of other situations, stay."""
+        for record in measurements:
+            save_sealed(self.store, RECORDS, record.key, json.dumps(record.to_mapping(), sort_keys=True).encode())
+
+    def _remembered(self, situation: Situation) -> Config | None:
+        best = choose_measurement(self.measured(situation))
+        return None if best is None else best.config
+
+
+def load_measurement(store: Store, key: str) -> Measurement | None:
+    """Returns the measurement with a key; one that does not read is logged, removed, and counts as absent."""
+    content = load_sealed(store, RECORDS, key)
+    if content is None:
+        return None
+    try:
+        return Measurement.from_mapping(json.loads(content))
+    except (SpecError, ValueError, RecursionError) as error:
+        _LOG.warning("measurement %s does not read and was removed: %s", key[:12], error)
+        store.remove(RECORDS, key)
+        return None

@@ -1,0 +1,49 @@
+"""Prints a program's inputs, kernels, steps and outputs for people."""
+
+from __future__ import annotations
+
+import argparse
+
+from ferrite_runtime.commands.output import FINE, add_json, print_json
+from ferrite_runtime.commands.programs import add_program, read_program
+from ferrite_runtime.program import Program
+from ferrite_runtime.steps import write_step
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Says what the command takes."""
+    add_program(parser)
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command; returns the exit status."""
+    program = read_program(arguments.program)
+    if arguments.json:
+        print_json(program.to_mapping())
+    else:
+        _print_program(program)
+    return FINE
+
+
+def _print_program(program: Program) -> None:
+    print(f"program {program.name} on {program.device}")
+    for value in program.inputs:
+        layout = (
+            f" {value.layout.dtype}{list(value.layout.shape)} strides {list(value.layout.strides)}"
+            if value.layout
+            else ""
+        )
+        print(f"  input {value.name}: {value.kind}{layout or (f' {value.dtype}' if value.dtype else '')}")
+    names = {kernel.id: kernel.name for kernel in program.kernels}
+    for step in program.steps:
+        mapping = write_step(step)
+        mapping["kernel"] = names.get(mapping.get("kernel", ""), mapping.get("kernel"))
+        fields = ", ".join(f"{name}={value}" for name, value in mapping.items() if name != "do" and value is not None)
+        print(f"  {mapping['do']} {fields}")
+    for output in program.outputs:
+        print(f"  output {output.value if output.value is not None else output.scalar}")
+    for kernel in program.kernels:
+        axes = ", ".join(f"{axis.name}={axis.hint}" for axis in kernel.axes)
+        print(f"\nkernel {kernel.name} ({kernel.family}; {axes}) <- {', '.join(kernel.origin) or 'unknown'}")
+        print(kernel.source)
