@@ -116,18 +116,23 @@ class FakeClock:
         return self.time
 
 
-class FakeBench:
-    """Runs each function once and answers with prepared times."""
+class FakeMeter:
+    """Runs each function once a turn and answers with prepared times, in the order in which functions are first met."""
 
     def __init__(self, times: Sequence[float] = ()) -> None:
         self.times = list(times)
         self.calls = 0
+        self.known: list[Callable[[], None]] = []
 
-    def measure(self, runs: Sequence[Callable[[], None]]) -> list[float]:
+    def sample(self, run: Callable[[], None], count: int, before: Callable[[], None] | None = None) -> list[float]:
         self.calls += 1
-        for run in runs:
-            run()
-        return self.times[: len(runs)] if self.times else [float(i + 1) for i in range(len(runs))]
+        if before is not None:
+            before()
+        run()
+        if run not in self.known:
+            self.known.append(run)
+        position = self.known.index(run)
+        return [self.times[position] if position < len(self.times) else float(position + 1)] * count
 
 
 def fake_machine(**parts: Any) -> Machine:
@@ -137,7 +142,7 @@ def fake_machine(**parts: Any) -> Machine:
         driver=parts.get("driver") or FakeDriver(),
         compiler=parts.get("compiler") or Compiler(parts.get("pool") or FakePool(), store),
         choices=parts.get("choices") or Choices(store),
-        bench=parts.get("bench") or FakeBench(),
+        meter=parts.get("meter") or FakeMeter(),
         budget=Budget.start(parts.get("clock") or FakeClock(), 30.0),
         tune=parts.get("tune", "default"),
     )

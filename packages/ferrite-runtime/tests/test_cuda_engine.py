@@ -9,7 +9,7 @@ from ferrite_runtime.errors import DriverError, KernelCompileError
 from ferrite_runtime.native_launcher import find_launcher
 from ferrite_runtime.program import Program
 from ferrite_runtime.store import MemoryStore
-from runtime_fakes import FakeBench, FakeDriver, FakePool, FakeStreams, fake_machine
+from runtime_fakes import FakeDriver, FakeMeter, FakePool, FakeStreams, fake_machine
 from runtime_kernels import (
     grid_axis,
     layout,
@@ -136,7 +136,7 @@ def test_tuning_measures_and_remembers() -> None:
         {"do": "launch", "kernel": kernel["id"], "args": ["x", "o"]},
     ]
     mapping = program([tensor_input("x", [4096, 4096])], [kernel], steps, [{"value": "o"}])
-    machine = fake_machine(bench=FakeBench([3.0, 1.0, 2.0]), driver=QuietDriver())
+    machine = fake_machine(meter=FakeMeter([3.0, 1.0, 2.0]), driver=QuietDriver())
     engine, _, _ = load(mapping, machine)
     (device_kernel,) = engine.kernels[0].values()
     assert len(device_kernel.candidates) == 3
@@ -146,7 +146,7 @@ def test_tuning_measures_and_remembers() -> None:
     (known,) = again.kernels[0].values()
     assert known.candidates == (device_kernel.config,)
     again.first(DEVICE)([torch.zeros(4096, 4096)])
-    assert known.machine.bench.calls == 0
+    assert known.machine.meter.calls == 0
 
 
 class QuietDriver(FakeDriver):
@@ -178,11 +178,28 @@ def test_measuring_a_mutating_kernel_leaves_its_argument_as_one_launch_would() -
     machine = fake_machine(tune="max")
     engine, _, _ = load(mapping, machine)
     engine.first(DEVICE)([a, s])
-    assert machine.bench.calls > 0
+    assert machine.meter.calls > 0
     assert torch.equal(s, before + a)
 
 
-def test_integers_that_a_kernel_changes_are_never_measured() -> None:
+class WatchingMeter(FakeMeter):
+    """Notes what a tensor holds just before each launch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watched: torch.Tensor | None = None
+        self.seen: list[list[int]] = []
+
+    def sample(self, run, count, before=None) -> list[float]:
+        def noting() -> None:
+            if before is not None:
+                before()
+            self.seen.append(self.watched.tolist())
+
+        return super().sample(run, count, noting)
+
+
+def test_integers_that_a_kernel_changes_are_put_back_before_every_launch() -> None:
     body = (
         "@triton.jit\ndef bump(a_ptr, XBLOCK: tl.constexpr):\n"
         "    x = tl.arange(0, XBLOCK)\n    tl.atomic_add(a_ptr + x, 1, x < 8)\n"
@@ -191,17 +208,73 @@ def test_integers_that_a_kernel_changes_are_never_measured() -> None:
     mapping = program(
         [tensor_input("a", [8], "i32")], [kernel], [{"do": "launch", "kernel": kernel["id"], "args": ["a"]}], []
     )
-    machine = fake_machine(tune="max")
+    machine = fake_machine(tune="max", meter=WatchingMeter())
     engine, _, _ = load(mapping, machine)
-    a = torch.zeros(8, dtype=torch.int32)
+    a = torch.full((8,), 5, dtype=torch.int32)
+    machine.meter.watched = a
     engine.first(DEVICE)([a])
-    assert a.tolist() == [1] * 8
-    assert machine.bench.calls == 0
+    assert machine.meter.calls > 2
+    assert machine.meter.seen == [[5] * 8] * machine.meter.calls, "it steers the kernel, so each launch begins with it"
+    assert a.tolist() == [6] * 8
+
+
+def test_backup_that_does_not_fit_on_the_device_lies_on_the_host_and_nowhere_means_no_measurement(monkeypatch) -> None:
+    kernel = accumulate(1 << 10)
+    mapping = program(
+        [tensor_input("a", [1 << 10]), tensor_input("s", [1 << 10])],
+        [kernel],
+        [{"do": "launch", "kernel": kernel["id"], "args": ["a", "s"]}],
+        [],
+    )
+    real, refused = torch.empty, []
+
+    def short_of_memory(*shape, **options):
+        if options.get("dtype") is torch.uint8:
+            refused.append("host" if options.get("pin_memory") else "device")
+            if "device" in options:
+                raise torch.OutOfMemoryError("out of memory")
+            if len(rooms) == 0:
+                raise RuntimeError("cudaHostAlloc failed")
+            options.pop("pin_memory")
+        return real(*shape, **options)
+
+    monkeypatch.setattr(torch, "empty", short_of_memory)
+    for rooms in (["host"], []):
+        machine = fake_machine(tune="max")
+        engine, _, _ = load(mapping, machine)
+        a, s = torch.randn(1 << 10), torch.randn(1 << 10)
+        before = s.clone()
+        engine.first(DEVICE)([a, s])
+        assert torch.equal(s, before + a)
+        assert (machine.meter.calls > 0) == bool(rooms)
+    assert refused == ["device", "host"] * 2
+
+
+def test_what_was_measured_with_less_effort_is_measured_again_with_more() -> None:
+    def fresh(tune: str, **parts):
+        machine = fake_machine(tune=tune, driver=QuietDriver(), store=store, **parts)
+        engine, _, _ = load(mapping, machine)
+        engine.first(DEVICE)([torch.zeros(4096, 4096)])
+        return machine
+
+    kernel = row_sum(4096, 4096)
+    steps = [
+        {"do": "alloc", "name": "o", **layout([4096])},
+        {"do": "launch", "kernel": kernel["id"], "args": ["x", "o"]},
+    ]
+    mapping = program([tensor_input("x", [4096, 4096])], [kernel], steps, [{"value": "o"}])
+    store = MemoryStore()
+    assert fresh("default").meter.calls > 0
+    assert fresh("default").meter.calls == 0
+    assert fresh("full").meter.calls > 0
+    assert fresh("full").meter.calls == 0
+    assert fresh("none").meter.calls == 0
+    assert fresh("quick").meter.calls == 0, "a full tuning is enough for less"
 
 
 def test_spilling_candidate_is_not_timed() -> None:
     kernel = row_sum(4096, 4096)
-    machine = fake_machine(driver=QuietDriver(), bench=FakeBench([5.0, 4.0]))
+    machine = fake_machine(driver=QuietDriver(), meter=FakeMeter([5.0, 4.0]))
     steps = [
         {"do": "alloc", "name": "o", **layout([4096])},
         {"do": "launch", "kernel": kernel["id"], "args": ["x", "o"]},

@@ -1,10 +1,19 @@
-"""Measuring kernels: the port that tuning uses, and its implementation with CUDA events."""
+"""Measuring launches: the ports that tuning uses, and their implementation with CUDA events."""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Protocol
+
+from ferrite_runtime.errors import LaunchFailed
+
+_LOG = logging.getLogger("ferrite_runtime")
+
+# A launch that takes longer than this counts as hung.
+HANG_SECONDS = 20.0
+Run = Callable[[], None]
 
 
 class Clock(Protocol):
@@ -22,49 +31,85 @@ class SystemClock:
         return time.monotonic()
 
 
-class Bench(Protocol):
+class Meter(Protocol):
     """Times launches that are given as functions."""
 
-    def measure(self, runs: Sequence[Callable[[], None]]) -> list[float]:
-        """Returns the time of each run in milliseconds; infinity for one that fails."""
+    def sample(self, run: Run, count: int, before: Run | None = None) -> list[float]:
+        """Returns the times of so many runs in milliseconds; ``before`` runs before each, and is not timed.
+
+        Raises:
+            LaunchFailed: if a run fails, or does not end.
+        """
 
 
-# Time spent on one candidate, in milliseconds of the device, and how often the candidates take turns.
-BUDGET_MS = 3.0
-ROUNDS = 5
-MAX_REPEATS = 100
+class EventMeter:
+    """Times runs with CUDA events on the current stream, each with a level-2 cache that holds nothing of its data.
 
+    Args:
+        cache_bytes: size of that cache; 0 leaves it as it is.
+    """
 
-class EventBench:
-    """Times runs with CUDA events on the current stream; candidates take turns, so that drift hits all alike."""
+    def __init__(self, cache_bytes: int) -> None:
+        self._cache_bytes = cache_bytes
 
-    def measure(self, runs: Sequence[Callable[[], None]]) -> list[float]:
-        """Returns the median time of each run in milliseconds; infinity for one that fails."""
-        from ferrite_runtime.errors import FerriteRuntimeError
-
-        results: list[list[float]] = [[] for _ in runs]
-        repeats: list[int] = []
-        for run in runs:
-            try:
-                run()
-                estimate = max(self._time(run, 3), 1e-3)
-            except FerriteRuntimeError:
-                estimate = 0.0
-            repeats.append(0 if estimate == 0.0 else max(1, min(MAX_REPEATS, int(BUDGET_MS / ROUNDS / estimate))))
-        for _ in range(ROUNDS):
-            for position, run in enumerate(runs):
-                if repeats[position]:
-                    results[position].append(self._time(run, repeats[position]))
-        return [sorted(times)[len(times) // 2] if times else float("inf") for times in results]
-
-    def _time(self, run: Callable[[], None], repeats: int) -> float:
+    def sample(self, run: Run, count: int, before: Run | None = None) -> list[float]:
+        """Returns the times of so many runs in milliseconds; raises `LaunchFailed`."""
         import torch
 
         event: Callable[..., Any] = torch.cuda.Event
-        start, end = event(enable_timing=True), event(enable_timing=True)
-        start.record()
-        for _ in range(repeats):
-            run()
-        end.record()
-        end.synchronize()
-        return float(start.elapsed_time(end)) / repeats
+        # Made anew each time, out of what torch's allocator keeps: a program that was tuned holds no memory for it.
+        flush = make_reader(2 * self._cache_bytes)
+        pairs = [(event(enable_timing=True), event(enable_timing=True)) for _ in range(count)]
+        try:
+            for start, end in pairs:
+                if before is not None:
+                    before()
+                # Last, so that this is what the cache holds; while it runs the host fills the queue.
+                flush()
+                start.record()
+                run()
+                end.record()
+            wait_for(pairs[-1][1].query)
+        except RuntimeError as error:  # how torch reports a launch that failed before
+            raise LaunchFailed(f"a launch failed while it was timed: {error}") from error
+        return [float(start.elapsed_time(end)) for start, end in pairs]
+
+
+def make_reader(size: int) -> Run:
+    """Returns a function that reads so many bytes of the current device; fewer, or none, where memory is short.
+
+    Reading leaves a cache full of lines that can be dropped; written ones would first have to go to memory, in the time
+    of what is measured next.
+    """
+    import torch
+
+    while size >= 1 << 20:
+        try:
+            scratch, sink = torch.empty(size // 4, device="cuda"), torch.empty((), device="cuda")
+        except torch.OutOfMemoryError:
+            size //= 2
+        else:
+            return lambda: read_all(scratch, sink)
+    _LOG.info("caches are not flushed between launches: times are those of a warm cache")
+    return lambda: None
+
+
+def read_all(source: Any, sink: Any) -> None:
+    """Reads a whole tensor, into one number."""
+    import torch
+
+    torch.sum(source, 0, out=sink)
+
+
+def wait_for(is_done: Callable[[], bool], seconds: float = HANG_SECONDS) -> None:
+    """Returns once ``is_done`` says so.
+
+    Raises:
+        LaunchFailed: if it does not within ``seconds``.
+    """
+    deadline, pause = time.monotonic() + seconds, 0.0
+    while not is_done():
+        if time.monotonic() > deadline:
+            raise LaunchFailed(f"a launch did not end within {seconds:.0f} s")
+        time.sleep(pause)
+        pause = min(1e-3, pause + 1e-5)

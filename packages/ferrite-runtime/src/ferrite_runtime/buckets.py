@@ -6,10 +6,10 @@ that is what the compiler makes more of, and what a config depends on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ferrite_runtime.cuda_kernels import DeviceKernel, Machine, Protection
+from ferrite_runtime.cuda_kernels import DeviceKernel, Machine
 from ferrite_runtime.expr import print_expr
 from ferrite_runtime.spec import KernelSpec
 
@@ -57,12 +57,12 @@ class BucketedKernel:
             found = self._kernels[key] = DeviceKernel.begin(self.spec, self.machine, axes, divisible)
         return found
 
-    def launch_first(self, stream: int, arguments: Sequence[Any], protect: Callable[[], Protection | None]) -> None:
+    def launch_first(self, stream: int, arguments: Sequence[Any], owners: Sequence[Any]) -> None:
         """Launches, choosing the bucket's config first where there is none: see `DeviceKernel.launch_first`."""
         pairs = zip(self.spec.params, arguments, strict=True)
         sizes = {param.name: value for param, value in pairs if param.role == "size"}
         if 0 not in self.spec.axis_sizes(sizes).values() or self.spec.facts.get("folds"):
-            self._bucket(sizes).launch_first(stream, arguments, protect)
+            self._bucket(sizes).launch_first(stream, arguments, owners)
 
 
 def bucket_of(spec: KernelSpec, sizes: Mapping[str, int]) -> Bucket:

@@ -60,7 +60,7 @@ class Driver(Protocol):
         """Returns the error of a status."""
 
     def copy(self, to: int, source: int, size: int, stream: int) -> None:
-        """Copies bytes between addresses of the device, in the order of a stream."""
+        """Copies bytes between addresses of the device or of pinned memory, in the order of a stream."""
 
     def context(self) -> int:
         """Returns the current context."""
@@ -127,9 +127,9 @@ class CudaDriver:
         return value.value
 
     def copy(self, to: int, source: int, size: int, stream: int) -> None:
-        """Copies bytes between addresses of the device, in the order of a stream."""
+        """Copies bytes between addresses of the device or of pinned memory, in the order of a stream."""
         self._call(
-            "cuMemcpyDtoDAsync_v2",
+            "cuMemcpyAsync",
             ctypes.c_uint64(to),
             ctypes.c_uint64(source),
             ctypes.c_size_t(size),

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ferrite_runtime.bench import EventBench, SystemClock
+from ferrite_runtime.bench import EventMeter, SystemClock
 from ferrite_runtime.buckets import Bucket, BucketedKernel, bucket_of, bucket_text
 from ferrite_runtime.choices import Choices
 from ferrite_runtime.compilation import Compiler, choose_store, shared_compiler
 from ferrite_runtime.cuda_driver import cuda_driver
-from ferrite_runtime.cuda_kernels import DeviceKernel, Machine, protect_arguments
+from ferrite_runtime.cuda_kernels import DeviceKernel, Machine
 from ferrite_runtime.devices import device_facts
 from ferrite_runtime.engine import HostFunction, build_host, gradient_guard
 from ferrite_runtime.expr import print_expr
@@ -33,12 +33,13 @@ from ferrite_runtime.tuning import Budget
 def make_machine(index: int, options: Options, compiler: Compiler | None = None) -> Machine:
     """Returns torch's GPU number ``index`` with this process's driver, compiler and store."""
     compiler = compiler or shared_compiler(options)
+    facts = device_facts(index)
     return Machine(
-        facts=device_facts(index),
+        facts=facts,
         driver=cuda_driver(),
         compiler=compiler,
         choices=choose_choices(options, compiler),
-        bench=EventBench(),
+        meter=EventMeter(facts.l2_bytes),
         budget=Budget.start(SystemClock(), options.tuning_seconds),
         tune=options.tune,
     )
@@ -223,11 +224,7 @@ def write_first_launch(site: Site) -> Iterable[str]:
 
 
 def _first_launcher(kernel: AnyKernel) -> Any:
-    def launch(stream: int, arguments: tuple[Any, ...], owners: tuple[Any, ...]) -> None:
-        protect = functools.partial(protect_arguments, kernel.spec, arguments, owners, kernel.machine.driver, stream)
-        kernel.launch_first(stream, arguments, protect)
-
-    return launch
+    return kernel.launch_first
 
 
 @dataclass(slots=True)

@@ -6,35 +6,38 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ferrite_runtime.bench import Bench
+from ferrite_runtime.bench import Meter
 from ferrite_runtime.binary import Binary
 from ferrite_runtime.choices import Choices
 from ferrite_runtime.compilation import Compiler
 from ferrite_runtime.config import Config
 from ferrite_runtime.cuda_driver import Driver
 from ferrite_runtime.devices import DeviceFacts
-from ferrite_runtime.errors import (
-    DriverError,
-    KernelCompileError,
-    NoValidVariant,
-    OutOfResources,
-    SpecError,
-)
+from ferrite_runtime.errors import KernelCompileError, NoValidVariant, OutOfResources, SpecError
+from ferrite_runtime.kernel_bench import KernelBench
 from ferrite_runtime.launch import MAX_PROGRAMS, LoadedKernel
-from ferrite_runtime.policy import configs
+from ferrite_runtime.policy import configs, launch_bytes, wider_configs
+from ferrite_runtime.protection import protect_arguments
 from ferrite_runtime.records import Situation
+from ferrite_runtime.resources import check_usage
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.triton_adapter import Job
 from ferrite_runtime.tuning import (
+    EFFORTS,
     Budget,
-    Candidate,
-    choose_config,
+    Effort,
+    Listener,
+    Outcome,
+    Task,
+    Workbench,
+    ignore_event,
     measurements_of,
-    neighbours,
     situation_of,
+    tune_kernel,
 )
 
 _LOG = logging.getLogger("ferrite_runtime")
@@ -42,15 +45,39 @@ _LOG = logging.getLogger("ferrite_runtime")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One device with everything that runs kernels on it; each part is a port with a fake for tests."""
+    """One device with everything that runs kernels on it; each part is a port with a fake for tests.
+
+    Attributes:
+        facts: about the device.
+        driver: loads and launches.
+        compiler: makes binaries.
+        choices: what is known of configs.
+        meter: times launches.
+        budget: the time that may be spent measuring.
+        tune: name of the effort.
+        listen: is told how tuning goes.
+        bench_apart: makes a workbench in another process, for a kernel, its arguments and their tensors; None where
+            kernels are measured in this one.
+        is_forced: whether to measure what is known already.
+        tuned: what was tuned since the machine was made, by the key of its situation.
+    """
 
     facts: DeviceFacts
     driver: Driver
     compiler: Compiler
     choices: Choices
-    bench: Bench
+    meter: Meter
     budget: Budget
     tune: str
+    listen: Listener = ignore_event
+    bench_apart: Callable[[DeviceKernel, Sequence[Any], Sequence[Any]], AbstractContextManager[Workbench]] | None = None
+    is_forced: bool = False
+    tuned: dict[str, Outcome] = field(default_factory=dict)
+
+    @property
+    def effort(self) -> Effort:
+        """How far tuning goes."""
+        return EFFORTS[self.tune]
 
 
 class DeviceKernel:
@@ -94,13 +121,23 @@ class DeviceKernel:
         """
         if divisible and shipped_configs(spec, machine, sizes):
             divisible = ()  # libraries hold builds without that promise
-        situation = situation_of(spec, machine.facts, sizes, divisible)
-        known = machine.choices.pinned if machine.tune == "none" else machine.choices.recall
-        remembered = known(situation)
-        candidates = (remembered,) if remembered else candidate_configs(spec, machine, sizes)
-        for config in candidates:
-            machine.compiler.submit(Job(spec, config, machine.facts.target, divisible=divisible))
-        return cls(spec, machine, candidates, is_settled=remembered is not None, sizes=sizes, divisible=divisible)
+        candidates = candidate_configs(spec, machine, sizes)
+        remembered = known_config(situation_of(spec, machine.facts, sizes, divisible), machine, candidates)
+        kernel = cls(
+            spec,
+            machine,
+            candidates if remembered is None else (remembered,),
+            is_settled=remembered is not None,
+            sizes=sizes,
+            divisible=divisible,
+        )
+        kernel.submit(kernel.candidates)
+        return kernel
+
+    def submit(self, configs: Sequence[Config]) -> None:
+        """Starts compiling configs."""
+        for config in configs:
+            self.machine.compiler.submit(Job(self.spec, config, self.machine.facts.target, divisible=self.divisible))
 
     # --- compiled forms ---------------------------------------------------------------------------------------------
 
@@ -117,9 +154,7 @@ class DeviceKernel:
         """
         job = Job(self.spec, config, self.machine.facts.target, aligned, divisible=self.divisible)
         binary = self.machine.compiler.submit(job).result()
-        available = self.machine.facts.shared_per_program
-        if binary.shared > available:
-            raise OutOfResources(self.spec.name, "shared memory bytes", binary.shared, available)
+        check_usage(self.spec.name, binary, self.machine.facts)
         if binary.scratch or binary.clusters != 1:
             raise KernelCompileError(self.spec.name, self.spec.origin, "it needs scratch memory or clusters")
         return binary
@@ -210,87 +245,88 @@ class DeviceKernel:
         shipped = library.configs(self.spec, self.machine.facts.target)
         return shipped[0] if shipped else config
 
-    def launch_first(self, stream: int, arguments: Sequence[Any], protect: Callable[[], Protection | None]) -> None:
+    def launch_first(self, stream: int, arguments: Sequence[Any], owners: Sequence[Any]) -> None:
         """Chooses the config, measuring with these arguments where that can pay off, and launches.
 
         Args:
             stream: the stream.
             arguments: one value per param.
-            protect: saves what the kernel changes; returns None where that is impossible.
+            owners: the tensor that each argument lies in, None for numbers.
         """
         if self.config is None and self.programs(self.candidates[0], arguments) > 0:
-            self._choose(stream, arguments, protect)
+            self._choose(stream, arguments, owners)
         self.launch(stream, arguments)
 
-    def _choose(self, stream: int, arguments: Sequence[Any], protect: Callable[[], Protection | None]) -> None:
+    def _choose(self, stream: int, arguments: Sequence[Any], owners: Sequence[Any]) -> None:
         found = self._survivors(self.candidates)
-        if self.is_settled or self.machine.tune == "none":
+        if self.is_settled or not self.machine.effort.measures:
             self.config = found[0]
-        else:
-            decide = functools.partial(self._decide, found, stream, arguments, protect)
-            self.config = self.machine.choices.settle(self._situation(), decide)
+            return
+        choices, situation = self.machine.choices, self._situation()
+        decide = functools.partial(self._decide, found, stream, arguments, owners)
+        # What was measured with less effort is known, but not enough; ranks that have to agree settle it in any case.
+        anew = choices.agreement is None and choices.recall(situation) is not None
+        self.config = decide() if anew else choices.settle(situation, decide)
 
     def _decide(
-        self,
-        found: list[Config],
-        stream: int,
-        arguments: Sequence[Any],
-        protect: Callable[[], Protection | None],
+        self, found: list[Config], stream: int, arguments: Sequence[Any], owners: Sequence[Any]
     ) -> Config | None:
         """Returns the choice, measured where that can pay off; None where the next call may bring better arguments."""
         if not self._is_worth_measuring(found):
             return found[0]
         if not self.is_aligned(arguments):
             return None
-        protection = protect()
+        if self.machine.bench_apart is not None:
+            with self.machine.bench_apart(self, arguments, owners) as bench:
+                return self._measure(found, bench)
+        protection = protect_arguments(self.spec, arguments, owners, self.machine.driver, stream)
         if protection is None:
             return found[0]
+        restore = protection.restore if protection.each else None
         try:
-            return self._measure(found, stream, arguments)
+            return self._measure(found, KernelBench(self, self.machine.meter, stream, arguments, restore))
         finally:
             protection.restore()
 
     def _is_worth_measuring(self, found: Sequence[Config]) -> bool:
         if self.machine.budget.is_spent():
             return False
-        return len(found) > 1 or self.machine.tune == "max"
+        return len(found) > 1 or self.machine.effort.descends
 
-    def _measure(self, found: list[Config], stream: int, arguments: Sequence[Any]) -> Config:
-        machine = self.machine
-        choice = choose_config(self._ready(found, stream, arguments), machine.bench)
-        if machine.tune == "max" and not machine.budget.is_spent():
-            near = neighbours(self.spec, machine.facts, choice.config, self.sizes or self.spec.hint_sizes())
-            for config in near:
-                machine.compiler.submit(Job(self.spec, config, machine.facts.target, divisible=self.divisible))
-            usable = [config for config in near if self._is_usable(config, [])]
-            choice = choose_config(self._ready([choice.config, *usable], stream, arguments), machine.bench)
-        if choice.times:
-            machine.choices.add(measurements_of(self._situation(), choice, int(time.time())))
-            _LOG.info("kernel %s: chose (%s) among %d", self.spec.name, choice.config, len(choice.times))
-        return choice.config
+    def _measure(self, found: Sequence[Config], bench: Workbench) -> Config:
+        machine, sizes = self.machine, self.sizes or self.spec.hint_sizes()
+        wider: tuple[Config, ...] = ()
+        if machine.effort.descends and machine.compiler.compiles():
+            wider = wider_configs(self.spec, machine.facts, sizes)
+        size = launch_bytes(self.spec, machine.facts, sizes)
+        floor = None if size is None else size / machine.facts.bandwidth * 1e3
+        effort = machine.effort if machine.compiler.compiles() else replace(machine.effort, descends=False)
+        task = Task(self.spec, machine.facts, sizes, (tuple(found), wider), effort, floor)
+        outcome = tune_kernel(task, bench, machine.budget, machine.listen)
+        situation = self._situation()
+        machine.tuned[situation.key] = outcome
+        machine.choices.add(measurements_of(situation, outcome, int(time.time())))
+        return outcome.config
 
     def _situation(self) -> Situation:
         return situation_of(self.spec, self.machine.facts, self.sizes, self.divisible)
 
-    def _ready(self, found: Sequence[Config], stream: int, arguments: Sequence[Any]) -> list[Candidate]:
-        candidates = []
-        for config in found:
-            try:
-                kernel = self.loaded(config)
-            except (DriverError, OutOfResources) as error:
-                _LOG.info("config (%s) is out: %s", config, error)
-                continue
-            programs = self.programs(config, arguments)
-            candidates.append(
-                Candidate(
-                    config,
-                    kernel.function.local_bytes,
-                    _launcher(kernel, stream, (programs, *self.depths(config, arguments)), tuple(arguments)),
-                )
-            )
-        if not candidates:
-            raise NoValidVariant(f"kernel {self.spec.name}: no compiled config loads on {self.machine.facts.name}")
-        return candidates
+
+def known_config(situation: Situation, machine: Machine, candidates: Sequence[Config]) -> Config | None:
+    """Returns the config that is known to be a kernel's choice, None where it has to be found out.
+
+    A choice among fewer configs than are to be measured now is not enough.
+    """
+    pinned = machine.choices.pinned(situation)
+    if pinned is not None or not machine.effort.measures:
+        return pinned
+    if situation.key in machine.tuned:
+        return machine.tuned[situation.key].config
+    known = None if machine.is_forced else machine.choices.recall(situation)
+    if known is None or not machine.effort.everything:
+        return known
+    measured = {record.config for record in machine.choices.measured(situation)}
+    return known if measured.issuperset(candidates) else None
 
 
 def candidate_configs(spec: KernelSpec, machine: Machine, sizes: Mapping[str, int] | None = None) -> tuple[Config, ...]:
@@ -298,9 +334,9 @@ def candidate_configs(spec: KernelSpec, machine: Machine, sizes: Mapping[str, in
     shipped = shipped_configs(spec, machine, sizes)
     if not shipped:
         return configs(spec, machine.facts, machine.tune, sizes)
-    if machine.tune == "max" and machine.compiler.compiles():
-        return tuple(dict.fromkeys((*shipped, *configs(spec, machine.facts, "max", sizes))))
-    return shipped[:1] if machine.tune == "none" else shipped
+    if machine.effort.everything and machine.compiler.compiles():
+        return tuple(dict.fromkeys((*shipped, *configs(spec, machine.facts, machine.tune, sizes))))
+    return shipped if machine.effort.measures else shipped[:1]
 
 
 def shipped_configs(spec: KernelSpec, machine: Machine, sizes: Mapping[str, int] | None = None) -> tuple[Config, ...]:
@@ -314,81 +350,3 @@ def shipped_configs(spec: KernelSpec, machine: Machine, sizes: Mapping[str, int]
         return tuple(found)
     folds = [axis for axis in spec.axes if axis.kind == "fold" and axis.block not in spec.blocks]
     return tuple(config for config in found if all(config.block(axis.block) >= sizes[axis.name] for axis in folds))
-
-
-def _launcher(
-    kernel: LoadedKernel, stream: int, grid: tuple[int, int, int], arguments: tuple[Any, ...]
-) -> Callable[[], None]:
-    from ferrite_runtime.launch import LaunchSite
-
-    site = LaunchSite(kernel.function, kernel.params, grid[0], grid[1:])
-    site.config.stream = stream
-    site.pack(site.buffer, 0, *arguments)
-    return lambda: kernel.start(site)
-
-
-@dataclass(frozen=True, slots=True)
-class Protection:
-    """Saved contents of what a measurement overwrites: (address, backup's address, bytes), and what keeps it alive."""
-
-    saved: tuple[tuple[int, int, int], ...]
-    keep: tuple[Any, ...]
-    driver: Driver
-    stream: int
-
-    def restore(self) -> None:
-        """Puts everything back, in the order of the stream."""
-        for address, backup, size in self.saved:
-            self.driver.copy(address, backup, size, self.stream)
-
-
-def changed_params(spec: KernelSpec, owners: Sequence[Any]) -> list[int]:
-    """Returns the positions of the params whose old contents a launch needs and overwrites.
-
-    Args:
-        spec: the kernel.
-        owners: the tensor that each argument lies in, None for numbers; two params over one tensor make
-            even a plain write a change.
-    """
-    read = {id(o) for p, o in zip(spec.params, owners, strict=True) if o is not None and p.access != "write"}
-    return [
-        position
-        for position, (param, owner) in enumerate(zip(spec.params, owners, strict=True))
-        if owner is not None
-        and param.access != "read"
-        and (param.access != "write" or param.name in spec.mutated or id(owner) in read)
-    ]
-
-
-def protect_arguments(
-    spec: KernelSpec, arguments: Sequence[Any], owners: Sequence[Any], driver: Driver, stream: int
-) -> Protection | None:
-    """Saves what a measurement of ``spec`` would change; None where it must not be measured.
-
-    Repeated runs of a kernel that changes integers may turn them into addresses out of bounds, so such a kernel is
-    not measured; neither is one whose backup does not fit into memory.
-    """
-    import torch
-
-    saved, keep = [], []
-    for position in changed_params(spec, owners):
-        if spec.params[position].dtype[0] in "iu":
-            return None
-        address, owner = arguments[position], owners[position]
-        size = owner.data_ptr() + extent_bytes(owner) - address
-        try:
-            backup = torch.empty(max(1, size), dtype=torch.uint8, device=owner.device)
-        except torch.OutOfMemoryError:
-            return None
-        driver.copy(backup.data_ptr(), address, size, stream)
-        saved.append((address, backup.data_ptr(), size))
-        keep.append(backup)
-    return Protection(tuple(saved), tuple(keep), driver, stream)
-
-
-def extent_bytes(tensor: Any) -> int:
-    """Returns the distance in bytes from a tensor's first element to the end of its last."""
-    if tensor.numel() == 0:
-        return 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return int((last + 1) * tensor.element_size())

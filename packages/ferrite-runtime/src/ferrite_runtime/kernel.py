@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ferrite_runtime.compilation import Compiler
-from ferrite_runtime.cuda_kernels import DeviceKernel, protect_arguments
+from ferrite_runtime.cuda_kernels import DeviceKernel, Machine
 from ferrite_runtime.errors import InputError
 from ferrite_runtime.interpreted import InterpretedKernel
 from ferrite_runtime.launchers import uses_triton_launcher
@@ -96,15 +95,14 @@ class Kernel:
             stream = torch.cuda.current_stream(device).cuda_stream
             kernel = self.on_device(device.index)
             owners = [value if isinstance(value, torch.Tensor) else None for value in arguments]
-            protect = functools.partial(protect_arguments, self.spec, values, owners, kernel.machine.driver, stream)
-            kernel.launch_first(stream, values, protect)
+            kernel.launch_first(stream, values, owners)
 
-    def on_device(self, index: int) -> DeviceKernel:
+    def on_device(self, index: int, machine: Machine | None = None) -> DeviceKernel:
         """Returns the kernel on torch's GPU number ``index``, with its compilation started."""
         if index not in self._on_device:
             from ferrite_runtime.cuda_engine import make_machine
 
-            machine = make_machine(index, self.options, self._compiler)
+            machine = machine or make_machine(index, self.options, self._compiler)
             self._on_device[index] = DeviceKernel.begin(self.spec, machine)
         return self._on_device[index]
 

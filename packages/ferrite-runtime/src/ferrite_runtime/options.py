@@ -13,7 +13,8 @@ class Options:
 
     Attributes:
         tune: ``"none"`` takes the config policy's first choice, ``"default"`` measures the few candidates that
-            can pay off, ``"max"`` measures every candidate and the neighbours of the best.
+            can pay off, ``"quick"`` every candidate of every kernel, ``"full"`` (also ``"max"``) those of wider tables
+            and the configs beside the best one as well.
         launcher: ``"driver"`` calls the CUDA driver directly, ``"triton"`` goes through Triton's own launcher,
             ``"auto"`` takes the first that works for the device.
         native: start whole sequences of launches by one call of native code: ``"auto"`` where that code is at hand, or
@@ -54,7 +55,7 @@ class Options:
 
 
 _CHOICES = {
-    "tune": ("none", "default", "max"),
+    "tune": ("none", "default", "quick", "full", "max"),
     "launcher": ("auto", "driver", "triton"),
     "native": ("auto", "build", "never"),
     "check_inputs": ("first", "always", "never"),

@@ -12,9 +12,17 @@ from ferrite_runtime.policy.fold import looped_configs, persistent_configs, scan
 from ferrite_runtime.policy.interpreted import interpreter_config
 from ferrite_runtime.policy.pointwise import pointwise_configs
 from ferrite_runtime.policy.shape import Shape
+from ferrite_runtime.policy.tables import looped_table, persistent_table, pointwise_table
 from ferrite_runtime.spec import KernelSpec
 
-__all__ = ["configs", "interpreter_config", "next_power_of_two", "previous_power_of_two"]
+__all__ = [
+    "configs",
+    "interpreter_config",
+    "launch_bytes",
+    "next_power_of_two",
+    "previous_power_of_two",
+    "wider_configs",
+]
 
 # Kernels that move fewer bytes than this run about as long as a launch takes, whatever their config.
 WORTH_MEASURING = 16 << 20
@@ -54,7 +62,7 @@ def configs(
     Args:
         spec: the kernel.
         device: facts about the device.
-        tune: ``"none"`` for the first only, ``"default"`` for the few that can pay off, ``"max"`` for all.
+        tune: ``"none"`` for the first only, ``"default"`` for the few that can pay off, another word for all.
         sizes: the size of every axis, by name; the expected sizes without it.
     """
     shape = Shape.of(spec, device, sizes)
@@ -62,8 +70,25 @@ def configs(
     return found[: _count(shape, tune)]
 
 
+_TABLES: dict[str, Callable[[Shape], tuple[Config, ...]]] = {
+    "pointwise": pointwise_table,
+    "persistent": persistent_table,
+    "looped": looped_table,
+}
+
+
+def wider_configs(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None) -> tuple[Config, ...]:
+    """Returns more configurations than `configs` has, for where even these leave something to gain; see `tables`."""
+    table = _TABLES.get(spec.family)
+    if table is None:
+        return ()
+    shape = Shape.of(spec, device, sizes)
+    known = set(configs(spec, device, "full", sizes))
+    return tuple(config for config in dict.fromkeys(table(shape)) if config not in known)
+
+
 def _count(shape: Shape, tune: str) -> int | None:
-    if tune == "max":
+    if tune in ("quick", "full", "max"):
         return None
     if tune == "none":
         return 1
@@ -73,6 +98,11 @@ def _count(shape: Shape, tune: str) -> int | None:
         return 1
     is_tiled = shape.spec.family == "pointwise" and sum(shape.sizes[a.name] > 1 for a in shape.axes("grid")) > 1
     return TILED_CANDIDATES if is_tiled else DEFAULT_CANDIDATES[shape.spec.family]
+
+
+def launch_bytes(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None) -> int | None:
+    """Returns the bytes that a launch has to move, None where the facts do not say."""
+    return None if spec.facts.get("bytes") is None else _traffic(Shape.of(spec, device, sizes))
 
 
 def _traffic(shape: Shape) -> int:
