@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ferrite_runtime.canonical import digest, dump_canonical
@@ -28,6 +28,7 @@ class Situation:
         bucket: sizes rounded up to powers of two, by name.
         policy: `POLICY` at the time.
         divisible: positions of the size params that were promised to be multiples of 16.
+        name: of the kernel, for people; two situations that differ in it alone are the same.
     """
 
     kernel: str
@@ -37,14 +38,19 @@ class Situation:
     bucket: tuple[tuple[str, int], ...] = ()
     policy: int = POLICY
     divisible: tuple[int, ...] = ()
+    name: str = field(default="", compare=False)
 
     @property
     def key(self) -> str:
         """The digest under which a store keeps what was measured in this situation."""
-        return digest(self.to_mapping())
+        return digest(self.facts())
 
     def to_mapping(self) -> dict[str, Any]:
-        """Returns the JSON form; ``divisible`` is absent where nothing is promised."""
+        """Returns the JSON form."""
+        return {**self.facts(), **({"name": self.name} if self.name else {})}
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what makes this situation itself; ``divisible`` is absent where nothing is promised."""
         promised = {"divisible": list(self.divisible)} if self.divisible else {}
         return {
             "kernel": self.kernel,
@@ -69,11 +75,12 @@ class Situation:
             tuple(sorted(sizes.items())),
             fields.integer("policy"),
             tuple(fields.integers("divisible")) if "divisible" in fields.names() else (),
+            fields.string("name") if "name" in fields.names() else "",
         )
 
     def differences(self, other: Situation) -> tuple[str, ...]:
         """Returns one line for each field in which two situations differ."""
-        mine, theirs = ({"divisible": [], **each.to_mapping()} for each in (self, other))
+        mine, theirs = ({"divisible": [], **each.facts()} for each in (self, other))
         return tuple(
             f"{name}: {theirs[name]!r} there, {mine[name]!r} here"
             for name in sorted(mine)

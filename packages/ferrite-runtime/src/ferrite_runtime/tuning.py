@@ -172,7 +172,8 @@ def situation_of(
 ) -> Situation:
     """Returns what a kernel's choice on a device depends on; the sizes count to a power of two."""
     bucket = size_bucket(sizes or spec.hint_sizes())
-    return Situation(spec.id, device.name, str(device.target), triton_version(), bucket, divisible=divisible)
+    place = (device.name, str(device.target), triton_version(), bucket)
+    return Situation(spec.id, *place, divisible=divisible, name=spec.name)
 
 
 def measurements_of(situation: Situation, outcome: Outcome, when: int) -> tuple[Measurement, ...]:
