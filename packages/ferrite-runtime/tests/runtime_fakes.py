@@ -145,6 +145,7 @@ def fake_machine(**parts: Any) -> Machine:
         meter=parts.get("meter") or FakeMeter(),
         budget=Budget.start(parts.get("clock") or FakeClock(), 30.0),
         tune=parts.get("tune", "default"),
+        bench_apart=parts.get("bench_apart"),
     )
 
 

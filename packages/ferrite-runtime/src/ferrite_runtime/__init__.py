@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from ferrite_runtime.structure import describe
     from ferrite_runtime.target import Target
     from ferrite_runtime.triton_adapter import triton_version
+    from ferrite_runtime.tuner import TuningReport, tune
     from ferrite_runtime.user import user_kernel
 
 __version__ = "0.1.0"
@@ -107,6 +108,7 @@ _MODULES = {
     "structure": ("describe",),
     "target": ("Target",),
     "triton_adapter": ("triton_version",),
+    "tuner": ("TuningReport", "tune"),
     "user": ("user_kernel",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
@@ -147,6 +149,7 @@ __all__ = [
     "SpecError",
     "Store",
     "Target",
+    "TuningReport",
     "UnknownField",
     "UnknownFormat",
     "Variant",
@@ -165,6 +168,7 @@ __all__ = [
     "prebuild",
     "save_record",
     "triton_version",
+    "tune",
     "typical_device",
     "user_kernel",
     "warm_up",

@@ -60,6 +60,8 @@ def choose_native(options: Options, compiler: Compiler) -> NativeLauncher | None
 
 
 AnyKernel: TypeAlias = "DeviceKernel | BucketedKernel"
+Visit: TypeAlias = Callable[[Site, AnyKernel, int, tuple[Any, ...], tuple[Any, ...]], None]
+"""What launches: given the site, its kernel, the stream, the arguments, and the tensor that each of these lies in."""
 
 
 def _begin(spec: KernelSpec, machine: Machine, is_expected: bool) -> AnyKernel:  # noqa: FBT001 - private
@@ -122,6 +124,10 @@ class CudaEngine:
 
     def first(self, device: Any) -> HostFunction:
         """Returns the function for the first call: each launch chooses its kernel's config with the real arguments."""
+        return self.visiting(device, lambda site, kernel, *launch: kernel.launch_first(*launch))
+
+    def visiting(self, device: Any, visit: Visit) -> HostFunction:
+        """Returns a function that runs the program and leaves every launch to ``visit``."""
         kernels = self.device_kernels(device.index)
         text = write_host(
             self.program,
@@ -130,7 +136,9 @@ class CudaEngine:
             opening=(f"_stream = _current_stream({device.index})",),
         )
         names: dict[str, Any] = {"_current_stream": self.platform.current_stream}
-        names |= {f"_first{site.number}": _first_launcher(kernels[site.kernel.id]) for site in text.sites}
+        names |= {
+            f"_first{site.number}": functools.partial(visit, site, kernels[site.kernel.id]) for site in text.sites
+        }
         host = build_host(text, names, device)
 
         def run_first(args: list[Any]) -> tuple[Any, ...]:
@@ -223,10 +231,6 @@ def write_first_launch(site: Site) -> Iterable[str]:
     yield f"_first{site.number}(_stream, ({values}), ({owners}))"
 
 
-def _first_launcher(kernel: AnyKernel) -> Any:
-    return kernel.launch_first
-
-
 @dataclass(slots=True)
 class SiteWriter:
     """Writes launches as direct driver calls; ``names`` are the globals that the text needs."""
@@ -289,7 +293,7 @@ class SiteWriter:
 
     def _preparer(self, kernel: BucketedKernel, prepared: dict[Bucket, tuple[Any, ...]]) -> Any:
         """Returns what launches in a bucket that nothing is prepared for yet, and prepares for the next time."""
-        first = _first_launcher(kernel)
+        first = kernel.launch_first
         spec = kernel.spec
         free = [axis.block for axis in spec.axes if axis.block not in spec.blocks]
 

@@ -17,7 +17,7 @@ from ferrite_runtime.compilation import Compiler
 from ferrite_runtime.config import Config
 from ferrite_runtime.cuda_driver import Driver
 from ferrite_runtime.devices import DeviceFacts
-from ferrite_runtime.errors import KernelCompileError, NoValidVariant, OutOfResources, SpecError
+from ferrite_runtime.errors import KernelCompileError, LaunchFailed, NoValidVariant, OutOfResources, SpecError
 from ferrite_runtime.kernel_bench import KernelBench
 from ferrite_runtime.launch import MAX_PROGRAMS, LoadedKernel
 from ferrite_runtime.policy import configs, launch_bytes, wider_configs
@@ -262,7 +262,7 @@ class DeviceKernel:
         if self.is_settled or not self.machine.effort.measures:
             self.config = found[0]
             return
-        choices, situation = self.machine.choices, self._situation()
+        choices, situation = self.machine.choices, self.situation()
         decide = functools.partial(self._decide, found, stream, arguments, owners)
         # What was measured with less effort is known, but not enough; ranks that have to agree settle it in any case.
         anew = choices.agreement is None and choices.recall(situation) is not None
@@ -277,8 +277,11 @@ class DeviceKernel:
         if not self.is_aligned(arguments):
             return None
         if self.machine.bench_apart is not None:
-            with self.machine.bench_apart(self, arguments, owners) as bench:
-                return self._measure(found, bench)
+            try:
+                with self.machine.bench_apart(self, arguments, owners) as bench:
+                    return self._measure(found, bench)
+            except (OutOfResources, LaunchFailed) as error:
+                _LOG.warning("kernel %s is measured in this process: %s", self.spec.name, error)
         protection = protect_arguments(self.spec, arguments, owners, self.machine.driver, stream)
         if protection is None:
             return found[0]
@@ -303,12 +306,17 @@ class DeviceKernel:
         effort = machine.effort if machine.compiler.compiles() else replace(machine.effort, descends=False)
         task = Task(self.spec, machine.facts, sizes, (tuple(found), wider), effort, floor)
         outcome = tune_kernel(task, bench, machine.budget, machine.listen)
-        situation = self._situation()
+        situation = self.situation()
         machine.tuned[situation.key] = outcome
         machine.choices.add(measurements_of(situation, outcome, int(time.time())))
         return outcome.config
 
-    def _situation(self) -> Situation:
+    def reference(self) -> Config:
+        """Returns the config that runs without tuning."""
+        return candidate_configs(self.spec, self.machine, self.sizes)[0]
+
+    def situation(self) -> Situation:
+        """Returns what the kernel's choice depends on."""
         return situation_of(self.spec, self.machine.facts, self.sizes, self.divisible)
 
 

@@ -39,15 +39,16 @@ def default_workers() -> int:
 
 
 class Worker:
-    """One worker process and the pipes to it."""
+    """One worker process and the pipes to it; ``title`` is what messages call it."""
 
-    def __init__(self, process: subprocess.Popen[bytes], scratch: str, log: Any) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], scratch: str, log: Any, title: str = "compile worker") -> None:
         self.process = process
+        self.title = title
         self._scratch = scratch
         self._log = log
 
     @classmethod
-    def start(cls, command: list[str] | None = None) -> Worker:
+    def start(cls, command: list[str] | None = None, title: str = "compile worker") -> Worker:
         """Starts a worker process.
 
         Raises:
@@ -68,8 +69,8 @@ class Worker:
             )
         except OSError as error:
             shutil.rmtree(scratch, ignore_errors=True)
-            raise WorkerError(f"a compile worker does not start: {error}") from error
-        return cls(process, scratch, log)
+            raise WorkerError(f"a {title} does not start: {error}") from error
+        return cls(process, scratch, log, title)
 
     def receive(self, seconds: float) -> tuple[dict[str, Any], bytes]:
         """Returns the next message.
@@ -90,7 +91,7 @@ class Worker:
             while len(parts) < size:
                 left = deadline - time.monotonic()
                 if left <= 0 or not poll.poll(1000 * left):
-                    raise WorkerError(f"a compile worker gave no answer within {seconds:.0f} s")
+                    raise WorkerError(f"a {self.title} gave no answer within {seconds:.0f} s")
                 part = os.read(stream.fileno(), size - len(parts))
                 if not part:
                     break
@@ -99,7 +100,7 @@ class Worker:
 
         frame = read_frame(read)
         if frame is None:
-            raise WorkerError(f"a compile worker died{self._last_words()}")
+            raise WorkerError(f"a {self.title} died{self._last_words()}")
         return frame
 
     def send(self, message: bytes) -> None:
@@ -109,7 +110,7 @@ class Worker:
             self.process.stdin.write(message)
             self.process.stdin.flush()
         except (BrokenPipeError, OSError, ValueError) as error:
-            raise WorkerError(f"a compile worker died{self._last_words()}") from error
+            raise WorkerError(f"a {self.title} died{self._last_words()}") from error
 
     def _last_words(self) -> str:
         code = self.process.poll()
