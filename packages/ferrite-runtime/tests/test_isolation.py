@@ -171,6 +171,6 @@ def test_message_that_nobody_knows_is_answered() -> None:
     kernel = DeviceKernel.begin(gather(), fake_machine())
     index = torch.arange(8)
     isolation = Isolation(lambda: InProcess(trials))
-    with isolation.bench(kernel, (index.data_ptr(), index.data_ptr()), (index, index)) as bench:
-        with pytest.raises(LaunchFailed, match="is no message"):
-            bench._ask({"do": "dance"})
+    values = (index.data_ptr(), index.data_ptr())
+    with isolation.bench(kernel, values, (index, index)) as bench, pytest.raises(LaunchFailed, match="is no message"):
+        bench._ask({"do": "dance"})

@@ -151,16 +151,28 @@ def tune(  # noqa: PLR0913  # each is the caller's to say
     if effort not in EFFORTS:
         raise OptionError(f"effort is {effort!r}; it can be {', '.join(EFFORTS)}")
     bundle = as_bundle(what)
+    given = inputs if isinstance(inputs, Mapping) else dict.fromkeys(_names(bundle), inputs) if inputs else {}
     options = replace(options or Options(), tune=effort, tuning_seconds=seconds)
+    session = open_session(bundle, options, inputs=given, sizes=sizes or {}, elements=elements)
+    machine = replace(session.machine, listen=listen, is_forced=again)
+    if not isolate:
+        return tune_bundle(replace(session, machine=machine))
+    with contextlib.closing(Isolation.start(session.device.index)) as isolation:
+        return tune_bundle(replace(session, machine=replace(machine, bench_apart=isolation.bench)))
+
+
+def open_session(
+    bundle: Bundle,
+    options: Options,
+    *,
+    inputs: Mapping[str, Sequence[Any]] | None = None,
+    sizes: Mapping[str, int] | None = None,
+    elements: int | None = None,
+) -> Session:
+    """Returns a bundle on the current GPU; raises `DeviceUnavailable` if kernels cannot be measured there."""
     index = current_gpu()
     machine = make_machine(index, options, compiler_of(bundle, options))
-    machine = replace(machine, listen=listen, is_forced=again)
-    given = inputs if isinstance(inputs, Mapping) else dict.fromkeys(_names(bundle), inputs) if inputs else {}
-    session = Session(bundle, machine, torch_platform(), _gpu(index), given, sizes or {}, elements)
-    if not isolate:
-        return tune_bundle(session)
-    with contextlib.closing(Isolation.start(index)) as isolation:
-        return tune_bundle(replace(session, machine=replace(machine, bench_apart=isolation.bench)))
+    return Session(bundle, machine, torch_platform(), _gpu(index), inputs or {}, sizes or {}, elements)
 
 
 def current_gpu() -> int:

@@ -1,0 +1,51 @@
+"""A picture of how near kernels are to the bandwidth of their device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ferrite_runtime.errors import DeviceUnavailable
+from ferrite_runtime.kernel_times import TimesReport
+
+# Names are written beside the kernels that take most of the time, not beside all.
+NAMED = 12
+
+
+def plot_roofline(report: TimesReport, path: Path) -> None:
+    """Draws the time of each kernel over the bytes that it moves, beside the floor, into a PNG file.
+
+    Raises:
+        DeviceUnavailable: if matplotlib is not installed.
+    """
+    pyplot = _pyplot()
+    rows = [row for row in report.kernels if row.spread is not None and row.bytes > 0]
+    figure, axes = pyplot.subplots(figsize=(9, 6))
+    sizes = sorted({row.bytes for row in rows}) or [1 << 20]
+    edges = [sizes[0] / 2, sizes[-1] * 2]
+    floor = [size / report.bandwidth * 1e6 for size in edges]
+    axes.plot([edge / 2**20 for edge in edges], floor, color="black", label=f"{report.bandwidth / 1e12:.2f} TB/s")
+    for source, marker in (("policy", "o"), ("measured", "^")):
+        found = [row for row in rows if row.source == source]
+        times = [row.spread.median * 1e3 for row in found if row.spread]
+        axes.scatter([row.bytes / 2**20 for row in found], times, s=24, marker=marker, label=f"config by {source}")
+    longest = sorted(rows, key=lambda row: row.spread.median * row.launches if row.spread else 0.0, reverse=True)
+    for row in longest[:NAMED]:
+        assert row.spread is not None
+        place = (row.bytes / 2**20, row.spread.median * 1e3)
+        axes.annotate(row.name, place, fontsize=7, xytext=(4, 3), textcoords="offset points")
+    axes.set(xscale="log", yscale="log", xlabel="MiB that a launch moves", ylabel="µs", title=report.device)
+    axes.legend()
+    figure.savefig(path, dpi=150, format="png")
+    pyplot.close(figure)
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise DeviceUnavailable("a plot needs matplotlib, which is not installed: pip install matplotlib") from error
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
