@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import logging
 import multiprocessing
 import os
+import time
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -13,10 +17,15 @@ import pytest
 from ferrite_runtime.binary import Binary, CorruptEntry, seal, unseal
 from ferrite_runtime.compilation import KERNELS, Compiler, job_key
 from ferrite_runtime.config import Config
-from ferrite_runtime.errors import CacheUnwritable
+from ferrite_runtime.errors import CacheUnwritable, OptionError
 from ferrite_runtime.settings import read_settings, worker_environment
 from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.store import DiskStore, MemoryStore, load_record, load_sealed, save_record
+from ferrite_runtime.storage import database, database_file
+from ferrite_runtime.storage import folder as folder_module
+from ferrite_runtime.storage.folder import filesystem_of
+from ferrite_runtime.storage.layers import LayeredStore, choose_backend
+from ferrite_runtime.storage.packs import Packs
+from ferrite_runtime.store import MemoryStore, load_record, load_sealed, save_record
 from ferrite_runtime.target import Target
 from ferrite_runtime.triton_adapter import Job
 from runtime_fakes import FakePool
@@ -25,9 +34,19 @@ from runtime_kernels import pointwise
 JOB = Job(KernelSpec.from_mapping(pointwise("a + 1")), Config.of({"XBLOCK": 256}, 4), Target.parse("sm_90"))
 
 
-@pytest.fixture(params=["disk", "memory"])
+FORMS = ("sqlite", "packs")
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(params=[*FORMS, "memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path):
-    return DiskStore(tmp_path / "store") if request.param == "disk" else MemoryStore()
+    if request.param == "memory":
+        return MemoryStore()
+    return LayeredStore(tmp_path / "store", form=request.param)
 
 
 def test_entries_come_back(store) -> None:
@@ -91,54 +110,323 @@ def test_failure_is_not_stored(store) -> None:
     assert store.load(KERNELS, job_key(JOB)) is None
 
 
-def test_many_processes_share_one_entry(tmp_path: Path) -> None:
+def test_many_processes_share_one_entry(tmp_path: Path, form: str) -> None:
     context = multiprocessing.get_context("fork")
-    children = [context.Process(target=write_and_read, args=(str(tmp_path), worker)) for worker in range(4)]
+    children = [context.Process(target=write_and_read, args=(tmp_path, form, worker)) for worker in range(4)]
     for child in children:
         child.start()
     for child in children:
         child.join()
     assert [child.exitcode for child in children] == [0] * 4
-    content = unseal(DiskStore(tmp_path).load("kernels", "feed"))
+    content = unseal(LayeredStore(tmp_path, form=form).load("kernels", "feed"))
     assert len(set(content)) == 1
     assert not list(tmp_path.rglob(".new-*")), "no file is left aside"
 
 
-def write_and_read(root: str, worker: int) -> None:
-    store = DiskStore(Path(root))
+def write_and_read(root: Path, form: str, worker: int) -> None:
+    store = LayeredStore(root, form=form)
     for i in range(60):
         store.save("kernels", "feed", seal(bytes([worker]) * (100_000 + i)))
         assert len(set(unseal(store.load("kernels", "feed")))) == 1
 
 
-@pytest.mark.skipif(os.getuid() == 0, reason="the superuser may write anywhere")
-def test_read_only_folder_is_left_alone(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    store = DiskStore(tmp_path)
-    with pytest.warns(CacheUnwritable, match=r"cannot be written.*FERRITE_CACHE_DIR"):
-        store.save("kernels", "abcd", b"data")
+def test_forked_child_has_a_store_of_its_own(tmp_path: Path, form: str) -> None:
+    store = LayeredStore(tmp_path, form=form)
+    store.save("kernels", "parent", b"1")
+    child = multiprocessing.get_context("fork").Process(target=store.save, args=("kernels", "child", b"2"))
+    child.start()
+    store.save("kernels", "meanwhile", b"3")
+    child.join()
+    fresh = LayeredStore(tmp_path, form=form)
+    assert [key for key, _ in fresh.scan("kernels")] == ["child", "meanwhile", "parent"]
+
+
+def test_keys_are_found_by_how_they_begin(store) -> None:
+    for key in ("ab-2", "ab-1", "aa-9", "ac", "a"):
+        store.save("records", key, key.encode())
+        store.save("kernels", key, b"other")
+    assert list(store.scan("records", "ab")) == [("ab-1", b"ab-1"), ("ab-2", b"ab-2")]
+    assert [key for key, _ in store.scan("records")] == ["a", "aa-9", "ab-1", "ab-2", "ac"]
+    assert not list(store.scan("graphs"))
+
+
+def test_entry_under_another_name_is_corrupt(tmp_path: Path) -> None:
+    import sqlite3
+
+    LayeredStore(tmp_path).save("kernels", "abcd", b"data")
+    with contextlib.closing(sqlite3.connect(tmp_path / "store-2.1.sqlite", isolation_level=None)) as db:
+        db.execute("UPDATE entries SET key = 'abce'")
+    assert LayeredStore(tmp_path).load("kernels", "abce") is None
+
+
+# --- folders that cannot be used ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def read_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Makes what lies in the folder read-only, for the superuser as well."""
+
+    def make() -> None:
+        for path in [*tmp_path.rglob("*"), tmp_path]:
+            path.chmod(path.stat().st_mode & 0o555)
+        if os.getuid() == 0:
+            access, opened = os.access, os.open
+            monkeypatch.setattr(os, "access", lambda path, mode: access(path, mode) and not mode & os.W_OK)
+
+            def refuse(path, flags, *rest, **named):
+                if flags & os.O_CREAT:
+                    raise PermissionError(13, "Permission denied", str(path))
+                return opened(path, flags, *rest, **named)
+
+            monkeypatch.setattr(os, "open", refuse)
+
+    return make
+
+
+def test_read_only_folder_is_read_and_what_is_new_stays_in_memory(tmp_path: Path, form: str, read_only) -> None:
+    before = LayeredStore(tmp_path, form=form)
+    before.save("kernels", "old", b"1")
+    before.own.finish()
+    read_only()
+    store = LayeredStore(tmp_path, form=form)
+    assert store.load("kernels", "old") == b"1"
+    with pytest.warns(CacheUnwritable, match=r"cannot be written.*FERRITE_CACHE_DIR|readonly"):
+        store.save("kernels", "new", b"2")
+    store.save("kernels", "newer", b"3")  # a second warning would be an error here
+    assert [key for key, _ in store.scan("kernels")] == ["new", "newer", "old"]
+    assert LayeredStore(tmp_path, form=form).load("kernels", "new") is None
+
+
+def test_empty_read_only_folder_is_no_error(tmp_path: Path, form: str, read_only) -> None:
+    read_only()
+    store = LayeredStore(tmp_path, form=form)
     assert store.load("kernels", "abcd") is None
+    assert not list(store.scan("kernels"))
 
 
 def test_folder_that_cannot_exist_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    store = DiskStore(tmp_path / "file" / "store")
+    store = LayeredStore(tmp_path / "file" / "store")
     with pytest.warns(CacheUnwritable, match="cannot be used"):
         store.save("kernels", "abcd", b"data")
-    assert store.load("kernels", "abcd") is None, "and there is no second warning, which would be an error here"
+    assert store.load("kernels", "abcd") == b"data", "from memory, and there is no second warning"
+
+
+def test_full_disk_leaves_entries_in_memory(tmp_path: Path, form: str) -> None:
+    store = LayeredStore(tmp_path, form=form)
+    store.save("kernels", "small", b"1")
+    fill = "PRAGMA max_page_count = 1"
+    with pytest.MonkeyPatch.context() as patch:
+        if form == "sqlite":
+            store.own._run(lambda db: db.execute(fill).fetchone())
+        else:
+            patch.setattr(os, "write", lambda handle, data: len(data) // 2)
+        with pytest.warns(CacheUnwritable, match="cannot be written"):
+            store.save("kernels", "large", bytes(200_000))
+        assert store.load("kernels", "large") == bytes(200_000)
+    if form == "sqlite":
+        store.own.close()
+    store.save("kernels", "later", b"2")
+    fresh = LayeredStore(tmp_path, form=form)
+    assert fresh.load("kernels", "large") == bytes(200_000), "what was held is written when there is room again"
+    assert (fresh.load("kernels", "small"), fresh.load("kernels", "later")) == (b"1", b"2")
 
 
 def test_folder_of_somebody_else_is_not_read(tmp_path: Path, monkeypatch) -> None:
-    DiskStore(tmp_path).save("kernels", "abcd", b"data")
+    LayeredStore(tmp_path).save("kernels", "abcd", b"data")
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     os.chown(tmp_path, 54321, -1) if os.geteuid() == 0 else pytest.skip("only the superuser gives files away")
     with pytest.warns(CacheUnwritable, match="belongs to user 54321"):
-        assert DiskStore(tmp_path).load("kernels", "abcd") is None
+        assert LayeredStore(tmp_path).load("kernels", "abcd") is None
 
 
-def test_new_folder_is_private(tmp_path: Path) -> None:
-    DiskStore(tmp_path / "store").save("kernels", "abcd", b"data")
-    assert (tmp_path / "store").stat().st_mode & 0o077 == 0
+def test_file_of_somebody_else_is_not_read(tmp_path: Path, form: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only the superuser gives files away")
+    before = LayeredStore(tmp_path, form=form)
+    before.save("kernels", "abcd", b"foreign")
+    for path in tmp_path.iterdir():
+        os.chown(path, 54321, -1)
+    store = LayeredStore(tmp_path, form=form)
+    assert store.load("kernels", "abcd") is None
+    store.save("kernels", "abcd", b"own")
+    assert LayeredStore(tmp_path, form=form).load("kernels", "abcd") == b"own"
+
+
+def test_new_folder_and_files_are_private(tmp_path: Path, form: str) -> None:
+    old = os.umask(0)
+    try:
+        LayeredStore(tmp_path / "store", form=form).save("kernels", "abcd", b"data")
+    finally:
+        os.umask(old)
+    for path in [tmp_path / "store", *(tmp_path / "store").iterdir()]:
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_writer_that_is_held_up_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sqlite3
+
+    monkeypatch.setattr(database_file, "PATIENCE", 0.2)
+    monkeypatch.setattr(database, "PATIENCE", 0.2)
+    store = LayeredStore(tmp_path)
+    store.save("kernels", "a", b"1")
+    store.own.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "store-2.1.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        started = time.monotonic()
+        for key in "bcdefghij":
+            store.save("kernels", key, b"2")
+        assert time.monotonic() - started < 1.0, "only the first of them waits"
+        assert (store.load("kernels", "a"), store.load("kernels", "j")) == (b"1", b"2")
+        other.execute("ROLLBACK")
+    store.own._blocked_until[True] = 0.0
+    store.save("kernels", "k", b"3")
+    assert len(list(LayeredStore(tmp_path).scan("kernels"))) == 11, "nothing was lost"
+
+
+# --- layers ------------------------------------------------------------------------------------------------------
+
+
+def test_user_layer_lies_over_shared_ones(tmp_path: Path, form: str) -> None:
+    shared, own = tmp_path / "shared", tmp_path / "own"
+    system = LayeredStore(shared, form=form)
+    system.save("kernels", "both", b"system")
+    system.save("kernels", "system", b"system")
+    store = LayeredStore(own, (tmp_path / "missing", shared))
+    store.save("kernels", "both", b"user")
+    with pytest.warns(CacheUnwritable, match="as a read-only layer it is left out"):
+        assert store.load("kernels", "system") == b"system"
+    assert store.load("kernels", "both") == b"user"
+    assert dict(store.scan("kernels")) == {"both": b"user", "system": b"system"}
+    store.remove("kernels", "system")
+    assert store.load("kernels", "system") is None
+    assert not list(store.scan("kernels", "sy"))
+    assert LayeredStore(own, (shared,)).load("kernels", "system") == b"system", "nobody writes to a shared layer"
+
+
+def test_shared_layer_that_anybody_may_write_is_left_out(tmp_path: Path) -> None:
+    LayeredStore(tmp_path / "shared").save("native", "lib", b"evil")
+    (tmp_path / "shared").chmod(0o777)
+    store = LayeredStore(tmp_path / "own", (tmp_path / "shared",))
+    with pytest.warns(CacheUnwritable, match="can be written by anybody"):
+        assert store.load("native", "lib") is None
+
+
+# --- size --------------------------------------------------------------------------------------------------------
+
+
+def test_least_recently_used_entries_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1e9]
+    monkeypatch.setattr(database.time, "time", lambda: now[0])
+    store = LayeredStore(tmp_path, limit=1 << 20)
+    store.save("records", "precious", b"r")
+    for i in range(40):
+        now[0] += 86400
+        store.save("kernels", f"k{i:02}", bytes([i]) * 50_000)
+        assert store.load("kernels", "k00") is not None, "it is used every day"
+        store.own.flush()
+        assert (tmp_path / "store-2.1.sqlite").stat().st_size < 1.2 * (1 << 20)
+    kept = [key for key, _ in store.scan("kernels")]
+    assert kept[0] == "k00"
+    assert kept[-1] == "k39"
+    assert 10 < len(kept) <= 21
+    assert kept[1:] == [f"k{i:02}" for i in range(41 - len(kept), 40)]
+    assert store.load("records", "precious") == b"r"
+    store.save("kernels", "huge", bytes(1 << 20))
+    assert store.load("kernels", "k39") is not None, "what does not fit throws nothing out"
+    assert store.own.collect(200_000) > 0
+    assert store.own.file_size() < 300_000
+
+
+def test_packs_are_merged_and_make_room(tmp_path: Path) -> None:
+    for i in range(30):
+        packs = Packs(tmp_path, rest=0.0)
+        packs.save("kernels", f"k{i:02}", bytes([i]) * 10_000)
+        packs.save("records", f"r{i}", b"r")
+        packs.save("kernels", "same", bytes([i]) * 10_000)
+    packs = Packs(tmp_path, rest=0.0)
+    packs.remove("kernels", "k07")
+    packs = Packs(tmp_path, rest=0.0)
+    assert len(list(tmp_path.glob("*.pack"))) > 10
+    packs.collect(1 << 30)
+    assert len(list(tmp_path.glob("*.pack"))) <= 2
+    fresh = Packs(tmp_path, rest=0.0)
+    assert len(list(fresh.scan("kernels", ""))) == 30
+    assert fresh.load("kernels", "same") == bytes([29]) * 10_000
+    assert fresh.load("kernels", "k07") is None
+    assert packs.file_size() < 320_000, "what was replaced is gone"
+    assert fresh.collect(100_000) > 0
+    left = Packs(tmp_path, rest=0.0)
+    assert left.file_size() <= 100_000
+    assert len(list(left.scan("records", ""))) == 30, "measurements are carried over"
+
+
+def test_pack_in_use_is_not_touched(tmp_path: Path) -> None:
+    for i in range(3):
+        Packs(tmp_path).save("kernels", f"k{i}", bytes(1000))
+    Packs(tmp_path).collect(0)
+    assert len(list(Packs(tmp_path).scan("kernels", ""))) == 3
+
+
+def test_torn_end_of_a_pack_is_stepped_over(tmp_path: Path) -> None:
+    packs = Packs(tmp_path)
+    packs.save("kernels", "a", b"1" * 100)
+    packs.save("kernels", "b", b"2" * 100)
+    (file,) = tmp_path.glob("*.pack")
+    file.write_bytes(file.read_bytes()[:-10])
+    fresh = Packs(tmp_path)
+    assert fresh.load("kernels", "a") == b"1" * 100
+    assert fresh.load("kernels", "b") is None
+    assert [damage.reason for damage in fresh.verify()] == ["154 bytes at the end are torn"]
+    fresh.save("kernels", "b", b"3")
+    assert Packs(tmp_path).load("kernels", "b") == b"3"
+
+
+# --- where -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"), [("/home/me/.cache", "nfs4"), ("/home", "ext4"), ("/", "ext4"), ("/my disk/x", "fuse.sshfs")]
+)
+def test_file_system_is_the_one_mounted_deepest(tmp_path: Path, folder: str, kind: str) -> None:
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(
+        "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
+        "23 22 0:5 / /home/me rw shared:2 master:1 - nfs4 server:/me rw,vers=4.2\n"
+        "24 22 0:6 / /my\\040disk rw - fuse.sshfs host:/ rw\n"
+        "garbage\n"
+    )
+    assert filesystem_of(Path(folder), mounts) == kind
+    assert filesystem_of(Path(folder), tmp_path / "missing") is None
+
+
+def test_network_file_systems_get_packs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose_backend(tmp_path).form == "sqlite"
+    monkeypatch.setattr(folder_module, "filesystem_of", lambda folder, mounts: "nfs4")
+    assert choose_backend(tmp_path).form == "packs"
+    monkeypatch.setattr(folder_module, "filesystem_of", lambda folder, mounts: None)
+    assert choose_backend(tmp_path).form == "sqlite"
+
+    def no_locks(*arguments):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", no_locks)
+    assert choose_backend(tmp_path).form == "packs"
+
+
+def test_settings_of_the_store() -> None:
+    settings = read_settings({"FERRITE_CACHE_SHARED": "/a:/b", "FERRITE_CACHE_LIMIT": "2GiB", "HOME": "/h"})
+    assert settings.shared_dirs == (Path("/a"), Path("/b"))
+    assert settings.cache_limit == 2 << 30
+    assert read_settings({"FERRITE_CACHE_LIMIT": "0"}).cache_limit == 0
+    for name, value in {
+        "FERRITE_CACHE_LIMIT": "much",
+        "FERRITE_CACHE_FORM": "tape",
+        "FERRITE_ASSERT_PINNED": "yes",
+        "FERRITE_RANKS": "2",
+    }.items():
+        with pytest.raises(OptionError, match=name):
+            read_settings({name: value})
 
 
 def test_folder_comes_from_the_environment() -> None:

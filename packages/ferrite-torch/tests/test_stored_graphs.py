@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,9 +15,12 @@ from torch._dynamo.utils import counters
 from torch._functorch import config as functorch_config
 
 import ferrite_torch
+from ferrite_runtime import Store, choose_store, save_record
 from ferrite_torch import pipeline, stored_graphs, torch_private
 from ferrite_torch.artifact import GRAPHS, Artifact, keep_artifact, recall_artifact
 from ferrite_torch.decompositions import DeferredTable
+from ferrite_torch.loading import runtime_options
+from ferrite_torch.options import Options
 
 needs_stored_graphs = pytest.mark.skipif(
     not torch_private.stores_graphs(), reason="this torch's AOTAutograd keeps no graphs of other compilers"
@@ -62,8 +64,12 @@ def recalled() -> tuple[int, int]:
     return counts["graphs"], counts["recalled"]
 
 
-def stored_files(kind: str = GRAPHS) -> list[Path]:
-    return [path for path in Path(os.environ["FERRITE_CACHE_DIR"]).rglob(f"{kind}/*/*") if path.is_file()]
+def own_store() -> Store:
+    return choose_store(runtime_options(Options()))
+
+
+def stored_keys(kind: str = GRAPHS) -> list[str]:
+    return [key for key, _ in own_store().scan(kind)]
 
 
 @needs_stored_graphs
@@ -159,8 +165,8 @@ class TestAfterAot:
 
     def test_a_lost_store_means_compiling_again(self) -> None:
         first = train()
-        for path in stored_files():
-            path.unlink()
+        for key in stored_keys():
+            own_store().remove(GRAPHS, key)
         second = train()
         assert recalled() == (4, 0)
         assert train()[0] == first[0] == second[0]
@@ -169,8 +175,8 @@ class TestAfterAot:
     @pytest.mark.parametrize("content", [b"", b"nonsense", b"0" * 64 + b"\n{}"])
     def test_a_corrupt_store_means_compiling_again(self, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
         first = train()
-        for path in stored_files():
-            path.write_bytes(content)
+        for key in stored_keys():
+            own_store().save(GRAPHS, key, content)
         with caplog.at_level(logging.WARNING):
             second = train()
         assert recalled() == (4, 0)
@@ -234,7 +240,7 @@ class TestSwitchedOff:
         for _ in range(2):
             train(**options)
         assert recalled() == (4, 0)
-        assert stored_files() == stored_files("completed") == []
+        assert stored_keys() == stored_keys("completed") == []
 
     def test_by_torchs_own_switch(self) -> None:
         with torch.compiler.config.patch(force_disable_caches=True):
@@ -272,11 +278,7 @@ class TestBeforeAot:
             torch.testing.assert_close(infer(add, x), add(x))
 
     def test_records_of_another_form_are_removed(self, caplog: pytest.LogCaptureFixture) -> None:
-        from ferrite_runtime import choose_store, save_record
-        from ferrite_torch.loading import runtime_options
-        from ferrite_torch.options import Options
-
-        store = choose_store(runtime_options(Options()))
+        store = own_store()
         for record in ([], {"kind": "forward"}, {"kind": "forward", "program": 3}):
             save_record(store, GRAPHS, "0" * 64, record)
             assert recall_artifact(store, "0" * 64) is None

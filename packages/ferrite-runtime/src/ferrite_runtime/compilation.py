@@ -20,7 +20,8 @@ from ferrite_runtime.pool import CompilePool, shared_pool
 from ferrite_runtime.records import Measurement
 from ferrite_runtime.settings import read_settings
 from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.store import DiskStore, MemoryStore, Store
+from ferrite_runtime.storage.layers import LayeredStore
+from ferrite_runtime.store import MemoryStore, Store
 from ferrite_runtime.target import Target
 from ferrite_runtime.triton_adapter import Job, is_triton_installed, triton_version
 
@@ -160,9 +161,9 @@ def _missing_binary(job: Job, library: Library | None) -> NoVariantForTarget:
 
 
 @functools.cache
-def disk_store(root: Path) -> DiskStore:
+def disk_store(root: Path, shared: tuple[Path, ...] = (), limit: int = 0, form: str = "auto") -> LayeredStore:
     """Returns the process's store in a folder."""
-    return DiskStore(root / f"v{RUNTIME_FORMAT}")
+    return LayeredStore(root, shared, limit, form)
 
 
 @functools.cache
@@ -173,7 +174,10 @@ def memory_store() -> MemoryStore:
 
 def choose_store(options: Options) -> Store:
     """Returns the store that the options and the environment ask for."""
-    return disk_store(read_settings().cache_dir) if options.use_cache else memory_store()
+    if not options.use_cache:
+        return memory_store()
+    settings = read_settings()
+    return disk_store(settings.cache_dir, settings.shared_dirs, settings.cache_limit, settings.cache_form)
 
 
 _COMPILERS: dict[tuple[int | None, float, int], Compiler] = {}

@@ -3,34 +3,100 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ferrite_runtime.errors import OptionError
+
+CACHE_LIMIT = 4 << 30
+"""Bytes that the store may have, unless told otherwise."""
+CACHE_FORMS = ("auto", "sqlite", "packs")
+RANKS = ("alone", "rank0", "first")
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where this process keeps things; ``cache_dir`` is the root of the on-disk store."""
+    """What this process's environment says.
+
+    Attributes:
+        cache_dir: folder of the store on disk.
+        shared_dirs: folders of read-only layers below it.
+        cache_limit: bytes that the store may have; 0 for no limit.
+        cache_form: what the store is kept in.
+        pins: file of pinned choices.
+        must_pin: whether a kernel without a pinned choice is an error.
+        ranks: how the ranks of a distributed program choose.
+    """
 
     cache_dir: Path
+    shared_dirs: tuple[Path, ...] = ()
+    cache_limit: int = CACHE_LIMIT
+    cache_form: str = "auto"
+    pins: Path | None = None
+    must_pin: bool = False
+    ranks: str = "alone"
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     """Returns the settings of the environment.
 
     ``FERRITE_CACHE_DIR`` names the store's folder; without it the XDG cache folder is used, and where there is no
-    home folder either, one below the folder for temporary files.
+    home folder either, one below the folder for temporary files. ``FERRITE_CACHE_SHARED`` lists folders of read-only
+    layers, ``FERRITE_CACHE_LIMIT`` bounds its size (``4GiB``; ``0`` for no bound), ``FERRITE_CACHE_FORM`` is ``auto``,
+    ``sqlite`` or ``packs``. ``FERRITE_PINS`` names a file of pinned choices, ``FERRITE_ASSERT_PINNED=1`` makes a kernel
+    without one an error, ``FERRITE_RANKS`` is ``alone``, ``rank0`` or ``first``.
+
+    Raises:
+        OptionError: if a variable has a value that it cannot have.
     """
     environ = os.environ if environ is None else environ
+    shared = environ.get("FERRITE_CACHE_SHARED", "").split(os.pathsep)
+    return Settings(
+        cache_dir=_cache_dir(environ),
+        shared_dirs=tuple(Path(folder).expanduser() for folder in shared if folder),
+        cache_limit=_read_size(environ, "FERRITE_CACHE_LIMIT", CACHE_LIMIT),
+        cache_form=_read_choice(environ, "FERRITE_CACHE_FORM", CACHE_FORMS),
+        pins=Path(environ["FERRITE_PINS"]).expanduser() if environ.get("FERRITE_PINS") else None,
+        must_pin=_read_choice(environ, "FERRITE_ASSERT_PINNED", ("0", "1")) == "1",
+        ranks=_read_choice(environ, "FERRITE_RANKS", RANKS),
+    )
+
+
+def _cache_dir(environ: Mapping[str, str]) -> Path:
     if environ.get("FERRITE_CACHE_DIR"):
-        return Settings(Path(environ["FERRITE_CACHE_DIR"]).expanduser())
+        return Path(environ["FERRITE_CACHE_DIR"]).expanduser()
     if environ.get("XDG_CACHE_HOME"):
-        return Settings(Path(environ["XDG_CACHE_HOME"]) / "ferrite")
+        return Path(environ["XDG_CACHE_HOME"]) / "ferrite"
     if environ.get("HOME"):
-        return Settings(Path(environ["HOME"]) / ".cache" / "ferrite")
+        return Path(environ["HOME"]) / ".cache" / "ferrite"
     import tempfile
 
-    return Settings(Path(tempfile.gettempdir()) / f"ferrite-{os.getuid()}")
+    return Path(tempfile.gettempdir()) / f"ferrite-{os.getuid()}"
+
+
+def _read_choice(environ: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    value = environ.get(name) or allowed[0]
+    if value not in allowed:
+        raise OptionError(f"{name} is {value!r}; it can be {', '.join(allowed)}")
+    return value
+
+
+def _read_size(environ: Mapping[str, str], name: str, otherwise: int) -> int:
+    return parse_size(environ[name], name) if environ.get(name) else otherwise
+
+
+def parse_size(text: str, name: str) -> int:
+    """Returns the bytes in a text such as ``4GiB``, ``500M`` or ``1000``; a thousand is never meant by K.
+
+    Raises:
+        OptionError: it is none; ``name`` says whose.
+    """
+    match = re.fullmatch(r"(\d{1,15})\s*(?:([KMGT])(?:i?B)?|B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise OptionError(f"{name} is {text!r}; a size is a whole number and a unit, such as 4GiB or 500MiB")
+    return int(match[1]) << 10 * (" KMGT".index(match[2].upper()) if match[2] else 0)
 
 
 def worker_environment(paths: list[str], scratch: str) -> dict[str, str]:

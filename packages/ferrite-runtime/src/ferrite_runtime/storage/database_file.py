@@ -1,0 +1,157 @@
+"""Files of the database, one in use at a time: found, made, opened, and what can be read of a damaged one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ferrite_runtime.binary import CorruptEntry
+from ferrite_runtime.storage.backend import PRECIOUS, Unwritable, unseal_entry
+from ferrite_runtime.storage.folder import is_trusted
+
+if TYPE_CHECKING:
+    import sqlite3
+
+_NAME = re.compile(r"store-2\.(\d{1,9})\.sqlite")
+_SIDES = ("", "-wal", "-shm")
+# "Ferr", and the version of the table.
+_APPLICATION, _VERSION = 0x46657272, 2
+_CREATE = f"""
+PRAGMA auto_vacuum = INCREMENTAL;
+PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {_VERSION};
+CREATE TABLE entries (
+    kind TEXT NOT NULL, key TEXT NOT NULL, used INTEGER NOT NULL, data BLOB NOT NULL, PRIMARY KEY (kind, key)
+);
+PRAGMA journal_mode = WAL;
+"""
+# A dying process cannot break a WAL; a power failure may take the last entries, which are made again.
+_SETTINGS = """
+PRAGMA synchronous = NORMAL;
+PRAGMA trusted_schema = OFF;
+PRAGMA cell_size_check = ON;
+PRAGMA journal_size_limit = 16777216;
+"""
+# Seconds that a write waits for other writers: thousands of writes of theirs.
+PATIENCE = 5.0
+_FORWARDS = "SELECT kind, key, used, data FROM entries NOT INDEXED ORDER BY rowid"
+_BACKWARDS = f"{_FORWARDS} DESC"
+LOAD = "SELECT data, used FROM entries WHERE kind = ? AND key = ?"
+
+
+class Damaged(Exception):
+    """The file is not one that SQLite, or this module, wrote."""
+
+
+def connect(file: Path, *, can_write: bool) -> sqlite3.Connection:
+    """Returns a connection to an existing file; raises `Damaged` if it is none of ours."""
+    import sqlite3
+
+    def connect(mode: str) -> sqlite3.Connection:
+        address = f"{file.absolute().as_uri()}?{mode}"
+        made = sqlite3.connect(address, PATIENCE, isolation_level=None, check_same_thread=False, uri=True)
+        try:
+            made.executescript(_SETTINGS)
+            _check_file(made)
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    if can_write:
+        return connect("mode=rw")
+    try:
+        return connect("mode=ro")
+    except sqlite3.OperationalError:
+        # In a folder that cannot be written SQLite finds no place for the memory that its readers share.
+        return connect("mode=ro&immutable=1")
+
+
+def _check_file(db: sqlite3.Connection) -> None:
+    marks = tuple(db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version"))
+    if marks != (_APPLICATION, _VERSION):
+        raise Damaged(f"its marks are {marks}")
+    db.execute(LOAD, ("", "")).fetchone()
+
+
+def choose_file(folder: Path, above: int = 0, *, may_create: bool = True) -> tuple[int, Path]:
+    """Returns the newest file that this user may use, with its number, or makes one.
+
+    Two processes that make one at once look for a number in the same files, so they find the same number.
+    """
+    files = sorted(list_files(folder), reverse=True)
+    for number, path in files:
+        with contextlib.suppress(OSError):
+            if number > above and is_trusted(path.stat().st_uid) and os.access(path, os.R_OK):
+                return number, path
+    if not may_create:
+        raise Unwritable("has no entries yet and cannot be written")
+    number = max([above, *(number for number, _ in files)]) + 1
+    return number, _create(folder / f"store-2.{number}.sqlite")
+
+
+def _create(file: Path) -> Path:
+    """Makes an empty file, whole from the first moment that others see it; or finds that another did."""
+    import sqlite3
+
+    aside = file.with_name(f".new-{secrets.token_hex(8)}")
+    try:
+        os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        made = sqlite3.connect(aside, PATIENCE, isolation_level=None)
+        try:
+            made.executescript(_CREATE)
+        finally:
+            made.close()
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, file)
+        return file
+    except OSError as error:
+        raise Unwritable(f"cannot be written: {error}") from error
+    finally:
+        unlink_file(aside)
+
+
+def list_files(folder: Path) -> list[tuple[int, Path]]:
+    """Returns the files of a folder with their numbers."""
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except OSError:
+        return []
+    return [(int(match[1]), folder / name) for name in names if (match := _NAME.fullmatch(name))]
+
+
+def list_sides(file: Path) -> list[Path]:
+    """Returns a file and the two that SQLite keeps beside it."""
+    return [file.with_name(file.name + side) for side in _SIDES]
+
+
+def unlink_file(file: Path) -> None:
+    """Removes a file and what SQLite keeps beside it."""
+    for path in list_sides(file):
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def salvage(file: Path) -> Iterator[tuple[str, str, int, bytes]]:
+    """Yields the measurements that can still be read out of a damaged file."""
+    import sqlite3
+
+    # Either way goes as far as the first damaged page.
+    for query in (_FORWARDS, _BACKWARDS):
+        with contextlib.suppress(sqlite3.Error, MemoryError, OverflowError, ValueError, TypeError, Damaged):
+            db = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+            try:
+                rows: Iterator[Any] = db.execute(query)
+                for kind, key, _, data in rows:
+                    if kind == PRECIOUS and isinstance(key, str):
+                        with contextlib.suppress(CorruptEntry):
+                            unseal_entry(kind, key, data)
+                            yield kind, key, int(time.time()), data
+            finally:
+                db.close()

@@ -1,0 +1,83 @@
+"""Frames: the form of an entry in a pack. A header with lengths and a checksum, the names, the sealed bytes."""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+_MAGIC = b"FeP2"
+PUT, REMOVE, USE = 0, 1, 2
+# Magic, operation, bytes of the kind, of the key, and of the sealed data, nanoseconds since 1970; then the checksum.
+_HEAD = struct.Struct("<4sBBHIQ")
+_SUM = struct.Struct("<I")
+_FRAME = _HEAD.size + _SUM.size
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame; its sealed bytes begin at ``start`` of its pack, and were written at ``written``, in nanoseconds."""
+
+    operation: int
+    kind: str
+    key: str
+    written: int
+    start: int
+    size: int
+
+
+def pack_frame(operation: int, kind: str, key: str, written: int, sealed: bytes) -> bytes:
+    """Returns the bytes of a frame."""
+    names = kind.encode(), key.encode()
+    head = _HEAD.pack(_MAGIC, operation, len(names[0]), len(names[1]), len(sealed), written) + names[0] + names[1]
+    return head[: _HEAD.size] + _SUM.pack(zlib.crc32(head)) + head[_HEAD.size :] + sealed
+
+
+def read_frames(path: Path, start: int) -> tuple[list[Frame], int]:
+    """Returns the whole frames of a pack from ``start`` on, and where they end; what is damaged is stepped over."""
+    frames: list[Frame] = []
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            end = start
+            while start + _FRAME <= size:
+                file.seek(start)
+                frame = _read_head(file.read(1024), start)
+                if frame is None:
+                    file.seek(start + 1)
+                    start = _next_frame(file.read(1 << 20), start + 1, size)
+                    continue
+                start = frame.start + frame.size
+                if start > size:
+                    break  # still being written, or torn
+                frames.append(frame)
+                end = start
+    except OSError:
+        return frames, start
+    return frames, end
+
+
+def _next_frame(data: bytes, start: int, size: int) -> int:
+    """Returns where the next frame may begin, given what stands from ``start`` on."""
+    if not data:
+        return size
+    found = data.find(_MAGIC)
+    return start + (found if found >= 0 else max(1, len(data) - len(_MAGIC) + 1))
+
+
+def _read_head(data: bytes, start: int) -> Frame | None:
+    """Returns the frame that begins ``data``, or None; kind and key have to be within it."""
+    if len(data) < _FRAME or not data.startswith(_MAGIC):
+        return None
+    _, operation, kind, key, size, written = _HEAD.unpack_from(data)
+    (checksum,) = _SUM.unpack_from(data, _HEAD.size)
+    names = data[_FRAME : _FRAME + kind + key]
+    if len(names) != kind + key or operation > USE or zlib.crc32(data[: _HEAD.size] + names) != checksum:
+        return None
+    try:
+        text = names[:kind].decode(), names[kind:].decode()
+    except UnicodeDecodeError:
+        return None
+    return Frame(operation, *text, written, start + _FRAME + kind + key, size)
