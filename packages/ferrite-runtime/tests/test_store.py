@@ -377,7 +377,7 @@ def test_torn_end_of_a_pack_is_stepped_over(tmp_path: Path) -> None:
     fresh = Packs(tmp_path)
     assert fresh.load("kernels", "a") == b"1" * 100
     assert fresh.load("kernels", "b") is None
-    assert [damage.reason for damage in fresh.verify()] == ["154 bytes at the end are torn"]
+    assert not fresh.verify(), "an entry that was never whole was never there"
     fresh.save("kernels", "b", b"3")
     assert Packs(tmp_path).load("kernels", "b") == b"3"
 

@@ -35,13 +35,25 @@ def pack_frame(operation: int, kind: str, key: str, written: int, sealed: bytes)
     return head[: _HEAD.size] + _SUM.pack(zlib.crc32(head)) + head[_HEAD.size :] + sealed
 
 
-def read_frames(path: Path, start: int) -> tuple[list[Frame], int]:
-    """Returns the whole frames of a pack from ``start`` on, and where they end; what is damaged is stepped over."""
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was read of a pack: its whole frames, where the last one ends, and how many bytes before are damaged."""
+
+    frames: tuple[Frame, ...]
+    end: int
+    damaged: int
+
+
+def read_frames(path: Path, start: int) -> Reading:
+    """Returns the whole frames of a pack from ``start`` on; what is damaged is stepped over.
+
+    What stands behind the last whole frame is still being written, or was when its process died.
+    """
     frames: list[Frame] = []
+    end, damaged = start, 0
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            end = start
             while start + _FRAME <= size:
                 file.seek(start)
                 frame = _read_head(file.read(1024), start)
@@ -49,14 +61,15 @@ def read_frames(path: Path, start: int) -> tuple[list[Frame], int]:
                     file.seek(start + 1)
                     start = _next_frame(file.read(1 << 20), start + 1, size)
                     continue
-                start = frame.start + frame.size
-                if start > size:
-                    break  # still being written, or torn
+                stop = frame.start + frame.size
+                if stop > size:
+                    break
                 frames.append(frame)
-                end = start
+                damaged += start - end
+                start = end = stop
     except OSError:
-        return frames, start
-    return frames, end
+        pass
+    return Reading(tuple(frames), end, damaged)
 
 
 def _next_frame(data: bytes, start: int, size: int) -> int:

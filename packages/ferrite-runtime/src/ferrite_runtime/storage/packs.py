@@ -176,10 +176,10 @@ class Packs:
                 self._index.forget(name)
                 start = 0
             if facts.st_size > start:
-                frames, end = read_frames(self.folder / name, start)
-                for frame in frames:
+                reading = read_frames(self.folder / name, start)
+                for frame in reading.frames:
                     self._index.take(frame, name)
-                self._index.read[name] = end
+                self._index.read[name] = reading.end
 
     def _packs(self) -> dict[str, os.stat_result]:
         found = {}
@@ -283,14 +283,12 @@ class Packs:
     def verify(self) -> list[Damage]:
         """Reads everything; returns what is not as it was written."""
         with self._lock:
-            self._index = _Index()
             self._look(is_urgent=True)
             packs, places = self._packs(), list(self._index.places.items())
-            ends = dict(self._index.read)
         found = [
-            Damage(name, f"{facts.st_size - ends[name]} bytes at the end are torn")
-            for name, facts in packs.items()
-            if name in ends and facts.st_size > ends[name]
+            Damage(name, f"{damaged} bytes are no entry")
+            for name in sorted(packs)
+            if (damaged := read_frames(self.folder / name, 0).damaged)
         ]
         for (kind, key), place in places:
             if place.size < 0:
