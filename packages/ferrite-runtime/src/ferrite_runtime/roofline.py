@@ -46,6 +46,6 @@ def _pyplot() -> Any:
     except ImportError as error:
         raise DeviceUnavailable("a plot needs matplotlib, which is not installed: pip install matplotlib") from error
     mpl.use("Agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot as plt
 
-    return pyplot
+    return plt

@@ -28,6 +28,7 @@ class Settings:
         pins: file of pinned choices.
         must_pin: whether a kernel without a pinned choice is an error.
         ranks: how the ranks of a distributed program choose.
+        device_dirs: folders of device descriptors that add to those of this package.
     """
 
     cache_dir: Path
@@ -37,6 +38,7 @@ class Settings:
     pins: Path | None = None
     must_pin: bool = False
     ranks: str = "alone"
+    device_dirs: tuple[Path, ...] = ()
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -46,7 +48,8 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     home folder either, one below the folder for temporary files. ``FERRITE_CACHE_SHARED`` lists folders of read-only
     layers, ``FERRITE_CACHE_LIMIT`` bounds its size (``4GiB``; ``0`` for no bound), ``FERRITE_CACHE_FORM`` is ``auto``,
     ``sqlite`` or ``packs``. ``FERRITE_PINS`` names a file of pinned choices, ``FERRITE_ASSERT_PINNED=1`` makes a kernel
-    without one an error, ``FERRITE_RANKS`` is ``alone``, ``rank0`` or ``first``.
+    without one an error, ``FERRITE_RANKS`` is ``alone``, ``rank0`` or ``first``. ``FERRITE_DEVICES`` lists folders of
+    device descriptors; without it there is one, ``ferrite/devices`` in the XDG folder of configurations.
 
     Raises:
         OptionError: if a variable has a value that it cannot have.
@@ -61,7 +64,16 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         pins=Path(environ["FERRITE_PINS"]).expanduser() if environ.get("FERRITE_PINS") else None,
         must_pin=_read_choice(environ, "FERRITE_ASSERT_PINNED", ("0", "1")) == "1",
         ranks=_read_choice(environ, "FERRITE_RANKS", RANKS),
+        device_dirs=_device_dirs(environ),
     )
+
+
+def _device_dirs(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    if environ.get("FERRITE_DEVICES"):
+        return tuple(Path(folder).expanduser() for folder in environ["FERRITE_DEVICES"].split(os.pathsep) if folder)
+    home = Path(environ["HOME"]) / ".config" if environ.get("HOME") else None
+    config = Path(environ["XDG_CONFIG_HOME"]) if environ.get("XDG_CONFIG_HOME") else home
+    return () if config is None else (config / "ferrite" / "devices",)
 
 
 def _cache_dir(environ: Mapping[str, str]) -> Path:

@@ -1,104 +1,24 @@
-"""``python -m ferrite_torch``: exports a model from the command line."""
+"""``python -m ferrite_torch``: the commands, by name."""
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import importlib.util
-import json
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
-from ferrite_torch.errors import FerriteError, Unsupported
-
-
-def find_maker(place: str) -> Callable[[], Any]:
-    """Returns the function that ``package.module:name`` or ``file.py:name`` names.
-
-    Raises:
-        Unsupported: if there is none.
-    """
-    where, separator, name = place.rpartition(":")
-    if not separator:
-        raise Unsupported(f"{place!r} is not of the form module:function or file.py:function")
-    if where.endswith(".py"):
-        spec = importlib.util.spec_from_file_location(Path(where).stem, where)
-        if spec is None or spec.loader is None or not Path(where).is_file():
-            raise Unsupported(f"there is no file {where}")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    else:
-        sys.path.insert(0, "")
-        try:
-            module = importlib.import_module(where)
-        except ImportError as error:
-            raise Unsupported(f"{where} cannot be imported: {error}") from error
-    maker = getattr(module, name, None)
-    if not callable(maker):
-        raise Unsupported(f"{where} has no function {name}")
-    return maker  # type: ignore[no-any-return]
-
-
-def run_export(arguments: argparse.Namespace) -> int:
-    """Exports a model to a bundle; the function returns the model, its example inputs and, if it likes, keywords."""
-    from ferrite_torch.exporting import export  # noqa: PLC0415  # imports every layer
-
-    made = find_maker(arguments.model)()
-    if not isinstance(made, tuple) or len(made) not in (2, 3):
-        raise Unsupported(f"{arguments.model} has to return (model, inputs) or (model, inputs, keywords)")
-    bundle = export(
-        made[0],
-        made[1],
-        kwargs=made[2] if len(made) == 3 else None,
-        targets=arguments.targets.split(","),
-        training=arguments.training,
-        prebuilt=not arguments.no_binaries,
-        ptx=None if arguments.ptx == "none" else arguments.ptx,
-        tune=arguments.tune,
-    )
-    digest = bundle.save(arguments.output)
-    facts = {
-        "path": str(arguments.output),
-        "sha256": digest,
-        "bytes": Path(arguments.output).stat().st_size,
-        "kernels": len(bundle.kernels),
-        "binaries": len(bundle.binaries),
-    }
-    if arguments.json:
-        print(json.dumps(facts))
-    else:
-        print("{path}: {kernels} kernels, {binaries} binaries, {bytes} bytes, sha256 {sha256}".format(**facts))
-    return 0
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """Returns the parser of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m ferrite_torch", description="Compiles models ahead of time.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    command = commands.add_parser("export", help="export a model to a bundle", description=run_export.__doc__)
-    command.add_argument("model", metavar="MODULE:FUNCTION", help="what makes the model, or FILE.py:FUNCTION")
-    command.add_argument("-o", "--output", type=Path, default=Path("model.ferrite"), help="the bundle's file")
-    command.add_argument("--targets", default="sm_90", help="comma-separated: sm_80,sm_90,gfx942; or cpu")
-    command.add_argument("--training", action="store_true", help="take the backward along")
-    command.add_argument("--tune", default="default", choices=("none", "default", "max"), help="configs to compile")
-    command.add_argument("--ptx", default="sm_80", help="oldest target of the PTX fallback, or none")
-    command.add_argument("--no-binaries", action="store_true", help="kernel text only")
-    command.add_argument("--json", action="store_true", help="print facts as JSON")
-    command.set_defaults(run=run_export)
-    return parser
+from ferrite_runtime.command_line import CommandLine
+from ferrite_torch.errors import FerriteError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status: 0, or 2 for a model that cannot be exported."""
-    parsed = build_parser().parse_args(arguments)
-    try:
-        status: int = parsed.run(parsed)
-    except FerriteError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    return status
+    """Runs the command line; returns the exit status."""
+    command_line = CommandLine(
+        program="python -m ferrite_torch",
+        description="Compiles models ahead of time.",
+        package="ferrite_torch.commands",
+        commands=("export",),
+        refusals=(FerriteError,),
+    )
+    return command_line.run(arguments)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ class Options:
     Attributes:
         fallback: run a graph eagerly, with a warning, where compiling it fails; False raises instead.
         interpret: run kernels in Triton's interpreter; None means only on the CPU.
-        tune: how much the runtime measures: ``none``, ``default`` or ``max``; None leaves it to the runtime.
+        tune: how much the runtime measures: ``none``, ``default``, ``quick`` or ``full`` (also ``max``); None leaves it
+            to the runtime.
         workers: number of compile processes, 0 for none, None for one per core.
         use_cache: keep compiled kernels and measurements on disk.
         tuning_seconds: limit on the time spent measuring for one graph; None leaves it to the runtime.
@@ -99,7 +100,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "target": (Mapping,),
 }
 _CHOICES = {
-    "tune": (None, "none", "default", "max"),
+    "tune": (None, "none", "default", "quick", "full", "max"),
     "check_inputs": ("first", "always", "never"),
     "extern": ("allow", "error"),
 }

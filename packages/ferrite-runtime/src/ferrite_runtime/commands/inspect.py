@@ -77,12 +77,7 @@ def summarise(bundle: Bundle, device: DeviceFacts) -> dict[str, Any]:
             for name, entry in bundle.entries.items()
         },
         "programs": {
-            name: {
-                "device": each.device,
-                "inputs": len(each.inputs),
-                "kernels": len(each.kernels),
-                "steps": len(each.steps),
-            }
+            name: {part: len(getattr(each, part)) for part in ("inputs", "kernels", "steps", "outputs")}
             for name, each in bundle.programs.items()
         },
         "kernels": [_kernel_summary(bundle, spec, device) for spec in bundle.kernels.values()],

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from dataclasses import fields as dataclass_fields
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
+from ferrite_runtime.errors import DeviceUnavailable, SpecError
 from ferrite_runtime.fields import Fields
+from ferrite_runtime.settings import read_settings
 from ferrite_runtime.target import Target, device_target
 
 
@@ -43,6 +47,11 @@ class DeviceFacts:
         fields.close()
         return facts
 
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form: the content of a descriptor file."""
+        facts = {field.name: getattr(self, field.name) for field in dataclass_fields(self)}
+        return {**facts, "target": str(self.target)}
+
     @property
     def max_warps(self) -> int:
         """The most warps that a program may have: 1024 threads."""
@@ -51,14 +60,41 @@ class DeviceFacts:
 
 @functools.cache
 def known_devices() -> Mapping[str, DeviceFacts]:
-    """Returns the described devices by the name of their file, such as ``h200``."""
+    """Returns the described devices by the name of their file, such as ``h200``.
+
+    Files in the folders that the settings name add to those of this package, and go before them.
+
+    Raises:
+        SpecError: if one of these does not read, naming the file and the field.
+    """
     found = {}
-    for entry in sorted(resources.files(__name__).iterdir(), key=lambda entry: entry.name):
+    shipped: list[Any] = sorted(resources.files(__name__).iterdir(), key=lambda entry: entry.name)
+    for entry in (*shipped, *added_descriptors(read_settings().device_dirs)):
         if entry.name.endswith(".json"):
-            found[entry.name.removesuffix(".json")] = DeviceFacts.from_mapping(
-                json.loads(entry.read_text()), entry.name
-            )
+            found[entry.name.removesuffix(".json")] = read_descriptor(entry)
     return found
+
+
+def added_descriptors(folders: Sequence[Path]) -> list[Path]:
+    """Returns the descriptor files in some folders, in the order of their names; a folder may be missing."""
+    return [path for folder in folders for path in sorted(folder.glob("*.json"))]
+
+
+def read_descriptor(entry: Any) -> DeviceFacts:
+    """Returns the facts in a descriptor file; raises `SpecError` naming the file and the field that is wrong."""
+    try:
+        value = json.loads(entry.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise SpecError(str(entry), f"cannot be read: {error}") from error
+    try:
+        facts = DeviceFacts.from_mapping(value, str(entry))
+    except DeviceUnavailable as error:
+        raise SpecError(f"{entry}.target", str(error)) from error
+    numbers = {field.name: getattr(facts, field.name) for field in dataclass_fields(facts)}
+    for name, number in numbers.items():
+        if isinstance(number, int) and number < 1:
+            raise SpecError(f"{entry}.{name}", f"{number} is less than 1")
+    return facts
 
 
 _TYPICAL = {"sm_80": "a100", "sm_90": "h200", "sm_100": "b200", "gfx942": "mi300x"}
@@ -66,7 +102,11 @@ _TYPICAL = {"sm_80": "a100", "sm_90": "h200", "sm_100": "b200", "gfx942": "mi300
 
 def typical_device(target: Target) -> DeviceFacts:
     """Returns the facts to assume when only the architecture is known, as in cross-compiling."""
-    return known_devices()[_TYPICAL.get(str(target), "h200" if target.backend == "cuda" else "mi300x")]
+    known = known_devices()
+    if str(target) in _TYPICAL:
+        return known[_TYPICAL[str(target)]]
+    same = [facts for facts in known.values() if facts.target == target]
+    return same[0] if same else known["h200" if target.backend == "cuda" else "mi300x"]
 
 
 @functools.cache

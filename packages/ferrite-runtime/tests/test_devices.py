@@ -1,0 +1,90 @@
+"""Device descriptors: those of the package, and those that a user adds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ferrite_runtime.__main__ import main
+from ferrite_runtime.devices import DeviceFacts, known_devices, typical_device
+from ferrite_runtime.errors import SpecError
+from ferrite_runtime.policy import configs
+from ferrite_runtime.settings import read_settings
+from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.target import Target
+from runtime_kernels import pointwise
+
+L40S = {
+    "name": "NVIDIA L40S",
+    "target": "sm_89",
+    "multiprocessors": 142,
+    "registers_per_multiprocessor": 65536,
+    "threads_per_multiprocessor": 1536,
+    "shared_per_program": 101376,
+    "bandwidth": 864_000_000_000,
+    "l2_bytes": 100_663_296,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FERRITE_DEVICES", str(tmp_path))
+    known_devices.cache_clear()
+    yield tmp_path
+    known_devices.cache_clear()
+
+
+def test_descriptor_reads_back() -> None:
+    for facts in known_devices().values():
+        assert DeviceFacts.from_mapping(json.loads(json.dumps(facts.to_mapping()))) == facts
+
+
+def test_added_descriptor_is_known_and_used(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "l40s.json").write_text(json.dumps(L40S))
+    (folder / "notes.txt").write_text("not a descriptor")
+    added = known_devices()["l40s"]
+    assert (added.name, added.multiprocessors) == ("NVIDIA L40S", 142)
+    assert typical_device(Target.parse("sm_89")) == added, "nothing else describes that target"
+    assert typical_device(Target.parse("sm_90")) == known_devices()["h200"]
+    kernel = KernelSpec.from_mapping(pointwise("a", size=4096))
+    assert configs(kernel, added, "none")
+    assert main(["devices"]) == 0
+    listed = capsys.readouterr().out
+    assert "l40s" in listed
+    assert "NVIDIA L40S" in listed
+    assert main(["devices", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["described"]["l40s"] == L40S
+
+
+def test_added_descriptor_goes_before_the_packages_own(folder: Path) -> None:
+    (folder / "h200.json").write_text(json.dumps({**known_devices()["h200"].to_mapping(), "bandwidth": 1}))
+    known_devices.cache_clear()
+    assert known_devices()["h200"].bandwidth == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("{", "cannot be read"),
+        ({"multiprocessors": "many"}, "multiprocessors"),
+        ({"multiprocessors": 0}, "multiprocessors: 0 is less than 1"),
+        ({"target": "tpu"}, "target"),
+        ({"speed": 1}, "speed"),
+    ],
+)
+def test_wrong_descriptor_names_its_file(folder: Path, change, message: str, capsys) -> None:
+    text = change if isinstance(change, str) else json.dumps({**L40S, **change})
+    (folder / "mine.json").write_text(text)
+    with pytest.raises(SpecError, match="mine.json.*" + message):
+        known_devices()
+    assert main(["devices"]) == 2
+    assert "hint:" in capsys.readouterr().err
+
+
+def test_folders_come_from_the_environment() -> None:
+    assert read_settings({"HOME": "/h"}).device_dirs == (Path("/h/.config/ferrite/devices"),)
+    assert read_settings({"HOME": "/h", "XDG_CONFIG_HOME": "/c"}).device_dirs == (Path("/c/ferrite/devices"),)
+    assert read_settings({"FERRITE_DEVICES": "/a:/b"}).device_dirs == (Path("/a"), Path("/b"))
+    assert read_settings({}).device_dirs == ()
