@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ferrite_runtime.config import Config
@@ -33,7 +35,8 @@ class Agreement(Protocol):
         """Returns the choice that all of them take; one of them decides."""
 
 
-def _no_measurements(kernel: str) -> Sequence[Measurement]:
+def no_measurements(kernel: str) -> Sequence[Measurement]:
+    """Returns what came with a kernel where nothing came."""
     return ()
 
 
@@ -49,7 +52,7 @@ class Choices:
     """
 
     store: Store
-    seeds: Callable[[str], Sequence[Measurement]] = _no_measurements
+    seeds: Callable[[str], Sequence[Measurement]] = no_measurements
     pins: Pins | None = None
     agreement: Agreement | None = None
 
@@ -75,12 +78,19 @@ class Choices:
     def settle(self, situation: Situation, decide: Callable[[], Config | None]) -> Config | None:
         """Returns the config to run with: the known one, or what ``decide`` measures; the same one on all ranks.
 
-        ``decide`` adds what it measured by itself; it returns None to put the decision off.
+        ``decide`` adds what it measured by itself; it returns None to put the decision off. What is taken is recorded
+        even if nothing was measured, so that it can be pinned; such a record is no choice to recall.
         """
         known = self.recall(situation)
-        if known is not None or self.agreement is None:
-            return known or decide()
-        return self.agreement.settle(situation, lambda: self._remembered(situation) or decide())
+        if known is not None:
+            return known
+        if self.agreement is None:
+            taken = decide()
+        else:
+            taken = self.agreement.settle(situation, lambda: self._remembered(situation) or decide())
+        if taken is not None:
+            self._note(situation, taken)
+        return taken
 
     def measured(self, situation: Situation) -> tuple[Measurement, ...]:
         """Returns what was measured in a situation, one measurement for each config, in a fixed order."""
@@ -95,6 +105,14 @@ class Choices:
         """Keeps measurements; those of other configs, and of other situations, stay."""
         for record in measurements:
             save_sealed(self.store, RECORDS, record.key, json.dumps(record.to_mapping(), sort_keys=True).encode())
+
+    def _note(self, situation: Situation, taken: Config) -> None:
+        """Records a choice that no measurement here says: policy's own, or another rank's. It can be pinned then."""
+        measured = {record.config: record for record in self.measured(situation)}
+        if any(record.is_chosen and record.config == taken for record in measured.values()):
+            return
+        unmeasured = Measurement(situation, taken, math.inf, math.inf, math.inf, 0)
+        self.add([replace(measured.get(taken, unmeasured), is_chosen=True, when=int(time.time()))])
 
     def _remembered(self, situation: Situation) -> Config | None:
         best = choose_measurement(self.measured(situation))

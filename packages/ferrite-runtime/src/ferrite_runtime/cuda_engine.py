@@ -6,11 +6,13 @@ import functools
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
+from ferrite_runtime.agreement import RankAgreement
 from ferrite_runtime.bench import EventMeter, SystemClock
 from ferrite_runtime.buckets import Bucket, BucketedKernel, bucket_of, bucket_text
-from ferrite_runtime.choices import Choices
+from ferrite_runtime.choices import Choices, no_measurements
 from ferrite_runtime.compilation import Compiler, choose_store, shared_compiler
 from ferrite_runtime.cuda_driver import cuda_driver
 from ferrite_runtime.cuda_kernels import DeviceKernel, Machine
@@ -23,8 +25,10 @@ from ferrite_runtime.launch import LaunchSite
 from ferrite_runtime.launch_sequence import SequenceWriter
 from ferrite_runtime.native_launcher import NativeLauncher, shared_launcher
 from ferrite_runtime.options import Options
-from ferrite_runtime.platform import Platform, torch_platform
+from ferrite_runtime.pins import load_pins
+from ferrite_runtime.platform import Platform, rank_board, torch_platform
 from ferrite_runtime.program import Program
+from ferrite_runtime.settings import read_settings
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.steps import Launch
 from ferrite_runtime.tuning import Budget
@@ -46,9 +50,21 @@ def make_machine(index: int, options: Options, compiler: Compiler | None = None)
 
 
 def choose_choices(options: Options, compiler: Compiler) -> Choices:
-    """Returns what is known of the configs of kernels: what the store has, and what came with prebuilt kernels."""
-    library = compiler.library
-    return Choices(choose_store(options)) if library is None else Choices(choose_store(options), library.measurements)
+    """Returns what is known of the configs of kernels: what is pinned, what is stored, what came prebuilt.
+
+    Raises:
+        SpecError: a file of pins does not read.
+    """
+    settings = read_settings()
+    pins = Path(options.pins).expanduser() if options.pins else settings.pins
+    must_pin = settings.must_pin if options.assert_pinned is None else options.assert_pinned
+    mode = options.ranks or settings.ranks
+    return Choices(
+        choose_store(options),
+        compiler.library.measurements if compiler.library is not None else no_measurements,
+        load_pins(pins, must_pin=must_pin),
+        None if mode == "alone" else RankAgreement(mode, rank_board),
+    )
 
 
 def choose_native(options: Options, compiler: Compiler) -> NativeLauncher | None:

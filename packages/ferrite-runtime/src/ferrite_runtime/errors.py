@@ -185,6 +185,14 @@ class IndexOutOfBounds(KernelRunError, IndexError):
     hint = "look at the indices that the op was given; eager refuses them too"
 
 
+class NotPinned(NoValidVariant):
+    """Every kernel has to run with a pinned config, and this one has none."""
+
+    hint = (
+        "run the program without FERRITE_ASSERT_PINNED, then `ferrite-runtime pin --file PINS`, and review the change"
+    )
+
+
 class DriverError(LaunchFailed):
     """The GPU driver refused a call; carries the call's and the error's name."""
 

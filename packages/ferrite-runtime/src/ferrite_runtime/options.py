@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ferrite_runtime.errors import OptionError
+from ferrite_runtime.settings import RANKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,11 @@ class Options:
         workers: number of compile processes; None means one per core, 16 at most; 0 compiles in this process.
         use_cache: keep compiled kernels and tuning choices on disk.
         tuning_seconds: limit on the time that one program spends measuring.
+        pins: file of pinned configs, which go before everything measured; None means the one that the environment
+            variable FERRITE_PINS names, if it does.
+        assert_pinned: raise `NotPinned` for a kernel without a pinned config; None means FERRITE_ASSERT_PINNED.
+        ranks: how ranks of a distributed program choose configs: ``"alone"``, or all as ``"rank0"`` or the ``"first"``
+            to come decides; None means FERRITE_RANKS.
         compile_seconds: limit on the compilation of one kernel, after which its worker counts as hung.
     """
 
@@ -43,13 +49,16 @@ class Options:
     workers: int | None = None
     use_cache: bool = True
     tuning_seconds: float = 30.0
+    pins: str | None = None
+    assert_pinned: bool | None = None
+    ranks: str | None = None
     compile_seconds: float = 300.0
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
             value = getattr(self, name)
             if value not in allowed:
-                raise OptionError(f"Options.{name} is {value!r}; it can be {', '.join(allowed)}")
+                raise OptionError(f"Options.{name} is {value!r}; it can be {', '.join(map(str, allowed))}")
         if self.workers is not None and self.workers < 0:
             raise OptionError(f"Options.workers is {self.workers}; it cannot be negative")
 
@@ -59,4 +68,5 @@ _CHOICES = {
     "launcher": ("auto", "driver", "triton"),
     "native": ("auto", "build", "never"),
     "check_inputs": ("first", "always", "never"),
+    "ranks": (None, *RANKS),
 }

@@ -39,3 +39,12 @@ def torch_platform() -> Platform:
         # A call of the CUDA runtime that does nothing to the device: it binds the context to the calling thread.
         prepare=torch.cuda.mem_get_info,
     )
+
+
+def rank_board() -> tuple[int, Any] | None:
+    """Returns this process's rank and the key-value store of its process group; None where there is none."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    return dist.get_rank(), dist.distributed_c10d._get_default_store()

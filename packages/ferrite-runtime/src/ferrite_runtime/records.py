@@ -98,7 +98,7 @@ class Measurement:
         ms: median time in milliseconds, infinity for one that failed.
         low: lower end of the interval that holds the median with 95 % confidence.
         high: upper end of it.
-        runs: number of timed samples.
+        runs: number of timed samples; 0 for a config that was taken without measuring.
         is_chosen: whether this config won.
         when: seconds since 1970 at which it was measured, 0 if nobody noted them; where two records disagree, the later
             one counts.
@@ -161,8 +161,8 @@ def _time(fields: Fields, name: str) -> float:
 def merge(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
     """Returns one measurement for each config in each situation, in a fixed order.
 
-    Where several are of one config, the latest counts. Neither the order nor repetitions matter, so that two stores
-    that took each other's measurements hold the same ones.
+    Where several are of one config, the latest with a time counts. Neither the order nor repetitions matter, so that
+    two stores that took each other's measurements hold the same ones.
     """
     kept: dict[str, Measurement] = {}
     for record in measurements:
@@ -173,13 +173,16 @@ def merge(measurements: Iterable[Measurement]) -> tuple[Measurement, ...]:
 
 
 def choose_measurement(measurements: Iterable[Measurement]) -> Measurement | None:
-    """Returns the measurement that won; the latest, where several did: two machines measured, and one learnt later."""
-    won = [record for record in measurements if record.is_chosen]
+    """Returns the measurement that won; the latest, where several did: two machines measured, one of them later.
+
+    What was taken without measuring won nothing.
+    """
+    won = [record for record in measurements if record.is_chosen and record.runs > 0]
     return max(won, key=lambda record: (record.when, -record.ms, record.key), default=None)
 
 
-def _age(record: Measurement) -> tuple[int, str]:
-    return record.when, dump_canonical(record.to_mapping())
+def _age(record: Measurement) -> tuple[bool, int, str]:
+    return record.runs > 0, record.when, dump_canonical(record.to_mapping())
 
 
 def size_bucket(sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
