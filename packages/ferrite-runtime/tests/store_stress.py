@@ -41,6 +41,7 @@ class Outcome:
     torn: list[str]
     crashed: list[int]
     slowest: float
+    peak: int
 
     @property
     def is_good(self) -> bool:
@@ -48,9 +49,9 @@ class Outcome:
 
 
 def content_of(key: str) -> bytes:
-    """Returns the content that belongs to a key: up to 60,000 bytes that nothing else has."""
+    """Returns the content that belongs to a key: up to 8,000 bytes that nothing else has."""
     seed = hashlib.sha256(key.encode()).digest()
-    return seed * (1 + int.from_bytes(seed[:2], "big") % 1900)
+    return seed * (1 + int.from_bytes(seed[:2], "big") % 250)
 
 
 def record_of(worker: int, count: int) -> Measurement:
@@ -113,13 +114,16 @@ def run_stress(root: Path, form: str, processes: int, kills: int, seconds: float
         os.kill(alive[victim].pid, signal.SIGKILL)
         killed.add(victim)
         begin(len(alive))
+    peak = 0
     for process in alive.values():
-        process.join()
+        while process.is_alive():
+            process.join(0.5)
+            peak = max(peak, sum(path.stat().st_size for path in (root / "store").glob("*-wal")))
     crashed = [process.exitcode for worker, process in alive.items() if process.exitcode and worker not in killed]
-    return check(root, form, len(killed), crashed)
+    return check(root, form, len(killed), crashed, peak)
 
 
-def check(root: Path, form: str, kills: int, crashed: list[int]) -> Outcome:
+def check(root: Path, form: str, kills: int, crashed: list[int], peak: int) -> Outcome:
     """Compares the store with the logs."""
     store = LayeredStore(root / "store", form=form)
     lost, counts, slowest = [], {"records": 0, "kernels": 0}, 0.0
@@ -142,7 +146,7 @@ def check(root: Path, form: str, kills: int, crashed: list[int]) -> Outcome:
     # A record may be newer than the last one in the log: the worker was killed in between.
     lost += [key for key, count in wanted.items() if key not in held or held[key].when < count]
     torn = [f"{damage.where}: {damage.reason}" for damage in (store.own.verify() if store.own else [])]
-    return Outcome(counts["records"], counts["kernels"], kills, lost, torn, crashed, slowest)
+    return Outcome(counts["records"], counts["kernels"], kills, lost, torn, crashed, slowest, peak)
 
 
 def _records(store: LayeredStore) -> Any:
@@ -165,6 +169,7 @@ def main() -> int:
         outcome = run_stress(Path(folder), arguments.form, arguments.processes, arguments.kills, arguments.seconds)
     print(f"{arguments.form}: {arguments.processes} processes, {arguments.seconds:.0f} s, {outcome.kills} killed")
     print(f"{outcome.records} records and {outcome.blobs} binaries written, slowest operation {outcome.slowest:.3f} s")
+    print(f"the log beside the database had at most {outcome.peak >> 20} MiB")
     print(f"lost: {len(outcome.lost)}, torn: {len(outcome.torn)}, crashed: {len(outcome.crashed)}")
     for line in [*outcome.lost[:5], *outcome.torn[:5]]:
         print(f"  {line}")

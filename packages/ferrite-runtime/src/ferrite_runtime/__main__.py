@@ -9,7 +9,7 @@ from ferrite_runtime.command_line import CommandLine
 from ferrite_runtime.errors import FerriteRuntimeError
 
 # Modules of `ferrite_runtime.commands`.
-COMMANDS = ("inspect", "verify", "tune", "bench", "devices", "check", "show", "compile")
+COMMANDS = ("inspect", "verify", "tune", "bench", "devices", "cache", "pin", "check", "show", "compile")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from ferrite_runtime.binary import Binary, CorruptEntry
 from ferrite_runtime.canonical import digest
@@ -21,7 +21,7 @@ from ferrite_runtime.records import Measurement
 from ferrite_runtime.settings import read_settings
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.storage.layers import LayeredStore
-from ferrite_runtime.store import MemoryStore, Store
+from ferrite_runtime.store import MemoryStore, Store, save_record
 from ferrite_runtime.target import Target
 from ferrite_runtime.triton_adapter import Job, is_triton_installed, triton_version
 
@@ -30,6 +30,8 @@ _LOG = logging.getLogger("ferrite_runtime")
 # Raised whenever a stored binary would mean something else to a newer runtime.
 RUNTIME_FORMAT = 1
 KERNELS = "kernels"
+JOBS = "jobs"
+"""The kind of notes on what binaries were built from: `cache why-miss` compares them."""
 
 
 @functools.cache
@@ -42,6 +44,18 @@ def _device_functions() -> str:
 @functools.cache
 def _environment() -> tuple[str, ...]:
     return (triton_version(), _device_functions())
+
+
+def environment_facts() -> dict[str, Any]:
+    """Returns what binaries depend on beside their job."""
+    compiler, functions = _environment()
+    return {"format": RUNTIME_FORMAT, "compiler": compiler, "device_functions": functions[:12]}
+
+
+def job_note(job: Job) -> dict[str, Any]:
+    """Returns what the key of a job's binary was made of, for people."""
+    names = {"kernel": job.spec.id, "name": job.spec.name, "config": job.config.to_mapping()}
+    return {**names, "target": str(job.target), "aligned": job.aligned, **environment_facts()}
 
 
 def job_key(job: Job) -> str:
@@ -121,7 +135,7 @@ class Compiler:
             return missing
         self.origins[key] = "compiled"
         future = self._pool.submit(job, self._seconds)
-        future.add_done_callback(lambda done: self._finish(key, done))
+        future.add_done_callback(lambda done: self._finish(job, key, done))
         return future
 
     def compiles(self) -> bool:
@@ -139,9 +153,10 @@ class Compiler:
             self._store.remove(KERNELS, key)
             return None
 
-    def _finish(self, key: str, done: Future[Binary]) -> None:
+    def _finish(self, job: Job, key: str, done: Future[Binary]) -> None:
         if done.exception() is None:
             self._store.save(KERNELS, key, done.result().to_bytes())
+            save_record(self._store, JOBS, f"{job.spec.id}-{key}", job_note(job))
         elif not isinstance(done.exception(), FerriteRuntimeError):
             with self._lock:
                 self._futures.pop(key, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from ferrite_runtime.binary import CorruptEntry
@@ -52,6 +53,8 @@ class Backend(Protocol):
     """
 
     form: str
+    folder: Path
+    is_read_only: bool
 
     def load(self, kind: str, key: str) -> bytes | None:
         """Returns the stored bytes, or None."""

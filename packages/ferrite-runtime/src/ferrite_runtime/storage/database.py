@@ -49,6 +49,9 @@ _Result = TypeVar("_Result")
 
 # Seconds that the file is left alone after such a wait was in vain.
 _PAUSE = 30.0
+# Bytes that the log beside the file may have before somebody waits for its readers; how long and how often, in seconds.
+_LOG_BYTES = 32 << 20
+_LOG_PATIENCE, _LOG_PAUSE = 0.2, 1.0
 # SQLite's primary result codes.
 _TRANSIENT = frozenset({5, 6, 7, 9, 15, 17})  # busy, locked, no memory, interrupted, lock protocol, schema changed
 _REFUSED = frozenset({3, 8, 10, 13, 14, 23})  # permission, read-only, input/output, full, cannot open, authorization
@@ -79,6 +82,7 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._file = (0, folder)
         self._used: set[tuple[str, str]] = set()
+        self._next_check = float("-inf")
         self._blocked_until = {False: float("-inf"), True: float("-inf")}  # reads, writes
         watch(self)
 
@@ -111,6 +115,7 @@ class Database:
                 _evict(db, self.limit * 9 // 10)
 
         self._write(write)
+        self._bound_log()
 
     def remove(self, kind: str, key: str) -> None:
         """Removes an entry, if there is one."""
@@ -181,16 +186,11 @@ class Database:
         used, self._used = self._used, set()
         if not used:
             return
-        now = int(time.time())
+        rows = [(int(time.time()), *name) for name in sorted(used)]
 
         def write(db: sqlite3.Connection) -> None:
-            db.execute("PRAGMA busy_timeout = 0")
-            try:
-                db.executemany(
-                    "UPDATE entries SET used = ? WHERE kind = ? AND key = ?", [(now, *name) for name in sorted(used)]
-                )
-            finally:
-                db.execute(f"PRAGMA busy_timeout = {int(PATIENCE * 1000)}")
+            with _patience(db, 0.0):
+                db.executemany("UPDATE entries SET used = ? WHERE kind = ? AND key = ?", rows)
 
         with contextlib.suppress(Busy, Unwritable):
             self._write(write, is_transaction=False)
@@ -216,6 +216,19 @@ class Database:
         """Notes uses that were put off, and closes the file."""
         self.flush()
         self.close()
+
+    def _bound_log(self) -> None:
+        """Moves the log into the file if it has grown: by itself SQLite does so only in a moment without readers."""
+        if time.monotonic() < self._next_check or _size(list_sides(self._file[1])[1]) <= _LOG_BYTES:
+            return
+        self._next_check = time.monotonic() + _LOG_PAUSE
+
+        def truncate(db: sqlite3.Connection) -> None:
+            with _patience(db, _LOG_PATIENCE):
+                db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+        with contextlib.suppress(Busy, Unwritable):
+            self._write(truncate, is_transaction=False)
 
     def _note_use(self, kind: str, key: str) -> None:
         self._used.add((kind, key))
@@ -331,6 +344,16 @@ class Database:
 
 
 _USAGE = "SELECT kind, count(*), sum(length(data)), min(used) FROM entries GROUP BY kind ORDER BY kind"
+
+
+@contextlib.contextmanager
+def _patience(db: sqlite3.Connection, seconds: float) -> Iterator[None]:
+    """Has a connection wait for other writers no longer than so many seconds."""
+    db.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
+    try:
+        yield
+    finally:
+        db.execute(f"PRAGMA busy_timeout = {int(PATIENCE * 1000)}")
 
 
 def _size(path: Path) -> int:
