@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ferrite_runtime import KINDS, NotPinned, NoValidVariant, PackageInvalid, VersionUnsupported
+from ferrite_runtime.canonical import kernel_id
 from ferrite_runtime.choices import Choices
 from ferrite_runtime.config import Config
 from ferrite_runtime.cuda_kernels import DeviceKernel
@@ -16,8 +17,9 @@ from ferrite_runtime.pins import Pin, PinFile, load_pins, pin_choices, read_pins
 from ferrite_runtime.records import Measurement, Situation
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.store import MemoryStore
+from ferrite_runtime.tuning import situation_of
 from runtime_fakes import fake_machine
-from runtime_kernels import pointwise
+from runtime_kernels import pointwise, row_softmax
 
 HERE = Situation("k" * 64, "NVIDIA H200", "sm_90", "3.6.0", (("x", 1024),), divisible=(2,), name="add")
 SMALL, MIDDLE, LARGE = (Config.of({"XBLOCK": block}, 4) for block in (256, 512, 1024))
@@ -140,3 +142,26 @@ def test_file_of_another_format_or_none(tmp_path: Path) -> None:
         read_pins(path)
     with pytest.raises(PackageInvalid, match="cannot be read"):
         load_pins(tmp_path / "missing.json", must_pin=False)
+
+
+def test_config_that_would_compute_something_else_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """A tile that has to hold a whole row is as long as the row, whoever says otherwise."""
+    mapping = {**row_softmax(64, 1000), "blocks": {}}
+    spec = KernelSpec.from_mapping({**mapping, "id": kernel_id(mapping)})
+    short = Config.of({"XBLOCK": 1, "RBLOCK": 512}, 4)
+    pinned = Choices(MemoryStore(), pins=PinFile([Pin(spec.id, short)]))
+    with pytest.raises(PackageInvalid, match=r"row_softmax .* cannot run with .*RBLOCK is 512, less than the 1000"):
+        DeviceKernel.begin(spec, fake_machine(choices=pinned))
+    remembered = Choices(MemoryStore())
+    where = situation_of(spec, fake_machine().facts)
+    remembered.add([Measurement(where, short, 1.0, 1.0, 1.0, 5, is_chosen=True)])
+    kernel = DeviceKernel.begin(spec, fake_machine(choices=remembered))
+    assert short not in kernel.candidates
+    assert not kernel.is_settled
+    assert "it is chosen anew" in caplog.text
+    spare = Pin(spec.id, Config.of({"XBLOCK": 1}, 4))
+    with pytest.raises(PackageInvalid, match="no value for RBLOCK"):
+        DeviceKernel.begin(spec, fake_machine(choices=replace(remembered, pins=PinFile([spare]))))
+    tiled = KernelSpec.from_mapping(row_softmax(64, 1000))
+    with pytest.raises(PackageInvalid, match="RBLOCK is fixed by its text"):
+        DeviceKernel.begin(tiled, fake_machine(choices=replace(remembered, pins=PinFile([Pin(tiled.id, short)]))))

@@ -21,6 +21,7 @@ from ferrite_runtime.errors import KernelCompileError, LaunchFailed, NoValidVari
 from ferrite_runtime.kernel_bench import KernelBench
 from ferrite_runtime.launch import MAX_PROGRAMS, LoadedKernel
 from ferrite_runtime.policy import configs, launch_bytes, wider_configs
+from ferrite_runtime.policy.blocks import misfit
 from ferrite_runtime.protection import protect_arguments
 from ferrite_runtime.records import Situation
 from ferrite_runtime.resources import check_usage
@@ -122,7 +123,11 @@ class DeviceKernel:
         if divisible and shipped_configs(spec, machine, sizes):
             divisible = ()  # libraries hold builds without that promise
         candidates = candidate_configs(spec, machine, sizes)
-        remembered = known_config(situation_of(spec, machine.facts, sizes, divisible), machine, candidates)
+        situation = situation_of(spec, machine.facts, sizes, divisible)
+        remembered = known_config(situation, machine, candidates)
+        if remembered is not None and (problem := misfit(spec, remembered, sizes or spec.hint_sizes())):
+            _refuse_config(remembered, problem, situation, machine)
+            remembered = None
         kernel = cls(
             spec,
             machine,
@@ -335,6 +340,14 @@ def known_config(situation: Situation, machine: Machine, candidates: Sequence[Co
         return known
     measured = {record.config for record in machine.choices.measured(situation)}
     return known if measured.issuperset(candidates) else None
+
+
+def _refuse_config(config: Config, problem: str, situation: Situation, machine: Machine) -> None:
+    """Logs that a remembered config does not fit; one that people pinned is an error of theirs, which they are told."""
+    text = f"kernel {situation.name} ({situation.kernel[:12]}) cannot run with the config ({config}): {problem}"
+    if machine.choices.pinned(situation) is not None:
+        raise SpecError("pins", text)
+    _LOG.warning("%s; it is chosen anew", text)
 
 
 def candidate_configs(spec: KernelSpec, machine: Machine, sizes: Mapping[str, int] | None = None) -> tuple[Config, ...]:

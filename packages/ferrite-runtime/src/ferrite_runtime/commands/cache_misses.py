@@ -6,8 +6,8 @@ import argparse
 from typing import Any
 
 from ferrite_runtime.commands.cache_store import add_store, open_store
+from ferrite_runtime.commands.measuring import read_kernels
 from ferrite_runtime.commands.output import FINE, FOUND, print_json, print_table
-from ferrite_runtime.commands.programs import read_kernels
 from ferrite_runtime.commands.targets import add_device, choose_device
 from ferrite_runtime.misses import Lookup, explain_lookups
 

@@ -10,6 +10,7 @@ from ferrite_runtime.commands.programs import read_program
 from ferrite_runtime.container import MAGIC
 from ferrite_runtime.errors import OptionError, PackageInvalid
 from ferrite_runtime.program import Program
+from ferrite_runtime.spec import KernelSpec
 
 
 def add_tunable(parser: argparse.ArgumentParser) -> None:
@@ -44,6 +45,15 @@ def read_tunable(path: str) -> Bundle:
     program = read_program(path)
     kernels = {spec.id: spec for spec in program.kernels}
     return Bundle(program.name, kernels, {program.name: program} if _is_whole(program) else {})
+
+
+def read_kernels(path: str) -> tuple[KernelSpec, ...]:
+    """Returns the kernels in a bundle, or in the JSON file of a program or a kernel.
+
+    Raises:
+        PackageInvalid: if the file does not hold any of these.
+    """
+    return tuple(read_tunable(path).kernels.values())
 
 
 def _is_whole(program: Program) -> bool:

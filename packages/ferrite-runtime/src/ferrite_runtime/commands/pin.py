@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ferrite_runtime.choices import RECORDS, load_measurement
 from ferrite_runtime.commands.cache_store import add_store, open_store
+from ferrite_runtime.commands.measuring import read_kernels
 from ferrite_runtime.commands.output import FINE, FOUND, add_json, print_json
-from ferrite_runtime.commands.programs import read_kernels
 from ferrite_runtime.errors import PackageInvalid
 from ferrite_runtime.pins import Pin, pin_choices, read_pins, write_pins
 from ferrite_runtime.records import Measurement

@@ -7,8 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ferrite_runtime.bundle import Bundle
-from ferrite_runtime.container import MAGIC
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.program import PROGRAM_FORMAT, Program
 from ferrite_runtime.spec import KernelSpec
@@ -33,17 +31,3 @@ def read_program(path: str) -> Program:
         kernel = KernelSpec.from_mapping(value)
         return Program(kernel.name, "cuda", (), (kernel,), (), ())
     return Program.from_mapping(value)
-
-
-def read_kernels(path: str) -> tuple[KernelSpec, ...]:
-    """Returns the kernels in a bundle, or in the JSON file of a program or a kernel.
-
-    Raises:
-        PackageInvalid: if the file does not hold any of these.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            is_bundle = file.read(len(MAGIC)) == MAGIC
-    except OSError as error:
-        raise SpecError(path, f"cannot be read: {error}") from error
-    return tuple(Bundle.read(path).kernels.values()) if is_bundle else read_program(path).kernels

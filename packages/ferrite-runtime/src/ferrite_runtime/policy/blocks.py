@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ferrite_runtime.config import Config
 from ferrite_runtime.spec import Axis, KernelSpec
 
 
@@ -26,6 +27,29 @@ def block_limit(axis: Axis, size: int) -> int:
 def free_axes(spec: KernelSpec, kind: str) -> tuple[Axis, ...]:
     """Returns the axes of a kind whose block constant a config has to choose."""
     return tuple(axis for axis in spec.axes if axis.kind == kind and axis.block not in spec.blocks)
+
+
+def misfit(spec: KernelSpec, config: Config, sizes: Mapping[str, int]) -> str:
+    """Returns why a kernel cannot run with a config, nothing if it can: a config that somebody wrote may be any.
+
+    What the compiler would notice is left to it; this is about what it would not.
+    """
+    if spec.family == "user":
+        return ""
+    fixed = [name for name, _ in config.blocks if name in spec.blocks]
+    if fixed:
+        return f"{fixed[0]} is fixed by its text"
+    for axis in spec.axes:
+        if axis.block in spec.blocks:
+            continue
+        block = dict(config.blocks).get(axis.block)
+        if block is None:
+            return f"it gives no value for {axis.block}"
+        if axis.max_block is not None and block > axis.max_block:
+            return f"{axis.block} is {block}, at most {axis.max_block} is allowed"
+        if spec.family == "persistent" and axis.kind == "fold" and block < sizes[axis.name]:
+            return f"{axis.block} is {block}, less than the {sizes[axis.name]} elements that have to be in one tile"
+    return ""
 
 
 def fixed_tile(spec: KernelSpec, sizes: Mapping[str, int]) -> int:
