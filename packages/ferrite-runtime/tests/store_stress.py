@@ -42,6 +42,7 @@ class Outcome:
     crashed: list[int]
     slowest: float
     peak: int
+    held_up: int
 
     @property
     def is_good(self) -> bool:
@@ -65,18 +66,18 @@ def work(root: str, form: str, worker: int, seconds: float) -> None:
     store = LayeredStore(Path(root) / "store", form=form)
     choices, chance = Choices(store), random.Random(worker)
     log = os.open(Path(root) / f"log-{worker}", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    deadline, count, slowest = time.monotonic() + seconds, 0, 0.0
+    deadline, count, slowest, taken = time.monotonic() + seconds, 0, 0.0, b""
     while time.monotonic() < deadline:
         started = time.monotonic()
         kind = chance.choice(["record", "own", "shared", "read", "read", "read", "remove"])
         if kind == "record":
             record = record_of(worker, count)
             choices.add([record])
-            os.write(log, f"records {record.key} {count}\n".encode())
+            taken += f"records {record.key} {count}\n".encode()
         elif kind == "own":
             key = f"own-{worker}-{count}"
             store.save("kernels", key, content_of(key))
-            os.write(log, f"kernels {key} {count}\n".encode())
+            taken += f"kernels {key} {count}\n".encode()
         else:
             key = f"shared-{chance.randrange(SHARED_KEYS)}"
             if kind == "shared":
@@ -88,8 +89,12 @@ def work(root: str, form: str, worker: int, seconds: float) -> None:
                 assert found is None or found == content_of(key), f"{key} is torn"
         slowest = max(slowest, time.monotonic() - started)
         count += 1
-    if store._memory:
-        os.write(log, b"held in memory\n")
+        if taken and not store._memory:  # what another process holds up is in memory, and promised to nobody
+            os.write(log, taken)
+            taken = b""
+    store.finish()
+    os.write(log, b"" if store._memory else taken)
+    os.write(log, f"held {len(store._memory)} 0\n".encode())
     os.write(log, f"slowest {slowest} 0\n".encode())
 
 
@@ -126,14 +131,16 @@ def run_stress(root: Path, form: str, processes: int, kills: int, seconds: float
 def check(root: Path, form: str, kills: int, crashed: list[int], peak: int) -> Outcome:
     """Compares the store with the logs."""
     store = LayeredStore(root / "store", form=form)
-    lost, counts, slowest = [], {"records": 0, "kernels": 0}, 0.0
+    lost, counts, slowest, held_up = [], {"records": 0, "kernels": 0}, 0.0, 0
     wanted: dict[str, int] = {}
     for log in sorted(root.glob("log-*")):
         worker = int(log.name.partition("-")[2])
         for line in log.read_text().splitlines():
             kind, key, count = line.split(" ")
-            if kind == "slowest":
-                slowest = max(slowest, float(key))
+            if kind in ("slowest", "held"):
+                slowest, held_up = (
+                    (max(slowest, float(key)), held_up) if kind == "slowest" else (slowest, held_up + int(key))
+                )
             elif kind == "kernels":
                 counts[kind] += 1
                 if store.load(kind, key) != content_of(key):
@@ -146,7 +153,7 @@ def check(root: Path, form: str, kills: int, crashed: list[int], peak: int) -> O
     # A record may be newer than the last one in the log: the worker was killed in between.
     lost += [key for key, count in wanted.items() if key not in held or held[key].when < count]
     torn = [f"{damage.where}: {damage.reason}" for damage in (store.own.verify() if store.own else [])]
-    return Outcome(counts["records"], counts["kernels"], kills, lost, torn, crashed, slowest, peak)
+    return Outcome(counts["records"], counts["kernels"], kills, lost, torn, crashed, slowest, peak, held_up)
 
 
 def _records(store: LayeredStore) -> Any:
@@ -169,6 +176,7 @@ def main() -> int:
         outcome = run_stress(Path(folder), arguments.form, arguments.processes, arguments.kills, arguments.seconds)
     print(f"{arguments.form}: {arguments.processes} processes, {arguments.seconds:.0f} s, {outcome.kills} killed")
     print(f"{outcome.records} records and {outcome.blobs} binaries written, slowest operation {outcome.slowest:.3f} s")
+    print(f"{outcome.held_up} entries could not be written when their process ended")
     print(f"the log beside the database had at most {outcome.peak >> 20} MiB")
     print(f"lost: {len(outcome.lost)}, torn: {len(outcome.torn)}, crashed: {len(outcome.crashed)}")
     for line in [*outcome.lost[:5], *outcome.torn[:5]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -53,7 +54,8 @@ _PAUSE = 30.0
 _LOG_BYTES = 32 << 20
 _LOG_PATIENCE, _LOG_PAUSE = 0.2, 1.0
 # SQLite's primary result codes.
-_TRANSIENT = frozenset({5, 6, 7, 9, 15, 17})  # busy, locked, no memory, interrupted, lock protocol, schema changed
+_HELD = frozenset({5, 6})  # busy, locked
+_TRANSIENT = _HELD | {7, 9, 15, 17}  # no memory, interrupted, lock protocol, schema changed
 _REFUSED = frozenset({3, 8, 10, 13, 14, 23})  # permission, read-only, input/output, full, cannot open, authorization
 _READ_ONLY = 8
 _MOVED = 8 | (4 << 8)  # the file was removed or renamed under the connection
@@ -258,7 +260,7 @@ class Database:
             if not is_transaction:
                 work(db)
                 return
-            db.execute("BEGIN IMMEDIATE")
+            _begin(db)
             try:
                 work(db)
                 db.execute("COMMIT")
@@ -344,6 +346,25 @@ class Database:
 
 
 _USAGE = "SELECT kind, count(*), sum(length(data)), min(used) FROM entries GROUP BY kind ORDER BY kind"
+
+
+def _begin(db: sqlite3.Connection) -> None:
+    """Begins to write, as soon as nobody else does.
+
+    SQLite itself would sleep longer and longer, and lose against those who came later.
+    """
+    import sqlite3
+
+    deadline = time.monotonic() + PATIENCE
+    with _patience(db, 0.0):
+        while True:
+            try:
+                db.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF not in _HELD or time.monotonic() > deadline:
+                    raise
+            time.sleep(random.uniform(0.0002, 0.004))
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from ferrite_runtime.storage.backend import Backend, Busy, Unwritable
 from ferrite_runtime.storage.database import Database
 from ferrite_runtime.storage.folder import Unusable, locks_files, open_folder, open_shared_folder
 from ferrite_runtime.storage.packs import Packs
+from ferrite_runtime.storage.processes import watch
 
 _LOG = logging.getLogger("ferrite_runtime")
 
@@ -44,6 +45,7 @@ class LayeredStore:
         # Entries of read-only layers that this process found to be of no use.
         self._hidden: set[tuple[str, str]] = set()
         self._has_warned = False
+        watch(self)
 
     # --- entries ----------------------------------------------------------------------------------------------------
 
@@ -86,6 +88,18 @@ class LayeredStore:
             found.update(self.own.scan(kind, prefix))
         held = {key: data for (k, key), data in list(self._memory.items()) if k == kind and key.startswith(prefix)}
         yield from sorted({**found, **held}.items())
+
+    def finish(self) -> None:
+        """Writes what is held in memory, if that can be done now."""
+        if self._memory and self.own is not None:
+            with contextlib.suppress(Busy, Unwritable):
+                self._write_back(self.own)
+
+    def hold(self) -> None:
+        """Does nothing: the backends below are what must not be in two processes."""
+
+    def release(self) -> None:
+        """Does nothing."""
 
     def _write_back(self, own: Backend) -> None:
         """Writes what is held in memory."""
