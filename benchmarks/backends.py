@@ -10,24 +10,30 @@ import torch
 from tree import add_packages_to_path
 
 UNCOMPILED = "eager"
+_EFFORTS: dict[str, dict[str, Any]] = {
+    "ferrite": {},
+    "ferrite-none": {"tune": "none"},
+    "ferrite-max": {"tune": "full"},
+}
 
 
 def compile_with(backend: str, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Returns `function` compiled by `backend`; "eager" means as it is, without any capture.
 
-    ``inductor-max`` and ``ferrite-max`` choose configs by measuring all they can think of.
+    ``inductor-max`` and ``ferrite-max`` choose configs by measuring all they can think of, ``ferrite-none`` without
+    measuring anything.
     """
     if backend == UNCOMPILED:
         return function
     if backend == "inductor-max":
         return torch.compile(function, mode="max-autotune-no-cudagraphs", **options)
-    if backend in ("ferrite", "ferrite-max"):
+    if backend in _EFFORTS:
         add_packages_to_path()
         import ferrite_torch  # noqa: F401 - registers the backend where the package is not installed
 
         # A graph that quietly ran in eager would be timed as ferrite's.
-        options["options"] = {"fallback": False} | ({"tune": "max"} if backend == "ferrite-max" else {})
-    return torch.compile(function, backend=backend.removesuffix("-max"), **options)
+        options["options"] = {"fallback": False} | _EFFORTS[backend]
+    return torch.compile(function, backend=backend.partition("-")[0], **options)
 
 
 def ferrite_statistics() -> dict[str, Any]:
