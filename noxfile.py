@@ -203,15 +203,22 @@ def alone(session: nox.Session, package: Package) -> None:
 
 @nox.session(requires=["build"], reuse_venv=False)
 def bare(session: nox.Session) -> None:
-    """Installs the runtime's wheel and nothing else, and reads, checks and refuses bundles with it."""
+    """Installs the runtime's wheel and nothing else, and reads, checks, plans and refuses bundles with it.
+
+    What an import costs there is printed, and bounded. That the bundle of its examples also runs there, in the
+    interpreter, is a test of `alone(runtime)`, which adds torch, Triton and NumPy.
+    """
     package = PACKAGES["runtime"]
     install(session, str(wheel_of(session, package)))
     absent = ("torch", "triton", "numpy", *package.forbidden)
     session.run("python", "-I", "-c", f"import importlib.util as u; assert not [m for m in {absent} if u.find_spec(m)]")
-    for bundle in ("example", "regression"):
-        session.run("ferrite-runtime", "verify", str(package.folder / "tests" / f"{bundle}.ferrite"))
-    install(session, *TEST_TOOLS)
     tests = package.folder / "tests"
+    session.run("python", "-I", ".ci/time_import.py", package.import_name, "--limit-ms", "60")
+    for bundle in ("example", "regression"):
+        session.run("ferrite-runtime", "verify", str(tests / f"{bundle}.ferrite"))
+    session.run("ferrite-runtime", "inspect", str(tests / "example.ferrite"))
+    session.run("ferrite-runtime", "devices")
+    install(session, *TEST_TOOLS)
     session.run("python", "-m", "pytest", *PYTEST, "-o", f"pythonpath={tests}", str(tests / "test_bundle.py"))
 
 

@@ -247,14 +247,12 @@ def print_verdict(found: Mapping[str, Facts]) -> int:
 
 def print_rows(found: Mapping[str, Facts]) -> None:
     names = list(dict.fromkeys(name for facts in found.values() for name in facts["rows"]))
-    print(
-        f"\n{'function':32s} {'untuned us':>10s} {'tuned us':>9s} {'faster':>7s} {'tuning s':>9s} {'inductor us, s':>17s}"
-    )
+    heads = (("untuned us", 10), ("tuned us", 9), ("faster", 7), ("tuning s", 9), ("inductor us, s", 17))
+    print(f"\n{'function':32s} " + " ".join(f"{text:>{width}s}" for text, width in heads))
     for name in names:
         second, first, other = (value_of(found, phase, name) for phase in ("second", "tuned", "inductor"))
-        problems = [
-            f"{phase}: {row['failed']}" for phase in found if (row := value_of(found, phase, name)).get("failed")
-        ]
+        failures = {phase: value_of(found, phase, name).get("failed") for phase in found}
+        problems = [f"{phase}: {reason}" for phase, reason in failures.items() if reason]
         cells = (
             f"{micro(second.get('untuned_ms')):>10s} {micro(second.get('ms')):>9s} {ratio_text(second):>7s} "
             f"{number(first.get('seconds')):>9s} {micro(other.get('ms')):>9s} {number(other.get('seconds')):>7s}"

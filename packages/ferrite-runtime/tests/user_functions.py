@@ -40,3 +40,12 @@ def powered(x, n, BLOCK: tl.constexpr, TIMES: tl.constexpr, NEGATE: tl.constexpr
 @triton.jit
 def listed(x, BLOCK: tl.constexpr):
     tl.store(x, len(NAMES))
+
+
+@triton.jit
+def trapped(x, out, n, FAULT: tl.constexpr, BLOCK: tl.constexpr):
+    """Doubles; with FAULT it also writes where nothing is."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, i < n) * 2.0, i < n)
+    if FAULT:
+        tl.store(out + i + (1 << 44), 1.0, i < n)
