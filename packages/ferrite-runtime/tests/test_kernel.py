@@ -64,7 +64,7 @@ def test_parameters_of_source_and_spec_have_to_agree() -> None:
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(OptionError, match=r"Options\.tune is 'most'; it can be none, default, max"):
+    with pytest.raises(OptionError, match=r"Options\.tune is 'most'; it can be none, default, quick, full, max"):
         Options(tune="most")
     with pytest.raises(OptionError, match="cannot be negative"):
         Options(workers=-1)

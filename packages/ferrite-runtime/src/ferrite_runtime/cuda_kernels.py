@@ -338,7 +338,8 @@ def known_config(situation: Situation, machine: Machine, candidates: Sequence[Co
     known = None if machine.is_forced else machine.choices.recall(situation)
     if known is None or not machine.effort.everything:
         return known
-    measured = {record.config for record in machine.choices.measured(situation)}
+    # A choice may also be kept that rests on nothing: the only config, or what there was time for.
+    measured = {record.config for record in machine.choices.measured(situation) if record.runs or record.failure}
     return known if measured.issuperset(candidates) else None
 
 

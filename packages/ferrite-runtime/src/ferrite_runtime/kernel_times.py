@@ -127,7 +127,7 @@ def time_launch(
     axes = spec.axis_sizes(numbers)
     size = launch_bytes(spec, machine.facts, axes)
     size = argument_bytes(spec, owners) if size is None else size
-    known = any(record.is_chosen for record in machine.choices.measured(kernel.situation()))
+    known = any(record.is_chosen and record.runs for record in machine.choices.measured(kernel.situation()))
     row = KernelTime(
         spec.name,
         spec.id,

@@ -327,7 +327,8 @@ def _row(kernel: DeviceKernel) -> TunedKernel:
     if outcome is not None and outcome.measured:
         times = (outcome.time_of(outcome.config), outcome.time_of(outcome.reference))
         return TunedKernel(*head, "measured", str(config), *times, outcome)
-    known = {record.config: record.ms for record in kernel.machine.choices.measured(kernel.situation())}
+    records = kernel.machine.choices.measured(kernel.situation())
+    known = {record.config: record.ms for record in records if record.runs}
     if kernel.is_settled and config in known:
         reference = known.get(kernel.reference())
         return TunedKernel(*head, "known", str(config), known[config], reference)
