@@ -20,7 +20,7 @@ from ferrite_runtime.config import Config
 from ferrite_runtime.errors import CacheUnwritable, OptionError
 from ferrite_runtime.settings import read_settings, worker_environment
 from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.storage import database, database_file
+from ferrite_runtime.storage import database, database_file, pack_index
 from ferrite_runtime.storage import folder as folder_module
 from ferrite_runtime.storage.folder import filesystem_of
 from ferrite_runtime.storage.layers import LayeredStore, choose_backend
@@ -359,6 +359,31 @@ def test_packs_are_merged_and_make_room(tmp_path: Path) -> None:
     left = Packs(tmp_path, rest=0.0)
     assert left.file_size() <= 100_000
     assert len(list(left.scan("records", ""))) == 30, "measurements are carried over"
+
+
+def test_long_pack_has_an_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    packs = Packs(tmp_path)
+    for i in range(600):
+        packs.save("kernels", f"k{i}", b"%d" % i)
+    packs.finish()
+    (index,) = tmp_path.glob("*.index")
+    packs.save("kernels", "later", b"after the index was written")
+    read: list[int] = []
+    whole = pack_index.read_frames
+    monkeypatch.setattr(pack_index, "read_frames", lambda pack, start: read.append(start) or whole(pack, start))
+    fresh = Packs(tmp_path)
+    assert len(list(fresh.scan("kernels", ""))) == 601
+    assert read[0] > 600 * 50, "only what stands behind the index is read frame by frame"
+    for spoil in (lambda data: data[:-1], lambda data: data.replace(b"k599", b"k598"), lambda data: b""):
+        index.write_bytes(spoil(index.read_bytes()))
+        assert Packs(tmp_path).load("kernels", "k599") == b"599"
+    (pack,) = tmp_path.glob("*.pack")
+    pack.write_bytes(pack.read_bytes()[:2000])
+    assert Packs(tmp_path).load("kernels", "k0") == b"0"
+    pack.unlink()
+    assert Packs(tmp_path).load("kernels", "k0") is None
+    Packs(tmp_path).collect(1 << 30)
+    assert not list(tmp_path.iterdir())
 
 
 def test_pack_in_use_is_not_touched(tmp_path: Path) -> None:

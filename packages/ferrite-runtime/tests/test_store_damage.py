@@ -16,10 +16,12 @@ from ferrite_runtime.choices import Choices
 from ferrite_runtime.config import Config
 from ferrite_runtime.records import Measurement, Situation
 from ferrite_runtime.storage.layers import LayeredStore
+from ferrite_runtime.storage.pack_frames import read_frames
+from ferrite_runtime.storage.pack_index import write_index
 from ferrite_runtime.storage.packs import Packs
 from store_stress import run_stress
 
-FLIPS = {"store-2.1.sqlite": 900, "store-2.1.sqlite-wal": 600, "store-2.1.sqlite-shm": 200, "pack": 600}
+FLIPS = {"store-2.1.sqlite": 900, "store-2.1.sqlite-wal": 600, "store-2.1.sqlite-shm": 200, "pack": 500, "index": 200}
 BLOBS = {f"{i:x}{'0' * 20}": bytes([i]) * (700 * i + 100) for i in range(1, 13)}
 SITUATIONS = [Situation(f"{i:064x}", "NVIDIA H200", "sm_90", "3.6.0", (("x", 1 << i),)) for i in range(6)]
 CONFIG = Config.of({"XBLOCK": 1024}, 4)
@@ -57,10 +59,12 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
             fill(LayeredStore(root / "made" / name, form=form), 1)
         if name == "database":
             writer.own.finish()
+        for pack in sorted((root / "made" / name).glob("*.pack"))[:1]:
+            write_index(pack, read_frames(pack, 0))
         shutil.copytree(root / "made" / name, root / name)
         writer.own.finish()
     assert len(list((root / "log").iterdir())) == 3
-    assert len(list((root / "packs").iterdir())) == 2
+    assert len(list((root / "packs").iterdir())) == 3
     return root
 
 
@@ -94,11 +98,11 @@ def check_damaged(folder: Path, form: str) -> int:
 
 @pytest.mark.parametrize("file", FLIPS)
 def test_no_flipped_byte_does_harm(pristine: Path, scratch: Path, file: str, caplog) -> None:
-    """2,300 flips in all: one byte each, in each of the files that a store consists of."""
+    """2,400 flips in all: one byte each, in each of the files that a store consists of."""
     caplog.set_level(logging.CRITICAL)
     chance = random.Random(file)
-    source = pristine / {"pack": "packs", "store-2.1.sqlite": "database"}.get(file, "log")
-    name = min(path.name for path in source.iterdir()) if file == "pack" else file
+    source = pristine / {"pack": "packs", "index": "packs", "store-2.1.sqlite": "database"}.get(file, "log")
+    name = min(path.name for path in source.iterdir() if path.name.endswith(file))
     whole = (source / name).read_bytes()
     flips, kept = 0, 0
     everything = len(BLOBS) + len(SITUATIONS)
@@ -108,7 +112,7 @@ def test_no_flipped_byte_does_harm(pristine: Path, scratch: Path, file: str, cap
         changed = bytearray(whole)
         changed[position] ^= 1 << chance.randrange(8)
         (folder / name).write_bytes(changed)
-        kept += check_damaged(folder, "packs" if file == "pack" else "sqlite")
+        kept += check_damaged(folder, "packs" if source.name == "packs" else "sqlite")
         shutil.rmtree(folder)
         flips += 1
     assert flips >= FLIPS[file] * 0.9
@@ -145,7 +149,7 @@ def test_damage_is_reported(pristine: Path, tmp_path: Path) -> None:
         folder = tmp_path / name
         shutil.copytree(pristine / name, folder)
         assert not LayeredStore(folder, form=form).own.verify()
-        for file in folder.iterdir():
+        for file in [*folder.glob("*.pack"), *folder.glob("*.sqlite")]:
             data = file.read_bytes()
             file.write_bytes(data.replace(bytes([5]) * 99, bytes([5]) * 98 + b"?", 1))
         (damage,) = LayeredStore(folder, form=form).own.verify()

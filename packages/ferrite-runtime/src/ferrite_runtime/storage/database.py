@@ -88,6 +88,9 @@ class Database:
         self._blocked_until = {False: float("-inf"), True: float("-inf")}  # reads, writes
         watch(self)
 
+    def __del__(self) -> None:
+        self.close()
+
     # --- entries ----------------------------------------------------------------------------------------------------
 
     def load(self, kind: str, key: str) -> bytes | None:

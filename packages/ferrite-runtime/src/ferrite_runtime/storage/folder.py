@@ -104,8 +104,12 @@ def _can_lock(folder: Path) -> bool:
     import tempfile
 
     try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - closed below
     except OSError:
-        return False
+        return True  # the disk is full, which says nothing about locks
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
     return True

@@ -31,6 +31,7 @@ from ferrite_runtime.storage.backend import (
 )
 from ferrite_runtime.storage.folder import is_trusted
 from ferrite_runtime.storage.pack_frames import PUT, REMOVE, USE, Frame, pack_frame, read_frames
+from ferrite_runtime.storage.pack_index import SUFFIX, index_of, read_pack
 from ferrite_runtime.storage.processes import watch
 
 _LOG = logging.getLogger("ferrite_runtime")
@@ -176,10 +177,13 @@ class Packs:
                 self._index.forget(name)
                 start = 0
             if facts.st_size > start:
-                reading = read_frames(self.folder / name, start)
+                reading = read_pack(self.folder / name, start, may_write=self._can_write())
                 for frame in reading.frames:
                     self._index.take(frame, name)
                 self._index.read[name] = reading.end
+
+    def _can_write(self) -> bool:
+        return not self.is_read_only and os.access(self.folder, os.W_OK)
 
     def _packs(self) -> dict[str, os.stat_result]:
         found = {}
@@ -253,8 +257,11 @@ class Packs:
         self._lock.release()
 
     def finish(self) -> None:
-        """Notes uses that were put off."""
+        """Notes uses that were put off, and leaves an index of what this process wrote."""
         self.flush()
+        with self._lock:
+            if self._own is not None and self._own[2] == os.getpid():
+                read_pack(self._own[0], 0, may_write=self._can_write())
 
     def _note_use(self, kind: str, key: str) -> None:
         self._used.add((kind, key))
@@ -278,7 +285,10 @@ class Packs:
 
     def file_size(self) -> int:
         """Returns the bytes that all this takes on disk."""
-        return sum(facts.st_size for facts in self._packs().values())
+        indexes = (index_of(self.folder / name) for name in self._packs())
+        return sum(facts.st_size for facts in self._packs().values()) + sum(
+            path.stat().st_size for path in indexes if path.exists()
+        )
 
     def verify(self) -> list[Damage]:
         """Reads everything; returns what is not as it was written."""
@@ -308,7 +318,16 @@ class Packs:
             before = self._count()
             self._merge()
             self._shrink(limit)
+            self._remove_leftovers()
             return before - self._count()
+
+    def _remove_leftovers(self) -> None:
+        """Removes indexes whose pack is gone, and what was left aside by processes that died."""
+        for path in [*self.folder.glob(f"*{SUFFIX}"), *self.folder.glob(".new-*")]:
+            with contextlib.suppress(OSError):
+                is_lost = path.suffix == SUFFIX and not path.with_suffix("").exists()
+                if is_lost or (path.suffix != SUFFIX and time.time() - path.stat().st_mtime > _REST):
+                    path.unlink()
 
     def _count(self) -> int:
         return sum(place.size >= 0 for place in self._index.places.values())
@@ -396,6 +415,7 @@ class Packs:
 
     def _unlink(self, packs: Iterable[str]) -> None:
         for name in packs:
-            with contextlib.suppress(OSError):
-                (self.folder / name).unlink(missing_ok=True)
+            for path in (self.folder / name, index_of(self.folder / name)):
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
             self._index.forget(name)
