@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from datetime import timedelta
 from typing import Any
 
 from ferrite_runtime.binary import Binary
@@ -147,6 +149,29 @@ def fake_machine(**parts: Any) -> Machine:
         tune=parts.get("tune", "default"),
         bench_apart=parts.get("bench_apart"),
     )
+
+
+class FakeBoard:
+    """Torch's key-value store, in one process."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.changed = threading.Condition()
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        with self.changed:
+            if self.values.get(key, "") == expected:
+                self.values[key] = desired
+                self.changed.notify_all()
+            return self.values[key].encode()
+
+    def wait(self, keys: list[str], timeout: timedelta) -> None:
+        with self.changed:
+            if not self.changed.wait_for(lambda: all(key in self.values for key in keys), timeout.total_seconds()):
+                raise RuntimeError("wait timeout")
+
+    def get(self, key: str) -> bytes:
+        return self.values[key].encode()
 
 
 class FakeStreams:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +15,10 @@ from ferrite_runtime.config import Config
 from ferrite_runtime.platform import rank_board
 from ferrite_runtime.records import Measurement, Situation
 from ferrite_runtime.store import MemoryStore
+from runtime_fakes import FakeBoard
 
 SITUATIONS = [Situation(f"{i:064x}", "NVIDIA H200", "sm_90", "3.6.0", (("x", 1024),)) for i in range(6)]
 CONFIGS = [Config.of({"XBLOCK": 128 << i}, 4) for i in range(4)]
-
-
-class FakeBoard:
-    """Torch's key-value store, in one process."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, str] = {}
-        self.changed = threading.Condition()
-
-    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        with self.changed:
-            if self.values.get(key, "") == expected:
-                self.values[key] = desired
-                self.changed.notify_all()
-            return self.values[key].encode()
-
-    def wait(self, keys: list[str], timeout: timedelta) -> None:
-        with self.changed:
-            if not self.changed.wait_for(lambda: all(key in self.values for key in keys), timeout.total_seconds()):
-                raise RuntimeError("wait timeout")
-
-    def get(self, key: str) -> bytes:
-        return self.values[key].encode()
 
 
 def ranks(mode: str, count: int = 3, patience: float = 10.0) -> list[Choices]:

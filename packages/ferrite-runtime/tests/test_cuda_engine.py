@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from ferrite_runtime.agreement import RankAgreement
+from ferrite_runtime.choices import Choices
 from ferrite_runtime.cuda_engine import CudaEngine
 from ferrite_runtime.errors import DriverError, KernelCompileError
 from ferrite_runtime.native_launcher import find_launcher
 from ferrite_runtime.program import Program
 from ferrite_runtime.store import MemoryStore
-from runtime_fakes import FakeDriver, FakeMeter, FakePool, FakeStreams, fake_machine
+from runtime_fakes import FakeBoard, FakeDriver, FakeMeter, FakePool, FakeStreams, fake_machine
 from runtime_kernels import (
     grid_axis,
     layout,
@@ -147,6 +149,35 @@ def test_tuning_measures_and_remembers() -> None:
     assert known.candidates == (device_kernel.config,)
     again.first(DEVICE)([torch.zeros(4096, 4096)])
     assert known.machine.meter.calls == 0
+
+
+def test_ranks_run_the_config_that_one_of_them_measured() -> None:
+    """Every rank would measure otherwise, and the last one remembers something else."""
+    kernel = row_sum(4096, 4096)
+    steps = [
+        {"do": "alloc", "name": "o", **layout([4096])},
+        {"do": "launch", "kernel": kernel["id"], "args": ["x", "o"]},
+    ]
+    mapping = program([tensor_input("x", [4096, 4096])], [kernel], steps, [{"value": "o"}])
+    board, stores, taken, calls = FakeBoard(), [MemoryStore() for _ in range(3)], [], []
+    own = fake_machine(meter=FakeMeter([3.0, 2.0, 1.0]), driver=QuietDriver(), store=stores[2])
+    alone, _, _ = load(mapping, own)
+    alone.first(DEVICE)([torch.zeros(4096, 4096)])
+    (remembered,) = (kernel.config for kernel in alone.kernels[0].values())
+    for rank, times in enumerate(([3.0, 1.0, 2.0], [1.0, 2.0, 3.0], [2.0, 3.0, 1.0])):
+        agreement = RankAgreement("rank0", lambda rank=rank: (rank, board))
+        machine = fake_machine(
+            meter=FakeMeter(times), driver=QuietDriver(), choices=Choices(stores[rank], agreement=agreement)
+        )
+        engine, _, _ = load(mapping, machine)
+        engine.first(DEVICE)([torch.zeros(4096, 4096)])
+        (device_kernel,) = engine.kernels[0].values()
+        taken.append(device_kernel.config)
+        calls.append(machine.meter.calls > 0)
+    assert len(set(taken)) == 1
+    assert calls == [True, False, False]
+    assert taken[0] != remembered
+    assert own.choices.recall(device_kernel.situation()) == taken[0], "what was agreed on is remembered"
 
 
 class QuietDriver(FakeDriver):

@@ -7,6 +7,8 @@ import fcntl
 import logging
 import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -437,6 +439,14 @@ def test_network_file_systems_get_packs(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(fcntl, "lockf", no_locks)
     assert choose_backend(tmp_path).form == "packs"
+
+
+def test_database_is_loaded_when_it_is_needed() -> None:
+    code = (
+        "import sys, ferrite_runtime; store = ferrite_runtime.choose_store(ferrite_runtime.Options())\n"
+        "assert not {'sqlite3', 'torch', 'triton'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_settings_of_the_store() -> None:
