@@ -112,7 +112,8 @@ class Choices:
         if any(record.is_chosen and record.config == taken for record in measured.values()):
             return
         unmeasured = Measurement(situation, taken, math.inf, math.inf, math.inf, 0)
-        self.add([replace(measured.get(taken, unmeasured), is_chosen=True, when=int(time.time()))])
+        when = max([int(time.time()), *(record.when + 1 for record in measured.values())])
+        self.add([replace(measured.get(taken, unmeasured), is_chosen=True, when=when)])
 
     def _remembered(self, situation: Situation) -> Config | None:
         best = choose_measurement(self.measured(situation))
