@@ -178,3 +178,4 @@ def test_processes_that_are_killed_take_nothing_along(tmp_path: Path, form: str)
     assert outcome.kills == 3
     assert outcome.records > 100
     assert outcome.is_good, outcome
+    assert outcome.peak < 128 << 20, "the log ends, though there is always a reader"

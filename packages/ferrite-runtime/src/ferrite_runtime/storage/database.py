@@ -51,8 +51,8 @@ _Result = TypeVar("_Result")
 # Seconds that the file is left alone after such a wait was in vain.
 _PAUSE = 30.0
 # Bytes that the log beside the file may have before somebody waits for its readers; how long and how often, in seconds.
-_LOG_BYTES = 32 << 20
-_LOG_PATIENCE, _LOG_PAUSE = 0.2, 1.0
+_LOG_BYTES = 8 << 20
+_LOG_PATIENCE, _LOG_PAUSE = 2.0, 0.25
 # SQLite's primary result codes.
 _HELD = frozenset({5, 6})  # busy, locked
 _TRANSIENT = _HELD | {7, 9, 15, 17}  # no memory, interrupted, lock protocol, schema changed
@@ -223,7 +223,7 @@ class Database:
         self.close()
 
     def _bound_log(self) -> None:
-        """Moves the log into the file if it has grown: by itself SQLite does so only in a moment without readers."""
+        """Moves the log into the file if it has grown, waiting for its readers."""
         if time.monotonic() < self._next_check or _size(list_sides(self._file[1])[1]) <= _LOG_BYTES:
             return
         self._next_check = time.monotonic() + _LOG_PAUSE

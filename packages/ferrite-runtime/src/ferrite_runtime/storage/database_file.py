@@ -33,12 +33,14 @@ CREATE TABLE entries (
 );
 PRAGMA journal_mode = WAL;
 """
+# Checkpoints are the database's own business: SQLite's never end the log where there is always a reader.
 # A dying process cannot break a WAL; a power failure may take the last entries, which are made again.
 _SETTINGS = """
 PRAGMA synchronous = NORMAL;
 PRAGMA trusted_schema = OFF;
 PRAGMA cell_size_check = ON;
 PRAGMA journal_size_limit = 16777216;
+PRAGMA wal_autocheckpoint = 0;
 """
 # Seconds that a write waits for other writers: thousands of writes of theirs.
 PATIENCE = 5.0
