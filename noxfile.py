@@ -252,6 +252,14 @@ def fuzz(session: nox.Session) -> None:
     run_in_dev(session, "-m", "pytest", *PYTEST, "tests_integration/fuzz", *session.posargs)
 
 
+@nox.session(venv_backend="none", requires=["dev"])
+def stress(session: nox.Session) -> None:
+    """Lets 16 processes share a store for five minutes, kills three of them, and checks what is left; both forms."""
+    for form in ("sqlite", "packs"):
+        script = PACKAGES["runtime"].folder / "tests" / "store_stress.py"
+        run_in_dev(session, str(script), "--form", form, *session.posargs)
+
+
 @nox.session(venv_backend="none")
 def gpu(session: nox.Session) -> None:
     """Runs the GPU suite with the torch of the current environment; installs nothing."""
