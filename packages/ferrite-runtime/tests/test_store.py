@@ -413,13 +413,13 @@ def test_torn_end_of_a_pack_is_stepped_over(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "kind"), [("/home/me/.cache", "nfs4"), ("/home", "ext4"), ("/", "ext4"), ("/my disk/x", "fuse.sshfs")]
+    ("folder", "kind"), [("/data/me/.cache", "nfs4"), ("/data", "ext4"), ("/", "ext4"), ("/my disk/x", "fuse.sshfs")]
 )
 def test_file_system_is_the_one_mounted_deepest(tmp_path: Path, folder: str, kind: str) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(
         "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n"
-        "23 22 0:5 / /home/me rw shared:2 master:1 - nfs4 server:/me rw,vers=4.2\n"
+        "23 22 0:5 / /data/me rw shared:2 master:1 - nfs4 server:/me rw,vers=4.2\n"
         "24 22 0:6 / /my\\040disk rw - fuse.sshfs host:/ rw\n"
         "garbage\n"
     )
