@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,10 @@ def test_failure_of_the_rank_that_decides_is_no_deadlock() -> None:
 
     with pytest.raises(OSError, match="no memory"):
         zero.settle(SITUATIONS[0], fail)
+    started = time.monotonic()
     assert one.settle(SITUATIONS[0], lambda: CONFIGS[1]) == CONFIGS[1]
     assert two.settle(SITUATIONS[0], lambda: CONFIGS[1]) == CONFIGS[1]
+    assert time.monotonic() - started < 5.0, "nobody waits for a rank that gave up"
 
 
 def test_without_a_process_group_everybody_decides() -> None:

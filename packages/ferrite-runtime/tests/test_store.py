@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -158,7 +159,36 @@ def test_entry_under_another_name_is_corrupt(tmp_path: Path) -> None:
     LayeredStore(tmp_path).save("kernels", "abcd", b"data")
     with contextlib.closing(sqlite3.connect(tmp_path / "store-2.1.sqlite", isolation_level=None)) as db:
         db.execute("UPDATE entries SET key = 'abce'")
-    assert LayeredStore(tmp_path).load("kernels", "abce") is None
+    store = LayeredStore(tmp_path)
+    assert len(store.own.verify()) == 1
+    assert store.load("kernels", "abce") is None
+    assert not store.own.verify(), "what is corrupt is removed"
+
+
+def test_fork_waits_until_no_thread_is_in_the_store(tmp_path: Path, form: str) -> None:
+    store = LayeredStore(tmp_path, form=form)
+    store.save("kernels", "parent", b"1")
+    entered = threading.Event()
+
+    def linger() -> None:
+        with store.own._lock:
+            entered.set()
+            time.sleep(0.3)
+
+    thread = threading.Thread(target=linger)
+    thread.start()
+    entered.wait()
+    child = multiprocessing.get_context("fork").Process(target=save_in_child, args=(store,))
+    child.start()
+    child.join(20)
+    thread.join()
+    assert child.exitcode == 0
+    assert store.load("kernels", "child") == b"2"
+
+
+def save_in_child(store: LayeredStore) -> None:
+    assert getattr(store.own, "_connection", None) is None, "a connection must not be in two processes"
+    store.save("kernels", "child", b"2")
 
 
 # --- folders that cannot be used ---------------------------------------------------------------------------------
