@@ -77,7 +77,7 @@ PACKAGES = {
             needs=(),
             siblings=(),
             forbidden=("ferrite_ir", "ferrite_scheduler", "ferrite_triton", "ferrite_torch"),
-            extras=("torch", "triton", "interpreter"),
+            extras=("torch", "triton", "interpreter", "plot"),
         ),
         Package(
             "torch",

@@ -189,7 +189,7 @@ def test_plot_without_matplotlib_says_so(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["bench", program_file, "--plot", str(tmp_path / "a.png")]) == 2
     shown = capsys.readouterr()
-    assert "pip install matplotlib" in shown.err
+    assert "ferrite-runtime[plot]" in shown.err
     assert "pointwise" in shown.out, "the table is there all the same"
 
 
@@ -225,3 +225,9 @@ def test_plot_draws_the_floor_and_every_kernel(
     assert drawn["plot"][1] == pytest.approx([4000 / 4.25e12 * 1e6, 16000 / 4.25e12 * 1e6])
     scattered = [args for name, args, _ in axes.calls if name == "scatter"]
     assert ([8000 / 2**20], [4.0]) in scattered
+
+
+def test_plot_is_a_picture(device: list[Any], program_file: str, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    assert main(["bench", program_file, "--plot", str(tmp_path / "a.png")]) == 0
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG\r\n")
