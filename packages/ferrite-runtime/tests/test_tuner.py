@@ -10,12 +10,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from bundle_cases import add_bundle  # noqa: E402
+from bundle_cases import EXAMPLE, REGRESSION, add_bundle  # noqa: E402
 from ferrite_runtime import Bundle, DeviceUnavailable, Program, tune  # noqa: E402
 from ferrite_runtime.errors import InputError, OptionError  # noqa: E402
 from ferrite_runtime.example_inputs import expected_sizes, make_arguments, make_inputs  # noqa: E402
+from ferrite_runtime.kernel_times import measure_kernels  # noqa: E402
 from ferrite_runtime.progress import EventLines, ProgressLine, choose_progress  # noqa: E402
 from ferrite_runtime.spec import KernelSpec  # noqa: E402
+from ferrite_runtime.steps import Launch  # noqa: E402
 from ferrite_runtime.store import MemoryStore  # noqa: E402
 from ferrite_runtime.tuner import Session, as_bundle, tune_bundle  # noqa: E402
 from runtime_fakes import FakeDriver, FakeMeter, FakeStreams, fake_machine  # noqa: E402
@@ -115,6 +117,29 @@ def test_fault_of_the_reference_itself_is_a_reason() -> None:
     driver.statuses = [700] * 1000
     report = tune_bundle(session(add_bundle(size=16), driver=driver))
     assert "launching pointwise failed with status 700" in report.skipped[0].reason
+
+
+class QuietDriver(FakeDriver):
+    """Launches nothing."""
+
+    def launch(self, config, function, params, extra) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("path", [EXAMPLE, REGRESSION], ids=["example", "regression"])
+def test_every_kernel_of_an_exported_model_is_tuned_and_timed(path) -> None:
+    """Its programs run with inputs made up for them, forward and backward, library calls included."""
+    bundle = Bundle.read(path)
+    report = tune_bundle(session(bundle, machine=fake_machine(tune="quick", driver=QuietDriver())))
+    assert not report.skipped
+    assert {row.id for row in report.kernels} == set(bundle.kernels)
+    assert sum(row.state == "measured" for row in report.kernels) > len(bundle.kernels) / 2
+    times = measure_kernels(session(bundle, machine=fake_machine(tune="none", driver=QuietDriver())), samples=3)
+    assert not times.skipped
+    assert {row.id for row in times.kernels} == set(bundle.kernels)
+    assert all(row.spread is not None and row.bytes > 0 and row.source == "policy" for row in times.kernels)
+    launches = [step for program in bundle.programs.values() for step in program.steps if isinstance(step, Launch)]
+    assert sum(row.launches for row in times.kernels) == len(launches)
 
 
 def test_without_a_gpu_it_says_so() -> None:
