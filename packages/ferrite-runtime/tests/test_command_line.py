@@ -156,7 +156,11 @@ def test_tune_prints_a_table_and_tells_how_it_goes(
     assert json.loads(shown.out)["kernels"][0]["state"] == "known"
     assert shown.err == ""
     assert main(["tune", program_file, "--effort", "quick", "--json", "--quiet", "--again"]) == 0
-    assert json.loads(capsys.readouterr().out)["measured"] == 4
+    again = json.loads(capsys.readouterr().out)
+    assert again["measured"] == 4
+    (best,) = [trial for trial in again["kernels"][0]["trials"] if trial["config"] == again["kernels"][0]["config"]]
+    assert best["ms"]["median"] == again["kernels"][0]["ms"]
+    assert best["uses"]["registers"] == 32
 
 
 def test_tune_of_a_kernel_alone_wants_its_sizes(device: list[Any], tmp_path: Path, capsys) -> None:

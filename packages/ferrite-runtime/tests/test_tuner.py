@@ -10,8 +10,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import user_functions  # noqa: E402
 from bundle_cases import EXAMPLE, REGRESSION, add_bundle  # noqa: E402
-from ferrite_runtime import Bundle, DeviceUnavailable, Program, tune  # noqa: E402
+from ferrite_runtime import Bundle, DeviceUnavailable, Program, tune, user_kernel  # noqa: E402
 from ferrite_runtime.errors import InputError, OptionError  # noqa: E402
 from ferrite_runtime.example_inputs import expected_sizes, make_arguments, make_inputs  # noqa: E402
 from ferrite_runtime.kernel_times import measure_kernels  # noqa: E402
@@ -83,6 +84,17 @@ def test_kernels_outside_of_programs_need_arguments_or_sizes() -> None:
     assert tune_bundle(session(bundle, inputs=given)).kernels[0].state == "measured"
     wrong = tune_bundle(session(bundle, inputs={"scaled": (x, x, 64)}))
     assert "takes 4 arguments, got 3" in wrong.skipped[0].reason
+
+
+def test_kernel_that_somebody_wrote_has_a_choice_for_each_bucket_of_sizes() -> None:
+    params = {"x": "f32 read", "y": "f32 read", "out": "f32 write", "n": "i32", "a": "f32"}
+    configs = [{"BLOCK": 16}, {"BLOCK": 64}]
+    written = user_kernel(user_functions.saxpy, params, ("ceildiv", "n", "BLOCK"), configs)
+    store = MemoryStore()
+    for n, measured in ((100, 2), (120, 0), (40, 2)):
+        machine = fake_machine(tune="quick", store=store)
+        report = tune_bundle(session(as_bundle(written), machine=machine, sizes={"n": n}))
+        assert (report.measured, dict(report.kernels[0].sizes)) == (measured, {"n": 1 << (n - 1).bit_length()})
 
 
 def test_program_that_fails_costs_its_kernels_and_no_other(monkeypatch) -> None:

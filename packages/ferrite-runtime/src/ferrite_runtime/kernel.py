@@ -13,7 +13,8 @@ from ferrite_runtime.interpreted import InterpretedKernel
 from ferrite_runtime.launchers import uses_triton_launcher
 from ferrite_runtime.options import Options
 from ferrite_runtime.platform import torch_platform
-from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.records import size_bucket
+from ferrite_runtime.spec import USER, KernelSpec
 from ferrite_runtime.tensors import torch_dtype
 
 
@@ -44,7 +45,8 @@ class Kernel:
         self._compiler = compiler
         self._lock = threading.RLock()
         self._interpreted: InterpretedKernel | None = None
-        self._on_device: dict[int, DeviceKernel] = {}
+        self._machines: dict[int, Machine] = {}
+        self._on_device: dict[tuple[int, tuple[tuple[str, int], ...]], DeviceKernel] = {}
         self._by_triton: dict[int, Callable[..., None]] = {}
 
     def __call__(self, *arguments: Any) -> None:
@@ -90,21 +92,37 @@ class Kernel:
         import torch
 
         with torch.cuda.device(device):
-            if device.index not in self._on_device:
+            if device.index not in self._machines:
                 torch_platform().prepare(device.index)
             stream = torch.cuda.current_stream(device).cuda_stream
-            kernel = self.on_device(device.index)
+            kernel = self.on_device(device.index, values=values)
             owners = [value if isinstance(value, torch.Tensor) else None for value in arguments]
             kernel.launch_first(stream, values, owners)
 
-    def on_device(self, index: int, machine: Machine | None = None) -> DeviceKernel:
-        """Returns the kernel on torch's GPU number ``index``, with its compilation started."""
-        if index not in self._on_device:
-            from ferrite_runtime.cuda_engine import make_machine
+    def on_device(self, index: int, machine: Machine | None = None, values: Sequence[Any] = ()) -> DeviceKernel:
+        """Returns the kernel on torch's GPU number ``index``, with its compilation started.
 
-            machine = machine or make_machine(index, self.options, self._compiler)
-            self._on_device[index] = DeviceKernel.begin(self.spec, machine)
-        return self._on_device[index]
+        Args:
+            index: the GPU.
+            machine: it, where it was made already.
+            values: the arguments of a launch. A kernel that somebody wrote has a choice for each bucket of its sizes.
+        """
+        bucket = choice_bucket(self.spec, values)
+        if (index, bucket) not in self._on_device:
+            if index not in self._machines:
+                from ferrite_runtime.cuda_engine import make_machine
+
+                self._machines[index] = machine or make_machine(index, self.options, self._compiler)
+            self._on_device[index, bucket] = DeviceKernel.begin(self.spec, self._machines[index], dict(bucket) or None)
+        return self._on_device[index, bucket]
+
+
+def choice_bucket(spec: KernelSpec, values: Sequence[Any]) -> tuple[tuple[str, int], ...]:
+    """Returns the sizes that the choice for a kernel that somebody wrote depends on, as powers of two, by name."""
+    if spec.family != USER or not values:
+        return ()
+    pairs = zip(spec.params, values, strict=True)
+    return size_bucket({param.name: value for param, value in pairs if param.role == "size"})
 
 
 def check_arguments(spec: KernelSpec, arguments: Sequence[Any]) -> Any:

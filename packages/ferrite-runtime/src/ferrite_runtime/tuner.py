@@ -84,6 +84,7 @@ class TunedKernel:
             "ended": self.outcome.ended if self.outcome else None,
             "seconds": self.outcome.seconds if self.outcome else 0.0,
             "reason": self.reason,
+            "trials": [trial.to_mapping() for trial in self.outcome.trials] if self.outcome else [],
         }
 
 
@@ -274,7 +275,7 @@ class Session:
         roles = [param.role for param in spec.params]
         values = tuple(v.data_ptr() if r == "tensor" else v for r, v in zip(roles, arguments, strict=True))
         owners = tuple(v if r == "tensor" else None for r, v in zip(roles, arguments, strict=True))
-        kernel = Kernel(spec).on_device(self.device.index, self.machine)
+        kernel = Kernel(spec).on_device(self.device.index, self.machine, values)
         with self.platform.on_device(self.device.index):
             self.platform.prepare(self.device.index)
             visit(None, kernel, self.platform.current_stream(self.device.index), values, owners)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
 from ferrite_runtime.bench import Clock
@@ -130,6 +130,12 @@ class Trial:
     spread: Spread | None = None
     problem: str | None = None
     usage: Usage | None = None
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form."""
+        times = None if self.spread is None else asdict(self.spread)
+        uses = None if self.usage is None else asdict(self.usage)
+        return {"config": str(self.config), "ms": times, "problem": self.problem, "uses": uses}
 
 
 @dataclass(frozen=True, slots=True)
