@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ferrite_runtime.choices import RECORDS, Choices
+from ferrite_runtime.choices import Choices, scan_measurements
 from ferrite_runtime.config import Config
 from ferrite_runtime.records import Measurement, Situation
 from ferrite_runtime.storage.layers import LayeredStore
@@ -149,20 +149,11 @@ def check(root: Path, form: str, kills: int, crashed: list[int], peak: int) -> O
                 counts[kind] += 1
                 assert record_of(worker, int(count)).key == key
                 wanted[key] = int(count)
-    held = {record.key: record for _, record in _records(store)}
+    held = {record.key: record for record in scan_measurements(store)}
     # A record may be newer than the last one in the log: the worker was killed in between.
     lost += [key for key, count in wanted.items() if key not in held or held[key].when < count]
     torn = [f"{damage.where}: {damage.reason}" for damage in (store.own.verify() if store.own else [])]
     return Outcome(counts["records"], counts["kernels"], kills, lost, torn, crashed, slowest, peak, held_up)
-
-
-def _records(store: LayeredStore) -> Any:
-    from ferrite_runtime.choices import load_measurement
-
-    for key, _ in store.scan(RECORDS):
-        record = load_measurement(store, key)
-        if record is not None:
-            yield key, record
 
 
 def main() -> int:

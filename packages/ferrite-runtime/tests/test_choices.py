@@ -82,5 +82,6 @@ def test_record_of_another_make_is_dropped(caplog: pytest.LogCaptureFixture) -> 
         save_record(store, RECORDS, HERE.key, record)
         with caplog.at_level(logging.WARNING):
             assert Choices(store).recall(HERE) is None
+            assert not Choices(store).measured(HERE)
         assert "does not read and was removed" in caplog.text
         assert store.load(RECORDS, HERE.key) is None

@@ -6,14 +6,15 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from ferrite_runtime.binary import CorruptEntry, unseal
 from ferrite_runtime.config import Config
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.records import Measurement, Situation, choose_measurement, merge
-from ferrite_runtime.store import Store, load_sealed, save_sealed
+from ferrite_runtime.store import Store, save_sealed
 
 _LOG = logging.getLogger("ferrite_runtime")
 
@@ -95,10 +96,7 @@ class Choices:
     def measured(self, situation: Situation) -> tuple[Measurement, ...]:
         """Returns what was measured in a situation, one measurement for each config, in a fixed order."""
         found = [record for record in self.seeds(situation.kernel) if record.situation == situation]
-        for key, _ in self.store.scan(RECORDS, situation.key):
-            record = load_measurement(self.store, key)
-            if record is not None and record.situation == situation:
-                found.append(record)
+        found += [record for record in scan_measurements(self.store, situation.key) if record.situation == situation]
         return merge(found)
 
     def add(self, measurements: Iterable[Measurement]) -> None:
@@ -116,18 +114,39 @@ class Choices:
         self.add([replace(measured.get(taken, unmeasured), is_chosen=True, when=when)])
 
     def _remembered(self, situation: Situation) -> Config | None:
-        best = choose_measurement(self.measured(situation))
+        if self.seeds(situation.kernel):
+            best = choose_measurement(self.measured(situation))
+        else:
+            # One of ten records says what was chosen; a program asks for hundreds of kernels before it runs.
+            entries = self.store.scan(RECORDS, situation.key)
+            chosen = [_read_measurement(self.store, key, data) for key, data in entries if _may_be_chosen(data)]
+            best = choose_measurement(record for record in chosen if record and record.situation == situation)
         return None if best is None else best.config
+
+
+def _may_be_chosen(data: bytes) -> bool:
+    """Tells, without reading a measurement, whether it may be of a config that was chosen."""
+    return b'"chosen":true' in data.replace(b" ", b"")
 
 
 def load_measurement(store: Store, key: str) -> Measurement | None:
     """Returns the measurement with a key; one that does not read is logged, removed, and counts as absent."""
-    content = load_sealed(store, RECORDS, key)
-    if content is None:
-        return None
+    data = store.load(RECORDS, key)
+    return None if data is None else _read_measurement(store, key, data)
+
+
+def scan_measurements(store: Store, prefix: str = "") -> Iterator[Measurement]:
+    """Yields the measurements whose keys begin so, as those of one situation do; all, without a prefix."""
+    for key, data in store.scan(RECORDS, prefix):
+        record = _read_measurement(store, key, data)
+        if record is not None:
+            yield record
+
+
+def _read_measurement(store: Store, key: str, data: bytes) -> Measurement | None:
     try:
-        return Measurement.from_mapping(json.loads(content))
-    except (SpecError, ValueError, RecursionError) as error:
+        return Measurement.from_mapping(json.loads(unseal(data)))
+    except (CorruptEntry, SpecError, ValueError, RecursionError) as error:
         _LOG.warning("measurement %s does not read and was removed: %s", key[:12], error)
         store.remove(RECORDS, key)
         return None

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from ferrite_runtime.choices import RECORDS, Choices, load_measurement
+from ferrite_runtime.choices import Choices, scan_measurements
 from ferrite_runtime.compilation import JOBS, environment_facts
 from ferrite_runtime.devices import DeviceFacts
 from ferrite_runtime.records import Situation
@@ -63,7 +62,7 @@ def _measurement_lookup(store: Store, spec: KernelSpec, situation: Situation) ->
     found = Choices(store).recall(situation)
     if found is not None:
         return Lookup(spec.name, spec.id, "measurement", True, (str(found),))
-    others = [record for record in _measurements(store) if record.situation.kernel == spec.id]
+    others = [record for record in scan_measurements(store) if record.situation.kernel == spec.id]
     differing = [situation.differences(record.situation) for record in others if record.is_chosen]
     if () in differing:
         return Lookup(spec.name, spec.id, "measurement", False, ("its config was taken without measuring",))
@@ -71,16 +70,9 @@ def _measurement_lookup(store: Store, spec: KernelSpec, situation: Situation) ->
     return Lookup(spec.name, spec.id, "measurement", False, best or _absence(store, spec, "measured"))
 
 
-def _measurements(store: Store) -> Any:
-    for key, _ in store.scan(RECORDS):
-        record = load_measurement(store, key)
-        if record is not None:
-            yield record
-
-
 def _absence(store: Store, spec: KernelSpec, verb: str) -> tuple[str, ...]:
     """Returns the reason of a kernel that the store knows nothing of."""
-    ids = {record.situation.kernel for record in _measurements(store) if record.situation.name == spec.name}
+    ids = {record.situation.kernel for record in scan_measurements(store) if record.situation.name == spec.name}
     notes = (load_record(store, JOBS, key) for key, _ in store.scan(JOBS))
     ids |= {note["kernel"] for note in notes if isinstance(note, dict) and note.get("name") == spec.name}
     if ids - {spec.id}:

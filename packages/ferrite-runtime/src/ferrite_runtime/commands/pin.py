@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ferrite_runtime.choices import RECORDS, load_measurement
+from ferrite_runtime.choices import scan_measurements
 from ferrite_runtime.commands.cache_store import add_store, open_store
 from ferrite_runtime.commands.measuring import read_kernels
 from ferrite_runtime.commands.output import FINE, FOUND, add_json, print_json
 from ferrite_runtime.errors import PackageInvalid
 from ferrite_runtime.pins import Pin, pin_choices, read_pins, write_pins
-from ferrite_runtime.records import Measurement
-from ferrite_runtime.store import Store
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = {spec.id for path in arguments.program for spec in read_kernels(path)} if arguments.program else None
     chosen = pin_choices(
         record
-        for record in _measurements(open_store(arguments))
+        for record in scan_measurements(open_store(arguments))
         if (wanted is None or record.situation.kernel in wanted) and arguments.device in (None, record.situation.device)
     )
     before = {pin.place: pin for pin in read_pins(arguments.file)} if arguments.file.exists() else {}
@@ -68,11 +66,6 @@ def _print(
     for pin in differing:
         kept = "replaced" if arguments.update and not arguments.check else "kept"
         print(f"  {pin.name or pin.kernel[:12]}: ({before[pin.place].config}) is {kept}, the store has ({pin.config})")
-
-
-def _measurements(store: Store) -> list[Measurement]:
-    found = (load_measurement(store, key) for key, _ in store.scan(RECORDS))
-    return [record for record in found if record is not None]
 
 
 def _write(file: Path, text: str) -> None:

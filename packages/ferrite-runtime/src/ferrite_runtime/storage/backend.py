@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -65,8 +64,11 @@ class Backend(Protocol):
     def remove(self, kind: str, key: str) -> None:
         """Removes an entry, if there is one."""
 
-    def scan(self, kind: str, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """Yields key and bytes of the entries of a kind whose keys begin so, in the order of their keys."""
+    def keys(self, kind: str) -> list[str]:
+        """Returns the keys of a kind, in order."""
+
+    def scan(self, kind: str, prefix: str) -> dict[str, bytes]:
+        """Returns the entries of a kind whose keys begin so: a few, read at once."""
 
     def usage(self) -> list[KindUsage]:
         """Returns how much is kept of each kind."""

@@ -98,12 +98,16 @@ class Database:
         row = self._read(lambda db: db.execute(LOAD, (kind, key)).fetchone(), None)
         if row is None:
             return None
+        return self._open_row(kind, key, *row)
+
+    def _open_row(self, kind: str, key: str, sealed: object, used: object) -> bytes | None:
+        """Returns what a row holds; a corrupt one is removed."""
         try:
-            data = unseal_entry(kind, key, row[0])
+            data = unseal_entry(kind, key, sealed)
         except CorruptEntry as error:
             self._drop(kind, key, error)
             return None
-        if not isinstance(row[1], int) or time.time() - row[1] > USE_GRAIN:
+        if not isinstance(used, int) or time.time() - used > USE_GRAIN:
             self._note_use(kind, key)
         return data
 
@@ -126,19 +130,17 @@ class Database:
         """Removes an entry, if there is one."""
         self._write(lambda db: db.execute("DELETE FROM entries WHERE kind = ? AND key = ?", (kind, key)))
 
-    def scan(self, kind: str, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """Yields key and bytes of the entries of a kind whose keys begin so, in the order of their keys."""
-        where, values = "kind = ? AND key >= ?", [kind, prefix]
-        if prefix:
-            where, values = f"{where} AND key < ?", [*values, prefix[:-1] + chr(ord(prefix[-1]) + 1)]
-        keys: list[Any] = self._read(
-            lambda db: [row[0] for row in db.execute(f"SELECT key FROM entries WHERE {where} ORDER BY key", values)],  # noqa: S608 - of our own making
-            [],
-        )
-        for key in keys:
-            data = self.load(kind, key) if isinstance(key, str) else None
-            if data is not None:
-                yield key, data
+    def keys(self, kind: str) -> list[str]:
+        """Returns the keys of a kind, in order."""
+        rows: list[Any] = self._read(lambda db: db.execute(_KEYS, (kind,)).fetchall(), [])
+        return [key for (key,) in rows if isinstance(key, str)]
+
+    def scan(self, kind: str, prefix: str) -> dict[str, bytes]:
+        """Returns the entries of a kind whose keys begin so: a few, read at once."""
+        bounds = (kind, prefix, prefix[:-1] + chr(ord(prefix[-1]) + 1))
+        rows: list[Any] = self._read(lambda db: db.execute(_SCAN, bounds).fetchall(), [])
+        found = {key: self._open_row(kind, key, data, used) for key, data, used in rows if isinstance(key, str)}
+        return {key: data for key, data in found.items() if data is not None}
 
     # --- upkeep -----------------------------------------------------------------------------------------------------
 
@@ -348,6 +350,8 @@ class Database:
                 unlink_file(path)
 
 
+_KEYS = "SELECT key FROM entries WHERE kind = ? ORDER BY key"
+_SCAN = "SELECT key, data, used FROM entries WHERE kind = ? AND key >= ? AND key < ?"
 _USAGE = "SELECT kind, count(*), sum(length(data)), min(used) FROM entries GROUP BY kind ORDER BY kind"
 
 

@@ -81,13 +81,25 @@ class LayeredStore:
 
     def scan(self, kind: str, prefix: str = "") -> Iterator[tuple[str, bytes]]:
         """Yields key and bytes of the entries of a kind whose keys begin so, in the order of their keys."""
+        if not prefix:
+            for key in sorted(self._keys(kind)):
+                data = self.load(kind, key)
+                if data is not None:
+                    yield key, data
+            return
         found: dict[str, bytes] = {}
         for layer in reversed(self.layers):
-            found.update((key, data) for key, data in layer.scan(kind, prefix) if (kind, key) not in self._hidden)
+            found.update(
+                (key, data) for key, data in layer.scan(kind, prefix).items() if (kind, key) not in self._hidden
+            )
         if self.own is not None:
             found.update(self.own.scan(kind, prefix))
         held = {key: data for (k, key), data in list(self._memory.items()) if k == kind and key.startswith(prefix)}
         yield from sorted({**found, **held}.items())
+
+    def _keys(self, kind: str) -> set[str]:
+        backends = self.layers if self.own is None else (self.own, *self.layers)
+        return {key for k, key in list(self._memory) if k == kind}.union(*(each.keys(kind) for each in backends))
 
     def finish(self) -> None:
         """Writes what is held in memory, if that can be done now."""

@@ -14,9 +14,12 @@ import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice, takewhile
 from pathlib import Path
+from typing import BinaryIO
 
 from ferrite_runtime.binary import CorruptEntry
 from ferrite_runtime.storage.backend import (
@@ -58,9 +61,10 @@ class _Place:
 
 @dataclass(slots=True)
 class _Index:
-    """What is known of the packs: the latest entry of every name, and how far each pack was read."""
+    """What is known of the packs: the latest entry of every name, keys by kind in order, how far each pack was read."""
 
     places: dict[tuple[str, str], _Place] = field(default_factory=dict)
+    keys: dict[str, list[str]] = field(default_factory=dict)
     read: dict[str, int] = field(default_factory=dict)
     looked: float = float("-inf")
 
@@ -73,6 +77,8 @@ class _Index:
         elif known is None or frame.written >= known.written:
             size = frame.size if frame.operation == PUT else -1
             used = max(frame.written, known.used if known else 0)
+            if known is None:
+                insort(self.keys.setdefault(frame.kind, []), frame.key)
             self.places[name] = _Place(frame.written, pack, frame.start, size, used)
 
     def forget(self, pack: str) -> None:
@@ -80,6 +86,16 @@ class _Index:
         self.read.pop(pack, None)
         for name in [name for name, place in self.places.items() if place.pack == pack]:
             del self.places[name]
+        self.keys = {}
+        for kind, key in sorted(self.places):
+            self.keys.setdefault(kind, []).append(key)
+
+    def begin_with(self, kind: str, prefix: str) -> list[str]:
+        """Returns the keys of a kind that begin so, in order; those of removed entries are no keys."""
+        keys = self.keys.get(kind, [])
+        first = bisect_left(keys, prefix)
+        found = takewhile(lambda key: key.startswith(prefix), islice(keys, first, None))
+        return [key for key in found if self.places[kind, key].size >= 0]
 
 
 class Packs:
@@ -111,24 +127,35 @@ class Packs:
         """Returns the stored bytes, or None."""
         with self._lock:
             place = self._find(kind, key)
-        if place is None:
-            return None
-        try:
-            with (self.folder / place.pack).open("rb") as file:
-                file.seek(place.start)
-                data = unseal_entry(kind, key, file.read(place.size))
-        except OSError:
-            with self._lock:
-                self._index.forget(place.pack)
-            return None
-        except CorruptEntry as error:
-            _LOG.warning("entry %s/%s of the kernel store is corrupt and was removed: %s", kind, key[:12], error)
-            with contextlib.suppress(Unwritable):
-                self.remove(kind, key)
-            return None
-        if time.time() - place.used / 1e9 > USE_GRAIN:
-            self._note_use(kind, key)
-        return data
+        return None if place is None else self._read(kind, {key: place}).get(key)
+
+    def _read(self, kind: str, places: Mapping[str, _Place]) -> dict[str, bytes]:
+        """Returns what is at some places, by key; each pack is opened once."""
+        found: dict[str, bytes] = {}
+        packs: dict[str, list[str]] = {}
+        for key, place in places.items():
+            packs.setdefault(place.pack, []).append(key)
+        for pack, keys in packs.items():
+            try:
+                with (self.folder / pack).open("rb") as file:
+                    sealed = {key: _read_at(file, places[key]) for key in keys}
+            except OSError:
+                with self._lock:
+                    self._index.forget(pack)
+                continue
+            for key in keys:
+                try:
+                    found[key] = unseal_entry(kind, key, sealed[key])
+                except CorruptEntry as error:
+                    _LOG.warning(
+                        "entry %s/%s of the kernel store is corrupt and was removed: %s", kind, key[:12], error
+                    )
+                    with contextlib.suppress(Unwritable):
+                        self.remove(kind, key)
+                    continue
+                if time.time() - places[key].used / 1e9 > USE_GRAIN:
+                    self._note_use(kind, key)
+        return found
 
     def save(self, kind: str, key: str, data: bytes) -> None:
         """Stores bytes."""
@@ -143,16 +170,18 @@ class Packs:
             if self._find(kind, key) is not None:
                 self._append([(REMOVE, kind, key, b"")])
 
-    def scan(self, kind: str, prefix: str) -> Iterator[tuple[str, bytes]]:
-        """Yields key and bytes of the entries of a kind whose keys begin so, in the order of their keys."""
+    def keys(self, kind: str) -> list[str]:
+        """Returns the keys of a kind, in order."""
+        return list(self._places(kind, ""))
+
+    def scan(self, kind: str, prefix: str) -> dict[str, bytes]:
+        """Returns the entries of a kind whose keys begin so: a few, read at once."""
+        return self._read(kind, self._places(kind, prefix))
+
+    def _places(self, kind: str, prefix: str) -> dict[str, _Place]:
         with self._lock:
             self._look()
-            places = self._index.places.items()
-            keys = sorted(key for (k, key), place in places if k == kind and place.size >= 0 and key.startswith(prefix))
-        for key in keys:
-            data = self.load(kind, key)
-            if data is not None:
-                yield key, data
+            return {key: self._index.places[kind, key] for key in self._index.begin_with(kind, prefix)}
 
     def _find(self, kind: str, key: str) -> _Place | None:
         place = self._index.places.get((kind, key))
@@ -305,8 +334,7 @@ class Packs:
                 continue
             try:
                 with (self.folder / place.pack).open("rb") as file:
-                    file.seek(place.start)
-                    unseal_entry(kind, key, file.read(place.size))
+                    unseal_entry(kind, key, _read_at(file, place))
             except (OSError, CorruptEntry) as error:
                 found.append(Damage(f"{kind}/{key}", str(error)))
         return found
@@ -381,8 +409,7 @@ class Packs:
         sealed = b""
         if place.size >= 0:
             with (self.folder / place.pack).open("rb") as file:
-                file.seek(place.start)
-                sealed = file.read(place.size)
+                sealed = _read_at(file, place)
             try:
                 unseal_entry(kind, key, sealed)
             except CorruptEntry:
@@ -419,3 +446,8 @@ class Packs:
                 with contextlib.suppress(OSError):
                     path.unlink(missing_ok=True)
             self._index.forget(name)
+
+
+def _read_at(file: BinaryIO, place: _Place) -> bytes:
+    file.seek(place.start)
+    return file.read(place.size)
