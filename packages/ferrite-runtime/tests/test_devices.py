@@ -88,3 +88,19 @@ def test_folders_come_from_the_environment() -> None:
     assert read_settings({"HOME": "/h", "XDG_CONFIG_HOME": "/c"}).device_dirs == (Path("/c/ferrite/devices"),)
     assert read_settings({"FERRITE_DEVICES": "/a:/b"}).device_dirs == (Path("/a"), Path("/b"))
     assert read_settings({}).device_dirs == ()
+
+
+def test_description_of_this_machines_gpu_reads_back(folder: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ferrite_runtime.commands import devices
+
+    monkeypatch.setattr(devices, "present_devices", list)
+    assert main(["devices", "--describe"]) == 2
+    assert "no GPU here to describe" in capsys.readouterr().err
+    mine = DeviceFacts.from_mapping(L40S)
+    monkeypatch.setattr(devices, "present_devices", lambda: [mine])
+    assert main(["devices"]) == 0
+    assert "here, no descriptor" in capsys.readouterr().out
+    assert main(["devices", "--describe"]) == 0
+    (folder / "l40s.json").write_text(capsys.readouterr().out)
+    known_devices.cache_clear()
+    assert known_devices()["l40s"] == mine

@@ -144,6 +144,13 @@ def test_nothing_more_is_tried_at_the_floor_or_where_the_launch_is_all() -> None
     assert C in far.samples
 
 
+def test_wave_with_nothing_new_measures_nothing_again() -> None:
+    once, again = (SimulatedDevice(table(3, 1, 2, 4, 5, 6), broken=[D]) for _ in range(2))
+    tune(once, waves=(CONFIGS,))
+    assert tune(again, waves=(CONFIGS, (), (A, B), (D,))).config == B
+    assert again.samples == once.samples
+
+
 # --- what fails -----------------------------------------------------------------------------------------------------
 
 

@@ -259,7 +259,10 @@ class _Session:
 
     def contest(self, best: Config, fresh: Sequence[Config]) -> Config:
         """Returns the fastest among the best so far, the reference and some more configs."""
-        order = list(dict.fromkeys((self.task.reference, best, *self._usable(fresh))))
+        usable = self._usable(fresh)
+        if not usable:
+            return best  # those that are left have been compared
+        order = list(dict.fromkeys((self.task.reference, best, *usable)))
         while len(order := [config for config in order if not self._is_out(config)]) > 1:
             winner = self._round(order)
             if winner is not None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ferrite_runtime.commands.output import FINE, add_json, format_bytes, print_json, print_table
 from ferrite_runtime.devices import DeviceFacts, device_facts, known_devices
+from ferrite_runtime.errors import DeviceUnavailable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +22,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns the exit status."""
     here = present_devices()
     if arguments.describe:
-        print_json(here[0].to_mapping() if here else next(iter(known_devices().values())).to_mapping())
+        if not here:
+            raise DeviceUnavailable("there is no GPU here to describe, or no torch to ask")
+        print_json(here[0].to_mapping())
         return FINE
     names = {facts.name for facts in here}
     described = known_devices()
