@@ -14,6 +14,8 @@ PUT, REMOVE, USE = 0, 1, 2
 _HEAD = struct.Struct("<4sBBHIQ")
 _SUM = struct.Struct("<I")
 _FRAME = _HEAD.size + _SUM.size
+# Header, kind and key have to fit into so many bytes; many small entries are read at once, the data of large ones not.
+_MOST_NAMES, _CHUNK = 1024, 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +56,12 @@ def read_frames(path: Path, start: int) -> Reading:
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
+            base, chunk = start, b""
             while start + _FRAME <= size:
-                file.seek(start)
-                frame = _read_head(file.read(1024), start)
+                if not base <= start <= base + len(chunk) - _MOST_NAMES:
+                    file.seek(start)
+                    base, chunk = start, file.read(_CHUNK)
+                frame = _read_head(chunk[start - base : start - base + _MOST_NAMES], start)
                 if frame is None:
                     file.seek(start + 1)
                     start = _next_frame(file.read(1 << 20), start + 1, size)

@@ -14,7 +14,7 @@ import secrets
 import tempfile
 import threading
 import time
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
@@ -65,6 +65,7 @@ class _Index:
 
     places: dict[tuple[str, str], _Place] = field(default_factory=dict)
     keys: dict[str, list[str]] = field(default_factory=dict)
+    unsorted: set[str] = field(default_factory=set)
     read: dict[str, int] = field(default_factory=dict)
     looked: float = float("-inf")
 
@@ -78,7 +79,8 @@ class _Index:
             size = frame.size if frame.operation == PUT else -1
             used = max(frame.written, known.used if known else 0)
             if known is None:
-                insort(self.keys.setdefault(frame.kind, []), frame.key)
+                self.keys.setdefault(frame.kind, []).append(frame.key)
+                self.unsorted.add(frame.kind)
             self.places[name] = _Place(frame.written, pack, frame.start, size, used)
 
     def forget(self, pack: str) -> None:
@@ -89,10 +91,14 @@ class _Index:
         self.keys = {}
         for kind, key in sorted(self.places):
             self.keys.setdefault(kind, []).append(key)
+        self.unsorted.clear()
 
     def begin_with(self, kind: str, prefix: str) -> list[str]:
         """Returns the keys of a kind that begin so, in order; those of removed entries are no keys."""
         keys = self.keys.get(kind, [])
+        if kind in self.unsorted:
+            keys.sort()
+            self.unsorted.remove(kind)
         first = bisect_left(keys, prefix)
         found = takewhile(lambda key: key.startswith(prefix), islice(keys, first, None))
         return [key for key in found if self.places[kind, key].size >= 0]
