@@ -117,7 +117,8 @@ class LayeredStore:
         """Writes what is held in memory."""
         for (kind, key), data in list(self._memory.items()):
             own.save(kind, key, data)
-            self._memory.pop((kind, key), None)
+            if self._memory.get((kind, key)) is data:  # another thread may have something newer by now
+                self._memory.pop((kind, key), None)
 
     def _warn(self, reason: str) -> None:
         if not self._has_warned:
