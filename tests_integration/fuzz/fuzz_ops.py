@@ -357,7 +357,8 @@ def cast(pool: Pool) -> Line | None:
     if name is None:
         return None
     wanted = [dtype for dtype in FLOATS if dtype != pool.tensors[name].dtype]
-    return Line(f"{{0}}.to({pool.rng.choice(wanted)})", (name,), is_exact=True)
+    # Of another dtype it is a copy, and in float64 must be one too.
+    return Line(f"{{0}}.to({pool.rng.choice(wanted)}, copy=True)", (name,), is_exact=True)
 
 
 @operation(3)
