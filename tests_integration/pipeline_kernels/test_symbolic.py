@@ -15,12 +15,15 @@ import torch
 from ferrite_ir import PIPELINE, evaluate, require_valid
 from ferrite_ir.parse import parse_graph
 from ferrite_runtime import InputError, LoadedProgram, Program, load_program
+from ferrite_runtime.bucketed_sequence import Plans
 from ferrite_runtime.cuda_engine import CudaEngine
+from ferrite_runtime.native_launcher import find_launcher
+from ferrite_runtime.store import MemoryStore
 from ferrite_scheduler import schedule
 from ferrite_scheduler.simulate import simulate
 from ferrite_triton import emit_program
 
-SIZES = (1, 2, 3, 7, 16, 31, 64, 65)
+STORE = MemoryStore()
 WIDE = "n: size >= 1 ~ 16, m: size >= 1 ~ 64"
 GRAPHS = {
     "rows": """graph @f(x: f32[n, 24]) -> (y) on cpu where n: size >= 1 {
@@ -118,22 +121,27 @@ def fakes() -> Any:
     return importlib.import_module("runtime_fakes")
 
 
-@pytest.mark.parametrize("name", GRAPHS)
-def test_the_gpu_engine_keeps_a_build_for_each_bucket(name: str) -> None:
+CALLS = ((16, 64), (3, 7), (16, 64), (65, 3), (2, 130), (32, 16), (33, 17), (3, 7), (2, 130))
+
+
+LAUNCHERS = [*((name, "sequences") for name in GRAPHS), ("rows", "one by one"), ("softmax", "one by one")]
+
+
+@pytest.mark.parametrize(("name", "launcher"), LAUNCHERS)
+def test_the_gpu_engine_keeps_a_build_for_each_bucket(name: str, launcher: str) -> None:
     """The engine for GPUs runs with a driver that interprets, so what is launched with which blocks is real."""
+    native = None if launcher == "one by one" else find_launcher(STORE, may_build=True)
+    if launcher == "sequences" and native is None:
+        pytest.skip("no C compiler here")
     pool = fakes().FakePool()
-    machine, streams = fakes().fake_machine(pool=pool), fakes().FakeStreams()
-    graph = PIPELINE.run(parse_graph(GRAPHS[name].replace(" on cpu ", " on cuda ")))
-    mapping = emit_program(schedule(graph)).to_mapping()
-    for value in mapping["inputs"]:
-        value["device"] = "cpu"
-    engine = CudaEngine(Program.from_mapping({**mapping, "device": "cpu"}), streams.platform(), lambda index: machine)
+    machine = fakes().fake_machine(pool=pool)
+    engine = engine_on(GRAPHS[name], machine, native)
     device = torch.device("cpu", 0)
     engine.device_kernels(0)
     assert all(job.spec.index_width == 32 for job in pool.jobs), "what is not expected is not compiled at load"
     engine.first(device)(made_inputs(GRAPHS[name], {"n": 16, "m": 64}))
     host = engine.steady(device, lambda args: ())
-    for n, m in [(16, 64), (3, 7), (16, 64), (65, 3), (2, 130), (32, 16), (33, 17), (3, 7), (2, 130)]:
+    for n, m in CALLS:
         inputs = made_inputs(GRAPHS[name], {"n": n, "m": m})
         want = expected(GRAPHS[name], inputs)
         for got, reference in zip(host(list(inputs)), want, strict=True):
@@ -142,6 +150,59 @@ def test_the_gpu_engine_keeps_a_build_for_each_bucket(name: str) -> None:
     host(made_inputs(GRAPHS[name], {"n": 33, "m": 17}))
     assert len(pool.jobs) == compiled
     assert any(job.divisible for job in pool.jobs), "sizes that are multiples of 16 are promised"
+
+
+def engine_on(text: str, machine: Any, native: Any) -> CudaEngine:
+    """Returns the engine for GPUs with a graph's program, on a machine that interprets, for tensors on the host."""
+    mapping = emit_program(schedule(PIPELINE.run(parse_graph(text.replace(" on cpu ", " on cuda "))))).to_mapping()
+    for value in mapping["inputs"]:
+        value["device"] = "cpu"
+    program = Program.from_mapping({**mapping, "device": "cpu"})
+    return CudaEngine(program, fakes().FakeStreams().platform(), lambda index: machine, lambda: native)
+
+
+def test_a_new_size_in_a_known_bucket_is_one_native_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    native = find_launcher(STORE, may_build=True)
+    if native is None:
+        pytest.skip("no C compiler here")
+    machine = fakes().fake_machine()
+    engine = engine_on(GRAPHS["softmax"], machine, native)
+    device = torch.device("cpu", 0)
+    engine.first(device)(made_inputs(GRAPHS["softmax"], {"n": 16, "m": 64}))
+    host = engine.steady(device, lambda args: ())
+    host(made_inputs(GRAPHS["softmax"], {"n": 17, "m": 35}))
+    launched = len(machine.driver.launches)
+
+    def refuse(*args: Any) -> None:
+        raise AssertionError("prepared again")
+
+    monkeypatch.setattr(Plans, "__call__", refuse)
+    for n, m in ((18, 36), (31, 63), (19, 50)):
+        inputs = made_inputs(GRAPHS["softmax"], {"n": n, "m": m})
+        want = expected(GRAPHS["softmax"], inputs)
+        for got, reference in zip(host(list(inputs)), want, strict=True):
+            torch.testing.assert_close(got, reference, rtol=1e-4, atol=1e-4, msg=f"{n=} {m=}")
+    assert len(machine.driver.launches) == launched + 3 * 2
+    with pytest.raises(AssertionError, match="prepared again"):
+        host(made_inputs(GRAPHS["softmax"], {"n": 18, "m": 65}))
+
+
+def test_addresses_that_are_less_aligned_take_another_build() -> None:
+    """What a symbolic slice starts at is known at the call only."""
+    text = """graph @f(x: f32[n, 8], z: f32[n, 8]) -> (y) on cpu where n: size >= 1 ~ 16 {
+      y: f32[n, 8] = loop [i < n, j < 8] add(x[i, j], z[i, j])
+    }"""
+    for native in (None, find_launcher(STORE, may_build=True)):
+        machine = fakes().fake_machine()
+        engine = engine_on(text, machine, native)
+        device = torch.device("cpu", 0)
+        z = torch.randn(16, 8)
+        engine.first(device)([z, z])
+        host = engine.steady(device, lambda args: ())
+        for start in (0, 1, 4):
+            x = torch.randn(16 * 8 + 8)[start : start + 16 * 8].view(16, 8)
+            torch.testing.assert_close(host([x, z])[0], x + z)
+        assert [aligned for _, _, aligned, *_ in machine.driver.launches[-3:]] == [True, False, True]
 
 
 def test_a_short_symbolic_row_is_held_in_one_tile() -> None:

@@ -54,6 +54,17 @@ def test_other_assertions_are_no_index_errors() -> None:
     assert not isinstance(caught.value, IndexError)
 
 
+def test_alternatives_are_checked_too() -> None:
+    plain = gather([])
+    launch = plain["steps"][1]
+    launch |= {"alternatives": [{"when": [[3, 5]], "kernel": launch["kernel"]}], "expected": 0}
+    checked = checked_program(plain)
+    (kernel,) = checked["kernels"]
+    assert kernel["id"] != plain["kernels"][0]["id"]
+    assert checked["steps"][1]["alternatives"] == [{"when": [[3, 5]], "kernel": kernel["id"]}]
+    Program.from_mapping(checked)
+
+
 def test_kernels_without_indices_stay_as_they_are() -> None:
     plain = gather([], "something else")
     assert checked_program(plain) == plain

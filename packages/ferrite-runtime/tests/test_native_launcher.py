@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 
 from ferrite_runtime import native_launcher
 from ferrite_runtime.binary import Binary
+from ferrite_runtime.bucketed_sequence import Waiting, postfix
 from ferrite_runtime.cuda_driver import Function, LaunchConfig
+from ferrite_runtime.errors import SpecError
+from ferrite_runtime.expr import evaluate
 from ferrite_runtime.launch import LoadedKernel, argument_offsets, pack_format
-from ferrite_runtime.launch_sequence import Waiting, describe_sequence
+from ferrite_runtime.launch_sequence import describe_sequence
 from ferrite_runtime.native_launcher import NATIVE, find_launcher, library_key
 from ferrite_runtime.spec import Param
 from ferrite_runtime.store import MemoryStore
@@ -69,10 +72,10 @@ class Recording:
         return tuple(int(ctypes.cast(function, ctypes.c_void_p).value or 0) for function in self._functions)
 
 
-def waiting(sources, programs: int = 3, programs_value: int = -1) -> Waiting:
+def waiting(sources, programs: int = 3, programs_value: int = -1, code=()) -> Waiting:
     binary = Binary(b"", "f", 4, 32, 1000, hidden=HIDDEN)
     loaded = LoadedKernel("f", PARAMS, Function(11, 1, binary, 32, 0), None, 77)
-    return Waiting(None, loaded, tuple(sources), programs, programs_value, (2, 1))
+    return Waiting(None, loaded, tuple(sources), programs, programs_value, (2, 1), tuple(code))
 
 
 def bound(launches, values: int, driver: Recording, refused: list):
@@ -159,6 +162,49 @@ def test_numbers_of_programs_come_with_the_call() -> None:
     assert [grid[0] for grid, *_ in driver.launches] == [9]
     run(0, 64, 2**31)
     assert refused == [(-1, 0, 64, 2**31)]
+
+
+EXPRESSIONS = st.recursive(
+    st.integers(-70, 70) | st.integers(-(2**62), 2**62) | st.sampled_from(["a", "b"]),
+    lambda inner: st.tuples(st.sampled_from(["add", "mul", "min", "max", "sub", "floordiv", "ceildiv", "mod"]), inner,
+                            inner),
+    max_leaves=8,
+)  # fmt: skip
+OPERANDS = st.integers(-9, 70) | st.integers(-(2**63), 2**63 - 1)
+
+
+@needs_launcher
+@settings(max_examples=500, deadline=None)
+@given(EXPRESSIONS, OPERANDS, OPERANDS)
+def test_numbers_of_programs_are_computed_as_in_python_or_refused(expr, a: int, b: int) -> None:
+    driver, refused = Recording(), []
+    code = postfix(expr, {"a": ("value", 1), "b": ("value", 2)}.__getitem__)
+    bound([waiting(literals(), code=code)], 3, driver, refused)(0, 64, a, b)
+    try:
+        wanted = evaluate(expr, {"a": a, "b": b})
+    except SpecError:
+        assert refused == [(-1, 0, 64, a, b)]
+        return
+    if refused:
+        assert wanted > 2**31 - 1 or not fits_on_the_way(expr, {"a": a, "b": b})
+    else:
+        assert [grid[0] for grid, *_ in driver.launches] == ([wanted] if wanted > 0 else [])
+
+
+def fits_on_the_way(expr, values) -> bool:
+    """Tells whether every part of an expression is a number of 64 bits, with its negative."""
+    if not isinstance(expr, tuple):
+        return True
+    return abs(evaluate(expr, values)) < 2**63 - 1 and all(
+        fits_on_the_way(part, values) and abs(evaluate(part, values)) < 2**63 - 1 for part in expr[1:]
+    )
+
+
+@needs_launcher
+def test_expressions_that_are_none_are_not_bound() -> None:
+    for code in ([("add", 0)], [("number", 1)] * 2, [("value", 3)], [("number", 1)] * 17 + [("add", 0)] * 16):
+        with pytest.raises(ValueError, match="no expression"):
+            bound([waiting(literals(), code=code)], 3, Recording(), [])
 
 
 @needs_launcher

@@ -59,10 +59,21 @@ class BucketedKernel:
 
     def launch_first(self, stream: int, arguments: Sequence[Any], owners: Sequence[Any]) -> None:
         """Launches, choosing the bucket's config first where there is none: see `DeviceKernel.launch_first`."""
+        if not self.is_idle(arguments):
+            self.kernel(arguments).launch_first(stream, arguments, owners)
+
+    def launch(self, stream: int, arguments: Sequence[Any]) -> None:
+        """Launches with what is chosen for the bucket."""
+        if not self.is_idle(arguments):
+            self.kernel(arguments).launch(stream, arguments)
+
+    def is_idle(self, arguments: Sequence[Any]) -> bool:
+        """Tells whether a launch has nothing to do, as one of its axes is empty; an empty fold has a value."""
+        if self.spec.facts.get("folds"):
+            return False
         pairs = zip(self.spec.params, arguments, strict=True)
         sizes = {param.name: value for param, value in pairs if param.role == "size"}
-        if 0 not in self.spec.axis_sizes(sizes).values() or self.spec.facts.get("folds"):
-            self._bucket(sizes).launch_first(stream, arguments, owners)
+        return 0 in self.spec.axis_sizes(sizes).values()
 
 
 def bucket_of(spec: KernelSpec, sizes: Mapping[str, int]) -> Bucket:
@@ -73,10 +84,14 @@ def bucket_of(spec: KernelSpec, sizes: Mapping[str, int]) -> Bucket:
     return (*whole, *bits)
 
 
-def bucket_text(spec: KernelSpec, names: Mapping[str, str]) -> str:
-    """Returns text that computes the bucket of a launch; ``names`` are the texts of the size params."""
+def bucket_parts(spec: KernelSpec, names: Mapping[str, str]) -> list[str]:
+    """Returns the texts that compute the parts of a bucket; ``names`` are the texts of the size params."""
     whole = [f"{names[name]} % {MULTIPLE} == 0" for name in spec.size_names()]
     sizes = [axis.size for axis in spec.axes if not isinstance(axis.size, int)]
-    # Of no points is as good as of one: nothing is launched.
-    bits = [f"({print_expr(size, names)} - 1).bit_length()" for size in sizes]
-    return f"({', '.join([*whole, *bits])},)"
+    # An empty axis counts as one of a single position, as `bucket_of` has it.
+    return [*whole, *(f"(({print_expr(size, names)} or 1) - 1).bit_length()" for size in sizes)]
+
+
+def bucket_text(spec: KernelSpec, names: Mapping[str, str]) -> str:
+    """Returns text that computes the bucket of a launch; ``names`` are the texts of the size params."""
+    return f"({', '.join(bucket_parts(spec, names))},)"

@@ -23,10 +23,15 @@ def checked_program(mapping: Mapping[str, Any]) -> dict[str, Any]:
         checked = _checked_kernel(kernel) if _MESSAGE in kernel["source"] else kernel
         renamed[kernel["id"]] = checked["id"]
         kernels.append(checked)
-    steps = [
-        {**step, "kernel": renamed[step["kernel"]]} if step["do"] == "launch" else step for step in mapping["steps"]
-    ]
+    steps = [_renamed_launch(step, renamed) if step["do"] == "launch" else step for step in mapping["steps"]]
     return {**mapping, "kernels": kernels, "steps": steps}
+
+
+def _renamed_launch(step: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
+    made = {**step, "kernel": renamed[step["kernel"]]}
+    if "alternatives" in step:
+        made["alternatives"] = [{**other, "kernel": renamed[other["kernel"]]} for other in step["alternatives"]]
+    return made
 
 
 def _checked_kernel(kernel: Mapping[str, Any]) -> dict[str, Any]:

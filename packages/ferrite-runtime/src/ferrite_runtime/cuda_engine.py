@@ -169,15 +169,13 @@ class CudaEngine:
     def steady(self, device: Any, redirect: HostFunction) -> HostFunction:
         """Returns the function for all later calls: whole sequences of launches at once, or each packed and sent."""
         kernels = self.device_kernels(device.index)
-        # Sequences are prepared once; a kernel that takes sizes has a build and a grid for each call.
-        fixed = {name: kernel for name, kernel in kernels.items() if isinstance(kernel, DeviceKernel)}
-        native = self.native() if kernels and len(fixed) == len(kernels) else None
+        native = self.native() if kernels else None
         if native is None:
             return self._one_by_one(device, redirect)
-        return self._sequences(device, redirect, native, fixed)
+        return self._sequences(device, redirect, native, kernels)
 
     def _sequences(
-        self, device: Any, redirect: HostFunction, native: NativeLauncher, kernels: Mapping[str, DeviceKernel]
+        self, device: Any, redirect: HostFunction, native: NativeLauncher, kernels: Mapping[str, AnyKernel]
     ) -> HostFunction:
         writer = SequenceWriter(kernels, native)
         text = write_host(

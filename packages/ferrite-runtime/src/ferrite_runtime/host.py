@@ -18,6 +18,7 @@ from ferrite_runtime.program import Program
 from ferrite_runtime.spec import KernelSpec, Param
 from ferrite_runtime.steps import (
     Alloc,
+    Alternative,
     Copy,
     Extern,
     Free,
@@ -71,12 +72,24 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One launch of a program: its number, kernel and arguments; ``programs`` is text, or an int where it is known."""
+    """One launch of a program: its number, kernel, arguments, and the values of the size params, texts or ints.
+
+    Where the writer of launches chooses among alternatives itself, ``options`` are tried in order before the kernel.
+    """
 
     number: int
     kernel: KernelSpec
     arguments: tuple[Argument, ...]
     sizes: dict[str, Expr]
+    options: tuple[Option, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An alternative of a launch, chosen where all of the texts ``tests`` are true."""
+
+    tests: tuple[str, ...]
+    site: Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,37 +291,47 @@ class _Writer:
         self.delete([variable for variable in self.release(source) if variable != old.owner])
 
     def _launch(self, step: Launch) -> None:
-        if not step.alternatives:
-            self.lines.extend(self._launch_lines(self.kernels[step.kernel], step))
-            self.is_waiting = self.flush_launches is not None
+        may_wait = self.flush_launches is not None
+        if may_wait or not step.alternatives:
+            self.lines.extend(
+                self._launch_lines(self.kernels[step.kernel], step, step.alternatives if may_wait else ())
+            )
+            self.is_waiting = may_wait
             return
-        self.flush()
         word = "if"
         branches: list[str] = []
         tests = [" and ".join(f"{self.number(e)} <= {most}" for e, most in other.when) for other in step.alternatives]
         for other, test in zip(step.alternatives, tests, strict=True):
-            lines = self._started_lines(self.kernels[other.kernel], step)
+            lines = self._launch_lines(self.kernels[other.kernel], step)
             branches += [f"{word} {test}:", *(f"    {line}" for line in lines)]
             word = "elif"
-        lines = self._started_lines(self.kernels[step.kernel], step)
+        lines = self._launch_lines(self.kernels[step.kernel], step)
         self.lines += [*branches, "else:", *(f"    {line}" for line in lines)]
 
-    def _started_lines(self, kernel: KernelSpec, step: Launch) -> list[str]:
-        """Returns the lines that launch one kernel and do not let it wait."""
-        lines = self._launch_lines(kernel, step)
-        return [*lines, *self.flush_launches()] if self.flush_launches is not None else lines
-
-    def _launch_lines(self, kernel: KernelSpec, step: Launch) -> list[str]:
+    def _launch_lines(self, kernel: KernelSpec, step: Launch, alternatives: Sequence[Alternative] = ()) -> list[str]:
         """Returns the lines that launch one kernel; what computes its arguments is written at once."""
+        options = tuple(
+            Option(
+                tuple(f"{self.number(expr)} <= {most}" for expr, most in other.when),
+                self._site(self.kernels[other.kernel], step),
+            )
+            for other in alternatives
+        )
+        site = self._site(kernel, step, options)
+        names = (kernel.name, *(option.site.kernel.name for option in options))
+        label = f"# {' or '.join(dict.fromkeys(names))} <- {', '.join(kernel.origin) or kernel.family}"
+        return [label, *self.write_launch(site)]
+
+    def _site(self, kernel: KernelSpec, step: Launch, options: tuple[Option, ...] = ()) -> Site:
         arguments: list[Argument] = []
         sizes: dict[str, Expr] = {}
         for param, arg in zip(kernel.params, step.args, strict=True):
             arguments.append(self._argument(param, arg))
             if param.role == "size":
                 sizes[param.name] = arg if isinstance(arg, int) else arguments[-1].text
-        site = Site(len(self.sites), kernel, tuple(arguments), sizes)
+        site = Site(len(self.sites), kernel, tuple(arguments), sizes, options)
         self.sites.append(site)
-        return [f"# {kernel.name} <- {', '.join(kernel.origin) or kernel.family}", *self.write_launch(site)]
+        return site
 
     def _argument(self, param: Param, arg: Any) -> Argument:
         if param.role == "tensor":
@@ -435,7 +458,8 @@ def write_host(
         preamble: lines that stand first: guards.
         block: a ``with`` line around everything after the preamble.
         opening: lines before the inputs are unpacked: the binding of ``_stream``.
-        flush: how launches that ``write_launch`` let wait are started; without it none waits.
+        flush: how launches that ``write_launch`` let wait are started; it then gets launches with all of their
+            alternatives. Without it none waits, and alternatives are branches.
     """
     writer = _Writer(program, write_launch, flush, kernels={kernel.id: kernel for kernel in program.kernels})
     writer.lines.extend(opening)

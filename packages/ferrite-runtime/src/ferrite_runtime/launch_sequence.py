@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import struct
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ferrite_runtime.bucketed_sequence import Choice, Plans, Source, Unsettled, Waiting
+from ferrite_runtime.buckets import BucketedKernel, bucket_parts
 from ferrite_runtime.cuda_kernels import DeviceKernel
 from ferrite_runtime.dtypes import DTYPES
 from ferrite_runtime.grids import constant_depths, programs_text
 from ferrite_runtime.host import Argument, Site
-from ferrite_runtime.launch import MAX_PROGRAMS, LoadedKernel, argument_offsets, check_packing, pack_format
+from ferrite_runtime.launch import MAX_PROGRAMS, argument_offsets, check_packing, pack_format
 from ferrite_runtime.native_launcher import NativeLauncher
 from ferrite_runtime.spec import Param
 
@@ -22,20 +26,10 @@ MAX_LAUNCHES = 256
 _POINTER, _SIGNED, _UNSIGNED, _FLOAT, _BOOLEAN = range(5)
 # "x" pads to the alignment that C gives the structures; see sequence.c.
 _HEADER = struct.Struct("=II")
-_RECORD = struct.Struct("=QIIIIIiIII4x")
+_RECORD = struct.Struct("=QIIIIIiIIII")
 _FILL = struct.Struct("=IIHHIq")
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A launch that waits to be started with others; ``sources`` are value numbers or literals, one per param."""
-
-    kernel: DeviceKernel
-    loaded: LoadedKernel
-    sources: tuple[tuple[str, Any, int], ...]
-    programs: int
-    programs_value: int
-    depths: tuple[int, int]
+_INSTRUCTION = struct.Struct("=qI4x")
+_OPERATORS = ("value", "number", "add", "sub", "mul", "floordiv", "ceildiv", "mod", "min", "max")
 
 
 def fill_of(param: Param, value: int, offset: int, addend: int) -> bytes:
@@ -78,8 +72,11 @@ def describe_launch(launch: Waiting) -> bytes:
         len(template),
         len(all_offsets),
         len(fills),
+        len(launch.code),
     )
-    return record + _padded(struct.pack(f"={len(all_offsets)}I", *all_offsets)) + b"".join(fills) + _padded(template)
+    code = b"".join(_INSTRUCTION.pack(operand, _OPERATORS.index(operator)) for operator, operand in launch.code)
+    places = _padded(struct.pack(f"={len(all_offsets)}I", *all_offsets))
+    return record + places + b"".join(fills) + _padded(template) + code
 
 
 def describe_sequence(launches: Sequence[Waiting], values: int) -> bytes:
@@ -103,8 +100,7 @@ class Remainder:
             failed, status = self.launches[(code >> 16) - 1], code & 0xFFFF
             raise failed.kernel.machine.driver.fail(status, f"launching {failed.loaded.name}")
         for launch in self.launches:
-            arguments = [values[value] + addend if kind == "value" else value for kind, value, addend in launch.sources]
-            launch.kernel.launch(stream, arguments)
+            launch.kernel.launch(stream, launch.arguments(values))
 
 
 @dataclass(slots=True)
@@ -114,30 +110,34 @@ class SequenceWriter:
     ``names`` are the globals that the text needs.
     """
 
-    kernels: Mapping[str, DeviceKernel]
+    kernels: Mapping[str, DeviceKernel | BucketedKernel]
     native: NativeLauncher
-    names: dict[str, Any] = field(default_factory=dict)
-    _launches: list[Waiting] = field(default_factory=list)
+    names: dict[str, Any] = field(default_factory=lambda: {"min": min, "max": max})
+    _launches: list[Waiting | Unsettled] = field(default_factory=list)
     _values: dict[str, int] = field(default_factory=dict)
+    _owners: dict[str, int] = field(default_factory=dict)
+    _key: dict[str, int] = field(default_factory=dict)
+    _known: dict[str, str] = field(default_factory=dict)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
     _count: int = 0
 
     def write(self, site: Site) -> Iterable[str]:
         """Yields the lines of one launch: none, if it can wait."""
+        if len(self._launches) == MAX_LAUNCHES or len(self._values) + len(site.arguments) >= MAX_VALUES:
+            yield from self.flush()
         kernel = self.kernels[site.kernel.id]
+        if site.options or isinstance(kernel, BucketedKernel):
+            yield from self._write_choice(site)
+            return
         depths = constant_depths(site, kernel)
         if kernel.config is None or depths is None or any(argument.misaligned for argument in site.arguments):
-            yield from self.flush()
-            values = "".join(f"{argument.text}, " for argument in site.arguments)
-            self.names[f"_slow{site.number}"] = kernel.launch
-            yield f"_slow{site.number}(_stream, ({values}))"
+            yield from self._write_slow(site, kernel)
             return
         programs = programs_text(site, kernel)
         is_static = programs.lstrip("-").isdigit()
         if min(int(programs) if is_static else 1, *depths) <= 0:
             yield "# nothing to do: no programs"
             return
-        if len(self._launches) == MAX_LAUNCHES or len(self._values) + len(site.arguments) >= MAX_VALUES:
-            yield from self.flush()
         if is_static and int(programs) > MAX_PROGRAMS:
             kernel.programs(kernel.config, [argument.literal for argument in site.arguments])
         self._launches.append(
@@ -151,7 +151,37 @@ class SequenceWriter:
             )
         )
 
-    def _source(self, argument: Argument) -> tuple[str, Any, int]:
+    def _write_slow(self, site: Site, kernel: DeviceKernel | BucketedKernel) -> Iterable[str]:
+        yield from self.flush()
+        values = "".join(f"{argument.text}, " for argument in site.arguments)
+        self.names[f"_slow{site.number}"] = kernel.launch
+        yield f"_slow{site.number}(_stream, ({values}))"
+
+    def _write_choice(self, site: Site) -> Iterable[str]:
+        """Lets a launch wait that depends on sizes; what it depends on becomes part of the key of its sequence."""
+        chosen = [*((option.tests, option.site) for option in site.options), ((), site)]
+        if any(argument.misaligned for _, one in chosen for argument in one.arguments):
+            yield from self._write_branches(chosen)
+            return
+        choices = []
+        for tests, one in chosen:
+            kernel = self.kernels[one.kernel.id]
+            choices.append(Choice(tuple(map(self._part, tests)), kernel))
+            sizes = {a.param.name: a.text for a in one.arguments if a.param.role == "size"}
+            for text in bucket_parts(one.kernel, sizes) if isinstance(kernel, BucketedKernel) else ():
+                self._part(text)
+        owners = tuple(-1 if a.owner is None else self._owner(a.owner) for a in site.arguments)
+        self._launches.append(Unsettled(tuple(choices), tuple(map(self._source, site.arguments)), owners))
+
+    def _write_branches(self, chosen: Sequence[tuple[tuple[str, ...], Site]]) -> Iterable[str]:
+        """Yields a launch with an address that surely breaks its promise: it is not prepared."""
+        yield from self.flush()
+        for number, (tests, one) in enumerate(chosen):
+            (line,) = self._write_slow(one, self.kernels[one.kernel.id])
+            word = "elif" if number else "if"
+            yield line if len(chosen) == 1 else f"{word} {' and '.join(tests)}: {line}" if tests else f"else: {line}"
+
+    def _source(self, argument: Argument) -> Source:
         if argument.literal is not None:
             return ("literal", argument.literal, 0)
         return ("value", self._value(argument.base), argument.offset)
@@ -159,15 +189,53 @@ class SequenceWriter:
     def _value(self, text: str) -> int:
         return self._values.setdefault(text, len(self._values))
 
+    def _owner(self, name: str) -> int:
+        return self._owners.setdefault(name, len(self._owners))
+
+    def _part(self, text: str) -> int:
+        return self._key.setdefault(text, len(self._key))
+
     def flush(self) -> list[str]:
-        """Returns the line that starts every launch that waits."""
+        """Returns the lines that start every launch that waits."""
         if not self._launches:
             return []
-        name = f"_run{self._count}"
-        description = describe_sequence(self._launches, len(self._values))
-        machine, context = self._launches[0].kernel.machine, self._launches[0].loaded.context
-        self.names[name] = self.native.bind(machine.driver, context, description, Remainder(self._launches))
-        line = f"{name}({', '.join(['_stream', *self._values])})"
+        number, launches, values = self._count, self._launches, ["_stream", *self._values]
+        call = f"({', '.join(values)})"
+        settled = [launch for launch in launches if isinstance(launch, Waiting)]
+        bind = functools.partial(self._bound, values=len(self._values))
+        if len(settled) == len(launches):
+            self.names[f"_run{number}"] = bind(settled)
+            lines = [f"_run{number}{call}"]
+        else:
+            self.names[f"_plan{number}"] = plans = Plans(launches, bind, self._lock)
+            self.names[f"_plans{number}"] = plans.prepared
+            lines, key = self._key_lines()
+            owners = "".join(f"{name}, " for name in self._owners)
+            inside = "".join(f"{text}, " for text in self._values)
+            lines += [
+                f"_run = _plans{number}.get({key})",
+                f"if _run is None: _plan{number}(_stream, {key}, ({inside}), ({owners}))",
+                f"else: _run{call}",
+            ]
         self._count += 1
-        self._launches, self._values = [], {}
-        return [line]
+        self._launches, self._values, self._owners, self._key = [], {}, {}, {}
+        return lines
+
+    def _key_lines(self) -> tuple[list[str], str]:
+        """Returns the lines that compute the key of the launches that wait, as far as it is new, and its name."""
+        lines = [self._named(text, "_k") for text in self._key]
+        whole = f"({''.join(f'{self._known[text]}, ' for text in self._key)})"
+        lines.append(self._named(whole, "_q"))
+        return [line for line in lines if line], self._known[whole]
+
+    def _named(self, text: str, stem: str) -> str:
+        """Returns the line that names what a text computes, nothing where it has a name."""
+        if text in self._known:
+            return ""
+        self._known[text] = name = f"{stem}{len(self._known)}"
+        return f"{name} = {text}"
+
+    def _bound(self, launches: Sequence[Waiting], values: int) -> Any:
+        description = describe_sequence(launches, values)
+        machine, context = launches[0].kernel.machine, launches[0].loaded.context
+        return self.native.bind(machine.driver, context, description, Remainder(launches))

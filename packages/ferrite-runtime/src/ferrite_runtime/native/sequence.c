@@ -22,6 +22,8 @@
 #define MAX_VALUES 1024
 #define MAX_ARGUMENT_BYTES 4096
 #define MAX_PARAMS 512
+#define MAX_CODE 256
+#define MAX_DEPTH 16
 #define INVALID_CONTEXT 201
 #define STACK_BYTES 8192
 
@@ -39,6 +41,7 @@ typedef int (*Launch)(const Config *, void *, void **, void **);
 typedef int (*Enter)(void *);
 
 enum { POINTER, SIGNED, UNSIGNED, FLOAT, BOOLEAN };
+enum { VALUE, NUMBER, ADD, SUB, MUL, FLOORDIV, CEILDIV, MOD, MIN, MAX, OPERATORS };
 
 /* What a description consists of; launch_sequence.py packs the same fields in the same order. */
 typedef struct {
@@ -52,6 +55,7 @@ typedef struct {
     int32_t grid_value; /* index of the value that says how many programs there are; -1: grid[0] does */
     uint32_t bytes;     /* of arguments, which start out as the template that follows the fills */
     uint32_t params, fills;
+    uint32_t code; /* instructions that compute the number of programs, after the template; 0: see grid_value */
 } Record;
 
 typedef struct {
@@ -61,11 +65,18 @@ typedef struct {
     int64_t addend;
 } Fill;
 
+/* One step of an integer expression in postfix order: pushes a value or a number, or takes two operands. */
+typedef struct {
+    int64_t operand;
+    uint32_t operator, unused;
+} Instruction;
+
 typedef struct {
     Record record;
     const uint32_t *offsets; /* of the params in the arguments */
     const Fill *fills;
     const unsigned char *template;
+    const Instruction *code;
 } Step;
 
 typedef struct {
@@ -153,6 +164,52 @@ static int write_argument(const Fill *fill, const Value *value, unsigned char is
     return is_real == 2 || fits(value->integer, fill);
 }
 
+/* Divides towards minus infinity, as Python does; tells whether there is a quotient. */
+static int floordiv(int64_t a, int64_t b, int64_t *quotient) {
+    if (b == 0 || (a == INT64_MIN && b == -1)) return 0;
+    *quotient = a / b - (a % b != 0 && (a < 0) != (b < 0));
+    return 1;
+}
+
+/* Computes `a operator b`; tells whether the result is a number of 64 bits. */
+static int apply(uint32_t operator, int64_t a, int64_t b, int64_t *result) {
+    int64_t quotient;
+    switch (operator) {
+    case ADD: return !__builtin_add_overflow(a, b, result);
+    case SUB: return !__builtin_sub_overflow(a, b, result);
+    case MUL: return !__builtin_mul_overflow(a, b, result);
+    case FLOORDIV: return floordiv(a, b, result);
+    case CEILDIV:
+        if (a == INT64_MIN || !floordiv(-a, b, &quotient) || quotient == INT64_MIN) return 0;
+        *result = -quotient;
+        return 1;
+    case MOD: return floordiv(a, b, &quotient) && (*result = a - quotient * b, 1);
+    case MIN: *result = a < b ? a : b; return 1;
+    case MAX: *result = a > b ? a : b; return 1;
+    }
+    return 0;
+}
+
+/* Computes an expression that `read_description` has checked; 0: not one of integers of 64 bits. */
+static int compute(const Step *step, const Value *values, const unsigned char *reals, int64_t *result) {
+    int64_t stack[MAX_DEPTH];
+    int depth = 0;
+    for (uint32_t i = 0; i < step->record.code; i++) {
+        const Instruction *next = &step->code[i];
+        if (next->operator == NUMBER) {
+            stack[depth++] = next->operand;
+        } else if (next->operator == VALUE) {
+            if (reals[next->operand]) return 0;
+            stack[depth++] = values[next->operand].integer;
+        } else {
+            depth--;
+            if (!apply(next->operator, stack[depth - 1], stack[depth], &stack[depth - 1])) return 0;
+        }
+    }
+    *result = stack[0];
+    return 1;
+}
+
 /* --- the call ---------------------------------------------------------------------------------------------------- */
 
 static int start(const Sequence *self, const Step *step, Config *config, unsigned char *arguments) {
@@ -190,10 +247,16 @@ static int prepare(const Sequence *self, PyObject *const *args, unsigned char *a
         const Step *step = &self->steps[k];
         const Record *record = &step->record;
         grids[k] = record->grid[0];
-        if (record->grid_value >= 0) {
-            const Value *programs = &values[record->grid_value];
-            if (reals[record->grid_value] || programs->integer > INT32_MAX) return 0;
-            grids[k] = programs->integer > 0 ? (uint32_t)programs->integer : 0;
+        if (record->code || record->grid_value >= 0) {
+            int64_t programs;
+            if (record->code) {
+                if (!compute(step, values, reals, &programs)) return 0;
+            } else {
+                if (reals[record->grid_value]) return 0;
+                programs = values[record->grid_value].integer;
+            }
+            if (programs > INT32_MAX) return 0;
+            grids[k] = programs > 0 ? (uint32_t)programs : 0;
         }
         memcpy(arguments, step->template, record->bytes);
         for (uint32_t i = 0; i < record->fills; i++) {
@@ -258,6 +321,19 @@ static PyObject *run(PyObject *capsule, PyObject *const *args, Py_ssize_t count)
 
 /* --- binding ----------------------------------------------------------------------------------------------------- */
 
+/* Tells whether an expression takes known values only and leaves one number. */
+static int is_expression(const Step *step, uint32_t values) {
+    int depth = 0;
+    for (uint32_t i = 0; i < step->record.code; i++) {
+        const Instruction *next = &step->code[i];
+        if (next->operator >= OPERATORS) return 0;
+        if (next->operator == VALUE && (next->operand < 0 || next->operand >= (int64_t)values)) return 0;
+        depth += next->operator <= NUMBER ? 1 : -1;
+        if (depth < 1 || depth > MAX_DEPTH) return 0;
+    }
+    return step->record.code == 0 || depth == 1;
+}
+
 /* Reads the description into the steps; returns what is wrong with it, or NULL. */
 static const char *read_description(Sequence *self, size_t size) {
     const char *at = self->description + sizeof(Header), *end = self->description + size;
@@ -270,13 +346,16 @@ static const char *read_description(Sequence *self, size_t size) {
         if (record->params > MAX_PARAMS || record->fills > MAX_PARAMS || record->bytes > MAX_ARGUMENT_BYTES)
             return "a launch has too many arguments";
         if (record->grid_value >= (int32_t)self->values) return "a number of programs is no value";
+        if (record->code > MAX_CODE) return "a number of programs takes too many instructions";
         size_t offsets = (4 * (size_t)record->params + 7) & ~(size_t)7, fills = sizeof(Fill) * record->fills;
         size_t template = ((size_t)record->bytes + 7) & ~(size_t)7;
-        if ((size_t)(end - at) < offsets + fills + template) return "the description is too short";
+        size_t code = sizeof(Instruction) * record->code;
+        if ((size_t)(end - at) < offsets + fills + template + code) return "the description is too short";
         step->offsets = (const uint32_t *)at;
         step->fills = (const Fill *)(at + offsets);
         step->template = (const unsigned char *)(at + offsets + fills);
-        at += offsets + fills + template;
+        step->code = (const Instruction *)(at + offsets + fills + template);
+        at += offsets + fills + template + code;
         for (uint32_t i = 0; i < record->params; i++)
             if (step->offsets[i] > record->bytes) return "a param lies outside the arguments";
         for (uint32_t i = 0; i < record->fills; i++) {
@@ -284,6 +363,7 @@ static const char *read_description(Sequence *self, size_t size) {
             if (fill->value >= self->values || (size_t)fill->offset + fill->size > record->bytes || fill->size > 8)
                 return "an argument is outside its bounds";
         }
+        if (!is_expression(step, self->values)) return "a number of programs is no expression";
         self->bytes += (record->bytes + 15) & ~15u;
     }
     return at == end ? NULL : "the description is too long";

@@ -1,0 +1,164 @@
+"""Sequences with kernels that take sizes: one native sequence for each combination of buckets, made when first met.
+
+What a call decides is decided once: the host function computes a key, which says for each launch which alternative it
+takes and in which bucket its sizes fall; everything else (arguments, numbers of programs) the native side computes from
+the values of the call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ferrite_runtime.buckets import BucketedKernel
+from ferrite_runtime.cuda_kernels import DeviceKernel
+from ferrite_runtime.expr import Expr
+from ferrite_runtime.launch import LoadedKernel
+
+Source: TypeAlias = "tuple[str, Any, int]"
+"""Where an argument comes from: ``("value", its number, what is added)`` or ``("literal", the number, 0)``."""
+
+Instruction: TypeAlias = "tuple[str, int]"
+"""One step of an integer expression in postfix order: see ``sequence.c``."""
+
+MAX_PLANS = 512
+"""Sequences that one place of a program keeps; beyond that it starts anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A launch that waits to be started with others; ``sources`` say for each param where its argument comes from.
+
+    The number of programs is ``programs``, or the value number ``programs_value``, or what ``code`` computes.
+    """
+
+    kernel: DeviceKernel
+    loaded: LoadedKernel
+    sources: tuple[Source, ...]
+    programs: int
+    programs_value: int
+    depths: tuple[int, int]
+    code: tuple[Instruction, ...] = ()
+
+    def arguments(self, values: Sequence[Any]) -> list[Any]:
+        """Returns the arguments in a call with these values."""
+        return arguments_of(self.sources, values)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One kernel that a launch may take: where the key is true in all ``conditions``."""
+
+    conditions: tuple[int, ...]
+    kernel: BucketedKernel | DeviceKernel
+
+
+@dataclass(frozen=True, slots=True)
+class Unsettled:
+    """A launch whose kernel, build and config depend on the sizes of a call.
+
+    ``owners`` are for each param the position of the tensor that its address lies in, -1 for numbers.
+    """
+
+    choices: tuple[Choice, ...]
+    sources: tuple[Source, ...]
+    owners: tuple[int, ...]
+
+    def chosen(self, key: Sequence[int]) -> BucketedKernel | DeviceKernel:
+        """Returns the kernel for a key; the last choice has no conditions."""
+        return next(choice.kernel for choice in self.choices if all(key[place] for place in choice.conditions))
+
+    def settled(self, kernel: BucketedKernel | DeviceKernel, arguments: Sequence[Any]) -> Waiting | None:
+        """Returns the launch with what is chosen for its bucket, None while nothing is."""
+        if isinstance(kernel, BucketedKernel) and kernel.is_idle(arguments):
+            return None
+        chosen = kernel.kernel(arguments) if isinstance(kernel, BucketedKernel) else kernel
+        if chosen.config is None:
+            return None
+        code = grid_code(chosen, self.sources)
+        return Waiting(chosen, chosen.loaded(chosen.config), self.sources, 0, -1, (1, 1), code)
+
+
+def arguments_of(sources: Sequence[Source], values: Sequence[Any]) -> list[Any]:
+    """Returns arguments from the values of a call."""
+    return [values[value] + addend if kind == "value" else value for kind, value, addend in sources]
+
+
+def grid_code(kernel: DeviceKernel, sources: Sequence[Source]) -> tuple[Instruction, ...]:
+    """Returns the instructions that compute the number of programs of a kernel with its chosen config."""
+    assert kernel.config is not None
+    spec = kernel.spec
+    meanings: dict[str, Expr] = {axis.name: axis.size for axis in spec.axes}
+    meanings |= {**dict(kernel.config.blocks), **spec.blocks}
+    values = {p.name: source for p, source in zip(spec.params, sources, strict=True) if p.role == "size"}
+
+    def meaning(name: str) -> Instruction | Expr:
+        source = values.get(name)
+        if source is None:
+            return meanings[name]
+        return ("value", source[1]) if source[0] == "value" else ("number", source[1])
+
+    return postfix(spec.grid, meaning)
+
+
+def postfix(expr: Expr, meaning: Callable[[str], Instruction | Expr]) -> tuple[Instruction, ...]:
+    """Returns an expression as instructions; names stand for values of a call, or for other expressions."""
+    code: list[Instruction] = []
+    pending: list[tuple[str, Any]] = [("expr", expr)]
+    while pending:
+        kind, item = pending.pop()
+        if kind == "apply":
+            code.append((item, 0))
+        elif isinstance(item, int):
+            code.append(("number", item))
+        elif isinstance(item, str):
+            pending.append(("expr", meaning(item)))
+        elif item[0] in ("value", "number"):
+            code.append(item)
+        else:
+            operator, first, *rest = item
+            for operand in reversed(rest):
+                pending += [("apply", operator), ("expr", operand)]
+            pending.append(("expr", first))
+    return tuple(code)
+
+
+class Plans:
+    """The sequences of one place of a program by key: a dictionary, and what is called where it has none yet."""
+
+    def __init__(
+        self,
+        launches: Sequence[Waiting | Unsettled],
+        bind: Callable[[Sequence[Waiting]], Any],
+        lock: threading.RLock,
+    ) -> None:
+        self.launches = tuple(launches)
+        self.prepared: dict[Any, Any] = {}
+        self._bind = bind
+        self._lock = lock
+
+    def __call__(self, stream: int, key: Sequence[int], values: Sequence[Any], owners: Sequence[Any]) -> None:
+        """Launches everything one by one, choosing configs where there are none, and prepares the next time."""
+        with self._lock:
+            ready = [self._launch(launch, stream, key, values, owners) for launch in self.launches]
+            settled = [launch for launch in ready if launch is not None]
+            if len(settled) == len(ready):
+                if len(self.prepared) >= MAX_PLANS:
+                    self.prepared.clear()
+                self.prepared[key] = self._bind(settled)
+
+    @staticmethod
+    def _launch(
+        launch: Waiting | Unsettled, stream: int, key: Sequence[int], values: Sequence[Any], owners: Sequence[Any]
+    ) -> Waiting | None:
+        """Launches one; returns it as it can be launched again under this key."""
+        arguments = arguments_of(launch.sources, values)
+        if isinstance(launch, Waiting):
+            launch.kernel.launch(stream, arguments)
+            return launch
+        kernel = launch.chosen(key)
+        held = [owners[place] if place >= 0 else None for place in launch.owners]
+        kernel.launch_first(stream, arguments, held)
+        return launch.settled(kernel, arguments)
