@@ -52,7 +52,23 @@ def moved(x: Tensor, i: Tensor) -> Any:
     return x.flip(0).roll(1, 0), F.pad(x, (1, 2)), x[i], x[-1], x[:, 0], x.cumsum(0), x.tril(), x.topk(2, 0)[0], summed
 
 
+def resampled(x: Tensor, grid: Tensor) -> Any:
+    doubled = F.interpolate(x, scale_factor=2.0, mode="bilinear")
+    halved = F.interpolate(F.interpolate(x, scale_factor=2), scale_factor=0.5)
+    sampled = F.grid_sample(x, grid, align_corners=False)
+    padded = F.pad(x, (1, 1, 1, 1), mode="reflect") + F.pad(x, (1, 1, 1, 1), mode="replicate")
+    return (
+        doubled,
+        halved,
+        sampled,
+        padded,
+        F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+        F.adaptive_avg_pool2d(x, 3),
+    )
+
+
 CASES = {
+    "resampled": Case(resampled, lambda b, s: [R(b, 2, s, s + 1), R(b, 11, 4, 2).tanh()], [(3, 6), (4, 7), (5, 13)]),
     "pointwise": Case(
         lambda x: F.gelu(x * 2 + 1), lambda n: [R(n, 4096)], [(n,) for n in (3, 2, 5, 17, 31, 32, 33, 64)]
     ),
@@ -116,6 +132,34 @@ def _trained(function: Callable[..., Any], given: Sequence[Any]) -> list[Any]:
     )
     loss.backward()
     return [*results, *(x.grad for x in leaves if isinstance(x, Tensor) and x.requires_grad)]
+
+
+def test_a_search_is_unrolled_in_time_for_any_size() -> None:
+    """Each halving reads where the last one says: whoever walks that as a tree never comes to an end."""
+    called = compiled(torch.bucketize)
+    for places in (100, 7, 2, 5000):
+        given = R(33), R(places).sort()[0]
+        assert torch.equal(called(*given), torch.bucketize(*given))
+    assert ferrite_torch.statistics()["graphs"] == 1
+
+
+def test_views_of_unknown_ratios() -> None:
+    called = compiled(lambda x: x.view(6, -1) * 2 + 1)
+    for rows in (12, 18, 30):
+        x = R(rows, 7)
+        torch.testing.assert_close(called(x), x.view(6, -1) * 2 + 1)
+    assert ferrite_torch.statistics()["graphs"] == 1
+
+
+def test_a_size_that_floats_would_round_is_fixed_alone() -> None:
+    """What no size expression says fixes the sizes it is computed from, not the graph to eager."""
+    called = compiled(lambda x: F.interpolate(x, scale_factor=0.3, recompute_scale_factor=True))
+    for batch in (3, 4, 5):
+        x = R(batch, 2, 10, 12)
+        want = F.interpolate(x, scale_factor=0.3, recompute_scale_factor=True)
+        torch.testing.assert_close(called(x), want)
+    statistics = ferrite_torch.statistics()
+    assert (statistics["graphs"], statistics["fallbacks"]) == (1, {})
 
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 31, 32, 33, 127])

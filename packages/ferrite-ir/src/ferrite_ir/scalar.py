@@ -288,9 +288,25 @@ def rewrite(root: Scalar, step: Callable[[Scalar], Scalar], memo: dict[Scalar, S
     return memo[root]
 
 
+class _Replacements(dict[Dim, Index]):
+    """Dims with what replaces them, and the expressions that they were replaced in so far.
+
+    An index that is loaded with is reached through each of its readers; without a memory that goes along, a chain of
+    such loads (a binary search) would take time exponential in its length.
+    """
+
+    __slots__ = ("memo",)
+
+    def __init__(self, mapping: dict[Dim, Index], memo: dict[Scalar, Scalar]) -> None:
+        super().__init__(mapping)
+        self.memo = memo
+
+
 def substitute_dims(root: Scalar, mapping: dict[Dim, Index], memo: dict[Scalar, Scalar] | None = None) -> Scalar:
     """Returns the expression with dims replaced by index expressions, also inside loads and indirect indices."""
-    memo = {} if memo is None else memo
+    if not isinstance(mapping, _Replacements):
+        mapping = _Replacements(mapping, {} if memo is None else memo)
+    memo = mapping.memo
 
     def step(node: Scalar) -> Scalar:
         if node.op == "load":

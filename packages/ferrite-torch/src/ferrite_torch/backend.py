@@ -18,6 +18,7 @@ from ferrite_torch.loading import mark_boxed, run_eagerly
 from ferrite_torch.options import Options, parse_options
 from ferrite_torch.statistics import record_fallback
 from ferrite_torch.stored_graphs import Plan, mark_storable, plan_storage
+from ferrite_torch.symbolic_floats import float_rules
 from ferrite_torch.symbols import is_symbolic
 
 log = logging.getLogger(__name__)
@@ -98,7 +99,8 @@ def _compile(
 def _decompositions() -> dict[Any, Any]:
     from ferrite_torch.lowering.recomputation import stays_whole  # noqa: PLC0415
 
-    return dict(decomposition_table(stays_whole))
+    table = decomposition_table(stays_whole)
+    return {**table, **float_rules(table)}
 
 
 def _compiler(kind: str, options: Options, *, stored: bool) -> torch_private.GraphCompiler:

@@ -75,12 +75,54 @@ def _translated(expression: Any, environment: Any) -> Size:
         return int(expression)
     if expression.is_Symbol:
         return _symbol(expression, environment)
+    name = type(expression).__name__
+    if name in _ROUNDED:
+        return _rounded(expression, environment)
+    rule = _RULES.get(name)
+    if rule is None:
+        raise _needs_number(expression, environment)
     operands = [_translated(operand, environment) for operand in expression.args]
-    rule = _RULES.get(type(expression).__name__)
-    if rule is None or (rule is _power and type(operands[1]) is not int):
-        found = [size for size in operands if isinstance(size, Symbolic)]
-        raise NeedsNumber("a size", f"{type(expression).__name__} of sizes", found)
+    if rule is _power and type(operands[1]) is not int:
+        raise _needs_number(expression, environment)
     return rule(*operands)
+
+
+def _needs_number(expression: Any, environment: Any) -> NeedsNumber:
+    symbols = sorted(expression.free_symbols, key=str)
+    kind = f"{type(expression).__name__} of sizes"
+    return NeedsNumber("a size", kind, [_symbol(symbol, environment) for symbol in symbols])
+
+
+_ROUNDED = {"TruncToInt", "FloorToInt"}
+"""How torch writes a size times a scale, cut off; sizes are not negative."""
+
+
+def _rounded(expression: Any, environment: Any) -> Size:
+    """Returns what is left of a product of a size and a number without its fraction, where the number is a short one.
+
+    Raises:
+        NeedsNumber: it is another expression, or a product that floats would round.
+    """
+    (inner,) = expression.args
+    factors = {type(factor).__name__: factor for factor in inner.args}
+    number, size = factors.get("Float"), factors.get("ToFloat")
+    if len(inner.args) == 2 and number is not None and size is not None:
+        found = scaled_size(_translated(size.args[0], environment), float(number))
+        if found is not None:
+            return found
+    raise _needs_number(expression, environment)
+
+
+EXACT_SCALE = 1 << 12
+"""Denominators up to which a scale is a fraction that sizes are multiplied by without rounding."""
+
+
+def scaled_size(size: Size, scale: float) -> Size | None:
+    """Returns ``floor(size * scale)`` as torch computes it in float64; None where that rounds a symbolic size."""
+    if isinstance(size, int):
+        return int(size * scale)
+    up, down = float(scale).as_integer_ratio()
+    return sizes.floordiv(size * up, down) if down <= EXACT_SCALE and up > 0 else None
 
 
 def _power(base: Size, exponent: Size) -> Size:

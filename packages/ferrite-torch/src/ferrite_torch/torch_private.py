@@ -87,14 +87,22 @@ def _keeping_ops_whole() -> Iterator[None]:
 
     torch takes these apart in Python before autograd looks at them; no table of decompositions changes that, only the
     functions that it entered for these dispatch keys, which exporting a model sets aside in the same way. The gradients
-    of the pieces of a resampling are scatters, and the pieces of the multilabel loss count targets that are none.
+    of the pieces of a resampling are scatters, and the pieces of the multilabel loss count targets that are none. The
+    forms that take a size or scales for all axes (``vec``) become the others: what torch's library has in the place
+    takes no symbolic size.
     """
     keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
     packets = (getattr(torch.ops.aten, name, None) for name in _WHOLE.split())
     ops = [getattr(packet, o) for packet in packets if packet is not None for o in ("default", "vec")
            if o in packet.overloads()]  # fmt: skip
     taken = [(op, key, op.py_kernels.pop(key)) for op in ops for key in keys if key in op.py_kernels]
-    for op, *_ in taken:
+    fakes = [op for op in map(_gradient_of, ops) if op is not None and torch._C.DispatchKey.Meta not in op.py_kernels]
+    for op, key, _ in taken:
+        if op._overloadname == "vec" and key == torch._C.DispatchKey.CompositeImplicitAutograd:
+            op.py_kernels[key] = _resampled_by(op.overloadpacket.default)
+        op._dispatch_cache.clear()
+    for op in fakes:
+        op.py_kernels[torch._C.DispatchKey.Meta] = _resampling_gradient
         op._dispatch_cache.clear()
     try:
         yield
@@ -102,6 +110,42 @@ def _keeping_ops_whole() -> Iterator[None]:
         for op, key, function in taken:
             op.py_kernels[key] = function
             op._dispatch_cache.clear()
+        for op in fakes:
+            del op.py_kernels[torch._C.DispatchKey.Meta]
+            op._dispatch_cache.clear()
+
+
+def _gradient_of(op: Overload) -> Overload | None:
+    """Returns the op that computes the gradient of a resampling."""
+    name = op._schema.name.removeprefix("aten::")
+    packet = getattr(torch.ops.aten, f"{name}_backward", None) if "upsample" in name else None
+    return packet.default if packet is not None and op._overloadname == "default" else None
+
+
+def _resampling_gradient(grad: torch.Tensor, output_size: Any, input_size: Any, *options: Any) -> torch.Tensor:
+    """Returns what the gradient of a resampling looks like: the library's own such function takes no symbolic size."""
+    format_ = torch.channels_last if grad.dim() == 4 and _lies_by_channels(grad) else torch.contiguous_format
+    return grad.new_empty(input_size).to(memory_format=format_)
+
+
+def _lies_by_channels(x: torch.Tensor) -> bool:
+    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
+def _resampled_by(op: Overload) -> Callable[..., Any]:
+    """Returns a resampling to a size, or by scales, for all axes; ``op`` takes the size, and a scale for each axis."""
+
+    def resampled(x: torch.Tensor, size: Any, *options: Any) -> Any:
+        *corners, scales = options
+        rank = x.dim() - 2
+        if size is None:
+            size = [
+                torch.sym_int(extent * scale)  # type: ignore[no-untyped-call]
+                for extent, scale in zip(x.shape[2:], scales, strict=True)
+            ]
+        return op(x, size, *corners, *(scales or [None] * rank))
+
+    return resampled
 
 
 # What AOTAutograd's cache needs: compiled functions inside its entries, and backwards compiled ahead, because an entry

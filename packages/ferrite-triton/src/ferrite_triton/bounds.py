@@ -64,9 +64,12 @@ def _indirect_parts(indices: tuple[Index, ...]) -> Iterator[Indirect]:
 
 def _is_given(flat: FlatKernel, value: Scalar) -> bool:
     """Returns whether a position is, but for arithmetic, a number that somebody stored, or a count."""
-    pending = [value]
+    pending, seen = [value], set[Scalar]()
     while pending:
         node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
         if node.op == "load":
             produced = flat.producer(node)
             if produced is None or isinstance(produced[0], (Fold, Scan)):

@@ -14,6 +14,7 @@ from ferrite_ir.dtypes import I64, DType
 from ferrite_ir.graph import row_major
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import Size, Symbolic, floordiv, quotient
 from ferrite_torch.builder import Builder, Lowered
 from ferrite_torch.lowering.elementwise import refuse_opaque
 from ferrite_torch.lowering.expressions import (
@@ -44,22 +45,26 @@ class Shares:
     ``ceil((o + 1) * inputs / outputs)``.
     """
 
-    inputs: int
-    outputs: int
+    inputs: Size
+    outputs: Size
 
     def start(self, output: Index) -> Index:
         """Returns the first position of an output."""
-        return (output * self.inputs) // self.outputs
+        return ix.floordiv(output * self.inputs, self.outputs)
 
     def end(self, output: Index) -> Index:
         """Returns the position behind the last one of an output."""
-        return ((output + 1) * self.inputs + (self.outputs - 1)) // self.outputs
+        return ix.floordiv((output + 1) * self.inputs + (self.outputs - 1), self.outputs)
 
     @property
-    def longest(self) -> int:
-        """Returns the length of the longest window."""
-        if self.inputs % self.outputs == 0:
-            return self.inputs // self.outputs
+    def longest(self) -> Size:
+        """Returns the length of the longest window, or what none is longer than where sizes are symbolic."""
+        whole = quotient(self.inputs, self.outputs)
+        if whole is not None:
+            return whole
+        if isinstance(self.inputs, Symbolic) or isinstance(self.outputs, Symbolic):
+            # A window starts less than one position early and ends less than one late.
+            return floordiv(self.inputs, self.outputs) + 2
         ends = (-(-(o + 1) * self.inputs // self.outputs) for o in range(self.outputs))
         return max(end - o * self.inputs // self.outputs for o, end in enumerate(ends))
 
@@ -82,7 +87,7 @@ def _shared(
     for share, output, step in zip(shares, window, fold, strict=True):
         place = share.start(output) + step
         places.append(place)
-        if share.inputs % share.outputs:
+        if quotient(share.inputs, share.outputs) is None:
             tests.append(is_between(share.end(output) - place, 1, None))
     return tuple(places), both(*tests)
 

@@ -95,12 +95,12 @@ class Blur:
     @property
     def support(self) -> float:
         """Returns the radius of the kernel in input positions."""
-        return self.kernel.radius * max(self.axis.step, 1.0)
+        return self.kernel.radius * max(self.axis.known_step, 1.0)
 
     @property
     def length(self) -> int:
         """Returns how many inputs an output reads at most."""
-        return min(math.ceil(self.support) * 2 + 1, self.axis.inputs)
+        return min(math.ceil(self.support) * 2 + 1, int(self.axis.inputs))
 
     @property
     def reach(self) -> int:
@@ -108,7 +108,7 @@ class Blur:
         return math.ceil(self.support) + 1
 
     def _centre(self, output: Index) -> Scalar:
-        return mul(add(sc.cast(number_of(output), self.axis.dtype), 0.5), self.axis.step)
+        return mul(add(sc.cast(number_of(output), self.axis.dtype), 0.5), self.axis.known_step)
 
     def bounds(self, output: Index) -> tuple[Scalar, Scalar]:
         """Returns the first input that an output reads, and the one behind the last."""
@@ -119,7 +119,7 @@ class Blur:
     def raw_weight(self, output: Index, position: Scalar) -> Scalar:
         """Returns the kernel at an input position, not yet divided by the sum over all positions that are read."""
         away = sub(add(sc.cast(position, self.axis.dtype), 0.5), self._centre(output))
-        return self.kernel.curve(mul(absolute(away), 1 / max(self.axis.step, 1.0)))
+        return self.kernel.curve(mul(absolute(away), 1 / max(self.axis.known_step, 1.0)))
 
 
 def _weight_sums(b: Builder, blur: Blur) -> Tensor:

@@ -10,9 +10,9 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import BOOL, I64, DType
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import Size, is_provably_at_most
+from ferrite_ir.sizes import Size, Symbolic, is_provably_at_most
 
-Operand: TypeAlias = Scalar | bool | int | float
+Operand: TypeAlias = Scalar | Symbolic | bool | int | float
 
 
 def call(name: str, *operands: Operand) -> Scalar:
@@ -26,7 +26,9 @@ def call(name: str, *operands: Operand) -> Scalar:
 
 
 def lifted(operand: Operand, dtype: DType) -> Scalar:
-    """Returns the operand if it is a scalar expression, else the number as a constant of ``dtype``."""
+    """Returns the operand if it is a scalar expression, else the number, or the symbolic size, in ``dtype``."""
+    if isinstance(operand, Symbolic):
+        return sc.cast(number_of(ix.constant(operand)), dtype)
     return operand if isinstance(operand, Scalar) else sc.const(operand, dtype)
 
 

@@ -14,14 +14,17 @@ from typing import TypeAlias
 
 from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
-from ferrite_ir.dtypes import I64
+from ferrite_ir.dtypes import I64, DType
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import Size
 from ferrite_torch.builder import Builder, Lowered
 from ferrite_torch.lowering.elementwise import refuse_opaque
 from ferrite_torch.lowering.expressions import (
+    Operand,
     absolute,
     add,
+    amount,
     both,
     call,
     choose,
@@ -71,52 +74,53 @@ class Sampler:
     padding: int
     aligns_corners: bool
 
-    def _position(self, coordinate: Scalar, size: int) -> Scalar:
+    def _position(self, coordinate: Scalar, size: Size) -> Scalar:
         """Returns the input position of a coordinate, before padding."""
         if self.aligns_corners:
-            return mul(div(add(coordinate, 1.0), 2.0), float(size - 1))
-        return div(sub(mul(add(coordinate, 1.0), float(size)), 1.0), 2.0)
+            return mul(div(add(coordinate, 1.0), 2.0), amount(size - 1, coordinate.dtype))
+        return div(sub(mul(add(coordinate, 1.0), amount(size, coordinate.dtype)), 1.0), 2.0)
 
-    def _padded(self, position: Scalar, size: int) -> Scalar:
+    def _padded(self, position: Scalar, size: Size) -> Scalar:
         """Returns the position inside that a position is seen at; with zeros around, itself."""
         if self.padding == REFLECTION:
             position = self._reflected(position, size)
         return position if self.padding == ZEROS else _clipped(position, size)
 
-    def _mirrors(self, size: int) -> tuple[float, float]:
+    def _mirrors(self, size: Size, dtype: DType) -> tuple[float, Operand]:
         """Returns the position of the lower mirror and the distance of the two."""
-        return (0.0, float(size - 1)) if self.aligns_corners else (-0.5, float(size))
+        return (0.0, amount(size - 1, dtype)) if self.aligns_corners else (-0.5, amount(size, dtype))
 
-    def _reflected(self, position: Scalar, size: int) -> Scalar:
-        low, span = self._mirrors(size)
-        if span == 0:
+    def _reflected(self, position: Scalar, size: Size) -> Scalar:
+        low, span = self._mirrors(size, position.dtype)
+        if span == 0.0:
             return sc.const(0.0, position.dtype)
         away = absolute(sub(position, low))
         rest = call("fmod", away, span)
         return add(choose(self._is_turned(away, span), sub(span, rest), rest), low)
 
-    def _is_turned(self, away: Scalar, span: float) -> Scalar:
+    def _is_turned(self, away: Scalar, span: Operand) -> Scalar:
         """Returns whether a position that far from the lower mirror is reflected an odd number of times."""
         return ne(call("fmod", floor(div(away, span)), 2.0), 0.0)
 
-    def _growth(self, coordinate: Scalar, size: int) -> Scalar:
+    def _growth(self, coordinate: Scalar, size: Size) -> Scalar:
         """Returns the derivative of the padded position by the coordinate."""
-        growth = (size - 1) / 2 if self.aligns_corners else size / 2
         dtype = coordinate.dtype
+        span = amount(size - 1 if self.aligns_corners else size, dtype)
+        slope = sc.const(span / 2, dtype) if isinstance(span, float) else mul(span, 0.5)
         if self.mode == BICUBIC or self.padding == ZEROS:
-            return sc.const(growth, dtype)
-        position, slope = self._position(coordinate, size), sc.const(growth, dtype)
+            return slope
+        position = self._position(coordinate, size)
         if self.padding == REFLECTION:
-            low, span = self._mirrors(size)
-            if span == 0:
+            low, span = self._mirrors(size, dtype)
+            if span == 0.0:
                 return sc.const(0.0, dtype)
             turned = self._is_turned(absolute(sub(position, low)), span)
             slope = choose(ne(turned, lt(position, low)), neg(slope), slope)
             position = self._reflected(position, size)
-        held = either(le(position, 0.0), ge(position, float(size - 1)), is_nan(position))
+        held = either(le(position, 0.0), ge(position, amount(size - 1, dtype)), is_nan(position))
         return choose(held, 0.0, slope)
 
-    def taps(self, coordinate: Scalar, size: int) -> list[Tap]:
+    def taps(self, coordinate: Scalar, size: Size) -> list[Tap]:
         """Returns the positions that a sample reads along an axis, with their weights."""
         position = self._position(coordinate, size)
         one = sc.const(1.0, position.dtype)
@@ -135,7 +139,7 @@ class Sampler:
         share = sub(position, left)
         return [(left, sub(1.0, share)), (add(left, 1.0), share)]
 
-    def slopes(self, coordinate: Scalar, size: int) -> list[Tap]:
+    def slopes(self, coordinate: Scalar, size: Size) -> list[Tap]:
         """Returns the positions that a sample reads along an axis, with the derivatives of their weights."""
         growth = self._growth(coordinate, size)
         places = [place for place, _ in self.taps(coordinate, size)]
@@ -146,8 +150,8 @@ class Sampler:
         return [(place, mul(slope, growth)) for place, slope in zip(places, _cubic_slopes(share), strict=True)]
 
 
-def _clipped(position: Scalar, size: int) -> Scalar:
-    inside = smaller(larger(position, 0.0), float(size - 1))
+def _clipped(position: Scalar, size: Size) -> Scalar:
+    inside = smaller(larger(position, 0.0), amount(size - 1, position.dtype))
     return choose(is_nan(position), 0.0, inside)
 
 
@@ -164,8 +168,8 @@ def _cubic_slopes(share: Scalar) -> list[Scalar]:
     return [far(add(share, 1.0)), near(share), neg(near(rest)), neg(far(add(rest, 1.0)))]
 
 
-def _is_inside(place: Scalar, size: int) -> Scalar:
-    return both(ge(place, 0.0), le(place, float(size - 1)))
+def _is_inside(place: Scalar, size: Size) -> Scalar:
+    return both(ge(place, 0.0), le(place, amount(size - 1, place.dtype)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import I32, I64
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import is_provably_at_most
 from ferrite_torch.builder import Builder
 from ferrite_torch.lowering.creation import made
 from ferrite_torch.lowering.elementwise import broadcast_point, refuse_opaque
@@ -27,7 +28,7 @@ Test = Callable[[Point], Scalar]
 def ranks(b: Builder, shape: Sequence[int], holds: Test) -> Tensor:
     """Returns for each point, in row-major order, at how many up to it and with it a mask holds."""
     count = math.prod(shape)
-    dtype = I32 if count < 1 << 31 else I64
+    dtype = I32 if is_provably_at_most(count, (1 << 31) - 1) else I64
 
     def body(point: Point) -> tuple[Scalar, ...]:
         return (sc.cast(holds(ix.delinearize(point[0], tuple(shape)) if shape else ()), dtype),)

@@ -18,6 +18,7 @@ from ferrite_ir.dtypes import I64, DType
 from ferrite_ir.graph import row_major
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import is_provably_at_most
 from ferrite_torch.builder import Builder, Lowered
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.elementwise import refuse_opaque
@@ -101,7 +102,7 @@ class Windows:
     def are_full(self) -> bool:
         """Returns whether no window reaches beyond the input or its padding is none."""
         return not any(self.padding) and all(
-            (outputs - 1) * stride + size <= inputs
+            is_provably_at_most((outputs - 1) * stride + size, inputs)
             for outputs, stride, size, inputs in zip(self.outputs, self.stride, self.size, self.inputs, strict=True)
         )
 

@@ -18,12 +18,14 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import F32, I64, DType
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import Size, quotient
 from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import refuse_opaque
 from ferrite_torch.lowering.expressions import (
     add,
     both,
     choose,
+    div,
     eq,
     floor,
     guarded,
@@ -35,13 +37,15 @@ from ferrite_torch.lowering.expressions import (
     sub,
 )
 from ferrite_torch.lowering.registry import lowers
-from ferrite_torch.symbols import sizes_of
+from ferrite_torch.symbols import scaled_size, sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
 Tap: TypeAlias = tuple[Scalar, Scalar | None]
 """An input position (i64) and the weight that it is read with; None is one."""
 
 _LARGEST_DENOMINATOR = 1 << 12
+_LARGEST_AXIS = 1 << 31
+"""The size that an axis of symbolic size is taken to have at most, to see how far rounding can lead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +54,15 @@ class Axis:
 
     Attributes:
         inputs, outputs: sizes.
-        step: input positions per output.
+        step: input positions per output; where sizes are symbolic it may be what the program computes.
         aligns_corners: whether the centres of the first and last elements stay where they are; else the outer edges do.
         dtype: what positions and weights are computed in.
         is_copied: whether every output is the input at the same position.
     """
 
-    inputs: int
-    outputs: int
-    step: float
+    inputs: Size
+    outputs: Size
+    step: float | Scalar
     aligns_corners: bool
     dtype: DType
     is_copied: bool = False
@@ -68,7 +72,7 @@ class Axis:
         place = sc.cast(number_of(output), self.dtype)
         return mul(place, self.step) if self.aligns_corners else sub(mul(add(place, 0.5), self.step), 0.5)
 
-    def reader_count(self, reach: int) -> int:
+    def reader_count(self, reach: int) -> Size:
         """Returns how many consecutive outputs can have their centre nearer than ``reach`` to one input position."""
         if self.step == 0:
             return self.outputs
@@ -91,19 +95,25 @@ class Axis:
         return before + (1 - self._margin)
 
     @property
+    def known_step(self) -> float:
+        """Returns the step as a number; raises `Undecided` of the two sizes where only the program computes it."""
+        return int(self.inputs) / int(self.outputs) if isinstance(self.step, Scalar) else self.step
+
+    @property
     def _fraction(self) -> Fraction:
-        exact = Fraction(self.step)
+        exact = Fraction(self.known_step)
         return exact.limit_denominator(_LARGEST_DENOMINATOR) or exact
 
     @property
     def _margin(self) -> int:
         """Returns by how many outputs the fraction may put the last output at the wrong place."""
-        drift = abs(Fraction(self.step) / self._fraction - 1) * self.outputs
+        outputs = self.outputs if isinstance(self.outputs, int) else _LARGEST_AXIS
+        drift = abs(Fraction(self.known_step) / self._fraction - 1) * outputs
         return 0 if drift < Fraction(1, 10**6) else math.ceil(drift)
 
 
 def axis_between(
-    inputs: int, outputs: int, scale: Any, dtype: DType, *, aligns_corners: bool = False, copies: bool = False
+    inputs: Size, outputs: Size, scale: Any, dtype: DType, *, aligns_corners: bool = False, copies: bool = False
 ) -> Axis:
     """Returns a resampled axis as torch lays it; ``scale`` is outputs per input where the user said so, else None.
 
@@ -115,11 +125,25 @@ def axis_between(
     if copies and inputs == outputs:
         return Axis(inputs, outputs, 1.0, True, dtype, is_copied=True)
     if aligns_corners:
-        return Axis(inputs, outputs, (inputs - 1) / (outputs - 1) if outputs > 1 else 0.0, True, dtype)
-    step = inputs / outputs if scale is None or scale <= 0 else 1 / float(scale)
-    if (outputs - 0.5) * step - 0.5 >= inputs:
+        step = 0.0 if outputs == 1 else ratio(inputs - 1, outputs - 1, dtype)
+        return Axis(inputs, outputs, step, True, dtype)
+    if scale is None or scale <= 0:
+        return Axis(inputs, outputs, ratio(inputs, outputs, dtype), False, dtype)
+    step = 1 / float(scale)
+    # The largest size that the scale makes never leads beyond; of others it has to be known.
+    if outputs != scaled_size(inputs, scale) and (int(outputs) - 0.5) * step - 0.5 >= int(inputs):
         raise Unlowered("a resampling with a scale that leads beyond the input")
     return Axis(inputs, outputs, step, False, dtype)
+
+
+def ratio(inputs: Size, outputs: Size, dtype: DType) -> float | Scalar:
+    """Returns how many inputs there are to an output: a number where sizes, symbolic or not, have one ratio."""
+    if isinstance(inputs, int) and isinstance(outputs, int):
+        return inputs / outputs
+    for whole, step in ((quotient(outputs, inputs), -1), (quotient(inputs, outputs), 1)):
+        if isinstance(whole, int):
+            return float(whole) ** step
+    return div(sc.cast(number_of(ix.constant(inputs)), dtype), sc.cast(number_of(ix.constant(outputs)), dtype))
 
 
 def linear_taps(axis: Axis, output: Index) -> list[Tap]:
@@ -127,7 +151,8 @@ def linear_taps(axis: Axis, output: Index) -> list[Tap]:
     if axis.is_copied:
         return [(number_of(output), None)]
     centre = axis.source(output)
-    centre = centre if axis.aligns_corners or axis.step >= 1 else larger(centre, 0)
+    is_inside = axis.aligns_corners or (isinstance(axis.step, float) and axis.step >= 1)
+    centre = centre if is_inside else larger(centre, 0)
     left = smaller(sc.cast(centre, I64), axis.inputs - 1)
     right = smaller(add(left, 1), axis.inputs - 1)
     share = sub(centre, sc.cast(left, axis.dtype))
@@ -274,7 +299,7 @@ class Readers:
     slack: int = 0
 
     @property
-    def count(self) -> int:
+    def count(self) -> Size:
         """Returns how many outputs are asked for each input position."""
         return 1 if self.axis.is_copied else self.axis.reader_count(self.reach) + self.slack
 
@@ -338,18 +363,19 @@ def upsample_cubic_backward(
     return _interpolated_backward(b, grad, sizes_of(input_size), CUBIC, aligns_corners, scales)
 
 
-def nearest(output: Index, inputs: int, outputs: int, scale: float | None, *, exact: bool) -> Index:
+def nearest(output: Index, inputs: Size, outputs: Size, scale: float | None, *, exact: bool) -> Index:
     """Returns the input position that an output position of nearest-neighbour resampling shows.
 
     A ratio that is no integer is multiplied and rounded in f32, as torch does it.
     """
     usual = is_usual(inputs, outputs, scale)
-    if usual and outputs % inputs == 0:
-        return output // (outputs // inputs)
-    if usual and inputs % outputs == 0 and not exact:
-        return output * (inputs // outputs)
-    step = inputs / outputs if scale is None or scale <= 0 else 1 / scale
-
+    larger_by, smaller_by = (quotient(outputs, inputs), quotient(inputs, outputs)) if usual else (None, None)
+    if larger_by is not None:
+        return ix.floordiv(output, larger_by)
+    if smaller_by is not None and not exact:
+        shown: Index = output * smaller_by
+        return shown
+    step = ratio(inputs, outputs, F32) if scale is None or scale <= 0 else 1 / scale
     position = sc.cast(number_of(output), F32)
     if exact:
         position = add(position, 0.5)
@@ -357,9 +383,12 @@ def nearest(output: Index, inputs: int, outputs: int, scale: float | None, *, ex
     return ix.indirect(smaller(found, inputs - 1), inputs)
 
 
-def is_usual(inputs: int, outputs: int, scale: float | None) -> bool:
+def is_usual(inputs: Size, outputs: Size, scale: float | None) -> bool:
     """Returns whether a scale, if there is one, is the ratio of the sizes."""
-    return scale is None or scale == outputs / inputs
+    if scale is None:
+        return True
+    step = ratio(inputs, outputs, F32)
+    return isinstance(step, float) and (scale == outputs / inputs if isinstance(inputs, int) else scale * step == 1)
 
 
 def _nearest_rows(
@@ -428,7 +457,8 @@ def _resampled_backward(
     """Returns the gradients of the outputs that each input element was shown at, added up."""
     refuse_opaque(grad.dtype)
     rows = _nearest_rows(b, shape, grad.shape, scales, exact=exact)
-    factors = [o // i for i, o, scale in rows if o % i == 0 and is_usual(i, o, scale)]
+    whole = [quotient(o, i) for i, o, scale in rows if is_usual(i, o, scale)]
+    factors = [factor for factor in whole if factor is not None]
     if len(factors) == len(rows):
         return _block_sums(b, grad, shape, factors)
 

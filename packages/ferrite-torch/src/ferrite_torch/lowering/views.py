@@ -67,7 +67,10 @@ def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def _matching_groups(old: Shape, new: Shape) -> Iterator[tuple[list[int], list[int]]]:
-    """Yields the smallest runs of axes (those of size 1 left out) of the two shapes that hold equally many elements."""
+    """Yields the smallest runs of axes (those of size 1 left out) of the two shapes that hold equally many elements.
+
+    Where that cannot be seen of symbolic sizes, as in ``view(6, -1)``, what is left of both is one run.
+    """
     left, right = ([axis for axis, size in enumerate(shape) if size != 1] for shape in (old, new))
     i = j = 0
     while i < len(left):
@@ -75,6 +78,8 @@ def _matching_groups(old: Shape, new: Shape) -> Iterator[tuple[list[int], list[i
         a, b = old[left[i]], new[right[j]]
         i, j = i + 1, j + 1
         while a != b:
+            if i == len(left) and j == len(right):
+                break
             if j == len(right) or (i < len(left) and _comes_first(a, b)):
                 a, i = a * old[left[i]], i + 1
             else:

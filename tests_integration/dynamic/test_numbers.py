@@ -1,0 +1,71 @@
+"""Numbers that change from call to call compile nothing: arguments, and the learning rates of optimisers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ferrite_torch
+from against_eager import own_only
+
+pytestmark = own_only("it counts ferrite's own compilations")
+
+CHANGES = 100
+MOST_GRAPHS = 2
+"""One for the first number, which dynamo takes for a constant, and one for all others."""
+
+OPTIMISERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=0.01, foreach=False),
+    "sgd by lists": lambda parameters: torch.optim.SGD(parameters, lr=0.1, foreach=True),
+    "sgd of a tensor": lambda parameters: torch.optim.SGD(parameters, lr=torch.tensor(0.1)),
+    "adamw by lists": lambda parameters: torch.optim.AdamW(parameters, lr=0.1, foreach=True),
+    "rmsprop by lists": lambda parameters: torch.optim.RMSprop(parameters, lr=0.1, foreach=True),
+}
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float) -> None:
+    (group,) = optimiser.param_groups
+    if isinstance(group["lr"], Tensor):
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
+
+
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_a_learning_rate_that_changes_compiles_nothing(name: str) -> None:
+    ferrite_torch.reset_statistics()
+    mine = [nn.Parameter(torch.randn(5, 3)), nn.Parameter(torch.randn(4))]
+    exact = [nn.Parameter(x.detach().double()) for x in mine]
+    own, other = OPTIMISERS[name](mine), OPTIMISERS[name](exact)
+    step = torch.compile(own.step, backend="ferrite", options={"fallback": False})
+    for count in range(CHANGES):
+        for x, y in zip(mine, exact, strict=True):
+            x.grad = torch.randn(x.shape)
+            y.grad = x.grad.double()
+        for optimiser in (own, other):
+            set_rate(optimiser, 0.1 / (count + 1))
+        step()
+        other.step()
+    for x, y in zip(mine, exact, strict=True):
+        torch.testing.assert_close(x.double(), y, rtol=1e-4, atol=1e-5)
+    statistics = ferrite_torch.statistics()
+    assert statistics["graphs"] <= MOST_GRAPHS
+    assert statistics["fallbacks"] == statistics["specialised"] == {}
+
+
+def scaled(x: Tensor, scale: float, shift: float) -> Tensor:
+    return torch.add(x.exp(), x, alpha=scale) / shift + (x > shift)
+
+
+def test_a_float_argument_that_changes_compiles_nothing() -> None:
+    ferrite_torch.reset_statistics()
+    called = torch.compile(scaled, backend="ferrite", fullgraph=True, options={"fallback": False})
+    x = torch.randn(3, 5)
+    for count in range(CHANGES):
+        given = 0.5 + count / 7, 1.5 + count / 3
+        torch.testing.assert_close(called(x, *given), scaled(x, *given))
+    assert ferrite_torch.statistics()["graphs"] <= MOST_GRAPHS
