@@ -1,22 +1,33 @@
 """Measures one compilation for many sizes against one compilation for each size, and against the opponent's both.
 
-    python benchmarks/dynamic.py                                     # kernels and models, on a GPU
+    python benchmarks/dynamic.py                                        # a worker on each visible GPU
+    python benchmarks/dynamic.py --part 0/4 --out part0.jsonl           # a quarter of the sweeps, on one GPU
+    python benchmarks/dynamic.py --merge part*.jsonl                    # the table of several parts
     python benchmarks/dynamic.py --kernels "layer norm" --models gpt2 --modes inference
-    python benchmarks/dynamic.py --device cpu --tiny                 # does it run: no times worth reading
+    python benchmarks/dynamic.py --device cpu --tiny                    # does it run: no times worth reading
 
 Every backend gets the same sizes in the same order, small and odd ones among them. "Dynamic" compiles with
-``dynamic=True`` and keeps what it compiled over the whole sweep; "static" compiles for each size anew. Results are
-compared with eager first. Compilations are counted by dynamo, per captured graph.
+``dynamic=True`` and keeps what it compiled over the whole sweep; "static" compiles for each size anew (the opponent,
+whose static times bear on no bar, at a few sizes only). Results, and samples of all gradients in training, are compared
+with eager and with float32 before anything is timed. Compilations are counted by dynamo, per captured graph. Times are
+medians of batches of calls that wait in the queue; ``--budget`` seconds after the start no further backend is begun,
+and what was not run is said to be missing.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
+import gc
+import json
 import math
+import os
 import statistics
+import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,31 +41,64 @@ from backends import compile_with
 from kernels import time_launches
 from workloads import WORKLOADS, Loss
 
+MINE, STATIC, OTHER = "ferrite dynamic", "ferrite static", "inductor dynamic"
 BACKENDS = {
     "eager": ("eager", None),
-    "inductor dynamic": ("inductor", True),
+    MINE: ("ferrite", True),
+    STATIC: ("ferrite", False),
+    OTHER: ("inductor", True),
     "inductor static": ("inductor", False),
-    "ferrite dynamic": ("ferrite", True),
-    "ferrite static": ("ferrite", False),
 }
+FEW = (0, 5, 9)
+"""Positions of the sizes that the opponent is compiled for one by one."""
 ROWS = (2, 3, 7, 64, 100, 127, 128, 129, 1000, 1023, 1024, 1025, 4096, 5000, 8191, 8192, 8193, 16384, 20000, 32768)
 SEQUENCES = ((1, 128), (2, 512), (3, 77), (4, 250), (5, 256), (7, 511), (8, 1023), (8, 1024), (6, 384), (2, 1000),
              (16, 33), (12, 640))  # fmt: skip
 IMAGES = ((1, 224), (3, 224), (7, 192), (16, 160), (31, 128), (32, 224), (64, 128), (33, 96), (48, 224), (65, 224),
           (100, 64), (128, 224))  # fmt: skip
 PATCHED = tuple((batch, 224) for batch, _ in IMAGES)
-TINY = ((2, 16), (3, 16), (4, 13), (5, 16))
+TINY = ((1, 16), (3, 16), (4, 13), (5, 16))
+
+MOST_GRAPHS = 2
+GEOMEAN_STATIC, WORST_STATIC, GEOMEAN_OTHER = 1.05, 1.15, 0.95
+BATCHES = 5
+BATCH_MS = 60.0
+"""Milliseconds of device time that a timed batch of calls aims at."""
+SAMPLED = 512
+"""Elements of each gradient that are compared."""
+ERROR_FACTOR, ERROR_FLOOR = 2.0, 1e-2
+"""A result may be this many times as far from float32 as eager's, and that much more, relative to its norm."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Something to run at several sizes; `run` returns what is compared with eager's."""
+    """Something to run at several sizes.
+
+    Attributes:
+        make: the arguments at a size.
+        build: given the backend's compiler, the function to call on them, and one of float32 that is exact.
+    """
 
     name: str
     make: Callable[[tuple[int, ...]], tuple[Any, ...]]
-    function: Callable[..., Any]
+    build: Callable[[Callable[[Any], Any]], Callable[..., Any]]
+    exact: Callable[..., Any]
     sizes: Sequence[tuple[int, ...]]
-    tolerance: float
+
+
+@dataclass(slots=True)
+class Row:
+    """What one backend did on one sweep: milliseconds by size, graphs, and what went wrong."""
+
+    sweep: str
+    backend: str
+    graphs: int = 0
+    seconds: float = 0.0
+    times: dict[str, float] = field(default_factory=dict)
+    wrong: list[str] = field(default_factory=list)
+
+
+# --- what is run ----------------------------------------------------------------------------------------------------
 
 
 def kernel_sweeps(plan: argparse.Namespace) -> Iterator[Sweep]:
@@ -82,7 +126,11 @@ def kernel_sweeps(plan: argparse.Namespace) -> Iterator[Sweep]:
     }
     for name, (function, make) in cases.items():
         if not plan.kernels or name in plan.kernels:
-            yield Sweep(name, make, function, sizes, 2e-2 if dtype is torch.bfloat16 else 1e-3)
+            yield Sweep(name, make, lambda compiler, f=function: compiler(f), exact_call(function), sizes)
+
+
+def exact_call(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *given: function(*(x.float() for x in given))
 
 
 def model_sweeps(plan: argparse.Namespace) -> Iterator[Sweep]:
@@ -93,129 +141,333 @@ def model_sweeps(plan: argparse.Namespace) -> Iterator[Sweep]:
         sizes = (PATCHED if name == "vit" else IMAGES) if is_image else SEQUENCES
         if plan.tiny:
             sizes = tuple((batch, 32) for batch, _ in TINY) if is_image else TINY
+        place = torch.channels_last if workload.channels_last else torch.contiguous_format
         _, labels = workload.feed("tiny" if plan.tiny else "full")
         top = int(labels.max())
 
-        def make(size: tuple[int, ...], *, is_image: bool = is_image, top: int = top) -> tuple[Any, ...]:
+        def make(
+            size: tuple[int, ...], *, is_image: bool = is_image, top: int = top, place: Any = place
+        ) -> tuple[Any, ...]:
             batch, length = size
             if is_image:
                 given = torch.randn(batch, 3, length, length, device=plan.device, dtype=dtype)
-                return given, torch.randint(top, (batch,), device=plan.device)
+                return given.to(memory_format=place), torch.randint(top, (batch,), device=plan.device)
             return tuple(torch.randint(top, size, device=plan.device) for _ in range(2))
 
         for mode in plan.modes:
-            torch.manual_seed(0)
-            model = workload.build("tiny" if plan.tiny else "full").to(plan.device, dtype)
-            yield Sweep(f"{name} {mode}", make, step_of(Loss(model), mode), sizes, 5e-2)
+
+            @functools.cache
+            def built(kind: torch.dtype, *, name: str = name, place: Any = place, mode: str = mode) -> nn.Module:
+                torch.manual_seed(0)
+                model = Loss(WORKLOADS[name].build("tiny" if plan.tiny else "full")).to(plan.device, kind)
+                return model.to(memory_format=place).train(mode == "training")
+
+            yield Sweep(
+                f"{name} {mode}",
+                make,
+                lambda compiler, built=built, mode=mode: step_of(built(dtype), compiler, mode),
+                lambda *given, built=built, mode=mode: step_of(built(torch.float32), lambda model: model, mode)(
+                    *(x.float() if x.is_floating_point() else x for x in given)
+                ),
+                sizes,
+            )
 
 
-def step_of(model: nn.Module, mode: str) -> Callable[..., Any]:
-    """Returns a function of a batch and its labels; what it calls is compiled by `compiled_step`."""
-    model = model.eval() if mode == "inference" else model.train()
-    parameters = list(model.parameters())
+def step_of(model: nn.Module, compiler: Callable[[Any], Any], mode: str) -> Callable[..., Any]:
+    """Returns a function of a batch and its labels: of the loss, and in training of samples of all gradients."""
+    called, parameters = compiler(model), list(model.parameters())
 
-    def step(batch: Tensor, labels: Tensor) -> Tensor:
-        if mode == "inference":
-            with torch.no_grad():
-                return step.call(batch, labels)  # type: ignore[attr-defined]
-        loss = step.call(batch, labels)  # type: ignore[attr-defined]
+    def infer(batch: Tensor, labels: Tensor) -> Any:
+        with torch.no_grad():
+            return called(batch, labels)
+
+    def train(batch: Tensor, labels: Tensor, *, is_judged: bool = True) -> Any:
+        loss = called(batch, labels)
         loss.backward()
+        samples = [sample(p.grad) for p in parameters if p.grad is not None] if is_judged else []
         for parameter in parameters:
             parameter.grad = None
-        return loss.detach()
+        return [loss.detach(), *samples]
 
-    step.call = step.model = model  # type: ignore[attr-defined]
-    return step
-
-
-def prepared(sweep: Sweep, backend: str, *, dynamic: bool | None) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Returns what a sweep calls, compiled by a backend, and the same in eager."""
-    model = getattr(sweep.function, "model", None)
-    options = {} if dynamic is None else {"dynamic": dynamic}
-    if model is None:
-        return compile_with(backend, sweep.function, **options), sweep.function
-    compiled = compile_with(backend, model, **options)
-
-    def through(chosen: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*given: Any) -> Any:
-            sweep.function.call = chosen  # type: ignore[attr-defined]
-            return sweep.function(*given)
-
-        return call
-
-    return through(compiled), through(model)
+    return infer if mode == "inference" else train
 
 
-def measure(sweep: Sweep, label: str, plan: argparse.Namespace) -> tuple[dict[tuple[int, ...], float], int]:
-    """Returns milliseconds by size, and the number of graphs compiled."""
+def sample(gradient: Tensor) -> Tensor:
+    """Returns elements of a gradient at equal distances."""
+    flat = gradient.detach().reshape(-1)
+    return flat[:: max(1, flat.numel() // SAMPLED)][:SAMPLED].float()
+
+
+# --- how it is judged and measured ----------------------------------------------------------------------------------
+
+
+def flat_of(results: Any) -> Tensor:
+    """Returns all numbers of a result in a row."""
+    tensors = results if isinstance(results, (list, tuple)) else [results]
+    return torch.cat([x.detach().float().reshape(-1) for x in tensors])
+
+
+def error_of(mine: Any, exact: Tensor) -> float:
+    found = flat_of(mine)
+    if found.shape != exact.shape or not torch.isfinite(found).all():
+        return math.inf
+    return float((found - exact).norm() / exact.norm())
+
+
+def text_of(size: Iterable[int]) -> str:
+    return "x".join(map(str, size))
+
+
+class References:
+    """Float32's results and eager's distance from them at each size, computed once per sweep."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self.sweep = sweep
+        self.eager = sweep.build(lambda function: function)
+        self.known: dict[tuple[int, ...], tuple[Tensor, float]] = {}
+
+    def at(self, size: tuple[int, ...], given: tuple[Any, ...]) -> tuple[Tensor, float]:
+        if size not in self.known:
+            exact = flat_of(self.sweep.exact(*given)).cpu()
+            self.known[size] = exact, error_of(self.eager(*given), exact.to(given[0].device))
+        return self.known[size]
+
+
+def arguments(sweep: Sweep, size: tuple[int, ...]) -> tuple[Any, ...]:
+    torch.manual_seed(sum(size))
+    return sweep.make(size)
+
+
+def measure(sweep: Sweep, label: str, references: References, plan: argparse.Namespace) -> Row:
+    """Returns what a backend does over a sweep."""
     from torch._dynamo.utils import counters
 
     backend, dynamic = BACKENDS[label]
+    row = Row(sweep.name, label)
+    started = time.perf_counter()
+    options = {} if dynamic is None else {"dynamic": dynamic}
     torch._dynamo.reset()
     counters.clear()
-    times: dict[tuple[int, ...], float] = {}
-    graphs = 0
-    call, exact = prepared(sweep, backend, dynamic=dynamic)
-    for size in sweep.sizes:
-        if dynamic is False:
-            torch._dynamo.reset()
-            graphs += counters["stats"]["unique_graphs"]
-            counters.clear()
-            call, exact = prepared(sweep, backend, dynamic=dynamic)
-        given = sweep.make(size)
-        for _ in range(3):
-            got = call(*given)
-        torch.testing.assert_close(got, exact(*given), rtol=sweep.tolerance, atol=sweep.tolerance)
-        repeats = [time_launches(lambda: call(*given), plan.launches, plan.device) for _ in range(3)]  # noqa: B023
-        times[size] = statistics.median(repeats)
-    return times, graphs + counters["stats"]["unique_graphs"]
-
-
-def report(sweep: Sweep, plan: argparse.Namespace) -> dict[str, dict[tuple[int, ...], float]]:
-    """Measures every backend on a sweep and prints a line for each size."""
-    found: dict[str, dict[tuple[int, ...], float]] = {}
-    for label in plan.backends:
+    call: Callable[..., Any] | None = None
+    for place, size in enumerate(sweep.sizes):
+        if label == "inductor static" and place not in FEW and not plan.all_static:
+            continue
         try:
-            found[label], graphs = measure(sweep, label, plan)
-            print(f"{sweep.name}: {label}: {graphs} graphs", flush=True)
+            if dynamic is False and call is not None:
+                row.graphs += counters["stats"]["unique_graphs"]
+                torch._dynamo.reset()
+                counters.clear()
+                call = None
+            call = call or sweep.build(lambda function: compile_with(backend, function, **options))
+            given = arguments(sweep, size)
+            exact, eager = references.at(size, given)
+            error = error_of(call(*given), exact.to(given[0].device))
+            if error > ERROR_FACTOR * eager + ERROR_FLOOR:
+                row.wrong.append(f"{text_of(size)}: error {error:.1e}, eager's {eager:.1e}")
+            row.times[text_of(size)] = timed(call, given, plan)
         except Exception as error:  # noqa: BLE001 - a backend that fails is a result
-            print(f"{sweep.name}: {label}: FAILED {type(error).__name__}: {str(error)[:300]}", flush=True)
-    for size in sweep.sizes:
-        cells = [f"{label} {times[size]:.4f}" for label, times in found.items() if size in times]
-        print(f"  {'x'.join(map(str, size)):>10}  {'  '.join(cells)}", flush=True)
-    return found
+            row.wrong.append(f"{text_of(size)}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+    row.graphs += counters["stats"]["unique_graphs"]
+    row.seconds = time.perf_counter() - started
+    return row
 
 
-def ratio_text(name: str, ratios: Sequence[float]) -> str:
-    if not ratios:
-        return f"{name}: not measured"
-    return f"{name}: {math.exp(statistics.fmean(map(math.log, ratios))):.3f}x in geomean, {max(ratios):.3f}x at worst"
+def timed(call: Callable[..., Any], given: tuple[Any, ...], plan: argparse.Namespace) -> float:
+    """Returns the median of the milliseconds per call."""
+
+    def run() -> Any:
+        return call(*given, is_judged=False) if call.__name__ == "train" else call(*given)
+
+    for _ in range(2):
+        run()
+    once = time_launches(run, 1, plan.device)
+    launches = plan.launches or max(3, min(20, round(BATCH_MS / max(once, 1e-3))))
+    return statistics.median(time_launches(run, launches, plan.device) for _ in range(BATCHES))
+
+
+def run_sweeps(sweeps: Iterable[Sweep], plan: argparse.Namespace, report: Callable[[Row], None]) -> None:
+    """Measures every backend on the sweeps, until the time is over."""
+    until = time.monotonic() + plan.budget
+    for sweep in sweeps:
+        references = References(sweep)
+        for label in plan.backends:
+            if time.monotonic() > until:
+                report(Row(sweep.name, label, wrong=["not run: the time was over"]))
+                continue
+            report(measure(sweep, label, references, plan))
+            gc.collect()
+            if plan.device == "cuda":
+                torch.cuda.empty_cache()
+
+
+# --- what is said ---------------------------------------------------------------------------------------------------
+
+
+def geomean(ratios: Sequence[float]) -> float:
+    return math.exp(statistics.fmean(map(math.log, ratios)))
+
+
+def ratios_of(rows: dict[str, Row], other: str) -> dict[str, float]:
+    """Returns our dynamic times over another backend's, by size."""
+    mine = rows[MINE].times if MINE in rows else {}
+    theirs = rows[other].times if other in rows else {}
+    return {size: mine[size] / theirs[size] for size in mine if size in theirs}
+
+
+def verdict(name: str, value: float | None, bar: float) -> str:
+    if value is None:
+        return f"MISSING {name}"
+    return f"{'PASS' if value <= bar else 'FAIL'} {name}: {value:.3f}, bar {bar:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Our dynamic times over our static ones, by size, and over the opponent's dynamic ones."""
+
+    static: dict[str, float]
+    other: dict[str, float]
+
+    @property
+    def slowest(self) -> str:
+        """Returns the size at which we are slowest beside our static selves."""
+        return max(self.static, key=self.static.__getitem__, default="")
+
+    def means(self) -> tuple[float | None, float | None, float | None]:
+        """Returns the geomean and the worst over static, and the geomean over the opponent; None where unmeasured."""
+        return (
+            geomean(list(self.static.values())) if self.static else None,
+            max(self.static.values(), default=None),
+            geomean(list(self.other.values())) if self.other else None,
+        )
+
+
+def is_reached(figures: Figures) -> bool:
+    """Returns whether all three figures are there and within their bars."""
+    bars = (GEOMEAN_STATIC, WORST_STATIC, GEOMEAN_OTHER)
+    return all(value is not None and value <= bar for value, bar in zip(figures.means(), bars, strict=True))
+
+
+def table(rows: Sequence[Row]) -> tuple[str, bool]:
+    """Returns the figures of all sweeps with their bars, and whether every bar was reached.
+
+    The bars hold for all models together, and for each kernel.
+    """
+    by_sweep: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        by_sweep.setdefault(row.sweep, {})[row.backend] = row
+    lines = [f"{'sweep':26} {'graphs':>6} {'/static':>8} {'worst':>6} {'at':>9} {'/inductor dynamic':>18}  wrong"]
+    models: list[Figures] = []
+    kernels: list[Figures] = []
+    graphs = 0
+    for name, found in by_sweep.items():
+        figures = Figures(ratios_of(found, STATIC), ratios_of(found, OTHER))
+        (models if name.rpartition(" ")[2] in ("inference", "training") else kernels).append(figures)
+        mine = found.get(MINE, Row(name, MINE, wrong=["not run"]))
+        graphs = max(graphs, mine.graphs)
+        mean, peak, over_other = ("-" if value is None else f"{value:.3f}" for value in figures.means())
+        mark = "" if is_reached(figures) else " *"
+        lines.append(
+            f"{name:26} {mine.graphs:6} {mean:>8} {peak:>6} {figures.slowest:>9} {over_other:>18}  "
+            f"{len(mine.wrong) or ''}{mark}"
+        )
+    wrong = [f"  {row.sweep}, {row.backend}: {problem}" for row in rows for problem in row.wrong]
+    own = sum(len(row.wrong) for row in rows if row.backend.startswith("ferrite"))
+    verdicts = [verdict("wrong or failed at a size, ferrite", float(own), 0)]
+    verdicts.append(verdict("graphs of a sweep, at most", float(graphs) if by_sweep else None, MOST_GRAPHS))
+    if models:
+        every = Figures(*({f"{n} {size}": value for n, one in enumerate(models) for size, value in part(one).items()}
+                          for part in (lambda one: one.static, lambda one: one.other)))  # fmt: skip
+        mean, peak, over_other = every.means()
+        verdicts += [
+            verdict("models, ferrite dynamic over static, geomean", mean, GEOMEAN_STATIC),
+            verdict("models, ferrite dynamic over static, worst", peak, WORST_STATIC),
+            verdict("models, ferrite dynamic over inductor dynamic, geomean", over_other, GEOMEAN_OTHER),
+        ]
+    if kernels:
+        missed = sum(not is_reached(figures) for figures in kernels)
+        verdicts.append(verdict(f"kernels of {len(kernels)} that miss one of the same bars (*)", float(missed), 0))
+    text = "\n".join([*(["what went wrong:", *wrong] if wrong else []), *lines, *verdicts])
+    return text, all(line.startswith("PASS") for line in verdicts)
+
+
+def sizes_text(row: Row) -> str:
+    """Returns a line with the times of one backend on one sweep."""
+    times = "  ".join(f"{size} {ms:.4f}" for size, ms in row.times.items())
+    wrong = f"  WRONG {len(row.wrong)}" if row.wrong else ""
+    return f"{row.sweep}: {row.backend}: {row.graphs} graphs, {row.seconds:.0f} s: {times}{wrong}"
+
+
+# --- one process for each GPU ---------------------------------------------------------------------------------------
+
+
+def visible_gpus() -> list[str]:
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return named.split(",") if named else list(map(str, range(torch.cuda.device_count())))
+
+
+def run_on_all(gpus: Sequence[str], plan: argparse.Namespace) -> list[Row]:
+    """Returns the rows of all sweeps, run by a process on each GPU."""
+    outs = [plan.out.with_suffix(f".{number}.jsonl") for number in range(len(gpus))]
+    workers = []
+    for number, (gpu, out) in enumerate(zip(gpus, outs, strict=True)):
+        out.unlink(missing_ok=True)
+        command = [sys.executable, __file__, *sys.argv[1:], "--part", f"{number}/{len(gpus)}", "--out", str(out)]
+        workers.append(subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu}))
+    for worker in workers:
+        worker.wait()
+    return [row for out in outs if out.exists() for row in read_rows(out)]
+
+
+def read_rows(path: Path) -> list[Row]:
+    return [Row(**json.loads(line)) for line in path.read_text().splitlines()]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kernels", nargs="*", default=[])
+    """Returns 0 if every bar was reached, else 1."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kernels", nargs="*", default=[], help="names; all without it")
     parser.add_argument("--models", nargs="*", default=list(WORKLOADS))
     parser.add_argument("--modes", nargs="*", default=["inference", "training"])
     parser.add_argument("--backends", nargs="*", default=list(BACKENDS))
     parser.add_argument("--only", choices=["kernels", "models"])
+    parser.add_argument("--part", default="", help="k/n: every n-th sweep, from the k-th, in this process")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--launches", type=int, default=20)
+    parser.add_argument("--launches", type=int, default=0, help="calls of a timed batch; 0 chooses by their time")
+    parser.add_argument("--all-static", action="store_true", help="the opponent's static times at all sizes")
+    parser.add_argument("--budget", type=float, default=500.0, help="seconds after which no backend is begun")
+    parser.add_argument("--out", type=Path, default=Path("dynamic.jsonl"), help="where the rows go, one JSON a line")
+    parser.add_argument("--merge", nargs="+", type=Path, help="rows of other runs: prints their table, runs nothing")
     parser.add_argument("--tiny", action="store_true")
     plan = parser.parse_args()
+    if plan.merge:
+        rows = [row for path in plan.merge for row in read_rows(path)]
+    elif plan.device == "cuda" and not plan.part and len(visible_gpus()) > 1:
+        rows = run_on_all(visible_gpus(), plan)
+    else:
+        rows = run_here(plan)
+    text, is_good = table(rows)
+    print(text)
+    return int(not is_good)
+
+
+def run_here(plan: argparse.Namespace) -> list[Row]:
+    """Returns the rows of this process's part of the sweeps, written down as they come."""
     torch._dynamo.config.recompile_limit = 64
+    torch.backends.cudnn.allow_tf32 = False  # float32 is what the others are judged by
     sweeps = [] if plan.only == "models" else list(kernel_sweeps(plan))
-    verdicts: dict[str, list[float]] = {"ferrite static": [], "inductor dynamic": []}
-    for sweep in (*sweeps, *(() if plan.only == "kernels" else model_sweeps(plan))):
-        found = report(sweep, plan)
-        mine = found.get("ferrite dynamic", {})
-        for other, ratios in verdicts.items():
-            own = [mine[size] / time for size, time in found.get(other, {}).items() if size in mine]
-            print("  " + ratio_text(f"ferrite dynamic over {other}", own), flush=True)
-            ratios.extend(own)
-    for other, ratios in verdicts.items():
-        print(ratio_text(f"ferrite dynamic over {other}, all", ratios))
-    return 0
+    sweeps += [] if plan.only == "kernels" else list(model_sweeps(plan))
+    part, parts = map(int, (plan.part or "0/1").split("/"))
+    rows: list[Row] = []
+    with plan.out.open("w") as out:
+
+        def report(row: Row) -> None:
+            rows.append(row)
+            out.write(json.dumps(asdict(row)) + "\n")
+            out.flush()
+            print(sizes_text(row), flush=True)
+
+        run_sweeps(sweeps[part::parts], plan, report)
+    return rows
 
 
 if __name__ == "__main__":
