@@ -151,14 +151,14 @@ def graph_of(call: Row) -> Row:
     return graph.replay
 
 
-def compiled(backend: str, kernels: int) -> Row:
+def compiled(backend: str, kernels: int, *, dynamic: bool = False) -> Row:
     """Returns a compiled function of as many kernels: results of different sizes, which no fusion brings together."""
 
     def many(*inputs: Tensor) -> tuple[Tensor, ...]:
         return tuple(torch.sin(x) + 1.0 for x in inputs)
 
     inputs = tuple(torch.randn(64, 61 + 3 * i, device="cuda") for i in range(kernels))
-    function = compile_with(backend, many, fullgraph=True, dynamic=False)
+    function = compile_with(backend, many, fullgraph=True, dynamic=dynamic)
     return lambda: function(*inputs)
 
 
@@ -228,6 +228,8 @@ def rows(batches: int, length: int) -> dict[str, dict[str, Callable[[], dict[str
             "cuda graph of triton's launches": lambda n=count: graph_of(triton_launches(n)),
             "torch.compile, inductor": lambda n=count: compiled("inductor", n),
             "torch.compile, ferrite": lambda n=count: compiled("ferrite", n),
+            "torch.compile, inductor, dynamic": lambda n=count: compiled("inductor", n, dynamic=True),
+            "torch.compile, ferrite, dynamic": lambda n=count: compiled("ferrite", n, dynamic=True),
         }
         tables[name] = {
             way: lambda make=make, n=count: {k: v / n for k, v in host_us(make(), n, batches).items()}
