@@ -1,7 +1,8 @@
 """Everything that is checked of one operator at one dtype.
 
-Ways of running it: ``forward``, ``backward``, ``inplace`` (several calls in one program each), and ``dynamo`` (one call
-through torch.compile as users write it). Each comes to a status:
+Ways of running it: ``forward``, ``backward``, ``inplace`` (several calls in one program each), ``dynamo`` (one call
+through torch.compile as users write it), and where it is asked for ``dynamic`` (all calls through one function that is
+compiled with ``dynamic=True``, so that sizes meet a program made for others). Each comes to a status:
 
 * ``pass``: right, and compiled;
 * ``eager``: right, but a graph runs eagerly, for the reason given;
@@ -20,7 +21,16 @@ import torch
 
 from ferrite_torch import FerriteError, Unsupported
 from op_calls import Call, spread
-from op_programs import Dispatched, Runner, Work, compile_dynamo, compile_forward, compile_training, observed
+from op_programs import (
+    Dispatched,
+    Runner,
+    Work,
+    compile_dynamic,
+    compile_dynamo,
+    compile_forward,
+    compile_training,
+    observed,
+)
 from op_samples import Sample, is_same, prepare_sample, sample_calls
 from op_verdicts import mismatch
 
@@ -53,7 +63,7 @@ UNTRACEABLE_TEXTS = (
 """What torch says of the few aten ops that write their operand and have no form that does not, and of kernels that
 users bring along as text (the jiterator): nothing traces these."""
 
-WAYS = ("forward", "backward", "inplace", "dynamo")
+WAYS = ("forward", "backward", "inplace", "dynamo", "dynamic")
 STATUSES = ("none", "pass", "eager", "fail")
 """From harmless to bad: the worst status of all samples is that of the operator."""
 
@@ -102,7 +112,8 @@ def check(info: Any, dtype: torch.dtype, device: str, way: str, most: int) -> Ou
     if not samples:
         return outcome
     outcome.reasons.clear()
-    compile_all = {"dynamo": compile_dynamo, "backward": compile_training}.get(way, compile_forward)
+    makers = {"dynamo": compile_dynamo, "dynamic": compile_dynamic, "backward": compile_training}
+    compile_all = makers.get(way, compile_forward)
     with observed() as work:
         for sample, status, reason in verdicts(samples, compile_all, is_undefined=info.name in UNDEFINED):
             outcome.status = max(outcome.status, status, key=STATUSES.index)

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 OPTIONS = {"fallback": False, "verify": True, "tune": "none", "workers": 0}
 """Every refusal is seen, both levels of the graph are checked, and a kernel compiles once, in this process."""
 
+MOST_RECOMPILED = 64
+"""Calls differ in more than sizes: each kind of them is compiled."""
+
 Runner = Callable[[], list[list[Any]]]
 """Makes all calls on fresh copies of their tensors; returns for each what `Sample.results` holds of eager."""
 
@@ -72,7 +75,24 @@ def compile_dynamo(samples: Sequence[Sample]) -> Runner:
     torch._dynamo.reset()
     options = {**OPTIONS, "fallback": True}
     compiled = [torch.compile(_plain(s.call.function), backend=ferrite_torch.ferrite, options=options) for s in samples]
+    return _called_through(compiled, samples)
 
+
+def compile_dynamic(samples: Sequence[Sample]) -> Runner:
+    """Returns the calls of some samples through one function for all of them, whose sizes are symbolic."""
+    torch._dynamo.reset()
+    torch._dynamo.config.recompile_limit = MOST_RECOMPILED
+    options = {**OPTIONS, "fallback": True}
+    functions = {
+        s.call.function: torch.compile(
+            _plain(s.call.function), backend=ferrite_torch.ferrite, dynamic=True, options=options
+        )
+        for s in samples
+    }
+    return _called_through([functions[sample.call.function] for sample in samples], samples)
+
+
+def _called_through(compiled: Sequence[Callable[..., Any]], samples: Sequence[Sample]) -> Runner:
     def run() -> list[list[Any]]:
         results = []
         with torch.no_grad():

@@ -64,7 +64,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=DTYPES)
     parser.add_argument(
-        "--ways", nargs="+", default=None, help="forward backward inplace dynamo; the default suits the dtype"
+        "--ways", nargs="+", default=None, help="forward backward inplace dynamo dynamic; the default suits the dtype"
+    )
+    parser.add_argument(
+        "--dynamic", action="store_true", help="the way `dynamic` alone, at float32 unless dtypes are given"
     )
     parser.add_argument("--ops", nargs="+", default=None, help="names, or name:variant, instead of all operators")
     parser.add_argument("--samples", type=int, default=None, help="the greatest number of sample calls per operator")
@@ -74,7 +77,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--deadline", type=float, default=float("inf"), help="seconds after which nothing is begun")
     parser.add_argument("--out", type=Path, required=True, help="where the lines go")
     parser.add_argument("--again", action="store_true", help="forget the lines of what failed")
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    if chosen.dynamic:
+        chosen.ways = ["dynamic"]
+        chosen.dtypes = ["float32"] if chosen.dtypes == list(DTYPES) else chosen.dtypes
+    return chosen
 
 
 def read_rows(path: Path) -> dict[tuple[str, str, str], dict[str, Any]]:

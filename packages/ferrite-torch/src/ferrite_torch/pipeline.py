@@ -26,6 +26,7 @@ from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_output
 from ferrite_torch.statistics import CompiledGraph, Stopwatch, record_graph
 from ferrite_torch.symbols import is_symbolic, settled
 from ferrite_torch.targets import target_of
+from ferrite_torch.unbacked import refuse_unbacked
 from ferrite_triton import emit_program
 
 log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ def compile_graph(
     """
     watch = _Phases()
     try:
+        refuse_unbacked(module)
         layouts, traced = changed_layouts(module, inputs if kind == "backward" else ())
         ambient = _Ambient.of(module, kind)
         dynamic = is_symbolic(_placeholder_values(module))

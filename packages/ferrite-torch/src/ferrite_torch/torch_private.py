@@ -552,6 +552,12 @@ def is_unbacked(symbol: Any, environment: Any) -> bool:
     return bool(symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)))
 
 
+def is_unbacked_number(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> bool:
+    """Returns whether a symbolic number depends on data."""
+    expression, environment = value.node.expr, value.node.shape_env
+    return any(is_unbacked(symbol, environment) for symbol in getattr(expression, "free_symbols", ()))
+
+
 def specialise_symbol(symbol: Any, environment: Any) -> int:
     """Returns the present value of a symbol, and has it guarded."""
     return int(environment.evaluate_expr(symbol))

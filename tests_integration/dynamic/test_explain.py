@@ -1,0 +1,99 @@
+"""What is said about symbolic sizes: the variants of a launch, what fixed a size, and what only a run can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import ferrite_torch
+from against_eager import own_only
+
+pytestmark = own_only("it reads ferrite's own explanations")
+
+
+def marked(*shape: int, axis: int = 0) -> Tensor:
+    x = torch.randn(shape)
+    torch._dynamo.mark_dynamic(x, axis)
+    return x
+
+
+def test_variants_are_listed_with_their_conditions() -> None:
+    found = ferrite_torch.explain(lambda x: torch.softmax(x * 2, -1), marked(4, 40, axis=1))
+    (graph,) = found.graphs
+    families = {kernel.condition: kernel.family for kernel in graph.kernels}
+    assert families["otherwise"] == "looped"
+    (persistent,) = (kernel for kernel in graph.kernels if kernel.family == "persistent")
+    assert "<= 8,192" in persistent.condition
+    assert f"if {persistent.condition}: " in str(found)
+    assert str(found).startswith("inference graph: 1 launches")
+
+
+def test_a_static_graph_has_no_conditions() -> None:
+    (graph,) = ferrite_torch.explain(lambda x: torch.softmax(x * 2, -1), torch.randn(4, 40)).graphs
+    assert [kernel.condition for kernel in graph.kernels] == [""]
+
+
+def test_what_fixed_a_size_is_told_with_its_line() -> None:
+    def shrunk(x: Tensor) -> Tensor:
+        return F.interpolate(x, scale_factor=0.3, recompute_scale_factor=True) + 1
+
+    found = ferrite_torch.explain(shrunk, marked(2, 2, 20, 10, axis=2))
+    assert found.fixed
+    assert "TruncToInt" in found.fixed[0]
+    assert "a size is fixed: " in str(found)
+
+
+RUN_TIME: dict[str, Callable[..., Any]] = {
+    "nonzero": lambda x: x.nonzero() * 2,
+    "masked_select": lambda x: torch.masked_select(x, x > 0).sum(),
+    "index": lambda x: x[x > 0] + 1,
+    "_local_scalar_dense": lambda x: x[: int(x.sum().relu().item()) % 3 + 1],
+}
+
+
+@pytest.mark.parametrize("name", RUN_TIME)
+@torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True)
+def test_what_only_a_run_tells_runs_eagerly_and_says_which_line(name: str) -> None:
+    ferrite_torch.reset_statistics()
+    x = torch.randn(7, 5)
+    called = torch.compile(RUN_TIME[name], backend="ferrite", fullgraph=True)
+    torch.testing.assert_close(called(x), RUN_TIME[name](x))
+    (reason,) = ferrite_torch.statistics()["fallbacks"]
+    assert f"aten.{name} (test_explain.py:" in reason
+    assert "known only when the graph runs" in reason
+
+
+@torch._dynamo.config.patch(capture_scalar_outputs=True)
+def test_a_failed_check_of_such_a_number_raises() -> None:
+    def first(x: Tensor, count: Tensor) -> Tensor:
+        number = count.item()
+        torch._check(number >= 2)
+        torch._check(number <= 4)
+        return torch.arange(number) + x.sum()
+
+    called = torch.compile(first, backend="ferrite", fullgraph=True)
+    x = torch.randn(7)
+    torch.testing.assert_close(called(x, torch.tensor(3)), first(x, torch.tensor(3)))
+    with pytest.raises(RuntimeError, match="4"):
+        called(x, torch.tensor(5))
+
+
+def test_dynamic_masks_choose_the_same_attention() -> None:
+    """A mask of symbolic sizes hides what it hides at every size, causal ones among them."""
+
+    def attend(q: Tensor, k: Tensor) -> Tensor:
+        length = q.shape[-2]
+        mask = torch.ones(length, length, dtype=torch.bool).tril()
+        return F.scaled_dot_product_attention(q, k, k * 2, attn_mask=mask) + 1
+
+    called = torch.compile(attend, backend="ferrite", dynamic=True, fullgraph=True, options={"fallback": False})
+    ferrite_torch.reset_statistics()
+    for batch, length in ((3, 7), (2, 16), (5, 33)):
+        q, k = torch.randn(2, batch, 4, length, 8)
+        torch.testing.assert_close(called(q, k), attend(q, k), rtol=1e-4, atol=1e-4)
+    assert ferrite_torch.statistics()["graphs"] == 1
