@@ -1,0 +1,204 @@
+"""Shows what the kernels of `benchmarks/kernels.py` are compiled to for a GPU that need not be there.
+
+    python benchmarks/kernel_code.py --cases "cumsum columns,softmax dim 0"
+    python benchmarks/kernel_code.py --cases sort --emit kernels/          # write the specs, where torch is
+    python benchmarks/kernel_code.py --specs kernels/ --tune max           # compile them, where Triton is
+
+For each kernel and config: the programs of a launch, registers, stack bytes (spills), shared memory, the programs that
+a multiprocessor holds at once, and the instructions of the machine code by kind. Cases are taken at full size, on
+tensors without data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from tree import add_packages_to_path
+
+KINDS = (
+    ("global loads", r"LDG"),
+    ("global stores", r"STG"),
+    ("atomics", r"ATOM|RED"),
+    ("shared", r"LDS|STS|LDSM|STSM"),
+    ("spills", r"LDL|STL"),
+    ("shuffles", r"SHFL"),
+    ("barriers", r"BAR|WARPSYNC"),
+    ("floats", r"F(ADD|MUL|FMA|MNMX|SEL|SETP|SET|CHK)|H(ADD|MUL|FMA|MNMX|SET)|MUFU"),
+    ("conversions", r"F2F|F2I|I2F|F2FP|PRMT"),
+    ("integers", r"IADD|IMAD|LEA|LOP|SHF|ISETP|IMNMX|VIMNMX|SEL|IABS|POPC|FLO|BFE|BFI|VIADD"),
+)
+"""Instructions by what they begin with; the first that fits counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """One kernel compiled with one config; ``None`` where the file does not say."""
+
+    kernel: str
+    config: str
+    programs: int
+    registers: int | None
+    stack: int | None
+    shared: int
+    resident: int
+    widths: str
+    mix: Counter[str]
+
+
+def emitted_kernels(names: list[str], dtype_name: str, policy: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields each chosen case's kernels, in launch order, as (case, spec)."""
+    import torch
+
+    from ferrite_torch import FerriteError, Options, export, torch_private
+    from kernel_cases import CASES, Case
+    from limit_cases import LIMIT_CASES
+
+    def exported(case: Case) -> Any:
+        with torch_private.fake_mode():
+            inputs = case.make(getattr(torch, dtype_name), 1)
+        given = inputs[:-1] if case.trains else inputs
+        options = Options(policy=policy)
+        return export(case.function, given, prebuilt=False, training=case.trains, options=options)
+
+    for case in {case.name: case for case in (*CASES, *LIMIT_CASES)}.values():
+        if any(part in case.name for part in names):
+            try:
+                bundle = exported(case)
+            except FerriteError as error:  # such as a case that writes to its inputs: the others do not
+                print(f"{case.name}: {error}", file=sys.stderr)
+                continue
+            kernels = {
+                step.kernel: None
+                for program in bundle.programs.values()
+                for step in program.steps
+                if type(step).__name__ == "Launch"
+            }
+            for kernel in kernels:
+                yield case.name, bundle.kernels[kernel].to_mapping()
+
+
+def compiled_code(mapping: dict[str, Any], target_name: str, tune: str) -> Iterator[Code]:
+    """Yields what a kernel spec is compiled to with each of its configs."""
+    from ferrite_runtime import KernelSpec
+    from ferrite_runtime.devices import typical_device
+    from ferrite_runtime.policy import configs
+    from ferrite_runtime.target import Target
+    from ferrite_runtime.triton_adapter import Job, compile_job
+
+    spec = KernelSpec.from_mapping(mapping)
+    target = Target.parse(target_name)
+    device = typical_device(target)
+    for config in configs(spec, device, tune):
+        binary, blocks = compile_job(Job(spec, config, target)), dict(config.blocks)
+        mix, widths = instruction_mix(binary.code)
+        yield Code(
+            spec.name,
+            str(config),
+            spec.programs({param.name: param.hint or 1 for param in spec.params if param.role == "size"}, blocks),
+            binary.registers,
+            binary.local_bytes,
+            binary.shared,
+            resident_programs(device, config.num_warps, binary.registers or 0, binary.shared),
+            widths,
+            mix,
+        )
+
+
+def resident_programs(device: Any, warps: int, registers: int, shared: int) -> int:
+    """Returns how many programs a multiprocessor holds at once; registers are given out by 256 for each warp."""
+    threads = warps * device.target.warp_size
+    limits = [device.threads_per_multiprocessor // threads, 32]
+    if registers:
+        limits.append(device.registers_per_multiprocessor // (warps * -(-registers * 32 // 256) * 256))
+    if shared:
+        limits.append(device.shared_per_program // (shared + 1024))
+    return min(limits)
+
+
+_INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
+
+
+def instruction_mix(cubin: bytes) -> tuple[Counter[str], str]:
+    """Returns the instructions of machine code by kind, and its global accesses by width in bits."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        listing = subprocess.run([disassembler(), "-c", file.name], capture_output=True, text=True, check=True).stdout
+    mix: Counter[str] = Counter()
+    widths: Counter[str] = Counter()
+    for line in listing.splitlines():
+        found = _INSTRUCTION.match(line)
+        if found is None or found[1].startswith(("NOP", "BRA.U")):
+            continue
+        mix[next((kind for kind, start in KINDS if re.match(start, found[1])), "rest")] += 1
+        if found[1].startswith(("LDG", "STG")):
+            bits = re.search(r"\.(128|64|U16|U8|S16|S8)\b", found[1])
+            widths[f"{found[1][:3].lower()}{bits[1].strip('US') if bits else '32'}"] += 1
+    return mix, " ".join(f"{name}x{count}" for name, count in sorted(widths.items()))
+
+
+def disassembler() -> str:
+    import triton
+
+    return str(Path(triton.__file__).parent / "backends/nvidia/bin/nvdisasm")
+
+
+def describe(case: str, code: Code) -> str:
+    """Returns two lines about one compiled kernel."""
+    mix = ", ".join(f"{count} {kind}" for kind, count in code.mix.most_common())
+    return (
+        f"{case:20s} {code.kernel}  {code.config}\n"
+        f"    {code.programs} programs, {code.resident} at once on a multiprocessor; {code.registers} registers, "
+        f"{code.stack} bytes of stack, {code.shared} of shared memory; {code.widths}\n"
+        f"    {sum(code.mix.values())} instructions: {mix}"
+    )
+
+
+def main() -> int:
+    """Returns 0 unless a kernel does not compile."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cases", default="", help="comma separated parts of case names")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--policy", default="{}", help="scheduler thresholds to change, as a JSON object")
+    parser.add_argument("--emit", type=Path, help="folder to write the kernel specs to, instead of compiling them")
+    parser.add_argument("--specs", type=Path, help="folder of kernel specs to compile, instead of cases")
+    parser.add_argument("--source", action="store_true", help="print the source of each kernel")
+    parser.add_argument("--target", default="sm_90")
+    parser.add_argument("--tune", choices=("none", "default", "max"), default="none")
+    chosen = parser.parse_args()
+    if chosen.specs:
+        found = [
+            (path.name.split("~")[0], json.loads(path.read_text())) for path in sorted(chosen.specs.glob("*.json"))
+        ]
+    else:
+        names = [part for part in chosen.cases.split(",") if part] or [""]
+        found = list(emitted_kernels(names, chosen.dtype, json.loads(chosen.policy)))
+    if chosen.emit:
+        chosen.emit.mkdir(parents=True, exist_ok=True)
+        for number, (case, mapping) in enumerate(found):
+            (chosen.emit / f"{case}~{number}.json").write_text(json.dumps(mapping))
+        print(f"{len(found)} kernel specs in {chosen.emit}")
+        return 0
+    for case, mapping in found:
+        if chosen.source:
+            print(mapping["source"])
+        for code in compiled_code(mapping, chosen.target, chosen.tune):
+            print(describe(case, code), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    add_packages_to_path()
+    sys.exit(main())
