@@ -19,6 +19,18 @@ def test_sequences_of_every_length(agree: Any, size: int, *, right: bool) -> Non
 
 
 @each_side
+@pytest.mark.parametrize("size", [64, 100, 127])
+def test_sequences_whose_first_halvings_are_selected(agree: Any, size: int, *, right: bool) -> None:
+    generator = torch.Generator().manual_seed(size)
+    sequence = torch.randint(0, size, (size,), generator=generator).sort().values.float()
+    x = torch.arange(-1.0, size + 2, 0.5)
+    agree(lambda s, x: torch.searchsorted(s, x, right=right), sequence, x)
+    disordered = sequence[torch.randperm(size, generator=generator)]
+    disordered[size // 3] = math.nan
+    agree(lambda s, x: torch.searchsorted(s, x, right=right), disordered, x)
+
+
+@each_side
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8], ids=str)
 def test_types(agree: Any, dtype: torch.dtype, *, right: bool) -> None:
     sequence, x = torch.tensor([1, 1, 2, 5, 5, 5, 9]).to(dtype), torch.arange(11).reshape(1, 11).to(dtype)

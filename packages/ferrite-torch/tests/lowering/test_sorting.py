@@ -92,5 +92,10 @@ def test_only_what_is_asked_for_is_kept(lower_one: Any) -> None:
 
 def test_long_rows_are_library_calls(lower_one: Any) -> None:
     module = lower_one(lambda x: (*x.sort(), *x.median(1)), torch.randn(2, 2049))
-    reason = "sorting rows of more than 2048 elements, or of a symbolic number"
-    assert module.externs == (("aten.sort.default", reason), ("aten.median.dim", reason))
+    reason = "sorting rows of more than {} elements, or of a symbolic number"
+    assert module.externs == (("aten.sort.default", reason.format(1024)), ("aten.median.dim", reason.format(2048)))
+
+
+def test_rows_that_the_library_sorts_faster_are_sorted_there_unless_more_is_made_of_them(lower_one: Any) -> None:
+    module = lower_one(lambda x: (*x.sort(), x.argsort(), *x.topk(50), *x.kthvalue(3)), torch.randn(2, 2048))
+    assert {name for name, _ in module.externs} == {"aten.sort.default"}

@@ -131,15 +131,15 @@ def _partner(x, rank: tl.constexpr, place: tl.constexpr):
 
 
 @triton.jit
-def _swapped(is_greater, rank: tl.constexpr, place: tl.constexpr, order: tl.constexpr):
-    """Returns where elements take their partner's place.
+def _is_upper(rank: tl.constexpr, place: tl.constexpr, order: tl.constexpr):
+    """Returns where the greater of two partners belongs.
 
     Ascending where bit ``order`` of the position is 0, or everywhere if it is none of the tile's.
     """
     is_right = _bit(rank, place)
     if order < rank:
         is_right = is_right ^ _bit(rank, order)
-    return is_greater != (is_right != 0)
+    return is_right != 0
 
 
 @triton.constexpr_function
@@ -165,7 +165,10 @@ def _in_shape(x, shape: tl.constexpr):
 @triton.jit
 def _exchange_one(x, rank: tl.constexpr, place: tl.constexpr, order: tl.constexpr):
     y = _partner(x, rank, place)
-    return tl.where(_swapped(x > y, rank, place, order), y, x)
+    is_upper = _is_upper(rank, place, order)
+    if x.dtype.primitive_bitwidth == 32:  # one instruction each, and one for both where a thread holds both partners
+        return tl.where(is_upper, tl.maximum(x, y), tl.minimum(x, y))
+    return tl.where((x > y) != is_upper, y, x)
 
 
 @triton.jit
@@ -204,7 +207,7 @@ def _sort_one(x, kept: tl.constexpr, axis: tl.constexpr):
 @triton.jit
 def _exchange_two(x, tag, rank: tl.constexpr, place: tl.constexpr, order: tl.constexpr):
     y, other = _partner(x, rank, place), _partner(tag, rank, place)
-    swap = _swapped((x > y) | ((x == y) & (tag > other)), rank, place, order)
+    swap = ((x > y) | ((x == y) & (tag > other))) != _is_upper(rank, place, order)
     return tl.where(swap, y, x), tl.where(swap, other, tag)
 
 

@@ -148,10 +148,12 @@ def scan_configs(shape: Shape) -> tuple[Config, ...]:
 
 
 def sort_configs(shape: Shape) -> tuple[Config, ...]:
-    """Returns the only config of a sort: a tile of whole rows; sorting networks compile slowly, so there is one."""
+    """Returns the candidates of a sort, which holds whole rows: sorting networks compile slowly, so there are few."""
     row = next_power_of_two(shape.fold)
     rows = _keep_busy(shape, max(1, 512 // row))
-    return (_loop_x(shape, rows, row, max(1, min(8, rows * row // (shape.device.target.warp_size * 4)))),)
+    warps = max(1, min(8, rows * row // (shape.device.target.warp_size * 4)))
+    # With fewer threads more steps of the network stay within a thread or a warp, but the code grows.
+    return tuple(_loop_x(shape, rows, row, w) for w in (warps, max(1, warps // 2), max(1, warps // 4)))
 
 
 def _loop_x(shape: Shape, rows: int, block: int, warps: int) -> Config:
