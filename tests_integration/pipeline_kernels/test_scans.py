@@ -79,3 +79,54 @@ def test_scan_along_the_slow_axis(run: Run) -> None:
     x = sample("f32", 50).T.contiguous()
     text = "graph @f(x: f32[50, 3]) -> (y) on cpu {\n  y: f32[50, 3] = scan sum [r0 < 50, d0 < 3] along r0 x[r0, d0]\n}"
     torch.testing.assert_close(run(text, x, strategy="scan")[0], x.cumsum(0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [100, 128, 20000])
+@pytest.mark.parametrize("dtype", ["f32", "i64"])
+@pytest.mark.parametrize("combine", SCANS)
+def test_scan_along_columns_in_blocks(run: Run, combine: str, dtype: str, size: int) -> None:
+    """Blocks hold rows out of order; 20000 rows are two blocks also in the interpreter."""
+    if combine == "logaddexp" and dtype != "f32":
+        pytest.skip("a scan of floats")
+    x = sample(dtype, size).T.contiguous()
+    if combine == "prod" and dtype == "f32":
+        x = 1 + x * 1e-3
+    text = (
+        f"graph @f(x: {dtype}[{size}, 3]) -> (y) on cpu {{\n"
+        f"  y: {dtype}[{size}, 3] = scan {combine} [r0 < {size}, d0 < 3] along r0 x[r0, d0]\n}}"
+    )
+    (found,) = run(text, x, strategy="scan")
+    tolerance = 1e-3 if dtype == "f32" else 0
+    torch.testing.assert_close(found, SCANS[combine](x.T).T, rtol=tolerance, atol=tolerance)
+
+
+def test_an_infinity_changes_nothing_before_it(run: Run) -> None:
+    """A thread's share after an infinity must not be what is left when the infinity is taken away."""
+    x = torch.ones(128, 4)
+    x[[5, 77], 1], x[6, 2], x[9, 3] = float("inf"), -float("inf"), float("nan")
+    x[90, 2] = float("inf")
+    text = "graph @f(x: f32[128, 4]) -> (y) on cpu {\n  y: f32[128, 4] = scan sum [r < 128, d < 4] along r x[r, d]\n}"
+    torch.testing.assert_close(run(text, x, strategy="scan")[0], x.cumsum(0), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("size", [100, 20000])
+def test_best_so_far_along_columns(run: Run, size: int) -> None:
+    x = (sample("f32", size).T * 2).round().contiguous()
+    text = f"""graph @f(x: f32[{size}, 3]) -> (v, i) on cpu {{
+  v: f32[{size}, 3], i: i64[{size}, 3] = scan cummax [r < {size}, c < 3] along r (x[r, c], index.i64(r))
+}}"""
+    value, index = run(text, x, strategy="scan")
+    expected = x.cummax(0)
+    assert torch.equal(value, expected.values)
+    assert torch.equal(index, expected.indices)
+
+
+def test_scan_along_columns_with_what_is_around_it(run: Run) -> None:
+    text = """graph @f(x: bf16[3, 200, 5], w: f32[200]) -> (y) on cpu {
+  s: f32[3, 200, 5] = scan sum [b < 3, r < 200, c < 5] along r mul(cast.f32(x[b, r, c]), w[r])
+  y: f32[3, 200, 5] = loop [b < 3, r < 200, c < 5] mul(s[b, r, c], f32(0.5))
+}"""
+    torch.manual_seed(0)
+    x, w = torch.randn(3, 200, 5).bfloat16(), torch.randn(200)
+    expected = (x.double() * w.double()[:, None]).cumsum(1) * 0.5
+    torch.testing.assert_close(run(text, x, w, strategy="scan")[0].double(), expected, rtol=1e-4, atol=1e-4)

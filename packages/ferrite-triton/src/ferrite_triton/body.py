@@ -22,6 +22,9 @@ from .space import NO_AXES, AxisText, Space
 from .updates import UpdateText
 from .writer import Tile, Writer
 
+COLUMN_STAGES = 2
+"""Blocks of a scan along columns that are on their way at once."""
+
 
 class KernelBody:
     """Writes the lines of a kernel after its header."""
@@ -127,7 +130,7 @@ class KernelBody:
         if fold is None:
             raise AssertionError("a loop without a fold axis")
         self._writer.open_loop()
-        position = "rstart + tl.arange(0, RBLOCK)"
+        position = f"rstart + {self._flat.space.fold_lanes}"
         for line in position_lines(self._flat.space, fold, f"({position}).to(tl.int64)" if self._wide else position):
             self._writer.line(line, frozenset("r"))
         first = self._writer.mark()
@@ -143,7 +146,9 @@ class KernelBody:
         if self._writer.uses("r_quarter", first):
             quarter = f"rstart // 4 + tl.arange(0, RBLOCK // 4){self._flat.space.expand('r')}"
             self._writer.insert(first, f"r_quarter = {quarter}")
-        self._writer.close_loop(f"for rstart in tl.range(0, {self._flat.space.params.text(fold.size)}, RBLOCK):")
+        stages = f", num_stages={COLUMN_STAGES}" if self._flat.space.serial else ""
+        size = self._flat.space.params.text(fold.size)
+        self._writer.close_loop(f"for rstart in tl.range(0, {size}, RBLOCK{stages}):")
         for definition, finish in finishers:
             self._publish(definition, finish())
         for definition, _ in finishers:

@@ -15,7 +15,7 @@ from .memory import Access, contiguous_axis, is_transposed, touched_elements
 from .space import Space
 from .updates import needs_atomics
 
-_RANDOM = ("rand", "randn", "randint64")
+RANDOM = ("rand", "randn", "randint64")
 
 
 def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str]) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
         "transposed": is_transposed(flat, accesses),
         "numel": points // max(1, hint(flat.space.fold.size) if flat.space.fold else 1),
         "atomics": any(isinstance(d, Update) and needs_atomics(flat, d) for d in flat.definitions),
-        "random": any(node.op in _RANDOM for node in operations),
+        "random": any(node.op in RANDOM for node in operations),
     }
     if flat.space.fold is not None:
         facts["fold_size"] = hint(flat.space.fold.size)

@@ -16,6 +16,7 @@ from .body import KernelBody, position_lines
 from .facts import collect_facts
 from .flat import FlatKernel, flatten
 from .memory import Access, Condition, contiguous_axis, find_accesses, narrow_conditions
+from .scans import SERIAL, scans_serially
 from .size_text import SizeParams
 from .space import AxisText, Space, build_space
 from .spec import Expr, KernelSpec
@@ -90,6 +91,8 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
     if space.folds_tile and contiguous_axis(flat, accesses) == "x":
         # Neighbouring threads take neighbouring x: the fold axis becomes the slow one of the tile.
         flat = replace(flat, space=build_space(kernel, ("r", "x")))
+        if scans_serially(flat):
+            flat = replace(flat, space=replace(flat.space, serial=SERIAL))
     return flat, accesses
 
 

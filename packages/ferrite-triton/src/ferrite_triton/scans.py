@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ferrite_ir.dtypes import BOOL, F32, I32
-from ferrite_ir.graph import Scan
+from ferrite_ir.graph import Loop, Scan, bodies_of
+from ferrite_ir.scalar import postorder
 
 from .casts import cast_text
 from .evaluate import Evaluator
-from .folds import FoldText, R, simple_row
+from .facts import RANDOM
+from .flat import FlatKernel
+from .folds import SIMPLE, FoldText, R, Simple, simple_row
 from .literals import highest_text, lowest_text, type_text
 from .space import Axes, Space
 from .writer import Tile, Writer
@@ -55,6 +58,8 @@ class ScanText:
     def _simple(self, combine: str, tile: Tile, axes: Axes) -> Tile:
         row, dtype = simple_row(combine, tile.dtype), tile.dtype
         values = self.folds.full(tile, axes)
+        if self.space.serial:
+            return self._serial(row, values, axes)
         block = self.writer.hold("scan", row.scan.format(v=values.text, axis=self.space.fold_position), axes, dtype)
         if not self.space.loops:
             return block
@@ -62,6 +67,31 @@ class ScanText:
         result = self._hold("scan", row.step.format(a=carry.text, v=block.text), block)
         total = row.reduce.format(v=values.text, axis=self.space.fold_position, keep=self.folds.keep)
         self.folds.update(carry.text, row.step.format(a=carry.text, v=total))
+        return result
+
+    def _serial(self, row: Simple, values: Tile, axes: Axes) -> Tile:
+        """Returns the scan of a tile whose threads hold neighbours: theirs first, then one of what each adds up to.
+
+        What comes before a thread's share is looked up where its predecessor has it: taking a total away again would
+        neither be exact nor hold for infinities.
+        """
+        serial, dtype = self.space.serial, values.dtype
+        groups = f"RBLOCK // {serial}"
+        wide = self.space.shape(axes)
+        inner = wide.replace("RBLOCK", groups)
+        held = self._hold("rows", f"tl.reshape({values.text}, [{serial}, {inner[1:]})", values).text
+        scanned = self._hold("scan", row.scan.format(v=held, axis=0), values).text
+        total = self._hold("total", row.reduce.format(v=held, axis=0, keep=""), values).text
+        ends = self._hold("ends", row.scan.format(v=total, axis=self.space.fold_position), values).text
+        lane = f"tl.broadcast_to(tl.arange(0, {groups}){self.space.expand('r')}, {inner})"
+        lanes = self.writer.hold("lane", lane, axes, I32).text
+        earlier = f"tl.gather({ends}, tl.maximum({lanes} - 1, 0), {self.space.fold_position})"
+        before = self._hold("before", f"tl.where({lanes} > 0, {earlier}, {row.identity(dtype)})", values).text
+        carry = self.folds.carry(axes - R, row.identity(dtype), dtype).text
+        joined = f"({row.step.format(a=carry, v=before)})[None, :, :]"
+        result = self._hold("scan", f"tl.reshape({row.step.format(a=joined, v=scanned)}, {wide})", values)
+        last = row.reduce.format(v=total, axis=self.space.fold_position, keep=self.folds.keep)
+        self.folds.update(carry, row.step.format(a=carry, v=last))
         return result
 
     def _paired(self, combine: str, tiles: tuple[Tile, ...], axes: Axes) -> tuple[Tile, ...]:
@@ -91,3 +121,22 @@ class ScanText:
 
 
 PAIRED_SCANS = {"cummax": ("fmath.argmax_nan", lowest_text), "cummin": ("fmath.argmin_nan", highest_text)}
+
+SERIAL = 8
+"""Neighbours along a column that a thread holds, where columns are scanned block by block."""
+
+
+def scans_serially(flat: FlatKernel) -> bool:
+    """Returns whether nothing in a kernel minds in which order its tiles hold the positions of the fold axis."""
+    space = flat.space
+    if not space.loops or space.order != ("r", "x"):
+        return False
+    scans = [definition for definition in flat.definitions if isinstance(definition, Scan)]
+    others = [definition for definition in flat.definitions if not isinstance(definition, (Scan, Loop))]
+    nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
+    return (
+        bool(scans)
+        and not others
+        and all(scan.combine in SIMPLE for scan in scans)
+        and not any(node.op in RANDOM for node in nodes)
+    )

@@ -25,6 +25,9 @@ RANK: Axes = frozenset(["rank"])
 # divisors are taken.
 FREE_BLOCK = {"pointwise": 1024, "tiled": 128, "fold": 1024, "grid": 64}
 LARGEST_BLOCK = 4096
+# Rows of a scan along columns that lie in one tile: more are walked in blocks, so that a tile can be as wide as a line
+# of memory and there are programs enough.
+LONGEST_COLUMN = 64
 # A fold axis that is walked twice takes large steps, so that few rows at a time wait in the cache.
 LARGEST_FOLD_BLOCK = 16384
 # The longest row that a scan or a sort takes in one tile: sorting it takes 78 steps, and seconds to compile.
@@ -71,6 +74,8 @@ class Space:
         order: names of the tiled axes, slowest in memory first.
         mapping: each dim of the kernel as an index of flat positions.
         loops: whether the fold axis is walked in blocks.
+        serial: neighbours along the fold axis that lie ``RBLOCK // serial`` apart in a tile, so that one thread holds
+            them all; 0 where a tile holds positions in order.
         run: positions of ``x`` that one program takes in blocks, one after the other; 0 where each block has a program.
         params: the params for symbolic sizes, as far as the text needs them yet.
     """
@@ -79,6 +84,7 @@ class Space:
     order: tuple[str, ...]
     mapping: dict[Dim, Index]
     loops: bool
+    serial: int = 0
     run: int = 0
     params: SizeParams = field(default_factory=SizeParams)
 
@@ -105,6 +111,14 @@ class Space:
     def fold_position(self) -> int:
         """Returns the position of the fold axis in tiles."""
         return self.order.index("r")
+
+    @property
+    def fold_lanes(self) -> str:
+        """Returns the positions of a block of the fold axis, counted from its start, in the order of the tile."""
+        if not self.serial:
+            return "tl.arange(0, RBLOCK)"
+        groups = f"(RBLOCK // {self.serial})"
+        return f"tl.arange(0, RBLOCK) % {groups} * {self.serial} + tl.arange(0, RBLOCK) // {groups}"
 
     def shape(self, axes: Axes) -> str:
         """Returns the shape of a value that varies along these axes: extent 1 along the others, ``[]`` for none."""
@@ -150,7 +164,7 @@ def dim_mapping(axes: tuple[Axis, ...]) -> dict[Dim, Index]:
     return mapping
 
 
-def persistent_block(kernel: Kernel) -> int | None:
+def persistent_block(kernel: Kernel, longest: int) -> int | None:
     """Returns the block of the fold axis that the text fixes, or None where the config chooses it."""
     fold = kernel.fold
     if fold is None:
@@ -158,14 +172,15 @@ def persistent_block(kernel: Kernel) -> int | None:
     size = fold.size
     if not sizes.is_static(size):
         return None
-    if size <= 1 or kernel.strategy == "persistent" or (kernel.strategy in ("scan", "sort") and size <= LONGEST_ROW):
+    if size <= 1 or kernel.strategy == "persistent" or (kernel.strategy in ("scan", "sort") and size <= longest):
         return next_power_of_two(size)
     return None
 
 
 def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     """Returns the space of a kernel; ``order`` says how tiles lie, slowest axis first (default: fold axis last)."""
-    fold_block = persistent_block(kernel)
+    is_across = order is not None and order[0] == "r"
+    fold_block = persistent_block(kernel, LONGEST_COLUMN if is_across and kernel.strategy == "scan" else LONGEST_ROW)
     has_fold = kernel.fold is not None
     grid_tiles = sum(axis.size != 1 for axis in kernel.grid)
     texts: list[AxisText] = []
@@ -173,7 +188,8 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
         size = axis.size
         if axis.is_fold:
             is_held = kernel.strategy == "persistent" and not sizes.is_static(size)
-            texts.append(_held_axis(size) if is_held else _fold_axis(size, fold_block))
+            generous = LONGEST_COLUMN if is_across and kernel.strategy == "scan" else FREE_BLOCK["fold"]
+            texts.append(_held_axis(size) if is_held else _fold_axis(size, fold_block, generous))
         elif has_fold and axis.name != "x":
             # One position of the outer axes per program: tiles stay two-dimensional.
             texts.append(AxisText(axis.name, size, tiled=False, masked=False, block=1, max_block=1))
@@ -194,10 +210,10 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     return Space(axes, tiled, dim_mapping(kernel.axes), loops, run=kernel.run)
 
 
-def _fold_axis(size: Size, block: int | None) -> AxisText:
+def _fold_axis(size: Size, block: int | None, generous: int) -> AxisText:
     if block is not None:
         return AxisText("r", size, tiled=size != 1, masked=size != block, block=block, max_block=block)
-    return _free_axis("r", size, FREE_BLOCK["fold"], LARGEST_FOLD_BLOCK)
+    return _free_axis("r", size, generous, LARGEST_FOLD_BLOCK)
 
 
 def _held_axis(size: Size) -> AxisText:

@@ -26,6 +26,9 @@ FILL = 4
 # Elements per thread of a tile that is folded along its slow axis: what lies in registers for each of them (an
 # accumulator or two, and the values on their way) decides how many programs share a multiprocessor.
 OUTER_PER_THREAD = 8
+# Rows that a thread of a scan along columns holds, and the warps of such a program.
+SCAN_ROWS = 8
+SCAN_WARPS = 4
 
 
 def persistent_configs(shape: Shape) -> tuple[Config, ...]:
@@ -140,11 +143,26 @@ def _loop(shape: Shape, columns: int, depth: int, warps: int) -> Config:
 
 def scan_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a prefix scan: a row per program, with work enough for each thread."""
+    if shape.contiguous in ("x", "y"):
+        return _outer_scan(shape)
     row = next_power_of_two(shape.fold)
     block = min(row, 2048)
     rows = _keep_busy(shape, max(1, 512 // block))
     warps = max(1, rows * block // (shape.device.target.warp_size * 8))
     return tuple(_loop_x(shape, x, r, w) for x, r, w in ((rows, block, warps), (rows, max(1, block // 2), warps)))
+
+
+def _outer_scan(shape: Shape) -> tuple[Config, ...]:
+    """Returns the candidates of a scan along columns: lines of memory side by side, and as deep as a few threads are.
+
+    Threads beyond those of a line take rows further down; each holds `SCAN_ROWS` rows of its columns.
+    """
+    shape = replace(shape, live=1)  # most of what is alive at once is a thread's share of totals, not a tile
+    line = 128 // max(1, shape.element_bytes)
+    columns = _keep_busy(shape, line, least=max(8, line // 2))
+    depth = SCAN_ROWS * max(1, SCAN_WARPS * shape.device.target.warp_size * shape.vector // columns)
+    tiles = ((columns, depth, SCAN_WARPS), (columns, depth // 2, SCAN_WARPS), (columns, depth * 2, SCAN_WARPS * 2))
+    return tuple(_loop(shape, x, r, w) for x, r, w in tiles)
 
 
 def sort_configs(shape: Shape) -> tuple[Config, ...]:

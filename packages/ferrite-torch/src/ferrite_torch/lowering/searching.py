@@ -42,7 +42,8 @@ def insertion_place(
     preloaded = PRELOADED if shared and size >= PRELOADED_SIZE else 0
     low, open_ = sc.const(0, integer), sc.const(size, integer)
     least = most = size
-    ranges, turns = [(0, size)], []  # where each way down has come to, and the decisions on the way
+    ranges = [(0, size)]  # where each way down has come to
+    turns: list[Scalar] = []
     for level in range(size.bit_length()):
         half = call("shr", open_, 1) if least != most else sc.const(most >> 1, integer)
         middle = add(low, half)
