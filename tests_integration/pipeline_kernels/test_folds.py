@@ -182,6 +182,27 @@ def test_online_softmax(run: Run, strategy: str, size: int) -> None:
     torch.testing.assert_close(mass, (x - x.amax(1, keepdim=True)).exp().sum(1), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((3, 4097), 1), ((3, 4098), 1), ((3, 4100), 1), ((300, 3), 0)])
+def test_online_softmax_of_what_a_thread_holds(run: Run, shape: tuple[int, int], axis: int) -> None:
+    """Rows that begin at multiples of 1, 2 and 4 elements, and columns that are read twice."""
+    x = sample("f32", *shape) * 20
+    x.select(axis, 1)[0], x.select(axis, 7)[1] = float("-inf"), float("inf")
+    x.select(1 - axis, 2)[100:140] = float("-inf")
+    rows, size, place = shape[1 - axis], shape[axis], "r0, d0" if axis == 0 else "d0, r0"
+    bounds = {"d0": rows, "r0": size}
+    dims = ", ".join(f"{name} < {bounds[name]}" for name in place.split(", "))
+    text = f"""graph @f(x: f32[{shape[0]}, {shape[1]}]) -> (m, s, y) on cpu {{
+  m: f32[{rows}], s: f32[{rows}] = fold online_softmax [d0 < {rows} | r0 < {size}] x[{place}]
+  y: f32[{shape[0]}, {shape[1]}] = loop [{dims}] sub(x[{place}], m[d0])
+}}"""
+    top, mass, distance = run(text, x, strategy="looped")
+    assert torch.equal(top, x.amax(axis))
+    expected = (x - x.amax(axis, keepdim=True)).exp().sum(axis)
+    finite = top.isfinite()
+    torch.testing.assert_close(mass[finite], expected[finite], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(distance, x - x.amax(axis, keepdim=True), rtol=0, atol=0, equal_nan=True)
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_online_softmax_of_states(run: Run, strategy: str) -> None:
     top, mass = sample("f32", ROWS, 70) * 5, sample("f32", ROWS, 70).abs()

@@ -92,10 +92,20 @@ def test_rows_that_are_read_again_are_few_at_a_time() -> None:
 
 
 def test_columns_that_are_read_again_are_few_at_a_time() -> None:
-    mapping = outer(16384, 4096)
-    facts = {**mapping["facts"], "passes": 2, "element_bytes": 4}
-    again = spec("again", "", mapping["params"], mapping["axes"], family="looped", facts=facts)
-    assert first(again) == Config.of({"XBLOCK": 16, "RBLOCK": 64}, 4)
+    def again(rows: int) -> KernelSpec:
+        mapping = outer(16384, rows)
+        facts = {**mapping["facts"], "passes": 2, "element_bytes": 4}
+        return spec("again", "", mapping["params"], mapping["axes"], family="looped", facts=facts)
+
+    assert first(again(4096)) == Config.of({"XBLOCK": 16, "RBLOCK": 1024}, 16), "one program to a multiprocessor"
+    assert first(again(512)) == Config.of({"XBLOCK": 16, "RBLOCK": 256}, 4), "the columns of all programs stay cached"
+
+
+def test_columns_are_scanned_in_lines_with_several_rows_to_a_thread() -> None:
+    mapping = outer(16384, 4096, family="scan")
+    facts = {**mapping["facts"], "element_bytes": 2, "live_values": 9}
+    scan = spec("scan", "", mapping["params"], mapping["axes"], family="scan", facts=facts)
+    assert first(scan) == Config.of({"XBLOCK": 32, "RBLOCK": 256}, 4), "half a line, as there are few columns"
 
 
 def in_runs(rows: int, columns: int) -> dict:

@@ -95,8 +95,19 @@ def test_neighbours_of_one_thread_share_a_running_maximum_where_rows_are_aligned
 
     assert "RBLOCK // 8, 8]" in loop_of("bf16", 50304)
     assert "RBLOCK // 4, 4]" in loop_of("f32", 50304)
-    assert "tl.reshape" not in loop_of("bf16", 50257), "rows begin anywhere: a thread reads one element at a time"
+    assert "[XBLOCK, 8, RBLOCK // 8])" in loop_of("bf16", 50257), "rows begin anywhere: it reads one element at a time"
+    assert "[XBLOCK, 4, RBLOCK // 8, 2])" in loop_of("bf16", 50258), "and here two"
     assert "tl.reshape" not in loop_of("f32", 512), "the block of a short row may be too narrow"
+
+
+def test_rows_of_one_thread_share_a_running_maximum_of_columns_that_are_read_twice() -> None:
+    text = """graph @f(x: f32[512, 64]) -> ({results}) {{
+  m: f32[64], s: f32[64] = fold online_softmax [d0 < 64 | r0 < 512] x[r0, d0]
+  y: f32[512, 64] = loop [r0 < 512, d0 < 64] sub(x[r0, d0], m[d0])
+}}"""
+    assert "[8, RBLOCK // 8, XBLOCK])" in loops_of(source_of(text.format(results="y, s")))[0]
+    once = text.format(results="m, s").replace("  y:", "  # y:")
+    assert "tl.reshape" not in loops_of(source_of(once))[0], "a tile of columns that are read once is a row to a thread"
 
 
 def test_a_maximum_with_its_position_moves_only_to_larger_values() -> None:

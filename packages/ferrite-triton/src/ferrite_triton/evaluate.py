@@ -15,9 +15,9 @@ from .bounds import assert_in_bounds
 from .casts import bitcast_text, cast_text
 from .errors import ScheduleMismatch
 from .flat import FlatKernel, ParamText
-from .groups import behind, is_aligned_row
 from .indices import IndexText, index_dtype
 from .literals import full_text, is_negative_zero, number_text, survives_bare
+from .rows import behind, is_aligned_row
 from .scalars import COMPARISONS, FOR_NARROW, LOOPING, SELECTIONS, Operands, spelling_of, takes_literals
 from .space import NO_AXES, Axes
 from .writer import Tile, Writer

@@ -18,8 +18,9 @@ from ferrite_ir.sizes import Size, is_static
 from .casts import cast_text
 from .evaluate import Evaluator
 from .flat import FlatKernel
-from .groups import behind, neighbours
+from .groups import Grouping, grouping
 from .literals import full_text, highest_text, lowest_text, type_text
+from .rows import behind
 from .space import NO_AXES, Axes
 from .writer import Tile, Writer
 
@@ -295,8 +296,8 @@ class FoldText:
                 finish = self._open_moments(tiles[0], axes)
             case "welford":
                 finish = self._open_merged_moments(tiles, axes)
-            case "online_softmax" if len(tiles) == 1 and (count := neighbours(self._flat, definition)) > 1:
-                finish = self._open_grouped_softmax(tiles[0], axes, count)
+            case "online_softmax" if len(tiles) == 1 and (groups := grouping(self._flat, definition)).count > 1:
+                finish = self._open_grouped_softmax(tiles[0], axes, groups)
             case "online_softmax":
                 finish = self._open_softmax(tiles, axes)
             case name:
@@ -415,25 +416,38 @@ class FoldText:
             self.update(f"{top}, {mass}", f"fmath.online_softmax({top}, {mass}, {new}, {weight})")
         return lambda: self._softmax(top, mass, axes, dtype)
 
-    def _open_grouped_softmax(self, tile: Tile, axes: Axes, count: int) -> Callable[[], tuple[Tile, ...]]:
-        """Writes a running maximum and sum for groups of neighbours: one more exponential for each group."""
+    def _open_grouped_softmax(self, tile: Tile, axes: Axes, groups: Grouping) -> Callable[[], tuple[Tile, ...]]:
+        """Writes a running maximum and sum for the points that a thread holds: one more exponential for each group."""
         dtype = tile.dtype
-        shape = self._space.shape(axes).replace("RBLOCK", f"RBLOCK // {count}")
-        axis = len(self._space.order)
-        spread = "[" + ":, " * axis + "None]"
+        place = self._space.fold_position
+        shape = self._space.shape(axes).replace("RBLOCK", f"RBLOCK // {groups.count}")
+        parts, marks = shape[1:-1].split(", "), [":"] * len(self._space.order)
+        folded: list[int] = []  # axes of a block taken apart that are folded, the last one first
+        if groups.near > 1:
+            parts.insert(place + 1, str(groups.near))
+            marks.insert(place + 1, "None")
+            folded.append(place + 1)
+        if groups.far > 1:
+            parts.insert(place, str(groups.far))
+            marks.insert(place, "None")
+            folded = [*(axis + 1 for axis in folded), place]
         top, mass = self._writer.fresh("max"), self._writer.fresh("sumexp")
         self._writer.before_loop(f'{top} = tl.full({shape}, float("-inf"), {type_text(dtype)})')
         self._writer.before_loop(f"{mass} = tl.full({shape}, 0.0, {type_text(dtype)})")
         new = self._lane(tile, axes, 'float("-inf")')
-        group = self.hold("group", f"tl.reshape({new}, {shape[:-1]}, {count}])", axes, dtype).text
-        highest = SIMPLE["max"].reduce.format(v=group, axis=axis, keep="")
+        group = self.hold("group", f"tl.reshape({new}, [{', '.join(parts)}])", axes, dtype).text
+        highest = group
+        for axis in folded:
+            highest = SIMPLE["max"].reduce.format(v=highest, axis=axis, keep="")
         moved = self.hold("moved", f"fmath.maximum_nan({top}, {highest})", axes, dtype).text
         safe = self.hold("safe", f'tl.where({moved} == float("-inf"), 0.0, {moved})', axes, dtype).text
-        distance = f"{group} - {safe}{spread}"
+        distance = f"{group} - {safe}[{', '.join(marks)}]"
         # The shorter spelling is off by so many roundings as the distance is long, and counts so much the less.
         exponential = f"fmath.exp2(({distance}) * {math.log2(math.e)})" if dtype is F32 else f"fmath.exp({distance})"
         terms = self.hold("exp", exponential, axes, dtype).text
-        self.update(mass, f"{mass} * fmath.exp({top} - {safe}) + tl.sum({terms}, {axis})")
+        for axis in folded:
+            terms = f"tl.sum({terms}, {axis})"
+        self.update(mass, f"{mass} * fmath.exp({top} - {safe}) + {terms}")
         self.update(top, moved)
         return lambda: self._softmax(top, mass, axes, dtype)
 

@@ -1,54 +1,85 @@
-"""Neighbours along the fold axis that one thread holds: folded among themselves they share what a loop carries.
+"""Points along the fold axis that one thread holds: folded among themselves they share what a loop carries.
 
 A thread reads 16 bytes at a time. Where the elements in them lie next to each other along the fold axis, a tile
-``[…, RBLOCK]`` is ``[…, RBLOCK // n, n]`` without moving anything between threads.
+``[…, RBLOCK]`` is ``[…, RBLOCK // n, n]`` without moving anything between threads. Where rows begin at no multiple of
+16 bytes a thread reads less at a time, and the rest of what it holds further on: ``[…, m, RBLOCK // (m * n), n]``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 from ferrite_ir.graph import Fold
-from ferrite_ir.index import Atom, Dim, Index, atom_dims
 from ferrite_ir.sizes import is_provably_at_most, quotient
 
 from .flat import FlatKernel, memory_loads
+from .passes import plan_passes
+from .rows import behind, is_aligned_row
 
 WIDEST_ACCESS = 16
 SHORTEST = 1024
 """Fewest points of a fold axis whose blocks are surely wide enough to be grouped."""
 
 
-def neighbours(flat: FlatKernel, fold: Fold) -> int:
-    """Returns how many neighbours along the fold axis a thread reads at once; 1 where they do not lie together."""
-    space = flat.space
-    axis = space.fold
-    if axis is None or space.order[-1:] != ("r",) or not is_provably_at_most(SHORTEST, axis.size):
-        return 1
-    found = 0
+THREAD_SHARE = 8
+"""Points of the fold axis that a thread holds and that do not all lie next to each other."""
+SHORTEST_COLUMN = 128
+"""Fewest points of a column of which a thread surely holds several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """How a block of the fold axis is taken apart: ``[far, RBLOCK // (far * near), near]`` of it.
+
+    Attributes:
+        far: points that a thread holds at equal distances.
+        near: points that a thread holds next to each other.
+    """
+
+    far: int
+    near: int
+
+    @property
+    def count(self) -> int:
+        """Returns how many points are folded among themselves."""
+        return self.far * self.near
+
+
+def grouping(flat: FlatKernel, fold: Fold) -> Grouping:
+    """Returns how the points that a thread holds lie along the fold axis; groups of one where that is not known.
+
+    A thread reads neighbours if rows begin at multiples of what it can read at once. Whatever else it holds are the
+    points that the threads of a program reach in further steps: of rows that begin anywhere, and of columns.
+    """
+    axis = flat.space.fold
+    if axis is None:
+        return Grouping(1, 1)
+    if flat.space.order == ("r", "x"):
+        is_read_again = len(plan_passes(flat).loops) > 1  # such kernels get blocks of several rows to a thread
+        is_long = is_provably_at_most(SHORTEST_COLUMN, axis.size)
+        return Grouping(THREAD_SHARE, 1) if is_read_again and is_long else Grouping(1, 1)
+    if flat.space.order[-1:] != ("r",) or not is_provably_at_most(SHORTEST, axis.size):
+        return Grouping(1, 1)
+    found: tuple[int, int] | None = None
     for load in memory_loads(flat, fold.bodies):
         offset = flat.offset(load.source, load.indices)
         if not any(dim.name == "r" for dim in offset.dims):
             continue
+        if behind(offset) is None:
+            return Grouping(1, 1)
         width = WIDEST_ACCESS // flat.param_of(load.source).dtype.bytes
-        if quotient(axis.size, width) is None or not is_aligned_row(offset, width):
-            return 1
-        found = min(found or width, width)
-    return max(1, found)
+        near = next(n for n in _halves(width) if quotient(axis.size, n) is not None and is_aligned_row(offset, n))
+        # Of several operands, the one that is read in the smallest pieces says how all of them lie.
+        found = min(found or (near, width), (near, width))
+    if found is None:
+        return Grouping(1, 1)
+    near, width = found
+    return Grouping(1 if near == width else max(1, THREAD_SHARE // near), near)
 
 
-def is_aligned_row(offset: Index, width: int, axis: str = "r") -> bool:
-    """Returns whether an offset counts along an axis, from a multiple of ``width`` elements on."""
-    rest = behind(offset, axis)
-    numbers = () if rest is None else (*(coefficient for _, coefficient in rest.terms), rest.const)
-    return rest is not None and all(type(number) is int and number % width == 0 for number in numbers)
-
-
-def behind(index: Index, axis: str = "r") -> Index | None:
-    """Returns what is added to an axis's position in an index that grows by one along it, or None for another index."""
-    along = [(atom, coefficient) for atom, coefficient in index.terms if _depends_on(atom, axis)]
-    if len(along) != 1 or not isinstance(along[0][0], Dim) or along[0][1] != 1:
-        return None
-    return index - along[0][0].index
-
-
-def _depends_on(atom: Atom, axis: str) -> bool:
-    return any(dim.name == axis for dim in atom_dims(atom))
+def _halves(width: int) -> Iterator[int]:
+    """Yields ``width``, half of it and so on down to one."""
+    while width:
+        yield width
+        width //= 2

@@ -26,9 +26,14 @@ FILL = 4
 # Elements per thread of a tile that is folded along its slow axis: what lies in registers for each of them (an
 # accumulator or two, and the values on their way) decides how many programs share a multiprocessor.
 OUTER_PER_THREAD = 8
-# Rows that a thread of a scan along columns holds, and the warps of such a program.
-SCAN_ROWS = 8
+# Rows that a thread holds of columns that are scanned, or read twice.
+ROWS_PER_THREAD = 8
+# Warps of a program that scans columns.
 SCAN_WARPS = 4
+# Most warps of a program that reads columns twice: with as many rows to a thread a multiprocessor holds one of them.
+AGAIN_WARPS = 16
+# Share of the cache that data may take that is wanted again.
+CACHE_SHARE = 0.5
 
 
 def persistent_configs(shape: Shape) -> tuple[Config, ...]:
@@ -115,8 +120,8 @@ def _outer_looped(shape: Shape) -> tuple[Config, ...]:
     line = 128 // max(1, shape.element_bytes)
     if int(shape.spec.facts.get("passes", 1)) > 1:
         # Columns that are read again: as few at a time as fill half a line, so that they are still in the cache.
-        more = ((line, 64, 4), (line, 32, 4), (line // 2 or 1, 128, 8))
-        return tuple(_loop(shape, x, r, w) for x, r, w in ((line // 2 or 1, 64, 4), *more))
+        more = ((line // 2 or 1, 64, 4), (line, 64, 4), (line, 32, 4), (line // 2 or 1, 128, 8))
+        return (_again(shape, line // 2 or 1), *(_loop(shape, x, r, w) for x, r, w in more))
     wide = _loop_of(shape, 2 * line, 4 * threads * OUTER_PER_THREAD)
     if shape.points // (2 * line) >= FILL * shape.device.multiprocessors:
         # Many programs: small ones, so that one waits for memory while others combine.
@@ -127,6 +132,23 @@ def _outer_looped(shape: Shape) -> tuple[Config, ...]:
     warps = max(1, columns * depth // (threads * OUTER_PER_THREAD))
     more = ((columns, depth * 2, warps), (2 * line, depth // 2, warps), (columns // 2 or 1, depth * 2, warps))
     return tuple(_loop(shape, x, r, w) for x, r, w in ((columns, depth, warps), *more))
+
+
+def _again(shape: Shape, columns: int) -> Config:
+    """Returns the config of columns that are read twice, with several rows to a thread.
+
+    A program gets so many threads that the columns of all that run at once stay in the cache for the second time.
+    """
+    shape = replace(shape, live=1)
+    device = shape.device
+    most = min(AGAIN_WARPS, device.max_warps)
+    warps = 4
+    while warps < most and device.multiprocessors * most // warps * columns * shape.fold * shape.element_bytes > (
+        device.l2_bytes * CACHE_SHARE
+    ):
+        warps *= 2
+    rows = warps * device.target.warp_size * shape.vector // columns
+    return _loop(shape, columns, ROWS_PER_THREAD * max(1, rows), warps)
 
 
 def _loop_of(shape: Shape, columns: int, elements: int) -> Config:
@@ -155,12 +177,12 @@ def scan_configs(shape: Shape) -> tuple[Config, ...]:
 def _outer_scan(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a scan along columns: lines of memory side by side, and as deep as a few threads are.
 
-    Threads beyond those of a line take rows further down; each holds `SCAN_ROWS` rows of its columns.
+    Threads beyond those of a line take rows further down; each holds `ROWS_PER_THREAD` rows of its columns.
     """
     shape = replace(shape, live=1)  # most of what is alive at once is a thread's share of totals, not a tile
     line = 128 // max(1, shape.element_bytes)
     columns = _keep_busy(shape, line, least=max(8, line // 2))
-    depth = SCAN_ROWS * max(1, SCAN_WARPS * shape.device.target.warp_size * shape.vector // columns)
+    depth = ROWS_PER_THREAD * max(1, SCAN_WARPS * shape.device.target.warp_size * shape.vector // columns)
     tiles = ((columns, depth, SCAN_WARPS), (columns, depth // 2, SCAN_WARPS), (columns, depth * 2, SCAN_WARPS * 2))
     return tuple(_loop(shape, x, r, w) for x, r, w in tiles)
 
