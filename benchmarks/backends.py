@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -17,11 +17,13 @@ _EFFORTS: dict[str, dict[str, Any]] = {
 }
 
 
-def compile_with(backend: str, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def compile_with(
+    backend: str, function: Callable[..., Any], *, policy: Mapping[str, Any] | None = None, **options: Any
+) -> Callable[..., Any]:
     """Returns `function` compiled by `backend`; "eager" means as it is, without any capture.
 
     ``inductor-max`` and ``ferrite-max`` choose configs by measuring all they can think of, ``ferrite-none`` without
-    measuring anything.
+    measuring anything. ``policy`` changes thresholds of ferrite's scheduler.
     """
     if backend == UNCOMPILED:
         return function
@@ -32,7 +34,7 @@ def compile_with(backend: str, function: Callable[..., Any], **options: Any) -> 
         import ferrite_torch  # noqa: F401 - registers the backend where the package is not installed
 
         # A graph that quietly ran in eager would be timed as ferrite's.
-        options["options"] = {"fallback": False} | _EFFORTS[backend]
+        options["options"] = {"fallback": False, "policy": dict(policy or {})} | _EFFORTS[backend]
     return torch.compile(function, backend=backend.partition("-")[0], **options)
 
 

@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from torch import Tensor
 from backends import compile_with
 from kernel_cases import CASES, Case, flatten, outcome, unavoidable_bytes
 from kernel_report import markdown_table, plot_roofline
+from kernel_verdict import figures
 from limit_cases import LIMIT_CASES
 from tree import add_packages_to_path, results_folder
 
@@ -47,11 +48,13 @@ class Result:
     backend: str
     bar: bool
     bytes: int
+    memory_bound: bool = True
     ms: float | None = None
     spread: float | None = None
     share: float | None = None
     error: float | None = None
     compile_s: float | None = None
+    predicted_ms: float | None = None
     failed: str | None = None
 
 
@@ -97,8 +100,15 @@ def error_of(outputs: Any, reference: Sequence[Tensor]) -> float:
     return error if math.isfinite(error) else math.inf
 
 
+def judged_error(case: Case, inputs: tuple[Any, ...], outputs: Any, reference: Sequence[Tensor]) -> float:
+    """Returns the error of a case's results: against the reference, or by its own judgement where there is none."""
+    return error_of(outputs, reference) if case.error is None else case.error(outputs, *inputs)
+
+
 def exact_outputs(case: Case, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
-    """Returns the case's results on float64 inputs."""
+    """Returns the case's results on float64 inputs; none for a case that judges its results itself."""
+    if case.error is not None:
+        return ()
     return flatten(outcome(case, case.function, tuple(map(widened, inputs))))
 
 
@@ -120,7 +130,7 @@ def measure_case(case: Case, dtype: torch.dtype, plan: argparse.Namespace, bandw
     inputs = case.make(dtype, plan.scale)
     reference = exact_outputs(case, inputs)
     eager = outcome(case, case.function, inputs)
-    own_error = error_of(eager, reference)
+    own_error = judged_error(case, inputs, eager, reference)
     moved = unavoidable_bytes(case, inputs, eager)
     del eager
     calls: dict[str, Callable[[], Any]] = {}
@@ -129,10 +139,10 @@ def measure_case(case: Case, dtype: torch.dtype, plan: argparse.Namespace, bandw
     failures: list[Result] = []
     for backend in plan.backends:
         try:
-            calls[backend], facts[backend] = prepare(case, backend, inputs, reference, own_error, dtype)
+            calls[backend], facts[backend] = prepare(case, backend, inputs, reference, own_error, dtype, plan)
         except Exception as error:  # noqa: BLE001 - reported in the backend's cell
             reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:150] if str(error) else ''}"
-            failures.append(Result(case.name, short, backend, case.bar, moved, failed=reason))
+            failures.append(Result(case.name, short, backend, case.bar, moved, case.memory_bound, failed=reason))
     del reference
     times: dict[str, list[float]] = {backend: [] for backend in calls}
     for call in calls.values():
@@ -145,7 +155,8 @@ def measure_case(case: Case, dtype: torch.dtype, plan: argparse.Namespace, bandw
         ms = statistics.median(measured)
         spread = (max(measured) - min(measured)) / ms
         share = moved / bandwidth / (ms * 1e-3)
-        results.append(Result(case.name, short, backend, case.bar, moved, ms, spread, share, **facts[backend]))
+        cell = Result(case.name, short, backend, case.bar, moved, case.memory_bound, ms, spread, share)
+        results.append(replace(cell, **facts[backend]))
     return results + failures
 
 
@@ -156,22 +167,52 @@ def prepare(
     reference: Sequence[Tensor],
     own_error: float,
     dtype: torch.dtype,
+    plan: argparse.Namespace,
 ) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """Compiles and checks; returns the call and its error over eager's.
+    """Compiles and checks; returns the call, its error over eager's, and the time that ferrite predicts.
 
     Raises:
         ArithmeticError: the results are further from float64 than twice eager's.
     """
     torch._dynamo.reset()
+    before = compiled_count(backend)
     started = time.perf_counter()
-    compiled = compile_with(backend, case.function, fullgraph=True, dynamic=False)
+    compiled = compile_with(backend, case.function, policy=plan.policy, fullgraph=True, dynamic=False)
     outputs = outcome(case, compiled, inputs)
     seconds = time.perf_counter() - started
-    error = error_of(outputs, reference)
+    error = judged_error(case, inputs, outputs, reference)
     if not error <= max(ERROR_BAR * own_error, smallest_step(dtype)):
         raise ArithmeticError(f"wrong results: error {error:.2e}, eager's own {own_error:.2e}")
     facts = {"error": error / own_error if own_error else 0.0, "compile_s": seconds}
+    facts["predicted_ms"] = predicted_ms(before, plan.device) if backend == "ferrite" else None
     return (lambda: outcome(case, compiled, inputs)), facts
+
+
+def compiled_count(backend: str) -> int:
+    if not backend.startswith("ferrite"):
+        return 0
+    import ferrite_torch
+
+    return len(ferrite_torch.compiled_programs())
+
+
+def predicted_ms(before: int, device: str) -> float | None:
+    """Returns what the launches of the programs compiled since then should take; None if they call libraries."""
+    import ferrite_torch
+    from ferrite_runtime import KernelSpec
+    from ferrite_runtime.devices import device_facts, known_devices
+    from ferrite_runtime.prediction import predict
+
+    facts = device_facts(torch.cuda.current_device()) if device == "cuda" else known_devices()["h200"]
+    seconds = 0.0
+    for program in ferrite_torch.compiled_programs()[before:]:
+        specs = {kernel["id"]: KernelSpec.from_mapping(kernel) for kernel in program["kernels"]}
+        for step in program["steps"]:
+            if step["do"] == "launch":
+                seconds += predict(specs[step["kernel"]], facts).seconds
+            elif step["do"] == "extern" and not step["target"].startswith("ferrite."):
+                return None
+    return seconds * 1e3 or None
 
 
 def dump_sources(folder: Path) -> int:
@@ -199,6 +240,8 @@ def read_plan() -> argparse.Namespace:
     parser.add_argument("--reps", type=int, default=7, help=f"batches of {LAUNCHES} launches")
     parser.add_argument("--scale", type=int, default=1, help="divides sizes; for trying the script out")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument("--policy", type=json.loads, default={}, help="scheduler thresholds for ferrite, as JSON")
+    parser.add_argument("--deadline", type=float, default=math.inf, help="seconds after which no new case begins")
     parser.add_argument("--dump", type=Path, help="folder for ferrite's kernel sources")
     parser.add_argument("--table", type=Path, help="file for a Markdown table")
     parser.add_argument("--plot", type=Path, help="file for a roofline plot (PNG)")
@@ -218,8 +261,12 @@ def run(plan: argparse.Namespace) -> int:
     bandwidths = [copy_bandwidth(plan.device, COPY_BYTES // plan.scale**2)]
     print(f"copy bandwidth {bandwidths[0] / 1e12:.3f} TB/s", flush=True)
     results: list[Result] = []
+    started, left_out = time.monotonic(), []
     for dtype in (getattr(torch, name) for name in plan.dtypes.split(",")):
         for case in plan.chosen:
+            if time.monotonic() - started > plan.deadline:
+                left_out.append(f"{case.name} {dtype}")
+                continue
             try:
                 found = measure_case(case, dtype, plan, bandwidths[0])
             except Exception as error:  # noqa: BLE001 - one case does not stop the rest
@@ -230,13 +277,18 @@ def run(plan: argparse.Namespace) -> int:
     bandwidths.append(copy_bandwidth(plan.device, COPY_BYTES // plan.scale**2))
     print(f"copy bandwidth at the end {bandwidths[-1] / 1e12:.3f} TB/s")
     plan.out.write_text(as_json(bandwidths, results))
+    if left_out:
+        print(f"not measured, as the time was over: {', '.join(left_out)}")
     if plan.dump and "ferrite" in plan.backends:
         print(f"{dump_sources(plan.dump)} kernel sources in {plan.dump}")
     if plan.table:
         plan.table.write_text(markdown_table(results, plan.backends))
     if plan.plot and not plot_roofline(results, plan.backends, bandwidths[0], plan.plot):
         print("no plot: matplotlib is not installed")
-    return print_verdict(results, plan.backends)
+    status = print_verdict(results, plan.backends)
+    if plan.chosen and not plan.cases:
+        print("", *figures(results), sep="\n")
+    return status
 
 
 def as_json(bandwidths: Sequence[float], results: Sequence[Result]) -> str:
@@ -255,7 +307,8 @@ def cell_text(result: Result | None) -> str:
         return "-"
     if result.failed or result.ms is None or result.share is None:
         return f"FAILED {result.failed}"
-    return f"{result.ms * 1e3:8.1f} us {result.share * 100:5.1f} %"
+    expected = f" (predicted {result.predicted_ms * 1e3:.1f})" if result.predicted_ms else ""
+    return f"{result.ms * 1e3:8.1f} us {result.share * 100:5.1f} %{expected}"
 
 
 def print_verdict(results: Sequence[Result], backends: Sequence[str]) -> int:

@@ -62,6 +62,31 @@ def batch_norm_relu(x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, varia
     return F.relu(F.batch_norm(x, mean, variance, weight, bias, training=True))
 
 
+def dropout_residual(x: Tensor, residual: Tensor) -> Tensor:
+    return F.dropout(x, 0.1) + residual
+
+
+def dropout_error(outputs: Tensor, x: Tensor, residual: Tensor) -> float:
+    """Returns how far each result is from what it is with or without its element, and how far off the share is."""
+    kept, dropped = (x.double() / 0.9 + residual.double()), residual.double()
+    near = torch.minimum((outputs.double() - kept).abs(), (outputs.double() - dropped).abs())
+    off = near.square().sum() / outputs.double().square().sum()
+    share = ((outputs.double() - dropped).abs() < (outputs.double() - kept).abs()).double().mean()
+    return float(off.sqrt()) + max(0.0, abs(float(share) - 0.1) - 0.01)
+
+
+def adam_step(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Returns parameters and moments after a step of Adam, written with operations over lists."""
+    quarter = len(tensors) // 4
+    parameters, gradients, means, squares = (list(tensors[i * quarter : (i + 1) * quarter]) for i in range(4))
+    means = list(torch._foreach_lerp(means, gradients, 0.1))
+    squares = list(torch._foreach_mul(squares, 0.999))
+    squares = list(torch._foreach_addcmul(squares, gradients, gradients, 0.001))
+    steps = torch._foreach_add(torch._foreach_sqrt(squares), 1e-8)
+    moved = torch._foreach_addcdiv(parameters, means, list(steps), -1e-3)
+    return (*moved, *means, *squares)
+
+
 def gathered_rows(table: Tensor, index: Tensor) -> Tensor:
     return table[index]
 
@@ -135,6 +160,16 @@ def quantised_weight(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
     return torch.randn(4096, dtype=dtype), torch.randint(-127, 127, shape, dtype=torch.int8), torch.rand(shape[0])
 
 
+def lists_of_parameters(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+    """Returns parameters, gradients and moments of sixteen layers."""
+    shapes = [(max(1, halved(2048, dtype) // scale), 1024)] * 14 + [(1024,)] * 2
+    return tuple(torch.rand(shape, dtype=dtype) for _ in range(4) for shape in shapes)
+
+
+def pair(count: int, width: int) -> Make:
+    return lambda dtype, scale: (*matrix(count, width)(dtype, scale), *matrix(count, width)(dtype, scale))
+
+
 def read_again(x: Tensor, *_: Any) -> int:
     """Returns the bytes of the input that a backward pass reads a second time."""
     return storage_bytes(x)
@@ -166,7 +201,9 @@ LIMIT_CASES: tuple[Case, ...] = (
     side("softmax 3000", softmax_rows, matrix(32768, 3000)),
     side("softmax dim 0", softmax_columns, square_matrix(4096, 16384)),
     side("argmax 128k", best_of_rows, matrix(8192, 131072)),
-    side("cumsum rows", running_sum, matrix(16384, 8192)),
+    side("cumsum 16k rows", running_sum, matrix(16384, 8192)),
+    side("dropout+residual", dropout_residual, pair(16384, 4096), error=dropout_error),
+    side("adam of lists", adam_step, lists_of_parameters),
     side("cumsum flat", running_sum, vector),
     side("rms norm 5000", rms_norm, lambda dtype, scale: with_weights(16384, 5000, 1)(dtype, scale)[:2]),
     side("swiglu packed", swiglu_packed, matrix(8192, 28672)),

@@ -1,0 +1,62 @@
+"""The figures that `benchmarks/kernel_verdict.py` judges: reached, missed, or open."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
+
+from kernel_verdict import BARS, figures, read_results
+
+
+def row(backend: str, share: float | None, *, case: str = "gelu+bias", **more: Any) -> dict[str, Any]:
+    ms = None if share is None else 0.1 / share
+    return {"case": case, "dtype": "bfloat16", "backend": backend, "share": share, "ms": ms, "failed": None} | more
+
+
+def judged(tmp_path: Path, *rows: dict[str, Any]) -> list[Any]:
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps({"results": rows}))
+    return figures(read_results([path]))
+
+
+def test_what_was_not_measured_is_open(tmp_path: Path) -> None:
+    found = judged(tmp_path, row("eager", 0.5))
+    assert {figure.reached for figure in found} == {None}
+
+
+def test_shares_and_speed(tmp_path: Path) -> None:
+    found = judged(tmp_path, row("ferrite", 0.9, compile_s=1.0), row("inductor", 0.6, compile_s=2.0))
+    assert [figure.reached for figure in found[:4]] == [True, None, True, None]
+    assert found[5].reached, "half of the time"
+
+
+@pytest.mark.parametrize("share", [0.59, None])
+def test_one_case_is_enough_to_miss(tmp_path: Path, share: float | None) -> None:
+    low = row("ferrite", share, case="another", failed="why" if share is None else None)
+    rows = [row("ferrite", 0.99), row("inductor", 0.5), low, row("inductor", 0.9, case="another")]
+    found = judged(tmp_path, *rows)
+    assert found[0].reached is False
+    assert found[2].reached is False
+    assert any("another" in line for line in found[2].against)
+
+
+def test_arithmetic_is_no_floor(tmp_path: Path) -> None:
+    assert judged(tmp_path, row("ferrite", 0.9), row("ferrite", 0.1, case="sort", memory_bound=False))[0].reached
+
+
+def test_bars(tmp_path: Path) -> None:
+    rows = [row("ferrite", bar / 100, case=case) for case, bar in BARS.items()]
+    assert judged(tmp_path, *rows)[4].reached
+    assert judged(tmp_path, *rows[1:])[4].reached is None, "one of them was not measured"
+    assert judged(tmp_path, *rows[1:], row("ferrite", 0.71))[4].reached is False
+
+
+def test_predictions(tmp_path: Path) -> None:
+    rows = [row("ferrite", 0.5, predicted_ms=0.1), row("ferrite", 0.5, case="b", predicted_ms=0.4)]
+    assert "2.000 in geometric mean" in judged(tmp_path, *rows)[6].found
