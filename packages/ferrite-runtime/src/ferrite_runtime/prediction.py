@@ -82,7 +82,7 @@ def _read_again(spec: KernelSpec, device: DeviceFacts, moved: float) -> float:
     missed = (
         max(0.0, 1.0 - CACHE_SHARE * device.l2_bytes / max(read, 1.0)) if facts.get("contiguous_axis") == "x" else 0
     )
-    return read * (facts["passes"] - 1) * missed
+    return float(read * (facts["passes"] - 1) * missed)
 
 
 def _arithmetic(spec: KernelSpec, device: DeviceFacts) -> float:
@@ -94,7 +94,7 @@ def _arithmetic(spec: KernelSpec, device: DeviceFacts) -> float:
     if spec.family == "sort":
         steps = math.log2(max(2, facts.get("fold_size", 2)))
         operations += points * SORT_OPERATIONS * steps * (steps + 1) / 2
-    return operations / (device.multiprocessors * LANE_OPERATIONS)
+    return float(operations / (device.multiprocessors * LANE_OPERATIONS))
 
 
 def _size_params(spec: KernelSpec) -> dict[str, int]:

@@ -18,7 +18,7 @@ from ferrite_ir.graph import Computed, Contract, Fold, Scan, Sort
 from .dependences import Access, Dependences, Node, count_elements, is_opaque, readable_homes
 from .digits import Digits, compose, grid_part, inverse, lifted
 from .generic import hinted
-from .marks import ColumnFold
+from .marks import ColumnFold, LookBackScan
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Cluster:
         made_bytes: for each name defined, the bytes of writing it (0 for an update, which always writes).
         updated: for each storage updated in place, the access of the update and its node.
         loads, stores: numbers of tensors it reads from memory and, as far as is known yet, must write.
-        kinds: the fold-level algorithms inside: "fold", "scan", "sort", "contract".
+        kinds: the fold-level algorithms inside: "fold", "scan", "look back", "sort", "contract".
         device: of the results.
         ops: scalar operations.
         first, last: smallest and largest node number.
@@ -192,6 +192,8 @@ def _tally_all(owner: Cluster, guest: Cluster, placement: Placement | None = Non
 
 def _kinds(definition: Computed) -> frozenset[str]:
     match definition:
+        case LookBackScan():
+            return frozenset(("look back",))
         case Fold() | Scan() | Sort() | Contract():
             return frozenset((type(definition).__name__.lower(),))
     return frozenset()

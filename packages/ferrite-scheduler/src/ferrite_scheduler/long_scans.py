@@ -50,7 +50,7 @@ def parts_of(scan: Scan, types: dict[str, TensorType], target: Target, policy: P
         return None
     node = make_node(0, scan, types, {})
     length = int(scan.along.size)
-    programs = math.ceil(node.grid / COLUMNS) if _is_strided(scan, node) else node.grid
+    programs = math.ceil(node.grid / COLUMNS) if is_strided(scan, node) else node.grid
     wanted = target.processors * policy.programs_per_processor
     if node.grid == 0 or programs >= wanted or length < policy.split_minimum:
         return None
@@ -63,7 +63,7 @@ def parts_of(scan: Scan, types: dict[str, TensorType], target: Target, policy: P
     return _even_parts(1 << (most.bit_length() - 1), length) if most > 1 else None
 
 
-def _is_strided(scan: Scan, node: Node) -> bool:
+def is_strided(scan: Scan, node: Node) -> bool:
     """Returns whether no operand is contiguous along a line."""
     step = node.steps.get(scan.along, 1)
     strides = {

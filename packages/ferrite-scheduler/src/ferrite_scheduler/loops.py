@@ -15,7 +15,7 @@ from .cluster import Cluster, Member
 from .dependences import Dependences, Node
 from .digits import Digits, compose, inverse, lifted
 from .generic import size_of
-from .marks import ColumnFold
+from .marks import ColumnFold, LookBackScan
 from .naming import kernel_name
 from .schedule import Axis, Kernel, Param
 from .space import Base, coefficients, cut, own_digits
@@ -110,7 +110,7 @@ def _lay_out(
     cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member], stored: frozenset[str], policy: Policy
 ) -> Layout:
     fold = cluster.fold
-    whole_fold = bool(cluster.kinds & {"scan", "sort"})
+    whole_fold = bool(cluster.kinds & {"scan", "look back", "sort"})
     own = [own_digits(node, member, fold) for node, member in zip(nodes, members, strict=True)]
     traffic = list(_traffic(cluster, nodes, members, stored))
     numbers = list(_numbers(cluster, nodes, members))
@@ -352,7 +352,8 @@ def _params(
 ) -> tuple[Param, ...]:
     updates = {definition.result.name: definition for definition in body if isinstance(definition, Update)}
     read_storages = {dependences.storage[name] for name in reads} if updates else set()
-    params = [_read_param(name, graph) for name in reads]
+    told = {definition.status for definition in body if isinstance(definition, LookBackScan)}
+    params = [replace(p, access="atomic") if p.name in told else p for p in (_read_param(n, graph) for n in reads)]
     for name in stored:
         access = "write"
         if name in updates:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ferrite_ir.graph import Fold, Graph
+from ferrite_ir.graph import Definition, Fold, Graph, Scan
+from ferrite_ir.scalar import Scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,33 @@ class ColumnFold(Fold):
     In a kernel ``dims`` are the grid dims (the rows) and ``fold_dims`` those of the fold axis (the columns): all points
     with the same home are combined.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class LookBackScan(Scan):
+    """A scan of which every program computes one part of a line, and waits for those before it; see `long_scans`.
+
+    In a graph it is the `Scan` that it looks like, of ``where(true, operand, status)``: that is how it reads the status
+    through which programs tell each other.
+
+    Attributes:
+        status: the value, all zero before, through which they do.
+        points: length of a part, a power of two.
+    """
+
+    status: str = ""
+    points: int = 0
+
+    @property
+    def operand(self) -> Scalar:
+        """Returns what is scanned."""
+        operand: Scalar = self.bodies[0].args[1]
+        return operand
+
+
+def as_scan(scan: LookBackScan) -> Scan:
+    """Returns the same scan without the mark."""
+    return Scan(scan.results, scan.combine, scan.dims, scan.along, scan.bodies, scan.origins)
 
 
 def as_column_fold(fold: Fold) -> ColumnFold:
@@ -29,7 +57,15 @@ def as_fold(fold: ColumnFold) -> Fold:
 
 def unmarked(graph: Graph) -> Graph:
     """Returns the graph without marks, for all that is not about layout."""
-    if not any(isinstance(definition, ColumnFold) for definition in graph.definitions):
+    if not any(isinstance(definition, (ColumnFold, LookBackScan)) for definition in graph.definitions):
         return graph
-    plain = (as_fold(d) if isinstance(d, ColumnFold) else d for d in graph.definitions)
-    return replace(graph, definitions=tuple(plain))
+    return replace(graph, definitions=tuple(map(_plain, graph.definitions)))
+
+
+def _plain(definition: Definition) -> Definition:
+    match definition:
+        case ColumnFold():
+            return as_fold(definition)
+        case LookBackScan():
+            return as_scan(definition)
+    return definition

@@ -20,6 +20,9 @@ from .proposal import Proposal
 from .strategy import holds_columns, is_persistent
 from .traffic import live_tiles, pass_traffic, unit_step
 
+WHOLE_FOLDS = frozenset(("scan", "look back", "sort"))
+"""Kinds of clusters whose fold axis is walked as a whole, and along which order matters."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -82,7 +85,7 @@ def _points(proposal: Proposal) -> Refusal | None:
 
 def _company(proposal: Proposal) -> Refusal | None:
     kinds = proposal.kinds
-    if not kinds & {"scan", "sort"}:
+    if not kinds & WHOLE_FOLDS:
         return None
     if kinds == {"scan"} and proposal.first.kinds == proposal.second.kinds:
         return None
@@ -256,7 +259,7 @@ def _distance(proposal: Proposal) -> Refusal | None:
 
 def _saving(proposal: Proposal) -> Refusal | None:
     """Refuses what moves more bytes fused than apart; sets the proposal's final ``saved``."""
-    if proposal.kinds and not proposal.kinds & {"scan", "sort"} and not _stays_persistent(proposal):
+    if proposal.kinds and not proposal.kinds & WHOLE_FOLDS and not _stays_persistent(proposal):
         proposal.saved = _looped_saving(proposal)
     penalty = _uncoalesced(proposal)
     proposal.saved -= penalty

@@ -21,6 +21,7 @@ from .dependences import Node, is_opaque, make_node
 from .generic import hinted
 from .intermediates import partial_value
 from .long_scans import parts_of, split_scan
+from .look_back import look_back_scan, looks_back
 from .marks import as_column_fold
 from .neutrals import neutral_state
 from .target import Policy, Target
@@ -54,7 +55,7 @@ def prepare_folds(graph: Graph, target: Target, policy: Policy) -> Graph:
     definitions: list[Definition] = []
     changed = False
     for definition in graph.definitions:
-        rewritten = _prepared(definition, plans, columns, types, target, policy)
+        rewritten = _prepared(definition, plans, columns, types, target, policy, graph.device)
         changed = changed or rewritten != (definition,)
         definitions.extend(rewritten)
     return replace(graph, definitions=tuple(definitions)) if changed else graph
@@ -67,6 +68,7 @@ def _prepared(
     types: dict[str, TensorType],
     target: Target,
     policy: Policy,
+    device: str,
 ) -> tuple[Definition, ...]:
     match definition:
         case Fold() if all(dim.size == 1 for dim in definition.fold_dims):
@@ -75,6 +77,8 @@ def _prepared(
             return (_unit_loop(definition, definition.dims, {}),)
         case Scan():
             parts = parts_of(definition, types, target, policy)
+            if parts is not None and looks_back(definition, types, policy):
+                return look_back_scan(definition, types, policy, device)
             if parts is not None:
                 return split_scan(definition, parts, types)
         case Fold() if definition.results[0].name in columns:

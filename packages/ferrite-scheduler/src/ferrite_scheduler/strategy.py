@@ -20,9 +20,9 @@ def strategy_of(cluster: Cluster, policy: Policy) -> str:
     """Returns the strategy of a cluster's kernel, one of `schedule.STRATEGIES`."""
     if not cluster.kinds:
         return "pointwise"
-    for kind in ("sort", "scan"):
+    for kind, strategy in (("sort", "sort"), ("scan", "scan"), ("look back", "scan")):
         if kind in cluster.kinds:
-            return kind
+            return strategy
     if "contract" in cluster.kinds:
         return "looped"
     if cluster.run:

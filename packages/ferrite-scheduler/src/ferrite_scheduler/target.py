@@ -76,6 +76,8 @@ class Policy:
         small_kernel_bytes: independent kernels that move less than this are fused to save a launch.
         uncoalesced_factor: bytes moved per useful byte by an access that runs across a tile.
         search_budget: most dependence edges walked from either side to see whether two kernels can be one.
+        look_back: scan few long lines in one pass, with programs that wait for each other, rather than in two passes.
+        look_back_points: points of a line that one such program takes, a power of two.
         horizontal: fuse independent definitions that share inputs.
         reuse: let a dead buffer's storage serve a new one of the same size.
         inplace: let a pointwise result take the storage of an operand that dies there.
@@ -97,6 +99,8 @@ class Policy:
     small_kernel_bytes: int = 1 << 20
     uncoalesced_factor: int = 8
     search_budget: int = 512
+    look_back: bool = False
+    look_back_points: int = 8192
     horizontal: bool = True
     reuse: bool = True
     inplace: bool = True

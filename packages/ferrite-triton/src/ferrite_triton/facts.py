@@ -44,6 +44,8 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
     if flat.space.fold is not None:
         facts["fold_size"] = hint(flat.space.fold.size)
         facts["live_values"] = live_tiles(flat.space, text)
+    if flat.space.parts:
+        facts["parts"] = flat.space.parts
     if flat.space.run:
         facts["run"] = flat.space.run
     if flat.space.loops:

@@ -109,6 +109,10 @@ class FoldText:
             return full_text(float(self._size), dtype)
         return f"({self._space.params.text(self._size)}).to({type_text(dtype)})"
 
+    def param_text(self, name: str) -> str:
+        """Returns the name of the parameter through which a value is read."""
+        return self._flat.param_of(name).text
+
     def hold(self, prefix: str, expression: str, axes: Axes, dtype: DType) -> Tile:
         """Returns the named value of an expression."""
         return self._writer.hold(prefix, expression, axes, dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from .body import KernelBody, position_lines
 from .facts import collect_facts
 from .flat import FlatKernel, flatten
 from .memory import Access, Condition, contiguous_axis, find_accesses, narrow_conditions
-from .scans import SERIAL, scans_serially
+from .scans import SERIAL, look_back_scans, scans_serially
 from .size_text import SizeParams
 from .space import AxisText, Space, build_space
 from .spec import Expr, KernelSpec
@@ -127,12 +128,15 @@ def _describe_sizes(params: SizeParams, width: int) -> list[dict[str, Any]]:
     return [{"name": name, **described, "hint": hint(size)} for size, name in params.names.items()]
 
 
-def header_lines(space: Space, width: int, body: list[str]) -> list[str]:
+def header_lines(flat: FlatKernel, width: int, body: list[str]) -> list[str]:
     """Returns the lines that place a program in the grid, the x blocks run fastest, and what the body needs of them."""
+    space = flat.space
     wide = ".to(tl.int64)" if width == 64 else ""
     lines: list[str] = []
     grid = [axis for axis in reversed(space.grid) if axis.size != 1]
     rest = f"tl.program_id(0){wide}"
+    if space.parts:
+        return part_lines(flat, width)
     if space.run:  # the loop over the rows of the run says where they lie
         lines.append(f"program = {rest}")
         grid = []
@@ -159,6 +163,28 @@ def header_lines(space: Space, width: int, body: list[str]) -> list[str]:
     return lines
 
 
+def part_lines(flat: FlatKernel, width: int) -> list[str]:
+    """Returns the lines that place a program in the grid of a scan whose programs wait for each other.
+
+    They take parts in the order in which they begin, those of all lines in turn.
+    """
+    space, (scan, *_) = flat.space, look_back_scans(flat)
+    grid = [axis for axis in space.grid if axis.size != 1]
+    lines = math.prod(int(axis.size) for axis in grid)
+    text = [f"program = fmath.draw_part({flat.param_of(scan.status).text}, {lines * space.parts})"]
+    text += [f"line = program % {lines}", f"part = program // {lines}"]
+    rest = "line"
+    for axis in reversed(grid):
+        outermost = axis is grid[0]
+        text.append(f"{axis.name} = {rest}" if outermost else f"{axis.name} = {rest} % {axis.size}")
+        rest = f"({rest} // {axis.size})"
+    fold = space.fold
+    if fold is None:
+        raise AssertionError("a scan without a fold axis")
+    wide = ".to(tl.int64)" if width == 64 else ""
+    return [*text, *position_lines(space, fold, f"part{wide} * RBLOCK + tl.arange(0, RBLOCK)")]
+
+
 def quarter_lines(space: Space, axis: AxisText, program: str, body: list[str]) -> list[str]:
     """Returns the line that counts quartets along an axis, if the body draws random numbers by them."""
     name = f"{axis.name}_quarter"
@@ -179,9 +205,7 @@ def assemble(flat: FlatKernel, width: int, body: list[str]) -> tuple[str, str]:
     tensors = {param.text: param for param in flat.params.values()}
     kinds = ", ".join(f"{name}: {param.dtype}" for name, param in tensors.items())
     constants = [f"{axis.constant}: tl.constexpr" for axis in flat.space.axes]
-    lines = [
-        f"    {line}" for line in (describe_space(flat.space), f"# {kinds}", *header_lines(flat.space, width, body))
-    ]
+    lines = [f"    {line}" for line in (describe_space(flat.space), f"# {kinds}", *header_lines(flat, width, body))]
     text = "\n".join([*lines, *body])
     imports = ["import triton", "import triton.language as tl"]
     if "fmath." in text:
@@ -227,6 +251,7 @@ def access_overrides(flat: FlatKernel) -> dict[str, str]:
             text = flat.param_of(definition.result.name).text
             access = "atomic" if needs_atomics(flat, definition) else "readwrite"
             overrides[text] = "atomic" if "atomic" in (overrides.get(text), access) else access
+    overrides.update((flat.param_of(scan.status).text, "atomic") for scan in look_back_scans(flat))
     return overrides
 
 
@@ -254,4 +279,6 @@ def grid_expression(space: Space) -> Expr:
     if space.run:
         return ["floordiv", "x", space.run]
     factors: list[Expr] = [["ceildiv", axis.name, axis.constant] for axis in space.grid]
+    if space.parts:
+        factors.append(["ceildiv", "r", "RBLOCK"])
     return factors[0] if len(factors) == 1 else ["mul", *factors]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from ferrite_ir.dtypes import BOOL, F32, I32
 from ferrite_ir.graph import Loop, Scan, bodies_of
 from ferrite_ir.scalar import postorder
+from ferrite_scheduler.marks import LookBackScan
 
 from .casts import cast_text
 from .evaluate import Evaluator
@@ -29,6 +31,8 @@ class ScanText:
 
     def write(self, definition: Scan) -> tuple[Tile, ...]:
         """Writes a scan here: inside the open loop with a carry, or of one tile. Returns one tile per result."""
+        if isinstance(definition, LookBackScan):
+            return (self._shared(definition),)
         tiles = tuple(self.evaluator.tile(body) for body in definition.bodies)
         if not self.space.folds_tile:
             return tiles
@@ -94,6 +98,27 @@ class ScanText:
         self.folds.update(carry, row.step.format(a=carry, v=last))
         return result
 
+    def _shared(self, scan: LookBackScan) -> Tile:
+        """Returns the scan of one part of a line, continued from the sum that the programs before it publish."""
+        space, row = self.space, SIMPLE["sum"]
+        lines = math.prod(int(axis.size) for axis in space.grid)
+        operand = self._widen(self.evaluator.tile(scan.operand))
+        axes = R.union(space.order)
+        fill = row.identity(operand.dtype)
+        values = self.folds.full(operand, axes, fill)
+        total = self._hold("total", row.reduce.format(v=values.text, axis=0, keep=""), values)
+        place = f"{self.folds.param_text(scan.status)}, line, {lines}, part, {space.parts}, {total.text}"
+        self.writer.line(f"fmath.publish_part({place})", axes)
+        block = self._hold("scan", row.scan.format(v=values.text, axis=0), values)
+        before = self._hold("before", f"fmath.sum_before({place})", values)
+        result = self._hold("scan", row.step.format(a=before.text, v=block.text), values)
+        wanted = scan.operand.dtype
+        return (
+            result
+            if result.dtype is wanted
+            else self._hold("cast", cast_text(result.text, result.dtype, wanted), result)
+        )
+
     def _paired(self, combine: str, tiles: tuple[Tile, ...], axes: Axes) -> tuple[Tile, ...]:
         """Returns the best values so far, each with the position of the last such value.
 
@@ -124,6 +149,11 @@ PAIRED_SCANS = {"cummax": ("fmath.argmax_nan", lowest_text), "cummin": ("fmath.a
 
 SERIAL = 8
 """Neighbours along a column that a thread holds, where columns are scanned block by block."""
+
+
+def look_back_scans(flat: FlatKernel) -> tuple[LookBackScan, ...]:
+    """Returns the scans of a kernel whose programs wait for each other: one at most."""
+    return tuple(definition for definition in flat.definitions if isinstance(definition, LookBackScan))
 
 
 def scans_serially(flat: FlatKernel) -> bool:

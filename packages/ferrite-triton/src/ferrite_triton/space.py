@@ -12,6 +12,7 @@ from ferrite_ir import index as ix
 from ferrite_ir import sizes
 from ferrite_ir.index import Dim, Index
 from ferrite_ir.sizes import Size
+from ferrite_scheduler.marks import LookBackScan
 from ferrite_scheduler.schedule import Axis, Kernel
 
 from .size_text import SizeParams
@@ -76,6 +77,7 @@ class Space:
         loops: whether the fold axis is walked in blocks.
         serial: neighbours along the fold axis that lie ``RBLOCK // serial`` apart in a tile, so that one thread holds
             them all; 0 where a tile holds positions in order.
+        parts: programs that share a line of the fold axis, each with one block of it; 0 where each has the whole.
         run: positions of ``x`` that one program takes in blocks, one after the other; 0 where each block has a program.
         params: the params for symbolic sizes, as far as the text needs them yet.
     """
@@ -85,6 +87,7 @@ class Space:
     mapping: dict[Dim, Index]
     loops: bool
     serial: int = 0
+    parts: int = 0
     run: int = 0
     params: SizeParams = field(default_factory=SizeParams)
 
@@ -180,7 +183,9 @@ def persistent_block(kernel: Kernel, longest: int) -> int | None:
 def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     """Returns the space of a kernel; ``order`` says how tiles lie, slowest axis first (default: fold axis last)."""
     is_across = order is not None and order[0] == "r"
-    fold_block = persistent_block(kernel, LONGEST_COLUMN if is_across and kernel.strategy == "scan" else LONGEST_ROW)
+    shared = next((d for d in kernel.body if isinstance(d, LookBackScan)), None)
+    longest = LONGEST_COLUMN if is_across and kernel.strategy == "scan" else LONGEST_ROW
+    fold_block = shared.points if shared else persistent_block(kernel, longest)
     has_fold = kernel.fold is not None
     grid_tiles = sum(axis.size != 1 for axis in kernel.grid)
     texts: list[AxisText] = []
@@ -189,8 +194,14 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
         if axis.is_fold:
             is_held = kernel.strategy == "persistent" and not sizes.is_static(size)
             generous = LONGEST_COLUMN if is_across and kernel.strategy == "scan" else FREE_BLOCK["fold"]
-            texts.append(_held_axis(size) if is_held else _fold_axis(size, fold_block, generous))
-        elif has_fold and axis.name != "x":
+            if shared:
+                masked = not sizes.is_static(size) or size % shared.points != 0
+                texts.append(
+                    AxisText("r", size, tiled=True, masked=masked, block=shared.points, max_block=shared.points)
+                )
+            else:
+                texts.append(_held_axis(size) if is_held else _fold_axis(size, fold_block, generous))
+        elif shared or (has_fold and axis.name != "x"):
             # One position of the outer axes per program: tiles stay two-dimensional.
             texts.append(AxisText(axis.name, size, tiled=False, masked=False, block=1, max_block=1))
         elif kernel.run:
@@ -207,7 +218,9 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     if order is not None:
         tiled = tuple(name for name in order if name in tiled)
     loops = has_fold and fold_block is None and kernel.strategy != "persistent"
-    return Space(axes, tiled, dim_mapping(kernel.axes), loops, run=kernel.run)
+    fold = kernel.fold
+    parts = -(-int(fold.size) // shared.points) if shared and fold is not None else 0
+    return Space(axes, tiled, dim_mapping(kernel.axes), loops, parts=parts, run=kernel.run)
 
 
 def _fold_axis(size: Size, block: int | None, generous: int) -> AxisText:

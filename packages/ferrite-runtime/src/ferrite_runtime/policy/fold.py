@@ -26,6 +26,8 @@ FILL = 4
 # Elements per thread of a tile that is folded along its slow axis: what lies in registers for each of them (an
 # accumulator or two, and the values on their way) decides how many programs share a multiprocessor.
 OUTER_PER_THREAD = 8
+# Elements per thread of a part of a line that other programs wait for.
+PART_PER_THREAD = 16
 # Rows that a thread holds of columns that are scanned, or read twice.
 ROWS_PER_THREAD = 8
 # Warps of a program that scans columns.
@@ -120,8 +122,8 @@ def _outer_looped(shape: Shape) -> tuple[Config, ...]:
     line = 128 // max(1, shape.element_bytes)
     if int(shape.spec.facts.get("passes", 1)) > 1:
         # Columns that are read again: as few at a time as fill half a line, so that they are still in the cache.
-        more = ((line // 2 or 1, 64, 4), (line, 64, 4), (line, 32, 4), (line // 2 or 1, 128, 8))
-        return (_again(shape, line // 2 or 1), *(_loop(shape, x, r, w) for x, r, w in more))
+        others = ((line // 2 or 1, 64, 4), (line, 64, 4), (line, 32, 4), (line // 2 or 1, 128, 8))
+        return (_again(shape, line // 2 or 1), *(_loop(shape, x, r, w) for x, r, w in others))
     wide = _loop_of(shape, 2 * line, 4 * threads * OUTER_PER_THREAD)
     if shape.points // (2 * line) >= FILL * shape.device.multiprocessors:
         # Many programs: small ones, so that one waits for memory while others combine.
@@ -165,6 +167,10 @@ def _loop(shape: Shape, columns: int, depth: int, warps: int) -> Config:
 
 def scan_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a prefix scan: a row per program, with work enough for each thread."""
+    if "parts" in shape.spec.facts:
+        # One only: a kernel whose programs wait for each other is not for measuring, its status counts launches.
+        warps = shape.spec.blocks["RBLOCK"] // (shape.device.target.warp_size * PART_PER_THREAD)
+        return (replace(shape, live=1).fit({}, max(1, min(warps, shape.device.max_warps))),)
     if shape.contiguous in ("x", "y"):
         return _outer_scan(shape)
     row = next_power_of_two(shape.fold)

@@ -1,0 +1,86 @@
+"""Sums along lines that many programs compute side by side, each waiting for those before it; see `fmath`.
+
+A program scans its part of a line, publishes what the part adds up to, and adds up what the programs before it have
+published: the decoupled look-back of Merrill and Garland, "Single-pass parallel prefix scan with decoupled look-back"
+(2016), in a variant whose results do not depend on timing. There a program takes the nearest inclusive sum that it
+finds; here parts form groups, the last program of a group publishes the sum up to its end, and every program adds the
+sum up to the group before and the totals of its own group, in one order always.
+
+The status is i64: a counter, then for each line a word for each part and one for each group. A word holds 32 bits of a
+value and a flag above them, so that whoever sees the flag sees the value. Wider values have a second such table. All of
+it must be zero when a kernel starts.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+_GROUP = tl.constexpr(512)
+_FLAG = tl.constexpr(1 << 32)
+_LOW = tl.constexpr((1 << 32) - 1)
+
+
+@triton.jit
+def draw_part(status, count):
+    """Returns the number of the part that a program takes: parts begin in this order, so that none waits for ever."""
+    return (tl.atomic_add(status, 1, sem="relaxed") % count).to(tl.int32)
+
+
+@triton.jit
+def _publish(words, place, value, span):
+    if value.dtype.primitive_bitwidth == 64:
+        bits = value.to(tl.int64, bitcast=True)
+        tl.atomic_xchg(words + place, (bits & _LOW) | _FLAG, sem="relaxed")
+        tl.atomic_xchg(words + span + place, ((bits >> 32) & _LOW) | _FLAG, sem="relaxed")
+    else:
+        bits = value.to(tl.int32, bitcast=True).to(tl.int64) & _LOW
+        tl.atomic_xchg(words + place, bits | _FLAG, sem="relaxed")
+
+
+@triton.jit
+def _awaited_words(words, place, wanted):
+    """Returns published words, once all of them are; those that are not wanted count as published zeros."""
+    found = tl.load(words + place, wanted, _FLAG, volatile=True)
+    while tl.min((found >> 32).to(tl.int32), 0) == 0:
+        found = tl.load(words + place, wanted, _FLAG, volatile=True)
+    return found
+
+
+@triton.jit
+def _awaited(words, place, wanted, span, dtype: tl.constexpr):
+    low = _awaited_words(words, place, wanted)
+    if dtype.primitive_bitwidth == 64:
+        high = _awaited_words(words + span, place, wanted)
+        return ((low & _LOW) | (high << 32)).to(dtype, bitcast=True)
+    else:
+        return low.to(tl.int32).to(dtype, bitcast=True)
+
+
+@triton.constexpr_function
+def _groups(parts):
+    return (parts + _GROUP.value - 1) // _GROUP.value
+
+
+@triton.jit
+def publish_part(status, line, lines: tl.constexpr, part, parts: tl.constexpr, total):
+    """Tells the programs behind it what a part of a line adds up to."""
+    row: tl.constexpr = parts + _groups(parts)
+    _publish(status + 1, line * row + part, total, lines * row)
+
+
+@triton.jit
+def sum_before(status, line, lines: tl.constexpr, part, parts: tl.constexpr, total):
+    """Returns the sum of everything in a line before a part, whose own sum is ``total``; the same in every run."""
+    row: tl.constexpr = parts + _groups(parts)
+    span: tl.constexpr = lines * row
+    words = status + 1 + line * row
+    group = part // _GROUP
+    places = group * _GROUP + tl.arange(0, _GROUP)
+    before = tl.sum(_awaited(words, places, places < part, span, total.dtype), 0)
+    if group > 0:
+        end = parts + group - 1 + tl.arange(0, 1)
+        before = tl.sum(_awaited(words, end, end >= 0, span, total.dtype), 0) + before
+    if part % _GROUP == _GROUP - 1:
+        _publish(words, parts + group, before + total, span)
+    return before

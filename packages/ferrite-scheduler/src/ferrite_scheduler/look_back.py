@@ -1,0 +1,51 @@
+"""Scans of few long lines in one pass: programs take parts of a line, and wait for what the parts before add up to.
+
+Source: Merrill and Garland, "Single-pass parallel prefix scan with decoupled look-back" (2016); the device functions
+are `ferrite_runtime.fmath.look_back`. Unlike a scan in parts, this one reads the operands once.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ferrite_ir.dtypes import BOOL, F32, F64, I32, I64
+from ferrite_ir.graph import Definition, Extern, Scan, Tag, TensorType
+from ferrite_ir.index import constant
+from ferrite_ir.scalar import apply, cast, const, load
+
+from .dependences import make_node
+from .intermediates import new_value
+from .long_scans import is_strided
+from .marks import LookBackScan
+from .target import Policy
+
+LOOK_BACK_GROUP = 512
+"""Parts that have one inclusive sum between them; `ferrite_runtime.fmath.look_back` knows the same number."""
+SUMMED = (F32, F64, I32, I64)
+"""Types of what is summed: a word of the status holds 32 bits of it."""
+
+
+def looks_back(scan: Scan, types: dict[str, TensorType], policy: Policy) -> bool:
+    """Returns whether a scan is one of those that programs can do in one pass: a sum along contiguous lines."""
+    dtype = scan.bodies[0].dtype
+    wanted = policy.look_back and scan.combine == "sum" and dtype in SUMMED
+    return wanted and not is_strided(scan, make_node(0, scan, types, {}))
+
+
+def look_back_scan(scan: Scan, types: dict[str, TensorType], policy: Policy, device: str) -> tuple[Definition, ...]:
+    """Returns a scan whose programs wait for each other, after the status through which they do.
+
+    The status is a call, so that nothing computes it where it is read.
+    """
+    result, dtype = scan.results[0], scan.bodies[0].dtype
+    length, lines = int(scan.along.size), math.prod(int(dim.size) for dim in scan.dims) // int(scan.along.size)
+    parts = -(-length // policy.look_back_points)
+    words = lines * (parts + -(-parts // LOOK_BACK_GROUP)) * (dtype.bits // 32)
+    status = new_value(f"{result.name}_status", TensorType(I64, (1 + words,), device=result.type.device), types)
+    kwargs = (("dtype", Tag("dtype", "i64")), ("device", Tag("device", result.type.device or device)))
+    zeros = Extern((status,), "aten.zeros.default", (status.type.shape,), kwargs)
+    body = apply("where", const(True, BOOL), scan.bodies[0], cast(load(status.name, [constant(0)], I64), dtype))
+    marked = LookBackScan(
+        scan.results, scan.combine, scan.dims, scan.along, (body,), scan.origins, status.name, policy.look_back_points
+    )
+    return zeros, marked
