@@ -23,6 +23,7 @@ from .softmax import join_softmax
 from .split import prepare_folds
 from .strategy import persistent_limit, strategy_of
 from .target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
+from .terms import separate_terms
 from .updates import separate_updates
 
 
@@ -44,7 +45,7 @@ def schedule(
     Symbolic sizes stay symbolic: what is decided holds for all of their values; how well it does is judged by hints.
     """
     graph = join_softmax(separate_updates(Dce().run(graph)), policy)
-    graph = separate_short_runs(graph, policy)
+    graph = separate_terms(separate_short_runs(graph, policy), policy)
     graph = prepare_folds(graph, target, policy)
     nodes = nodes_of(graph)
     graph = unmarked(graph)

@@ -1,0 +1,111 @@
+"""What a pointwise loop computes of few of its dims, around the others, is computed once, as a value of its own.
+
+A group norm of channels-last images scales each channel of each image: the factor depends on the outermost and the
+innermost dim, and is the same for thousands of places between them. A kernel over rows computes it once for each row,
+and one over tiles once for each column of a tile; but here every element is a new one for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from ferrite_ir.graph import Definition, Graph, Loop, TensorType, Value
+from ferrite_ir.index import Dim
+from ferrite_ir.ops import OPS
+from ferrite_ir.scalar import Scalar, load, postorder, rewrite
+from ferrite_ir.sizes import hint, is_static
+
+from .target import Policy
+
+REPEATED = 64
+"""Points, at least, that share what is computed once."""
+DEAR = 8
+"""Instructions, at least, that computing it takes."""
+OPAQUE = ("masked", "rand", "randn", "randint64")
+"""Operations of bodies that stay as they are: some loads must not happen everywhere, random numbers are drawn once."""
+
+
+def separate_terms(graph: Graph, policy: Policy) -> Graph:
+    """Returns the graph with such values defined by loops of their own; the same object where there are none."""
+    types = {name: value.type for name, value in graph.values.items()}
+    definitions: list[Definition] = []
+    for definition in graph.definitions:
+        if isinstance(definition, Loop) and _is_large(definition, policy):
+            definitions.extend(_separated(definition, types))
+        else:
+            definitions.append(definition)
+    return graph if len(definitions) == len(graph.definitions) else replace(graph, definitions=tuple(definitions))
+
+
+def _is_large(loop: Loop, policy: Policy) -> bool:
+    if len(loop.results) != 1 or not all(is_static(dim.size) for dim in loop.dims):
+        return False
+    return prod(int(dim.size) for dim in loop.dims) * loop.results[0].type.dtype.bytes > policy.small_kernel_bytes
+
+
+def _separated(loop: Loop, types: dict[str, TensorType]) -> Iterator[Definition]:
+    """Yields the loops of a body's terms, and the loop that reads them."""
+    body, result = loop.bodies[0], loop.results[0]
+    if any(node.op in OPAQUE for node in postorder((body,))):
+        yield loop
+        return
+    terms: dict[Scalar, Scalar] = {}
+    for node, dims in _terms(body, _in_memory_order(loop)):
+        value = _value(result, node, dims, types)
+        terms[node] = load(value.name, [dim.index for dim in dims], node.dtype)
+        yield Loop((value,), dims, (node,), loop.origins)
+    yield replace(loop, bodies=(rewrite(body, lambda leaf: leaf, dict(terms)),)) if terms else loop
+
+
+def _in_memory_order(loop: Loop) -> tuple[Dim, ...]:
+    """Returns the dims of a loop, those of extent 1 left out, in the order in which its result lies in memory."""
+    strides = zip(loop.dims, loop.results[0].type.strides, strict=True)
+    ordered = sorted(strides, key=lambda pair: -hint(pair[1]))
+    return tuple(dim for dim, _ in ordered if dim.size != 1)
+
+
+def _terms(body: Scalar, dims: tuple[Dim, ...]) -> Iterator[tuple[Scalar, tuple[Dim, ...]]]:
+    """Yields the largest parts of a body that are worth a value of their own, with the dims they depend on."""
+    found: dict[Scalar, frozenset[Dim]] = {}
+    cost: dict[Scalar, int] = {}
+    for node in postorder((body,)):
+        below = [found[part] for part in node.args if isinstance(part, Scalar)]
+        own = (dim for index in _indices(node) for dim in index.dims)
+        found[node] = frozenset(own).union(*below)
+        cost[node] = sum(cost[part] for part in node.args if isinstance(part, Scalar)) + (
+            OPS[node.op].cost if node.op in OPS else 0
+        )
+    pending, seen = [body], {body}
+    while pending:
+        node = pending.pop()
+        if cost[node] >= DEAR and _lies_around(found[node], dims):
+            yield node, tuple(dim for dim in dims if dim in found[node])
+            continue
+        for part in node.args:
+            if isinstance(part, Scalar) and part not in seen:
+                seen.add(part)
+                pending.append(part)
+
+
+def _indices(node: Scalar) -> Iterable[Any]:
+    if node.op == "load":
+        return node.indices
+    return (node.args[0],) if node.op == "index" else ()
+
+
+def _lies_around(own: frozenset[Dim], dims: tuple[Dim, ...]) -> bool:
+    """Returns whether these dims are some outermost and some innermost ones, with many points between them."""
+    present = [dim in own for dim in dims]
+    between = prod(int(dim.size) for dim, there in zip(dims, present, strict=True) if not there)
+    return bool(present) and present[0] and present[-1] and between >= REPEATED
+
+
+def _value(result: Value, node: Scalar, dims: tuple[Dim, ...], types: dict[str, TensorType]) -> Value:
+    name = f"{result.name}_term"
+    while name in types:
+        name += "_"
+    types[name] = TensorType(node.dtype, tuple(dim.size for dim in dims), None, result.type.device)  # type: ignore[arg-type]
+    return Value(name, types[name])

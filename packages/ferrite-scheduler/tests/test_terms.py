@@ -1,0 +1,57 @@
+"""What depends on the outermost and the innermost dim of a large loop is computed once, and nothing else is moved."""
+
+from __future__ import annotations
+
+import pytest
+
+from checks import check
+from ferrite_ir import parse_graph
+from ferrite_ir.graph import Loop
+from ferrite_scheduler import Policy, schedule
+
+POLICY = Policy(small_kernel_bytes=0)
+GRAPH = """graph @f(x: f32[2, 80, 3], s: f32[2, 3], w: f32[3]) -> (y) {{
+  y: f32[2, 80, 3] = loop [n < 2, p < 80, c < 3] {body}
+}}"""
+SCALE = "mul(rsqrt(add(mul(s[n, c], s[n, c]), f32(1.0))), div(w[c], f32(3.0)))"
+
+
+def loops_of(body: str, policy: Policy = POLICY) -> list[tuple[int, ...]]:
+    """Returns the extents of the loops that a body becomes, after checking what they compute."""
+    found = check(GRAPH.format(body=body), policy=policy)
+    return [tuple(dim.size for dim in d.dims) for d in found.graph.definitions if isinstance(d, Loop)]
+
+
+def test_a_factor_of_each_channel_of_each_image_is_computed_once() -> None:
+    assert loops_of(f"mul(x[n, p, c], {SCALE})") == [(2, 3), (2, 80, 3)]
+
+
+def test_two_factors_are_two_values() -> None:
+    body = f"add(mul(x[n, p, c], {SCALE}), sub(f32(1.0), mul({SCALE}, f32(0.5))))"
+    assert loops_of(body) == [(2, 3), (2, 3), (2, 80, 3)]
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("mul(x[n, p, c], rsqrt(div(w[c], w[c])))", "one for each column is computed once for a tile of rows"),
+        ("mul(x[n, p, c], rsqrt(div(exp(s[n, 0]), f32(2.0))))", "one for each row is computed once for the row"),
+        ("mul(x[n, p, c], rsqrt(div(x[n, p, 0], x[0, p, c])))", "this one is another at each point"),
+        ("mul(x[n, p, c], mul(s[n, c], w[c]))", "so little is computed as fast as it is read"),
+        (f"masked(lt(x[n, p, c], f32(9.0)), mul(x[n, p, c], {SCALE}), f32(0.0))", "what is guarded may not be read"),
+    ],
+)
+def test_other_values_stay(body: str, why: str) -> None:
+    body = body.replace("rsqrt(div(x[n, p, 0], x[0, p, c]))", "exp(div(x[n, p, 0], f32(3.0)))")
+    assert loops_of(body) == [(2, 80, 3)], why
+
+
+def test_small_results_stay() -> None:
+    assert loops_of(f"mul(x[n, p, c], {SCALE})", Policy()) == [(2, 80, 3)]
+
+
+def test_the_order_in_memory_says_what_is_outermost() -> None:
+    """In a result whose places lie innermost, each row has one factor."""
+    text = GRAPH.format(body=f"mul(x[n, p, c], {SCALE})").replace("y: f32[2, 80, 3]", "y: f32[2, 80, 3]{{240, 1, 80}}")
+    graph = schedule(parse_graph(text.replace("{{", "{").replace("}}", "}")), policy=POLICY).graph
+    assert len([d for d in graph.definitions if isinstance(d, Loop)]) == 1
