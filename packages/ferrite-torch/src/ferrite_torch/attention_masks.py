@@ -56,7 +56,7 @@ _METHODS = frozenset((*(_COMMON_NAMES + _METHOD_NAMES).split(), *_SPECIAL_NAMES)
 _SHAPED = frozenset((torch.ones_like, torch.zeros_like, torch.full_like, "new_ones", "new_zeros", "new_full"))
 """Those of them that ask their first argument for its shape and type, not for its elements."""
 _CHANGING = frozenset(_CHANGING_NAMES.split())
-_READING = frozenset((F.embedding,))
+_READING = frozenset((F.embedding, F.dropout, getattr))
 _READING_MODULES = frozenset(("torch", "torch._C._nn", "_operator"))
 
 
@@ -68,7 +68,7 @@ def simplify_masks(module: GraphModule) -> int:
     calls = [node for node in _calls(module.graph) if isinstance(_argument(node, "attn_mask"), Node)]
     if not calls:
         return 0
-    changing = _changing_storages(module.graph)
+    changing = changing_storages(module.graph)
     verdicts: dict[tuple[Node, int, int], str | None] = {}
     changed = 0
     for call in calls:
@@ -122,15 +122,27 @@ def _replace_mask(call: Node, *, is_causal: bool) -> None:
 
 def _meaning(mask: Node, sizes: tuple[int, int], changing: frozenset[int]) -> str | None:
     """Returns ``"nothing"`` for a mask that hides nothing, ``"causal"`` for one that hides what is to come, or None."""
-    made_by = _makers(mask)
-    if made_by is None or any(_storage(node) in changing for node in made_by):
+    value = known_value(mask, changing)
+    if value is None:
         return None
-    storages = {_storage(node): node.meta["example_value"].untyped_storage().nbytes() for node in made_by}
+    with torch_private.without_modes():
+        return _read(value, sizes)
+
+
+def known_value(node: Node, changing: frozenset[int]) -> torch.Tensor | None:
+    """Returns what a node computes, on the CPU, if it depends on nothing but constants; ``changing`` as given there.
+
+    None where that is not known, or is too much to compute while compiling.
+    """
+    made_by = _makers(node)
+    if made_by is None or any(storage_of(maker) in changing for maker in made_by):
+        return None
+    storages = {storage_of(maker): maker.meta["example_value"].untyped_storage().nbytes() for maker in made_by}
     if sum(storages.values()) > MOST_BYTES:
         return None
     try:
         with torch_private.without_modes(), torch.device("cpu"), torch.no_grad():
-            return _read(_computed(made_by), sizes)
+            return _computed(made_by)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         log.info("a mask stays, as computing it failed: %s", error)
         return None
@@ -165,15 +177,16 @@ def _is_known(node: Node) -> bool:
     return known and node.op in ("call_function", "call_method")
 
 
-def _storage(node: Node) -> int | None:
+def storage_of(node: Node) -> int | None:
+    """Returns what tells the storage of a node's tensor from others; None where it has no one tensor."""
     fake = _fake(node)
     return None if fake is None else torch_private.storage_key(fake)
 
 
-def _changing_storages(graph: Graph) -> frozenset[int]:
+def changing_storages(graph: Graph) -> frozenset[int]:
     """Returns the storages that something in the graph writes to, or may write to."""
     touched = (operand for node in graph.nodes if _may_write(node) for operand in node.all_input_nodes)
-    return frozenset(key for key in map(_storage, touched) if key is not None)
+    return frozenset(key for key in map(storage_of, touched) if key is not None)
 
 
 def _may_write(node: Node) -> bool:
@@ -181,7 +194,7 @@ def _may_write(node: Node) -> bool:
     if node.op in ("placeholder", "get_attr", "output"):
         return False
     target: Any = node.target
-    if "out" in node.kwargs or node.kwargs.get("inplace"):
+    if "out" in node.kwargs or node.kwargs.get("inplace") or (target is F.dropout and len(node.args) > 3):
         return True
     if node.op == "call_method":
         return _writes_by_name(target)

@@ -11,6 +11,7 @@ import torch
 from ferrite_runtime import warm_up
 from ferrite_torch import torch_private
 from ferrite_torch.attention_masks import simplify_masks
+from ferrite_torch.attention_patterns import rewrite_attention
 from ferrite_torch.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.environment import stores_graphs
 from ferrite_torch.errors import ExternRefused, FerriteError, Unsupported, translate
@@ -57,6 +58,7 @@ def ferrite(
     try:
         _check_devices(module, inputs)
         _check_layouts(module, inputs)
+        rewrite_attention(module)
         simplify_masks(module)
         is_kept = stores_graphs(chosen) and not is_symbolic(_traced(module, inputs))
         plan = plan_storage(module, inputs, list(_tensors(module, inputs)), chosen) if is_kept else None
