@@ -113,3 +113,8 @@ def test_wide_rows_that_do_not_fit_stay_apart():
 
 def test_small_matrices_are_summed_as_before():
     assert not any(column_folds(check(NORM_BACKWARD.format(rows=24), EAGER_TO_SPLIT)))
+
+
+def test_the_policy_says_how_many_programs_share_the_rows():
+    policy = Policy(run_minimum=200, run_columns=2, run_programs=4)
+    assert kernel_of(check(NORM_BACKWARD.format(rows=24), TARGET, policy), "dx").run == 3

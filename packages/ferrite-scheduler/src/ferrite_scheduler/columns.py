@@ -21,8 +21,6 @@ from .dependences import Node, make_node
 from .strategy import power_of_two
 from .target import Policy, Target
 
-PROGRAMS = 2
-"""Programs per multiprocessor that a run of rows is cut for."""
 LEAST_FULL = 0.7
 """Share of those programs that there must be."""
 LONGEST_SEARCH = 64
@@ -70,7 +68,7 @@ def runs_of(fold: Fold, node: Node, target: Target, policy: Policy) -> Runs | No
     if not heavy or not all(_is_by_row(node, touch.known) for touch in heavy):
         return None
     rows = product(dim.size for dim in fold.fold_dims)
-    programs = target.processors * PROGRAMS
+    programs = target.processors * policy.run_programs
     for count in range(programs, int(programs * LEAST_FULL), -1):
         if rows % count == 0 and cuts_evenly(rows // count, [dim.size for dim in fold.fold_dims]):
             return Runs(count, rows // count)

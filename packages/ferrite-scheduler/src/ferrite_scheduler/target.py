@@ -64,6 +64,7 @@ class Policy:
         run_minimum: smallest matrix (bytes) whose column sums are computed along its rows: smaller ones are read from
             the cache the second time.
         run_columns: fewest columns of such a matrix.
+        run_programs: programs per multiprocessor that its rows are shared among.
         split_minimum: shortest fold axis worth splitting over programs (elements).
         programs_per_processor: programs wanted per multiprocessor before a fold is split.
         max_kernel_params: most tensor parameters of one kernel.
@@ -89,6 +90,7 @@ class Policy:
     run_bytes: int = 160 * 1024
     run_minimum: int = 16 << 20
     run_columns: int = 256
+    run_programs: int = 2
     split_minimum: int = 256
     programs_per_processor: int = 4
     max_kernel_params: int = 48

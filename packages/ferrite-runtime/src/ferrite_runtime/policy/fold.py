@@ -10,6 +10,8 @@ from ferrite_runtime.policy.shape import Shape
 
 # A row of so many elements has work for a program of its own.
 LONG_ROW = 1024
+# A long row that fills less than this share of its tile.
+IDLE_ROW, IDLE_SHARE = 4096, 0.75
 # Elements of the tile of several short rows.
 SHORT_TILE = 2048
 OUTER_TILE = 4096
@@ -57,6 +59,8 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
         warps = max(warps, min(4, row // (threads * min(8, shape.vector))), 1)
     first = _rows(shape, rows, row, warps)
     more = [(rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, warps * 2), (rows * 4, warps * 2)]
+    if row >= IDLE_ROW and shape.fold <= row * IDLE_SHARE:
+        more[:2] = reversed(more[:2])  # the lanes past the end keep threads idle, the more the more there are
     return (first, *(_rows(shape, count, row, w) for count, w in more if count <= max(1, shape.points)))
 
 
