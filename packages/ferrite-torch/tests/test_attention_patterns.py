@@ -182,3 +182,18 @@ def test_compiled_values_and_gradients(dtype: torch.dtype) -> None:
     for found, eager, exact in zip(mine, run(attend, dtype), run(attend, torch.float64), strict=True):
         error, own = ((each.double() - exact).norm() / exact.norm() for each in (found, eager))
         assert error <= max(1.5 * own, 8 * torch.finfo(torch.float32).eps)  # eager's own in float32 is two roundings
+
+
+def test_dropout_is_the_same_forward_and_backward() -> None:
+    """Attention is linear in its values: its derivative by them, times them, is the result, if the same ones drop."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return F.dropout((q @ k.mT).softmax(-1), 0.5) @ v
+
+    torch.compiler.reset()
+    q, k, v = heads()
+    v.requires_grad_()
+    result = torch.compile(attend, backend="ferrite", fullgraph=True, dynamic=False)(q, k, v)
+    (gradient,) = torch.autograd.grad(result.sum(), v)
+    torch.testing.assert_close((gradient * v).sum(), result.sum())
+    assert not torch.allclose(result, attend(q, k, v)), "some are dropped"
