@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from ferrite_ir.dtypes import BOOL, F32, I32
 from ferrite_ir.graph import Loop, Scan, bodies_of
 from ferrite_ir.scalar import postorder
+from ferrite_ir.sizes import is_provably_at_most
 from ferrite_scheduler.marks import LookBackScan
 
 from .casts import cast_text
@@ -159,8 +160,10 @@ def look_back_scans(flat: FlatKernel) -> tuple[LookBackScan, ...]:
 def scans_serially(flat: FlatKernel) -> bool:
     """Returns whether nothing in a kernel minds in which order its tiles hold the positions of the fold axis."""
     space = flat.space
-    if not space.loops or space.order != ("r", "x"):
+    if not space.loops or space.order != ("r", "x") or space.fold is None:
         return False
+    if not is_provably_at_most(SERIAL, space.fold.size):
+        return False  # a block might be shorter
     scans = [definition for definition in flat.definitions if isinstance(definition, Scan)]
     others = [definition for definition in flat.definitions if not isinstance(definition, (Scan, Loop))]
     nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
