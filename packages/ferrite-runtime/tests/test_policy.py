@@ -101,6 +101,16 @@ def test_columns_that_are_read_again_are_few_at_a_time() -> None:
     assert first(again(512)) == Config.of({"XBLOCK": 16, "RBLOCK": 256}, 4), "the columns of all programs stay cached"
 
 
+def test_sums_of_narrow_columns_try_one_config_more() -> None:
+    mapping = outer(8192, 1024)
+    for narrow in (False, True):
+        params = [dict(param) for param in mapping["params"]]
+        params[0]["dtype"] = "bf16" if narrow else "f32"
+        facts = {**mapping["facts"], "bytes": 1 << 25}
+        kernel = spec("narrow", "", params, mapping["axes"], family="looped", facts=facts)
+        assert len(configs(KernelSpec.from_mapping(kernel), H200, "default")) == 3 + narrow
+
+
 def test_columns_are_scanned_in_lines_with_several_rows_to_a_thread() -> None:
     mapping = outer(16384, 4096, family="scan")
     facts = {**mapping["facts"], "element_bytes": 2, "live_values": 9}

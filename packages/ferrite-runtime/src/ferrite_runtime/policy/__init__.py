@@ -96,6 +96,8 @@ def _count(shape: Shape, tune: str) -> int | None:
         return DEFAULT_CANDIDATES["user"]
     if _traffic(shape) < WORTH_MEASURING:
         return 1
+    if shape.spec.family == "looped" and shape.contiguous in ("x", "y") and shape.reads_narrow:
+        return DEFAULT_CANDIDATES["looped"] + 1
     is_tiled = shape.spec.family == "pointwise" and sum(shape.sizes[a.name] > 1 for a in shape.axes("grid")) > 1
     return TILED_CANDIDATES if is_tiled else DEFAULT_CANDIDATES[shape.spec.family]
 

@@ -128,15 +128,19 @@ def _outer_looped(shape: Shape) -> tuple[Config, ...]:
         # Columns that are read again: as few at a time as fill half a line, so that they are still in the cache.
         others = ((line // 2 or 1, 64, 4), (line, 64, 4), (line, 32, 4), (line // 2 or 1, 128, 8))
         return (_again(shape, line // 2 or 1), *(_loop(shape, x, r, w) for x, r, w in others))
+    # Where what is read is half as wide as the sums, whole lines of as many rows again keep as much on its way.
     wide = _loop_of(shape, 2 * line, 4 * threads * OUTER_PER_THREAD)
     if shape.points // (2 * line) >= FILL * shape.device.multiprocessors:
         # Many programs: small ones, so that one waits for memory while others combine.
         more = ((line, 2048 // line, 4), (line, 1024 // line, 4), (2 * line, 1024 // line, 4))
+        if shape.reads_narrow:
+            more = (*more[:2], (2 * line, 2048 // (2 * line), 4))
         return (wide, *(_loop(shape, x, r, w) for x, r, w in more))
     columns = _keep_busy(shape, line, least=max(8, line // 2))
     depth = 32 if shape.points // columns >= 2 * shape.device.multiprocessors else 64
     warps = max(1, columns * depth // (threads * OUTER_PER_THREAD))
-    more = ((columns, depth * 2, warps), (2 * line, depth // 2, warps), (columns // 2 or 1, depth * 2, warps))
+    last = (2 * line, depth, warps) if shape.reads_narrow else (columns // 2 or 1, depth * 2, warps)
+    more = ((columns, depth * 2, warps), (2 * line, depth // 2, warps), last)
     return tuple(_loop(shape, x, r, w) for x, r, w in ((columns, depth, warps), *more))
 
 

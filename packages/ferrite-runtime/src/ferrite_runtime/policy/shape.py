@@ -65,6 +65,15 @@ class Shape:
         return product
 
     @property
+    def reads_narrow(self) -> bool:
+        """Whether a kernel reads nothing as wide as what it writes: sums of half types, say, in single precision."""
+        widths = {
+            access: [param_bytes(p.dtype) for p in self.spec.params if p.role == "tensor" and p.access == access]
+            for access in ("read", "write")
+        }
+        return max(widths["read"], default=0) < max(widths["write"], default=0)
+
+    @property
     def vector(self) -> int:
         """Elements in 16 bytes, the widest access of a thread."""
         return max(1, 16 // max(1, self.element_bytes))
