@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
@@ -11,7 +12,7 @@ from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.elementwise import Element, element_at, promoted_type, refuse_opaque
-from ferrite_torch.lowering.expressions import add, call, choose, ge, gt, guarded, inverted, sub
+from ferrite_torch.lowering.expressions import add, both, choose, either, ge, gt, guarded, inverted
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
@@ -40,26 +41,56 @@ def insertion_place(
     """
     before = gt if right else ge
     preloaded = PRELOADED if shared and size >= PRELOADED_SIZE else 0
-    low, open_ = sc.const(0, integer), sc.const(size, integer)
-    least = most = size
+    low, rest = sc.const(0, integer), Range(size)
     ranges = [(0, size)]  # where each way down has come to
     turns: list[Scalar] = []
     for level in range(size.bit_length()):
-        half = call("shr", open_, 1) if least != most else sc.const(most >> 1, integer)
-        middle = add(low, half)
+        middle = add(low, rest.half(integer))
         if level < preloaded:
             pivot = _selected(turns, [read(sc.const(start + (count >> 1), integer)) for start, count in ranges])
             ranges = [part for start, count in ranges for part in _parts(start, count)]
         else:
             pivot = read(middle)
         is_behind = inverted(before(pivot, value))
-        if least == 0:
-            is_behind = guarded(gt(open_, 0), is_behind, sc.const(False, BOOL))
+        if rest.least == 0:
+            is_behind = guarded(rest.is_longer, is_behind, sc.const(False, BOOL))
         low = choose(is_behind, add(middle, 1), low)
-        least, most = max(0, least - 1) >> 1, most >> 1
-        open_ = call("shr", sub(open_, sc.cast(is_behind, integer)), 1) if least != most else sc.const(most, integer)
+        rest = rest.left(is_behind)
         turns.append(is_behind)
     return low
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """How many elements are left to search: a number that is known beforehand, or one more.
+
+    Whichever way a search turns, what is left of ranges of two consecutive lengths has one of two consecutive lengths
+    again. So a search need not carry a length: one bit says which.
+    """
+
+    least: int
+    longer: Scalar | None = None
+
+    @property
+    def is_longer(self) -> Scalar:
+        """Returns whether there is one more."""
+        return sc.const(False, BOOL) if self.longer is None else self.longer
+
+    def half(self, integer: DType) -> Scalar:
+        """Returns half of the length, rounded down."""
+        half = self.least >> 1
+        if self.longer is None or self.least % 2 == 0:
+            return sc.const(half, integer)
+        return choose(self.longer, sc.const(half + 1, integer), half)
+
+    def left(self, is_behind: Scalar) -> Range:
+        """Returns what is left before the middle, or behind it: ``n // 2`` elements, or ``(n - 1) // 2``."""
+        half, is_before = self.least >> 1, inverted(is_behind)
+        if self.least % 2:
+            return Range(half, None if self.longer is None else both(self.longer, is_before))
+        if self.least == 0:
+            return Range(0)
+        return Range(half - 1, is_before if self.longer is None else either(self.longer, is_before))
 
 
 def _parts(start: int, count: int) -> tuple[tuple[int, int], tuple[int, int]]:
