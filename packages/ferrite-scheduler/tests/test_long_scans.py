@@ -66,3 +66,10 @@ def test_few_long_lines_are_cut(shape: tuple[int, int], kernels: int, monkeypatc
     text = f"s: f32[{rows}, {length}] = scan sum [i < {rows}, r < {length}] along r x[i, r]"
     found = schedule(parse_graph(f"graph @f(x: f32[{rows}, {length}]) -> (s) {{\n{text}\n}}"))
     assert len(found.kernels) == kernels
+
+
+def test_the_policy_says_how_long_a_line_in_one_tile_may_be() -> None:
+    text = "graph @f(x: f32[600, 8192]) -> (s) {\ns: f32[600, 8192] = scan sum [i < 600, r < 8192] along r x[i, r]\n}"
+    for policy in (Policy(), Policy(scan_elements=8192)):
+        (kernel,) = schedule(parse_graph(text), policy=policy).kernels
+        assert kernel.tile == policy.scan_elements

@@ -99,6 +99,7 @@ class Kernel:
             storage.
         persistent_up_to: for a looped kernel whose fold axis is symbolic, how long that may be to fit in one tile; 0 if
             it never does.
+        tile: longest fold axis of a scan or sort that one tile holds.
     """
 
     name: str
@@ -110,6 +111,7 @@ class Kernel:
     params: tuple[Param, ...]
     persistent_up_to: int = 0
     run: int = 0
+    tile: int = 4096
 
     @property
     def grid(self) -> tuple[Axis, ...]:

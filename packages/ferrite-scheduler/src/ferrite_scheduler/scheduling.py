@@ -119,6 +119,8 @@ def _kernels(
     strategy = strategy_of(cluster, policy)
     try:
         kernel = build_kernel(cluster, dependences, graph, stored, strategy, policy, layouts)
+        if strategy == "scan":
+            kernel = replace(kernel, tile=policy.scan_elements)
         limit = persistent_limit(cluster, policy)
         return [replace(kernel, persistent_up_to=limit) if limit else kernel]
     except Misfit:

@@ -184,7 +184,7 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     """Returns the space of a kernel; ``order`` says how tiles lie, slowest axis first (default: fold axis last)."""
     is_across = order is not None and order[0] == "r"
     shared = next((d for d in kernel.body if isinstance(d, LookBackScan)), None)
-    longest = LONGEST_COLUMN if is_across and kernel.strategy == "scan" else LONGEST_ROW
+    longest = LONGEST_COLUMN if is_across and kernel.strategy == "scan" else kernel.tile
     fold_block = shared.points if shared else persistent_block(kernel, longest)
     has_fold = kernel.fold is not None
     grid_tiles = sum(axis.size != 1 for axis in kernel.grid)
