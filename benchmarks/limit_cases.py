@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -87,6 +88,10 @@ def adam_step(*tensors: Tensor) -> tuple[Tensor, ...]:
     return (*moved, *means, *squares)
 
 
+def written_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1]), dim=-1) @ v
+
+
 def gathered_rows(table: Tensor, index: Tensor) -> Tensor:
     return table[index]
 
@@ -170,6 +175,11 @@ def pair(count: int, width: int) -> Make:
     return lambda dtype, scale: (*matrix(count, width)(dtype, scale), *matrix(count, width)(dtype, scale))
 
 
+def attention_heads(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+    shape = (8, 16, max(64, halved(2048, dtype) // scale), 64)
+    return tuple(torch.randn(shape, dtype=dtype) for _ in range(3))
+
+
 def read_again(x: Tensor, *_: Any) -> int:
     """Returns the bytes of the input that a backward pass reads a second time."""
     return storage_bytes(x)
@@ -204,6 +214,7 @@ LIMIT_CASES: tuple[Case, ...] = (
     side("cumsum 16k rows", running_sum, matrix(16384, 8192)),
     side("dropout+residual", dropout_residual, pair(16384, 4096), error=dropout_error),
     side("adam of lists", adam_step, lists_of_parameters),
+    side("written attention", written_attention, attention_heads, memory_bound=False),
     side("cumsum flat", running_sum, vector),
     side("rms norm 5000", rms_norm, lambda dtype, scale: with_weights(16384, 5000, 1)(dtype, scale)[:2]),
     side("swiglu packed", swiglu_packed, matrix(8192, 28672)),

@@ -16,7 +16,7 @@ weights there may be conversions and dropout. Then these hold, or the graph stay
   gives NaN, and attention zero. Of a mask that only the call knows, nobody can say.
 
 Numbers change as they do wherever compiled code skips roundings to half precision. Dropout draws as often, but other
-numbers, as it does in any compiled graph.
+numbers, as it does in any compiled graph. Gradients lie in memory as those of attention do, heads side by side.
 """
 
 from __future__ import annotations
