@@ -32,14 +32,13 @@ def scans() -> list[str]:
 
 
 CASES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], torch.dtype]] = {
-    "a rest": (lambda x: x.cumsum(0), (5003,), torch.float32),
-    "lines": (lambda x: x.cumsum(-1), (3, 2, 2500), torch.float32),
-    "wide floats": (lambda x: x.cumsum(0), (4100,), torch.float64),
-    "narrow floats": (lambda x: x.cumsum(0), (4100,), torch.bfloat16),
-    "integers": (lambda x: x.cumsum(0), (4100,), torch.int32),
-    "truths": (lambda x: (x > 0).cumsum(0), (4100,), torch.float32),
+    "a rest": (lambda x: x.cumsum(0), (2503,), torch.float32),
+    "lines": (lambda x: x.cumsum(-1), (2, 2, 2100), torch.float32),
+    "wide floats": (lambda x: x.cumsum(0), (2100,), torch.float64),
+    "narrow floats": (lambda x: x.cumsum(0), (2100,), torch.bfloat16),
+    "integers": (lambda x: x.cumsum(0), (2100,), torch.int32),
+    "truths": (lambda x: (x > 0).cumsum(0), (2100,), torch.float32),
     "what is around it": (lambda x: (x * 2).cumsum(-1) + x.sum(), (2, 2500), torch.float32),
-    "its negative half": (lambda x: -x.neg().cumsum(0).abs(), (4100,), torch.float32),
 }
 
 
@@ -72,27 +71,27 @@ def test_both_sides_know_how_many_parts_are_a_group() -> None:
 
 @pytest.mark.parametrize("device", devices())
 def test_infinities_stay_behind_where_they_are(device: str) -> None:
-    x = torch.ones(4100, device=device)
-    x[1000], x[3000] = float("inf"), float("-inf")
+    x = torch.ones(2100, device=device)
+    x[700], x[1900] = float("inf"), float("-inf")
     torch.testing.assert_close(compiled(lambda x: x.cumsum(0))(x), x.cumsum(0), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("device", devices())
 def test_every_run_gives_the_same_bits(device: str) -> None:
-    x = torch.randn(4100, device=device)
+    x = torch.randn(2100, device=device)
     call = compiled(lambda x: x.cumsum(0))
     first = call(x)
     assert all(torch.equal(call(x), first) for _ in range(20 if device == "cuda" else 2))
 
 
 def test_other_scans_and_columns_are_done_as_before() -> None:
-    for function, shape in ((lambda x: x.cumprod(0), (4100,)), (lambda x: x.cumsum(0), (4100, 2))):
+    for function, shape in ((lambda x: x.cumprod(0), (2100,)), (lambda x: x.cumsum(0), (2100, 2))):
         x = torch.ones(shape)
         torch.testing.assert_close(compiled(function)(x), function(x))
         assert not any("sum_before" in source for source in scans())
 
 
 def test_a_fold_of_the_scan_is_a_kernel_of_its_own() -> None:
-    x = torch.randint(-8, 9, (4100,)).float()
+    x = torch.randint(-8, 9, (2100,)).float()
     function = lambda x: x.cumsum(0).amax() + x.cumsum(0)  # noqa: E731
     torch.testing.assert_close(compiled(function)(x), function(x))
