@@ -9,17 +9,31 @@ from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import BOOL, I32, I64, DType
 from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import Size, Symbolic, bounds, is_provably_at_most
 from ferrite_torch.builder import Builder
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.elementwise import Element, element_at, promoted_type, refuse_opaque
-from ferrite_torch.lowering.expressions import add, both, choose, either, ge, gt, guarded, inverted
+from ferrite_torch.lowering.expressions import (
+    add,
+    both,
+    call,
+    choose,
+    either,
+    ge,
+    gt,
+    guarded,
+    inverted,
+    lifted,
+    lt,
+    sub,
+)
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
 Read = Callable[[Scalar], Scalar]
 """The element of a sorted sequence, by its place."""
-
+Test = Callable[[Scalar, Scalar], Scalar]
 
 MOST_NARROW = 1 << 31
 """Fewest elements whose places need 64 bits."""
@@ -27,10 +41,12 @@ PRELOADED = 3
 """Halvings whose places are known beforehand: their seven elements are loaded once, and selected from."""
 PRELOADED_SIZE = 64
 """Shortest sequence for which that pays."""
+MOST_HALVINGS = 40
+"""As many as a sequence in any memory needs: where a size is symbolic nothing else bounds it."""
 
 
 def insertion_place(
-    read: Read, size: int, value: Scalar, *, right: bool, shared: bool = False, integer: DType = I64
+    read: Read, size: Size, value: Scalar, *, right: bool, shared: bool = False, integer: DType = I64
 ) -> Scalar:
     """Returns where in a sorted sequence a value belongs: before what is equal to it, or behind.
 
@@ -40,6 +56,8 @@ def insertion_place(
     the type of places.
     """
     before = gt if right else ge
+    if isinstance(size, Symbolic):
+        return _place_in_any(read, size, value, before, integer)
     preloaded = PRELOADED if shared and size >= PRELOADED_SIZE else 0
     low, rest = sc.const(0, integer), Range(size)
     ranges = [(0, size)]  # where each way down has come to
@@ -57,6 +75,19 @@ def insertion_place(
         low = choose(is_behind, add(middle, 1), low)
         rest = rest.left(is_behind)
         turns.append(is_behind)
+    return low
+
+
+def _place_in_any(read: Read, size: Symbolic, value: Scalar, before: Test, integer: DType) -> Scalar:
+    """Returns what `insertion_place` does, for a sequence whose length is known only when the kernel runs."""
+    most = bounds(size)[1]
+    low, high = sc.const(0, integer), lifted(size, integer)
+    for _ in range(MOST_HALVINGS if most is None else min(MOST_HALVINGS, most.bit_length())):
+        is_open = lt(low, high)
+        middle = add(low, call("shr", sub(high, low), 1))
+        is_behind = guarded(is_open, inverted(before(read(middle), value)), sc.const(False, BOOL))
+        low = choose(is_behind, add(middle, 1), low)
+        high = choose(is_behind, high, choose(is_open, middle, high))
     return low
 
 
@@ -125,7 +156,7 @@ def _searched(b: Builder, sequence: Tensor, values: Element, sorter: Tensor | No
             return sc.cast(sequence.at((*row, ix.indirect(place, size))), dtype)
 
         value = element_at(values, shape, point, dtype)
-        integer = I32 if size < MOST_NARROW else I64
+        integer = I32 if is_provably_at_most(size, MOST_NARROW - 1) else I64
         place = insertion_place(read, size, value, right=right, shared=is_shared, integer=integer)
         return sc.cast(place, dtype_of(fake.dtype))
 
