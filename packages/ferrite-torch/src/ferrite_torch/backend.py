@@ -19,7 +19,7 @@ from ferrite_torch.loading import mark_boxed, run_eagerly
 from ferrite_torch.options import Options, parse_options
 from ferrite_torch.statistics import record_fallback
 from ferrite_torch.stored_graphs import Plan, mark_storable, plan_storage
-from ferrite_torch.symbolic_floats import float_rules
+from ferrite_torch.symbolic_floats import float_rules, multiply_out
 from ferrite_torch.symbols import is_symbolic
 
 log = logging.getLogger(__name__)
@@ -60,6 +60,7 @@ def ferrite(
         _check_layouts(module, inputs)
         rewrite_attention(module)
         simplify_masks(module)
+        multiply_out(module)
         is_kept = stores_graphs(chosen) and not is_symbolic(_traced(module, inputs))
         plan = plan_storage(module, inputs, list(_tensors(module, inputs)), chosen) if is_kept else None
         if plan is None or not plan.is_completed():

@@ -6,10 +6,13 @@ of an optimiser's op it would be fixed to its value, and each new value would co
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+
+from ferrite_torch import torch_private
 
 
 def _added(x: Any, y: Any, *, alpha: Any = 1) -> Any:
@@ -82,3 +85,73 @@ def _each(rule: Callable[..., Any]) -> Callable[..., Any]:
         return [rule(*row, **kwargs) for row in zip(*rows, strict=True)]
 
     return decomposed
+
+
+_FACTORS: Mapping[str, tuple[str, int]] = {
+    "add": ("alpha", 1),
+    "sub": ("alpha", 1),
+    "addcmul": ("value", 1),
+    "addcdiv": ("value", 1),
+    "_foreach_add": ("alpha", 1),
+    "_foreach_sub": ("alpha", 1),
+    "_foreach_addcmul": ("value", 1),
+    "_foreach_addcdiv": ("value", 1),
+}
+"""By the name of a function: the argument that is a factor, and the position of the operand that it multiplies."""
+
+
+def multiply_out(module: torch.fx.GraphModule) -> None:
+    """Makes the factors of sums in dynamo's graph products of their own, where they are floats that may change.
+
+    Autograd's own kernels fix such a factor before any decomposition sees it, and torch 2.11 fixes what is computed
+    from such a float before it meets a tensor. So a sign is put on the product: optimisers add by ``-lr``.
+    """
+    for node in list(module.graph.nodes):
+        name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+        factor, place = _FACTORS.get(str(name).removesuffix("_"), ("", 0))
+        number = node.kwargs.get(factor)
+        if node.op not in {"call_function", "call_method"} or not _is_float(number) or len(node.args) <= place:
+            continue
+        operands = node.args[place]
+        listed = operands if isinstance(operands, (list, tuple)) else [operands]
+        if not all(map(_is_floating, listed)):
+            continue
+        with module.graph.inserting_before(node):
+            products = [module.graph.call_function(operator.mul, (operand, number)) for operand in listed]
+        for product, operand in zip(products, listed, strict=True):
+            product.meta["example_value"] = torch_private.example_of(operand)
+        multiplied = products if isinstance(operands, (list, tuple)) else products[0]
+        node.args = (*node.args[:place], multiplied, *node.args[place + 1 :])
+        node.kwargs = {key: value for key, value in node.kwargs.items() if key != factor}
+    for node in list(module.graph.nodes):
+        if node.target is operator.neg and _is_float(node):
+            _put_sign_on_products(module.graph, node)
+    module.recompile()
+
+
+def _put_sign_on_products(graph: torch.fx.Graph, negative: torch.fx.Node) -> None:
+    """Makes products with a negated float negated products with the float."""
+    for user in list(negative.users):
+        if user.target in {operator.mul, torch.mul} and len(user.args) == 2 and not user.kwargs:
+            others = [arg for arg in user.args if arg is not negative]
+            if len(others) == 1 and _is_tensor(others[0]):
+                user.args = (others[0], negative.args[0])
+                with graph.inserting_after(user):
+                    turned = graph.call_function(operator.neg)
+                user.replace_all_uses_with(turned)
+                turned.args = (user,)
+    if not negative.users:
+        graph.erase_node(negative)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.fx.Node) and isinstance(torch_private.example_of(value), torch.Tensor)
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.fx.Node) and isinstance(torch_private.example_of(value), torch.SymFloat)
+
+
+def _is_floating(value: Any) -> bool:
+    example = torch_private.example_of(value) if isinstance(value, torch.fx.Node) else None
+    return isinstance(example, torch.Tensor) and example.is_floating_point()
