@@ -18,6 +18,7 @@ from ferrite_ir.scalar import Scalar, apply, const, load, substitute_dims
 from ferrite_ir.sizes import is_static, product
 
 from .dependences import make_node
+from .intermediates import new_value
 from .split import is_outer
 from .strategy import power_of_two
 from .target import Policy
@@ -61,7 +62,7 @@ def join_softmax(graph: Graph, policy: Policy) -> Graph:
         name = definition.results[0].name if isinstance(definition, Fold) else None
         if name in pairs:
             top = pairs[name].top
-            mass = raw[name] = _fresh(f"{pairs[name].sum.results[0].name}_raw", top.results[0].type, types)
+            mass = raw[name] = new_value(f"{pairs[name].sum.results[0].name}_raw", top.results[0].type, types)
             definitions.append(replace(top, results=(*top.results, mass), combine="online_softmax"))
         elif name in sums:
             definitions.append(_sum_of(sums[name], raw[sums[name].top.results[0].name]))
@@ -147,11 +148,3 @@ def _sum_of(pair: Pair, mass: Value) -> Loop:
     else:  # exp(inf - inf)
         body = apply("where", apply("eq", apply("abs", pair.maximum), infinity), const(math.nan, dtype), raw)
     return Loop(pair.sum.results, pair.sum.dims, (body,), pair.sum.origins)
-
-
-def _fresh(wanted: str, tensor: TensorType, types: dict[str, TensorType]) -> Value:
-    name = wanted
-    while name in types:
-        name += "_"
-    types[name] = tensor
-    return Value(name, tensor)
