@@ -106,6 +106,7 @@ def multiply_out(module: torch.fx.GraphModule) -> None:
     Autograd's own kernels fix such a factor before any decomposition sees it, and torch 2.11 fixes what is computed
     from such a float before it meets a tensor. So a sign is put on the product: optimisers add by ``-lr``.
     """
+    has_changed = False
     for node in list(module.graph.nodes):
         name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
         factor, place = _FACTORS.get(str(name).removesuffix("_"), ("", 0))
@@ -123,10 +124,13 @@ def multiply_out(module: torch.fx.GraphModule) -> None:
         multiplied = products if isinstance(operands, (list, tuple)) else products[0]
         node.args = (*node.args[:place], multiplied, *node.args[place + 1 :])
         node.kwargs = {key: value for key, value in node.kwargs.items() if key != factor}
+        has_changed = True
     for node in list(module.graph.nodes):
         if node.target is operator.neg and _is_float(node):
             _put_sign_on_products(module.graph, node)
-    module.recompile()
+            has_changed = True
+    if has_changed:
+        module.recompile()
 
 
 def _put_sign_on_products(graph: torch.fx.Graph, negative: torch.fx.Node) -> None:
