@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ferrite_runtime.errors import InputError
@@ -119,11 +119,3 @@ def make_arguments(
         else:
             given.append(values.get(param.name, 1.0 if param.dtype[0] in "fb" else 1))
     return tuple(given)
-
-
-def describe_arguments(arguments: Sequence[Any]) -> str:
-    """Returns what arguments are, for people: ``f32[1024], 5``."""
-    return ", ".join(
-        f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}" if hasattr(value, "dtype") else str(value)
-        for value in arguments
-    )

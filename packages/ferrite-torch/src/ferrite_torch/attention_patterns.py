@@ -42,7 +42,7 @@ HEAD_BYTES = 16
 """Queries of other multiples are padded, or computed by no fast kernel."""
 
 _PRODUCTS = frozenset((operator.matmul, torch.matmul, torch.bmm, "matmul", "bmm", "__matmul__"))
-_SOFTMAXES = frozenset((torch.softmax, F.softmax, torch.nn.functional.softmax, "softmax"))
+_SOFTMAXES = frozenset((torch.softmax, F.softmax, "softmax"))
 _CASTS = frozenset(("to", "double", "float", "half", "bfloat16", "type_as", "type"))
 _SCALINGS: dict[Any, Callable[[float], float]] = {
     operator.mul: float,

@@ -1,8 +1,7 @@
 """Torch's symbolic integers as sizes of the language, and the one place where such a size is fixed to its value.
 
 Dynamo names each size that may change (``s77``) and knows a range and the present value of it. Both are taken over when
-a
-symbol is first seen in a frame. What of them decides anything is told apart in `ferrite_ir.sizes`.
+a symbol is first seen in a frame. What of them decides anything is told apart in `ferrite_ir.sizes`.
 """
 
 from __future__ import annotations
@@ -214,8 +213,7 @@ def settled(make: Callable[[], Made], fakes: Callable[[], Iterable[Any]]) -> Mad
     """Returns what a function makes, fixing sizes to their values until it needs no number that it does not have.
 
     Each size that is fixed is logged with what needed it, counted, and guarded by dynamo. ``fakes`` gives the values
-    that
-    hold the symbols.
+    that hold the symbols.
 
     Raises:
         Unsupported: a number is needed that only a run of the graph will tell.
