@@ -224,14 +224,12 @@ def start_phase(plan: argparse.Namespace, phase: str, folder: Path, until: float
 def write_pins(folder: Path) -> None:
     """Writes the choices in the first phase's store as pins."""
     from ferrite_runtime import Options, choose_store
-    from ferrite_runtime.choices import RECORDS, load_measurement
+    from ferrite_runtime.choices import scan_measurements
     from ferrite_runtime.pins import pin_choices
     from ferrite_runtime.pins import write_pins as format_pins
 
     os.environ["FERRITE_CACHE_DIR"] = str(folder / "tuned" / "ferrite")
-    store = choose_store(Options())
-    records = [load_measurement(store, key) for key, _ in store.scan(RECORDS)]
-    pins = pin_choices(record for record in records if record is not None)
+    pins = pin_choices(scan_measurements(choose_store(Options())))
     (folder / "pins.json").write_text(format_pins(pins))
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from ferrite_runtime.choices import RECORDS, Choices
+from ferrite_runtime.choices import Choices
 from ferrite_runtime.config import Config
-from ferrite_runtime.records import Measurement, Situation, choose_measurement, merge
+from ferrite_runtime.records import RECORDS, Measurement, Situation, choose_measurement, merge
 from ferrite_runtime.store import MemoryStore, save_record
 
 HERE = Situation("k" * 64, "NVIDIA H200", "sm_90", "3.6.0", (("x", 1024),))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -10,16 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ferrite_runtime.binary import CorruptEntry, unseal
+from ferrite_runtime.binary import CorruptEntry
 from ferrite_runtime.config import Config
 from ferrite_runtime.errors import SpecError
-from ferrite_runtime.records import Measurement, Situation, choose_measurement, merge
-from ferrite_runtime.store import Store, save_sealed
+from ferrite_runtime.records import RECORDS, Measurement, Situation, choose_measurement, merge
+from ferrite_runtime.store import Store, save_record, unseal_record
 
 _LOG = logging.getLogger("ferrite_runtime")
-
-RECORDS = "records"
-"""The kind of measurements in a store."""
 
 
 class Pins(Protocol):
@@ -102,7 +98,7 @@ class Choices:
     def add(self, measurements: Iterable[Measurement]) -> None:
         """Keeps measurements; those of other configs, and of other situations, stay."""
         for record in measurements:
-            save_sealed(self.store, RECORDS, record.key, json.dumps(record.to_mapping(), sort_keys=True).encode())
+            save_record(self.store, RECORDS, record.key, record.to_mapping())
 
     def _note(self, situation: Situation, taken: Config) -> None:
         """Records a choice that no measurement here says: policy's own, or another rank's. It can be pinned then."""
@@ -145,7 +141,7 @@ def scan_measurements(store: Store, prefix: str = "") -> Iterator[Measurement]:
 
 def _read_measurement(store: Store, key: str, data: bytes) -> Measurement | None:
     try:
-        return Measurement.from_mapping(json.loads(unseal(data)))
+        return Measurement.from_mapping(unseal_record(data))
     except (CorruptEntry, SpecError, ValueError, RecursionError) as error:
         _LOG.warning("measurement %s does not read and was removed: %s", key[:12], error)
         store.remove(RECORDS, key)

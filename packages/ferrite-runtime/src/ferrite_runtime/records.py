@@ -12,6 +12,8 @@ from ferrite_runtime.config import Config
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.fields import Fields
 
+RECORDS = "records"
+"""The kind of measurements in a store."""
 POLICY = 1
 """Raised whenever the runtime's way of measuring changes so much that older figures do not compare."""
 

@@ -78,4 +78,19 @@ def load_record(store: Store, kind: str, key: str) -> Any | None:
 
 def save_record(store: Store, kind: str, key: str, value: object) -> None:
     """Stores a JSON value as a sealed entry."""
-    store.save(kind, key, seal(json.dumps(value, sort_keys=True).encode()))
+    store.save(kind, key, seal_record(value))
+
+
+def seal_record(value: object) -> bytes:
+    """Returns the entry that a JSON value is stored as."""
+    return seal(json.dumps(value, sort_keys=True).encode())
+
+
+def unseal_record(data: bytes) -> Any:
+    """Returns the JSON value in an entry.
+
+    Raises:
+        CorruptEntry: the digest does not match.
+        ValueError, RecursionError: it is no JSON.
+    """
+    return json.loads(unseal(data))

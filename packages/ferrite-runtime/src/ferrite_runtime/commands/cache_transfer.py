@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ferrite_runtime.choices import RECORDS
 from ferrite_runtime.commands.cache_store import add_store, open_store
 from ferrite_runtime.commands.output import FINE, FOUND, format_bytes, print_json
+from ferrite_runtime.records import RECORDS
 from ferrite_runtime.storage.transfer import export_entries, import_entries
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Protocol
 
 from ferrite_runtime.binary import CorruptEntry
+from ferrite_runtime.records import RECORDS
 
 # A use is noted at most this often, in seconds: what is used every day is never the least recently used.
 USE_GRAIN = 12 * 3600
 # So many uses are noted together; each is worth nothing, and noting it may have to wait for a lock.
 USE_BATCH = 64
 # What was measured is small and costs minutes of a GPU; it goes last when space runs out.
-PRECIOUS = "records"
+PRECIOUS = RECORDS
 
 _DIGEST = hashlib.sha256().digest_size
 

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ferrite_runtime.binary import CorruptEntry, seal, unseal
-from ferrite_runtime.choices import RECORDS, load_measurement
+from ferrite_runtime.binary import CorruptEntry, unseal
+from ferrite_runtime.choices import load_measurement
 from ferrite_runtime.errors import PackageInvalid, SpecError
-from ferrite_runtime.records import Measurement, merge
+from ferrite_runtime.records import RECORDS, Measurement, merge
 from ferrite_runtime.storage.backend import seal_entry, unseal_entry
 from ferrite_runtime.storage.pack_frames import PUT, pack_frame, read_frames
-from ferrite_runtime.store import Store
+from ferrite_runtime.store import Store, seal_record, unseal_record
 
 # Kinds of entries that a processor runs: they are built on the machine that runs them, or not at all.
 LOCAL_KINDS = frozenset({"native"})
@@ -87,7 +87,7 @@ def _check_measurement(key: str, data: bytes) -> str:
 
 
 def _read_measurement(data: bytes) -> Measurement:
-    return Measurement.from_mapping(json.loads(unseal(data)))
+    return Measurement.from_mapping(unseal_record(data))
 
 
 def _is_news(store: Store, kind: str, key: str, data: bytes) -> bool:
@@ -133,4 +133,4 @@ def _read_lines(file: Path, refused: list[str]) -> Iterator[tuple[str, str, byte
         except (SpecError, ValueError, RecursionError) as error:
             refused.append(f"{file.name}: line {number} does not read: {error}")
             continue
-        yield RECORDS, record.key, seal(json.dumps(record.to_mapping(), sort_keys=True).encode())
+        yield RECORDS, record.key, seal_record(record.to_mapping())
