@@ -92,8 +92,8 @@ POOLING = [case for rank in (1, 2, 3) for case in windows(rank)]
 
 
 def resized(mode: str, rank: int, *, channels: bool = False, **how: Any) -> Case:
-    # With fewer than four channels torch's kernels and its fake tensors disagree about where they lie.
-    make = channels_last(image(rank, channels=4)) if channels else image(rank)
+    # With fewer than sixteen channels torch's kernels and its fake tensors disagree about where they lie.
+    make = channels_last(image(rank, channels=16)) if channels else image(rank)
     name = " ".join(f"{key}={value}" for key, value in how.items())
     name += " channels last" * channels
     return Case(f"{rank}d {mode} {name}", lambda x: F.interpolate(x, mode=mode, **how), make)

@@ -73,12 +73,17 @@ def test_true_division_gives_floats(dtype: torch.dtype, device: str) -> None:
 @each_device
 @each_type
 def test_extremes_of_negated_numbers(dtype: torch.dtype, device: str) -> None:
-    """The assembler for NVIDIA's GPUs lost a minus here; rows lie within threads, and a third operand follows two."""
+    """The assembler for NVIDIA's GPUs lost a minus here, or that the least number has no negative in its type.
+
+    Rows lie within threads, and a third operand follows two.
+    """
     a, b = grid(dtype, device)
     rows, ends = a[: a.numel() // 8 * 8].view(-1, 8), (torch.amin, torch.amax)
     check_bits(lambda a: [end(-x, (d,)) for end in ends for x in (a, a.t().contiguous()) for d in (0, 1)], rows)
     pairs = [(f, g) for f in (torch.minimum, torch.maximum) for g in (torch.minimum, torch.maximum)]
     check_bits(lambda a, b: [g(f(a, -b), a + b) for f, g in pairs], a, b)
+    check_bits(lambda a, b: [f(a) < b for f in (torch.neg, torch.abs)], a, b)
+    check_bits(lambda a, b: [f(a).long() + b for f in (torch.neg, torch.abs)], a, b)
 
 
 def test_division_by_zero_raises_or_gives_a_value_on_a_cpu() -> None:

@@ -46,8 +46,9 @@ def test_meter_times_cold_launches_near_the_bandwidth() -> None:
     floor_ms = 8 * N / facts.bandwidth * 1e3
     assert 0.7 * floor_ms < times[10] < 3 * floor_ms
     small, out = torch.randn(1 << 20, device="cuda"), torch.empty(1 << 20, device="cuda")
-    cold = sorted(EventMeter(facts.l2_bytes).sample(lambda: out.copy_(small), 20))[10]
-    warm = sorted(EventMeter(0).sample(lambda: out.copy_(small), 20))[10]
+    # The best of many: others may use this GPU meanwhile.
+    cold = min(EventMeter(facts.l2_bytes).sample(lambda: out.copy_(small), 50))
+    warm = min(EventMeter(0).sample(lambda: out.copy_(small), 50))
     assert cold > warm, "4 MiB lie in the cache unless something else was read"
 
 

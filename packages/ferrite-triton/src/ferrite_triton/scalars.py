@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ferrite_ir.dtypes import DType
+from ferrite_ir.dtypes import I16, DType
 
 from .errors import UnsupportedDefinition
 from .literals import type_text
@@ -122,6 +122,16 @@ def _signbit(operands: Operands) -> str:
     return f"{operands.texts[0]}.to(tl.int{operands.dtype.bits}, bitcast=True) < 0"
 
 
+def _negative(operands: Operands) -> str:
+    (a,) = operands.texts
+    return f"fmath.negative_short({a})" if operands.dtype == I16 else f"-{a}"
+
+
+def _magnitude(operands: Operands) -> str:
+    (a,) = operands.texts
+    return f"fmath.magnitude_short({a})" if operands.dtype == I16 else f"tl.abs({a})"
+
+
 def _in_range(operands: Operands) -> bool:
     count = operands.literals[1]
     return count is not None and 0 <= count < operands.dtype.bits
@@ -164,8 +174,8 @@ ROWS: dict[str, Row] = {
     "mod": Row(_mod_float, "fmath.floormod({0}, {1})", "{0} % {1}"),
     "fmod": Row("fmath.fmod({0}, {1})", "{0} % {1}", "{0} % {1}"),
     "pow": Row("fmath.pow({0}, {1})", _power_integer, _power_integer),
-    "neg": Row("{0} * -1.0", "-{0}", "-{0}"),
-    "abs": Row("tl.abs({0})", "tl.abs({0})", "{0}"),
+    "neg": Row("{0} * -1.0", _negative, "-{0}"),
+    "abs": Row("tl.abs({0})", _magnitude, "{0}"),
     "sign": Row(_sign, _sign, "({0} != 0).to({0}.dtype)"),
     "relu": Row("fmath.maximum_nan({0}, 0.0)", "tl.maximum({0}, 0)", "{0}"),
     "reciprocal": Row(_reciprocal),

@@ -358,6 +358,22 @@ def _digamma(x):
 
 
 @triton.jit
+def magnitude_short(x):
+    """Returns 16-bit integers without their sign; the least one stays.
+
+    By way of floats, which hold them exactly: ptxas 12.8 takes ``-x`` and ``abs(x)`` of 16 bits for numbers of 32 bits
+    where they are compared or widened next, and so loses that the least one stays.
+    """
+    return tl.abs(x.to(tl.float32)).to(tl.int32).to(tl.int16)
+
+
+@triton.jit
+def negative_short(x):
+    """Returns 16-bit integers with the opposite sign; the least one stays, for which see `magnitude_short`."""
+    return tl.where(x < 0, magnitude_short(x), -x)
+
+
+@triton.jit
 def _flipped(x):
     """Returns 32-bit integers as unsigned ones in the same order, or those as the integers again.
 

@@ -9,7 +9,7 @@ import torch
 
 from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
-from ferrite_ir.dtypes import BOOL
+from ferrite_ir.dtypes import BOOL, F32
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Lowered
@@ -66,9 +66,20 @@ def _rounded(x: Scalar, inverse: Scalar | float, zero: Scalar | float, *, rounds
 
 
 def _faked(
-    b: Builder, x: Tensor, scale: Parameter, zero: Parameter, low: int, high: int, *, rounds_zero: bool = False
+    b: Builder,
+    x: Tensor,
+    scale: Parameter,
+    zero: Parameter,
+    low: int,
+    high: int,
+    *,
+    by_channel: bool = False,
+    rounds_zero: bool = False,
 ) -> Lowered:
-    """Returns numbers rounded to a grid and held in its range, and which of them were in range."""
+    """Returns numbers rounded to a grid and held in its range, and which of them were in range.
+
+    Without channels torch multiplies an integer by a 32-bit scale for doubles as well; one rounding shows on a grid.
+    """
     refuse_opaque(x.dtype)
 
     def place(point: Point) -> Scalar:
@@ -80,7 +91,8 @@ def _faked(
 
     def body(point: Point) -> Scalar:
         held = smaller(larger(place(point), float(low)), float(high))
-        return mul(sub(held, _like(held, zero(point))), _like(held, scale(point)))
+        found = mul(sub(held, _like(held, zero(point))), _like(held, scale(point)))
+        return found if by_channel else sc.cast(sc.cast(found, F32), found.dtype)
 
     def inside(point: Point) -> Scalar:
         return both(ge(place(point), float(low)), le(place(point), float(high)))
@@ -99,7 +111,9 @@ def fake_quantize_channels(
 ) -> Lowered:
     axis = axis_of(axis, x.ndim)
     floats = zero_point.dtype.is_float
-    return _faked(b, x, _per_channel(scale, axis), _per_channel(zero_point, axis), low, high, rounds_zero=floats)
+    return _faked(
+        b, x, _per_channel(scale, axis), _per_channel(zero_point, axis), low, high, by_channel=True, rounds_zero=floats
+    )
 
 
 @lowers("aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default")
