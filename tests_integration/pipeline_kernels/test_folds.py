@@ -9,6 +9,7 @@ import pytest
 import torch
 
 Run = Callable[..., tuple[Any, ...]]
+Emit = Callable[..., Any]
 SIZES = (1, 7, 64, 1000, 5000)
 STRATEGIES = ("persistent", "looped")
 ROWS = 3
@@ -201,6 +202,26 @@ def test_online_softmax_of_what_a_thread_holds(run: Run, shape: tuple[int, int],
     finite = top.isfinite()
     torch.testing.assert_close(mass[finite], expected[finite], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(distance, x - x.amax(axis, keepdim=True), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("fold", ["max", "sum", "online_softmax"])
+def test_padded_rows_are_read_in_whole_vectors(run: Run, emit: Emit, fold: str, strategy: str) -> None:
+    """What lies behind a row's end is read where memory has it, and never counts."""
+    x = sample("f32", 5, 1064)
+    x[:, 1049:] = float("nan")
+    found = "(m, s)" if fold == "online_softmax" else "(m)"
+    results = ", ".join(f"{name}: f32[5]" for name in found[1:-1].split(", "))
+    text = f"""graph @f(x: f32[5, {{width}}]) -> {found} on cpu {{{{
+  {results} = fold {fold} [d0 < 5 | r0 < 1049] x[d0, r0]
+}}}}"""
+    padded, exact = text.format(width=1064), text.format(width=1049)
+    assert "r < 1052)" in emit(padded, strategy=strategy).kernels[0].source
+    assert "r < 1052)" not in emit(exact, strategy=strategy).kernels[0].source
+    for mine, theirs in zip(
+        run(padded, x, strategy=strategy), run(exact, x[:, :1049].contiguous(), strategy=strategy), strict=True
+    ):
+        assert torch.equal(mine, theirs)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

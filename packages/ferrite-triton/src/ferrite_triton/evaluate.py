@@ -17,7 +17,7 @@ from .errors import ScheduleMismatch
 from .flat import FlatKernel, ParamText
 from .indices import IndexText, index_dtype
 from .literals import full_text, is_negative_zero, number_text, survives_bare
-from .rows import behind, is_aligned_row
+from .rows import WIDEST_ACCESS, behind, is_aligned_row, padded_extent
 from .scalars import COMPARISONS, FOR_NARROW, LOOPING, SELECTIONS, Operands, spelling_of, takes_literals
 from .space import NO_AXES, Axes
 from .writer import Tile, Writer
@@ -361,7 +361,7 @@ class Evaluator:
         index = self._flat.offset(node.source, node.indices)
         offset = self._index.tile(index, lambda value: self._known(value, guard))
         conditions = [self._known(condition, outer) for condition, outer in _conditions(guard)]
-        pointer, mask, axes = self.access(param, offset, conditions)
+        pointer, mask, axes = self.access(param, offset, conditions, row_mask=self._row_mask(param, index))
         if index.is_indirect:
             assert_in_bounds(
                 self._flat, self._writer, node.indices, lambda value: self._known(value, guard), (mask, axes)
@@ -378,16 +378,32 @@ class Evaluator:
             arguments.append(f'eviction_policy="{hint}"')
         return self._hold("load", f"tl.load({', '.join(arguments)})", axes, node.dtype)
 
+    def _row_mask(self, param: ParamText, offset: Index) -> str:
+        """Returns the mask of the fold axis for a load: up to where whole vectors of floats can be read."""
+        axis = self._space.fold
+        if axis is None or not param.dtype.is_float:
+            return "rmask"
+        end = padded_extent(offset, axis.size, WIDEST_ACCESS // param.dtype.bytes, param.param.type.storage_size)
+        return "rmask" if end is None else f"r < {end}"
+
     def access(
-        self, param: ParamText, offset: Tile, conditions: list[Tile], axes: Axes = NO_AXES
+        self, param: ParamText, offset: Tile, conditions: list[Tile], axes: Axes = NO_AXES, row_mask: str = "rmask"
     ) -> tuple[str, str, Axes]:
         """Returns the pointer text, the mask text ("" for none) and the axes of an access to memory.
 
-        ``axes`` are those that it varies along beside those of the offset and the conditions.
+        Args:
+            param: what is accessed.
+            offset: of the elements.
+            conditions: under which they are.
+            axes: those that it varies along beside those of the offset and the conditions.
+            row_mask: the mask along the fold axis.
         """
         axes = axes.union(offset.axes, *(condition.axes for condition in conditions))
-        masks = [f"{axis.name}mask" for axis in self._space.axes if axis.name in axes and axis.masked]
+        names = [axis.name for axis in self._space.axes if axis.name in axes and axis.masked]
+        masks = [row_mask if name == "r" else f"{name}mask" for name in names]
         masks += [condition.text for condition in conditions]
+        if len(masks) > 1:
+            masks = [f"({mask})" if " " in mask else mask for mask in masks]
         pointer = param.text if offset.literal == 0 else f"{param.text} + {offset.text}"
         if self._space.tiled(axes) != self._space.tiled(offset.axes):
             pointer = f"tl.broadcast_to({pointer}, {self._space.shape(axes)})"

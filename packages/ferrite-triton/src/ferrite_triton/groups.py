@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ferrite_ir.graph import Fold
-from ferrite_ir.sizes import is_provably_at_most, quotient
+from ferrite_ir.sizes import is_provably_at_most
 
 from .flat import FlatKernel, memory_loads
 from .passes import plan_passes
-from .rows import behind, is_aligned_row
+from .rows import WIDEST_ACCESS, behind, is_aligned_row
 
-WIDEST_ACCESS = 16
 SHORTEST = 1024
 """Fewest points of a fold axis whose blocks are surely wide enough to be grouped."""
 
@@ -69,7 +68,8 @@ def grouping(flat: FlatKernel, fold: Fold) -> Grouping:
         if behind(offset) is None:
             return Grouping(1, 1)
         width = WIDEST_ACCESS // flat.param_of(load.source).dtype.bytes
-        near = next(n for n in _halves(width) if quotient(axis.size, n) is not None and is_aligned_row(offset, n))
+        # The compiler looks at addresses alone: where the last row's end is no multiple, threads hold the same points.
+        near = next(n for n in _halves(width) if is_aligned_row(offset, n))
         # Of several operands, the one that is read in the smallest pieces says how all of them lie.
         found = min(found or (near, width), (near, width))
     if found is None:

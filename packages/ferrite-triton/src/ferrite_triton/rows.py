@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from ferrite_ir.index import Atom, Dim, Index, atom_dims
+from ferrite_ir.sizes import Size
+
+WIDEST_ACCESS = 16
+"""Bytes that a thread reads or writes at a time, at most."""
 
 
 def is_aligned_row(offset: Index, width: int, axis: str = "r") -> bool:
@@ -10,6 +14,26 @@ def is_aligned_row(offset: Index, width: int, axis: str = "r") -> bool:
     rest = behind(offset, axis)
     numbers = () if rest is None else (*(coefficient for _, coefficient in rest.terms), rest.const)
     return rest is not None and all(type(number) is int and number % width == 0 for number in numbers)
+
+
+def padded_extent(offset: Index, extent: Size, width: int, elements: Size) -> int | None:
+    """Returns the next multiple of ``width`` after a row's end if rows can be read up to there, else None.
+
+    They can where they begin at multiples of ``width`` and memory goes on behind the last one. A mask that ends at such
+    a multiple lets a thread read ``width`` elements at a time; what lies behind the end has to be dropped afterwards.
+
+    Args:
+        offset: of an element, with the position in its row as dim ``r``.
+        extent: of rows, in elements.
+        width: elements read at a time.
+        elements: that the memory holds.
+    """
+    if type(extent) is not int or type(elements) is not int or type(offset.hi) is not int:
+        return None
+    end = -(-extent // width) * width
+    if end == extent or not is_aligned_row(offset, width) or offset.hi + end - extent >= elements:
+        return None
+    return end
 
 
 def behind(index: Index, axis: str = "r") -> Index | None:
