@@ -87,14 +87,14 @@ class Policy:
 
     persistent_elements: int = 8192
     persistent_elements_outer: int = 64
-    scan_elements: int = 4096
+    scan_elements: int = 8192
     persistent_bytes: int = 64 * 1024
     run_bytes: int = 160 * 1024
     run_minimum: int = 16 << 20
     run_columns: int = 256
     run_programs: int = 2
     split_minimum: int = 256
-    programs_per_processor: int = 4
+    programs_per_processor: int = 8
     max_kernel_params: int = 48
     max_kernel_ops: int = 2000
     max_tiled_axes: int = 2
