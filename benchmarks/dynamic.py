@@ -10,7 +10,7 @@ Every backend gets the same sizes in the same order, small and odd ones among th
 ``dynamic=True`` and keeps what it compiled over the whole sweep; "static" compiles for each size anew (the opponent,
 whose static times bear on no bar, at a few sizes only). Results, and samples of all gradients in training, are compared
 with eager and with float32 before anything is timed. Compilations are counted by dynamo, per captured graph. Times are
-medians of batches of calls that wait in the queue; ``--budget`` seconds after the start no further backend is begun,
+medians of batches of calls: of kernels on the device alone, of models as a program runs them; ``--budget`` seconds after the start no further backend is begun,
 and what was not run is said to be missing.
 """
 
@@ -77,6 +77,7 @@ class Sweep:
     Attributes:
         make: the arguments at a size.
         build: given the backend's compiler, the function to call on them, and one of float32 that is exact.
+        clock: times queued calls: of kernels on the device alone, of models as a program runs them.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Sweep:
     build: Callable[[Callable[[Any], Any]], Callable[..., Any]]
     exact: Callable[..., Any]
     sizes: Sequence[tuple[int, ...]]
+    clock: Callable[[Callable[[], Any], int, str], float]
 
 
 @dataclass(slots=True)
@@ -126,7 +128,9 @@ def kernel_sweeps(plan: argparse.Namespace) -> Iterator[Sweep]:
     }
     for name, (function, make) in cases.items():
         if not plan.kernels or name in plan.kernels:
-            yield Sweep(name, make, lambda compiler, f=function: compiler(f), exact_call(function), sizes)
+            yield Sweep(
+                name, make, lambda compiler, f=function: compiler(f), exact_call(function), sizes, time_launches
+            )
 
 
 def exact_call(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,6 +174,7 @@ def model_sweeps(plan: argparse.Namespace) -> Iterator[Sweep]:
                     *(x.float() if x.is_floating_point() else x for x in given)
                 ),
                 sizes,
+                time_calls,
             )
 
 
@@ -264,7 +269,7 @@ def measure(sweep: Sweep, label: str, references: References, plan: argparse.Nam
             error = error_of(call(*given), exact.to(given[0].device))
             if error > ERROR_FACTOR * eager + ERROR_FLOOR:
                 row.wrong.append(f"{text_of(size)}: error {error:.1e}, eager's {eager:.1e}")
-            row.times[text_of(size)] = timed(call, given, plan)
+            row.times[text_of(size)] = timed(call, given, sweep.clock, plan)
         except Exception as error:  # noqa: BLE001 - a backend that fails is a result
             row.wrong.append(f"{text_of(size)}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
     row.graphs += counters["stats"]["unique_graphs"]
@@ -272,7 +277,23 @@ def measure(sweep: Sweep, label: str, references: References, plan: argparse.Nam
     return row
 
 
-def timed(call: Callable[..., Any], given: tuple[Any, ...], plan: argparse.Namespace) -> float:
+def time_calls(call: Callable[[], Any], launches: int, device: str) -> float:
+    """Returns milliseconds per call of calls in a row: the host's or the device's, whichever takes longer."""
+    synchronise = torch.cuda.synchronize if device == "cuda" else lambda: None
+    synchronise()
+    started = time.perf_counter()
+    for _ in range(launches):
+        call()
+    synchronise()
+    return (time.perf_counter() - started) * 1e3 / launches
+
+
+def timed(
+    call: Callable[..., Any],
+    given: tuple[Any, ...],
+    clock: Callable[[Callable[[], Any], int, str], float],
+    plan: argparse.Namespace,
+) -> float:
     """Returns the median of the milliseconds per call."""
 
     def run() -> Any:
@@ -280,9 +301,9 @@ def timed(call: Callable[..., Any], given: tuple[Any, ...], plan: argparse.Names
 
     for _ in range(2):
         run()
-    once = time_launches(run, 1, plan.device)
+    once = clock(run, 1, plan.device)
     launches = plan.launches or max(3, min(20, round(BATCH_MS / max(once, 1e-3))))
-    return statistics.median(time_launches(run, launches, plan.device) for _ in range(BATCHES))
+    return statistics.median(clock(run, launches, plan.device) for _ in range(BATCHES))
 
 
 def run_sweeps(sweeps: Iterable[Sweep], plan: argparse.Namespace, report: Callable[[Row], None]) -> None:
