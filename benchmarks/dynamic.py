@@ -10,8 +10,8 @@ Every backend gets the same sizes in the same order, small and odd ones among th
 ``dynamic=True`` and keeps what it compiled over the whole sweep; "static" compiles for each size anew (the opponent,
 whose static times bear on no bar, at a few sizes only). Results, and samples of all gradients in training, are compared
 with eager and with float32 before anything is timed. Compilations are counted by dynamo, per captured graph. Times are
-medians of batches of calls: of kernels on the device alone, of models as a program runs them; ``--budget`` seconds after the start no further backend is begun,
-and what was not run is said to be missing.
+medians of batches of calls: of kernels on the device alone, of models as a program runs them. ``--budget`` seconds
+after the start no further backend is begun, and what was not run is said to be missing.
 """
 
 from __future__ import annotations
