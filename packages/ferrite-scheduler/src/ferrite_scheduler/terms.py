@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from ferrite_ir.graph import Definition, Graph, Loop, TensorType, Value
-from ferrite_ir.index import Dim
+from ferrite_ir.index import Dim, FloorDiv, Index, Mod
 from ferrite_ir.ops import OPS
 from ferrite_ir.scalar import Scalar, load, postorder, rewrite
 from ferrite_ir.sizes import hint, is_static
@@ -24,6 +24,8 @@ REPEATED = 64
 """Points, at least, that share what is computed once."""
 DEAR = 8
 """Instructions, at least, that computing it takes."""
+DIVIDED = 4
+"""Instructions that a division in an index counts for: it also takes a load for each element, where a vector would do."""
 OPAQUE = ("masked", "rand", "randn", "randint64")
 """Operations of bodies that stay as they are: some loads must not happen everywhere, random numbers are drawn once."""
 
@@ -75,9 +77,8 @@ def _terms(body: Scalar, dims: tuple[Dim, ...]) -> Iterator[tuple[Scalar, tuple[
         below = [found[part] for part in node.args if isinstance(part, Scalar)]
         own = (dim for index in _indices(node) for dim in index.dims)
         found[node] = frozenset(own).union(*below)
-        cost[node] = sum(cost[part] for part in node.args if isinstance(part, Scalar)) + (
-            OPS[node.op].cost if node.op in OPS else 0
-        )
+        own_cost = OPS[node.op].cost if node.op in OPS else DIVIDED * _divisions(node)
+        cost[node] = own_cost + sum(cost[part] for part in node.args if isinstance(part, Scalar))
     pending, seen = [body], {body}
     while pending:
         node = pending.pop()
@@ -88,6 +89,12 @@ def _terms(body: Scalar, dims: tuple[Dim, ...]) -> Iterator[tuple[Scalar, tuple[
             if isinstance(part, Scalar) and part not in seen:
                 seen.add(part)
                 pending.append(part)
+
+
+def _divisions(node: Scalar) -> int:
+    """Returns how many indices of a load are no mere sums of multiples of dims."""
+    indices = (index for index in _indices(node) if isinstance(index, Index))
+    return sum(any(isinstance(atom, (FloorDiv, Mod)) for atom, _ in index.terms) for index in indices)
 
 
 def _indices(node: Scalar) -> Iterable[Any]:
