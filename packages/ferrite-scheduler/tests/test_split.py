@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from checks import EAGER_TO_SPLIT, check, kernel_of
@@ -10,6 +12,8 @@ from ferrite_ir.graph import Fold, Loop
 from ferrite_scheduler import Policy, Target, schedule, split
 
 POLICY = Policy(split_minimum=4)
+IN_EIGHT = replace(EAGER_TO_SPLIT, processors=4), Policy(split_minimum=4, programs_per_processor=2)
+"""A machine and a policy that split folds of few columns in eight."""
 FOLDS = {
     "sum": "s: f32[3] = fold sum [c < 3 | r < {n}] x[r, c]",
     "prod": "s: f32[3] = fold prod [c < 3 | r < {n}] x[r, c]",
@@ -41,6 +45,25 @@ def test_two_stages_compute_what_one_computes(combine, length):
     assert first.combine == second.combine
     assert second.fold_dims[0].size == first.dims[0].size > 1
     assert kernel_of(found, first.results[0].name) is not kernel_of(found, "s")
+
+
+@pytest.mark.parametrize("length", [32, 29])
+@pytest.mark.parametrize("combine", ["sum", "max", "any", "welford"])
+def test_few_parts_are_combined_by_the_fold_that_reads_their_states(combine, length):
+    result, states = ("t: bool[]" if combine == "any" else "t: f32[]"), "s[c]"
+    if combine == "welford":
+        result, states = "a: f32[], t: f32[], b: f32[]", "(m[c], s[c], w[c])"
+    text = f"{FOLDS[combine].format(n=length)}\n{result} = fold {combine} [ | c < 3] {states}"
+    found = check(f"graph @f(x: f32[{length}, 3]) -> (t) {{\n{text}\n}}", *IN_EIGHT)
+    first, last = [d for d in found.graph.definitions if isinstance(d, Fold)]
+    assert (first.dims[0].size, last.fold_dims[0].size) == (8, 3)
+    assert len(found.kernels) == 2
+
+
+def test_parts_whose_sum_is_wanted_itself_have_a_second_fold():
+    text = "s: f32[3] = fold sum [c < 3 | r < 32] x[r, c]\nt: f32[] = fold sum [ | c < 3] s[c]"
+    found = check(f"graph @f(x: f32[32, 3]) -> (s, t) {{\n{text}\n}}", *IN_EIGHT)
+    assert len([d for d in found.graph.definitions if isinstance(d, Fold)]) == 3
 
 
 def test_a_rest_is_masked_and_an_even_split_is_not():

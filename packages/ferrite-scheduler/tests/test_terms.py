@@ -46,6 +46,15 @@ def test_other_values_stay(body: str, why: str) -> None:
     assert loops_of(body) == [(2, 80, 3)], why
 
 
+def test_a_factor_of_each_group_is_read_through_a_value_of_each_channel() -> None:
+    """Else each element divides its position, and loads a number of its own instead of a vector of neighbours."""
+    text = """graph @f(x: f32[2, 80, 6], s: f32[2, 2]) -> (y) {
+      y: f32[2, 80, 6] = loop [n < 2, p < 80, c < 6] mul(x[n, p, c], div(s[n, c // 3], f32(3.0)))
+    }"""
+    loops = [d for d in check(text, policy=POLICY).graph.definitions if isinstance(d, Loop)]
+    assert [tuple(dim.size for dim in loop.dims) for loop in loops] == [(2, 6), (2, 80, 6)]
+
+
 def test_small_results_stay() -> None:
     assert loops_of(f"mul(x[n, p, c], {SCALE})", Policy()) == [(2, 80, 3)]
 

@@ -18,6 +18,7 @@ from ferrite_ir.sizes import Size, floordiv, hint, is_static, product
 
 from .columns import Runs, cuts_evenly, find_column_sums
 from .dependences import Node, is_opaque, make_node
+from .few_parts import FEW_PARTS, WRITTEN_OUT, states_of_folds, written_out
 from .generic import hinted
 from .intermediates import partial_value
 from .long_scans import parts_of, split_scan
@@ -52,10 +53,12 @@ def prepare_folds(graph: Graph, target: Target, policy: Policy) -> Graph:
     types = {name: value.type for name, value in graph.values.items()}
     plans = _plans(graph, types, target, policy)
     columns = find_column_sums(graph, types, target, policy)
+    states = states_of_folds(graph)
     definitions: list[Definition] = []
     changed = False
     for definition in graph.definitions:
         rewritten = _prepared(definition, plans, columns, types, target, policy, graph.device)
+        rewritten = _few_parts_written_out(rewritten, states)
         changed = changed or rewritten != (definition,)
         definitions.extend(rewritten)
     return replace(graph, definitions=tuple(definitions)) if changed else graph
@@ -90,6 +93,18 @@ def _prepared(
             if plan is not None:
                 return _split(definition, plan, types)
     return (definition,)
+
+
+def _few_parts_written_out(stages: tuple[Definition, ...], states: frozenset[str]) -> tuple[Definition, ...]:
+    """Returns the stages of a fold, the second as a loop where it has little to combine for folds that go on."""
+    match stages:
+        case (Fold() as first, Fold() as second) if (
+            second.results[0].name in states
+            and second.combine in WRITTEN_OUT
+            and all(dim.size <= FEW_PARTS for dim in second.fold_dims)
+        ):
+            return first, written_out(second)
+    return stages
 
 
 def _unit_fold(fold: Fold) -> Loop:
@@ -143,8 +158,10 @@ def _plan(domain: tuple[tuple[int, ...], ...], count: int, node: Node, target: T
     alone, together = target.seconds(count, programs), count / target.bandwidth
     if alone < WORTH * (together + LAUNCH_SECONDS):
         return None
-    most = min(wanted // programs, MOST_PARTS, points // SHORTEST_CHUNK)
-    parts = 1 << (most.bit_length() - 1) if most > 0 else 0
+    # The nearest power of two in proportion, so that as many programs as wanted are missed or exceeded by few.
+    near = 1 << round(math.log2(wanted / programs))
+    most = min(MOST_PARTS, points // SHORTEST_CHUNK)
+    parts = min(near, 1 << (most.bit_length() - 1)) if most > 0 else 0
     return _even_plan(parts, domain[1]) if parts >= 2 else None
 
 

@@ -25,7 +25,7 @@ REPEATED = 64
 DEAR = 8
 """Instructions, at least, that computing it takes."""
 DIVIDED = 4
-"""Instructions that a division in an index counts for: it also takes a load for each element, where a vector would do."""
+"""Instructions that a division in an index counts for: it also makes a vector of loads one for each element."""
 OPAQUE = ("masked", "rand", "randn", "randint64")
 """Operations of bodies that stay as they are: some loads must not happen everywhere, random numbers are drawn once."""
 
