@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from ferrite_ir.graph import Fold, Graph, Loop, View, names_read
 from ferrite_ir.index import Dim, Index, constant
+from ferrite_ir.passes.simplify import simplifier
 from ferrite_ir.passes.unroll import unrolled
 from ferrite_ir.scalar import Scalar, apply, const, substitute_dims
 
@@ -36,7 +37,7 @@ def written_out(second: Fold) -> Loop:
         second: a fold of states over one dim, by one of the combines `WRITTEN_OUT`.
     """
     if second.combine != "welford":
-        return unrolled(second, lambda body: body)
+        return unrolled(second, simplifier("rounding"))
     (part,) = second.fold_dims
     places: list[dict[Dim, Index]] = [{part: constant(number)} for number in range(int(part.size))]
     states = [tuple(substitute_dims(body, place) for body in second.bodies) for place in places]

@@ -67,16 +67,18 @@ ACCESSES = ("read", "write", "readwrite", "atomic")
 class Param:
     """A tensor parameter of a kernel: the name that the body uses, how it lies in memory, and how it is accessed.
 
-    ``host_scalar`` marks a 0-d tensor that lies on the CPU and is passed by value.
+    ``host_scalar`` marks a 0-d tensor that lies on the CPU and is passed by value. ``is_last`` says that the tensor is
+    in the cache, that each of its elements is read once here, and none of them ever after.
     """
 
     name: str
     type: TensorType
     access: str
     host_scalar: bool = False
+    is_last: bool = False
 
     def __str__(self) -> str:
-        return f"{self.access} {self.name}: {type_text(self.type)}"
+        return f"{self.access} {self.name}: {type_text(self.type)}{' for the last time' if self.is_last else ''}"
 
 
 @dataclass(frozen=True, slots=True)

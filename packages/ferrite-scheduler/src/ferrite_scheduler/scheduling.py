@@ -11,6 +11,7 @@ from ferrite_ir.passes import Dce
 from .cluster import Cluster, absorb, cluster_of
 from .dependences import Dependences, Node, dependences_of, make_node, nodes_of
 from .fusion import fuse
+from .last_reads import mark_last_reads
 from .loops import Layouts, Misfit, build_kernel
 from .marks import ColumnFold, as_fold, unmarked
 from .memory import Work, plan_memory
@@ -53,7 +54,7 @@ def schedule(
     fusion = fuse(dependences, target, policy)
     clusters = [fusion.clusters.get(number, nodes[number]) for number in execution_order(fusion, graph)]
     clusters, dependences = _without_lonely_columns(clusters, graph, dependences, target, policy)
-    work = _work(clusters, graph, dependences, policy)
+    work = mark_last_reads(_work(clusters, graph, dependences, policy), graph, dependences, target)
     kernels, steps, outputs = plan_memory(work, graph, dependences, policy, donated)
     return Schedule(graph, kernels, steps, outputs, tuple(fusion.decisions))
 

@@ -15,7 +15,7 @@ from .flat import FlatKernel, memory_loads
 from .folds import FoldText, R
 from .indices import run_atom
 from .memory import StoreText, value_of
-from .passes import plan_passes, rereads, roots_of
+from .passes import READ_THE_LAST_TIME, plan_passes, rereads, roots_of
 from .scans import ScanText
 from .sorts import SortText
 from .space import NO_AXES, AxisText, Space
@@ -55,7 +55,7 @@ class KernelBody:
         elif self._flat.space.loops and self._flat.space.folds_tile:
             self._write_loops()
         else:
-            self._evaluator.hints = shared_loads(self._flat)
+            self._evaluator.hints = shared_loads(self._flat) or last_loads(self._flat)
             for definition in self._flat.definitions:
                 self._write_definition(definition)
                 self._store_results(definition)
@@ -227,6 +227,14 @@ def shared_loads(flat: FlatKernel) -> dict[Scalar, str]:
         for load in memory_loads(flat, roots)
         if {dim.name for index in load.indices for dim in index.dims} == {"r"}
     }
+
+
+def last_loads(flat: FlatKernel) -> dict[Scalar, str]:
+    """Returns a hint to make room in the cache where what was read is done with."""
+    if not any(param.param.is_last for param in flat.params.values()):
+        return {}
+    roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
+    return {load: READ_THE_LAST_TIME for load in memory_loads(flat, roots) if flat.param_of(load.source).param.is_last}
 
 
 def with_scans(flat: FlatKernel, definitions: tuple[Computed, ...]) -> list[Computed]:

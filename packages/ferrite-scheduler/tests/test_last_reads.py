@@ -1,0 +1,64 @@
+"""A kernel says what it reads for the last time, where that lies in the cache and would lose its place to results."""
+
+from __future__ import annotations
+
+import pytest
+
+from checks import check
+from ferrite_scheduler import Target
+
+CACHE = Target(l2_bytes=1024)
+TWICE = """graph @f(x: f32[{n}]) -> (y, z) {{
+  a: f32[] = fold sum [ | i < {n}] x[i]
+  b: f32[] = extern aten.clone.default(a)
+  y: f32[{n}] = loop [i < {n}] mul(x[i], b[])
+  {z}
+}}"""
+AGAIN = """c: f32[{n}] = extern aten.clone.default(y)
+  z: f32[{n}] = loop [i < {n}] mul(x[i], c[i])"""
+
+
+def last_reads(text: str, target: Target = CACHE) -> list[list[str]]:
+    """Returns for each kernel the params that it reads for the last time, after checking what the kernels compute."""
+    return [[param.name for param in kernel.params if param.is_last] for kernel in check(text, target).kernels]
+
+
+def read_twice(count: int, output: str = "y") -> str:
+    return TWICE.format(n=count, z="").replace("(y, z)", f"({output})")
+
+
+def test_the_second_of_two_readers_is_the_last() -> None:
+    assert last_reads(read_twice(64)) == [[], ["x"]]
+
+
+def test_a_third_reader_is_the_last_and_what_a_call_made_counts_too() -> None:
+    assert last_reads(TWICE.format(n=64, z=AGAIN.format(n=64))) == [[], [], ["x", "c"]]
+
+
+@pytest.mark.parametrize(("count", "why"), [(512, "it does not fit"), (16, "it takes no room to speak of")])
+def test_other_sizes_are_left_to_the_cache(count: int, why: str) -> None:
+    assert last_reads(read_twice(count)) == [[], []], why
+
+
+def test_what_moves_between_the_readers_counts() -> None:
+    between = """b: f32[] = extern aten.clone.default(a)
+      u: f32[256] = loop [i < 256] exp(w[i])
+      v: f32[256] = extern aten.clone.default(u)"""
+    text = read_twice(64, "y, v").replace("b: f32[] = extern aten.clone.default(a)", between)
+    marked = last_reads(text.replace("(x: f32[64])", "(x: f32[64], w: f32[256])"))
+    assert ["x"] not in marked
+    assert len(marked) == 3
+
+
+def test_what_is_read_more_than_once_at_a_time_stays() -> None:
+    both_ends = read_twice(64).replace("mul(x[i], b[])", "mul(x[i], add(x[63 - i], b[]))")
+    assert last_reads(both_ends) == [[], []]
+    once = "y: f32[64] = loop [i < 64] mul(x[i], b[])"
+    twice = "y: f32[128] = loop [i < 128] mul(x[i // 2], b[])"
+    repeated = read_twice(64).replace(once, twice)
+    assert last_reads(repeated) == [[], []]
+
+
+def test_results_of_the_graph_stay() -> None:
+    text = read_twice(64, "x, y")
+    assert last_reads(text) == [[], []]
