@@ -50,6 +50,7 @@ UNARY = {
     "ndtri": (torch.special.ndtri, 0, 1),
     "round": (torch.round, -5, 5),
     "rsqrt": (torch.rsqrt, 0, 50),
+    "sigmoid": (torch.sigmoid, -80, 80),
     "signbit": (torch.signbit, -5, 5),
     "sin": (torch.sin, -50, 50),
     "sinh": (torch.sinh, -20, 20),
@@ -213,6 +214,14 @@ def test_narrow_erf_is_within_its_stated_error() -> None:
     assert error.nan_to_num(0.0).max() < 5e-7
     nan = torch.tensor([float("nan")])
     assert run("fmath.erf_narrow(a)", nan, dtype="f32").isnan().all()
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_sigmoid_has_its_limits() -> None:
+    x = torch.tensor([math.inf, 200.0, -200.0, -math.inf, math.nan])
+    got = run("fmath.sigmoid(a)", x, dtype="f32")
+    assert torch.equal(got[:4], torch.tensor([1.0, 1.0, 0.0, 0.0]))
+    assert got[4].isnan()
 
 
 def test_conversion_to_eight_bits_equals_torch() -> None:

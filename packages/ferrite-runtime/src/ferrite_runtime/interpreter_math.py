@@ -72,6 +72,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "erfinv": _torch_special("erfinv"),
     "exp": np.exp,
     "fast_divide": np.divide,
+    "fast_exp": np.exp,
     "expm1": np.expm1,
     "fmod": np.fmod,
     "hypot": np.hypot,

@@ -179,7 +179,7 @@ ROWS: dict[str, Row] = {
     "sign": Row(_sign, _sign, "({0} != 0).to({0}.dtype)"),
     "relu": Row("fmath.maximum_nan({0}, 0.0)", "tl.maximum({0}, 0)", "{0}"),
     "reciprocal": Row(_reciprocal),
-    "sigmoid": Row("tl.sigmoid({0})"),
+    **_calls("sigmoid"),
     "isnan": Row("{0} != {0}"),
     "logical_not": Row(bool="{0} == 0"),
     "bitnot": _integers("~{0}", "{0} == 0"),

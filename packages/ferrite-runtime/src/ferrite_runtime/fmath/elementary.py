@@ -142,6 +142,12 @@ def fast_divide(x, y):
 
 
 @triton.jit
+def fast_exp(x):
+    """Returns exp(x) as `tl.exp` does for float32, but for results below 2**-126, which become 0."""
+    return libdevice.fast_expf(x)
+
+
+@triton.jit
 def floor(x):
     return tl.floor(x)
 
@@ -280,6 +286,19 @@ def float_bits(x):
         return x.to(tl.int16, bitcast=True)
     else:
         return x.to(tl.int8, bitcast=True)
+
+
+@triton.jit
+def sigmoid(x):
+    """Returns 1 / (1 + exp(-x)), of float32 as `tl.sigmoid` does with a third of its instructions.
+
+    Those that it leaves out care for exp(-x) below 2**-126, which 1 swallows anyway, and for results below 2**-126,
+    which become 0: between -88.7, from where on exp(-x) is infinite, and -87.3.
+    """
+    if x.dtype == tl.float32:
+        return fast_divide(1.0, 1.0 + fast_exp(x * -1.0))
+    else:
+        return tl.sigmoid(x)
 
 
 @triton.jit
