@@ -34,6 +34,7 @@ def test_flat_loops(size: int, block: int, warps: int) -> None:
         (65536, 64, 32, 4),
         (4096, 256, 8, 4),
         (4096, 1024, 1, 2),
+        (4096, 768, 1, 2),
         (4, 1024, 1, 4),
         (4096, 4096, 1, 8),
         (4096, 16384, 1, 32),
@@ -60,7 +61,8 @@ def test_loops_over_rows_and_over_columns() -> None:
     assert first(row_sum(4096, 32768)) == Config.of({"XBLOCK": 1, "RBLOCK": 2048}, 8)
     assert first(row_sum(8, 1 << 20)).block("RBLOCK") == 4096, "few programs read more at a time"
     assert first(outer(1 << 16, 4096)) == Config.of({"XBLOCK": 64, "RBLOCK": 16}, 4), "many programs are small"
-    assert first(outer(1024, 4096)).block("RBLOCK") == 64, "few programs read more at a time"
+    assert first(outer(1024, 256)).block("RBLOCK") == 64, "few programs read more at a time"
+    assert first(outer(1024, 4096)) == Config.of({"XBLOCK": 8, "RBLOCK": 512}, 16), "of long columns, much more"
 
 
 @pytest.mark.parametrize(
@@ -128,6 +130,16 @@ def test_rows_taken_one_after_the_other_need_few_threads() -> None:
     wide = first(in_runs(16384, 4096))
     assert (wide.block("XBLOCK"), wide.num_warps) == (1, 8)
     assert first(in_runs(16384, 256)).block("XBLOCK") == 4
+
+
+@pytest.mark.parametrize(("columns", "warps"), [(768, 1), (1024, 2), (1000, 2), (640, 1), (1536, 2), (2048, 4)])
+def test_rows_are_read_in_whole_steps(columns: int, warps: int) -> None:
+    halves = [{**param, "dtype": "bf16"} for param in row_softmax(65536, columns)["params"]]
+    for mapping in (in_runs(65536, columns), row_softmax(65536, columns)):
+        facts = {**mapping["facts"], "element_bytes": 2, "live_values": 3}
+        narrow = spec("rows", "", halves, mapping["axes"], family="persistent", facts=facts)
+        chosen = first(narrow)
+        assert (chosen.block("XBLOCK"), chosen.num_warps) == (1, warps)
 
 
 def test_transposition_gets_a_square_tile() -> None:

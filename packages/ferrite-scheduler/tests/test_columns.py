@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from checks import EAGER_TO_SPLIT, check, kernel_of
+from ferrite_ir import parse_graph
 from ferrite_ir.graph import Fold
-from ferrite_scheduler import Policy, Schedule, Target
+from ferrite_scheduler import Policy, Schedule, Target, schedule
 from ferrite_scheduler.marks import ColumnFold
 
 POLICY = Policy(run_minimum=200, run_columns=2)
@@ -116,5 +117,21 @@ def test_small_matrices_are_summed_as_before():
 
 
 def test_the_policy_says_how_many_programs_share_the_rows():
-    policy = Policy(run_minimum=200, run_columns=2, run_programs=4)
+    policy = Policy(run_minimum=200, run_columns=2, run_programs=4, run_rows=3)
     assert kernel_of(check(NORM_BACKWARD.format(rows=24), TARGET, policy), "dx").run == 3
+
+
+def test_shorter_rows_are_shared_among_more_programs_as_long_as_runs_are_long():
+    policy = Policy(run_minimum=1 << 20)
+
+    def runs(rows, columns):
+        text = f"""
+        graph @f(x: bf16[{rows}, {columns}]) -> (dx, db) {{
+          s: f32[{rows}]          = fold sum [i < {rows} | c < {columns}] cast.f32(x[i, c])
+          dx: f32[{rows}, {columns}] = loop [i < {rows}, c < {columns}] sub(cast.f32(x[i, c]), s[i])
+          db: f32[{columns}]      = fold sum [c < {columns} | i < {rows}] cast.f32(x[i, c])
+        }}"""
+        return rows // kernel_of(schedule(parse_graph(text), Target(), policy), "dx").run
+
+    assert [runs(65536, columns) for columns in (768, 1024, 2048, 4096, 8192)] == [1024, 1024, 512, 256, 128]
+    assert [runs(rows, 768) for rows in (32768, 16384, 8192)] == [512, 256, 256], "fewer sums are worth less memory"

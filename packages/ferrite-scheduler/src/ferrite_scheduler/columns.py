@@ -25,6 +25,10 @@ LEAST_FULL = 0.7
 """Share of those programs that there must be."""
 LONGEST_SEARCH = 64
 """Definitions that may depend on a column sum; more are taken as if everything did."""
+TILE = 1024
+"""Elements that a program takes at least: several rows, where they are shorter."""
+LEAST_SHARE = 2
+"""Programs of a multiprocessor that there are whatever their runs' length: one waits for memory while another sums."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +71,23 @@ def runs_of(fold: Fold, node: Node, target: Target, policy: Policy) -> Runs | No
     heavy = [touch for touch in node.loads if touch.bytes >= policy.run_minimum]
     if not heavy or not all(_is_by_row(node, touch.known) for touch in heavy):
         return None
-    rows = product(dim.size for dim in fold.fold_dims)
-    programs = target.processors * policy.run_programs
-    for count in range(programs, int(programs * LEAST_FULL), -1):
-        if rows % count == 0 and cuts_evenly(rows // count, [dim.size for dim in fold.fold_dims]):
-            return Runs(count, rows // count)
+    rows, extents = product(dim.size for dim in fold.fold_dims), [dim.size for dim in fold.fold_dims]
+    for share in _shares(product(dim.size for dim in fold.dims), policy):
+        programs = target.processors * share
+        least = policy.run_rows if share > LEAST_SHARE else 1
+        for count in range(programs, int(programs * LEAST_FULL), -1):
+            if rows % count == 0 and rows // count >= least and cuts_evenly(rows // count, extents):
+                return Runs(count, rows // count)
     return None
+
+
+def _shares(columns: int, policy: Policy) -> Iterator[int]:
+    """Yields how many programs a multiprocessor may have, the most first: the shorter the rows, the more."""
+    share = max(1, min(policy.run_elements // max(TILE, power_of_two(columns)), policy.run_programs))
+    yield share
+    while share > LEAST_SHARE:
+        share //= 2
+        yield share
 
 
 def _is_by_row(node: Node, known: Iterable[tuple[int, int, int]]) -> bool:

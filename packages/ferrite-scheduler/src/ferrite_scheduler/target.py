@@ -65,7 +65,11 @@ class Policy:
         run_minimum: smallest matrix (bytes) whose column sums are computed along its rows: smaller ones are read from
             the cache the second time.
         run_columns: fewest columns of such a matrix.
-        run_programs: programs per multiprocessor that its rows are shared among.
+        run_programs: most programs per multiprocessor that its rows are shared among.
+        run_elements: elements of the rows that the programs of a multiprocessor take at once, which decides how many
+            there are: enough to keep its share of memory's bandwidth busy.
+        run_rows: fewest rows of a run where there are more than two programs per multiprocessor: each leaves a row of
+            partial sums.
         split_minimum: shortest fold axis worth splitting over programs (elements).
         programs_per_processor: programs wanted per multiprocessor before a fold is split.
         max_kernel_params: most tensor parameters of one kernel.
@@ -89,10 +93,12 @@ class Policy:
     persistent_elements_outer: int = 64
     scan_elements: int = 8192
     persistent_bytes: int = 64 * 1024
-    run_bytes: int = 160 * 1024
+    run_bytes: int = 192 * 1024
     run_minimum: int = 16 << 20
     run_columns: int = 256
-    run_programs: int = 2
+    run_programs: int = 8
+    run_elements: int = 8192
+    run_rows: int = 64
     split_minimum: int = 256
     programs_per_processor: int = 8
     max_kernel_params: int = 48

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ferrite_ir.dtypes import I32, I64
 from ferrite_ir.graph import Computed, Contract, Fold, Scan, Sort, Update, bodies_of
 from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import is_provably_at_most
 from ferrite_scheduler.marks import ColumnFold
 
 from .errors import UnsupportedDefinition
@@ -24,6 +25,8 @@ from .writer import Tile, Writer
 
 COLUMN_STAGES = 2
 """Blocks of a scan along columns that are on their way at once."""
+SHORT_ROW = 1024
+"""Elements of a row that takes little of the shared memory."""
 
 
 class KernelBody:
@@ -190,11 +193,13 @@ class KernelBody:
 def stages_of(flat: FlatKernel) -> int:
     """Returns how many rows of a run are on their way at once: three of 2-byte elements, two of wider ones.
 
-    Measured on an H200 for rows of 4,096: more of the wide ones leave no shared memory for a second program.
+    Measured on an H200 for rows of 4,096: more of the wide ones leave no shared memory for a second program. Of short
+    rows there is one more.
     """
     roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
     widest = max((load.dtype.bytes for load in memory_loads(flat, roots) if _is_whole_row(load)), default=2)
-    return 3 if widest <= 2 else 2
+    is_short = flat.space.fold is not None and is_provably_at_most(flat.space.fold.size, SHORT_ROW)
+    return (3 if widest <= 2 else 2) + is_short
 
 
 def _is_whole_row(load: Scalar) -> bool:

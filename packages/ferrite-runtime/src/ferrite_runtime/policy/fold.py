@@ -36,6 +36,10 @@ ROWS_PER_THREAD = 8
 SCAN_WARPS = 4
 # Most warps of a program that reads columns twice: with as many rows to a thread a multiprocessor holds one of them.
 AGAIN_WARPS = 16
+# Rows of columns that too few programs fold for the multiprocessors there are, and the warps of such a program.
+LONG_COLUMN, FEW_WARPS = 512, 16
+# Bytes that memory is read in at least.
+SECTOR = 32
 # Share of the cache that data may take that is wanted again.
 CACHE_SHARE = 0.5
 
@@ -61,6 +65,8 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
     more = [(rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, warps * 2), (rows * 4, warps * 2)]
     if row >= IDLE_ROW and shape.fold <= row * IDLE_SHARE:
         more[:2] = reversed(more[:2])  # the lanes past the end keep threads idle, the more the more there are
+    elif rows == 1 and shape.live <= MANY_LIVE and _saves_steps(shape, warps):
+        return (_halved(shape, row, warps), first, *(_rows(shape, rows, row, w) for _, w in more[:1]))
     return (first, *(_rows(shape, count, row, w) for count, w in more if count <= max(1, shape.points)))
 
 
@@ -72,7 +78,25 @@ def _runs(shape: Shape, row: int) -> tuple[Config, ...]:
     shape = replace(shape, live=min(shape.live, RUN_LIVE))
     rows = max(1, LONG_ROW // row)
     warps = max(1, rows * row // (shape.device.target.warp_size * RUN_PER_THREAD))
-    return tuple(_rows(shape, x, row, w) for x, w in ((rows, warps), (rows, warps * 2), (rows * 2, warps * 2)))
+    chosen = tuple(_rows(shape, x, row, w) for x, w in ((rows, warps), (rows, warps * 2), (rows * 2, warps * 2)))
+    return (_halved(shape, row, warps), *chosen) if rows == 1 and _saves_steps(shape, warps) else chosen
+
+
+def _saves_steps(shape: Shape, warps: int) -> bool:
+    """Returns whether half as many warps have less to do past the end of a row that is not much longer than a step.
+
+    A step is what all threads of a program read at once. The compiler knows which steps lie past the end and leaves
+    them out; of a step that ends past it the program waits for threads that have nothing to do.
+    """
+    vector = 16 // max(2, shape.narrowest_read)
+    step = shape.device.target.warp_size * warps * vector
+    steps = -(-shape.fold // step) * step
+    return warps > 1 and shape.fold < IDLE_ROW and -(-shape.fold * 2 // step) * step // 2 < steps
+
+
+def _halved(shape: Shape, row: int, warps: int) -> Config:
+    """Returns the config of a row with half as many warps, whatever each thread holds then."""
+    return _rows(replace(shape, live=1), 1, row, warps // 2)
 
 
 def _outer_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
@@ -137,6 +161,12 @@ def _outer_looped(shape: Shape) -> tuple[Config, ...]:
             more = (*more[:2], (2 * line, 2048 // (2 * line), 4))
         return (wide, *(_loop(shape, x, r, w) for x, r, w in more))
     columns = _keep_busy(shape, line, least=max(8, line // 2))
+    if shape.points // columns < shape.device.multiprocessors and shape.fold >= LONG_COLUMN:
+        # Few programs of many rows, mostly partial sums that the cache still has: as many threads as can be, on pieces
+        # of memory that are no smaller than what it is read in.
+        half = columns // 2 if columns // 2 * shape.narrowest_read >= SECTOR else columns
+        few = _loop(shape, half, LONG_COLUMN, FEW_WARPS)
+        return (few, *(_loop(shape, columns, LONG_COLUMN // d, FEW_WARPS // d) for d in (2, 4, 8)))
     depth = 32 if shape.points // columns >= 2 * shape.device.multiprocessors else 64
     warps = max(1, columns * depth // (threads * OUTER_PER_THREAD))
     last = (2 * line, depth, warps) if shape.reads_narrow else (columns // 2 or 1, depth * 2, warps)

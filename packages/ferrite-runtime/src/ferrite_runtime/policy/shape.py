@@ -74,6 +74,12 @@ class Shape:
         return max(widths["read"], default=0) < max(widths["write"], default=0)
 
     @property
+    def narrowest_read(self) -> int:
+        """Bytes of an element of the narrowest tensor that is read; of the widest of all where nothing is."""
+        found = [param_bytes(p.dtype) for p in self.spec.params if p.role == "tensor" and p.access == "read"]
+        return min(found, default=self.element_bytes)
+
+    @property
     def vector(self) -> int:
         """Elements in 16 bytes, the widest access of a thread."""
         return max(1, 16 // max(1, self.element_bytes))
