@@ -157,6 +157,22 @@ def test_division_is_exact_unless_it_is_rounded_at_once() -> None:
     assert expression("cast.bf16(div(a[d0], b[d0]))", "bf16") == "div_3 = (load_1 / load_2).to(tl.bfloat16)"
 
 
+CLAMPED = "minimum(maximum(div(a[d0], b[d0]), f32(-448.0)), f32(448.0))"
+
+
+def test_division_of_what_is_clamped_and_rounded_is_fast_unless_it_has_other_uses() -> None:
+    def text(*results: tuple[str, str, str]) -> str:
+        values = "".join(f"  {n}: {dtype}[8] = loop [d0 < 8] {value}\n" for n, dtype, value in results)
+        return f"graph @f(a: f32[8], b: f32[8]) -> ({', '.join(n for n, _, _ in results)}) {{\n{values}}}"
+
+    rounded = ("y", "f8e4m3fn", f"cast.f8e4m3fn({CLAMPED})")
+    assert "div_3 = load_1 / load_2" in body(text(rounded))
+    for other in (f"add({CLAMPED}, f32(1.0))", CLAMPED, "div(a[d0], b[d0])", "exp(div(a[d0], b[d0]))"):
+        lines = body(text(rounded, ("z", "f32", other)))
+        assert "div_3 = tl.div_rn(load_1, load_2)" in lines, other
+        assert not any(" / " in line for line in lines), other
+
+
 def test_values_in_registers_are_not_rounded_in_between() -> None:
     text = """graph @f(a: f32[8]) -> (y) {
   t: bf16[8] = loop [d0 < 8] cast.bf16(exp(a[d0]))

@@ -17,8 +17,9 @@ from .errors import ScheduleMismatch
 from .flat import FlatKernel, ParamText
 from .indices import IndexText, index_dtype
 from .literals import full_text, is_negative_zero, number_text, survives_bare
+from .quotients import clamped_quotients
 from .rows import WIDEST_ACCESS, behind, is_aligned_row, padded_extent
-from .scalars import COMPARISONS, FOR_NARROW, LOOPING, SELECTIONS, Operands, spelling_of, takes_literals
+from .scalars import COMPARISONS, FOR_NARROW, LOOPING, ROUGH_QUOTIENT, SELECTIONS, Operands, spelling_of, takes_literals
 from .space import NO_AXES, Axes
 from .writer import Tile, Writer
 
@@ -59,6 +60,7 @@ class Evaluator:
         self._inside: dict[Scalar, bool] = {}
         nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
         self._pads = any(node.op in LOOPING for node in nodes)
+        self._clamped = clamped_quotients(flat)
 
     # --- walking ----------------------------------------------------------------------------------------------------
 
@@ -256,6 +258,8 @@ class Evaluator:
         spelling = spelling_of(node.op, dtype)
         if node.op in FOR_NARROW and dtype is F32 and self._reads_narrow(node.args[0]):
             spelling = FOR_NARROW[node.op]
+        if node in self._clamped:
+            spelling = ROUGH_QUOTIENT
         bare = takes_literals(spelling) and _has_peer(node.op, tiles)
         texts = tuple(_operand(tile, bare=bare, narrow=narrow) for tile in tiles)
         if isinstance(spelling, str):

@@ -218,6 +218,9 @@ LOOPING |= {"laguerre_l", "legendre_p"}
 FOR_NARROW: dict[str, Spelling] = {"erf": "fmath.erf_narrow({0})"}
 """Faster spellings for f32, exact enough where everything was read as narrower floats."""
 
+ROUGH_QUOTIENT = "{0} / {1}"
+"""The division of f32 that is off by up to 2 ulp, without the slow cases of the exact one."""
+
 # Operations that only choose between operands: narrow floats pass through them as they are stored.
 SELECTIONS = frozenset(("where", "masked"))
 
