@@ -69,7 +69,14 @@ def test_few_long_lines_are_cut(shape: tuple[int, int], kernels: int, monkeypatc
 
 
 def test_the_policy_says_how_long_a_line_in_one_tile_may_be() -> None:
-    text = "graph @f(x: f32[600, 8192]) -> (s) {\ns: f32[600, 8192] = scan sum [i < 600, r < 8192] along r x[i, r]\n}"
-    for policy in (Policy(), Policy(scan_elements=8192)):
-        (kernel,) = schedule(parse_graph(text), policy=policy).kernels
-        assert kernel.tile == policy.scan_elements
+    def tile(dtype: str, combine: str, policy: Policy) -> int:
+        scan = f"s: {dtype}[600, 8192] = scan {combine} [i < 600, r < 8192] along r x[i, r]"
+        (kernel,) = schedule(
+            parse_graph(f"graph @f(x: {dtype}[600, 8192]) -> (s) {{\n{scan}\n}}"), policy=policy
+        ).kernels
+        return kernel.tile
+
+    for policy in (Policy(), Policy(scan_elements=2048)):
+        assert tile("f32", "sum", policy) == policy.scan_elements
+        assert tile("f64", "sum", policy) == min(policy.scan_elements, policy.heavy_scan_elements)
+        assert tile("f32", "logaddexp", policy) == min(policy.scan_elements, policy.heavy_scan_elements)

@@ -22,7 +22,7 @@ from .schedule import Kernel, Schedule
 from .short_runs import separate_short_runs
 from .softmax import join_softmax
 from .split import prepare_folds
-from .strategy import persistent_limit, strategy_of
+from .strategy import longest_line, persistent_limit, strategy_of
 from .target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
 from .terms import separate_terms
 from .updates import separate_updates
@@ -121,7 +121,7 @@ def _kernels(
     try:
         kernel = build_kernel(cluster, dependences, graph, stored, strategy, policy, layouts)
         if strategy == "scan":
-            kernel = replace(kernel, tile=policy.scan_elements)
+            kernel = replace(kernel, tile=longest_line(kernel.body, policy))
         limit = persistent_limit(cluster, policy)
         return [replace(kernel, persistent_up_to=limit) if limit else kernel]
     except Misfit:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from ferrite_ir.graph import Computed, Scan
+
 from .cluster import Cluster
 from .generic import hinted, is_symbolic
 from .target import Policy
@@ -9,6 +13,9 @@ from .traffic import live_tiles
 
 ACCUMULATOR_BYTES = 4
 """Bytes of one value in a tile: narrow floats are computed in f32."""
+LIGHT_SCANS = frozenset(("sum", "prod"))
+"""Scans of one value, with a combine of one instruction."""
+WORD_BITS = 32
 
 
 def power_of_two(count: int) -> int:
@@ -56,3 +63,12 @@ def holds_columns(cluster: Cluster, live: int, policy: Policy) -> bool:
         return False
     width = power_of_two(cluster.fold)
     return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.run_bytes
+
+
+def longest_line(body: Iterable[Computed], policy: Policy) -> int:
+    """Returns the longest line that one tile holds of a kernel that scans: of light scans of words, the longest."""
+    scans = [definition for definition in body if isinstance(definition, Scan)]
+    is_light = all(scan.combine in LIGHT_SCANS for scan in scans) and all(
+        result.type.dtype.compute.bits <= WORD_BITS for scan in scans for result in scan.results
+    )
+    return policy.scan_elements if is_light else min(policy.scan_elements, policy.heavy_scan_elements)

@@ -60,6 +60,7 @@ class Policy:
             in one tile.
         persistent_elements_outer: the same where the fold axis is not the contiguous one.
         scan_elements: longest line of a scan that is held in one tile; longer ones are walked in blocks.
+        heavy_scan_elements: the same for scans of more than one 32-bit sum or product, which take more registers.
         persistent_bytes: most bytes of values alive at once in one persistent tile row.
         run_bytes: the same for a program that takes many rows one after the other and holds sums of their columns.
         run_minimum: smallest matrix (bytes) whose column sums are computed along its rows: smaller ones are read from
@@ -92,6 +93,7 @@ class Policy:
     persistent_elements: int = 8192
     persistent_elements_outer: int = 64
     scan_elements: int = 8192
+    heavy_scan_elements: int = 4096
     persistent_bytes: int = 64 * 1024
     run_bytes: int = 192 * 1024
     run_minimum: int = 16 << 20
