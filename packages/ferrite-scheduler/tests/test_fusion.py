@@ -320,7 +320,8 @@ def test_independent_readers_of_a_large_input_fuse_when_near_and_not_when_far():
 def test_unrelated_large_kernels_sharing_only_a_number_stay_apart():
     found = schedule(
         parse_graph("""
-    graph @f(x: f32[1024, 1024], y: f32[1024, 1024], c: f32[]) -> (a, b) {
+    graph @f(x: f32[1024, 1024], z: f32[1024, 1024], c: f32[]) -> (a, b) {
+      y: f32[1024, 1024] = extern aten.clone.default(z)
       a: f32[1024, 1024] = loop [i < 1024, j < 1024] mul(x[i, j], c[])
       b: f32[1024, 1024] = loop [i < 1024, j < 1024] mul(y[i, j], c[])
     }""")
@@ -368,3 +369,24 @@ def test_zero_points_and_no_dims():
       b: f32[]     = loop [] exp(y[])
     }""")
     assert found.outputs == ("a", "s", "b")
+
+
+def test_independent_work_between_inputs_and_results_saves_launches() -> None:
+    def kernels(*, waits: bool = False, **thresholds: int) -> int:
+        """Returns the kernels of three steps; with ``waits`` the second is of something that a library call makes."""
+        steps = [
+            f"m{i}: f32[8] = loop [d0 < 8] mul({'c' if waits and i == 1 else f'x{i}'}[d0], f32(0.5))\n"
+            f"p{i}: f32[8] = loop [d0 < 8] sub(y{i}[d0], exp(m{i}[d0]))"
+            for i in range(3)
+        ]
+        inputs = ", ".join(f"{letter}{i}: f32[8]" for i in range(3) for letter in "xy")
+        results = ", ".join(f"{letter}{i}" for i in range(3) for letter in "mp")
+        call = "c: f32[8] = extern aten.clone.default(x1)" if waits else ""
+        body = "\n".join([call, *steps])
+        policy = Policy(small_kernel_bytes=0, **thresholds)
+        return len(check(f"graph @f({inputs}) -> ({results}) {{\n{body}\n}}", policy=policy).kernels)
+
+    assert kernels() == 1
+    assert kernels(max_kernel_params=8) == 2
+    assert kernels(waits=True) == 2
+    assert kernels(horizontal=False) == 3

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
+from ferrite_ir.graph import Loop
+
 from .cluster import Cluster, absorb, cluster_of
 from .dependences import Access, Dependences, Node, Touch
 from .generic import hinted
@@ -98,15 +100,28 @@ def candidates(dependences: Dependences, policy: Policy) -> dict[tuple[int, int]
 
 
 def _companions(dependences: Dependences, policy: Policy) -> Iterator[tuple[int, int]]:
-    """Yields neighbours over equal spaces that are small, or update in place: fused they save a launch."""
-    last: dict[tuple[int, int, bool], int] = {}
+    """Yields neighbours over equal spaces that are small, update in place or are detached: fused they save a launch."""
+    last: dict[tuple[int, int, str], int] = {}
     for node in dependences.nodes:
-        if node.is_host or not (node.stores is not None or _bytes_of(node) <= policy.small_kernel_bytes):
+        why = _reason_to_join(node, dependences, policy)
+        if not why:
             continue
-        key = (node.grid, node.fold, node.stores is not None)
+        key = (node.grid, node.fold, why)
         if key in last:
             yield last[key], node.number
         last[key] = node.number
+
+
+def _reason_to_join(node: Node, dependences: Dependences, policy: Policy) -> str:
+    """Returns what makes a definition worth joining with others of its kind; nothing where nothing does."""
+    if node.is_host:
+        return ""
+    if node.stores is not None:
+        return "in place"
+    if _bytes_of(node) <= policy.small_kernel_bytes:
+        return "small"
+    is_last = isinstance(node.definition, Loop) and all(name in dependences.kept for name in node.result_names)
+    return "detached" if is_last and not any(name in dependences.definer for name in node.reads) else ""
 
 
 def _bytes_of(node: Node) -> int:

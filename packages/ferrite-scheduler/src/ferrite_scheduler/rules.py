@@ -14,7 +14,7 @@ from ferrite_ir.graph import Update
 from ferrite_ir.sizes import text
 
 from .cluster import Cluster
-from .dependences import Access, is_opaque, stores_each_once
+from .dependences import Access, Dependences, is_opaque, stores_each_once
 from .generic import hinted, is_symbolic, size_of
 from .proposal import Proposal
 from .strategy import holds_columns, is_persistent
@@ -270,6 +270,7 @@ def _saving(proposal: Proposal) -> Refusal | None:
     if proposal.saved > 0 and proposal.saved * policy.horizontal_share >= traffic:
         return None
     is_free = max(_traffic(a), _traffic(b)) <= policy.small_kernel_bytes or (_is_in_place(a) and _is_in_place(b))
+    is_free = is_free or (is_detached(a, proposal.dependences) and is_detached(b, proposal.dependences))
     if proposal.saved >= 0 and penalty == 0 and is_free:
         return None
     return refuse("it would not save memory traffic", saved=proposal.saved, of=traffic, uncoalesced=penalty)
@@ -278,6 +279,19 @@ def _saving(proposal: Proposal) -> Refusal | None:
 def _is_in_place(cluster: Cluster) -> bool:
     """Returns whether all that a cluster writes is in place, so that fusing it sooner or later costs no memory."""
     return not cluster.kinds and len(cluster.updated) == cluster.stores
+
+
+def is_detached(cluster: Cluster, dependences: Dependences) -> bool:
+    """Returns whether a pointwise cluster takes all it reads from the caller and leaves all that it writes to it.
+
+    Fused sooner or later with its like it costs no memory, either.
+    """
+    if cluster.kinds or cluster.updated:
+        return False
+    return all(name in cluster.made or name not in dependences.definer for name in cluster.uses) and all(
+        name in dependences.kept or cluster.uses.get(name, 0) == len(dependences.readers.get(name, ()))
+        for name in cluster.made
+    )
 
 
 def _traffic(cluster: Cluster) -> int:
