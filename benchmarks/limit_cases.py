@@ -55,6 +55,13 @@ def quantised_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     return (wide / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale
 
 
+def rms_norm_quantised_blocks(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns a norm in eight bits, with a scale for each 128 columns of a row."""
+    blocks = widened(rms_norm(x, weight)).unflatten(-1, (-1, 128))
+    scale = blocks.abs().amax(-1, keepdim=True) / 448
+    return (blocks / scale).clamp(-448, 448).to(torch.float8_e4m3fn).flatten(-2), scale.squeeze(-1)
+
+
 def group_norm_silu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.silu(F.group_norm(x, 32, weight, bias))
 
@@ -139,6 +146,11 @@ def with_weights(count: int, width: int, weights: int) -> Make:
     return make
 
 
+def row_and_weight(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+    (x,) = matrix(16384, 4096)(dtype, scale)
+    return x, torch.randn(4096, dtype=dtype)
+
+
 def images(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
     shape = (max(1, halved(16, dtype) // scale), 320, 64, 64)
     x = torch.randn(shape, dtype=dtype).to(memory_format=torch.channels_last)
@@ -219,6 +231,7 @@ LIMIT_CASES: tuple[Case, ...] = (
     side("rms norm 5000", rms_norm, lambda dtype, scale: with_weights(16384, 5000, 1)(dtype, scale)[:2]),
     side("swiglu packed", swiglu_packed, matrix(8192, 28672)),
     side("fp8 rows", quantised_rows, matrix(16384, 4096)),
+    side("rms norm fp8 blocks", rms_norm_quantised_blocks, row_and_weight),
     side("group norm silu", group_norm_silu, images),
     # As for the barred batch norm: the statistics need all of x, which no cache holds, before the first result.
     side("batch norm relu", batch_norm_relu, batch, extra_bytes=lambda x, *_: storage_bytes(x)),

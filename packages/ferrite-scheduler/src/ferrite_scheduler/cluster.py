@@ -3,7 +3,8 @@
 The space of a cluster is ``grid × fold`` points, numbered row-major by one *flat position* ``p = g * fold + r``; a
 pointwise cluster has no fold axis (``fold == 0``) and ``p = g``. Each member is placed by a bijection from its own
 flat position to that of the cluster (``None`` where they are equal); a member of a fold cluster sits at *full* level
-(once per grid × fold point) or at grid level (once per grid point).
+(once per grid × fold point), at grid level (once per grid point) or, where blocks of the rows are folded too, at block
+level (once per block; see `blocks`).
 
 All accesses of a cluster are kept as functions of ``p``. A load of a value made in the cluster is legal iff its
 access equals the value's home.
@@ -29,11 +30,17 @@ class Member:
         number: of its node.
         full: whether it runs at every grid × fold point.
         place: bijection from the node's own flat position to that of its level in the cluster; None for the identity.
+        inner: fold points for each of its points, if it sits at block level; 0 elsewhere.
     """
 
     number: int
     full: bool
     place: Digits | None = None
+    inner: int = 0
+
+    def share(self, fold: int) -> int:
+        """Returns how many points of a cluster with so long a fold axis there are for each point of the member."""
+        return 1 if self.full or not fold else self.inner or fold
 
 
 @dataclass(slots=True)
@@ -57,6 +64,7 @@ class Cluster:
         rows: in a fold cluster, the number of distinct full-level loads from memory.
         run: rows that one program takes one after the other, for column folds; 0 without any.
         columns: the number of column folds.
+        inner: length of the blocks of a row that are folded by themselves; 0 without any.
     """
 
     grid: int
@@ -79,6 +87,7 @@ class Cluster:
     rows: int = 0
     run: int = 0
     columns: int = 0
+    inner: int = 0
 
     @property
     def points(self) -> int:
@@ -115,7 +124,7 @@ class Placement:
     """How a guest cluster lies in the space of an owner.
 
     Attributes:
-        full: whether the guest's points are the owner's grid × fold points (else its grid points).
+        full: whether the guest's points are the owner's grid × fold points (else its grid points, or its blocks).
         back: the guest's position as a function of the owner's position at that level; None for the identity.
         fold: fold points of the owner per position of the guest: 1 at full level.
     """
@@ -219,15 +228,20 @@ def absorb(owner: Cluster, guest: Cluster, placement: Placement) -> None:
     owner.ops += guest.ops
     owner.run = max(owner.run, guest.run)
     owner.columns += guest.columns
+    owner.inner = max(owner.inner, guest.inner, guest.fold if guest.kinds and guest.fold != owner.fold else 0)
     owner.first, owner.last = min(owner.first, guest.first), max(owner.last, guest.last)
 
 
 def placed_members(owner: Cluster, guest: Cluster, placement: Placement) -> dict[int, Member] | None:
     """Returns the members of ``guest`` as they would lie in ``owner``, or None where their cuts do not align."""
     full_owner = placement.full and bool(owner.kinds)
+    inner = guest.fold if guest.kinds else placement.fold
+    inner = inner if owner.kinds and not (full_owner and not guest.kinds) and inner != owner.fold else 0
     if placement.back is None:
         if guest.kinds or not full_owner:
-            return guest.members
+            if not inner:
+                return guest.members
+            return {number: m if m.full else replace(m, inner=inner) for number, m in guest.members.items()}
         return {number: replace(member, full=True) for number, member in guest.members.items()}
     forward = inverse(placement.back)
     forward_grid = grid_part(forward, owner.fold) if guest.kinds else forward
@@ -237,5 +251,5 @@ def placed_members(owner: Cluster, guest: Cluster, placement: Placement) -> dict
         place = step if member.place is None else compose(step, member.place)
         if place is None:
             return None
-        found[number] = Member(number, member.full or full_owner, place)
+        found[number] = Member(number, member.full or full_owner, place, inner or member.inner)
     return found

@@ -10,6 +10,7 @@ from ferrite_ir.dtypes import I64
 from ferrite_ir.graph import Computed, Contract, Fold, Graph, Loop, Scan, Sort, Update, bodies_of, index_loads
 from ferrite_ir.index import Dim, Index, constant, delinearize, floordiv, linearize, mod, substitute
 from ferrite_ir.scalar import Scalar, index_value, load, rewrite
+from ferrite_ir.sizes import product
 
 from .cluster import Cluster, Member
 from .dependences import Dependences, Node
@@ -36,6 +37,7 @@ class Layout:
         grid_dims, fold_dims: their dims.
         mappings: for each member, the index over the kernel's dims that stands for each of its own dims.
         moved: for each member, indices already rewritten by its mapping.
+        inner_dims: the last of the fold dims, those of a block, where blocks are folded.
     """
 
     axes: tuple[Axis, ...]
@@ -43,6 +45,7 @@ class Layout:
     fold_dims: tuple[Dim, ...]
     mappings: tuple[dict[Dim, Index], ...]
     moved: tuple[dict[Index, Index], ...]
+    inner_dims: tuple[Dim, ...] = ()
 
 
 Layouts: TypeAlias = dict[tuple[Any, ...], Layout]
@@ -82,14 +85,16 @@ def build_kernel(
     params = _params(body, reads, kept, graph, dependences)
     if cluster.run and len(layout.axes) > 2:
         raise Misfit("rows that a program takes one after the other lie on two axes")
-    return Kernel(kernel_name(strategy, body), strategy, layout.axes, tuple(body), homes, kept, params, run=cluster.run)
+    name = kernel_name(strategy, body)
+    axes, run, inner = layout.axes, cluster.run, cluster.inner
+    return Kernel(name, strategy, axes, tuple(body), homes, kept, params, run=run, inner=inner)
 
 
 def _layout_key(
     cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member], stored: frozenset[str]
 ) -> tuple[Any, ...]:
     """Returns everything that a layout depends on."""
-    parts: list[Any] = [cluster.points, cluster.fold, cluster.kinds]
+    parts: list[Any] = [cluster.points, cluster.fold, cluster.kinds, cluster.inner]
     for node, member in zip(nodes, members, strict=True):
         loads: list[Any] = [
             (touch.known, touch.bytes, touch.rigid) for touch in node.loads if touch.name not in cluster.made
@@ -102,7 +107,8 @@ def _layout_key(
         if node.stores is not None:
             stores.append((node.stores.known, node.stores.bytes, node.stores.rigid))
         dims = (node.definition.dims, node.grid_dims, node.fold_dims)  # type: ignore[union-attr]
-        parts.append((dims, member.full, member.place, node.expressions, node.rigid, *loads, None, *stores))
+        place = (member.full, member.place, member.inner)
+        parts.append((dims, *place, node.expressions, node.rigid, *loads, None, *stores))
     return tuple(parts)
 
 
@@ -116,7 +122,7 @@ def _lay_out(
     numbers = list(_numbers(cluster, nodes, members))
     wanted: list[Digits | None] = [digits for dims in own for digits in dims.values()]
     wanted += [digits for digits, _, _ in traffic] + numbers
-    bases = cut(cluster.points, fold, wanted, whole_fold=whole_fold)
+    bases = cut(cluster.points, fold, wanted, whole_fold=whole_fold, inner=cluster.inner)
     strides, rigid = _strides(traffic, bases)
     vectors = {stride.coefficients for stride in strides}
     for digits in numbers:
@@ -126,7 +132,7 @@ def _lay_out(
         else:
             rigid |= _touched_bases(digits, bases)
     rigid |= _rigid_bases(nodes, own, bases)
-    grid, inside = join_bases(bases, max(1, fold), sorted(vectors), rigid)
+    grid, inside = join_bases(bases, max(1, fold), sorted(vectors), rigid, cluster.inner)
     tiles = place_groups(grid, inside, strides, policy.max_tiled_axes)
     positions, (grid_dims, fold_dims) = _name_dims(tiles, bases, whole_fold=whole_fold)
     flat = linearize(tuple(positions), tuple(size_of(base.step) for base in bases))
@@ -134,7 +140,7 @@ def _lay_out(
     axes = _axes(tiles, grid_dims, fold_dims, has_fold=bool(cluster.kinds))
     shared: dict[tuple[tuple[Dim, Index], ...], dict[Index, Index]] = {}
     moved = tuple(shared.setdefault(tuple(mapping.items()), {}) for mapping in mappings)
-    return Layout(axes, grid_dims, fold_dims, mappings, moved)
+    return Layout(axes, grid_dims, fold_dims, mappings, moved, _inner_dims(tiles, bases, fold_dims, cluster.inner))
 
 
 def _lay_out_empty(node: Node) -> Layout:
@@ -156,7 +162,7 @@ def _over_cluster(digits: Digits, member: Member, fold: int) -> Digits | None:
     found: Digits | None = digits
     if member.place is not None:
         found = compose(digits, inverse(member.place))
-    return None if found is None else lifted(found, fold if fold and not member.full else 1)
+    return None if found is None else lifted(found, member.share(fold))
 
 
 def _traffic(
@@ -240,6 +246,18 @@ def _name_dims(
     return positions, ((*named["y"], *named["x"]), tuple(named["r"]))
 
 
+def _inner_dims(tiles: Tiles, bases: tuple[Base, ...], fold_dims: tuple[Dim, ...], inner: int) -> tuple[Dim, ...]:
+    """Returns the fold dims of a block.
+
+    Raises:
+        Misfit: other fold dims lie inside of them.
+    """
+    count = sum(bases[group.bases[0]].step < inner for group in tiles.r)
+    if any(bases[group.bases[0]].step < inner for group in tiles.r[: len(tiles.r) - count]):
+        raise Misfit("the points of a block do not lie next to each other")
+    return fold_dims[len(fold_dims) - count :]
+
+
 def _split(dim: Dim, group: Group, bases: tuple[Base, ...]) -> tuple[Index, ...]:
     return delinearize(dim.index, tuple(size_of(bases[position].extent) for position in group.bases))
 
@@ -290,12 +308,15 @@ def _mover(mapping: dict[Dim, Index], moved: dict[Index, Index]) -> Mover:
 def _rewrite(node: Node, member: Member, layout: Layout, move: Mover) -> Computed:
     definition = node.definition
     grid_dims, fold_dims = layout.grid_dims, layout.fold_dims
-    dims = grid_dims + fold_dims if member.full else grid_dims
+    outer = grid_dims + fold_dims[: len(fold_dims) - len(layout.inner_dims)]
+    dims = grid_dims + fold_dims if member.full else outer if member.inner else grid_dims
     match definition:
         case Loop():
             return Loop(definition.results, dims, tuple(map(move, definition.bodies)), definition.origins)
         case Fold():
             bodies = tuple(map(move, definition.bodies))
+            if layout.inner_dims and node.fold == product(dim.size for dim in layout.inner_dims):
+                return replace(definition, dims=outer, fold_dims=layout.inner_dims, bodies=bodies)
             return replace(definition, dims=grid_dims, fold_dims=fold_dims, bodies=bodies)
         case Scan():
             return replace(definition, dims=dims, along=fold_dims[-1], bodies=tuple(map(move, definition.bodies)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from .blocks import agree_on_blocks, are_nested
 from .cluster import Cluster, Placement, placed_members
 from .dependences import Access, is_opaque
 from .digits import Digit, Digits, compose, covers, identity, inverse, is_bijection, lowered, normalized, separates
@@ -13,19 +14,36 @@ MOST_DERIVED = 4
 
 
 def space_owner(a: Cluster, b: Cluster) -> tuple[Cluster, Cluster]:
-    """Returns ``(owner, guest)``: the cluster that keeps its space is the one with a fold axis, else the larger one."""
+    """Returns ``(owner, guest)``: the cluster that keeps its space.
+
+    It is the one with a fold axis, of two the one that folds whole rows, else the larger one.
+    """
     if bool(a.kinds) != bool(b.kinds):
         return (a, b) if a.kinds else (b, a)
+    if are_nested(b, a):
+        return b, a
+    if are_nested(a, b):
+        return a, b
     return (a, b) if len(a.members) >= len(b.members) else (b, a)
 
 
-def levels(owner: Cluster, guest: Cluster) -> tuple[bool, ...]:
-    """Returns the levels at which a guest fits by its number of points: True for the full level."""
+def levels(owner: Cluster, guest: Cluster) -> tuple[int, ...]:
+    """Returns the levels at which a guest fits by its number of points.
+
+    A level is the number of points of the owner for each of the guest's: 1 for the full level.
+    """
     if guest.kinds:
-        return (True,) if (guest.grid, guest.fold) == (owner.grid, owner.fold) else ()
+        is_same = (guest.grid, guest.fold) == (owner.grid, owner.fold) and agree_on_blocks(owner, guest)
+        return (1,) if is_same or are_nested(owner, guest) else ()
     if not owner.kinds:
-        return (True,) if guest.grid == owner.grid else ()
-    return tuple(full for full, points in ((True, owner.points), (False, owner.grid)) if guest.grid == points)
+        return (1,) if guest.grid == owner.grid else ()
+    shares = dict.fromkeys((1, owner.inner, owner.fold) if owner.inner else (1, owner.fold))
+    return tuple(share for share in shares if _has_points(guest, owner, share))
+
+
+def _has_points(guest: Cluster, owner: Cluster, share: int) -> bool:
+    """Returns whether a guest has a point for each so many points of a fold cluster."""
+    return guest.grid == (owner.points if share == 1 else owner.grid * (owner.fold // share if owner.inner else 1))
 
 
 def placements(owner: Cluster, guest: Cluster, shared: Callable[[], list[str]]) -> Iterator[Placement]:
@@ -33,12 +51,13 @@ def placements(owner: Cluster, guest: Cluster, shared: Callable[[], list[str]]) 
 
     ``shared`` returns the names that both know, most bytes first.
     """
-    for full in levels(owner, guest):
-        fold = 1 if full else owner.fold
+    for fold in levels(owner, guest):
+        full = fold == 1
         seen: set[Digits | None] = {None}
         yield Placement(full, None, fold)
-        for name in shared()[:MOST_DERIVED]:
-            back = _derived(owner, guest, name, full=full)
+        moves = not guest.kinds or (guest.fold == owner.fold and not guest.inner)
+        for name in shared()[:MOST_DERIVED] if moves else ():
+            back = _derived(owner, guest, name, fold)
             if back is None or back in seen or back == identity(guest.points):
                 continue
             seen.add(back)
@@ -49,14 +68,14 @@ def placements(owner: Cluster, guest: Cluster, shared: Callable[[], list[str]]) 
                 yield placement
 
 
-def _derived(owner: Cluster, guest: Cluster, name: str, *, full: bool) -> Digits | None:
+def _derived(owner: Cluster, guest: Cluster, name: str, share: int) -> Digits | None:
     """Returns the guest's position as a function of the owner's such that their accesses to a name agree."""
     mine, theirs = _access(owner, name), _access(guest, name)
     if mine is None or theirs is None or is_opaque(mine) or is_opaque(theirs) or mine[0] != theirs[0]:
         return None
-    if not full:
-        grid = lowered(mine[1], owner.fold)
-        return None if grid is None else _between(grid, theirs[1], owner.grid)
+    if share != 1:
+        grid = lowered(mine[1], share)
+        return None if grid is None else _between(grid, theirs[1], guest.grid)
     found = _between(mine[1], theirs[1], owner.points)
     if found is not None or not owner.kinds:
         return found

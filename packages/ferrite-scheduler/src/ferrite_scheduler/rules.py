@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from ferrite_ir.graph import Update
 from ferrite_ir.sizes import text
 
+from .blocks import other_combine
 from .cluster import Cluster
 from .dependences import Access, Dependences, is_opaque, stores_each_once
 from .generic import hinted, is_symbolic, size_of
@@ -176,6 +177,27 @@ def _runs(proposal: Proposal) -> Refusal | None:
     return None
 
 
+def _blocks(proposal: Proposal) -> Refusal | None:
+    owner, guest = proposal.owner, proposal.guest
+    nested = guest.kinds and guest.fold != owner.fold
+    block = hinted(guest.fold) if nested else owner.inner or guest.inner
+    if not block or not owner.kinds:
+        return None
+    if block & (block - 1):
+        return refuse("blocks of a row are folded with it if their length is a power of two", block=block)
+    if owner.updated or guest.updated or owner.run or guest.run:
+        return refuse("a kernel that folds blocks of rows sums no columns and updates nothing in place", block=block)
+    for cluster in (owner, guest):
+        other = other_combine(cluster, proposal.dependences)
+        if other:
+            return refuse(f"{other} does not share a kernel with a fold over blocks of its rows", block=block)
+        if cluster.kinds and cluster.direction == "column":
+            return refuse("the points of a block do not lie next to each other", block=block)
+    if not _stays_persistent(proposal):
+        return refuse("a row whose blocks are folded would not fit in a tile", columns=hinted(owner.fold), block=block)
+    return None
+
+
 def _looped_updates(proposal: Proposal) -> Refusal | None:
     if not proposal.kinds or not (proposal.owner.updated or proposal.guest.updated):
         return None
@@ -209,14 +231,22 @@ def _stays_persistent(proposal: Proposal) -> bool:
     """Returns whether the fused fold axis would fit in one tile."""
     owner, guest = proposal.owner, proposal.guest
     live = live_tiles(owner)
-    if guest.kinds:
+    if guest.kinds and guest.fold != owner.fold:
+        live += _fresh_rows(proposal)
+    elif guest.kinds:
         live += live_tiles(guest) - 1
     elif proposal.placement is not None and proposal.placement.full:
-        fresh = [name for name in guest.touched if name not in owner.touched and name not in owner.made]
-        live += sum(max(guest.touched[name].values()) * 2 > hinted(guest.points) for name in fresh)
+        live += _fresh_rows(proposal)
     if owner.run or guest.run:
         return holds_columns(owner, live + owner.columns + guest.columns, proposal.policy)
     return is_persistent(owner, live, proposal.policy)
+
+
+def _fresh_rows(proposal: Proposal) -> int:
+    """Returns how many tensors a guest reads at most points that its owner neither reads nor makes."""
+    owner, guest = proposal.owner, proposal.guest
+    fresh = [name for name in guest.touched if name not in owner.touched and name not in owner.made]
+    return sum(max(guest.touched[name].values()) * 2 > hinted(guest.points) for name in fresh)
 
 
 LEGALITY: tuple[Rule, ...] = (
@@ -229,6 +259,7 @@ LEGALITY: tuple[Rule, ...] = (
     Rule("F07", "folds run in one direction", _directions),
     Rule("F08", "no in-place update under a repeated read", _looped_updates),
     Rule("F10", "column folds ride with rows that fit in a tile", _runs),
+    Rule("F11", "blocks of rows are folded with rows that fit in a tile", _blocks),
 )
 
 

@@ -102,6 +102,9 @@ class Kernel:
         persistent_up_to: for a looped kernel whose fold axis is symbolic, how long that may be to fit in one tile; 0 if
             it never does.
         tile: longest fold axis of a scan or sort that one tile holds.
+        inner: length of the blocks of the fold axis that some folds of the body combine, each by itself; 0 where all
+            folds are over the whole axis. Such folds, and what is computed once per block, have the outer ones of the
+            fold axis's dims among their ``dims``.
     """
 
     name: str
@@ -114,6 +117,7 @@ class Kernel:
     persistent_up_to: int = 0
     run: int = 0
     tile: int = 4096
+    inner: int = 0
 
     @property
     def grid(self) -> tuple[Axis, ...]:
@@ -132,7 +136,7 @@ class Kernel:
 
     def __str__(self) -> str:
         params = ", ".join(map(str, self.params))
-        runs = f" in runs of {self.run}" if self.run else ""
+        runs = f" in runs of {self.run}" if self.run else f" in blocks of {self.inner}" if self.inner else ""
         lines = [f"{self.name} [{' '.join(map(str, self.axes))}]{runs} ({params}) {{"]
         for definition in self.body:
             kept = [result.name for result in definition.results if result.name in self.stored]

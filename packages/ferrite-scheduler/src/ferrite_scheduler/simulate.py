@@ -211,13 +211,14 @@ def _run_definition(run: _Run, definition: Computed, grid: dict[Dim, int]) -> No
         case ColumnFold():
             _column_fold(run, definition, grid)
         case Fold():
-            _fold(run, definition, grid)
+            for block in run.places([dim for dim in run.fold_dims if dim in definition.dims]):
+                _fold(run, definition, {**grid, **block})
         case Scan():
             _scan(run, definition, grid)
         case Sort():
             _sort(run, definition, grid)
         case _:
-            for place in run.places(run.fold_dims):
+            for place in run.places([dim for dim in run.fold_dims if dim in definition.dims]):
                 full = {**grid, **place}
                 _refresh(run, definition, full)
                 _point(run, definition, Point(run.memory(), full, run.symbols))
@@ -283,7 +284,7 @@ def _needed(run: _Run, definition: Computed) -> list[Computed]:
 
 
 def _states(run: _Run, definition: Fold | Scan, grid: dict[Dim, int]) -> Iterator[tuple[dict[Dim, int], State]]:
-    for place in run.places(run.fold_dims):
+    for place in run.places([dim for dim in run.fold_dims if dim not in grid]):
         full = {**grid, **place}
         _refresh(run, definition, full)
         point = Point(run.memory(), full, run.symbols)

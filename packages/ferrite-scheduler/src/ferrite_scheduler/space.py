@@ -23,7 +23,7 @@ class Base:
 def own_digits(node: Node, member: Member, fold: int) -> dict[object, Digits | None]:
     """Returns each dim of the node as digits of the cluster's flat position (None where cuts do not align)."""
     back = None if member.place is None else inverse(member.place)
-    lift = fold if fold and not member.full else 1
+    lift = member.share(fold)
     found: dict[object, Digits | None] = {}
     for dim, step in node.steps.items():
         digits: Digits | None = ((step, generic(dim.size), 1),)
@@ -33,12 +33,15 @@ def own_digits(node: Node, member: Member, fold: int) -> dict[object, Digits | N
     return found
 
 
-def cut(points: int, fold: int, wanted: Iterable[Digits | None], *, whole_fold: bool) -> tuple[Base, ...]:
+def cut(
+    points: int, fold: int, wanted: Iterable[Digits | None], *, whole_fold: bool, inner: int = 0
+) -> tuple[Base, ...]:
     """Returns the bases of the space, outermost first: every cut in ``wanted`` that agrees with those before it.
 
-    ``fold`` (0 or 1 for none) is always a cut; with ``whole_fold`` the fold axis itself stays in one piece.
+    ``fold`` (0 or 1 for none) is always a cut, and so is ``inner``, the end of a block of it (0 for none); with
+    ``whole_fold`` the fold axis itself stays in one piece.
     """
-    cuts = {1, max(1, fold), points}
+    cuts = {1, max(1, inner), max(1, fold), points}
     tried: set[int] = set()
     for digits in wanted:
         for step, extent, _ in digits or ():

@@ -53,12 +53,19 @@ class Tiles:
 
 
 def join_bases(
-    bases: Sequence[Base], fold: int, vectors: Sequence[tuple[int, ...]], rigid: frozenset[int]
+    bases: Sequence[Base], fold: int, vectors: Sequence[tuple[int, ...]], rigid: frozenset[int], inner: int = 0
 ) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
-    """Returns the groups of grid and of fold bases; bases join where every vector walks over them as over one dim."""
+    """Returns the groups of grid and of fold bases; bases join where every vector walks over them as over one dim.
+
+    Those inside a block of the fold axis, of ``inner`` points, join only each other.
+    """
     grid = [position for position, base in enumerate(bases) if base.step >= fold]
-    inside = [position for position, base in enumerate(bases) if base.step < fold]
-    return _join(grid, bases, vectors, rigid), _join(inside, bases, vectors, rigid)
+    inside = [position for position, base in enumerate(bases) if inner <= base.step < fold]
+    blocks = [position for position, base in enumerate(bases) if base.step < min(inner, fold)]
+    return _join(grid, bases, vectors, rigid), (
+        *_join(inside, bases, vectors, rigid),
+        *_join(blocks, bases, vectors, rigid),
+    )
 
 
 def _join(

@@ -19,7 +19,7 @@ from .memory import StoreText, value_of
 from .passes import READ_THE_LAST_TIME, plan_passes, rereads, roots_of
 from .scans import ScanText
 from .sorts import SortText
-from .space import NO_AXES, AxisText, Space
+from .space import FOLD_AXES, NO_AXES, AxisText, Space
 from .updates import UpdateText
 from .writer import Tile, Writer
 
@@ -230,7 +230,7 @@ def shared_loads(flat: FlatKernel) -> dict[Scalar, str]:
     return {
         load: "evict_last"
         for load in memory_loads(flat, roots)
-        if {dim.name for index in load.indices for dim in index.dims} == {"r"}
+        if "r" in {dim.name for index in load.indices for dim in index.dims} <= FOLD_AXES
     }
 
 

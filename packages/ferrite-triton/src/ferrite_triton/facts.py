@@ -37,12 +37,12 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
         "element_bytes": max((access.param.dtype.bytes for access in tensors), default=1),
         "contiguous_axis": contiguous_axis(flat, accesses),
         "transposed": is_transposed(flat, accesses),
-        "numel": points // max(1, hint(flat.space.fold.size) if flat.space.fold else 1),
+        "numel": points // max(1, hint(flat.space.fold_size)),
         "atomics": any(isinstance(d, Update) and needs_atomics(flat, d) for d in flat.definitions),
         "random": any(node.op in RANDOM for node in operations),
     }
     if flat.space.fold is not None:
-        facts["fold_size"] = hint(flat.space.fold.size)
+        facts["fold_size"] = hint(flat.space.fold_size)
         facts["live_values"] = live_tiles(flat.space, text)
     if flat.space.parts:
         facts["parts"] = flat.space.parts

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ferrite_ir.combines import COMBINES
 from ferrite_ir.dtypes import BOOL, F32, I8, DType
 from ferrite_ir.graph import Fold
-from ferrite_ir.sizes import Size, is_static
+from ferrite_ir.sizes import Size, is_static, product
 
 from .casts import cast_text
 from .evaluate import Evaluator
@@ -21,7 +21,7 @@ from .flat import FlatKernel
 from .groups import Grouping, grouping
 from .literals import full_text, highest_text, lowest_text, type_text
 from .rows import behind
-from .space import NO_AXES, Axes
+from .space import FOLD_AXES, NO_AXES, Axes, AxisText
 from .writer import Tile, Writer
 
 R: Axes = frozenset("r")
@@ -90,18 +90,23 @@ class FoldText:
         self._space = flat.space
         self._writer = writer
         self._evaluator = evaluator
+        # What the fold being written combines: the fold axis, with its blocks where it is cut into blocks.
+        self._over = R
 
     # --- pieces -----------------------------------------------------------------------------------------------------
 
     @property
+    def _masked(self) -> AxisText | None:
+        """Returns the folded axis along which tiles reach past the end, or None."""
+        return next((axis for axis in self._space.axes if axis.name in self._over and axis.masked), None)
+
+    @property
     def _mask(self) -> str | None:
-        fold = self._space.fold
-        return "rmask" if fold is not None and fold.masked else None
+        return None if self._masked is None else f"{self._masked.name}mask"
 
     @property
     def _size(self) -> Size:
-        fold = self._space.fold
-        return 1 if fold is None else fold.size
+        return product(axis.size for axis in self._space.axes if axis.name in self._over)
 
     def _count(self, dtype: DType) -> str:
         """Returns the number of points of the fold axis as a float."""
@@ -122,17 +127,19 @@ class FoldText:
         if tile.literal is not None:
             text = f"tl.full({self._space.shape(axes)}, {tile.text}, {type_text(tile.dtype)})"
             return text if fill is None or self._mask is None else f"tl.where({self._mask}, {text}, {fill})"
-        masked = fill is not None and self._mask is not None
-        text = f"tl.where({self._mask}, {tile.text}, {fill})" if masked else tile.text
-        extents = self._space.tiled(tile.axes | R if masked else tile.axes)
+        masked = None if fill is None else self._masked
+        text = tile.text if masked is None else f"tl.where({self._mask}, {tile.text}, {fill})"
+        extents = self._space.tiled(tile.axes if masked is None else tile.axes | {masked.name})
         return text if extents == self._space.tiled(axes) else f"tl.broadcast_to({text}, {self._space.shape(axes)})"
 
     def reduce(self, template: str, prefix: str, text: str, axes: Axes, dtype: DType) -> Tile:
         """Returns the reduction of a tile along the fold axis; the result varies along the other axes."""
         expression = template.format(v=text, axis=self._space.fold_position, keep=self.keep)
+        if self._over != R:
+            expression = template.format(v=expression, axis=self._space.order.index("b"), keep=self.keep)
         key = ("reduction", expression)
         known = self._writer.find(key)
-        return known or self._writer.remember(key, self.hold(prefix, expression, axes - R, dtype))
+        return known or self._writer.remember(key, self.hold(prefix, expression, axes - self._over, dtype))
 
     @property
     def keep(self) -> str:
@@ -167,7 +174,7 @@ class FoldText:
         position = self._evaluator.position if definition.combine in PAIRED else self._evaluator.tile
         tiles = (self._evaluator.tile(definition.bodies[0]), *map(position, definition.bodies[1:]))
         widened = tuple(self._widen(definition.combine, tile) for tile in tiles)
-        return widened, R.union(*(tile.axes for tile in tiles))
+        return widened, self._over.union(*(tile.axes for tile in tiles))
 
     def _widen(self, combine: str, tile: Tile) -> Tile:
         if tile.literal is not None:
@@ -195,6 +202,9 @@ class FoldText:
         """Writes a fold of a tile that holds the whole fold axis."""
         if not self._space.folds_tile:
             return self._single(definition)
+        if self._space.blocks is not None:
+            is_inner = product(dim.size for dim in definition.fold_dims) == self._flat.kernel.inner
+            self._over = R if is_inner else FOLD_AXES
         tiles, axes = self.operands(definition)
         match definition.combine:
             case "argmax" | "argmin":

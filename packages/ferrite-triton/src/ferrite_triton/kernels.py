@@ -89,7 +89,7 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
     space = build_space(kernel)
     flat = flatten(kernel, space)
     accesses = find_accesses(flat)
-    if space.folds_tile and contiguous_axis(flat, accesses) == "x":
+    if space.folds_tile and not space.blocks and contiguous_axis(flat, accesses) == "x":
         # Neighbouring threads take neighbouring x: the fold axis becomes the slow one of the tile.
         flat = replace(flat, space=build_space(kernel, ("r", "x")))
         if scans_serially(flat):
@@ -157,6 +157,8 @@ def header_lines(flat: FlatKernel, width: int, body: list[str]) -> list[str]:
         else:
             lines.append(f"{axis.name} = {mine}")
     fold = space.fold
+    if space.blocks is not None:
+        lines += position_lines(space, space.blocks, f"tl.arange(0, BBLOCK){wide}")
     if fold is not None and fold.tiled and not space.loops:
         lines += position_lines(space, fold, f"tl.arange(0, RBLOCK){wide}")
         lines += quarter_lines(space, fold, "", body)

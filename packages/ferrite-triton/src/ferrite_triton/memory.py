@@ -17,7 +17,7 @@ from .evaluate import Evaluator
 from .flat import FlatKernel, ParamText
 from .indices import INDEX_LIMIT, reaches_of
 from .literals import full_text
-from .space import LARGEST_BLOCK, NO_AXES, Axes
+from .space import FOLD_AXES, LARGEST_BLOCK, NO_AXES, Axes
 from .writer import Tile, Writer
 
 INDEX_BITS = 31
@@ -138,6 +138,7 @@ def _unit_stride_bytes(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict[s
     for access in accesses:
         axis = unit_stride_axis(access.offset)
         if axis is not None:
+            axis = "r" if axis in FOLD_AXES else axis
             votes[axis] = votes.get(axis, 0) + touched_elements(flat, access) * access.param.dtype.bytes
     return votes
 

@@ -21,6 +21,8 @@ Axes = frozenset[str]
 NO_AXES: Axes = frozenset()
 # The positions in a tile that holds the first elements of sorted rows: no axis of any kernel, but lanes all the same.
 RANK: Axes = frozenset(["rank"])
+# The fold axis, and the axis that counts its blocks where those are folded by themselves.
+FOLD_AXES: Axes = frozenset(("r", "b"))
 
 # A mask may be left out where every block divides the axis. That costs the config its larger blocks, so only generous
 # divisors are taken.
@@ -62,8 +64,8 @@ class AxisText:
 
     @property
     def is_fold(self) -> bool:
-        """Returns whether this is the fold axis."""
-        return self.name == "r"
+        """Returns whether this is the fold axis, or that of the blocks it is cut into."""
+        return self.name in FOLD_AXES
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Space:
     """All axes of a kernel.
 
     Attributes:
-        axes: grid axes from ``z`` to ``x``, then ``r``.
+        axes: grid axes from ``z`` to ``x``, then ``r``; before it ``b`` where blocks of the fold axis are folded too.
         order: names of the tiled axes, slowest in memory first.
         mapping: each dim of the kernel as an index of flat positions.
         loops: whether the fold axis is walked in blocks.
@@ -102,8 +104,21 @@ class Space:
 
     @property
     def fold(self) -> AxisText | None:
-        """Returns the fold axis, or None."""
+        """Returns the fold axis, or None; the points of a block where it is cut into blocks."""
         return self.axis("r")
+
+    @property
+    def blocks(self) -> AxisText | None:
+        """Returns the axis that counts the blocks of the fold axis, or None where it is not cut."""
+        return self.axis("b")
+
+    @property
+    def fold_size(self) -> Size:
+        """Returns the number of points of the fold axis, those of all its blocks."""
+        size: Size = 1
+        for axis in self.axes:
+            size = size * axis.size if axis.is_fold else size
+        return size
 
     @property
     def folds_tile(self) -> bool:
@@ -189,9 +204,12 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     has_fold = kernel.fold is not None
     grid_tiles = sum(axis.size != 1 for axis in kernel.grid)
     texts: list[AxisText] = []
-    for axis in kernel.axes:
+    axes = cut_axes(kernel)
+    for axis in axes:
         size = axis.size
-        if axis.is_fold:
+        if kernel.inner and axis.name in FOLD_AXES:
+            texts.append(_whole_axis(axis.name, int(size)))
+        elif axis.is_fold:
             is_held = kernel.strategy == "persistent" and not sizes.is_static(size)
             generous = LONGEST_COLUMN if is_across and kernel.strategy == "scan" else FREE_BLOCK["fold"]
             if shared:
@@ -211,16 +229,33 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
             role = "grid" if has_fold else "pointwise" if grid_tiles == 1 else "tiled"
             texts.append(_free_axis(axis.name, size, FREE_BLOCK[role]))
     if not any(axis.name == "x" for axis in texts):
-        position = len(texts) - has_fold
+        position = sum(not axis.is_fold for axis in texts)
         texts.insert(position, _free_axis("x", 1, 1))
-    axes = tuple(texts)
-    tiled = tuple(axis.name for axis in axes if axis.tiled)
+    tiled = tuple(axis.name for axis in texts if axis.tiled)
     if order is not None:
         tiled = tuple(name for name in order if name in tiled)
     loops = has_fold and fold_block is None and kernel.strategy != "persistent"
     fold = kernel.fold
     parts = -(-int(fold.size) // shared.points) if shared and fold is not None else 0
-    return Space(axes, tiled, dim_mapping(kernel.axes), loops, parts=parts, run=kernel.run)
+    return Space(tuple(texts), tiled, dim_mapping(axes), loops, parts=parts, run=kernel.run)
+
+
+def cut_axes(kernel: Kernel) -> tuple[Axis, ...]:
+    """Returns the axes of a kernel; the fold axis as two, its blocks and the points of one, where those are folded."""
+    fold = kernel.fold
+    if not kernel.inner or fold is None:
+        return kernel.axes
+    outer, reached = len(fold.dims), 1
+    while reached < kernel.inner:
+        outer -= 1
+        reached *= int(fold.dims[outer].size)
+    return (*kernel.grid, Axis("b", fold.dims[:outer]), Axis("r", fold.dims[outer:]))
+
+
+def _whole_axis(name: str, size: int) -> AxisText:
+    """Returns an axis that a tile holds whole."""
+    block = next_power_of_two(size)
+    return AxisText(name, size, tiled=True, masked=size != block, block=block, max_block=block)
 
 
 def _fold_axis(size: Size, block: int | None, generous: int) -> AxisText:

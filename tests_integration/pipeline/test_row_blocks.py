@@ -1,0 +1,72 @@
+"""Statistics of rows and of blocks of what is made of them, in one kernel: norms with a scale for some columns each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from against_eager import assert_all_close, compiled, devices, own_only, widened
+
+OPTIONS = {"fallback": False, "verify": True}
+
+
+def norm(x: Tensor, w: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * w
+
+
+def scaled_blocks(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    blocks = norm(x, w).unflatten(-1, (-1, 32))
+    scale = blocks.abs().amax(-1, keepdim=True) / 448
+    return (blocks / scale).clamp(-448, 448).flatten(-2), scale.squeeze(-1)
+
+
+def normed_blocks(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    """Returns a layer norm, and a layer norm of each block of it."""
+    rows = F.layer_norm(x, x.shape[-1:], w)
+    blocks = rows.unflatten(-1, (-1, 32))
+    return rows, F.layer_norm(blocks, (32,))
+
+
+def block_sums(x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    """Returns sums of blocks, and what a row adds up to when each of them is divided by its own."""
+    blocks = (x * w).exp().unflatten(-1, (-1, 32))
+    sums = blocks.sum(-1)
+    return sums, (blocks / sums.unsqueeze(-1)).flatten(-2).mul(w).sum(-1), x.sum(-1)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "scaled blocks": scaled_blocks,
+    "normed blocks": normed_blocks,
+    "block sums": block_sums,
+}
+
+
+def given(rows: int, columns: int, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(rows, columns, device=device).to(dtype), torch.rand(columns, device=device).to(dtype) + 0.5
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("columns", [128, 160], ids=["whole tiles", "past the end"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_values(name: str, columns: int, dtype: torch.dtype, device: str) -> None:
+    function, inputs = FUNCTIONS[name], given(7, columns, dtype, device)
+    mine = compiled(function, fullgraph=True, dynamic=False, options=OPTIONS)(*inputs)
+    assert_all_close(list(mine), list(function(*inputs)), list(function(*map(widened, inputs))))
+
+
+@own_only("looks at its kernels")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_one_kernel_holds_the_row(name: str) -> None:
+    from ferrite_torch import compiled_programs
+
+    compiled(FUNCTIONS[name], fullgraph=True, dynamic=False, options=OPTIONS)(*given(7, 160, torch.float32, "cpu"))
+    (kernel,) = compiled_programs()[-1]["kernels"]
+    assert [axis["name"] for axis in kernel["axes"]] == ["x", "b", "r"]
+    assert kernel["blocks"] == {"BBLOCK": 8, "RBLOCK": 32}
