@@ -31,6 +31,7 @@ from kernel_cases import CASES, Case, flatten, outcome, unavoidable_bytes
 from kernel_report import markdown_table, plot_roofline
 from kernel_verdict import figures
 from limit_cases import LIMIT_CASES
+from profiling import profile_step
 from tree import add_packages_to_path, results_folder
 
 BAR = 0.80  # of the floor
@@ -163,6 +164,9 @@ def measure_case(case: Case, dtype: torch.dtype, plan: argparse.Namespace, bandw
     for _ in range(plan.reps):
         for backend, call in calls.items():
             times[backend].append(time_launches(call, LAUNCHES, plan.device))
+    if plan.launches:
+        for backend, call in calls.items():
+            print_launches(f"{case.name}, {backend}", call, plan.device)
     results = []
     for backend, measured in times.items():
         ms = statistics.median(measured)
@@ -171,6 +175,13 @@ def measure_case(case: Case, dtype: torch.dtype, plan: argparse.Namespace, bandw
         cell = Result(case.name, short, backend, case.bar, moved, case.memory_bound, ms, spread, share)
         results.append(replace(cell, **facts[backend]))
     return results + failures
+
+
+def print_launches(title: str, call: Callable[[], Any], device: str) -> None:
+    """Prints what a call launches, with the time of each kernel: with its operands in the cache, where they fit."""
+    print(title)
+    for kernel in profile_step(call, device).get("longest", ()):
+        print(f"    {kernel['ms'] * 1e3:9.1f} us  {kernel['calls']:3} x {kernel['name'][:80]}")
 
 
 def prepare(
@@ -255,6 +266,7 @@ def read_plan() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--policy", type=json.loads, default={}, help="scheduler thresholds for ferrite, as JSON")
     parser.add_argument("--deadline", type=float, default=math.inf, help="seconds after which no new case begins")
+    parser.add_argument("--launches", action="store_true", help="print what each backend launches, too")
     parser.add_argument("--dump", type=Path, help="folder for ferrite's kernel sources")
     parser.add_argument("--table", type=Path, help="file for a Markdown table")
     parser.add_argument("--plot", type=Path, help="file for a roofline plot (PNG)")

@@ -57,7 +57,7 @@ def quantised_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def rms_norm_quantised_blocks(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Returns a norm in eight bits, with a scale for each 128 columns of a row."""
-    blocks = widened(rms_norm(x, weight)).unflatten(-1, (-1, 128))
+    blocks = widened(rms_norm(x, weight)).reshape(x.shape[0], -1, 128)
     scale = blocks.abs().amax(-1, keepdim=True) / 448
     return (blocks / scale).clamp(-448, 448).to(torch.float8_e4m3fn).flatten(-2), scale.squeeze(-1)
 

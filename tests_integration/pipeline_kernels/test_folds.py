@@ -221,7 +221,7 @@ def test_padded_rows_are_read_in_whole_vectors(run: Run, emit: Emit, fold: str, 
     for mine, theirs in zip(
         run(padded, x, strategy=strategy), run(exact, x[:, :1049].contiguous(), strategy=strategy), strict=True
     ):
-        assert torch.equal(mine, theirs)
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-4)  # other threads hold other points
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
