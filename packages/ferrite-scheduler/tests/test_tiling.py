@@ -74,6 +74,16 @@ def test_batched_transpose_tiles_the_two_dims_that_matter():
     assert axes(kernel) in ({"y": (8, 128), "x": (64,)}, {"y": (8, 64), "x": (128,)})
 
 
+def test_what_is_written_decides_between_dims_that_carry_about_as_much():
+    """Channels-last images in, others out, with a factor of each group: tiles of places and of neighbouring channels."""
+    kernel = only_kernel("""
+    graph @f(x: f32[4, 64, 16, 10], s: f32[4, 16], w: f32[160]) -> (z) {
+      z: f32[4, 16, 10, 64] = loop [n < 4, g < 16, c < 10, p < 64]
+        mul(x[n, p, g, c], add(s[n, g], w[g*10 + c]))
+    }""")
+    assert axes(kernel) == {"y": (4, 16, 10), "x": (64,)}
+
+
 def test_narrow_transposes_stay_flat():
     kernel = only_kernel("""
     graph @f(x: f32[3, 1024], y: f32[1024, 3]) -> (z) {

@@ -14,6 +14,8 @@ from .space import Base
 
 TILED_SHARE = 0.1
 """Share of a kernel's traffic that must run along another dim before a second tile axis pays."""
+NEAR_SHARE = 0.9
+"""Part of the most unit-stride traffic that counts as much."""
 TILED_MINIMUM = 8
 """Smallest extent worth tiling."""
 ROW_MINIMUM = 64
@@ -107,7 +109,8 @@ def place_groups(
         return Tiles((), (), fold_groups)
     weights = [_unit_bytes(group, strides) for group in ordered]
     total = sum(weights) + sum(_unit_bytes(group, strides) for group in inside)
-    best = max(range(len(ordered)), key=lambda i: (weights[i], i))
+    # They lie as the main store walks, its innermost one last: that one wins if it carries about as much as any.
+    best = max(i for i, weight in enumerate(weights) if weight >= NEAR_SHARE * max(weights))
     inner = ordered[best]
     if weights[best] == 0:
         return Tiles((), tuple(ordered), fold_groups)
