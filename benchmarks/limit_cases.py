@@ -13,6 +13,8 @@ from torch import Tensor
 from kernel_cases import Case, gelu_bias, halved, layer_norm, softmax_rows, storage_bytes
 
 Make = Callable[[torch.dtype, int], tuple[Any, ...]]
+VOCABULARY = 8192
+"""Rows of the table of the embedding cases."""
 
 
 def log_sum_exp(x: Tensor) -> Tensor:
@@ -172,6 +174,34 @@ def sparse_sum(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
     return torch.randn(16384, 128, dtype=dtype), torch.randint(16384, (count,)), torch.randn(count, 128, dtype=dtype)
 
 
+def embedding_gradient(gradient: Tensor, index: Tensor) -> Tensor:
+    return torch.ops.aten.embedding_dense_backward(gradient, index, VOCABULARY, -1, False)
+
+
+def looked_up(places: Callable[[int], Tensor]) -> Make:
+    """Returns a maker of gradients of rows of a table, and of the row of each."""
+
+    def make(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+        count = halved(131072, dtype) // scale
+        return torch.randn(count, 512, dtype=dtype), places(count)
+
+    return make
+
+
+def uniform_places(count: int) -> Tensor:
+    return torch.randint(VOCABULARY, (count,))
+
+
+def zipf_places(count: int) -> Tensor:
+    """Returns rows of which the n-th most frequent is 1 / n times as frequent as the most frequent."""
+    weights = 1.0 / torch.arange(1, VOCABULARY + 1, dtype=torch.float32)
+    return torch.multinomial(weights, count, replacement=True)
+
+
+def one_place(count: int) -> Tensor:
+    return torch.full((count,), VOCABULARY // 3, dtype=torch.int64)
+
+
 def quantised_weight(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
     shape = (16384 // scale, 4096)
     return torch.randn(4096, dtype=dtype), torch.randint(-127, 127, shape, dtype=torch.int8), torch.rand(shape[0])
@@ -237,6 +267,9 @@ LIMIT_CASES: tuple[Case, ...] = (
     side("batch norm relu", batch_norm_relu, batch, extra_bytes=lambda x, *_: storage_bytes(x)),
     side("gather rows", gathered_rows, table, extra_bytes=gathered_bytes),
     side("index add", added_rows, sparse_sum),
+    side("embedding grad", embedding_gradient, looked_up(uniform_places)),
+    side("embedding grad zipf", embedding_gradient, looked_up(zipf_places)),
+    side("embedding grad one", embedding_gradient, looked_up(one_place)),
     side("int8 product", dequantised_product, quantised_weight),
     trained("layer norm f+b", layer_norm, with_weights(16384, 4096, 2)),
     trained("layer norm 8192 f+b", layer_norm, with_weights(8192, 8192, 2)),

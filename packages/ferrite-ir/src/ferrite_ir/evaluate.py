@@ -380,11 +380,21 @@ def _copy(target: Tensor, source: Tensor) -> Tensor:
     return target
 
 
+def _sort(x: Tensor, *, stable: bool, dim: int, descending: bool) -> tuple[Nested, Nested]:
+    """Returns the numbers of a vector in ascending order, and where they were."""
+    if len(x.shape) != 1 or dim != 0 or not stable or descending:
+        raise EvaluationError("only a vector is sorted, stably and upwards")
+    values: Any = x.nested()
+    order = sorted(range(len(values)), key=values.__getitem__)
+    return [values[place] for place in order], order
+
+
 EXTERNS: dict[str, ExternFunction] = {
     "ferrite.alias": lambda x: x,
     "ferrite.seed": lambda count, *_: list(range(count)),
     "aten.clone.default": lambda x, **_: x.nested(),
     "aten.mm.default": _mm,
+    "aten.sort.stable": _sort,
     "aten.copy_.default": lambda target, source, *_: _copy(target, source),
     "aten.empty_strided.default": lambda shape, strides, dtype, **_: empty(dtype_named(dtype.value), shape, strides),
 }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ferrite_ir.graph import Definition, Fold, Graph, Scan
-from ferrite_ir.scalar import Scalar
+from ferrite_ir.dtypes import BOOL
+from ferrite_ir.graph import Definition, Fold, Graph, Scan, Update
+from ferrite_ir.scalar import Scalar, apply, cast, const
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,32 @@ class LookBackScan(Scan):
         """Returns what is scanned."""
         operand: Scalar = self.bodies[0].args[1]
         return operand
+
+
+@dataclass(frozen=True, slots=True)
+class SortedUpdate(Update):
+    """An update whose points come in the order of the rows that they are combined into; see `sorted_updates`.
+
+    In a graph it is the `Update` that it looks like, of ``where(true, operand, cast(following))``: that is how it reads
+    the row of the point after each.
+    """
+
+    @staticmethod
+    def joined(operand: Scalar, following: Scalar) -> Scalar:
+        """Returns the body for an operand and the row (i64) of the next point, the lowest number after the last."""
+        return apply("where", const(True, BOOL), operand, cast(following, operand.dtype))
+
+    @property
+    def operand(self) -> Scalar:
+        """Returns what is combined into memory."""
+        operand: Scalar = self.body.args[1]
+        return operand
+
+    @property
+    def following(self) -> Scalar:
+        """Returns the row of the next point."""
+        following: Scalar = self.body.args[2].args[0]
+        return following
 
 
 def as_scan(scan: LookBackScan) -> Scan:

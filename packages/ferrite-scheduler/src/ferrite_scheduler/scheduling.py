@@ -21,6 +21,7 @@ from .rules import judge
 from .schedule import Kernel, Schedule
 from .short_runs import separate_short_runs
 from .softmax import join_softmax
+from .sorted_updates import sort_updates
 from .split import prepare_folds
 from .strategy import longest_line, persistent_limit, strategy_of
 from .target import DEFAULT_POLICY, DEFAULT_TARGET, Policy, Target
@@ -45,7 +46,7 @@ def schedule(
 
     Symbolic sizes stay symbolic: what is decided holds for all of their values; how well it does is judged by hints.
     """
-    graph = join_softmax(separate_updates(Dce().run(graph)), policy)
+    graph = join_softmax(sort_updates(separate_updates(Dce().run(graph)), policy), policy)
     graph = separate_terms(separate_short_runs(graph, policy), policy)
     graph = prepare_folds(graph, target, policy)
     nodes = nodes_of(graph)

@@ -85,6 +85,9 @@ class Policy:
         search_budget: most dependence edges walked from either side to see whether two kernels can be one.
         look_back: scan few long lines in one pass, with programs that wait for each other, rather than in two passes.
         look_back_points: points of a line that one such program takes, a power of two.
+        sort_updates: bring rows that are combined into one place together before, where that pays.
+        sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
+        sorted_row: fewest elements of such a row.
         horizontal: fuse independent definitions that share inputs.
         reuse: let a dead buffer's storage serve a new one of the same size.
         inplace: let a pointwise result take the storage of an operand that dies there.
@@ -113,6 +116,9 @@ class Policy:
     search_budget: int = 512
     look_back: bool = False
     look_back_points: int = 8192
+    sort_updates: bool = False
+    sorted_bytes: int = 96 << 20
+    sorted_row: int = 128
     horizontal: bool = True
     reuse: bool = True
     inplace: bool = True

@@ -144,8 +144,12 @@ def _has_rows(inner: Group, others: list[Group]) -> bool:
     What depends on the row only, or on the column only, is then loaded and computed once for a tile instead of for each
     point, and no point divides its flat position.
     """
-    rows, length = hinted(prod(group.extent for group in others)), hinted(inner.extent)
-    if rows < ROWS_MINIMUM or length < ROW_MINIMUM or length % ROW_MULTIPLE:
+    return hinted(prod(group.extent for group in others)) >= ROWS_MINIMUM and fills_tiles(hinted(inner.extent))
+
+
+def fills_tiles(length: int) -> bool:
+    """Returns whether rows of so many elements are long enough for tiles, and leave few lanes of a tile idle."""
+    if length < ROW_MINIMUM or length % ROW_MULTIPLE:
         return False
     blocks = [1 << power for power in range(ROW_MINIMUM.bit_length() - 1, 11)]
     return any(-(-length // block) * block <= length * ROW_WASTE for block in blocks)

@@ -9,6 +9,7 @@ from ferrite_ir.graph import Fold, Update, bodies_of
 from ferrite_ir.ops import OPS
 from ferrite_ir.scalar import postorder
 from ferrite_ir.sizes import hint
+from ferrite_scheduler.marks import SortedUpdate
 
 from .flat import FlatKernel
 from .memory import Access, contiguous_axis, is_transposed, touched_elements
@@ -46,6 +47,8 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
         facts["live_values"] = live_tiles(flat.space, text)
     if flat.space.parts:
         facts["parts"] = flat.space.parts
+    if any(isinstance(definition, SortedUpdate) for definition in flat.definitions):
+        facts["sorted"] = True
     if flat.space.run:
         facts["run"] = flat.space.run
     if flat.space.loops:

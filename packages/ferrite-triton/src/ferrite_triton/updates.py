@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ferrite_ir.dtypes import BOOL
 from ferrite_ir.graph import Update
-from ferrite_ir.index import Dim, Index
+from ferrite_ir.index import Dim, Index, Indirect
 from ferrite_ir.scalar import Scalar, indirects_of
 from ferrite_ir.sizes import Size, hint, is_provably_at_most
+from ferrite_scheduler.marks import SortedUpdate
 
 from .bounds import assert_in_bounds
 from .casts import cast_text
@@ -39,6 +41,9 @@ ATOMICS: dict[str, dict[str, str]] = {
         for mode in ("max", "min")
     },
 }
+
+# How a program combines rows of a tile of which those that go to one place follow each other.
+_RUNS = {"add": "fmath.add_runs", "max": "fmath.maximum_runs", "min": "fmath.minimum_runs"}
 
 # The same without atomics: the text for integers and the one for floats.
 _TEMPLATES = {
@@ -115,7 +120,7 @@ class UpdateText:
         """
         param = self.flat.param_of(update.result.name)
         axes = domain_axes(self.flat, update)
-        value = self.evaluator.tile(update.body)
+        value = self.evaluator.tile(update.operand if isinstance(update, SortedUpdate) else update.body)
         conditions = [] if update.condition is None else [self.evaluator.tile(update.condition)]
         offset = self.evaluator.offset(self.flat.offset(update.result.name, update.indices))
         _, mask, reach = self.evaluator.access(param, offset, conditions, axes)
@@ -135,9 +140,30 @@ class UpdateText:
         points = domain_axes(self.flat, update) | value.axes
         pointer, mask, axes = self.evaluator.access(param, offset, conditions, points)
         text = value.text if value.literal is None else full_text(value.literal, value.dtype)
+        if isinstance(update, SortedUpdate) and self._write_runs(
+            update, param, self._spread(offset, axes), value, mask
+        ):
+            return
         parts = {"at": pointer, "first": param.text, "offset": self._spread(offset, axes), "value": text}
         guard = f"mask={mask}, " if mask else ""
         self.writer.line(template.format(**parts, mask=mask or None, guard=guard), axes)
+
+    def _write_runs(self, update: SortedUpdate, param: ParamText, offset: str, value: Tile, mask: str) -> bool:
+        """Writes an update of rows in the order of their places; returns False where a tile has but one."""
+        space = self.flat.space
+        (row,) = [atom.value for index in update.indices for atom, _ in index.terms if isinstance(atom, Indirect)]
+        place, following = self.evaluator.tile(row), self.evaluator.tile(update.following)
+        along = [name for name in space.order if name in place.axes]
+        if len(along) != 1 or len(space.order) != 2 or space.tiled(value.axes) != frozenset(space.order):
+            return False
+        (name,) = along
+        block = f"{name.upper()}BLOCK"
+        last = f"(tl.arange(0, {block}){space.expand(name)} == {block} - 1)"
+        ends = f"({place.text} != {following.text}) | {last}"
+        ends = self.writer.hold("ends", ends, frozenset(along), BOOL).text
+        parts = f"{param.text}, {offset}, {value.text}, {place.text}.to(tl.int32), {ends}, {mask or None}"
+        self.writer.line(f"{_RUNS[update.mode]}({parts}, {space.order.index(name)})", frozenset(space.order))
+        return True
 
     def _spread(self, offset: Tile, axes: Axes) -> str:
         """Returns offsets of full extent along the axes: every point counts, also where several name one element."""

@@ -18,5 +18,6 @@ from ferrite_runtime.fmath.polynomials import (
     laguerre_l,
     legendre_p,
 )
+from ferrite_runtime.fmath.runs import add_runs, maximum_runs, minimum_runs
 from ferrite_runtime.fmath.sorting import sort_first, sort_stable
 from ferrite_runtime.fmath.special import airy_ai, j0, j1, k0, k0e, k1, k1e, ndtri, y0, y1, zeta

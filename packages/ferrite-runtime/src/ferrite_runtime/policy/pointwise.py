@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ferrite_runtime.config import Config
 from ferrite_runtime.policy.blocks import next_power_of_two
 from ferrite_runtime.policy.shape import Shape
@@ -18,6 +20,8 @@ ROW_WIDTH = 64
 FULL_WIDTH = 256
 # Programs per multiprocessor below which smaller programs are better than idle multiprocessors.
 FILL = 4
+# Rows that a warp combines before it stores what they come to.
+SORTED_ROWS = 8
 # Beyond so many buffers each element occupies registers enough that fewer per thread are faster.
 MANY_BUFFERS = 8
 
@@ -25,6 +29,8 @@ MANY_BUFFERS = 8
 def pointwise_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a pointwise kernel, best guess first."""
     real = sorted((axis for axis in shape.axes("grid") if shape.sizes[axis.name] > 1), key=lambda axis: axis.name)
+    if shape.spec.facts.get("sorted") and len(real) == 2:
+        return _sorted_rows(shape, *(axis.name for axis in real))
     return _flat(shape) if len(real) <= 1 else _tiled(shape, [axis.name for axis in real])
 
 
@@ -58,6 +64,15 @@ def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
     if narrow:
         tile = min(tile, FLAT_TILE)  # what is loaded once for a thread's rows is little, what they keep live is not
     return (rows(FULL_WIDTH, tile, 4), rows(1024, tile, 4), rows(512, tile * 2, 8), rows(FULL_WIDTH, tile // 2, 4))
+
+
+def _sorted_rows(shape: Shape, x: str, y: str) -> tuple[Config, ...]:
+    """Returns the candidates of a kernel that combines rows that follow each other: a warp for each few of them.
+
+    A warp that has whole lines holds all of the rows of its columns in its own registers.
+    """
+    tiles = ((SORTED_ROWS, 1), (2 * SORTED_ROWS, 1), (2 * SORTED_ROWS, 2), (4 * SORTED_ROWS, 4))
+    return tuple(replace(shape, live=1).fit({x: FULL_WIDTH, y: rows}, warps) for rows, warps in tiles)
 
 
 def _tiled(shape: Shape, names: list[str]) -> tuple[Config, ...]:
