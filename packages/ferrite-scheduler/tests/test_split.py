@@ -60,6 +60,14 @@ def test_few_parts_are_combined_by_the_fold_that_reads_their_states(combine, len
     assert len(found.kernels) == 2
 
 
+def test_no_more_parts_than_their_reader_combines():
+    text = f"{FOLDS['sum'].format(n=64)}\nt: f32[] = fold sum [ | c < 3] s[c]"
+    target, policy = IN_EIGHT
+    found = check(f"graph @f(x: f32[64, 3]) -> (t) {{\n{text}\n}}", target, replace(policy, programs_per_processor=4))
+    assert found.graph.definitions[0].dims[0].size == 8
+    assert len(found.kernels) == 2
+
+
 def test_parts_whose_sum_is_wanted_itself_have_a_second_fold():
     text = "s: f32[3] = fold sum [c < 3 | r < 32] x[r, c]\nt: f32[] = fold sum [ | c < 3] s[c]"
     found = check(f"graph @f(x: f32[32, 3]) -> (s, t) {{\n{text}\n}}", *IN_EIGHT)

@@ -51,9 +51,9 @@ class Plan:
 def prepare_folds(graph: Graph, target: Target, policy: Policy) -> Graph:
     """Returns the graph with its folds and scans rewritten; the same object where nothing changes."""
     types = {name: value.type for name, value in graph.values.items()}
-    plans = _plans(graph, types, target, policy)
-    columns = find_column_sums(graph, types, target, policy)
     states = states_of_folds(graph)
+    plans = _plans(graph, types, states, target, policy)
+    columns = find_column_sums(graph, types, target, policy)
     definitions: list[Definition] = []
     changed = False
     for definition in graph.definitions:
@@ -130,7 +130,7 @@ def _domain(fold: Fold) -> tuple[tuple[Size, ...], ...]:
 
 
 def _plans(
-    graph: Graph, types: dict[str, TensorType], target: Target, policy: Policy
+    graph: Graph, types: dict[str, TensorType], states: frozenset[str], target: Target, policy: Policy
 ) -> dict[tuple[tuple[int, ...], ...], Plan]:
     """Returns the plan for each domain that is to be split; the fold over it that moves most bytes decides."""
     heaviest: dict[tuple[tuple[int, ...], ...], tuple[int, Node]] = {}
@@ -143,26 +143,32 @@ def _plans(
         domain = _domain(definition)
         if domain not in heaviest or count > heaviest[domain][0]:
             heaviest[domain] = (count, node)
-    plans = {domain: _plan(domain, *heavy, target, policy) for domain, heavy in heaviest.items()}
-    return {domain: plan for domain, plan in plans.items() if plan is not None}
+    plans: dict[tuple[tuple[int, ...], ...], Plan] = {}
+    for domain, (count, node) in heaviest.items():
+        parts = _parts(count, node, target, policy)
+        if parts == 2 * FEW_PARTS and states.issuperset(node.result_names):
+            parts = FEW_PARTS  # twice as many programs are not worth a kernel between the first and the last
+        if parts >= 2:
+            plans[domain] = _even_plan(parts, domain[1])
+    return plans
 
 
-def _plan(domain: tuple[tuple[int, ...], ...], count: int, node: Node, target: Target, policy: Policy) -> Plan | None:
+def _parts(count: int, node: Node, target: Target, policy: Policy) -> int:
+    """Returns in how many parts a fold that moves so many bytes goes best, about; 0 or 1 where it stays whole."""
     if node.grid == 0 or node.fold == 0:
-        return None
+        return 0
     grid, points = hinted(node.grid), hinted(node.fold)
     programs = math.ceil(grid / COLUMNS) if is_outer(node) else grid
     wanted = target.processors * policy.programs_per_processor
     if programs >= wanted:
-        return None
+        return 0
     alone, together = target.seconds(count, programs), count / target.bandwidth
     if alone < WORTH * (together + LAUNCH_SECONDS):
-        return None
+        return 0
     # The nearest power of two in proportion, so that as many programs as wanted are missed or exceeded by few.
     near = 1 << round(math.log2(wanted / programs))
     most = min(MOST_PARTS, points // SHORTEST_CHUNK)
-    parts = min(near, 1 << (most.bit_length() - 1)) if most > 0 else 0
-    return _even_plan(parts, domain[1]) if parts >= 2 else None
+    return min(near, 1 << (most.bit_length() - 1)) if most > 0 else 0
 
 
 def is_outer(node: Node) -> bool:
