@@ -70,3 +70,18 @@ def test_one_kernel_holds_the_row(name: str) -> None:
     (kernel,) = compiled_programs()[-1]["kernels"]
     assert [axis["name"] for axis in kernel["axes"]] == ["x", "b", "r"]
     assert kernel["blocks"] == {"BBLOCK": 8, "RBLOCK": 32}
+
+
+@own_only("looks at its kernels")
+def test_it_compiles_without_a_gpu() -> None:
+    from ferrite_runtime import KernelSpec
+    from ferrite_runtime.devices import known_devices
+    from ferrite_runtime.policy import configs
+    from ferrite_runtime.triton_adapter import Job, compile_job
+    from ferrite_torch import compiled_programs
+
+    compiled(scaled_blocks, fullgraph=True, dynamic=False, options=OPTIONS)(*given(7, 160, torch.bfloat16, "cpu"))
+    (kernel,) = (KernelSpec.from_mapping(kernel) for kernel in compiled_programs()[-1]["kernels"])
+    device = known_devices()["h200"]
+    for config in configs(kernel, device):
+        assert compile_job(Job(kernel, config, device.target)).local_bytes == 0, "no spills"
