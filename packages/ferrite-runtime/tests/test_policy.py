@@ -142,6 +142,16 @@ def test_rows_are_read_in_whole_steps(columns: int, warps: int) -> None:
         assert (chosen.block("XBLOCK"), chosen.num_warps) == (1, warps)
 
 
+def test_a_thread_gets_as_many_bytes_of_narrow_rows() -> None:
+    def warps(dtype: str, size: int) -> int:
+        mapping = row_sum(16384, 4096)
+        params = [{**param, "dtype": dtype} if param["access"] == "read" else param for param in mapping["params"]]
+        facts = {"loads": 1, "stores": 1, "bytes": 16384 * (4096 * size + 4), "contiguous_axis": "r", "live_values": 2}
+        return first(spec("sums", "", params, mapping["axes"], family="persistent", facts=facts)).num_warps
+
+    assert [warps(dtype, size) for dtype, size in (("i8", 1), ("bf16", 2), ("f32", 4))] == [4, 8, 8]
+
+
 def test_transposition_gets_a_square_tile() -> None:
     axes = [grid_axis("x", 4096), grid_axis("y", 4096)]
     mapping = spec("t", "", [tensor("a"), tensor("b", access="write")], axes, facts={"element_bytes": 4})

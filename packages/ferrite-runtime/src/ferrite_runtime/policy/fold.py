@@ -38,6 +38,8 @@ SCAN_WARPS = 4
 AGAIN_WARPS = 16
 # Rows of columns that too few programs fold for the multiprocessors there are, and the warps of such a program.
 LONG_COLUMN, FEW_WARPS = 512, 16
+# Bytes for an element of a matrix of bytes, with what else is read and written for a row.
+BYTE_SHARE = 1.25
 # Bytes that memory is read in at least.
 SECTOR = 32
 # Share of the cache that data may take that is wanted again.
@@ -53,7 +55,7 @@ def persistent_configs(shape: Shape) -> tuple[Config, ...]:
 
 
 def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
-    per_thread = 8 if shape.live > MANY_LIVE else 16
+    per_thread = 8 if shape.live > MANY_LIVE else 32 if _moves_bytes(shape) else 16
     rows = 1 if row >= LONG_ROW else max(1, SHORT_TILE // row)
     rows = _keep_busy(shape, rows)
     threads = shape.device.target.warp_size
@@ -68,6 +70,11 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
     elif rows == 1 and shape.live <= MANY_LIVE and _saves_steps(shape, warps):
         return (_halved(shape, row, warps), first, *(_rows(shape, rows, row, w) for _, w in more[:1]))
     return (first, *(_rows(shape, count, row, w) for count, w in more if count <= max(1, shape.points)))
+
+
+def _moves_bytes(shape: Shape) -> bool:
+    """Returns whether hardly more than a byte is moved for an element: a thread reads 16 bytes twice if it has 32."""
+    return int(shape.spec.facts.get("bytes", 0)) <= BYTE_SHARE * shape.points * shape.fold and shape.narrowest_read == 1
 
 
 def _runs(shape: Shape, row: int) -> tuple[Config, ...]:
