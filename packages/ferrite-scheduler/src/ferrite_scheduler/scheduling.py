@@ -16,6 +16,7 @@ from .loops import Layouts, Misfit, build_kernel
 from .marks import ColumnFold, as_fold, unmarked
 from .memory import Work, plan_memory
 from .ordering import execution_order
+from .prologues import repeat_statistics
 from .proposal import propose
 from .rules import judge
 from .schedule import Kernel, Schedule
@@ -46,7 +47,8 @@ def schedule(
 
     Symbolic sizes stay symbolic: what is decided holds for all of their values; how well it does is judged by hints.
     """
-    graph = join_softmax(sort_updates(separate_updates(Dce().run(graph)), policy), policy)
+    graph = separate_updates(repeat_statistics(Dce().run(graph), target, policy))
+    graph = join_softmax(sort_updates(graph, policy), policy)
     graph = separate_terms(separate_short_runs(graph, policy), policy)
     graph = prepare_folds(graph, target, policy)
     nodes = nodes_of(graph)
