@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from backends import compile_with, count_work
 from cell import Cell, build_module, inference_step, training_step, wait
-from tree import add_packages_to_path, results_folder
+from tree import add_packages_to_path, compile_bytecode, results_folder
 from workloads import WORKLOADS
 
 
@@ -111,6 +111,7 @@ def main() -> int:
     parser.add_argument("--phases", action="store_true", help="only print the phases of a cold and a warm process")
     parser.add_argument("--caches", type=Path, help="folder of caches to use and keep; a new one without it")
     plan = parser.parse_args()
+    compile_bytecode()
     if plan.phases:
         compare_phases(plan, [argument for argument in sys.argv[1:] if argument != "--phases"])
         return 0

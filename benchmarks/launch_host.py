@@ -10,7 +10,6 @@ from call to call within buckets that are prepared; a static program is called w
 from __future__ import annotations
 
 import argparse
-import ctypes
 import statistics
 import sys
 import time
@@ -23,16 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packages" / "ferri
 
 import torch
 
+from idle_gpu import empty_function
 from tree import add_packages_to_path
 
 SIZES = (40, 50, 60, 41, 63, 37)
-
-
-def empty_function() -> tuple[Any, int]:
-    """Returns a C function that returns 0, as Python calls it and as its address."""
-    function = ctypes.CDLL(None).pthread_condattr_destroy
-    function.argtypes = [ctypes.c_void_p] * 4
-    return function, ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
 def machine() -> Any:

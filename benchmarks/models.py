@@ -4,9 +4,10 @@
     python benchmarks/models.py --models gpt2,llama --modes inference --skip-warm
 
 Every cell (model x mode x backend) runs in a process of its own with empty caches, then once more in a second process
-that finds the caches of the first. The child processes are forked from one that has imported torch and transformers
-and nothing else, so compile time holds everything that a user waits for beyond those imports: the compiler's own
-imports, capture, code generation, compiler processes and tuning.
+that finds the caches of the first. Our packages are compiled to bytecode first, as an installer does. The child
+processes are forked from one that has imported torch and transformers and nothing else, so compile time holds
+everything that a user waits for beyond those imports: the compiler's own imports, capture, code generation, compiler
+processes and tuning.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from cell import Cell
 from model_report import judge, print_progress, print_report
-from tree import ROOT, add_packages_to_path, results_folder
+from tree import ROOT, add_packages_to_path, compile_bytecode, results_folder
 from workloads import WORKLOADS
 from zygote import Zygote, run_child, start_zygote, stop_zygote
 
@@ -131,6 +132,7 @@ def run_in(plan: Plan, work: Path) -> int:
     """Runs the plan, writing `models.json` anew after every cell, and the logs of the cells that failed."""
     started = time.monotonic()
     plan.out.mkdir(parents=True, exist_ok=True)
+    compile_bytecode()
     zygote = start_zygote(PRELOAD)
     records: dict[str, dict[str, Any]] = {}
     cells = list(cells_of(plan))

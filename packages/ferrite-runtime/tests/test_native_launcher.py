@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import signal
 import struct
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -265,3 +268,32 @@ def test_a_compiler_that_fails_costs_only_the_launcher(monkeypatch, caplog) -> N
 def test_nothing_is_built_where_that_is_not_allowed() -> None:
     if not native_launcher.PREBUILT.exists():
         assert find_launcher(MemoryStore(), may_build=False) is None
+
+
+def test_a_launcher_that_is_begun_is_built_once_and_waited_for(monkeypatch) -> None:
+    made: list[bool] = []
+    ready = threading.Event()
+
+    def find(store: MemoryStore, *, may_build: bool) -> object:
+        ready.wait(10)
+        made.append(may_build)
+        return "launcher"
+
+    monkeypatch.setattr(native_launcher, "_SHARED", native_launcher._Shared())
+    monkeypatch.setattr(native_launcher, "find_launcher", find)
+    thread = native_launcher.begin_launcher(STORE)
+    threading.Timer(0.05, ready.set).start()
+    assert native_launcher.shared_launcher(STORE, may_build=True) == "launcher"
+    thread.join(10)
+    assert made == [True]
+
+
+def test_a_forked_child_does_not_wait_for_the_thread_that_it_lacks(monkeypatch) -> None:
+    monkeypatch.setitem(native_launcher._SHARED.found, True, LAUNCHER)
+    with native_launcher._SHARED.lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(5)
+            native_launcher.shared_launcher(STORE, may_build=True)
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0

@@ -51,6 +51,25 @@ def test_worker_compiles_without_torch(pool: CompilePool) -> None:
     assert "libtorch" not in maps
 
 
+def test_first_job_finds_everything_imported_and_triton_undigested(tmp_path: Path) -> None:
+    done = run_script(
+        """
+        import sys
+        from test_pool import job
+        from ferrite_runtime.triton_adapter import compile_job, prepare_worker
+        prepare_worker()
+        import triton.runtime.cache
+        assert len(triton.runtime.cache.triton_key()) < 40  # the digests of Triton's own files are 64 characters each
+        before = set(sys.modules)
+        assert compile_job(job("fmath.tanh(a)")).code
+        print("imported", *sorted(set(sys.modules) - before))
+        """,
+        tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["imported"]
+
+
 def test_failure_carries_the_compiler_message(pool: CompilePool) -> None:
     with pytest.raises(KernelCompileError, match=r"(?s)kernel pointwise.*no_such_name"):
         pool.submit(job("a + no_such_name")).result(120)

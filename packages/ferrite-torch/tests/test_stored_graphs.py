@@ -357,7 +357,7 @@ x = torch.randn(3, 6)
 loss = torch.compile(module, backend="ferrite", options={"fallback": False})(x).square().sum()
 loss.backward()
 counts = ferrite_torch.statistics()
-compiler = ("ferrite_torch.lower", "ferrite_scheduler.schedule", "ferrite_triton.body")
+compiler = ("ferrite_torch.lower", "ferrite_ir", "ferrite_scheduler", "ferrite_triton")
 layers = sum(name in sys.modules for name in compiler)
 print(counts["graphs"], counts["recalled"], layers, loss.item(), module[0].weight.grad.sum().item())
 """

@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from ferrite_runtime.model import LoadedBundle, load
     from ferrite_runtime.options import Options
     from ferrite_runtime.policy import configs
-    from ferrite_runtime.pool import warm_up
     from ferrite_runtime.program import Program
     from ferrite_runtime.spec import KernelSpec
+    from ferrite_runtime.starting import warm_up
     from ferrite_runtime.steps import Layout
     from ferrite_runtime.store import Store, load_record, save_record
     from ferrite_runtime.structure import describe
@@ -102,9 +102,9 @@ _MODULES = {
     "model": ("LoadedBundle", "load"),
     "options": ("Options",),
     "policy": ("configs",),
-    "pool": ("warm_up",),
     "program": ("Program",),
     "spec": ("KernelSpec",),
+    "starting": ("warm_up",),
     "steps": ("Layout",),
     "store": ("Store", "load_record", "save_record"),
     "structure": ("describe",),

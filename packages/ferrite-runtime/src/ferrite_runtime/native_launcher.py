@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import logging
+import os
 import shutil
 import subprocess
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,12 +115,34 @@ def _build(store: Store) -> NativeLauncher | None:
     return launcher
 
 
-_SHARED: dict[bool, NativeLauncher | None] = {}
+class _Shared:
+    """The process's launcher, by whether it might be built; locked while somebody looks for it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.found: dict[bool, NativeLauncher | None] = {}
+
+    def unlock(self) -> None:
+        """Makes the lock anew in a forked child, which lacks the thread that may hold it."""
+        self.lock = threading.Lock()
+
+
+_SHARED = _Shared()
+os.register_at_fork(after_in_child=_SHARED.unlock)
 
 
 def shared_launcher(store: Store, *, may_build: bool) -> NativeLauncher | None:
     """Returns the process's launcher; looked for once, and once more by the first that may build it."""
-    known = _SHARED.get(True) or _SHARED.get(False)
-    if known is None and may_build not in _SHARED:
-        known = _SHARED[may_build] = find_launcher(store, may_build=may_build)
+    with _SHARED.lock:
+        found = _SHARED.found
+        known = found.get(True) or found.get(False)
+        if known is None and may_build not in found:
+            known = found[may_build] = find_launcher(store, may_build=may_build)
     return known
+
+
+def begin_launcher(store: Store) -> threading.Thread:
+    """Begins to look for the process's launcher, or to build it, and returns the thread that does."""
+    thread = threading.Thread(target=shared_launcher, args=(store,), kwargs={"may_build": True}, daemon=True)
+    thread.start()
+    return thread

@@ -321,11 +321,6 @@ def shared_pool(workers: int | None = None) -> CompilePool:
         return _SHARED.pools[count]
 
 
-def warm_up(workers: int | None = None) -> None:
-    """Starts the compile workers, so that the first compilation does not wait for them; returns at once."""
-    shared_pool(workers).warm_up()
-
-
 def _forget_pools() -> None:
     # A forked child inherits pipes that belong to the parent's conversation with its workers.
     _SHARED.lock = threading.Lock()

@@ -64,6 +64,21 @@ def triton_attributes(
     }
 
 
+def prepare_worker() -> None:
+    """Imports all that the first job would wait for, in a process that keeps nothing in Triton's cache.
+
+    A third of a second of that wait is a digest of Triton itself, its library included: a part of the key of a cache
+    that a worker empties after each job. A name does as well there. Triton's own workers replace the function too.
+    """
+    import triton.compiler.code_generator
+    import triton.runtime.cache
+
+    import ferrite_runtime.fmath  # noqa: F401  # what kernels import
+
+    name = f"triton {triton.__version__}"
+    triton.runtime.cache.triton_key = lambda: name
+
+
 def compile_job(job: Job) -> Binary:
     """Returns the compiled kernel of ``job``; needs no GPU.
 

@@ -18,14 +18,13 @@ from ferrite_runtime.frames import encode_frame, read_frame
 from ferrite_runtime.settings import worker_scratch
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.target import Target
+from ferrite_runtime.triton_adapter import Job, compile_job, prepare_worker
 
 PARENT_SECONDS = 2.0
 
 
 def answer(head: dict[str, Any]) -> bytes:
     """Returns the answer to one job, as bytes to send: a binary, or the reason why there is none."""
-    from ferrite_runtime.triton_adapter import Job, compile_job
-
     try:
         job = Job(
             spec := KernelSpec.from_mapping(head["spec"]),
@@ -51,8 +50,7 @@ def serve(source: BinaryIO, sink: BinaryIO, scratch: str) -> None:
         sink: where answers go.
         scratch: the folder of Triton's temporary files, emptied after each job.
     """
-    import triton.compiler  # noqa: F401  # the slow import happens before the first job arrives
-
+    prepare_worker()  # the slow imports happen before the first job arrives
     sink.write(encode_frame({"ready": True}))
     sink.flush()
     while (frame := read_frame(source.read)) is not None:

@@ -15,12 +15,11 @@ from ferrite_torch.attention_patterns import rewrite_attention
 from ferrite_torch.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.environment import stores_graphs
 from ferrite_torch.errors import ExternRefused, FerriteError, Unsupported, translate
-from ferrite_torch.loading import mark_boxed, run_eagerly
+from ferrite_torch.loading import mark_boxed, run_eagerly, runtime_options
 from ferrite_torch.options import Options, parse_options
 from ferrite_torch.statistics import record_fallback
 from ferrite_torch.stored_graphs import Plan, mark_storable, plan_storage
 from ferrite_torch.symbolic_floats import float_rules, multiply_out
-from ferrite_torch.symbols import is_symbolic
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ def ferrite(
         rewrite_attention(module)
         simplify_masks(module)
         multiply_out(module)
-        is_kept = stores_graphs(chosen) and not is_symbolic(_traced(module, inputs))
+        is_kept = stores_graphs(chosen) and not torch_private.is_symbolic(_traced(module, inputs))
         plan = plan_storage(module, inputs, list(_tensors(module, inputs)), chosen) if is_kept else None
         if plan is None or not plan.is_completed():
             _warm_up(module, inputs, chosen)
@@ -174,12 +173,12 @@ def _check_layouts(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
 
 
 def _warm_up(module: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> None:
-    """Starts the compile workers, so that they are up when the first kernels are written.
+    """Starts the compile workers and the build of the launcher, so that they are there when kernels are written.
 
     The interpreter needs none.
     """
     if options.interpret is not True and any(value.device.type == "cuda" for value in _tensors(module, inputs)):
-        warm_up(options.workers)
+        warm_up(runtime_options(options))
 
 
 def _tensors(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Iterator[torch.Tensor]:

@@ -24,7 +24,7 @@ from ferrite_torch.options import Options
 from ferrite_torch.refusals import refuse_fallbacks
 from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
 from ferrite_torch.statistics import CompiledGraph, Stopwatch, record_graph
-from ferrite_torch.symbols import is_symbolic, settled
+from ferrite_torch.symbols import settled
 from ferrite_torch.targets import target_of
 from ferrite_torch.unbacked import refuse_unbacked
 from ferrite_triton import emit_program
@@ -50,7 +50,7 @@ def compile_graph(
         refuse_unbacked(module)
         layouts, traced = changed_layouts(module, inputs if kind == "backward" else ())
         ambient = _Ambient.of(module, kind)
-        dynamic = is_symbolic(_placeholder_values(module))
+        dynamic = torch_private.is_symbolic(_placeholder_values(module))
         if dynamic:
             # Layouts of saved tensors are agreed upon in numbers.
             ambient = _Ambient(ambient.regenerated, frozenset(), ambient.donated)

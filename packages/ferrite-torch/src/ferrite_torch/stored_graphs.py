@@ -64,11 +64,11 @@ def plan_storage(
     module: torch.fx.GraphModule, inputs: Sequence[Any], tensors: Sequence[torch.Tensor], options: Options
 ) -> Plan | None:
     """Returns how a captured graph may be stored; None where torch has no cache for it, or it is switched off."""
-    if not hasattr(module, "code") or not torch_private.stores_graphs():
+    if not hasattr(module, "graph") or not torch_private.stores_graphs():
         return None
     device = next((value.device.type for value in tensors if value.device.type != "cpu"), "cpu")
     facts = _digest(compile_facts(device, options))
-    note = _digest([facts, module.code, torch.is_grad_enabled(), [_type_of(value) for value in inputs]])
+    note = _digest([facts, str(module.graph), torch.is_grad_enabled(), [_type_of(value) for value in inputs]])
     return Plan(facts, note, choose_store(runtime_options(options)))
 
 

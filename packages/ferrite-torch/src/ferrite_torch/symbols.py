@@ -200,15 +200,6 @@ def _symbol(expression: Any, environment: Any) -> Symbolic:
     return known[name]
 
 
-def is_symbolic(values: Iterable[Any]) -> bool:
-    """Returns whether symbolic integers, or tensors with symbolic sizes or strides, are among some values."""
-    for value in values:
-        numbers = (*value.shape, *value.stride()) if torch_private.is_fake(value) else (value,)
-        if any(isinstance(number, torch.SymInt) for number in numbers):
-            return True
-    return False
-
-
 def settled(make: Callable[[], Made], fakes: Callable[[], Iterable[Any]]) -> Made:
     """Returns what a function makes, fixing sizes to their values until it needs no number that it does not have.
 

@@ -531,6 +531,11 @@ def environments(values: Iterable[Any]) -> Iterator[Any]:
                 yield number.node.shape_env
 
 
+def is_symbolic(values: Iterable[Any]) -> bool:
+    """Returns whether symbolic integers, or tensors with symbolic sizes or strides, are among some values."""
+    return any(True for _ in environments(values))
+
+
 def symbol_facts(symbol: Any, environment: Any) -> tuple[int | None, int | None, int | None]:
     """Returns the least and greatest value of a symbol, and its present one; None for what is not known."""
     span = environment.var_to_range.get(symbol)

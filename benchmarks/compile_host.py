@@ -1,0 +1,163 @@
+"""Measures what compiling costs the host, without a GPU: processor time of a cold and a warm process, by phase.
+
+    python benchmarks/compile_host.py --models gpt2,bert
+    python benchmarks/compile_host.py --models gpt2 --modes inference --profile warm
+
+Models of full depth on short inputs are compiled for a GPU that does nothing (`idle_gpu.py`); kernels are compiled for
+an H200. Processor time is what counts where others use the same cores: of the process, from the import of the backend
+to the end of the third call, and of everything that it started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import io
+import json
+import os
+import pstats
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from tree import add_packages_to_path, compile_bytecode
+
+PLACES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME", "FERRITE_CACHE_DIR")
+CALLS = 3
+
+
+def short(model: str, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the start of a batch: compilers do the same work for it, and library calls take no time."""
+    if model in ("vit", "resnet50"):
+        return tuple(x[:2] for x in inputs)
+    return tuple(x[:2, :64] for x in inputs)
+
+
+def measure(model: str, mode: str, *, profile: bool) -> dict[str, Any]:
+    """Returns what compiling took in this process, in seconds of processor time."""
+    import torch
+    import transformers.models.bert.modeling_bert
+    import transformers.models.gpt2.modeling_gpt2  # noqa: F401
+
+    import idle_gpu
+    from cell import Cell, build_module, inference_step, training_step
+    from workloads import WORKLOADS
+
+    torch.set_num_threads(1)
+    workload = WORKLOADS[model]
+    cell = Cell(model, mode, "ferrite", "cold", "full", "cpu", "bfloat16", 1, 1)
+    module, inputs = build_module(cell, workload)
+    inputs = short(model, inputs)
+    profiler = cProfile.Profile(time.thread_time) if profile else None
+    marks = {"thread": time.thread_time(), "process": time.process_time(), "wall": time.perf_counter()}
+    if profiler:
+        profiler.enable()
+    import ferrite_torch
+
+    idle_gpu.install()
+    compiled = torch.compile(module, backend="ferrite", options={"fallback": False})
+    imported = time.thread_time() - marks["thread"]
+    if mode == "training":
+        step = training_step(compiled, module, inputs, workload.learning_rate)[1]
+    else:
+        step = inference_step(compiled, inputs)
+    calls = []
+    for _ in range(CALLS):
+        began = time.thread_time()
+        step()
+        calls.append(time.thread_time() - began)
+    if profiler:
+        profiler.disable()
+    began = time.thread_time()
+    step()
+    steady = time.thread_time() - began
+    spent = {
+        "thread": time.thread_time() - marks["thread"] - (CALLS + 1) * steady,
+        "process": time.process_time() - marks["process"] - (CALLS + 1) * steady,
+        "wall": time.perf_counter() - marks["wall"] - (CALLS + 1) * steady,
+    }
+    record = {"import": imported, "calls": calls, **spent, "statistics": ferrite_torch.statistics()}
+    if profiler:
+        text = io.StringIO()
+        stats = pstats.Stats(profiler, stream=text)
+        stats.sort_stats("cumulative").print_stats(150)
+        stats.sort_stats("tottime").print_stats(60)
+        record["profile"] = text.getvalue()
+    return record
+
+
+def run_process(model: str, mode: str, caches: Path, *, profile: bool) -> dict[str, Any]:
+    """Returns the record of a new process, with the seconds of processor time of what it started."""
+    out = caches / "record.json"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"} | {name: str(caches / name.lower()) for name in PLACES}
+    command = [sys.executable, str(Path(__file__).resolve()), "--record", str(out), "--models", model, "--modes", mode]
+    command += ["--profile", "here"] if profile else []
+    subprocess.run(command, check=True, env=environment)
+    record: dict[str, Any] = json.loads(out.read_text())
+    return record
+
+
+def children_seconds() -> float:
+    """Returns the processor seconds of all processes that this one started, those that still run included."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = used.ru_utime + used.ru_stime
+    for thread in Path("/proc/self/task").iterdir():
+        for child in (thread / "children").read_text().split():
+            fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+            seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return seconds
+
+
+def write_record(plan: argparse.Namespace) -> None:
+    record = measure(plan.models[0], plan.modes[0], profile=plan.profile == "here")
+    record["children"] = children_seconds()
+    plan.record.write_text(json.dumps(record, default=str))
+
+
+def split(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.split(",") if part)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", type=split, default=("gpt2", "bert", "llama", "vit", "resnet50"))
+    parser.add_argument("--modes", type=split, default=("inference", "training"))
+    parser.add_argument("--repeat", type=int, default=1, help="pairs of processes per row; the least time counts")
+    parser.add_argument("--profile", choices=("cold", "warm", "here"), help="print where the time of one phase goes")
+    parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)
+    plan = parser.parse_args()
+    if plan.record:
+        write_record(plan)
+        return 0
+    compile_bytecode()
+    print("processor seconds: main thread (import of the backend, first call), other threads, processes started; wall")
+    for model in plan.models:
+        for mode in plan.modes:
+            rows: dict[str, list[dict[str, Any]]] = {"cold": [], "warm": []}
+            for _ in range(plan.repeat):
+                with tempfile.TemporaryDirectory() as folder:
+                    for phase, records in rows.items():
+                        records.append(run_process(model, mode, Path(folder), profile=plan.profile == phase))
+            for phase, records in rows.items():
+                best = min(records, key=lambda record: record["thread"])
+                own = best["statistics"].get("seconds", {})
+                print(
+                    f"{model:9}{mode:10} {phase}  {best['thread']:6.2f} ({best['import']:.2f}, {best['calls'][0]:.2f})"
+                    f"  {best['process'] - best['thread']:6.2f}  {best['children']:6.2f}   {best['wall']:6.2f}   "
+                    + ", ".join(f"{name} {seconds:.2f}" for name, seconds in own.items()),
+                    flush=True,
+                )
+                if plan.profile == phase:
+                    print(best["profile"])
+    return 0
+
+
+if __name__ == "__main__":
+    add_packages_to_path()
+    sys.exit(main())

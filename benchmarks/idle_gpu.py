@@ -1,0 +1,128 @@
+"""A GPU that does nothing: programs compile, tune, load and launch as they do on an H200, on tensors of the host.
+
+What launches is an empty C function, and every time that is measured is the same. Library calls run on the host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+FACTS = {
+    "name": "NVIDIA H200",
+    "processors": 132,
+    "warp_size": 32,
+    "shared_memory": 232448,
+    "registers": 65536,
+    "l2_bytes": 62914560,
+    "bandwidth": 4.0e12,
+}
+
+
+def empty_function() -> tuple[Any, int]:
+    """Returns a C function that returns 0, as Python calls it and as its address."""
+    function = ctypes.CDLL(None).pthread_condattr_destroy
+    function.argtypes = [ctypes.c_void_p] * 4
+    return function, ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+class IdleDriver:
+    """A driver that loads and launches nothing."""
+
+    def __init__(self) -> None:
+        self.launch, self._address = empty_function()
+        self._handles = itertools.count(1)
+
+    def load(self, binary: Any, name: str) -> Any:
+        from ferrite_runtime.cuda_driver import Function
+
+        return Function(next(self._handles), 1, binary, binary.registers or 32, 0)
+
+    def entry_points(self) -> tuple[int, int]:
+        return self._address, self._address
+
+    def fail(self, status: int, call: str) -> Exception:
+        return RuntimeError(f"{call} failed with status {status}")
+
+    def copy(self, to: int, source: int, size: int, stream: int) -> None:
+        pass
+
+    def context(self) -> int:
+        return 77
+
+    def enter(self, context: int) -> None:
+        pass
+
+
+class IdleMeter:
+    """Runs what it is given, and says that it took a hundredth of a millisecond."""
+
+    def sample(self, run: Callable[[], None], count: int, before: Callable[[], None] | None = None) -> list[float]:
+        if before is not None:
+            before()
+        for _ in range(count):
+            run()
+        return [0.01] * count
+
+
+@contextlib.contextmanager
+def _stay(index: Any) -> Iterator[None]:
+    yield
+
+
+def idle_platform() -> Any:
+    """Returns one device with one stream, where torch's devices are asked for."""
+    from ferrite_runtime.platform import Platform
+
+    return Platform(lambda index: 0, lambda: 0, lambda: 1, _stay, lambda index: None)
+
+
+def idle_machine(options: Any) -> Any:
+    """Returns the machine: this process's compiler and store, and a driver that does nothing."""
+    from ferrite_runtime.bench import SystemClock
+    from ferrite_runtime.compilation import shared_compiler
+    from ferrite_runtime.cuda_engine import choose_choices
+    from ferrite_runtime.cuda_kernels import Machine
+    from ferrite_runtime.devices import known_devices
+    from ferrite_runtime.tuning import Budget
+
+    compiler = shared_compiler(options)
+    return Machine(
+        facts=known_devices()["h200"],
+        driver=IdleDriver(),  # type: ignore[arg-type]
+        compiler=compiler,
+        choices=choose_choices(options, compiler),
+        meter=IdleMeter(),
+        budget=Budget.start(SystemClock(), options.tuning_seconds),
+        tune=options.tune,
+    )
+
+
+def idle_engine(program: Any, options: Any, compiler: Any = None) -> Any:
+    """Returns the engine for GPUs with a program for the host, its kernels compiling."""
+    from ferrite_runtime.compilation import shared_compiler
+    from ferrite_runtime.cuda_engine import CudaEngine, choose_native
+
+    engine = CudaEngine(
+        program,
+        idle_platform(),
+        lambda index: idle_machine(options),
+        lambda: choose_native(options, shared_compiler(options)),
+    )
+    engine.device_kernels(None)  # type: ignore[arg-type]  # a tensor of the host has no device index
+    return engine
+
+
+def install() -> None:
+    """Makes graphs on the host compile for the idle GPU from now on, in this process."""
+    import ferrite_torch.backend
+    import ferrite_torch.devices
+    from ferrite_runtime import loaded, warm_up
+    from ferrite_torch.loading import runtime_options
+
+    ferrite_torch.devices.device_facts = lambda device: dict(FACTS)
+    loaded.choose_engine = idle_engine
+    ferrite_torch.backend._warm_up = lambda module, inputs, options: warm_up(runtime_options(options))
