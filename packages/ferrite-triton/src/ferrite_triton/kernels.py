@@ -118,9 +118,14 @@ def _write(form: _Form, params: SizeParams) -> KernelSpec:
         mutated=mutated_params(flat),
         index_width=width,
         facts=collect_facts(flat, accesses, body),
-        origin=tuple(dict.fromkeys(str(origin) for origin in kernel.origins if str(origin))),
+        origin=origin_texts(kernel),
         sizes=tuple(params.names),
     )
+
+
+def origin_texts(kernel: Kernel) -> tuple[str, ...]:
+    """Returns where a kernel came from, without repeats."""
+    return tuple(dict.fromkeys(str(origin) for origin in kernel.origins if str(origin)))
 
 
 def _describe_sizes(params: SizeParams, width: int) -> list[dict[str, Any]]:

@@ -9,7 +9,8 @@ from ferrite_scheduler.schedule import Kernel, Schedule
 from ferrite_scheduler.target import Target
 
 from .errors import EmitError
-from .kernels import Emitted, emit_alternatives
+from .identity import without_names
+from .kernels import Emitted, emit_alternatives, origin_texts
 from .spec import KernelSpec
 from .steps import LaunchForm, encode_input, encode_output, encode_size_input, encode_step, launch_form
 from .symbols import bind_symbols
@@ -62,13 +63,18 @@ def emit_program(schedule: Schedule, target: Target | None = None, *, name: str 
         EmitError: some part of the schedule has no text; the message names the kernel and the definition.
     """
     specs: dict[str, KernelSpec] = {}
+    written: dict[Kernel, Emitted] = {}
     launches: list[LaunchForm] = []
     for kernel in schedule.kernels:
-        emitted = _emit(kernel)
+        form = without_names(kernel)
+        emitted = written.get(form)
+        if emitted is None:
+            emitted = written[form] = _emit(kernel)
         for spec in (*(spec for _, spec in emitted.alternatives), emitted.spec):
             known = specs.get(spec.id)
             # Equal layers share one kernel, which then comes from all of them.
-            specs[spec.id] = spec if known is None else replace(known, origin=_joined(known.origin, spec.origin))
+            joined = () if known is None else known.origin
+            specs[spec.id] = replace(known or spec, origin=_joined(joined, origin_texts(kernel)))
         launches.append(launch_form(emitted))
     graph = schedule.graph
     device = graph.device
