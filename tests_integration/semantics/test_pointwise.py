@@ -195,6 +195,12 @@ def test_strides_of_one_operand(device: str) -> None:
 
 
 @each_device
+def test_strides_of_what_is_filled_in_place(device: str) -> None:
+    for name, x in layouts(device).items():
+        check_bits(lambda x: (x.clone().zero_(), x.mT.clone().zero_() > 0, x.to(torch.float16).fill_(2)), x, about=name)
+
+
+@each_device
 def test_strides_of_two_operands(device: str) -> None:
     given = layouts(device)
     for first, a in given.items():

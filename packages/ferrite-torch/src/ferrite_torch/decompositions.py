@@ -139,6 +139,7 @@ def _candidates() -> dict[Any, Any]:
     table = {**torch_private.core_decompositions(), **torch_private.decompositions_of(extra)}
     norm = aten.linalg_vector_norm.default
     table[norm] = _with_extents_dropped(table[norm])
+    table[aten.zero.default] = _zeros_laid_out_alike
     return {op: rule for op, rule in table.items() if str(op).rpartition(".")[0] not in KEPT and _is_plain(op)}
 
 
@@ -162,6 +163,14 @@ def _with_extents_dropped(rule: Callable[..., torch.Tensor]) -> Callable[..., to
         return rule(x, order, dim, True, dtype=dtype).squeeze(axes)
 
     return norm
+
+
+def _zeros_laid_out_alike(x: torch.Tensor) -> torch.Tensor:
+    """Returns what ``zero`` does, what ``zero_`` becomes without writes.
+
+    The fake kernel of torch 2.11 packs it row by row; the real one lays it out as a clone of ``x`` lies.
+    """
+    return torch.zeros_like(x)
 
 
 def _is_plain(op: Any) -> bool:

@@ -36,7 +36,6 @@ MADE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "scalar_tensor": lambda x: torch.scalar_tensor(3.0),
     "fill": lambda x: aten.fill.Scalar(x, 2),
     "fill with a tensor": lambda x: aten.fill.Tensor(x, x[0, 0]),
-    "zero": aten.zero.default,
     "copy": lambda x: aten.copy(x, x[0].to(torch.float64)),
     "constant": lambda x: x + torch.tensor(2.0),
 }

@@ -58,7 +58,7 @@ def new_full(b: Builder, like: Any, size: Sequence[int], value: Element, **_: An
     return filled(b, value)
 
 
-@lowers("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default", "aten.zero.default")
+@lowers("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default")
 def zeros(b: Builder, *_: Any, **__: Any) -> Tensor:
     return filled(b, 0)
 
