@@ -15,6 +15,7 @@ import ferrite_torch
 from against_eager import assert_same_type, meaningful_strides
 from fuzz_generation import generate, widened_text
 from fuzz_program import Program
+from fuzz_roundings import OtherRoundings, spread
 from fuzz_shrinking import shrink
 
 OPTIONS = {"fallback": False, "verify": True, "tune": "none", "workers": 0}
@@ -28,8 +29,18 @@ ELEMENTS = {"cpu": 2048, "cuda": 1 << 16}
 
 FACTOR = 8.0
 """An element may err by this times eager's own error there, plus this times eager's typical error."""
+DOUBT = 2.0
+"""And this times what other roundings do to it, where that is measured."""
 ROUNDINGS = 64.0
 """Roundings, in eps, of the size of a result, and of a thousandth of the largest number on the way to it."""
+
+SAID_ALIKE = 90
+"""So many letters of a message make two of them the same: what follows quotes the graph."""
+
+
+class Uncapturable(Exception):
+    """A program that torch itself cannot capture, so that nothing can be said of a compiler."""
+
 
 Function = Callable[..., tuple[Tensor, ...]]
 
@@ -37,26 +48,65 @@ Function = Callable[..., tuple[Tensor, ...]]
 def mismatch(program: Program, device: str, *, is_trained: bool = False) -> str | None:
     """Returns what is wrong with a compiled program, None if nothing is."""
     function = program.function(device)
-    exact_function = program.function(device, widened_text)
-    inputs, mine, wide = (prepared(program.arguments(device), is_trained=is_trained) for _ in range(3))
+    inputs, mine = (prepared(program.arguments(device), is_trained=is_trained) for _ in range(2))
     try:
         eager = run(function, inputs, is_trained=is_trained)
     except (RuntimeError, NotImplementedError):
         if not is_trained:
             raise
         return mismatch(program, device)  # autograd cannot differentiate it
-    wide = [widened(x) for x in wide]
-    with float64_by_default():
-        exact = run(exact_function, wide, is_trained=is_trained)
+    exact = exact_results(program, device, is_trained=is_trained)
     try:
         compiled = compile_program(program, function, mine, is_trained=is_trained)
         actual = run(compiled, mine, is_trained=is_trained)
         if device == "cuda":
             torch.cuda.synchronize()
-    except Exception as error:  # noqa: BLE001 - whatever any layer raises is a finding
-        return f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
-    problem = difference([*actual, *mine], [*eager, *inputs], [*exact, *wide], program.scale)
+    except Exception as error:  # whatever any layer raises is a finding
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
+        if is_refused_by_torch(program, device, reason, is_trained=is_trained):
+            raise Uncapturable(reason) from error
+        return reason
+    results, theirs = [*actual, *mine], [*eager, *inputs]
+    problem = difference(results, theirs, exact, program.scale)
+    if problem and len(results) == len(theirs):  # eager may have been lucky
+        problem = difference(results, theirs, exact, program.scale, doubt(program, is_trained=is_trained))
     return problem or layout_difference(program, function, actual[: len(program.returned)], eager)
+
+
+def exact_results(program: Program, device: str, *, is_trained: bool) -> list[Tensor]:
+    """Returns the results in float64, and the inputs as they are afterwards."""
+    wide = [widened(x) for x in prepared(program.arguments(device), is_trained=is_trained)]
+    with float64_by_default():
+        return [*run(program.function(device, widened_text), wide, is_trained=is_trained), *wide]
+
+
+def doubt(program: Program, *, is_trained: bool) -> list[Tensor]:
+    """Returns by how much each result moves with other roundings on the way."""
+
+    def sample(roundings: OtherRoundings) -> list[Tensor]:
+        inputs = prepared(program.arguments("cpu"), is_trained=is_trained)
+        with roundings:
+            return [*run(program.function("cpu"), inputs, is_trained=is_trained), *inputs]
+
+    return spread(sample, exact_results(program, "cpu", is_trained=is_trained))
+
+
+def is_refused_by_torch(program: Program, device: str, reason: str, *, is_trained: bool) -> bool:
+    """Returns whether torch fails for the same reason before any compiler has its turn.
+
+    Its own backend of eager kernels stands for that: it captures, makes writes functional, and compiles nothing.
+    """
+    _, is_capture, words = reason.partition("capturing the graph failed: ")
+    said = words.partition(" While executing %program")[0].partition(". What to do:")[0]
+    if not is_capture or not said:
+        return False
+    torch._dynamo.reset()
+    try:
+        captured = torch.compile(program.function(device), backend="aot_eager", fullgraph=True)
+        run(captured, prepared(program.arguments(device), is_trained=is_trained), is_trained=is_trained)
+    except Exception as error:  # noqa: BLE001 - whatever torch raises
+        return said.partition(": ")[2][:SAID_ALIKE] in " ".join(str(error).split())
+    return False
 
 
 def layout_difference(
@@ -144,22 +194,37 @@ def _item(values: Sequence[Any], position: int) -> Any:
     return values[position]
 
 
-def difference(actual: Sequence[Tensor], eager: Sequence[Tensor], exact: Sequence[Tensor], scale: float) -> str | None:
-    """Returns what is wrong with results, None if nothing is; ``scale`` is the largest number on the way to them."""
+def difference(
+    actual: Sequence[Tensor],
+    eager: Sequence[Tensor],
+    exact: Sequence[Tensor],
+    scale: float,
+    doubts: Sequence[Tensor] | None = None,
+) -> str | None:
+    """Returns what is wrong with results, None if nothing is.
+
+    Args:
+        actual: the results to judge.
+        eager: eager's results.
+        exact: those of float64.
+        scale: the largest number on the way to them.
+        doubts: by how much each of them moves with other roundings, where that is known.
+    """
     if len(actual) != len(eager):
         return f"{len(actual)} results, eager has {len(eager)}"
-    for place, (mine, theirs, right) in enumerate(zip(actual, eager, exact, strict=True)):
+    doubts = doubts or [torch.zeros(())] * len(exact)
+    for place, (mine, theirs, right, open_) in enumerate(zip(actual, eager, exact, doubts, strict=True)):
         try:
             assert_same_type(mine, theirs, f"result {place}", strides=False)
         except AssertionError as error:
             return str(error)
-        problem = element_difference(mine.detach().cpu(), theirs.detach().cpu(), right.detach().cpu(), scale)
+        problem = element_difference(mine.detach().cpu(), theirs.detach().cpu(), right.detach().cpu(), scale, open_)
         if problem:
             return f"result {place}: {problem}"
     return None
 
 
-def element_difference(actual: Tensor, eager: Tensor, exact: Tensor, scale: float) -> str | None:
+def element_difference(actual: Tensor, eager: Tensor, exact: Tensor, scale: float, doubts: Tensor) -> str | None:
     """Returns how one result differs, None if it does not."""
     if not eager.is_floating_point():
         wrong = actual != eager
@@ -171,7 +236,7 @@ def element_difference(actual: Tensor, eager: Tensor, exact: Tensor, scale: floa
     own, error = (theirs - right).abs(), (mine - right).abs()
     typical, usual = (x.nan_to_num(0.0, 0.0, 0.0).square().mean().sqrt() for x in (own, right))
     size = right.abs() + usual + scale / 1000
-    wrong = ~(error <= FACTOR * (own + typical) + ROUNDINGS * eps * size)
+    wrong = ~(error <= FACTOR * (own + typical) + DOUBT * doubts + ROUNDINGS * eps * size)
     wrong &= ~(mine.isnan() & theirs.isnan()) & (mine != theirs)
     return first_of(wrong, mine, theirs, right) if wrong.any() else None
 
@@ -183,7 +248,11 @@ def first_of(wrong: Tensor, mine: Tensor, theirs: Tensor, right: Tensor) -> str:
 
 
 def failure(seed: int, device: str) -> tuple[str, str] | None:
-    """Returns the reason for which the program of a seed fails, and the script of a small one; None if it is right."""
+    """Returns the reason for which the program of a seed fails, and the script of a small one; None if it is right.
+
+    Raises:
+        Uncapturable: torch fails before any compiler has its turn.
+    """
     is_trained = seed % TRAINED_EVERY == 1
     program = generate(seed, ELEMENTS[device], is_trained=is_trained)
     reason = mismatch(program, device, is_trained=is_trained)
@@ -192,7 +261,7 @@ def failure(seed: int, device: str) -> tuple[str, str] | None:
     kind = kind_of(reason)
     if kind != "CUDA error":  # after that, nothing that runs in this process means anything
         program = shrink(program, lambda smaller: fails_alike(smaller, device, kind, is_trained=is_trained))
-    return reason, program.script(reason, device)
+    return reason, program.script(reason, device, is_trained=is_trained)
 
 
 def kind_of(reason: str) -> str:

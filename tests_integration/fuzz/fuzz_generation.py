@@ -39,7 +39,7 @@ class Draft:
         sizes = (1, *self.rng.sample(SIZES, 3))
         if elements > 1 << 14 and self.rng.random() < 0.5:
             sizes = (*sizes, self.rng.choice(LARGE))
-        self.pool = Pool(self.rng, sizes, is_written=self.rng.random() < 0.6)
+        self.pool = Pool(self.rng, sizes, is_written=self.rng.random() < 0.6, is_trained=is_trained)
         self.wide: dict[str, Tensor] = {}
         self.inputs = tuple(self._input(number, is_trained=is_trained) for number in range(self.rng.randint(1, 4)))
         self.statements: list[Any] = []

@@ -46,8 +46,8 @@ class Line:
 class Pool:
     """The tensors of a program under construction, as eager has them, and which of them are exact."""
 
-    def __init__(self, rng: Random, sizes: tuple[int, ...], *, is_written: bool) -> None:
-        self.rng, self.sizes, self.is_written = rng, sizes, is_written
+    def __init__(self, rng: Random, sizes: tuple[int, ...], *, is_written: bool, is_trained: bool) -> None:
+        self.rng, self.sizes, self.is_written, self.is_trained = rng, sizes, is_written, is_trained
         self.tensors: dict[str, Tensor] = {}
         self.inexact: set[int] = set()
         self.kept: set[int] = set()  # storages that must not be written: inputs whose gradients are asked for
@@ -240,7 +240,9 @@ def reduction(pool: Pool) -> Line | None:
         inexact += [f"{{0}}.var({dim}, keepdim={keep})", f"({{0}}.var({dim}, keepdim=True) + 0.1).sqrt()"]
         inexact += [f"F.layer_norm({{0}}, ({x.shape[-1]},))"]
     if not pool.is_inexact(name):
-        exact += [f"{{0}}.argmax({dim}, {keep})", f"{{0}}.argmin({dim})", f"{{0}}.sort({dim}).values", "{0}.any()"]
+        # Of equal numbers an unstable sort gives the gradient of any to any: on CUDA eager's is not the first's.
+        order = f"{{0}}.sort(dim={dim}, stable=True)" if pool.is_trained else f"{{0}}.sort({dim})"
+        exact += [f"{{0}}.argmax({dim}, {keep})", f"{{0}}.argmin({dim})", f"{order}.values", "{0}.any()"]
         exact += [
             f"{{0}}.sort({dim}, stable=True).indices",
             f"{{0}}.topk(1, {dim}).values",

@@ -26,11 +26,37 @@ def inputs():
     return [{inputs}]
 
 
-eager = program(*inputs())
-compiled = torch.compile(program, backend="ferrite", options={{"fallback": False}}, fullgraph=True)(*inputs())
+{ways}
+eager = results(program)
+compiled = results(torch.compile(program, backend="ferrite", options={{"fallback": False}}, fullgraph=True))
 for mine, theirs in zip(compiled, eager):
     print(mine, theirs, sep="\\n")
 '''
+
+FORWARD = """
+def results(function):
+    with torch.no_grad():
+        return function(*inputs())
+
+"""
+
+TRAINED = """
+def weight(x, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return (torch.randint(-8, 9, x.shape, generator=generator) / 8).to(x.device, x.dtype)
+
+
+def results(function):
+    given = [x.requires_grad_(x.dtype is torch.float32) for x in inputs()]
+    outputs = function(*given)
+    leaves, ends = ([x for x in each if x.requires_grad] for each in (given, outputs))
+    if not leaves or not ends:
+        return outputs
+    weights = [weight(x, place) for place, x in enumerate(ends)]
+    gradients = torch.autograd.grad(ends, leaves, weights, allow_unused=True)
+    return *outputs, *(x for x in gradients if x is not None)
+
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,11 +149,16 @@ class Program:
         """Returns fresh inputs."""
         return [each.make(device) for each in self.inputs]
 
-    def script(self, reason: str, device: str) -> str:
+    def script(self, reason: str, device: str, *, is_trained: bool = False) -> str:
         """Returns a script that shows what is wrong."""
         inputs = "".join(f"\n        {each.text()}," for each in self.inputs)
         return SCRIPT.format(
-            seed=self.seed, reason=reason, source=self.source(), inputs=inputs + "\n    ", device=device
+            seed=self.seed,
+            reason=reason,
+            source=self.source(),
+            inputs=inputs + "\n    ",
+            device=device,
+            ways=TRAINED if is_trained else FORWARD,
         )
 
     def without(self, positions: Sequence[int]) -> Program | None:

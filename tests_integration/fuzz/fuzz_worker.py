@@ -1,7 +1,8 @@
 """A process that checks a range of seeds and can be lost without losing more than one.
 
 It writes JSON lines: ``{"seed": n}`` when it begins with a seed, ``{"seed": n, "reason": …, "script": …}`` where a
-program fails, ``{"lost": reason}`` where its GPU context is gone.
+program fails, ``{"seed": n, "uncapturable": reason}`` where torch itself cannot capture it, ``{"lost": reason}`` where
+its GPU context is gone.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ def main() -> int:
     warnings.simplefilter("ignore")
     import torch
 
-    from fuzz_check import failure
+    from fuzz_check import Uncapturable, failure
 
     torch.set_num_threads(1)
     device, first, end = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     for seed in range(first, end):
         events.write(json.dumps({"seed": seed}) + "\n")
-        found = failure(seed, device)
+        try:
+            found = failure(seed, device)
+        except Uncapturable as error:
+            events.write(json.dumps({"seed": seed, "uncapturable": str(error)}) + "\n")
+            continue
         if found is not None:
             reason, script = found
             events.write(json.dumps({"seed": seed, "reason": reason, "script": script}) + "\n")

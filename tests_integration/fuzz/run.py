@@ -46,6 +46,10 @@ def main() -> int:
         thread.start()
     for thread in threads:
         thread.join()
+    refused = sorted((each for each in found if "uncapturable" in each), key=lambda item: item["seed"])
+    found = [each for each in found if "reason" in each]
+    for each in refused:
+        print(f"seed {each['seed']} is beyond torch's own capture: {each['uncapturable'][:200]}")
     for each in sorted(found, key=lambda item: item["seed"]):
         print(f"seed {each['seed']}: {each['reason']}")
         if chosen.scripts is not None:
@@ -54,7 +58,8 @@ def main() -> int:
     for each in found[:3]:
         print(f"\n{each['script']}")
     left = sum(end - start for start, end in chunks)
-    print(f"{chosen.count - left} programs in {time.monotonic() - started:.0f} s, {len(found)} fail, {left} not run")
+    seconds, judged = time.monotonic() - started, chosen.count - left - len(refused)
+    print(f"{judged} programs in {seconds:.0f} s, {len(found)} fail; torch captures {len(refused)} not, {left} not run")
     return 2 if left else 1 if found else 0
 
 
@@ -84,7 +89,7 @@ def run_chunk(start: int, end: int, found: list[dict[str, Any]], device: str, gp
     else:
         is_lost = done.returncode != 0
     events = [json.loads(line) for line in output.splitlines() if line.endswith("}")]
-    found += [event for event in events if "reason" in event]
+    found += [event for event in events if "reason" in event or "uncapturable" in event]
     if not is_lost:
         return end
     last = max((event["seed"] for event in events if "seed" in event), default=start)

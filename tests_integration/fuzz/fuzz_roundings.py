@@ -1,0 +1,90 @@
+"""How far the results of a program move when what it computes on the way is rounded otherwise.
+
+Eager's own error is one draw from all the roundings that a right compiler may make, and now and then a lucky one: an
+element of a cancellation that comes out exact, a gradient of float32 that passed through float16. So each operation
+whose result is not exact is moved by one unit in its last place, up or down by chance, and the program is run a few
+times: Monte Carlo arithmetic (Parker 1997, "Monte Carlo Arithmetic: exploiting randomness in floating-point
+arithmetic"). Exact results stay, so that comparisons of exact numbers decide as ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+SAMPLES = 4
+"""Runs with other roundings."""
+NARROW = (torch.float32, torch.float16, torch.bfloat16)
+"""The types that are rounded otherwise: what is exact in float64 itself is not known."""
+
+
+class OtherRoundings(TorchDispatchMode):
+    """While this is active, results that are not exact are off by a unit in the last place."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Returns what the operation returns, rounded otherwise."""
+        kwargs = kwargs or {}
+        wide = widened_results(func, args, kwargs) if is_computed(func) else None
+        results = func(*args, **kwargs)
+        if wide is not None:
+            for result, right in zip(tensors_of(results), wide, strict=True):
+                self.move(result, right)
+        return results
+
+    def move(self, result: Tensor, right: Tensor) -> None:
+        """Moves those elements of a result that are not what float64 gives."""
+        if result.dtype not in NARROW or not result.numel() or result.shape != right.shape:
+            return
+        signs = torch.randint(0, 2, result.shape, generator=self.generator) * 2 - 1
+        eps = torch.finfo(result.dtype).eps
+        moved = result.double() * (1 + eps * signs)
+        result.copy_(torch.where(result.double() == right, result.double(), moved).to(result.dtype))
+
+
+def is_computed(func: Any) -> bool:
+    """Returns whether an operation computes numbers from its operands alone: it is no view, and draws nothing."""
+    aliases = [each.alias_info for each in func._schema.returns if each.alias_info is not None]
+    return all(alias.is_write for alias in aliases) and torch.Tag.nondeterministic_seeded not in func.tags
+
+
+def widened_results(func: Any, args: Any, kwargs: Any) -> list[Tensor] | None:
+    """Returns what an operation gives in float64; None if it cannot say."""
+
+    def widen(leaf: Any) -> Any:
+        if isinstance(leaf, Tensor):
+            return leaf.to(torch.float64, copy=True) if leaf.is_floating_point() else leaf.clone()
+        return torch.float64 if isinstance(leaf, torch.dtype) and leaf in NARROW else leaf
+
+    try:
+        return tensors_of(func(*pytree.tree_map(widen, args), **pytree.tree_map(widen, kwargs)))
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def tensors_of(results: Any) -> list[Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor)]
+
+
+def spread(sample: Callable[[OtherRoundings], Sequence[Tensor]], exact: Sequence[Tensor]) -> list[Tensor]:
+    """Returns by how much, in float64, each element of the results is off at most in a few samples.
+
+    Args:
+        sample: computes the results with such roundings.
+        exact: the results in float64.
+    """
+    found = [torch.zeros_like(right, dtype=torch.float64) for right in exact]
+    for seed in range(SAMPLES):
+        results = sample(OtherRoundings(seed))
+        for most, result, right in zip(found, results, exact, strict=True):
+            error = (result.detach().double() - right.detach().double()).abs()
+            torch.maximum(most, error.nan_to_num(0.0, 0.0, 0.0), out=most)
+    return found
