@@ -1,11 +1,7 @@
-"""What is said about symbolic sizes: the variants of a launch, what fixed a size, and what only a run can tell."""
+"""What is said about symbolic sizes: the variants of a launch, and what fixed a size."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -46,41 +42,6 @@ def test_what_fixed_a_size_is_told_with_its_line() -> None:
     assert found.fixed
     assert "TruncToInt" in found.fixed[0]
     assert "a size is fixed: " in str(found)
-
-
-RUN_TIME: dict[str, Callable[..., Any]] = {
-    "nonzero": lambda x: x.nonzero() * 2,
-    "masked_select": lambda x: torch.masked_select(x, x > 0).sum(),
-    "index": lambda x: x[x > 0] + 1,
-    "_local_scalar_dense": lambda x: x[: int(x.sum().relu().item()) % 3 + 1],
-}
-
-
-@pytest.mark.parametrize("name", RUN_TIME)
-@torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True)
-def test_what_only_a_run_tells_runs_eagerly_and_says_which_line(name: str) -> None:
-    ferrite_torch.reset_statistics()
-    x = torch.randn(7, 5)
-    called = torch.compile(RUN_TIME[name], backend="ferrite", fullgraph=True)
-    torch.testing.assert_close(called(x), RUN_TIME[name](x))
-    (reason,) = ferrite_torch.statistics()["fallbacks"]
-    assert f"aten.{name} (test_explain.py:" in reason
-    assert "known only when the graph runs" in reason
-
-
-@torch._dynamo.config.patch(capture_scalar_outputs=True)
-def test_a_failed_check_of_such_a_number_raises() -> None:
-    def first(x: Tensor, count: Tensor) -> Tensor:
-        number = count.item()
-        torch._check(number >= 2)
-        torch._check(number <= 4)
-        return torch.arange(number) + x.sum()
-
-    called = torch.compile(first, backend="ferrite", fullgraph=True)
-    x = torch.randn(7)
-    torch.testing.assert_close(called(x, torch.tensor(3)), first(x, torch.tensor(3)))
-    with pytest.raises(RuntimeError, match="4"):
-        called(x, torch.tensor(5))
 
 
 def test_dynamic_masks_choose_the_same_attention() -> None:

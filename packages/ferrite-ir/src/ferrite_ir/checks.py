@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import sizes
+from .bindings import bindings_of, definition_symbols
 from .bounds import is_surely_outside, unguarded
 from .combines import COMBINES
 from .dtypes import BOOL, I64, DType
@@ -46,7 +47,17 @@ def check_graph(graph: Graph) -> list[Problem]:
 class _Checker:
     """Walks one graph in order; knows what is defined, replaced and shared so far."""
 
-    __slots__ = ("_defined", "_graph", "_position", "_problems", "_replaced", "_roots", "_symbols")
+    __slots__ = (
+        "_bindings",
+        "_defined",
+        "_graph",
+        "_position",
+        "_problems",
+        "_replaced",
+        "_roots",
+        "_symbols",
+        "_unbound",
+    )
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -56,6 +67,8 @@ class _Checker:
         self._replaced: dict[str, str] = {}
         self._roots: dict[str, str] = {}
         self._symbols = frozenset(symbol.name for symbol in graph_symbols(graph))
+        self._bindings = bindings_of(graph)
+        self._unbound = {binding.symbol for made in self._bindings.values() for binding in made}
 
     def problems_found(self) -> list[Problem]:
         """Returns the problems in order of the text."""
@@ -64,6 +77,7 @@ class _Checker:
         for position, definition in enumerate(self._graph.definitions):
             self._position = position
             self._check_names(definition)
+            self._check_symbols(position, definition)
             _CHECKS[type(definition)](self, definition)
             for result in definition.results:
                 if result is not None:
@@ -103,6 +117,14 @@ class _Checker:
     def _check_names(self, definition: Definition) -> None:
         for name in names_read(definition):
             self._check_name(name)
+
+    def _check_symbols(self, position: int, definition: Definition) -> None:
+        """Checks that a definition uses no symbol that is bound below; notes those that it binds."""
+        if not self._unbound:
+            return
+        self._unbound -= {binding.symbol for binding in self._bindings.get(position, ())}
+        for name in sorted(definition_symbols(definition) & self._unbound):
+            self.report("V24", f"the size {name} is not known yet", name)
 
     def _check_name(self, name: str) -> None:
         if name in self._replaced:

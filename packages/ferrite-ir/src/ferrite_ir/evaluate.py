@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from . import sizes
+from .bindings import CHECK, STEPS
 from .dtypes import DType, dtype_named
 from .graph import (
     Call,
@@ -268,6 +270,9 @@ class Evaluator:
 
     def run_extern(self, extern: Extern) -> None:
         """Calls a library function from the registry."""
+        if extern.target in STEPS:
+            self._run_step(extern)
+            return
         function = self._externs.get(extern.target)
         if function is None:
             raise EvaluationError(f"no library call {extern.target!r} is known here; pass it in externs")
@@ -278,10 +283,44 @@ class Evaluator:
             raise EvaluationError(f"{extern.target} returned {len(found)} results, {len(extern.results)} are declared")
         for value, result in zip(extern.results, found, strict=False):
             if value is not None:
-                self.memory[value.name] = result if isinstance(result, Tensor) else self._filled(value, result)
+                if isinstance(result, Tensor):
+                    self._bind_symbols(value, result.shape)
+                    self.memory[value.name] = result
+                else:
+                    self._bind_symbols(value, shape_of(result))
+                    self.memory[value.name] = self._filled(value, result)
         for name, operand in extern.aliases:
             if operand in extern.mutates and name in self.memory:
                 self.memory[name] = self.memory.pop(operand)
+
+    def _run_step(self, extern: Extern) -> None:
+        """Binds a symbol, or checks a condition on those that are bound."""
+        first, *rest = extern.args
+        if extern.target == CHECK:
+            if not self._holds(first):
+                named = ", ".join(f"{name} is {self._argument(size)}" for name, size in rest[1])
+                raise EvaluationError(f"{rest[0]}: {named}" if named else str(rest[0]))
+            return
+        values = [self._argument(value) for value in rest]
+        match extern.target, values:
+            case "ferrite.size", [tensor, axis]:
+                self.symbols[str(first)] = tensor.shape[axis]
+            case "ferrite.read", [tensor]:
+                (place,) = tensor.points()
+                self.symbols[str(first)] = int(tensor.read(place))
+            case _:
+                (self.symbols[str(first)],) = values
+
+    def _holds(self, condition: tuple[Any, ...]) -> bool:
+        kind, *parts = condition
+        match kind:
+            case "and":
+                return all(map(self._holds, parts))
+            case "or":
+                return any(map(self._holds, parts))
+            case "not":
+                return not self._holds(parts[0])
+        return bool(getattr(operator, kind)(*map(self._argument, parts)))
 
     def _filled(self, value: Value, values: Nested) -> Tensor:
         return filled(values, value.type.dtype, self.sizes(value.type.shape), self.sizes(value.type.strides))

@@ -28,6 +28,7 @@ RULES: dict[str, str] = {
     "V21": "graphs of a module do not call each other in a circle",
     "V22": "the elements of a result lie at different places in memory, unless a library call made it",
     "V23": "an indirect index is an integer",
+    "V24": "a symbolic size that a definition binds is not used before it",
 }
 """What each rule asks for."""
 

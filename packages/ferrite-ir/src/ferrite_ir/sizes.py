@@ -26,6 +26,7 @@ __all__ = [
     "Undecided",
     "add",
     "bounds",
+    "ceildiv",
     "evaluate",
     "factors",
     "floordiv",
@@ -123,6 +124,11 @@ def floordiv(a: Size, b: Size) -> Size:
     return polynomials.floor_quotient(a, b)
 
 
+def ceildiv(a: Size, b: Size) -> Size:
+    """Returns ``ceil(a / b)``; a symbolic divisor is at least 1."""
+    return -floordiv(-a, b)
+
+
 def quotient(a: Size, b: Size) -> Size | None:
     """Returns ``a / b`` if ``b`` provably divides ``a``, else None."""
     return polynomials.exact_quotient(a, b)
@@ -171,7 +177,13 @@ def hint(size: Size) -> int:
 
 @lru_cache(maxsize=16384)
 def _hint(size: Symbolic) -> int:
-    return int(_replaced(size, lambda found: ASSUMED if found.hint is None else found.hint))
+    return int(_replaced(size, lambda found: _assumed(found) if found.hint is None else found.hint))
+
+
+def _assumed(found: Symbol) -> int:
+    """Returns what is assumed of a symbol that has no hint: no more and no less than it can be."""
+    most = ASSUMED if found.high is None else min(ASSUMED, found.high)
+    return most if found.low is None else max(most, found.low)
 
 
 def _replaced(size: Symbolic, value_of: Any) -> Size:

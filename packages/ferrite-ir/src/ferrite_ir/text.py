@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from . import polynomials, sizes
+from .bindings import definition_sizes, type_sizes, view_sizes
 from .dtypes import BOOL, DType
 from .graph import (
     Call,
@@ -32,12 +33,10 @@ from .graph import (
     View,
     While,
     bodies_of,
-    domain_of,
     row_major,
-    views_in,
     whole,
 )
-from .index import Dim, FloorDiv, Index, Indirect, Mod, index_text
+from .index import Dim, Index, index_text
 from .polynomials import Symbol, Symbolic
 from .printing import PRINTERS
 from .scalar import Number, Scalar, indirects_of, postorder
@@ -144,53 +143,12 @@ def _symbol_text(symbol: Symbol) -> str:
 
 def _sizes_in(graph: Graph) -> Iterator[Size]:
     for value in graph.values.values():
-        yield from (*value.type.shape, *value.type.strides)
+        yield from type_sizes(value.type)
     yield from (size for _, size in graph.sizes)
     yield from (output for output in graph.outputs if isinstance(output, Symbolic))
-    views = [output for output in graph.outputs if isinstance(output, View)]
+    yield from view_sizes(output for output in graph.outputs if isinstance(output, View))
     for definition in graph.definitions:
-        dims, folded = domain_of(definition)
-        yield from (dim.size for dim in (*dims, *folded))
-        if isinstance(definition, Sort) and definition.top is not None:
-            yield definition.top
-        if isinstance(definition, Extern):
-            arguments = (definition.args, tuple(value for _, value in definition.kwargs))
-            views += views_in(arguments)
-            yield from _plain_sizes(arguments)
-    for view in views:
-        yield from (*view.shape, *view.strides, view.offset)
-    yield from _index_sizes(index for definition in graph.definitions for index in _indices_in(definition))
-
-
-def _plain_sizes(argument: Any) -> Iterator[Size]:
-    if isinstance(argument, tuple):
-        for item in argument:
-            yield from _plain_sizes(item)
-    elif _is_symbolic(argument):
-        yield argument
-
-
-def _indices_in(definition: Definition) -> Iterator[Index]:
-    indices = definition.indices if isinstance(definition, Update) else ()
-    yield from indices
-    for node in postorder((*bodies_of(definition), *indirects_of(indices))):
-        if node.op in ("load", "index"):
-            yield from node.indices
-
-
-def _index_sizes(indices: Iterable[Index]) -> Iterator[Size]:
-    stack = list(indices)
-    while stack:
-        index = stack.pop()
-        yield index.const
-        for atom, coefficient in index.terms:
-            yield coefficient
-            match atom:
-                case FloorDiv() | Mod():
-                    yield atom.divisor
-                    stack.append(atom.numerator)
-                case Indirect():
-                    yield atom.size
+        yield from definition_sizes(definition)
 
 
 def _is_symbolic(argument: Any) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ferrite_runtime.errors import (
         KINDS,
         CacheUnwritable,
+        CheckFailed,
         CompileFailed,
         DeviceUnavailable,
         DriverError,
@@ -73,6 +74,7 @@ _MODULES = {
     "errors": (
         "KINDS",
         "CacheUnwritable",
+        "CheckFailed",
         "CompileFailed",
         "DeviceUnavailable",
         "DriverError",
@@ -120,6 +122,7 @@ __all__ = [
     "Backward",
     "Bundle",
     "CacheUnwritable",
+    "CheckFailed",
     "CompileFailed",
     "Config",
     "CrossReport",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from ferrite_runtime.errors import fail_check
 from ferrite_runtime.externs import flatten_results, resolve_extern
 from ferrite_runtime.host import HostText, write_host
 from ferrite_runtime.interpreted import InterpretedKernel
@@ -62,6 +63,7 @@ def build_host(text: HostText, names: Mapping[str, Any], device: Any) -> HostFun
         "_retype": make_retype(),
         "_restride": restride,
         "_flatten": flatten_results,
+        "_fail": fail_check,
         "_grad_enabled": torch.is_grad_enabled,
         "_no_grad": torch.no_grad,
         "_stream": None,

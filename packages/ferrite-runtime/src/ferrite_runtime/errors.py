@@ -7,6 +7,7 @@ a device is an instance of exactly one of them. Each carries a ``hint``: what to
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 
 class FerriteRuntimeError(Exception):
@@ -144,6 +145,25 @@ class UnknownFormat(_AtField, VersionUnsupported):
 
 class InputError(GuardFailed):
     """An input of a program has the wrong type, dtype, shape, strides or device."""
+
+
+class CheckFailed(GuardFailed, RuntimeError):
+    """A condition on the sizes of a call does not hold; the message names the line that asked for it.
+
+    A `RuntimeError` as well: that is what torch raises where the same line runs eagerly.
+    """
+
+    hint = "the line in the message asks for this, or the ops below it need it; run it eagerly to see it there"
+
+
+def fail_check(message: str, named: Sequence[tuple[str, int]]) -> NoReturn:
+    """Raises what says that a condition does not hold, and what its sizes are.
+
+    Raises:
+        CheckFailed: always.
+    """
+    values = ", ".join(f"{name} is {value}" for name, value in named)
+    raise CheckFailed(f"{message}: {values}" if values else message, named[0][0] if named else "")
 
 
 class ExternError(NoVariantForTarget):

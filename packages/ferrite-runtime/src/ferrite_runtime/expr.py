@@ -10,7 +10,11 @@ from ferrite_runtime.fields import check_identifier
 
 Expr: TypeAlias = "int | str | tuple[Any, ...]"
 
+Condition: TypeAlias = "tuple[Any, ...]"
+
 _MAX_DEPTH = 100
+_COMPARISONS = {"le": "<=", "lt": "<", "ge": ">=", "gt": ">", "eq": "==", "ne": "!="}
+_CONNECTIVES = ("and", "or", "not")
 _VARIADIC = ("add", "mul", "min", "max")
 _BINARY = ("sub", "floordiv", "ceildiv", "mod")
 
@@ -42,6 +46,50 @@ def read_expr(value: object, path: str, depth: int = 0) -> Expr:
 def write_expr(expr: Expr) -> Any:
     """Returns the JSON form of ``expr``."""
     return [expr[0], *(write_expr(operand) for operand in expr[1:])] if isinstance(expr, tuple) else expr
+
+
+def read_condition(value: object, path: str, depth: int = 0) -> Condition:
+    """Returns ``value``, checked, in its immutable form: ``(comparison, a, b)`` or ``(connective, condition, …)``.
+
+    Raises:
+        SpecError: naming ``path``, if it is not in the language.
+    """
+    if not isinstance(value, (list, tuple)) or not value or depth > _MAX_DEPTH:
+        raise SpecError(path, f"{value!r} is not a condition")
+    kind, parts = value[0], value[1:]
+    places = [f"{path}[{i + 1}]" for i in range(len(parts))]
+    if kind in _COMPARISONS and len(parts) == 2:
+        return (kind, *(read_expr(part, place) for part, place in zip(parts, places, strict=True)))
+    if kind in _CONNECTIVES and (len(parts) == 1 or (parts and kind != "not")):
+        return (kind, *(read_condition(part, place, depth + 1) for part, place in zip(parts, places, strict=True)))
+    raise SpecError(
+        path, f"{kind!r} of {len(parts)} is no condition; known: {', '.join((*_COMPARISONS, *_CONNECTIVES))}"
+    )
+
+
+def write_condition(condition: Condition) -> list[Any]:
+    """Returns the JSON form of ``condition``."""
+    kind, *parts = condition
+    return [kind, *map(write_expr if kind in _COMPARISONS else write_condition, parts)]
+
+
+def condition_exprs(condition: Condition) -> Iterator[Expr]:
+    """Yields the integers that ``condition`` compares, left to right."""
+    kind, *parts = condition
+    for part in parts:
+        if kind in _COMPARISONS:
+            yield part
+        else:
+            yield from condition_exprs(part)
+
+
+def print_condition(condition: Condition) -> str:
+    """Returns Python text that is true where ``condition`` holds."""
+    kind, *parts = condition
+    if kind in _COMPARISONS:
+        return f"{print_expr(parts[0])} {_COMPARISONS[kind]} {print_expr(parts[1])}"
+    inner = [f"({print_condition(part)})" for part in parts]
+    return f"not {inner[0]}" if kind == "not" else f" {kind} ".join(inner)
 
 
 def expr_names(expr: Expr) -> Iterator[str]:

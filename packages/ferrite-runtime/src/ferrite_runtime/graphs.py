@@ -11,7 +11,7 @@ from ferrite_runtime.engine import HostFunction
 from ferrite_runtime.errors import ExternError
 from ferrite_runtime.externs import find_operator
 from ferrite_runtime.program import Program
-from ferrite_runtime.steps import Copy, Extern, Item, Launch, Let, Reuse, View, value_refs
+from ferrite_runtime.steps import Check, Copy, Extern, Item, Launch, Let, Reuse, View, value_refs
 
 _LOG = logging.getLogger("ferrite_runtime")
 
@@ -54,6 +54,10 @@ def obstacles(program: Program) -> Iterator[str]:
         match step:
             case Item(name):
                 yield f"step {position} reads {name} from the device"
+            case Check():
+                yield f"step {position} checks sizes, which may change"
+            case Extern(binds=binds) if binds:
+                yield f"step {position} has results of a size that only a run tells"
             case Let(name):
                 yield f"step {position} computes the size {name}, which may change"
     for output in program.outputs:

@@ -12,13 +12,14 @@ from typing import Any
 
 from ferrite_runtime.dtypes import DTYPES, torch_name
 from ferrite_runtime.errors import SpecError
-from ferrite_runtime.expr import Expr, print_expr
+from ferrite_runtime.expr import Expr, print_condition, print_expr
 from ferrite_runtime.externs import result_kind
 from ferrite_runtime.program import Program
 from ferrite_runtime.spec import KernelSpec, Param
 from ferrite_runtime.steps import (
     Alloc,
     Alternative,
+    Check,
     Copy,
     Extern,
     Free,
@@ -272,10 +273,14 @@ class _Writer:
                 self._launch(step)
             case Extern():
                 self._extern(step)
-            case Item(name, source):
+            case Item(name, source, dtype):
                 self.flush()
-                self.lines.append(f"{name} = {self.tensor(source)}.item()")
+                read = f"{self.tensor(source)}.item()"
+                self.lines.append(f"{name} = {f'int({read})' if dtype == 'bool' else read}")
                 self.values[name] = Value(name)
+            case Check(holds, message, names):
+                values = ", ".join(f"({name!r}, {print_expr(expr)})" for name, expr in names)
+                self.lines.append(f"if not ({print_condition(holds)}): _fail({message!r}, [{values}])")
             case Free(names):
                 self.delete([variable for name in names for variable in self.release(name)])
             case Copy(to, source):
@@ -369,6 +374,9 @@ class _Writer:
         if kind == "nested":
             call = f"_flatten({call})"
         self.lines.append(f"{names[0]} = {call}" if kind == "one" else f"{', '.join(names)}, = {call}")
+        for bound, position, axis in step.binds:
+            self.lines.append(f"{bound} = {names[position]}.size({axis})")
+            self.values[bound] = Value(bound)
         for position, name in enumerate(step.results):
             if name is None:
                 continue

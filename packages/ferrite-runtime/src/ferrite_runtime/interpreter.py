@@ -85,6 +85,8 @@ def _interpreted_language() -> Iterator[None]:
         scope.set_attr(kind, "create_splat", lambda self, block, scalar: splat_handle(block, scalar))
         scope.set_attr(kind, "create_dot", make_dot(kind.create_dot))
         scope.set_attr(kind, "create_atomic_rmw", make_atomic_rmw(kind.create_atomic_rmw))
+        # Triton 3.6 converts arrays of one element as NumPy no longer does: the ends of loops that are sizes.
+        scope.set_attr(tl.core.tensor, "__index__", lambda self: int(self.handle.data.item()))
         # Triton 3.6 has no constants of these kinds.
         scope.set_attr(kind, "get_bf16", lambda self, value: cast_handle(self.get_fp32(value), tl.bfloat16))
         scope.set_attr(kind, "get_all_ones_value", lambda self, dtype: all_ones_handle(dtype))

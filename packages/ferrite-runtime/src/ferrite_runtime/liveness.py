@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ferrite_runtime.errors import SpecError
-from ferrite_runtime.expr import expr_names
+from ferrite_runtime.expr import condition_exprs, expr_names
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.steps import (
     Alloc,
+    Check,
     Copy,
     Extern,
     Free,
@@ -115,6 +116,9 @@ def _check_numbers(step: Step, names: _Names, path: str) -> None:
         case Alloc(layout=layout) | Reuse(layout=layout) | View(layout=layout):
             for size in (*layout.shape, *layout.strides, getattr(step, "offset", 0)):
                 _check_scalars(expr_names(size), names, path)
+        case Check(holds, _, named):
+            for expr in (*condition_exprs(holds), *(expr for _, expr in named)):
+                _check_scalars(expr_names(expr), names, path)
 
 
 def _check_launch(step: Launch, names: _Names, kernels: dict[str, KernelSpec], path: str) -> None:
@@ -168,3 +172,10 @@ def _check_extern(step: Extern, names: _Names, path: str) -> None:
     for position, result in enumerate(step.results):
         if result is not None:
             names.define(result, None, f"{path}.results[{position}]")
+    for place, (name, position, _) in enumerate(step.binds):
+        if position >= len(step.results) or step.results[position] is None:
+            raise SpecError(f"{path}.binds[{place}]", f"{name!r} is an extent of a result that has no name")
+        names.define(name, "scalar", f"{path}.binds[{place}]")
+    for row in step.strides or ():
+        for stride in row or ():
+            _check_scalars(expr_names(stride), names, f"{path}.strides")

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from ferrite_runtime.dtypes import is_dtype
 from ferrite_runtime.errors import SpecError
-from ferrite_runtime.expr import Expr, read_expr, write_expr
+from ferrite_runtime.expr import Condition, Expr, read_condition, read_expr, write_condition, write_expr
 from ferrite_runtime.fields import Fields, check_identifier
 
 Number: TypeAlias = "int | float | bool"
@@ -136,13 +136,17 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Extern:
-    """Calls a library operator; ``strides`` holds what a result's layout has to be, None where it does not matter."""
+    """Calls a library operator; ``strides`` holds what a result's layout has to be, None where it does not matter.
+
+    ``binds`` names extents of its results, ``(name, position of the result, axis)``, which the strides may use.
+    """
 
     target: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     results: tuple[str | None, ...]
     strides: tuple[tuple[Expr, ...] | None, ...] | None = None
+    binds: tuple[tuple[str, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +173,16 @@ class Copy:
     source: str
 
 
-Step: TypeAlias = "Alloc | Reuse | View | Let | Launch | Extern | Item | Free | Copy"
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Stops the program unless a condition holds; the error has the message, and the values of what is named."""
+
+    holds: Condition
+    message: str
+    names: tuple[tuple[str, Expr], ...] = ()
+
+
+Step: TypeAlias = "Alloc | Reuse | View | Let | Launch | Extern | Item | Free | Copy | Check"
 
 
 # --- inputs and outputs ---------------------------------------------------------------------------------------------
@@ -386,7 +399,16 @@ def _read_extern(fields: Fields) -> Step:
         kwargs={name: read_value(kwargs.take(name), kwargs.at(name)) for name in kwargs.names()},
         results=tuple(_read_result(v, f"{fields.at('results')}[{i}]") for i, v in enumerate(fields.array("results"))),
         strides=_read_result_strides(fields),
+        binds=tuple(
+            _read_bind(value, f"{fields.at('binds')}[{i}]") for i, value in enumerate(fields.array("binds", ()))
+        ),
     )
+
+
+def _read_bind(value: object, path: str) -> tuple[str, int, int]:
+    if not isinstance(value, (list, tuple)) or len(value) != 3 or not all(type(n) is int and n >= 0 for n in value[1:]):
+        raise SpecError(path, f"what is bound is [name, result, axis], not {value!r}")
+    return check_identifier(value[0], path), value[1], value[2]
 
 
 def _read_result(value: object, path: str) -> str | None:
@@ -419,6 +441,16 @@ def _read_copy(fields: Fields) -> Step:
     return Copy(fields.identifier("to"), fields.identifier("from"))
 
 
+def _read_check(fields: Fields) -> Step:
+    named: list[tuple[str, Expr]] = []
+    for place, pair in enumerate(fields.array("names")):
+        path = f"{fields.at('names')}[{place}]"
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise SpecError(path, f"what is named is [text, integer], not {pair!r}")
+        named.append((pair[0], read_expr(pair[1], path)))
+    return Check(read_condition(fields.take("holds"), fields.at("holds")), fields.string("message"), tuple(named))
+
+
 _READERS: dict[str, Callable[[Fields], Step]] = {
     "alloc": _read_alloc,
     "reuse": _read_reuse,
@@ -429,6 +461,7 @@ _READERS: dict[str, Callable[[Fields], Step]] = {
     "item": _read_item,
     "free": _read_free,
     "copy": _read_copy,
+    "check": _read_check,
 }
 
 
@@ -456,7 +489,9 @@ _WRITERS: dict[str, Callable[[Any], Any]] = {
     "args": lambda values: [write_value(value) for value in values],
     "kwargs": lambda values: {name: write_value(value) for name, value in values.items()},
     "results": list,
-    "names": list,
+    "names": lambda names: [[name[0], write_expr(name[1])] if isinstance(name, tuple) else name for name in names],
+    "holds": write_condition,
+    "binds": lambda binds: [list(bind) for bind in binds],
     "strides": lambda rows: [None if row is None else list(map(write_expr, row)) for row in rows],
     "offset": write_expr,
     "value": lambda value: {value.kind: [value.tensor, value.axis]} if isinstance(value, Probe) else write_expr(value),
@@ -475,6 +510,6 @@ def write_step(step: Step) -> dict[str, Any]:
             mapping |= _write_layout(value)
         elif isinstance(step, Launch) and field.name == "args":
             mapping["args"] = [_write_arg(arg) for arg in value]
-        elif (value not in (None, ())) or field.name not in ("device", "strides", "alternatives", "expected"):
+        elif (value not in (None, ())) or field.name not in ("device", "strides", "alternatives", "expected", "binds"):
             mapping["from" if field.name == "source" else field.name] = _WRITERS.get(field.name, lambda v: v)(value)
     return mapping

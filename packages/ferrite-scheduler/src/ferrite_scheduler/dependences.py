@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from ferrite_ir.bindings import bindings_of, check_symbols, definition_symbols, type_sizes
 from ferrite_ir.graph import (
     Call,
     Computed,
@@ -31,7 +32,7 @@ from ferrite_ir.graph import (
 )
 from ferrite_ir.index import Dim, Index
 from ferrite_ir.scalar import indirects, indirects_of
-from ferrite_ir.sizes import Size, hint
+from ferrite_ir.sizes import Size, hint, symbols_of
 
 from .digits import Digit, Digits, digits_of, is_injective, normalized
 from .generic import generic, hinted
@@ -391,6 +392,7 @@ def dependences_of(graph: Graph, nodes: tuple[Node, ...]) -> Dependences:
         if root in versions:
             versions[root].append(name)
     before = _edges(nodes, definer, storage, versions)
+    _add_symbol_edges(graph, before)
     after: tuple[dict[int, None], ...] = tuple({} for _ in nodes)
     for number, earlier in enumerate(before):
         for other in earlier:
@@ -421,6 +423,20 @@ def written_names(definition: Definition) -> tuple[str, ...]:
         case Extern():
             return definition.mutates
     return ()
+
+
+def _add_symbol_edges(graph: Graph, before: tuple[dict[int, None], ...]) -> None:
+    """Adds to the edges that what uses a symbol comes after what binds it, and after the checks made of it by then."""
+    bindings = bindings_of(graph)
+    if not bindings and not any(map(check_symbols, graph.definitions)):
+        return
+    known: dict[str, list[int]] = {}
+    for number, definition in enumerate(graph.definitions):
+        read = (size for name in names_read(definition) for size in type_sizes(graph.type_of(name)))
+        used = definition_symbols(definition).union(*map(symbols_of, read))
+        before[number].update((other, None) for name in sorted(used) for other in known.get(name, ()))
+        for name in (*(binding.symbol for binding in bindings.get(number, ())), *sorted(check_symbols(definition))):
+            known.setdefault(name, []).append(number)
 
 
 def _edges(

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from ferrite_ir.bindings import results_that_bind
 from ferrite_ir.graph import Extern, Fold, Graph, If, TensorType, Update, View, While, bodies_of, names_read
 from ferrite_ir.index import Index, linearize
 from ferrite_ir.sizes import Size
@@ -54,6 +55,7 @@ class _Plan:
     numbers: dict[int, int] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     rooms: dict[str, Room] = field(default_factory=dict)
+    telling: frozenset[str] = frozenset()
 
 
 def plan_memory(
@@ -69,6 +71,7 @@ def plan_memory(
     """
     plan = _Plan(graph, dependences, policy, owned=set(donated) - dict(graph.mutations).keys())
     plan.taken = set(graph.values)
+    plan.telling = frozenset(results_that_bind(graph))
     for value in graph.inputs:
         plan.host[value.name] = value.name
         plan.types[value.name] = value.type
@@ -328,7 +331,7 @@ def _result_name(plan: _Plan, result: Any) -> str | None:
 
 
 def _is_used(plan: _Plan, name: str) -> bool:
-    return name in plan.dependences.readers or name in plan.dependences.kept
+    return name in plan.dependences.readers or name in plan.dependences.kept or name in plan.telling
 
 
 def _host_argument(plan: _Plan, argument: Any, made: list[str]) -> Any:

@@ -41,7 +41,7 @@ from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Symbolic
 from ferrite_torch.arguments import argument_of
 from ferrite_torch.dtypes import dtype_of
-from ferrite_torch.symbols import size_of, sizes_of
+from ferrite_torch.symbols import size_of, sizes_of, steps_of
 from ferrite_torch.tensors import Point, Shape, Tensor, fold_dims, grid_dims, grid_point, is_dense, whole_tensor
 
 Lowered: TypeAlias = "Tensor | Sequence[Tensor | None] | None"
@@ -356,7 +356,7 @@ class Builder:
         if not isinstance(fake, torch.Tensor):
             return None
         device = "" if fake.device.type == self.device else fake.device.type
-        kind = TensorType(dtype_of(fake.dtype), sizes_of(fake.shape), sizes_of(fake.stride()), device)
+        kind = TensorType(dtype_of(fake.dtype), sizes_of(fake.shape), steps_of(fake), device)
         return Value(self._fresh(self._stem if position is None else f"{self._stem}_{position}"), kind)
 
     def fresh_copy(self, tensor: Tensor, strides: Sequence[int] | None = None) -> Tensor:
@@ -436,7 +436,7 @@ class Builder:
         fakes: tuple[Any, ...] | list[Any] = self.fake if isinstance(self.fake, (tuple, list)) else (self.fake,)
         for fake in fakes:
             if isinstance(fake, torch.Tensor) and len(fake.shape) == len(shape) and sizes_of(fake.shape) == shape:
-                strides = sizes_of(fake.stride())
+                strides = steps_of(fake)
                 return strides if is_dense(TensorType(I64, shape, strides)) else None
         return None
 

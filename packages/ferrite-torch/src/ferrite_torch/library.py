@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ferrite_torch.builder import Builder
-from ferrite_torch.symbols import sizes_of
+from ferrite_torch.symbols import steps_of
 from ferrite_torch.tensors import Tensor
 from ferrite_torch.torch_private import Overload, schema_of
 
@@ -149,7 +149,7 @@ def _with_layout(builder: Builder, value: Any, given: Any) -> Any:
     """
     if isinstance(value, Tensor):
         fake = given.meta.get("val") if isinstance(given, torch.fx.Node) else None
-        return value if not isinstance(fake, torch.Tensor) else laid_out(builder, value, sizes_of(fake.stride()))
+        return value if not isinstance(fake, torch.Tensor) else laid_out(builder, value, steps_of(fake))
     if isinstance(value, (tuple, list)) and isinstance(given, (tuple, list)):
         return [_with_layout(builder, item, origin) for item, origin in zip(value, given, strict=True)]
     return value

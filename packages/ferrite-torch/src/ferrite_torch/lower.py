@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ferrite_ir.dtypes import F64
 from ferrite_ir.graph import Extern, Graph, Output, Update, Value, View, whole
 from ferrite_ir.scalar import Scalar, cast
 from ferrite_ir.sizes import Size, Symbolic, Undecided, hint, symbols_of
@@ -31,12 +32,14 @@ from ferrite_torch.refusals import Fallback
 from ferrite_torch.saved_layouts import Layouts
 from ferrite_torch.scatters import IN_PLACE
 from ferrite_torch.statistics import record_specialisation
-from ferrite_torch.symbols import NeedsNumber, scalar_of, settled, size_of, sizes_of
+from ferrite_torch.symbols import NeedsNumber, depends_on_data, scalar_of, settled, size_of, sizes_of, steps_of
 from ferrite_torch.tensors import Tensor, grid_point
+from ferrite_torch.unbacked import ASSERTIONS, BINDING_VIEWS, READS, RunTimeSizes
 
 log = logging.getLogger(__name__)
 
 NO_LOWERING = "no lowering"
+ONLY_A_RUN_TELLS = "only a run tells its sizes"
 CALLED_BY_LOWERING = "called by a lowering"
 PRODUCTS = frozenset(("aten.mm.default", "aten.addmm.default", "aten.mm.out", "aten.addmm.out"))
 """Library calls that count where a lowering makes them; the others that lowerings make only allocate."""
@@ -182,6 +185,7 @@ class _Walk:
         self.selection: list[int] = []
         self.size_arguments: list[tuple[int, str, Size]] = []
         self.arguments = 0
+        self.floats: dict[str, Scalar] = {}
         self.externs: list[tuple[str, str]] = []
         self.fallbacks: list[Fallback] = []
         self.outputs: list[Output] = []
@@ -191,6 +195,7 @@ class _Walk:
         self.regenerated: frozenset[int] = frozenset()
         self.saved: frozenset[int] = frozenset()
         self.layouts: Layouts = {}
+        self.run_time = RunTimeSizes()
 
     def visit(self, node: torch.fx.Node) -> None:
         """Lowers one node.
@@ -216,6 +221,7 @@ class _Walk:
         graph = self.builder.finish(self.name, self.outputs, self.mutations.items())
         taken = given_sizes(graph, self.size_arguments)
         graph = replace(graph, sizes=tuple((name, size) for _, name, size in taken)) if taken else graph
+        graph = self.run_time.checked(graph)
         return LoweredModule(
             graph,
             tuple(self.constant_tensors),
@@ -262,9 +268,7 @@ class _Walk:
         if fake.is_neg():
             raise Unsupported(f"a graph with an input to be negated when it is read: {name}; pass resolve_neg()")
         device = "" if fake.device.type == self.builder.device else fake.device.type
-        return self.builder.input(
-            name, dtype_of(fake.dtype), sizes_of(fake.shape), strides or sizes_of(fake.stride()), device
-        )
+        return self.builder.input(name, dtype_of(fake.dtype), sizes_of(fake.shape), strides or steps_of(fake), device)
 
     def _get_attr(self, node: torch.fx.Node) -> Any:
         path = str(node.target)
@@ -288,15 +292,19 @@ class _Walk:
         target = node.target
         if target is operator.getitem:
             return self.results[node.args[0]][node.args[1]]  # type: ignore[index]  # FX's argument types are wide
-        args = torch.fx.node.map_arg(node.args, self._result)
-        kwargs = torch.fx.node.map_arg(node.kwargs, self._result)
+        args = torch.fx.node.map_arg(node.args, self.results.__getitem__)
+        kwargs = torch.fx.node.map_arg(node.kwargs, self.results.__getitem__)
         fake = node.meta.get("val")
-        if isinstance(fake, torch.SymInt):
-            return size_of(fake)
-        if isinstance(fake, torch.SymFloat):
-            return self._float(node, fake)
-        if isinstance(fake, torch.SymBool):
-            return bool(fake)
+        if str(target) == READS:
+            return self._read_number(node, args[0], fake)
+        if str(target) in ASSERTIONS:
+            self.run_time.check(node)
+            return None
+        if isinstance(fake, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self._number(node, fake)
+        for operand in node.all_input_nodes:
+            if isinstance(self.results[operand], NeedsNumber):
+                raise self._refusal(node, self.results[operand])
         if isinstance(target, torch_private.Overload):
             return self._call_op(node, target, args, kwargs)
         if isinstance(target, torch_private.HigherOrderOp):
@@ -307,10 +315,38 @@ class _Walk:
             raise Unsupported(f"{origins_of(node)[0]}: a call of {target} is not compiled")
         return target(*args, **kwargs)
 
+    def _read_number(self, node: torch.fx.Node, tensor: Any, fake: Any) -> Any:
+        """Lowers ``item``: a float stays where it is; the host waits for an integer, which may be a size."""
+        self.builder.begin(node, origins_of(node))
+        if isinstance(fake, torch.SymFloat):
+            held = self.builder.fresh_copy(tensor)
+            for symbol, _ in torch_private.unbacked_bindings(node):
+                self.floats[str(symbol)] = cast(held.at(()), F64)
+        else:
+            self.run_time.read(self.builder, node, tensor)
+        return self._number(node, fake)
+
+    def _number(self, node: torch.fx.Node, fake: torch.SymInt | torch.SymFloat | torch.SymBool) -> Any:
+        """Returns a number of the graph; one that only a run tells, and that has no form, fails where it is used."""
+        try:
+            if isinstance(fake, torch.SymInt):
+                return size_of(fake)
+            if isinstance(fake, torch.SymFloat):
+                return self._float(node, fake)
+            if not torch_private.is_unbacked_number(fake):
+                return bool(fake)
+        except NeedsNumber as need:
+            if not torch_private.is_unbacked_number(fake):
+                raise
+            return need
+        return NeedsNumber(str(origins_of(node)[0]), f"whether {fake}", ())
+
     def _float(self, node: torch.fx.Node, fake: torch.SymFloat) -> Scalar | float:
         try:
-            return scalar_of(fake)
+            return scalar_of(fake, self.floats)
         except NeedsNumber:
+            if torch_private.is_unbacked_number(fake):
+                raise
             return self._fixed(node, fake)
 
     def _fixed(self, node: torch.fx.Node, fake: torch.SymFloat) -> float:
@@ -326,8 +362,8 @@ class _Walk:
         results = self._library(node, rest, kwargs)
         return (token, *(results if isinstance(results, tuple) else (results,)))
 
-    def _result(self, node: torch.fx.Node) -> Any:
-        return self.results[node]
+    def _refusal(self, node: torch.fx.Node, need: NeedsNumber) -> Unsupported:
+        return Unsupported(f"{origins_of(node)[0]}: {need.reason}, a number that is known only when the graph runs")
 
     def _call_op(
         self, node: torch.fx.Node, op: torch_private.Overload, args: Sequence[Any], kwargs: dict[str, Any]
@@ -343,8 +379,10 @@ class _Walk:
                 return self._lowered(node, lowering, args, kwargs)
             except Unlowered as refusal:
                 reason = str(refusal)
-            except (Undecided, NeedsNumber):
-                raise
+            except (Undecided, NeedsNumber) as need:
+                if not depends_on_data(need.sizes, torch_private.environment_of(node)):
+                    raise
+                reason = ONLY_A_RUN_TELLS
             except Exception as error:  # noqa: BLE001  # a defect of a lowering, of whatever kind
                 reason = self._defect(error, node)
         self.externs.append((name, reason or NO_LOWERING))
@@ -365,6 +403,8 @@ class _Walk:
         mark = self.builder.mark()
         count = len(self.builder.definitions)
         try:
+            if str(node.target) in BINDING_VIEWS:
+                self.run_time.bind_view(self.builder, node, args[0], args[1:])
             result = lowering(self.builder, *args, **kwargs)
             _check_result(result, node.meta.get("val"))
         except Exception:
@@ -377,6 +417,8 @@ class _Walk:
 
     def _defect(self, error: Exception, node: torch.fx.Node) -> str:
         sizes = _sizes_of_node(node)
+        if depends_on_data(sizes, torch_private.environment_of(node)):
+            return ONLY_A_RUN_TELLS
         if sizes:
             kind = f"its lowering takes no symbolic size ({type(error).__name__}: {error})"
             raise NeedsNumber(f"{origins_of(node)[0]}", kind, sizes) from error
@@ -395,6 +437,8 @@ class _Walk:
         for fake in fakes if isinstance(fakes, (tuple, list)) else (fakes,):
             if isinstance(fake, torch.Tensor) and fake.device.type != self.builder.device:
                 return OTHER_DEVICE
+        if torch_private.unbacked_bindings(node) and str(node.target) not in BINDING_VIEWS:
+            return ONLY_A_RUN_TELLS
         if any(tensor.device and tensor.ndim for tensor in tensors_in([*args, *kwargs.values()])):
             return OTHER_DEVICE
         return None
@@ -407,6 +451,7 @@ class _Walk:
             args = torch.fx.node.map_arg(node.args, self._plain)
             kwargs = torch.fx.node.map_arg(node.kwargs, self._plain)
         result = call_library(self.builder, call_of(node), args, kwargs)
+        self.run_time.bind(self.builder, node, result, count)
         self._note_sharing(count)
         return result
 
@@ -507,7 +552,7 @@ class _Walk:
         """Returns an output with exactly torch's strides, sharing storage with exactly what torch's does."""
         self.builder.begin(node, origins_of(node) if node.op == "call_function" else ())
         fake: torch.Tensor = node.meta["val"]
-        shape, strides = sizes_of(fake.shape), sizes_of(fake.stride())
+        shape, strides = sizes_of(fake.shape), steps_of(fake)
         if len(self.outputs) not in self.regenerated and not self._may_share(node, fake, tensor, owners):
             tensor = self.builder.fresh_copy(tensor, strides if 0 not in strides else None)
         view = tensor.strided()

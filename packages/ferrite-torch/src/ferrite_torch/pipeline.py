@@ -26,7 +26,7 @@ from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_output
 from ferrite_torch.statistics import CompiledGraph, Stopwatch, record_graph
 from ferrite_torch.symbols import settled
 from ferrite_torch.targets import target_of
-from ferrite_torch.unbacked import refuse_unbacked
+from ferrite_torch.unbacked import has_unbacked
 from ferrite_triton import emit_program
 
 log = logging.getLogger(__name__)
@@ -47,10 +47,9 @@ def compile_graph(
     """
     watch = _Phases()
     try:
-        refuse_unbacked(module)
         layouts, traced = changed_layouts(module, inputs if kind == "backward" else ())
         ambient = _Ambient.of(module, kind)
-        dynamic = torch_private.is_symbolic(_placeholder_values(module))
+        dynamic = torch_private.is_symbolic(_placeholder_values(module)) or has_unbacked(module)
         if dynamic:
             # Layouts of saved tensors are agreed upon in numbers.
             ambient = _Ambient(ambient.regenerated, frozenset(), ambient.donated)

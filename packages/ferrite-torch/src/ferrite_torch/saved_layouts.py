@@ -13,7 +13,7 @@ import torch
 
 from ferrite_ir.graph import Graph, Output, View
 from ferrite_torch.layouts import Layouts
-from ferrite_torch.symbols import sizes_of
+from ferrite_torch.symbols import steps_of
 
 __all__ = ["Layouts", "changed_layouts", "changed_outputs", "strides_of"]
 
@@ -26,7 +26,7 @@ def changed_layouts(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> tupl
     for position, (node, value) in enumerate(zip(placeholders, inputs, strict=False)):
         fake = node.meta.get("val")
         if isinstance(fake, torch.Tensor) and isinstance(value, torch.Tensor) and value.layout == torch.strided:
-            now, then = sizes_of(value.stride()), sizes_of(fake.stride())
+            now, then = steps_of(value), steps_of(fake)
             if now != then:
                 given[position], traced[position] = now, then
     return given, traced
@@ -45,7 +45,7 @@ def changed_outputs(module: torch.fx.GraphModule, graph: Graph) -> Layouts:
     for place, (node, output) in enumerate(zip(nodes, graph.outputs, strict=True)):
         fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
         if isinstance(output, View) and isinstance(fake, torch.Tensor):
-            pairs = zip(output.shape, output.strides, sizes_of(fake.stride()), strict=True)
+            pairs = zip(output.shape, output.strides, steps_of(fake), strict=True)
             if any(new != old for size, new, old in pairs if size not in (0, 1)):
                 changed[place] = output.strides
     return changed

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -66,6 +67,43 @@ def size_of(value: int | torch.SymInt | Symbolic) -> Size:
 def sizes_of(values: Iterable[Any]) -> tuple[Size, ...]:
     """Returns torch integers as sizes of the language: integers, or symbolic ones, not asked for a number."""
     return tuple(map(size_of, values))
+
+
+def size_of_expression(expression: Any, environment: Any) -> Size:
+    """Returns a SymPy expression of torch's as a size.
+
+    Raises:
+        NeedsNumber: it is computed by a function that sizes do not have.
+    """
+    return _translated(expression, environment)
+
+
+def symbol_of(symbol: Any, environment: Any) -> Symbolic:
+    """Returns a symbol of torch's as a size, whatever torch knows it to be equal to."""
+    return _symbol(symbol, environment)
+
+
+def steps_of(tensor: torch.Tensor) -> tuple[Size, ...]:
+    """Returns the strides of a fake tensor.
+
+    Torch counts an extent that only a run tells as at least 1 in strides: ``max(1, u0)``. What is laid out by them has
+    no elements where that makes a difference, so here they are products of extents, as all strides are.
+    """
+    return tuple(_step(stride) for stride in tensor.stride())
+
+
+def _step(stride: int | torch.SymInt) -> Size:
+    if isinstance(stride, int):
+        return stride
+    expression, environment = torch_private.symbolic_value(stride)
+    return _translated(torch_private.without_least_extents(expression, environment), environment)
+
+
+def depends_on_data(involved: Iterable[Size], environment: Any) -> bool:
+    """Returns whether only a run tells some of these sizes."""
+    known = _symbols.get(environment, {}) if environment is not None else {}
+    names = {symbol.name for size in involved for symbol in polynomials.symbols_in(size)}
+    return any(torch_private.is_unbacked(known[name], environment) for name in names if name in known)
 
 
 def _translated(expression: Any, environment: Any) -> Size:
@@ -148,19 +186,21 @@ _RULES: dict[str, Callable[..., Size]] = {
 """Torch's functions of sizes, by the name of their class."""
 
 
-def scalar_of(value: torch.SymFloat) -> Scalar:
-    """Returns a torch float that is computed from integers as an expression in f64.
+def scalar_of(value: torch.SymFloat, known: Mapping[str, Scalar] = MappingProxyType({})) -> Scalar:
+    """Returns a torch float that is computed from integers, and from ``known`` symbols, as an expression in f64.
 
     Raises:
         NeedsNumber: it is no such number, or computed by a function that the language does not have.
     """
     expression, environment = torch_private.symbolic_value(value)
-    return _scalar(expression, environment)
+    return _scalar(expression, environment, known)
 
 
-def _scalar(expression: Any, environment: Any) -> Scalar:
+def _scalar(expression: Any, environment: Any, known: Mapping[str, Scalar]) -> Scalar:
     if expression.is_Number:
         return sc.const(float(expression), F64)
+    if expression.is_Symbol and str(expression) in known:
+        return known[str(expression)]
     name = type(expression).__name__
     if name == "ToFloat":
         return sc.cast(sc.index_value(ix.constant(_translated(expression.args[0], environment)), I64), F64)
@@ -168,7 +208,7 @@ def _scalar(expression: Any, environment: Any) -> Scalar:
         return sc.cast(sc.index_value(ix.constant(_translated(expression, environment)), I64), F64)
     if name not in _FLOAT_RULES:
         raise NeedsNumber("a number", f"{name} of sizes", ())
-    operands = [_scalar(operand, environment) for operand in expression.args]
+    operands = [_scalar(operand, environment, known) for operand in expression.args]
     return (
         functools.reduce(lambda a, b: sc.apply(_FLOAT_RULES[name], a, b), operands[1:], operands[0])
         if (len(operands) > 1)
@@ -192,6 +232,7 @@ _FLOAT_RULES = {
 
 def _symbol(expression: Any, environment: Any) -> Symbolic:
     known = _taken.setdefault(environment, {})
+    expression = torch_private.current_symbol(expression, environment)
     name = str(expression)
     if name not in known:
         low, high, hint = torch_private.symbol_facts(expression, environment)

@@ -523,6 +523,87 @@ def symbolic_value(value: torch.SymInt | torch.SymFloat) -> tuple[Any, Any]:
     return value.node.expr, value.node.shape_env
 
 
+def unsimplified_value(value: torch.SymBool) -> tuple[Any, Any]:
+    """Returns the SymPy expression of a condition as it was asked, and the environment that knows its symbols.
+
+    The public expression is what is left of it when all that was asked before is taken for granted, itself included.
+    """
+    return value.node._expr, value.node.shape_env
+
+
+def environment_of(node: torch.fx.Node) -> Any:
+    """Returns the environment that knows the symbols in the results of a node, None if there are none."""
+    stack = [node.meta.get("val")]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, (list, tuple)):
+            stack.extend(value)
+        elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return value.node.shape_env
+        elif isinstance(value, FakeTensor) and value.fake_mode.shape_env is not None:
+            return value.fake_mode.shape_env
+    return None
+
+
+def unbacked_bindings(node: torch.fx.Node) -> list[tuple[Any, tuple[tuple[str, Any], ...]]]:
+    """Returns the symbols whose values a run of a node tells, each with the way to it from the node's result.
+
+    The way is a tuple of steps: ``("item", position)`` of a tuple, ``("size", axis)`` and ``("stride", axis)`` of a
+    tensor, ``("storage_offset", None)``, ``("bool", None)``, and other names for what is not known here. Tracing
+    anew gives new symbols, which are then the old ones under other names.
+    """
+    found = node.meta.get("unbacked_bindings") or {}
+    environment = environment_of(node)
+    return [(current_symbol(symbol, environment), tuple(_path_steps(path))) for symbol, path in found.items()]
+
+
+def _path_steps(path: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    steps = list(path)
+    while steps:
+        step = steps.pop(0)
+        match type(step).__name__:
+            case "CallMethodKey":
+                yield step.name, steps.pop(0).idx if steps and hasattr(steps[0], "idx") else None
+            case "SequenceKey":
+                yield "item", step.idx
+            case "ConvertIntKey":
+                yield "bool", None
+            case other:
+                yield other, None
+
+
+def current_symbol(symbol: Any, environment: Any) -> Any:
+    """Returns a symbol that only a run tells under the name that it has now."""
+    return (getattr(environment, "unbacked_renamings", None) or {}).get(symbol, symbol)
+
+
+def replaced_symbol(symbol: Any, environment: Any) -> Any:
+    """Returns the expression that torch knows a symbol to be equal to, None for a symbol that stands for itself."""
+    expression = environment.replace(symbol)
+    return None if expression == symbol else expression
+
+
+def without_least_extents(expression: Any, environment: Any) -> Any:
+    """Returns a stride with ``Max(1, u0)`` as ``u0``, for extents that only a run tells."""
+
+    def is_least(part: Any) -> bool:
+        if type(part).__name__ != "Max" or 1 not in part.args:
+            return False
+        return all(is_unbacked(symbol, environment) for symbol in part.free_symbols)
+
+    return expression.replace(is_least, lambda part: part.func(*(arg for arg in part.args if arg != 1)))
+
+
+def source_text(node: torch.fx.Node) -> str:
+    """Returns the line of the user's program that a node comes from, "" where it is not known.
+
+    Only the text of a stack trace has it.
+    """
+    lines = str(node.meta.get("stack_trace") or "").splitlines()
+    places = [place for place, line in enumerate(lines) if line.lstrip().startswith("File ")]
+    return lines[places[-1] + 1].strip() if places and places[-1] + 1 < len(lines) else ""
+
+
 def environments(values: Iterable[Any]) -> Iterator[Any]:
     """Yields the environments of the symbolic integers in some values, which may be fake tensors."""
     for value in values:

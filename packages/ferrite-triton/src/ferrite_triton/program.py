@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ferrite_ir.bindings import results_that_bind
 from ferrite_scheduler.schedule import Kernel, Schedule
 from ferrite_scheduler.target import Target
 
@@ -77,13 +78,13 @@ def emit_program(schedule: Schedule, target: Target | None = None, *, name: str 
             specs[spec.id] = replace(known or spec, origin=_joined(joined, origin_texts(kernel)))
         launches.append(launch_form(emitted))
     graph = schedule.graph
-    device = graph.device
+    device, bound = graph.device, results_that_bind(graph)
     return Program(
         name=name,
         device=device,
         inputs=(*(encode_input(value, device) for value in schedule.inputs), *map(encode_size_input, graph.sizes)),
         kernels=tuple(specs.values()),
-        steps=(*bind_symbols(graph), *(encode_step(step, launches) for step in schedule.steps)),
+        steps=(*bind_symbols(graph), *(encode_step(step, launches, bound) for step in schedule.steps)),
         outputs=tuple(encode_output(output) for output in schedule.outputs),
     )
 

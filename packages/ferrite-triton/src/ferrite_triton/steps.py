@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ferrite_ir.graph import Call, If, TensorType, Value, While
+from ferrite_ir.bindings import CHECK, COMPARISONS, LET, READ, SIZE, STEPS, Binding
+from ferrite_ir.graph import Call, If, TensorType, Value, View, While
 from ferrite_ir.sizes import Size, Symbolic, hint
 from ferrite_scheduler.schedule import (
     Allocate,
@@ -105,8 +106,10 @@ def _encode_item(step: Item) -> dict[str, Any]:
     return {"do": "item", "name": step.name, "from": step.source, "dtype": step.type.dtype.name}
 
 
-def _encode_extern(step: CallExtern) -> dict[str, Any]:
+def _encode_extern(step: CallExtern, bound: Mapping[str, tuple[Binding, ...]]) -> dict[str, Any]:
     definition = step.definition
+    if definition.target in STEPS:
+        return _STEP_ENCODERS[definition.target](*definition.args)
     encoded = {
         "do": "extern",
         "target": definition.target,
@@ -114,8 +117,42 @@ def _encode_extern(step: CallExtern) -> dict[str, Any]:
         "kwargs": {name: encode_argument(argument) for name, argument in definition.kwargs},
         "results": list(step.results),
     }
+    names = [(place, name) for place, name in enumerate(step.results) if name is not None]
+    binds = [[binding.symbol, place, binding.axis] for place, name in names for binding in bound.get(name, ())]
+    if binds:
+        encoded["binds"] = binds
     strides = [_result_strides(value, name) for value, name in zip(definition.results, step.results, strict=True)]
     return encoded | {"strides": strides} if any(row is not None for row in strides) else encoded
+
+
+def _encode_size(symbol: Symbolic, view: View, axis: int) -> dict[str, Any]:
+    return {"do": "let", "name": str(symbol), "value": {"size": [view.name, axis]}}
+
+
+def _encode_read(symbol: Symbolic, view: View) -> dict[str, Any]:
+    return {"do": "item", "name": str(symbol), "from": view.name, "dtype": view.dtype.name}
+
+
+def _encode_let(symbol: Symbolic, value: Size) -> dict[str, Any]:
+    return {"do": "let", "name": str(symbol), "value": host_expression(value)}
+
+
+def _encode_check(condition: tuple[Any, ...], message: str, named: tuple[Any, ...]) -> dict[str, Any]:
+    names = [[name, host_expression(size)] for name, size in named]
+    return {"do": "check", "holds": _encode_condition(condition), "message": message, "names": names}
+
+
+def _encode_condition(condition: tuple[Any, ...]) -> list[Any]:
+    kind, *parts = condition
+    return [kind, *map(host_expression if kind in COMPARISONS else _encode_condition, parts)]
+
+
+_STEP_ENCODERS: dict[str, Callable[..., dict[str, Any]]] = {
+    SIZE: _encode_size,
+    READ: _encode_read,
+    LET: _encode_let,
+    CHECK: _encode_check,
+}
 
 
 def _result_strides(value: Value | None, name: str | None) -> list[Expr] | None:
@@ -137,14 +174,15 @@ _ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
     Reuse: _encode_reuse,
     MakeView: _encode_view,
     Item: _encode_item,
-    CallExtern: _encode_extern,
     Copy: _encode_copy,
     Free: _encode_free,
 }
 
 
-def encode_step(step: Step, launches: Sequence[LaunchForm]) -> dict[str, Any]:
-    """Returns a host step; ``launches`` say how the schedule's kernels, in order, are launched.
+def encode_step(step: Step, launches: Sequence[LaunchForm], bound: Mapping[str, tuple[Binding, ...]]) -> dict[str, Any]:
+    """Returns a host step.
+
+    ``launches`` say how the schedule's kernels, in order, are launched; ``bound`` which symbols results of calls bind.
 
     Raises:
         UnsupportedDefinition: the program format has no such step yet.
@@ -157,6 +195,8 @@ def encode_step(step: Step, launches: Sequence[LaunchForm]) -> dict[str, Any]:
         return launch | {"alternatives": list(form.alternatives), "expected": form.expected}
     if isinstance(step, CallGraph):
         raise UnsupportedDefinition(_control_flow(step.definition))
+    if isinstance(step, CallExtern):
+        return _encode_extern(step, bound)
     encoder = _ENCODERS.get(type(step))
     if encoder is None:
         raise EmitError(f"unknown host step {type(step).__name__}; the known ones are in ferrite_scheduler.schedule")

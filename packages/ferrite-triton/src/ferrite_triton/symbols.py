@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ferrite_ir.bindings import bindings_of
 from ferrite_ir.graph import Graph
 from ferrite_ir.polynomials import Symbol
 from ferrite_ir.sizes import Size, Symbolic, quotient, symbols_of
@@ -32,7 +33,8 @@ def bind_symbols(graph: Graph) -> tuple[dict[str, Any], ...]:
     Raises:
         UnsupportedSize: a symbol occurs in no input, or only where it cannot be solved for.
     """
-    missing = {symbol.name: symbol for symbol in graph_symbols(graph)}
+    bound = {binding.symbol for made in bindings_of(graph).values() for binding in made}
+    missing = {symbol.name: symbol for symbol in graph_symbols(graph) if symbol.name not in bound}
     if not missing:
         return ()
     sources = list(_sources(graph))

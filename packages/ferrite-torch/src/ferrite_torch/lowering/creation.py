@@ -15,7 +15,7 @@ from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.elementwise import Element, Number, element_at, known_number, plain_number, refuse_opaque
 from ferrite_torch.lowering.expressions import add, call, choose, eq, floor, lt, mul, number_of, sub
 from ferrite_torch.lowering.registry import lowers
-from ferrite_torch.symbols import size_of, sizes_of
+from ferrite_torch.symbols import size_of, sizes_of, steps_of
 from ferrite_torch.tensors import Point, Tensor
 
 
@@ -88,9 +88,7 @@ def empty(b: Builder, *_: Any, **__: Any) -> Tensor:
     """Returns uninitialised memory like the fake result; what the op takes its shape from is not computed for it."""
     fake = b.fake
     options = {"dtype": fake.dtype, "device": fake.device}
-    made: Tensor = b.extern(
-        "aten.empty_strided.default", (sizes_of(fake.shape), sizes_of(fake.stride())), options, fake
-    )
+    made: Tensor = b.extern("aten.empty_strided.default", (sizes_of(fake.shape), steps_of(fake)), options, fake)
     return made
 
 

@@ -27,7 +27,7 @@ from ferrite_ir.sizes import Symbolic, Undecided
 from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.dtypes import dtype_of, torch_dtype
 from ferrite_torch.lowering.expressions import number_of
-from ferrite_torch.symbols import size_of, sizes_of
+from ferrite_torch.symbols import size_of, sizes_of, steps_of
 from ferrite_torch.tensors import Point, Tensor, is_dense
 
 Formula: TypeAlias = Callable[..., Scalar]
@@ -92,7 +92,7 @@ def lower_elementwise(
 
 def packed_strides(fake: torch.Tensor) -> tuple[int, ...] | None:
     """Returns the strides of a fake result if it is packed in memory, else None: then a result of ours is row-major."""
-    shape, strides = sizes_of(fake.shape), sizes_of(fake.stride())
+    shape, strides = sizes_of(fake.shape), steps_of(fake)
     return strides if is_dense(TensorType(I64, shape, strides)) else None
 
 

@@ -36,7 +36,7 @@ from ferrite_torch.lowering.expressions import (
 from ferrite_torch.lowering.masking import rank_at, ranks
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.views import axis_of, point_at, replaced, reshaped
-from ferrite_torch.symbols import sizes_of
+from ferrite_torch.symbols import sizes_of, steps_of
 from ferrite_torch.tensors import Point, Tensor, is_dense
 
 
@@ -498,7 +498,7 @@ def as_strided_scatter(
     """
     fake = b.node.args[0].meta["val"]
     shape, strides = sizes_of(size), sizes_of(stride)
-    kind = TensorType(x.dtype, x.shape, sizes_of(fake.stride()))
+    kind = TensorType(x.dtype, x.shape, steps_of(fake))
     own = int(fake.storage_offset())
     start = (own if storage_offset is None else int(storage_offset)) - own
     reach = start + sum(max(length - 1, 0) * step for length, step in zip(shape, strides, strict=True))

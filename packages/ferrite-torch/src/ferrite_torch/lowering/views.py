@@ -117,8 +117,16 @@ def sliced(x: Tensor, axis: int, start: int, length: int, step: int = 1) -> Tens
 
 def from_front(index: Any, size: Size) -> Size:
     """Returns a position in an axis, counted from the front; torch has seen to it that it lies inside."""
-    place = size_of(index)
-    return place + size if place < 0 else place
+    return _counted_from_front(size_of(index), size)
+
+
+def _counted_from_front(place: Size, size: Size) -> Size:
+    """Returns ``place + size`` where a position is negative, else the position, also where only a run tells which."""
+    if is_provably_at_most(0, place):
+        return place
+    if is_provably_at_most(place, -1):
+        return place + size
+    return place + size * minimum(maximum(-place, 0), 1)
 
 
 def selected(x: Tensor, axis: int, index: Index | int) -> Tensor:
@@ -135,7 +143,7 @@ def slice_start(start: Any, size: Size) -> Size:
     first = 0 if start is None else size_of(start)
     if isinstance(first, int) and first >= _TO_THE_END:
         return size
-    return minimum(maximum(first + size if first < 0 else first, 0), size)
+    return minimum(maximum(_counted_from_front(first, size), 0), size)
 
 
 def _fake_shape(b: Builder) -> Shape:

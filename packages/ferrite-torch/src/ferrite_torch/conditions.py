@@ -1,0 +1,92 @@
+"""Torch's symbolic conditions, as conditions on sizes that a program checks while it runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ferrite_torch import torch_private
+from ferrite_torch.symbols import NeedsNumber, size_of_expression
+
+Condition = tuple[Any, ...]
+
+_COMPARISONS = {
+    "LessThan": "le",
+    "StrictLessThan": "lt",
+    "GreaterThan": "ge",
+    "StrictGreaterThan": "gt",
+    "Equality": "eq",
+    "Unequality": "ne",
+}
+_CONNECTIVES = {"And": "and", "Or": "or", "Not": "not"}
+_SIGNS = {"le": "<=", "lt": "<", "ge": ">=", "gt": ">", "eq": "==", "ne": "!="}
+
+
+def condition_of(value: torch.SymBool | bool) -> Condition | bool:  # noqa: FBT001  # what an assertion is given
+    """Returns a condition as a check takes it: ``(comparison, a, b)`` or ``(connective, condition, …)``.
+
+    What was learned later, as that two sizes are equal, is not taken for granted: the condition may be what says so.
+
+    Raises:
+        NeedsNumber: it asks something that sizes do not tell.
+    """
+    if isinstance(value, bool):
+        return value
+    expression, environment = torch_private.unsimplified_value(value)
+    return _condition(expression, environment)
+
+
+def _condition(expression: Any, environment: Any) -> Condition | bool:
+    name = type(expression).__name__
+    if name in ("BooleanTrue", "BooleanFalse"):
+        return name == "BooleanTrue"
+    if name in _COMPARISONS:
+        return _COMPARISONS[name], *(size_of_expression(side, environment) for side in expression.args)
+    if name not in _CONNECTIVES:
+        raise NeedsNumber("a condition", f"{name} of sizes", ())
+    parts = [_condition(part, environment) for part in expression.args]
+    if name == "Not":
+        return not parts[0] if isinstance(parts[0], bool) else ("not", parts[0])
+    kept = tuple(part for part in parts if not isinstance(part, bool))
+    if len(kept) < len(parts) and (False in parts if name == "And" else True in parts):
+        return name == "Or"
+    return kept[0] if len(kept) == 1 else (_CONNECTIVES[name], *kept) if kept else name == "And"
+
+
+def is_comparison(condition: Condition) -> bool:
+    """Returns whether a condition is one comparison."""
+    return condition[0] in _SIGNS
+
+
+def bound_key(condition: Condition) -> Any:
+    """Returns what conditions that ask the same have in common."""
+    kind, *sides = condition
+    match kind:
+        case "le":
+            return "at least 0", sides[1] - sides[0]
+        case "lt":
+            return "at least 0", sides[1] - sides[0] - 1
+        case "ge":
+            return "at least 0", sides[0] - sides[1]
+        case "gt":
+            return "at least 0", sides[0] - sides[1] - 1
+        case "eq":
+            return "0", frozenset((sides[0] - sides[1], sides[1] - sides[0]))
+    return condition
+
+
+def condition_text(condition: Condition, names: Mapping[str, str]) -> str:
+    """Returns a condition as people write it, with these names for the symbols."""
+    kind, *parts = condition
+    if kind in _SIGNS:
+        left, right = (_named(str(part), names) for part in parts)
+        return f"{left} {_SIGNS[kind]} {right}"
+    inner = [condition_text(part, names) for part in parts]
+    return f"not ({inner[0]})" if kind == "not" else f" {kind} ".join(f"({text})" for text in inner)
+
+
+def _named(text: str, names: Mapping[str, str]) -> str:
+    return re.sub(r"[A-Za-z_]\w*", lambda found: names.get(found[0], found[0]), text)

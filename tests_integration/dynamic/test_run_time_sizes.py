@@ -1,0 +1,282 @@
+"""Sizes and numbers that only a run tells: one graph for every value, and an error where one is not what was asked."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ferrite_torch
+from against_eager import own_only
+from ferrite_runtime import CheckFailed, GuardFailed
+
+pytestmark = own_only("it counts ferrite's own graphs")
+
+T = torch.tensor
+MARKED = torch._dynamo.decorators.mark_unbacked
+
+
+@pytest.fixture(autouse=True)
+def captured() -> Iterator[None]:
+    with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        ferrite_torch.reset_statistics()
+        yield
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    options = {"fallback": False, "verify": True, **options}
+    return torch.compile(function, backend="ferrite", fullgraph=True, options=options)
+
+
+def check(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], graphs: int = 1) -> Callable[..., Any]:
+    """Checks that one compilation of a function does what eager does in all of some calls; returns it."""
+    called = compiled(function)
+    for arguments in calls:
+        torch.testing.assert_close(called(*arguments), function(*arguments), equal_nan=True)
+    assert ferrite_torch.statistics()["graphs"] == graphs
+    assert not ferrite_torch.statistics()["fallbacks"]
+    return called
+
+
+def held(*sizes: int) -> list[Tensor]:
+    """Returns vectors of 40 elements of which so many are positive."""
+    return [torch.where(torch.arange(40) % 40 < size, torch.rand(40) + 0.1, -torch.rand(40) - 0.1) for size in sizes]
+
+
+SIZES = (5, 0, 1, 2, 17, 32, 33, 40)
+HAS_EMPTY_MAXIMA = torch.__version__ >= torch.torch_version.TorchVersion("2.12")
+"""Before, torch asks that what ``amax`` runs over is not empty, also where only a run tells."""
+
+
+def number(x: Tensor) -> int:
+    """Returns a number that dynamo cannot trace back to an input."""
+    return (x + 0).item()  # type: ignore[return-value]
+
+
+# --- extents --------------------------------------------------------------------------------------------------------
+
+
+def positions(x: Tensor) -> Tensor:
+    found = torch.nonzero(x > 0)
+    return (found * 2 + 1).sum(0)
+
+
+def selected(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    kept = torch.masked_select(x, x > 0)
+    return kept.sum(), torch.softmax(kept, 0), kept * 2 + 1
+
+
+def rows(x: Tensor) -> Tensor:
+    found = x.reshape(8, 5)
+    kept = found[found[:, 0] > 0]
+    return torch.relu(kept @ found[:5]) + 1
+
+
+def centred(x: Tensor) -> Tensor:
+    kept = x[x > 0]
+    return (kept - kept.mean()) / (kept.std() + 1)
+
+
+def crossed(x: Tensor) -> Tensor:
+    """Lays what is found out along both axes, and folds along each."""
+    kept = x[x > 0]
+    table = kept[:, None] * kept[None, :] + 1
+    return table.sum(0) + table.sum(1) + table.t().contiguous()[:, :0].sum()
+
+
+def distinct(x: Tensor) -> Tensor:
+    values, counts = torch.unique((x * 4).relu().long(), return_counts=True)
+    return (values * counts).sum() + values.float().mean()
+
+
+def joined(x: Tensor) -> Tensor:
+    """Uses several sizes at once, and one that follows from them."""
+    high, low = x[x > 0.5], x[x < -0.5]
+    return torch.cat((high, low, high)).cumsum(0) + high.numel()
+
+
+def gathered(x: Tensor) -> Tensor:
+    places = torch.nonzero(x > 0).squeeze(1)
+    return (x[places] + places.float()).exp().sum()
+
+
+@pytest.mark.parametrize("function", [positions, selected, rows, centred, crossed, distinct, joined, gathered])
+def test_extents(function: Callable[..., Any]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of eager, about the deviation of one element
+        check(function, [(x,) for x in held(*(SIZES if HAS_EMPTY_MAXIMA or function is not selected else SIZES[2:]))])
+
+
+def test_repetitions() -> None:
+    counts = [T([1, 0, 2]), T([0, 0, 0]), T([0, 1, 0]), T([5, 7, 1])]
+    check(lambda x, n: torch.repeat_interleave(x, n, dim=0).relu().sum(1) + 1, [(torch.randn(3, 2), n) for n in counts])
+
+
+def test_equal_sizes() -> None:
+    def add(x: Tensor, y: Tensor) -> Tensor:
+        i, j = torch.nonzero(x > 0), torch.nonzero(y > 0)
+        torch._check(i.shape[0] == j.shape[0])
+        return i + j
+
+    called = check(add, [(x, -y.flip(0)) for x, y in zip(held(5, 0, 1, 39), held(35, 40, 39, 1), strict=True)])
+    with pytest.raises(CheckFailed, match=r"test_run_time_sizes.py:\d+.*== .*: .* is 5, .* is 4"):
+        called(held(5)[0], held(4)[0])
+
+
+def test_marked_inputs() -> None:
+    def rest(x: Tensor) -> Tensor:
+        return torch.softmax(x * 2, 0).sum(1) + x.shape[0]
+
+    called = compiled(rest)
+    for size in (4, *(0,) * HAS_EMPTY_MAXIMA, 1, 7, 128):
+        x = torch.randn(size, 3)
+        MARKED(x, 0)
+        torch.testing.assert_close(called(x), rest(x))
+    assert ferrite_torch.statistics()["graphs"] == 1
+
+
+# --- numbers --------------------------------------------------------------------------------------------------------
+
+
+def counted(x: Tensor, n: Tensor) -> Tensor:
+    k = number(n)
+    torch._check(k >= 0)
+    return torch.arange(k) * 2 + x.new_ones(k) * k
+
+
+def front(x: Tensor, n: Tensor) -> Tensor:
+    return x[: number(n)].exp().sum()
+
+
+def back(x: Tensor, n: Tensor) -> Tensor:
+    return x[number(n) :] * 2
+
+
+def strided(x: Tensor, n: Tensor) -> Tensor:
+    return x[1 : number(n) : 3] + 1
+
+
+def one(x: Tensor, n: Tensor) -> Tensor:
+    return x[number(n)] * 2 + 1
+
+
+def scaled(x: Tensor, n: Tensor) -> Tensor:
+    return x * number(n) + number(n.double() / 4) * 0.5
+
+
+@pytest.mark.parametrize("function", [counted, front, back, strided, one, scaled])
+def test_numbers(function: Callable[..., Any]) -> None:
+    values = (3, 0, 1, 7, 40, 39) if function is counted else (3, 0, -3, 1, 17, -1, 39, -40)
+    outside = () if function in (counted, one) else (40, 60, -60)
+    check(function, [(torch.randn(40), T(n)) for n in (*values, *outside)])
+
+
+def test_a_table_of_numbers() -> None:
+    def table(n: Tensor) -> Tensor:
+        a, b = (n + 0).tolist()
+        return torch.full((a, b), 1.5).cumsum(0) + torch.zeros(a, b)
+
+    check(table, [(T(pair),) for pair in ([2, 3], [0, 3], [3, 0], [1, 1], [31, 33])])
+
+
+# --- what is asked of them ------------------------------------------------------------------------------------------
+
+
+def bounded(n: Tensor) -> Tensor:
+    k = (n + 0).item()
+    torch._check(k >= 2)
+    torch._check(k <= 8)
+    return torch.zeros(k) + 1
+
+
+@pytest.mark.parametrize(("value", "asked"), [(1, "k >= 2"), (9, "k <= 8"), (-1, "k >= 2")])
+def test_a_bound_that_is_broken(value: int, asked: str) -> None:
+    called = check(bounded, [(T(n),) for n in (2, 5, 8)])
+    with pytest.raises(GuardFailed) as caught:
+        called(T(value))
+    line = bounded.__code__.co_firstlineno
+    assert f"test_run_time_sizes.py:{line + 1}: k = (n + 0).item()" in str(caught.value) or any(
+        f"test_run_time_sizes.py:{line + place}: torch._check" in str(caught.value) for place in (2, 3)
+    )
+    assert f"{asked} does not hold" in str(caught.value)
+    assert f"k is {value}" in str(caught.value)
+    assert isinstance(caught.value, RuntimeError)  # what eager raises
+    torch.testing.assert_close(called(T(3)), bounded(T(3)))
+
+
+def test_conditions_with_several_parts() -> None:
+    def asked(x: Tensor, n: Tensor) -> Tensor:
+        k, m = (n + 0).tolist()
+        torch._check(k >= 0)
+        torch._check(m >= 0)
+        torch._check(k != 7)
+        torch._check(k * 2 + m <= 20)
+        torch._check(k % 2 == 0)
+        return torch.zeros(k) + x.sum() + m
+
+    called = check(asked, [(torch.randn(3), T(pair)) for pair in ([4, 3], [0, 20], [10, 0])])
+    for wrong in ([7, 0], [8, 5], [3, 0], [4, -1]):
+        with pytest.raises(CheckFailed, match="does not hold"):
+            called(torch.randn(3), T(wrong))
+
+
+def test_an_index_outside() -> None:
+    called = check(one, [(torch.randn(5), T(2))])
+    for place in (5, -6):
+        with pytest.raises(GuardFailed, match="does not hold"):
+            called(torch.randn(5), T(place))
+
+
+def test_nothing_is_written_before_a_check() -> None:
+    def write(x: Tensor, n: Tensor) -> Tensor:
+        x.add_(1)
+        k = (n + 0).item()
+        torch._check(k >= 0)
+        torch._check(k <= 5)
+        return x[:k] * 2
+
+    called, x = compiled(write), torch.zeros(8)
+    torch.testing.assert_close(called(x, T(3)), torch.full((3,), 2.0))
+    torch.testing.assert_close(x, torch.ones(8))
+    with pytest.raises(CheckFailed):
+        called(x, T(6))
+
+
+# --- gradients ------------------------------------------------------------------------------------------------------
+
+
+def test_a_training_step() -> None:
+    torch.manual_seed(0)
+    layer, exact = nn.Linear(6, 4), nn.Linear(6, 4)
+    exact.load_state_dict(layer.state_dict())
+
+    def loss(model: nn.Module, x: Tensor) -> Tensor:
+        y = model(x)
+        kept = torch.masked_select(y, x[:, :4] > 0)
+        return (kept**2).sum() + y[x[:, 0] > 0].exp().sum()
+
+    called = compiled(lambda x: loss(layer, x))
+    for x in (torch.randn(7, 6), torch.randn(7, 6), -torch.ones(7, 6), torch.ones(7, 6)):
+        for model, function in ((layer, called), (exact, lambda x: loss(exact, x))):
+            model.zero_grad()
+            function(x).backward()
+        for mine, theirs in zip(layer.parameters(), exact.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, theirs.grad)
+    assert ferrite_torch.statistics()["graphs"] == 2
+
+
+# --- what has no kernels --------------------------------------------------------------------------------------------
+
+
+def test_a_number_without_a_form_is_refused_with_its_line() -> None:
+    def root(x: Tensor, n: Tensor) -> Tensor:
+        k = (n + 0).item()
+        torch._check(k >= 0)
+        return x.new_zeros(torch.sym_int(torch.sym_sqrt(k)))
+
+    with pytest.raises(Exception, match=r"test_run_time_sizes.py:\d+"):
+        compiled(root)(torch.randn(3), T(9))
