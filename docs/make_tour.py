@@ -21,7 +21,7 @@ from ferrite_torch import torch_private
 from ferrite_torch.decompositions import decomposition_table
 from ferrite_torch.loading import run_eagerly
 from ferrite_torch.lower import lower_module
-from ferrite_torch.lowering import LOWERINGS
+from ferrite_torch.lowering.recomputation import stays_whole
 from ferrite_triton import emit_program
 
 PAGE = Path(__file__).with_name("tour.md")
@@ -74,7 +74,7 @@ def capture(model: Any, *inputs: torch.Tensor) -> torch.fx.GraphModule:
         return run_eagerly(module)
 
     def backend(module: torch.fx.GraphModule, fakes: Sequence[Any]) -> Any:
-        table = decomposition_table(LOWERINGS.__contains__)
+        table = decomposition_table(stays_whole)
         compilers = dict.fromkeys(("forward", "backward", "inference"), compile_one)
         return torch_private.compile_with_aot(module, fakes, decompositions=table, **compilers)
 

@@ -140,6 +140,9 @@ def _candidates() -> dict[Any, Any]:
     norm = aten.linalg_vector_norm.default
     table[norm] = _with_extents_dropped(table[norm])
     table[aten.zero.default] = _zeros_laid_out_alike
+    for name in ("_softmax", "_log_softmax"):
+        whole = getattr(aten, name).default
+        table[whole] = _unless_only_a_run_tells(table[whole])
     return {op: rule for op, rule in table.items() if str(op).rpartition(".")[0] not in KEPT and _is_plain(op)}
 
 
@@ -171,6 +174,20 @@ def _zeros_laid_out_alike(x: torch.Tensor) -> torch.Tensor:
     The fake kernel of torch 2.11 packs it row by row; the real one lays it out as a clone of ``x`` lies.
     """
     return torch.zeros_like(x)
+
+
+def _unless_only_a_run_tells(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Returns a decomposition that leaves an op whole where its operand has an extent that only a run tells.
+
+    The pieces ask whether there is a greatest element, or add one that is none.
+    """
+
+    def decomposed(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(size, torch.SymInt) and torch_private.is_unbacked_number(size) for size in x.shape):
+            return NotImplemented
+        return rule(x, *args, **kwargs)
+
+    return decomposed
 
 
 def _is_plain(op: Any) -> bool:

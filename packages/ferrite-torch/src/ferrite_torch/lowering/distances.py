@@ -163,7 +163,7 @@ def pair_distances_backward(b: Builder, grad: Tensor, x: Tensor, p: float, dista
     refuse_opaque(x.dtype, grad.dtype)
     rows, _ = x.shape
     norm = Norm(float(p))
-    if not grad.numel:
+    if grad.numel == 0:
         return b.loop(x.shape, x.dtype, lambda point: sc.const(0, x.dtype.compute))
 
     def bodies(point: Point, fold: Point) -> tuple[Scalar]:

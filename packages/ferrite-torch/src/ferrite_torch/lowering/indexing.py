@@ -19,6 +19,7 @@ from ferrite_ir.dtypes import BOOL, F32, F64, I32, I64, U8, DType
 from ferrite_ir.graph import TensorType
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import is_provably_at_most
 from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.lowering.creation import made
 from ferrite_torch.lowering.elementwise import Element, broadcast_point, element_at, plain_number, refuse_opaque
@@ -113,7 +114,7 @@ def overwritten(
         Unlowered: torch is to be deterministic, and two different elements may go to one place.
     """
     refuse_opaque(x.dtype)
-    if isinstance(source, Tensor) and source.numel > 1:
+    if isinstance(source, Tensor) and not is_provably_at_most(source.numel, 1):
         refuse_disorder("stores to one place")
     return b.update(x, "set", shape, indices, body)
 
@@ -234,7 +235,7 @@ def _put_masked(b: Builder, x: Tensor, mask: Tensor, values: Tensor, accumulate:
     """Returns ``x`` with values where a mask over its leading axes holds: one after the other, or one for all."""
     rest = x.shape[mask.ndim :]
     is_ranked = values.ndim > len(rest) and values.shape[0] != 1
-    counted = ranks(b, mask.shape, mask.at) if is_ranked and mask.numel else None
+    counted = ranks(b, mask.shape, mask.at) if is_ranked and mask.numel != 0 else None
     given = (values.shape[0] if is_ranked else 1, *rest)
 
     def body(point: Point) -> Scalar:

@@ -11,7 +11,7 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import I32, I64
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import is_provably_at_most
+from ferrite_ir.sizes import is_provably_at_most, product
 from ferrite_torch.builder import Builder
 from ferrite_torch.lowering.creation import made
 from ferrite_torch.lowering.elementwise import broadcast_point, refuse_opaque
@@ -69,12 +69,12 @@ def masked_scatter(b: Builder, x: Tensor, mask: Tensor, source: Tensor) -> Tenso
 def masked_scatter_backward(b: Builder, grad: Tensor, mask: Tensor, sizes: Sequence[int]) -> Tensor:
     """Returns the elements of the gradient where the mask holds, one after the other, then zeros."""
     fake, zero = b.fake, sc.const(0, grad.dtype.compute)
-    size = int(fake.numel())
+    size = product(sizes_of(fake.shape))
     start = b.loop((size,), grad.dtype, lambda _: zero)
     shape = grad.shape
 
     holds = partial(_holds, mask, shape)
-    if grad.numel and size:
+    if grad.numel != 0 and size != 0:
         counted = ranks(b, shape, holds)
 
         def where(point: Point) -> Sequence[Index]:

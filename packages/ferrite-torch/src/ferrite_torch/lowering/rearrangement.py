@@ -83,7 +83,7 @@ def _rolled_flat(b: Builder, x: Tensor, shift: int) -> Tensor:
 def repeat(b: Builder, x: Tensor, repeats: Sequence[int]) -> Tensor:
     def to_old(point: Point) -> list[Index]:
         own = point[len(point) - x.ndim :]
-        return [ix.mod(index, size) if size else index for index, size in zip(own, x.shape, strict=True)]
+        return [ix.mod(index, size) if size != 0 else index for index, size in zip(own, x.shape, strict=True)]
 
     return moved(b, x, to_old)
 
@@ -92,7 +92,7 @@ def repeat(b: Builder, x: Tensor, repeats: Sequence[int]) -> Tensor:
 def cat(b: Builder, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     fake = b.fake
     ndim, result = fake.dim(), dtype_of(fake.dtype)
-    parts = [x for x in tensors if x.ndim == ndim and x.numel]  # a 1-d tensor without elements joins anything
+    parts = [x for x in tensors if x.ndim == ndim and x.numel != 0]  # a 1-d tensor without elements joins anything
     if len(parts) > _MOST_JOINED:
         raise Unlowered(f"cat of more than {_MOST_JOINED} tensors")
     refuse_opaque(result, *(x.dtype for x in parts))

@@ -16,6 +16,7 @@ TAKEN_APART = frozenset(
         "leaky_relu_backward.default", "log_sigmoid_backward.default", "mish_backward.default",
         "softplus_backward.default", "pixel_shuffle.default", "pixel_unshuffle.default", "channel_shuffle.default",
         "_reshape_alias.default", "fill.Scalar", "fill.Tensor", "logsumexp.default", "linalg_vector_norm.default",
+        "_softmax.default", "_log_softmax.default",
     )
 )  # fmt: skip
 """Qualified names. torch's partitioner recomputes in the backward only ops of its own list, and saves the results of
