@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ferrite_ir import parse_graph
+from ferrite_scheduler import schedule
 from ferrite_scheduler.dependences import dependences_of, is_opaque, nodes_of, overwrites_all, readable_homes
+from ferrite_scheduler.schedule import CallExtern, Launch
 
 
 def dependences(text):
@@ -106,3 +108,40 @@ def test_only_full_plain_updates_may_be_read_back():
     for other in (part, added, some):
         assert not overwrites_all(other)
         assert readable_homes(other) == (None,)
+
+
+FOUND = """
+graph @f(x: f32[8], w: f32[8]) -> (a, d) where u0: size >= 0, u1: size >= 0 {
+  m: bool[8]  = loop [i < 8] gt(x[i], f32(0.0))
+  p: i64[u0]  = extern test.places(m) effects
+  k: i64[]    = loop [] i64(3)
+  extern ferrite.read(size(u1), k) effects
+  extern ferrite.check(["le", size(u1), 8], "too many", []) effects
+  a: f32[u0]  = loop [i < u0] f32(1.0)
+  b: f32[8]   = loop [i < 8] mul(w[i], w[i])
+  c: f32[8]   = loop [i < 8] add(w[i], cast.f32(index.i64(u1)))
+  d: f32[]    = fold sum [ | i < 8] add(b[i], c[i])
+}"""
+
+
+def test_what_uses_a_size_comes_after_what_tells_it():
+    found = dependences(FOUND)
+    read, check = 3, 4
+    assert before(found, "a") == {"p"}  # though it does not read the positions
+    assert before(found, "b") == set()
+    assert set(found.before[found.definer["c"]]) == {read, check}
+    assert {found.definer["k"], found.definer["p"]} <= set(found.before[read])
+    assert read in found.before[check]
+
+
+def test_a_result_that_nobody_reads_is_kept_for_its_size():
+    plan = schedule(parse_graph(FOUND))
+    calls = [step for step in plan.steps if isinstance(step, CallExtern)]
+    assert [step.definition.target for step in calls] == ["test.places", "ferrite.read", "ferrite.check"]
+    assert calls[0].results == ("p",)
+    steps = [str(step) for step in plan.steps]
+    allocated = next(place for place, step in enumerate(steps) if step.startswith("a = alloc"))
+    assert allocated > next(place for place, step in enumerate(steps) if "test.places" in step)
+    launches = [(place, plan.kernels[step.kernel]) for place, step in enumerate(plan.steps) if isinstance(step, Launch)]
+    after = next(place for place, step in enumerate(steps) if "ferrite.check" in step)
+    assert all(place > after for place, kernel in launches if "u1" in str(kernel))

@@ -15,6 +15,7 @@ from by_hand import make_kernel, make_schedule, schedule_text
 from ferrite_ir import parse_graph
 from ferrite_ir.dtypes import BF16, F32
 from ferrite_ir.graph import Call, Extern, Graph, Origin, Tag, TensorType, Value, View
+from ferrite_scheduler import schedule
 from ferrite_scheduler.schedule import (
     Allocate,
     CallExtern,
@@ -197,3 +198,29 @@ def test_missing_parameter() -> None:
     kernel = make_kernel(parse_graph(DOUBLE), "pointwise")
     with pytest.raises(ScheduleMismatch, match="uses x, which is neither computed in it nor one of its params"):
         emit_kernel(replace(kernel, params=kernel.params[1:]))
+
+
+def test_sizes_of_a_run_are_bound_read_computed_and_checked() -> None:
+    graph = parse_graph("""
+    graph @f(x: f32[8], k: i64[]) -> (y) where u0: size >= 0, u1: size, u2: size >= 0, u3: size >= 0 {
+      p: i64[u0, 1]{1, u0} = extern test.places(x) effects
+      extern ferrite.read(size(u1), k) effects
+      extern ferrite.let(size(u2), size(min(u0, 4))) effects
+      extern ferrite.size(size(u3), p, 0) effects
+      extern ferrite.check(["or", ["le", size(u1), 8], ["not", ["eq", size(u3), 2]]], "no", [["k", size(u1)]]) effects
+      y: f32[u2] = loop [i < u2] add(x[i], cast.f32(index.i64(u1)))
+    }""")
+    steps = emit_program(schedule(graph)).to_mapping()["steps"]
+    call, *others = [step for step in steps if step["do"] in ("extern", "item", "let", "check")]
+    assert (call["binds"], call["strides"], call["results"]) == ([["u0", 0, 0]], [[1, "u0"]], ["p"])
+    assert others == [
+        {"do": "item", "name": "u1", "from": "k", "dtype": "i64"},
+        {"do": "let", "name": "u2", "value": ["min", 4, "u0"]},
+        {"do": "let", "name": "u3", "value": {"size": ["p", 0]}},
+        {
+            "do": "check",
+            "holds": ["or", ["le", "u1", 8], ["not", ["eq", "u3", 2]]],
+            "message": "no",
+            "names": [["k", "u1"]],
+        },
+    ]

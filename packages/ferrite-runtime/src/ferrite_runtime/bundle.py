@@ -18,11 +18,12 @@ from ferrite_runtime.limits import check_sizes, check_source
 from ferrite_runtime.program import Program
 from ferrite_runtime.records import Measurement
 from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.steps import Check, Extern
 from ferrite_runtime.target import Target
 
 FORMAT = "ferrite-bundle/1"
 MINOR = 0
-FEATURES = frozenset(("programs", "training", "binaries", "tuning", "user-kernels"))
+FEATURES = frozenset(("programs", "training", "binaries", "tuning", "user-kernels", "run-time-sizes"))
 """What this runtime understands; a bundle that must be understood names what it needs of these."""
 FORMS = ("cubin", "hsaco", "ptx")
 
@@ -167,6 +168,8 @@ class Bundle:
             yield "training"
         if any(spec.family == "user" for spec in self.kernels.values()):
             yield "user-kernels"
+        if any(map(_learns_sizes, self.programs.values())):
+            yield "run-time-sizes"
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -262,6 +265,11 @@ def _read_kernels(fields: Fields) -> dict[str, KernelSpec]:
             raise SpecError(path, "this kernel stands here twice")
         kernels[spec.id] = spec
     return kernels
+
+
+def _learns_sizes(program: Program) -> bool:
+    """Tells whether a program has steps that bind sizes of results, or check sizes."""
+    return any(isinstance(step, Check) or (isinstance(step, Extern) and step.binds) for step in program.steps)
 
 
 def _read_program(name: str, value: Any, kernels: Mapping[str, KernelSpec]) -> Program:
