@@ -19,6 +19,9 @@ pytestmark = own_only("it counts ferrite's own graphs")
 T = torch.tensor
 MARKED = torch._dynamo.decorators.mark_unbacked
 
+IS_NEW = torch.__version__ >= torch.torch_version.TorchVersion("2.12")
+"""Before, torch takes for granted what a ``torch._check`` of a truth asks, and forgets the line of one of an extent."""
+
 
 @pytest.fixture(autouse=True)
 def captured() -> Iterator[None]:
@@ -48,8 +51,6 @@ def held(*sizes: int) -> list[Tensor]:
 
 
 SIZES = (5, 0, 1, 2, 17, 32, 33, 40)
-HAS_EMPTY_MAXIMA = torch.__version__ >= torch.torch_version.TorchVersion("2.12")
-"""Before, torch asks that what ``amax`` runs over is not empty, also where only a run tells."""
 
 
 def number(x: Tensor) -> int:
@@ -108,7 +109,7 @@ def gathered(x: Tensor) -> Tensor:
 def test_extents(function: Callable[..., Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of eager, about the deviation of one element
-        check(function, [(x,) for x in held(*(SIZES if HAS_EMPTY_MAXIMA or function is not selected else SIZES[2:]))])
+        check(function, [(x,) for x in held(*SIZES)])
 
 
 def test_repetitions() -> None:
@@ -132,7 +133,7 @@ def test_marked_inputs() -> None:
         return torch.softmax(x * 2, 0).sum(1) + x.shape[0]
 
     called = compiled(rest)
-    for size in (4, *(0,) * HAS_EMPTY_MAXIMA, 1, 7, 128):
+    for size in (4, 0, 1, 7, 128):
         x = torch.randn(size, 3)
         MARKED(x, 0)
         torch.testing.assert_close(called(x), rest(x))
@@ -175,6 +176,69 @@ def test_numbers(function: Callable[..., Any]) -> None:
     check(function, [(torch.randn(40), T(n)) for n in (*values, *outside)])
 
 
+def test_numbers_that_need_64_bits() -> None:
+    def shifted(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+        k = number(n)
+        return (x.long() + k) * k, x * k
+
+    check(shifted, [(torch.randn(4), T(n)) for n in (3, 0, -5, 2**31, 2**31 - 1, -(2**31) - 1, 2**40, -(2**33))])
+
+
+def test_what_is_left_of_an_extent() -> None:
+    """The extents ``40-u0``, and ``s0-u0``, of which no range is known."""
+
+    def parted(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+        k = number(n)
+        torch._check(k >= 0)
+        torch._check(k <= x.shape[0])
+        first, second = x.split([k, x.shape[0] - k])
+        return first.sum(0), second * 2
+
+    check(parted, [(torch.randn(40), T(n)) for n in (3, 0, 1, 39, 40)])
+    inputs = [torch.randn(size, 3) for size in (40, 7, 33)]
+    torch._dynamo.mark_dynamic(inputs[0], 0)
+    called = compiled(parted)
+    for x in inputs:
+        for n in (3, 0, x.shape[0]):
+            torch.testing.assert_close(called(x, T(n)), parted(x, T(n)))
+    assert ferrite_torch.statistics()["graphs"] == 2
+
+
+def test_views_of_an_input_stay_views() -> None:
+    def parts(x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+        return x[: number(n)], x[number(n) :]
+
+    called, x = compiled(parts), torch.randn(40)
+    for n in (3, 0, -1, 50):
+        for mine, theirs in zip(called(x, T(n)), parts(x, T(n)), strict=True):
+            torch.testing.assert_close(mine, theirs)
+            assert not mine.numel() or mine.data_ptr() == theirs.data_ptr()
+
+
+def test_part_of_an_input_is_written() -> None:
+    def raised(x: Tensor, n: Tensor) -> Tensor:
+        x[: number(n)].add_(1)
+        return x * 2
+
+    called = compiled(raised)
+    for n in (3, 0, 40, -40):
+        x = torch.zeros(40)
+        torch.testing.assert_close(called(x, T(n)), raised(torch.zeros(40), T(n)))
+        torch.testing.assert_close(x, (torch.arange(40) < max(n, 0)).float())
+
+
+def test_floats_and_truths() -> None:
+    def weighed(x: Tensor) -> tuple[Tensor, float]:
+        total = x.sum().item()
+        torch._check(bool((x > -100).all().item()))
+        return x * total + total / 2, total
+
+    called = check(weighed, [(torch.randn(5),) for _ in range(2)])
+    if IS_NEW:
+        with pytest.raises(CheckFailed, match="all"):
+            called(torch.full((5,), -200.0))
+
+
 def test_a_table_of_numbers() -> None:
     def table(n: Tensor) -> Tensor:
         a, b = (n + 0).tolist()
@@ -206,6 +270,18 @@ def test_a_bound_that_is_broken(value: int, asked: str) -> None:
     assert f"k is {value}" in str(caught.value)
     assert isinstance(caught.value, RuntimeError)  # what eager raises
     torch.testing.assert_close(called(T(3)), bounded(T(3)))
+
+
+def test_a_shape_that_has_to_be_divisible() -> None:
+    def paired(x: Tensor) -> Tensor:
+        kept = x[x > 0]
+        torch._check(kept.shape[0] % 2 == 0)
+        return kept.view(-1, 2).sum(1)
+
+    called = check(paired, [(x,) for x in held(6, 0, 2, 40)])
+    line = r"torch._check\(kept.shape\[0\] % 2 == 0\).*" if IS_NEW else ""
+    with pytest.raises(CheckFailed, match=rf"{line}does not hold.*: kept.shape\[0\] is 5"):
+        called(*held(5))
 
 
 def test_conditions_with_several_parts() -> None:

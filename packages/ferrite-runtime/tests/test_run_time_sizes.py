@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from ferrite_runtime import CheckFailed, GuardFailed, Program, load_program
+from ferrite_runtime import Bundle, CheckFailed, GuardFailed, Program, load_program
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.graphs import obstacles
 from ferrite_runtime.host import write_host
@@ -117,6 +119,15 @@ def test_no_graph_holds_what_only_a_run_tells() -> None:
         "step 0 has results of a size that only a run tells",
         "step 1 checks sizes, which may change",
     ]
+
+
+def test_bundles_with_such_programs_must_be_understood() -> None:
+    for steps, features in (([check(["le", "u0", 3])], {"programs", "run-time-sizes"}), ([], {"programs"})):
+        learns = {**FIND, **({"binds": BOUND["binds"]} if steps else {})}
+        mapping = program([tensor_input("x", [6])], [], [learns, *steps], [{"value": "found"}])
+        bundle = Bundle("found", {}, programs={"main": Program.from_mapping(mapping)})
+        assert set(json.loads(bundle.to_bytes().split(b"\n", 3)[3])["must_understand"]) == features
+        assert Bundle.from_bytes(bundle.to_bytes()).programs["main"].to_mapping() == mapping
 
 
 def test_launches_do_not_wait_across_what_reads_them() -> None:

@@ -49,7 +49,7 @@ __all__ = [
 Size: TypeAlias = Any
 
 ASSUMED = 8192
-"""The hint of a symbol that has none: sizes that only a run will tell are mostly large."""
+"""The hint of a symbol that has none, and no range: sizes that only a run will tell are mostly large."""
 
 symbol = polynomials.symbol
 bounds = polynomials.bounds
@@ -177,13 +177,17 @@ def hint(size: Size) -> int:
 
 @lru_cache(maxsize=16384)
 def _hint(size: Symbolic) -> int:
-    return int(_replaced(size, lambda found: _assumed(found) if found.hint is None else found.hint))
+    found = int(_replaced(size, lambda symbol: _assumed(symbol) if symbol.hint is None else symbol.hint))
+    if found >= 0:
+        return found
+    # What is left of an extent, say, when as much is taken away as is assumed.
+    return max(found, int(_replaced(size, _least)))
 
 
 def _assumed(found: Symbol) -> int:
-    """Returns what is assumed of a symbol that has no hint: no more and no less than it can be."""
-    most = ASSUMED if found.high is None else min(ASSUMED, found.high)
-    return most if found.low is None else max(most, found.low)
+    """Returns what is assumed of a symbol that has no hint: no more than the middle of its range, if it has one."""
+    least = 0 if found.low is None else found.low
+    return max(least, ASSUMED if found.high is None else min(ASSUMED, (least + found.high + 1) // 2))
 
 
 def _replaced(size: Symbolic, value_of: Any) -> Size:
@@ -217,7 +221,8 @@ def factors(size: Symbolic) -> tuple[int, tuple[tuple[Symbolic, int], ...]]:
     """Returns ``(number, ((factor, power), …))``: a size as a number times powers of irreducible polynomials.
 
     Floor quotients, minima and maxima count as indeterminates. The factorisation is unique but for the order, and for
-    signs: factors are not negative at their hint. Sums are factored by SymPy.
+    signs: factors are not negative at their hint, and where only a run tells, the number is not. Sums are factored by
+    SymPy.
     """
     if len(size.terms) == 1:
         monomial, coefficient = size.terms[0]
@@ -237,10 +242,50 @@ def factors(size: Symbolic) -> tuple[int, tuple[tuple[Symbolic, int], ...]]:
     parts = [(_from_sympy(part, back), power) for part, power in found]
     # SymPy leaves the sign to chance. A factor of an extent has that of an extent.
     for place, (part, power) in enumerate(parts):
-        if hint(part) < 0:
+        if _is_mostly_negative(part):
             parts[place] = (-part, power)
             number *= (-1) ** power
+    for place, (part, power) in enumerate(parts):
+        if number < 0 and power % 2 and not _is_oriented(part):
+            parts[place] = (-part, power)
+            number = -number
     return int(number), tuple(sorted(parts, key=lambda item: str(item[0])))
+
+
+def _is_oriented(size: Symbolic) -> bool:
+    """Returns whether it is known which sign a factor has: by its range, or because no symbol lacks a hint."""
+    low, high = bounds(size)
+    if (low is not None and low >= 0) or (high is not None and high <= 0):
+        return True
+    return all(symbol.hint is not None for symbol in polynomials.symbols_in(size))
+
+
+def _is_mostly_negative(size: Symbolic) -> bool:
+    """Returns whether a factor is not positive, or, where that differs from run to run, mostly negative.
+
+    Extents are what is left when something is taken away, mostly something that is learned later: ``s0-u0``, ``u0-u1``.
+    """
+    low, high = bounds(size)
+    if low is not None and low >= 0:
+        return False
+    if high is not None and high <= 0:
+        return True
+    if _is_oriented(size):
+        return hint(size) < 0
+    least = int(_replaced(size, _least))
+    if least:
+        return least < 0
+    ranks = {symbol: place for place, symbol in enumerate(sorted(polynomials.symbols_in(size), key=_age))}
+    return int(_replaced(size, lambda symbol: _least(symbol) + len(ranks) - ranks[symbol])) < 0
+
+
+def _age(found: Symbol) -> tuple[int, str]:
+    return len(found.name), found.name
+
+
+def _least(found: Symbol) -> int:
+    """Returns the hint of a symbol, the least extent that it can be if it has none."""
+    return max(found.low or 0, 0) if found.hint is None else found.hint
 
 
 def _from_sympy(part: Any, back: dict[str, Generator]) -> Any:

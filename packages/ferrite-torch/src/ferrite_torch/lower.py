@@ -350,7 +350,13 @@ class _Walk:
             return self._fixed(node, fake)
 
     def _fixed(self, node: torch.fx.Node, fake: torch.SymFloat) -> float:
-        """Returns the present value of a symbolic float, which dynamo guards."""
+        """Returns the present value of a symbolic float, which dynamo guards.
+
+        Raises:
+            Unsupported: it has none yet.
+        """
+        if torch_private.is_unbacked_number(fake):
+            raise Unsupported(f"{origins_of(node)[0]}: a library call or a result takes {fake}, which only a run tells")
         record_specialisation(str(origins_of(node)[0]) if node.op == "call_function" else node.name, "a symbolic float")
         return float(fake)
 

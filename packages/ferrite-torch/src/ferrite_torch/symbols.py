@@ -115,6 +115,8 @@ def _translated(expression: Any, environment: Any) -> Size:
     name = type(expression).__name__
     if name in _ROUNDED:
         return _rounded(expression, environment)
+    if name == "Piecewise":
+        return _chosen(expression, environment)
     rule = _RULES.get(name)
     if rule is None:
         raise _needs_number(expression, environment)
@@ -160,6 +162,23 @@ def scaled_size(size: Size, scale: float) -> Size | None:
         return int(size * scale)
     up, down = float(scale).as_integer_ratio()
     return sizes.floordiv(size * up, down) if down <= EXACT_SCALE and up > 0 else None
+
+
+def _chosen(expression: Any, environment: Any) -> Size:
+    """Returns one of two numbers, chosen by a truth that is read as 0 or 1, as ``b + (a - b)*u0``.
+
+    Raises:
+        NeedsNumber: it is another choice.
+    """
+    (first, condition), *others = ((pair.expr, pair.cond) for pair in expression.args)
+    sides = condition.args if type(condition).__name__ == "Equality" else ()
+    symbols = [side for side in sides if side.is_Symbol]
+    truth = _translated(symbols[0], environment) if len(symbols) == 1 and 1 in sides else None
+    is_of_two = [type(other).__name__ for _, other in others] == ["BooleanTrue"]
+    if truth is None or sizes.bounds(truth) != (0, 1) or not is_of_two:
+        raise _needs_number(expression, environment)
+    a, b = _translated(first, environment), _translated(others[0][0], environment)
+    return b + (a - b) * truth
 
 
 def _power(base: Size, exponent: Size) -> Size:

@@ -185,7 +185,8 @@ class RunTimeSizes:
         if condition is False:
             raise Unsupported(f"{origins_of(node)[0]}: a check that never holds")
         if condition is not True:
-            self._ask(_Asked(condition, *_place(node)))
+            # Torch asks the same twice: where it learns the size, and then at the user's own line.
+            self._asked[bound_key(condition)] = _Asked(condition, *_place(node))
 
     def _note_bounds(self, node: torch.fx.Node, size: Size, low: int | None, high: int | None) -> None:
         if isinstance(size, Symbolic):

@@ -39,6 +39,8 @@ def filled(b: Builder, value: Element) -> Tensor:
     if isinstance(value, Tensor):
         refuse_opaque(value.dtype)
         return made(b, lambda point: element_at(value, sizes_of(fake.shape), point, dtype))
+    if isinstance(value, Scalar):
+        return made(b, lambda point: sc.cast(value, dtype))
     number = plain_number(value)
     return made(b, lambda point: b.constant(number, dtype))
 
