@@ -7,7 +7,7 @@ import pytest
 from ferrite_runtime.agreement import RankAgreement
 from ferrite_runtime.choices import Choices
 from ferrite_runtime.cuda_engine import CudaEngine
-from ferrite_runtime.errors import DriverError, KernelCompileError
+from ferrite_runtime.errors import CheckFailed, DriverError, KernelCompileError
 from ferrite_runtime.native_launcher import find_launcher
 from ferrite_runtime.program import Program
 from ferrite_runtime.store import MemoryStore
@@ -122,6 +122,40 @@ def test_sizes_and_scalars_are_passed_and_make_the_grid() -> None:
     assert torch.equal(host([x, 300, 2.5])[0][:600], x[:600] * 2.5)
     host([x, 0, 2.5])
     assert len(machine.driver.launches) == 2, "a launch of no programs must not reach the driver"
+
+
+@pytest.mark.parametrize("tells", ["a result", "a number"])
+def test_sizes_that_only_a_run_tells(tells: str) -> None:
+    """What tells a size runs after the launch that it reads, and before the one that it sizes; 0 launches nothing."""
+    keep, scale = pointwise("a * (a > 0)", name="keep"), scaled()
+    steps = [
+        {"do": "alloc", "name": "t", **layout([1000])},
+        {"do": "launch", "kernel": keep["id"], "args": ["x", "t"]},
+    ]
+    find = {"do": "extern", "args": [{"ref": "t"}], "kwargs": {}, "results": ["found"]}
+    if tells == "a result":
+        steps += [{**find, "target": "aten.nonzero.default", "binds": [["u0", 0, 0]]}]
+    else:
+        steps += [{**find, "target": "aten.count_nonzero.default", "args": [{"ref": "t"}, None]}]
+        steps += [{"do": "item", "name": "u0", "from": "found", "dtype": "i64"}]
+    steps += [
+        {"do": "check", "holds": ["le", "u0", 900], "message": "model.py:3", "names": [["n", "u0"]]},
+        {"do": "alloc", "name": "o", **layout([1000])},
+        {"do": "launch", "kernel": scale["id"], "args": ["t", "o", "u0", 2.0]},
+    ]
+    outputs = [{"value": "o"}, {"scalar": "u0"}]
+    engine, machine, _ = load(program([tensor_input("x", [1000])], [keep, scale], steps, outputs))
+    host = engine.first(DEVICE)
+    for count in (300, 0, 1, 33, 900, 300):
+        x = (torch.arange(1000) < count).float() * 2 - 1
+        done = len(machine.driver.launches)
+        o, size = host([x])
+        assert size == count
+        assert torch.equal(o[:count], torch.full((count,), 2.0))
+        assert len(machine.driver.launches) - done == 1 + (count > 0)
+        host = engine.steady(DEVICE, lambda args: None)
+    with pytest.raises(CheckFailed, match=r"model.py:3: n is 901"):
+        host([(torch.arange(1000) < 901).float() * 2 - 1])
 
 
 def test_zero_size_program_launches_nothing() -> None:
