@@ -128,6 +128,18 @@ def test_equal_sizes() -> None:
         called(held(5)[0], held(4)[0])
 
 
+def test_a_size_that_has_to_be_a_number() -> None:
+    def three(x: Tensor) -> Tensor:
+        places = torch.nonzero(x > 0)
+        torch._check(places.shape[0] == 3)
+        return places.view(1, 3) * 2
+
+    called = check(three, [(x,) for x in held(3, 3)])
+    for size in (0, 2, 40):
+        with pytest.raises(CheckFailed, match=rf"places.shape\[0\] == 3 does not hold.*: places.shape\[0\] is {size}"):
+            called(*held(size))
+
+
 def test_marked_inputs() -> None:
     def rest(x: Tensor) -> Tensor:
         return torch.softmax(x * 2, 0).sum(1) + x.shape[0]

@@ -145,3 +145,15 @@ def test_a_result_that_nobody_reads_is_kept_for_its_size():
     launches = [(place, plan.kernels[step.kernel]) for place, step in enumerate(plan.steps) if isinstance(step, Launch)]
     after = next(place for place, step in enumerate(steps) if "ferrite.check" in step)
     assert all(place > after for place, kernel in launches if "u1" in str(kernel))
+
+
+def test_what_reads_a_value_comes_after_the_checks_of_its_extents():
+    """The type of ``p`` says 3, whatever the call returns: nothing reads it before that is known."""
+    found = dependences("""
+    graph @f(x: f32[8]) -> (a) where u0: size >= 0 {
+      p: i64[3]  = extern test.places(x) effects
+      extern ferrite.size(size(u0), p, 0) effects
+      extern ferrite.check(["eq", size(u0), 3], "not three", []) effects
+      a: i64[3]  = loop [i < 3] neg(p[i])
+    }""")
+    assert set(found.before[found.definer["a"]]) == {0, 1, 2}

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ferrite_ir.bindings import bindings_of, check_symbols, definition_symbols, type_sizes
+from ferrite_ir.bindings import SIZE, bindings_of, check_symbols, definition_symbols, type_sizes
 from ferrite_ir.graph import (
     Call,
     Computed,
@@ -426,14 +426,22 @@ def written_names(definition: Definition) -> tuple[str, ...]:
 
 
 def _add_symbol_edges(graph: Graph, before: tuple[dict[int, None], ...]) -> None:
-    """Adds to the edges that what uses a symbol comes after what binds it, and after the checks made of it by then."""
+    """Adds to the edges that what uses a symbol comes after what binds it, and after the checks made of it by then.
+
+    Where the type of a value says something else than the symbol that is bound to its extent, what reads the value
+    comes after the checks of the symbol too.
+    """
     bindings = bindings_of(graph)
     if not bindings and not any(map(check_symbols, graph.definitions)):
         return
     known: dict[str, list[int]] = {}
+    standing: dict[str, set[str]] = {}
     for number, definition in enumerate(graph.definitions):
-        read = (size for name in names_read(definition) for size in type_sizes(graph.type_of(name)))
-        used = definition_symbols(definition).union(*map(symbols_of, read))
+        names = names_read(definition)
+        read = (size for name in names for size in type_sizes(graph.type_of(name)))
+        used = definition_symbols(definition).union(*map(symbols_of, read), *(standing.get(name, ()) for name in names))
+        if isinstance(definition, Extern) and definition.target == SIZE:
+            standing.setdefault(names[0], set()).add(str(definition.args[0]))
         before[number].update((other, None) for name in sorted(used) for other in known.get(name, ()))
         for name in (*(binding.symbol for binding in bindings.get(number, ())), *sorted(check_symbols(definition))):
             known.setdefault(name, []).append(number)

@@ -35,6 +35,8 @@ MOST_SPECIALISED = 64
 _symbols: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 """The torch symbols by name, for each of torch's environments of symbols."""
 _taken: WeakKeyDictionary[Any, dict[str, Symbolic]] = WeakKeyDictionary()
+_tellers: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
+"""The ops, with their source lines, that tell symbols when the graph runs, by the symbols' names."""
 _noted: set[str] = set()
 
 
@@ -81,6 +83,11 @@ def size_of_expression(expression: Any, environment: Any) -> Size:
 def symbol_of(symbol: Any, environment: Any) -> Symbolic:
     """Returns a symbol of torch's as a size, whatever torch knows it to be equal to."""
     return _symbol(symbol, environment)
+
+
+def note_teller(symbol: Symbolic, environment: Any, origin: str) -> None:
+    """Remembers which op, at which line, tells a symbol when the graph runs."""
+    _tellers.setdefault(environment, {})[str(symbol)] = origin
 
 
 def steps_of(tensor: torch.Tensor) -> tuple[Size, ...]:
@@ -289,7 +296,9 @@ def _specialise(need: NeedsNumber, fakes: Iterable[Any]) -> None:
         if symbol.name not in known:
             raise Unsupported(f"{need.where}: {need.reason}, which only a run tells")
         if torch_private.is_unbacked(known[symbol.name], environment):
-            raise Unsupported(f"{need.where}: {need.reason}, a size that is known only when the graph runs")
+            teller = _tellers.get(environment, {}).get(symbol.name, "")
+            told = f" ({symbol.name} comes from {teller})" if teller else ""
+            raise Unsupported(f"{need.where}: {need.reason}, a size that is known only when the graph runs{told}")
         value = torch_private.specialise_symbol(known[symbol.name], environment)
         fixed += 1
         record_specialisation(need.where, need.reason)

@@ -27,7 +27,7 @@ from ferrite_torch.conditions import Condition, bound_key, condition_of, conditi
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.lowering.views import axis_of, slice_start
 from ferrite_torch.origins import origins_of
-from ferrite_torch.symbols import NeedsNumber, depends_on_data, size_of, size_of_expression, symbol_of
+from ferrite_torch.symbols import NeedsNumber, depends_on_data, note_teller, size_of, size_of_expression, symbol_of
 from ferrite_torch.tensors import Tensor
 
 ASSERTIONS = frozenset(
@@ -149,7 +149,9 @@ class RunTimeSizes:
 
     def _raw(self, symbol: Any, node: torch.fx.Node, label: str) -> Symbolic:
         """Returns the symbol itself, whatever torch has learned of it, under a name that people know."""
-        found = symbol_of(symbol, torch_private.environment_of(node))
+        environment = torch_private.environment_of(node)
+        found = symbol_of(symbol, environment)
+        note_teller(found, environment, str(origins_of(node)[0]))
         self._names.setdefault(str(found), label)
         self._lines.setdefault(str(found), str(origins_of(node)[0]))
         return found
