@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import ferrite_torch
-from against_eager import own_only
+from against_eager import devices, own_only
 from ferrite_runtime import CheckFailed, GuardFailed
 
 pytestmark = own_only("it counts ferrite's own graphs")
@@ -35,12 +35,13 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     return torch.compile(function, backend="ferrite", fullgraph=True, options=options)
 
 
-def check(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], graphs: int = 1) -> Callable[..., Any]:
+def check(function: Callable[..., Any], calls: Sequence[tuple[Any, ...]], device: str = "cpu") -> Callable[..., Any]:
     """Checks that one compilation of a function does what eager does in all of some calls; returns it."""
     called = compiled(function)
-    for arguments in calls:
+    for given in calls:
+        arguments = [x.to(device) for x in given]
         torch.testing.assert_close(called(*arguments), function(*arguments), equal_nan=True)
-    assert ferrite_torch.statistics()["graphs"] == graphs
+    assert ferrite_torch.statistics()["graphs"] == 1
     assert not ferrite_torch.statistics()["fallbacks"]
     return called
 
@@ -105,11 +106,12 @@ def gathered(x: Tensor) -> Tensor:
     return (x[places] + places.float()).exp().sum()
 
 
+@pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("function", [positions, selected, rows, centred, crossed, distinct, joined, gathered])
-def test_extents(function: Callable[..., Any]) -> None:
+def test_extents(function: Callable[..., Any], device: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of eager, about the deviation of one element
-        check(function, [(x,) for x in held(*SIZES)])
+        check(function, [(x,) for x in held(*SIZES)], device)
 
 
 def test_repetitions() -> None:
@@ -158,7 +160,7 @@ def test_marked_inputs() -> None:
 def counted(x: Tensor, n: Tensor) -> Tensor:
     k = number(n)
     torch._check(k >= 0)
-    return torch.arange(k) * 2 + x.new_ones(k) * k
+    return torch.arange(k, device=x.device) * 2 + x.new_ones(k) * k
 
 
 def front(x: Tensor, n: Tensor) -> Tensor:
@@ -181,11 +183,12 @@ def scaled(x: Tensor, n: Tensor) -> Tensor:
     return x * number(n) + number(n.double() / 4) * 0.5
 
 
+@pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("function", [counted, front, back, strided, one, scaled])
-def test_numbers(function: Callable[..., Any]) -> None:
+def test_numbers(function: Callable[..., Any], device: str) -> None:
     values = (3, 0, 1, 7, 40, 39) if function is counted else (3, 0, -3, 1, 17, -1, 39, -40)
     outside = () if function in (counted, one) else (40, 60, -60)
-    check(function, [(torch.randn(40), T(n)) for n in (*values, *outside)])
+    check(function, [(torch.randn(40), T(n)) for n in (*values, *outside)], device)
 
 
 def test_numbers_that_need_64_bits() -> None:
@@ -337,9 +340,10 @@ def test_nothing_is_written_before_a_check() -> None:
 # --- gradients ------------------------------------------------------------------------------------------------------
 
 
-def test_a_training_step() -> None:
+@pytest.mark.parametrize("device", devices())
+def test_a_training_step(device: str) -> None:
     torch.manual_seed(0)
-    layer, exact = nn.Linear(6, 4), nn.Linear(6, 4)
+    layer, exact = nn.Linear(6, 4, device=device), nn.Linear(6, 4, device=device)
     exact.load_state_dict(layer.state_dict())
 
     def loss(model: nn.Module, x: Tensor) -> Tensor:
@@ -348,7 +352,7 @@ def test_a_training_step() -> None:
         return (kept**2).sum() + y[x[:, 0] > 0].exp().sum()
 
     called = compiled(lambda x: loss(layer, x))
-    for x in (torch.randn(7, 6), torch.randn(7, 6), -torch.ones(7, 6), torch.ones(7, 6)):
+    for x in (x.to(device) for x in (torch.randn(7, 6), torch.randn(7, 6), -torch.ones(7, 6), torch.ones(7, 6))):
         for model, function in ((layer, called), (exact, lambda x: loss(exact, x))):
             model.zero_grad()
             function(x).backward()
