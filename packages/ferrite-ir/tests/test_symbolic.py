@@ -123,3 +123,22 @@ def test_size_that_no_input_shows() -> None:
     with pytest.raises(EvaluationError, match="symbolic size n has no value"):
         evaluate(graph, [[1.0, 2.0, 3.0, 4.0]])
     assert evaluate(graph, [[1.0, 2.0, 3.0, 4.0]], symbols={"n": 2}) == [[1.0, 3.0]]
+
+
+def test_what_is_left_of_an_extent_is_a_factor_with_its_sign() -> None:
+    """Also where no hint tells it: of a bounded size, of a size that is learned later, of what is asked for alone."""
+    seen, later, latest = sizes.symbol("s0", 0, None, 64), sizes.symbol("u0", 0), sizes.symbol("u1", 0)
+    part = sizes.symbol("u2", 0, 40)
+    for left in (40 - part, seen - later, later - latest, latest - later):
+        assert sizes.factors(left) == (1, ((left, 1),))
+        assert sizes.factors(left * 6)[0] == 6
+    assert sizes.factors(part - 40) == (-1, ((40 - part, 1),))
+    both = (seen - later) * (later - latest)
+    assert set(sizes.factors(both)[1]) == {(seen - later, 1), (later - latest, 1)}
+
+
+def test_hints_without_a_hint() -> None:
+    free, part, least = sizes.symbol("u0", 0), sizes.symbol("u1", 0, 40), sizes.symbol("u2", 9000)
+    assert (sizes.hint(free), sizes.hint(part), sizes.hint(least)) == (sizes.ASSUMED, 20, 9000)
+    assert sizes.hint(40 - part) == 20
+    assert sizes.hint(sizes.symbol("s0", 0, None, 64) - free) == 64

@@ -32,7 +32,6 @@ CHECK = "ferrite.check"
 STEPS = frozenset((SIZE, READ, LET, CHECK))
 """Library calls of the language's own that compute no tensors."""
 COMPARISONS = ("le", "lt", "ge", "gt", "eq", "ne")
-CONNECTIVES = ("and", "or", "not")
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,11 +56,6 @@ def _condition(expression: Any, environment: Any) -> Condition | bool:
     return kept[0] if len(kept) == 1 else (_CONNECTIVES[name], *kept) if kept else name == "And"
 
 
-def is_comparison(condition: Condition) -> bool:
-    """Returns whether a condition is one comparison."""
-    return condition[0] in _SIGNS
-
-
 def bound_key(condition: Condition) -> Any:
     """Returns what conditions that ask the same have in common."""
     kind, *sides = condition

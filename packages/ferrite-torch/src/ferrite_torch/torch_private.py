@@ -552,7 +552,9 @@ def unbacked_bindings(node: torch.fx.Node) -> list[tuple[Any, tuple[tuple[str, A
     tensor, ``("storage_offset", None)``, ``("bool", None)``, and other names for what is not known here. Tracing
     anew gives new symbols, which are then the old ones under other names.
     """
-    found = node.meta.get("unbacked_bindings") or {}
+    found = node.meta.get("unbacked_bindings")
+    if not found:
+        return []
     environment = environment_of(node)
     return [(current_symbol(symbol, environment), tuple(_path_steps(path))) for symbol, path in found.items()]
 

@@ -214,7 +214,7 @@ class RunTimeSizes:
             for asked in _ranges(symbol, self._lines.get(symbol.name, "")) if is_told else ():
                 self._ask(asked)
         waiting = [
-            asked
+            (symbols_in(asked.condition), asked)
             for key, asked in self._asked.items()
             if key not in self._granted and not _is_plain(asked.condition, told)
         ]
@@ -225,10 +225,11 @@ class RunTimeSizes:
         for position, definition in enumerate((None, *graph.definitions), -1):
             if definition is not None:
                 definitions.append(definition)
-                known.update(found.symbol for found in bindings.get(position, ()))
-            ready = [asked for asked in waiting if symbols_in(asked.condition) <= known]
-            waiting = [asked for asked in waiting if asked not in ready]
-            definitions.extend(map(self._definition, ready))
+                if position not in bindings:
+                    continue
+                known.update(found.symbol for found in bindings[position])
+            definitions.extend(self._definition(asked) for symbols, asked in waiting if symbols <= known)
+            waiting = [(symbols, asked) for symbols, asked in waiting if not symbols <= known]
         return replace(graph, definitions=tuple(definitions))
 
     def _definition(self, asked: _Asked) -> Extern:
