@@ -106,8 +106,8 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
         layouts: strides of arguments, by position, that lie otherwise than their fakes.
 
     Raises:
-        Unsupported: the graph as a whole cannot be compiled: control flow, sizes known only at run time, arguments that
-            are no tensors.
+        Unsupported: the graph as a whole cannot be compiled: control flow, numbers that only a run tells and
+            that sizes cannot hold, arguments that are no tensors.
         CompileError: a lowering failed, and ``strict``.
         NeedsNumber: a lowering needs the value of a symbolic size; `symbols.settled` fixes it.
     """
