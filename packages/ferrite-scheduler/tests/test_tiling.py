@@ -75,7 +75,7 @@ def test_batched_transpose_tiles_the_two_dims_that_matter():
 
 
 def test_what_is_written_decides_between_dims_that_carry_about_as_much():
-    """Channels-last images in, others out, with a factor of each group: tiles of places and of neighbouring channels."""
+    """Channels-last images in, others out, with a factor of each group: tiles of places and neighbouring channels."""
     kernel = only_kernel("""
     graph @f(x: f32[4, 64, 16, 10], s: f32[4, 16], w: f32[160]) -> (z) {
       z: f32[4, 16, 10, 64] = loop [n < 4, g < 16, c < 10, p < 64]
