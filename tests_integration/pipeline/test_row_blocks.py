@@ -53,10 +53,10 @@ def given(rows: int, columns: int, dtype: torch.dtype, device: str) -> tuple[Ten
 
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("columns", [128, 160], ids=["whole tiles", "past the end"])
+@pytest.mark.parametrize(("rows", "columns"), [(7, 128), (7, 160), (1, 160)], ids=["whole", "past the end", "one row"])
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_values(name: str, columns: int, dtype: torch.dtype, device: str) -> None:
-    function, inputs = FUNCTIONS[name], given(7, columns, dtype, device)
+def test_values(name: str, rows: int, columns: int, dtype: torch.dtype, device: str) -> None:
+    function, inputs = FUNCTIONS[name], given(rows, columns, dtype, device)
     mine = compiled(function, fullgraph=True, dynamic=False, options=OPTIONS)(*inputs)
     assert_all_close(list(mine), list(function(*inputs)), list(function(*map(widened, inputs))))
 

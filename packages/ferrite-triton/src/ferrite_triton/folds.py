@@ -134,9 +134,10 @@ class FoldText:
 
     def reduce(self, template: str, prefix: str, text: str, axes: Axes, dtype: DType) -> Tile:
         """Returns the reduction of a tile along the fold axis; the result varies along the other axes."""
-        expression = template.format(v=text, axis=self._space.fold_position, keep=self.keep)
+        keep = "" if self._over >= frozenset(self._space.order) else self.keep
+        expression = template.format(v=text, axis=self._space.fold_position, keep=keep)
         if self._over != R:
-            expression = template.format(v=expression, axis=self._space.order.index("b"), keep=self.keep)
+            expression = template.format(v=expression, axis=self._space.order.index("b"), keep=keep)
         key = ("reduction", expression)
         known = self._writer.find(key)
         return known or self._writer.remember(key, self.hold(prefix, expression, axes - self._over, dtype))
