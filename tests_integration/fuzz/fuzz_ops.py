@@ -234,9 +234,10 @@ def reduction(pool: Pool) -> Line | None:
         return Line(pool.rng.choice(exact), (name,), is_exact=True)
     inexact = [f"{{0}}.mean({dims}, {keep})", f"{{0}}.softmax({dim})", f"{{0}}.log_softmax({dim})"]
     inexact += [f"{{0}}.logsumexp({dims}, {keep})", f"({{0}} * 0.5).clamp(-2, 2).cumprod({dim})", "{0}.mean()"]
-    inexact += [f"{{0}}.abs().add(0.5).norm(dim={dim}, keepdim={keep})"]
+    # Of one element, torch 2.11's fake tensors keep the dim.
+    inexact += [f"{{0}}.abs().add(0.5).norm(dim={dim}, keepdim={keep or x.shape[dim] == 1})"]
     if x.shape[dim] > 1:
-        inexact += [f"torch.linalg.vector_norm({{0}}, 1, {dim})"]  # of one, torch 2.11's fake tensors keep the dim
+        inexact += [f"torch.linalg.vector_norm({{0}}, 1, {dim})"]
         inexact += [f"{{0}}.var({dim}, keepdim={keep})", f"({{0}}.var({dim}, keepdim=True) + 0.1).sqrt()"]
         inexact += [f"F.layer_norm({{0}}, ({x.shape[-1]},))"]
     if not pool.is_inexact(name):
