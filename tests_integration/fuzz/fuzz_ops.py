@@ -243,10 +243,11 @@ def reduction(pool: Pool) -> Line | None:
     if not pool.is_inexact(name):
         # Of equal numbers an unstable sort gives the gradient of any to any: on CUDA eager's is not the first's.
         order = f"{{0}}.sort(dim={dim}, stable=True)" if pool.is_trained else f"{{0}}.sort({dim})"
+        largest = f"{{0}}.sort(dim={dim}, stable=True, descending=True).values.narrow({dim}, 0, 1)"
         exact += [f"{{0}}.argmax({dim}, {keep})", f"{{0}}.argmin({dim})", f"{order}.values", "{0}.any()"]
         exact += [
             f"{{0}}.sort({dim}, stable=True).indices",
-            f"{{0}}.topk(1, {dim}).values",
+            largest if pool.is_trained else f"{{0}}.topk(1, {dim}).values",
             f"{{0}}.max({dim}).indices",
         ]
     is_exact = pool.rng.random() < 0.5
