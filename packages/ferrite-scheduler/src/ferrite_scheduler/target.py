@@ -116,8 +116,8 @@ class Policy:
     search_budget: int = 512
     look_back: bool = False
     look_back_points: int = 8192
-    sort_updates: bool = False
-    sorted_bytes: int = 96 << 20
+    sort_updates: bool = True
+    sorted_bytes: int = 192 << 20
     sorted_row: int = 128
     horizontal: bool = True
     reuse: bool = True
