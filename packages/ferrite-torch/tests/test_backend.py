@@ -394,5 +394,10 @@ class TestCustomOps:
         f = compiled(lambda x: torch.linalg.cholesky(x) + 1)
         x = torch.eye(3) * 2
         torch.testing.assert_close(f(x), torch.linalg.cholesky(x) + 1)
-        with pytest.raises(RuntimeError, match=r"(?i)cholesky"):
-            f(-x)
+        try:
+            torch.compile(torch.linalg.cholesky, backend="aot_eager")(-x)
+        except RuntimeError:
+            with pytest.raises(RuntimeError, match=r"(?i)cholesky"):
+                f(-x)
+        else:
+            pytest.skip("this torch drops the check of the result before any backend sees it: 2.11 does")
