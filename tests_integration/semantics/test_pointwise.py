@@ -79,8 +79,8 @@ def test_bounds_that_are_no_numbers(dtype: torch.dtype, device: str) -> None:
         lambda a, b: F.threshold(a, 0.5, NAN), lambda a, b: torch.where(a > b, a, b), lambda a, b: F.relu(a + b),
         lambda a, b: F.leaky_relu(a, 0.5), lambda a, b: F.hardshrink(a), lambda a, b: F.softshrink(a, 0.5),
     ]  # fmt: skip
-    if device == "cuda":
-        del functions[5]  # eager ignores such a number there, against its own documentation
+    if not a.clamp(min=NAN).isnan().all():
+        del functions[5]  # eager ignores such a number on a GPU, and in torch 2.11, against its own documentation
         assert compiled(lambda a: a.clamp(min=NAN))(a).isnan().all()
     check_bits(lambda a, b: [f(a, b) + 0.0 for f in functions], a, b, about="function")
 
