@@ -754,8 +754,13 @@ def test_library_error_stays_the_library_s() -> None:
     def function(x: Tensor) -> Tensor:
         return torch.linalg.cholesky(x) + 1
 
-    with pytest.raises(Exception, match=r"(?i)cholesky|positive"):
-        compiled(function, fullgraph=True)(-torch.eye(3))
+    try:
+        torch.compile(function, backend="aot_eager")(-torch.eye(3))
+    except RuntimeError:
+        with pytest.raises(RuntimeError, match=r"(?i)cholesky|positive"):
+            compiled(function, fullgraph=True)(-torch.eye(3))
+    else:
+        pytest.skip("this torch drops the check of the result before any backend sees it: 2.11 does")
 
 
 @own_only("options are the backend's own")

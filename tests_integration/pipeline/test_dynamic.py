@@ -68,7 +68,13 @@ def resampled(x: Tensor, grid: Tensor) -> Any:
 
 
 CASES = {
-    "resampled": Case(resampled, lambda b, s: [R(b, 2, s, s + 1), R(b, 11, 4, 2).tanh()], [(3, 6), (4, 7), (5, 13)]),
+    # Torch 2.11's fake kernel of avg_pool2d asks whether the windows divide the image, and guards the answer.
+    "resampled": Case(
+        resampled,
+        lambda b, s: [R(b, 2, s, s + 1), R(b, 11, 4, 2).tanh()],
+        [(3, 6), (4, 7), (5, 13)],
+        compiles=1 if torch.__version__ >= "2.12" else 2,
+    ),
     "pointwise": Case(
         lambda x: F.gelu(x * 2 + 1), lambda n: [R(n, 4096)], [(n,) for n in (3, 2, 5, 17, 31, 32, 33, 64)]
     ),
