@@ -153,8 +153,8 @@ PADDING = [
     *(Case(f"{mode} cropping", lambda x, m=mode: F.pad(x, (-1, 2, 3, -2), mode=m), image(2, 5, 4))
       for mode in ("reflect", "replicate", "constant")),
     # On a CPU, torch 2.11's fake kernel packs it, and the real one does not.
-    *([Case("replicate channels last", lambda x: F.pad(x, (1, 2, 2, 1), mode="replicate"), channels_last(image(2, 5, 4)))]
-      if torch.__version__ >= "2.12" else []),
+    *(Case("replicate channels last", lambda x: F.pad(x, (1, 2, 2, 1), mode="replicate"), channels_last(image(2, 5, 4)))
+      for is_laid_out_alike in (torch.__version__ >= "2.12",) if is_laid_out_alike),
     Case("replicate one element", lambda x: F.pad(x, (2, 3), mode="replicate"), image(1, 1)),
     *(Case(f"unfold {how}", lambda x, h=how: F.unfold(x, *h), image(2)) for how in ((2,), (3, 1, 1, 2), (2, 2, 2, 3))),
     *(Case(f"fold {how}", lambda x, h=how: F.fold(x, (7, 6), *h), lambda d, h=how: (F.unfold(image(2)(d)[0], *h),))
