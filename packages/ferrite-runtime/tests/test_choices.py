@@ -28,12 +28,12 @@ def test_measurements_add_up() -> None:
     choices.add([measured(LARGE, 2.0)])
     assert choices.recall(HERE) == SMALL
     assert {record.config for record in choices.measured(HERE)} == {SMALL, LARGE}
-    assert choices.recall(replace(HERE, divisible=(2,))) is None
+    assert choices.recall(replace(HERE, divisors=((2, 16),))) is None
 
 
 def test_every_field_of_a_situation_counts() -> None:
     others = {"kernel": "j" * 64, "device": "x", "target": "sm_80", "compiler": "3", "bucket": (), "policy": 0}
-    for name, value in {**others, "divisible": (1,)}.items():
+    for name, value in {**others, "divisors": ((1, 8),)}.items():
         other = replace(HERE, **{name: value})
         assert other.key != HERE.key
         (line,) = HERE.differences(other)
@@ -41,7 +41,7 @@ def test_every_field_of_a_situation_counts() -> None:
 
 
 def test_records_read_back() -> None:
-    odd = replace(HERE, divisible=(1, 2))
+    odd = replace(HERE, divisors=((1, 16), (2, 16)))
     failed = replace(measured(LARGE, float("inf"), where=odd), failure="needs 300000 bytes of shared memory")
     for record in (measured(SMALL, 1.0, 5, won=True), failed):
         read = Measurement.from_mapping(record.to_mapping())

@@ -135,6 +135,8 @@ def test_signature_and_promises() -> None:
     promise = [["tt.divisibility", 16]]
     assert triton_attributes(params, aligned=True) == {(0,): promise, (1,): promise}
     assert triton_attributes(params, aligned=False) == {}
+    promised = triton_attributes(params, aligned=True, divisors=((1, 4), (2, 8)))
+    assert promised == {(0,): promise, (1,): promise, (2,): [["tt.divisibility", 8]]}, "a size, and no pointer"
 
 
 def test_ptx_parameters_are_counted_up_to_the_end_of_the_list() -> None:

@@ -21,7 +21,7 @@ from ferrite_runtime.tuning import situation_of
 from runtime_fakes import fake_machine
 from runtime_kernels import pointwise, row_softmax
 
-HERE = Situation("k" * 64, "NVIDIA H200", "sm_90", "3.6.0", (("x", 1024),), divisible=(2,), name="add")
+HERE = Situation("k" * 64, "NVIDIA H200", "sm_90", "3.6.0", (("x", 1024),), divisors=((2, 16),), name="add")
 SMALL, MIDDLE, LARGE = (Config.of({"XBLOCK": block}, 4) for block in (256, 512, 1024))
 
 
@@ -51,7 +51,7 @@ def test_pin_that_says_most_counts() -> None:
 def test_versions_do_not_matter_to_a_pin() -> None:
     pin = Pin.of_measurement(Measurement(HERE, SMALL, 1.0, 1.0, 1.0, 5, is_chosen=True))
     assert PinFile([pin]).choice(replace(HERE, compiler="3.9.0", policy=99)) == SMALL
-    assert PinFile([pin]).choice(replace(HERE, divisible=())) is None
+    assert PinFile([pin]).choice(replace(HERE, divisors=())) is None
 
 
 def test_missing_pin_is_an_error_that_names_the_kernel() -> None:
@@ -95,7 +95,7 @@ def test_what_was_taken_unmeasured_can_be_pinned() -> None:
 def test_files_read_back_and_have_a_line_for_each_pin(tmp_path: Path) -> None:
     pins = (
         Pin("b" * 64, SMALL, "mul"),
-        Pin("a" * 64, LARGE, "add", "NVIDIA H200", (("n", 8), ("x", 1024)), (1,), 0.25),
+        Pin("a" * 64, LARGE, "add", "NVIDIA H200", (("n", 8), ("x", 1024)), ((1, 16),), 0.25),
         Pin("a" * 64, MIDDLE, "add", "NVIDIA H200", (("n", 8), ("x", 2048)), ()),
     )
     text = write_pins(pins)

@@ -327,7 +327,7 @@ def test_situation_depends_on_kernel_device_and_sizes_to_a_power_of_two() -> Non
     assert situation_of(SPEC, known_devices()["h100"]).key != key
     assert situation_of(KernelSpec.from_mapping(row_sum(8, 8)), H200).key != key
     assert situation_of(SPEC, H200, {"x": 4095, "r": 4000}).key == key
-    assert situation_of(SPEC, H200, divisible=(2,)).key != key
+    assert situation_of(SPEC, H200, divisors=((2, 16),)).key != key
 
 
 def test_events_say_what_happened() -> None:

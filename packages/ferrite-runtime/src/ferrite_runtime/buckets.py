@@ -1,7 +1,7 @@
 """Kernels with symbolic sizes on one device: a build and a config for each bucket of sizes, made when it is first met.
 
-Two launches fall in one bucket if each axis needs the same power of two, and the same size params are multiples of 16:
-that is what the compiler makes more of, and what a config depends on.
+Two launches fall in one bucket if each axis needs the same power of two, and the same promises hold of each size param:
+that is what a config depends on, and what the compiler makes more of.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ferrite_runtime.cuda_kernels import DeviceKernel, Machine
+from ferrite_runtime.divisors import divisor_of, divisor_text
 from ferrite_runtime.expr import print_expr
 from ferrite_runtime.spec import KernelSpec
 
-MULTIPLE = 16
-
 Bucket: TypeAlias = tuple[int, ...]
-"""For each size param whether it is a multiple of 16, then for each symbolic axis the bits of its last position."""
+"""For each size param what divides it (see `divisor_of`), then for each symbolic axis the bits of its last position."""
 
 
 class BucketedKernel:
@@ -52,9 +51,9 @@ class BucketedKernel:
         if found is None:
             names = list(self.spec.size_names())
             places = [position for position, param in enumerate(self.spec.params) if param.name in names]
-            divisible = tuple(place for place, whole in zip(places, key, strict=False) if whole)
+            divisors = tuple((place, part) for place, part in zip(places, key, strict=False) if part > 1)
             axes = self.spec.axis_sizes(sizes)
-            found = self._kernels[key] = DeviceKernel.begin(self.spec, self.machine, axes, divisible)
+            found = self._kernels[key] = DeviceKernel.begin(self.spec, self.machine, axes, divisors)
         return found
 
     def launch_first(self, stream: int, arguments: Sequence[Any], owners: Sequence[Any]) -> None:
@@ -78,18 +77,18 @@ class BucketedKernel:
 
 def bucket_of(spec: KernelSpec, sizes: Mapping[str, int]) -> Bucket:
     """Returns the bucket of these values of the size params."""
-    whole = [int(sizes[name] % MULTIPLE == 0) for name in spec.size_names()]
+    divisors = [divisor_of(sizes[name]) for name in spec.size_names()]
     axes = spec.axis_sizes(sizes)
     bits = [max(0, axes[axis.name] - 1).bit_length() for axis in spec.axes if not isinstance(axis.size, int)]
-    return (*whole, *bits)
+    return (*divisors, *bits)
 
 
 def bucket_parts(spec: KernelSpec, names: Mapping[str, str]) -> list[str]:
     """Returns the texts that compute the parts of a bucket; ``names`` are the texts of the size params."""
-    whole = [f"{names[name]} % {MULTIPLE} == 0" for name in spec.size_names()]
+    divisors = [divisor_text(names[name]) for name in spec.size_names()]
     sizes = [axis.size for axis in spec.axes if not isinstance(axis.size, int)]
     # An empty axis counts as one of a single position, as `bucket_of` has it.
-    return [*whole, *(f"(({print_expr(size, names)} or 1) - 1).bit_length()" for size in sizes)]
+    return [*divisors, *(f"(({print_expr(size, names)} or 1) - 1).bit_length()" for size in sizes)]
 
 
 def bucket_text(spec: KernelSpec, names: Mapping[str, str]) -> str:

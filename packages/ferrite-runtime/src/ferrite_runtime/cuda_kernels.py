@@ -17,6 +17,7 @@ from ferrite_runtime.compilation import Compiler
 from ferrite_runtime.config import Config
 from ferrite_runtime.cuda_driver import Driver
 from ferrite_runtime.devices import DeviceFacts
+from ferrite_runtime.divisors import Divisors
 from ferrite_runtime.errors import KernelCompileError, LaunchFailed, NoValidVariant, OutOfResources, SpecError
 from ferrite_runtime.kernel_bench import KernelBench
 from ferrite_runtime.launch import MAX_PROGRAMS, LoadedKernel
@@ -92,14 +93,14 @@ class DeviceKernel:
         *,
         is_settled: bool = False,
         sizes: Mapping[str, int] | None = None,
-        divisible: tuple[int, ...] = (),
+        divisors: Divisors = (),
     ) -> None:
         self.spec = spec
         self.machine = machine
         self.candidates = candidates
         self.is_settled = is_settled
         self.sizes = sizes
-        self.divisible = divisible
+        self.divisors = divisors
         self.config: Config | None = None
         self._loaded: dict[tuple[Config, bool], LoadedKernel] = {}
         self._context = 0
@@ -110,7 +111,7 @@ class DeviceKernel:
         spec: KernelSpec,
         machine: Machine,
         sizes: Mapping[str, int] | None = None,
-        divisible: tuple[int, ...] = (),
+        divisors: Divisors = (),
     ) -> DeviceKernel:
         """Returns the kernel with the compilation of its candidates started.
 
@@ -118,12 +119,12 @@ class DeviceKernel:
             spec: the kernel.
             machine: the device.
             sizes: of the axes, by name, that it is for; the expected ones without it.
-            divisible: positions of the size params that are multiples of 16.
+            divisors: powers of two that divide size params, by position.
         """
-        if divisible and shipped_configs(spec, machine, sizes):
-            divisible = ()  # libraries hold builds without that promise
+        if divisors and shipped_configs(spec, machine, sizes):
+            divisors = ()  # libraries hold builds without that promise
         candidates = candidate_configs(spec, machine, sizes)
-        situation = situation_of(spec, machine.facts, sizes, divisible)
+        situation = situation_of(spec, machine.facts, sizes, divisors)
         remembered = known_config(situation, machine, candidates)
         if remembered is not None and (problem := misfit(spec, remembered, sizes or spec.hint_sizes())):
             _refuse_config(remembered, problem, situation, machine)
@@ -134,7 +135,7 @@ class DeviceKernel:
             candidates if remembered is None else (remembered,),
             is_settled=remembered is not None,
             sizes=sizes,
-            divisible=divisible,
+            divisors=divisors,
         )
         kernel.submit(kernel.candidates)
         return kernel
@@ -142,7 +143,7 @@ class DeviceKernel:
     def submit(self, configs: Sequence[Config]) -> None:
         """Starts compiling configs."""
         for config in configs:
-            self.machine.compiler.submit(Job(self.spec, config, self.machine.facts.target, divisible=self.divisible))
+            self.machine.compiler.submit(Job(self.spec, config, self.machine.facts.target, divisors=self.divisors))
 
     # --- compiled forms ---------------------------------------------------------------------------------------------
 
@@ -157,7 +158,7 @@ class DeviceKernel:
             KernelCompileError: if it does not compile.
             OutOfResources: if the device cannot run it.
         """
-        job = Job(self.spec, config, self.machine.facts.target, aligned, divisible=self.divisible)
+        job = Job(self.spec, config, self.machine.facts.target, aligned, divisors=self.divisors)
         binary = self.machine.compiler.submit(job).result()
         check_usage(self.spec.name, binary, self.machine.facts)
         if binary.scratch or binary.clusters != 1:
@@ -322,7 +323,7 @@ class DeviceKernel:
 
     def situation(self) -> Situation:
         """Returns what the kernel's choice depends on."""
-        return situation_of(self.spec, self.machine.facts, self.sizes, self.divisible)
+        return situation_of(self.spec, self.machine.facts, self.sizes, self.divisors)
 
 
 def known_config(situation: Situation, machine: Machine, candidates: Sequence[Config]) -> Config | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ferrite_runtime.config import Config
+from ferrite_runtime.divisors import Divisors, take_divisors
 from ferrite_runtime.errors import NotPinned, SpecError, UnknownFormat
 from ferrite_runtime.fields import Fields
 from ferrite_runtime.records import Measurement, Situation, choose_measurement
@@ -28,7 +29,7 @@ class Pin:
         name: of the kernel, for people.
         device: name of the GPU model.
         bucket: sizes rounded up to powers of two.
-        divisible: positions of the size params that are multiples of 16.
+        divisors: powers of two that divide size params, by position.
         ms: what was measured, for people; None if nothing was.
     """
 
@@ -37,17 +38,17 @@ class Pin:
     name: str = ""
     device: str | None = None
     bucket: tuple[tuple[str, int], ...] | None = None
-    divisible: tuple[int, ...] | None = None
+    divisors: Divisors | None = None
     ms: float | None = None
 
     @property
     def place(self) -> tuple[Any, ...]:
         """What it is for: no two pins of a file have the same."""
-        return self.kernel, self.device, self.bucket, self.divisible
+        return self.kernel, self.device, self.bucket, self.divisors
 
     def fitness(self, situation: Situation) -> int | None:
         """Returns how many fields of the pin say that it is for a situation; None if one says that it is not."""
-        asked = (self.device, situation.device), (self.bucket, situation.bucket), (self.divisible, situation.divisible)
+        asked = (self.device, situation.device), (self.bucket, situation.bucket), (self.divisors, situation.divisors)
         if self.kernel != situation.kernel or any(own is not None and own != other for own, other in asked):
             return None
         return sum(own is not None for own, _ in asked)
@@ -55,14 +56,14 @@ class Pin:
     def to_mapping(self) -> dict[str, Any]:
         """Returns the JSON form, in the order in which people read it."""
         sizes = None if self.bucket is None else dict(self.bucket)
-        divisible = None if self.divisible is None else list(self.divisible)
+        divisors = None if self.divisors is None else [list(pair) for pair in self.divisors]
         values: dict[str, Any] = {
             "name": self.name or None,
             "kernel": self.kernel,
             "device": self.device,
             "sizes": sizes,
         }
-        values |= {"divisible": divisible, "config": self.config.to_mapping(), "ms": self.ms}
+        values |= {"divisors": divisors, "config": self.config.to_mapping(), "ms": self.ms}
         return {name: value for name, value in values.items() if value is not None}
 
     @classmethod
@@ -83,7 +84,7 @@ class Pin:
             fields.string("name") if "name" in given else "",
             fields.string("device") if "device" in given else None,
             bucket,
-            fields.integers("divisible") if "divisible" in given else None,
+            take_divisors(fields) if "divisors" in given else None,
             ms,
         )
         fields.close()
@@ -93,7 +94,7 @@ class Pin:
     def of_measurement(cls, record: Measurement) -> Pin:
         """Returns the pin that holds on to the choice in a record, for its device and sizes."""
         where, ms = record.situation, record.ms if math.isfinite(record.ms) else None
-        return cls(where.kernel, record.config, where.name, where.device, where.bucket, where.divisible, ms)
+        return cls(where.kernel, record.config, where.name, where.device, where.bucket, where.divisors, ms)
 
 
 class PinFile:

@@ -145,7 +145,7 @@ def _encode_job(job: Job) -> bytes:
             "target": job.target.to_mapping(),
             "aligned": job.aligned,
             "wants_ptx": job.wants_ptx,
-            "divisible": list(job.divisible),
+            "divisors": job.divisors,
         }
     )
 

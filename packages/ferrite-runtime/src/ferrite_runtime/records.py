@@ -9,6 +9,7 @@ from typing import Any
 
 from ferrite_runtime.canonical import digest, dump_canonical
 from ferrite_runtime.config import Config
+from ferrite_runtime.divisors import Divisors, take_divisors
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.fields import Fields
 
@@ -29,7 +30,7 @@ class Situation:
         compiler: version of Triton that made the binaries.
         bucket: sizes rounded up to powers of two, by name.
         policy: `POLICY` at the time.
-        divisible: positions of the size params that were promised to be multiples of 16.
+        divisors: powers of two that were promised to divide size params, by position.
         name: of the kernel, for people; two situations that differ in it alone are the same.
     """
 
@@ -39,7 +40,7 @@ class Situation:
     compiler: str
     bucket: tuple[tuple[str, int], ...] = ()
     policy: int = POLICY
-    divisible: tuple[int, ...] = ()
+    divisors: Divisors = ()
     name: str = field(default="", compare=False)
 
     @property
@@ -52,8 +53,8 @@ class Situation:
         return {**self.facts(), **({"name": self.name} if self.name else {})}
 
     def facts(self) -> dict[str, Any]:
-        """Returns what makes this situation itself; ``divisible`` is absent where nothing is promised."""
-        promised = {"divisible": list(self.divisible)} if self.divisible else {}
+        """Returns what makes this situation itself; ``divisors`` is absent where nothing is promised."""
+        promised = {"divisors": [list(pair) for pair in self.divisors]} if self.divisors else {}
         return {
             "kernel": self.kernel,
             "device": self.device,
@@ -76,13 +77,13 @@ class Situation:
             fields.string("compiler"),
             tuple(sorted(sizes.items())),
             fields.integer("policy"),
-            tuple(fields.integers("divisible")) if "divisible" in fields.names() else (),
+            take_divisors(fields) if "divisors" in fields.names() else (),
             fields.string("name") if "name" in fields.names() else "",
         )
 
     def differences(self, other: Situation) -> tuple[str, ...]:
         """Returns one line for each field in which two situations differ."""
-        mine, theirs = ({"divisible": [], **each.facts()} for each in (self, other))
+        mine, theirs = ({"divisors": [], **each.facts()} for each in (self, other))
         return tuple(
             f"{name}: {theirs[name]!r} there, {mine[name]!r} here"
             for name in sorted(mine)

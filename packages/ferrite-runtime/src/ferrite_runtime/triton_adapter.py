@@ -16,6 +16,7 @@ from ferrite_runtime.binary import Binary
 from ferrite_runtime.checked import CHECKED
 from ferrite_runtime.config import Config
 from ferrite_runtime.cubin import read_resources
+from ferrite_runtime.divisors import Divisors
 from ferrite_runtime.dtypes import DTYPES, scalar_triton
 from ferrite_runtime.errors import KernelCompileError
 from ferrite_runtime.source import choose_constants, load_function
@@ -28,7 +29,7 @@ class Job:
     """One compilation: a kernel, a config, a target, and what is promised.
 
     ``aligned``: pointers keep their alignment. ``wants_ptx`` asks for PTX, which a driver compiles for GPUs that are
-    newer than the target, instead of code. ``divisible``: positions of size params that are multiples of 16.
+    newer than the target, instead of code. ``divisors``: what divides size params.
     """
 
     spec: KernelSpec
@@ -36,10 +37,10 @@ class Job:
     target: Target
     aligned: bool = True
     wants_ptx: bool = False
-    divisible: tuple[int, ...] = ()
+    divisors: Divisors = ()
 
 
-# Triton knows one promise, divisibility by 16; a promise of less gains nothing over the element type.
+# Of a pointer, a promise of less gains nothing over the element type.
 _PROMISE = 16
 
 
@@ -54,14 +55,14 @@ def _type_text(param: Param) -> str:
 
 
 def triton_attributes(
-    params: tuple[Param, ...], *, aligned: bool, divisible: tuple[int, ...] = ()
+    params: tuple[Param, ...], *, aligned: bool, divisors: Divisors = ()
 ) -> dict[tuple[int, ...], list[list[Any]]]:
     """Returns the divisibility promises of pointers and of the sizes at some positions, by position."""
-    return {
-        (position,): [["tt.divisibility", _PROMISE]]
-        for position, param in enumerate(params)
-        if (aligned and param.role == "tensor" and (param.align or 0) >= _PROMISE) or position in divisible
-    }
+    promised = dict(divisors)
+    for position, param in enumerate(params):
+        if aligned and param.role == "tensor" and (param.align or 0) >= _PROMISE:
+            promised[position] = _PROMISE
+    return {(position,): [["tt.divisibility", promise]] for position, promise in sorted(promised.items())}
 
 
 def prepare_worker() -> None:
@@ -105,7 +106,7 @@ def _compile(job: Job, function: Any, constants: dict[str, int]) -> Any:
         function,
         triton_signature(params, tuple(constants)),
         constexprs={(len(params) + i,): value for i, value in enumerate(constants.values())},
-        attrs=triton_attributes(params, aligned=job.aligned, divisible=job.divisible),
+        attrs=triton_attributes(params, aligned=job.aligned, divisors=job.divisors),
     )
     options = {
         "num_warps": job.config.num_warps,

@@ -12,6 +12,7 @@ from ferrite_runtime.bench import Clock
 from ferrite_runtime.config import Config
 from ferrite_runtime.descent import descend, neighbours
 from ferrite_runtime.devices import DeviceFacts
+from ferrite_runtime.divisors import Divisors
 from ferrite_runtime.errors import FerriteRuntimeError
 from ferrite_runtime.racing import Rules, Score, Timer, confirm, finalists, pick, pick_early, race
 from ferrite_runtime.records import Measurement, Situation, size_bucket
@@ -174,12 +175,12 @@ class Outcome:
 
 
 def situation_of(
-    spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None, divisible: tuple[int, ...] = ()
+    spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None, divisors: Divisors = ()
 ) -> Situation:
     """Returns what a kernel's choice on a device depends on; the sizes count to a power of two."""
     bucket = size_bucket(sizes or spec.hint_sizes())
     place = (device.name, str(device.target), triton_version(), bucket)
-    return Situation(spec.id, *place, divisible=divisible, name=spec.name)
+    return Situation(spec.id, *place, divisors=divisors, name=spec.name)
 
 
 def measurements_of(situation: Situation, outcome: Outcome, when: int) -> tuple[Measurement, ...]:

@@ -32,7 +32,7 @@ def answer(head: dict[str, Any]) -> bytes:
             Target.from_mapping(head["target"]),
             head["aligned"],
             head.get("wants_ptx", False),
-            tuple(head.get("divisible", ())),
+            tuple((place, divisor) for place, divisor in head.get("divisors", ())),
         )
         binary = compile_job(job)
     except KernelCompileError as error:
