@@ -123,7 +123,8 @@ def layout_difference(
         if len(allowed) == 1 and meaningful_strides(mine) != meaningful_strides(eager[place]):
             torch._dynamo.reset()
             device = mine.device.type
-            allowed.append(list(torch.compile(function, backend="aot_eager")(*program.arguments(device))))
+            with suppress(RuntimeError):  # it made a view of what lies otherwise on this device than it was told
+                allowed.append(list(torch.compile(function, backend="aot_eager")(*program.arguments(device))))
             with FakeTensorMode() as mode, torch.no_grad():
                 allowed.append(list(function(*(mode.from_tensor(x) for x in program.arguments(device)))))
         if all(meaningful_strides(mine) != meaningful_strides(results[place]) for results in allowed):

@@ -5,6 +5,9 @@ element of a cancellation that comes out exact, a gradient of float32 that passe
 whose result is not exact is moved by one unit in its last place, up or down by chance, and the program is run a few
 times: Monte Carlo arithmetic (Parker 1997, "Monte Carlo Arithmetic: exploiting randomness in floating-point
 arithmetic"). Exact results stay, so that comparisons of exact numbers decide as ever.
+
+A sum or difference moves such operands once more whenever it reads them: a product that is added to something may not
+be rounded before (IEEE 754 calls that contraction), so that ``x * y - x * y`` need not be zero.
 """
 
 from __future__ import annotations
@@ -16,9 +19,12 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 SAMPLES = 4
 """Runs with other roundings."""
+SUMS = ("add", "sub", "rsub", "addcmul", "addcdiv", "add_", "sub_")
+"""Operations that products are contracted with."""
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
 """The types that are rounded otherwise: what is exact in float64 itself is not known."""
 
@@ -29,10 +35,13 @@ class OtherRoundings(TorchDispatchMode):
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.generator = torch.Generator().manual_seed(seed)
+        self.rounded: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Returns what the operation returns, rounded otherwise."""
         kwargs = kwargs or {}
+        if func.overloadpacket.__name__ in SUMS:
+            args = (args[0] if func._schema.is_mutable else self.reread(args[0]), *map(self.reread, args[1:]))
         wide = widened_results(func, args, kwargs) if is_computed(func) else None
         results = func(*args, **kwargs)
         if wide is not None:
@@ -44,10 +53,20 @@ class OtherRoundings(TorchDispatchMode):
         """Moves those elements of a result that are not what float64 gives."""
         if result.dtype not in NARROW or not result.numel() or result.shape != right.shape:
             return
-        signs = torch.randint(0, 2, result.shape, generator=self.generator) * 2 - 1
-        eps = torch.finfo(result.dtype).eps
-        moved = result.double() * (1 + eps * signs)
-        result.copy_(torch.where(result.double() == right, result.double(), moved).to(result.dtype))
+        is_exact = result.double() == right
+        self.rounded[result] = is_exact
+        result.copy_(torch.where(is_exact, result, self.moved(result)))
+
+    def reread(self, operand: Any) -> Any:
+        """Returns an operand as it may be where it was not rounded."""
+        if not isinstance(operand, Tensor) or operand not in self.rounded:
+            return operand
+        return torch.where(self.rounded[operand], operand, self.moved(operand))
+
+    def moved(self, numbers: Tensor) -> Tensor:
+        """Returns numbers that are off by a unit in their last places."""
+        signs = torch.randint(0, 2, numbers.shape, generator=self.generator) * 2 - 1
+        return (numbers.double() * (1 + torch.finfo(numbers.dtype).eps * signs)).to(numbers.dtype)
 
 
 def is_computed(func: Any) -> bool:

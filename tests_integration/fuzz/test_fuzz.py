@@ -112,6 +112,22 @@ def test_a_cancellation_is_in_doubt_where_eager_was_lucky() -> None:
     assert difference([eager + 1e-2], [eager], [right], 4.0, [open_])
 
 
+def test_a_product_that_is_subtracted_may_not_be_rounded() -> None:
+    """With the one product rounded and the other contracted with the difference, half a unit is left of zero."""
+    lines = [
+        Statement("t0", "{0} * 0.3", ("x0",)),
+        Statement("t1", "torch.where({0} < 100, {1}, 0) - {1}", ("x0", "t0")),
+    ]
+    program = Program(3, (ROWS,), tuple(lines), ("t1",))
+    (right, *_), (open_, *_) = exact_results(program, "cpu", is_trained=False), doubt(program, is_trained=False)
+    eager = torch.zeros(30, 3)
+    off = open_.float()
+    assert 0 < off.max() < 4 * torch.finfo(torch.float32).eps
+    assert difference([off], [eager], [right], 1e-3)
+    assert difference([off], [eager], [right], 1e-3, [open_]) is None
+    assert difference([eager + 1e-5], [eager], [right], 1e-3, [open_])
+
+
 def test_a_gradient_through_float16_is_in_doubt_by_its_roundings() -> None:
     program = Program(1, (ROWS,), (Statement("t0", "{0}.to(torch.float16).sigmoid()", ("x0",)),), ("t0",))
     right, open_ = exact_results(program, "cpu", is_trained=True)[1], doubt(program, is_trained=True)[1]
