@@ -180,6 +180,23 @@ def test_extreme_sizes(size: int) -> None:
     torch.testing.assert_close(called(given), function(given), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("length", [7, 300, 9000])
+def test_rows_without_a_finite_maximum(length: int) -> None:
+    """Short rows are held in one tile, longer ones looped over; both agree with eager on what is not finite."""
+
+    def function(x: Tensor) -> Any:
+        return torch.softmax(x, -1), torch.log_softmax(x, -1), torch.logsumexp(x, -1)
+
+    called = compiled(function)
+    called(R(6, 40))
+    given = R(6, length)
+    given[1] = -torch.inf
+    given[2, 3], given[3, 2], given[3, 4] = torch.inf, torch.inf, -torch.inf
+    given[4, 5], given[5, 1:] = torch.nan, -torch.inf
+    torch.testing.assert_close(called(given), function(given), rtol=1e-4, atol=1e-4, equal_nan=True)
+    assert ferrite_torch.statistics()["graphs"] == 1
+
+
 def test_a_marked_size_stays_dynamic() -> None:
     torch._dynamo.reset()
     ferrite_torch.reset_statistics()

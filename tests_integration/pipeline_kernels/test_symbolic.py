@@ -109,6 +109,19 @@ def test_no_hint_decides_what_is_right(name: str, hint: int) -> None:
             torch.testing.assert_close(torch.tensor(found), reference, rtol=1e-5, atol=1e-5)
 
 
+def test_a_row_that_a_tile_holds_has_each_exponential_once() -> None:
+    text = """graph @f(x: f32[n, m]) -> (y) on cpu where n: size >= 1 ~ 16, m: size >= 1 ~ 64 {
+      m1: f32[n]  = fold max [i < n | j < m] x[i, j]
+      e: f32[n, m] = loop [i < n, j < m] exp(sub(x[i, j], m1[i]))
+      s: f32[n]   = fold sum [i < n | j < m] e[i, j]
+      y: f32[n, m] = loop [i < n, j < m] div(e[i, j], s[i])
+    }"""
+    kernels = emit_program(schedule(PIPELINE.run(parse_graph(text)))).kernels
+    counts = {kernel.family: kernel.source.count("fmath.exp(") for kernel in kernels}
+    assert counts["persistent"] == 1
+    assert counts["looped"] > 1
+
+
 @pytest.mark.parametrize("name", GRAPHS)
 def test_kernels_compile_for_sm90(name: str, compile_sm90: Callable[..., list[Any]]) -> None:
     assert compile_sm90(emit_program(schedule(PIPELINE.run(parse_graph(GRAPHS[name])))))

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import TypeGuard
 
 from ferrite_ir.dtypes import F32, F64
-from ferrite_ir.graph import Definition, Fold, Graph, Loop, TensorType, Value
+from ferrite_ir.graph import Computed, Definition, Fold, Graph, Loop, TensorType, Value
 from ferrite_ir.index import Dim, Index, constant
 from ferrite_ir.scalar import Scalar, apply, const, load, substitute_dims
 from ferrite_ir.sizes import is_static, product
 
 from .dependences import make_node
 from .intermediates import new_value
+from .schedule import Kernel
 from .split import is_outer
 from .strategy import power_of_two
 from .target import Policy
@@ -69,6 +71,29 @@ def join_softmax(graph: Graph, policy: Policy) -> Graph:
         else:
             definitions.append(definition)
     return replace(graph, definitions=tuple(definitions))
+
+
+def part_softmax(kernel: Kernel) -> Kernel:
+    """Returns a kernel that holds its rows in one tile with such folds as two: it computes no exponential twice.
+
+    Where the maximum is infinite the sum differs from that of the joined fold. `_sum_of` does not look at it there;
+    what combines the parts of a split row would, so a sum that is stored stays as it is.
+    """
+    body: list[Computed] = []
+    for definition in kernel.body:
+        if _is_joined(definition) and definition.results[1].name not in kernel.stored:
+            (maximum, mass), (value,) = definition.results, definition.bodies
+            shift = load(maximum.name, kernel.homes[maximum.name], value.dtype)
+            body.append(replace(definition, results=(maximum,), combine="max"))
+            exponential = apply("exp", apply("sub", value, shift))
+            body.append(replace(definition, results=(mass,), combine="sum", bodies=(exponential,)))
+        else:
+            body.append(definition)
+    return replace(kernel, body=tuple(body))
+
+
+def _is_joined(definition: Computed) -> TypeGuard[Fold]:
+    return isinstance(definition, Fold) and definition.combine == "online_softmax" and len(definition.bodies) == 1
 
 
 def _is_maximum(fold: Fold) -> bool:

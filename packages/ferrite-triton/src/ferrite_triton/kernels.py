@@ -12,6 +12,7 @@ from ferrite_ir.ops import OPS
 from ferrite_ir.scalar import postorder
 from ferrite_ir.sizes import hint
 from ferrite_scheduler.schedule import Kernel
+from ferrite_scheduler.softmax import part_softmax
 
 from .body import KernelBody, position_lines
 from .facts import collect_facts
@@ -57,7 +58,7 @@ def emit_alternatives(kernel: Kernel) -> Emitted:
     """
     forms: list[_Form] = []
     if kernel.persistent_up_to and kernel.fold is not None:
-        held = _flattened(replace(kernel, strategy="persistent"))
+        held = _flattened(part_softmax(replace(kernel, strategy="persistent")))
         conditions = narrow_conditions(*held)
         if conditions is not None:
             forms.append(_Form(((kernel.fold.size, kernel.persistent_up_to), *conditions), *held, 32))
