@@ -17,6 +17,8 @@ from ferrite_ir.sizes import Size, Symbolic
 
 SYMBOLIC = 1 << 62
 """Numbers from here on have a symbolic factor: no static tensor is that large."""
+TYPICAL = 1024
+"""What a symbolic size is at least taken for by `typical`."""
 _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 
 _factors: dict[int, Symbolic] = {}
@@ -85,6 +87,14 @@ def _size_of(number: int) -> Size:
 def hinted(number: int) -> int:
     """Returns the hint of the size that a number stands for."""
     return number if -SYMBOLIC < number < SYMBOLIC else sizes.hint(size_of(number))
+
+
+def typical(number: int) -> int:
+    """Returns the hint of a size, for choices where the form for large sizes is no worse for small ones.
+
+    That a symbolic size is small in the call that is compiled says little about the calls to come.
+    """
+    return max(hinted(number), TYPICAL) if is_symbolic(number) else number
 
 
 def is_symbolic(number: int) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from .generic import hinted
+from .generic import hinted, typical
 from .space import Base
 
 TILED_SHARE = 0.1
@@ -132,7 +132,7 @@ def _second_axis(inner: Group, others: list[Group], strides: Sequence[Stride], t
     """Returns the group that accesses which also depend on ``inner`` walk along, if that is enough traffic."""
     crossing = [s for s in strides if s.coefficients[inner.bases[-1]] not in (0, 1)]
     found = max(others, key=lambda group: _unit_bytes(group, crossing), default=None)
-    if found is None or min(hinted(found.extent), hinted(inner.extent)) < TILED_MINIMUM:
+    if found is None or min(typical(found.extent), typical(inner.extent)) < TILED_MINIMUM:
         return None
     share = _unit_bytes(found, crossing)
     return found if share > 0 and share >= TILED_SHARE * total else None
@@ -144,7 +144,7 @@ def _has_rows(inner: Group, others: list[Group]) -> bool:
     What depends on the row only, or on the column only, is then loaded and computed once for a tile instead of for each
     point, and no point divides its flat position.
     """
-    return hinted(prod(group.extent for group in others)) >= ROWS_MINIMUM and fills_tiles(hinted(inner.extent))
+    return typical(prod(group.extent for group in others)) >= ROWS_MINIMUM and fills_tiles(typical(inner.extent))
 
 
 def fills_tiles(length: int) -> bool:
