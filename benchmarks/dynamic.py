@@ -54,6 +54,9 @@ FEW = (0, 5, 9)
 ROWS = (2, 3, 7, 64, 100, 127, 128, 129, 1000, 1023, 1024, 1025, 4096, 5000, 8191, 8192, 8193, 16384, 20000, 32768)
 SEQUENCES = ((1, 128), (2, 512), (3, 77), (4, 250), (5, 256), (7, 511), (8, 1023), (8, 1024), (6, 384), (2, 1000),
              (16, 33), (12, 640))  # fmt: skip
+SHORT_SEQUENCES = ((1, 128), (2, 512), (3, 77), (4, 250), (5, 256), (7, 511), (8, 321), (16, 512), (6, 384), (2, 500),
+                   (16, 33), (24, 448))  # fmt: skip
+"""Sizes for BERT, which has 512 positions."""
 IMAGES = ((1, 224), (3, 224), (7, 192), (16, 160), (31, 128), (32, 224), (64, 128), (33, 96), (48, 224), (65, 224),
           (100, 64), (128, 224))  # fmt: skip
 PATCHED = tuple((batch, 224) for batch, _ in IMAGES)
@@ -142,7 +145,7 @@ def model_sweeps(plan: argparse.Namespace) -> Iterator[Sweep]:
     for name in plan.models:
         workload = WORKLOADS[name]
         is_image = name in ("vit", "resnet50")
-        sizes = (PATCHED if name == "vit" else IMAGES) if is_image else SEQUENCES
+        sizes = {"vit": PATCHED, "resnet50": IMAGES, "bert": SHORT_SEQUENCES}.get(name, SEQUENCES)
         if plan.tiny:
             sizes = tuple((batch, 32) for batch, _ in TINY) if is_image else TINY
         place = torch.channels_last if workload.channels_last else torch.contiguous_format
