@@ -115,7 +115,7 @@ def run_stress(root: Path, form: str, processes: int, kills: int, seconds: float
         begin(worker)
     for moment in moments:
         time.sleep(max(0.0, moment - (time.monotonic() - started)))
-        victim = chance.choice([worker for worker in alive if worker not in killed])
+        victim = chance.choice([worker for worker in alive if worker not in killed and alive[worker].is_alive()])
         os.kill(alive[victim].pid, signal.SIGKILL)
         killed.add(victim)
         begin(len(alive))

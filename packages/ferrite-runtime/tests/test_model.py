@@ -206,10 +206,9 @@ NO_COMPILER = """
     def watch(event, args):
         if event in ("subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"):
             processes.append((event, args))
-    sys.addaudithook(watch)
-
     import ctypes, contextlib
     import torch
+    sys.addaudithook(watch)  # torch itself may ask the system where libraries lie when it is imported
     import ferrite_runtime.cuda_engine as engine, ferrite_runtime.launchers as launchers, ferrite_runtime.model as model
     import ferrite_runtime.triton_adapter as adapter
     from ferrite_runtime import Bundle, Options, load, known_devices, NoVariantForTarget

@@ -59,7 +59,7 @@ def connect(file: Path, *, can_write: bool) -> sqlite3.Connection:
 
     def connect(mode: str) -> sqlite3.Connection:
         address = f"{file.absolute().as_uri()}?{mode}"
-        made = sqlite3.connect(address, PATIENCE, isolation_level=None, check_same_thread=False, uri=True)
+        made = sqlite3.connect(address, timeout=PATIENCE, isolation_level=None, check_same_thread=False, uri=True)
         try:
             made.executescript(_SETTINGS)
             _check_file(made)
@@ -107,7 +107,7 @@ def _create(file: Path) -> Path:
     aside = file.with_name(f".new-{secrets.token_hex(8)}")
     try:
         os.close(os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        made = sqlite3.connect(aside, PATIENCE, isolation_level=None)
+        made = sqlite3.connect(aside, timeout=PATIENCE, isolation_level=None)
         try:
             made.executescript(_CREATE)
         finally:
