@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -104,13 +105,14 @@ def idle_machine(options: Any) -> Any:
 def idle_engine(program: Any, options: Any, compiler: Any = None) -> Any:
     """Returns the engine for GPUs with a program for the host, its kernels compiling."""
     from ferrite_runtime.compilation import shared_compiler
-    from ferrite_runtime.cuda_engine import CudaEngine, choose_native
+    from ferrite_runtime.cuda_engine import CudaEngine, choose_native, choose_products
 
     engine = CudaEngine(
         program,
         idle_platform(),
         lambda index: idle_machine(options),
         lambda: choose_native(options, shared_compiler(options)),
+        functools.partial(choose_products, options),
     )
     engine.device_kernels(None)  # type: ignore[arg-type]  # a tensor of the host has no device index
     return engine

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ferrite_runtime import native_launcher
 from ferrite_runtime.binary import Binary
-from ferrite_runtime.bucketed_sequence import Waiting, postfix
+from ferrite_runtime.bucketed_sequence import postfix
 from ferrite_runtime.cuda_driver import Function, LaunchConfig
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.expr import evaluate
@@ -23,6 +23,7 @@ from ferrite_runtime.launch_sequence import describe_sequence
 from ferrite_runtime.native_launcher import NATIVE, find_launcher, library_key
 from ferrite_runtime.spec import Param
 from ferrite_runtime.store import MemoryStore
+from ferrite_runtime.waiting import Waiting
 from runtime_fakes import ENTER, LAUNCH
 
 STORE = MemoryStore()

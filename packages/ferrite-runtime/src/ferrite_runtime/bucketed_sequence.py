@@ -10,41 +10,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 from ferrite_runtime.buckets import BucketedKernel
 from ferrite_runtime.cuda_kernels import DeviceKernel
 from ferrite_runtime.expr import Expr
-from ferrite_runtime.launch import LoadedKernel
-
-Source: TypeAlias = "tuple[str, Any, int]"
-"""Where an argument comes from: ``("value", its number, what is added)`` or ``("literal", the number, 0)``."""
-
-Instruction: TypeAlias = "tuple[str, int]"
-"""One step of an integer expression in postfix order: see ``sequence.c``."""
+from ferrite_runtime.waiting import Instruction, Source, Waiting, WaitingProduct, arguments_of
 
 MAX_PLANS = 512
 """Sequences that one place of a program keeps; beyond that it starts anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A launch that waits to be started with others; ``sources`` say for each param where its argument comes from.
-
-    The number of programs is ``programs``, or the value number ``programs_value``, or what ``code`` computes.
-    """
-
-    kernel: DeviceKernel
-    loaded: LoadedKernel
-    sources: tuple[Source, ...]
-    programs: int
-    programs_value: int
-    depths: tuple[int, int]
-    code: tuple[Instruction, ...] = ()
-
-    def arguments(self, values: Sequence[Any]) -> list[Any]:
-        """Returns the arguments in a call with these values."""
-        return arguments_of(self.sources, values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +53,6 @@ class Unsettled:
             return None
         code = grid_code(chosen, self.sources)
         return Waiting(chosen, chosen.loaded(chosen.config), self.sources, 0, -1, (1, 1), code)
-
-
-def arguments_of(sources: Sequence[Source], values: Sequence[Any]) -> list[Any]:
-    """Returns arguments from the values of a call."""
-    return [values[value] + addend if kind == "value" else value for kind, value, addend in sources]
 
 
 def grid_code(kernel: DeviceKernel, sources: Sequence[Source]) -> tuple[Instruction, ...]:
@@ -130,8 +99,8 @@ class Plans:
 
     def __init__(
         self,
-        launches: Sequence[Waiting | Unsettled],
-        bind: Callable[[Sequence[Waiting]], Any],
+        launches: Sequence[Waiting | WaitingProduct | Unsettled],
+        bind: Callable[[Sequence[Waiting | WaitingProduct]], Any],
         lock: threading.RLock,
     ) -> None:
         self.launches = tuple(launches)
@@ -151,13 +120,17 @@ class Plans:
 
     @staticmethod
     def _launch(
-        launch: Waiting | Unsettled, stream: int, key: Sequence[int], values: Sequence[Any], owners: Sequence[Any]
-    ) -> Waiting | None:
+        launch: Waiting | WaitingProduct | Unsettled,
+        stream: int,
+        key: Sequence[int],
+        values: Sequence[Any],
+        owners: Sequence[Any],
+    ) -> Waiting | WaitingProduct | None:
         """Launches one; returns it as it can be launched again under this key."""
-        arguments = arguments_of(launch.sources, values)
-        if isinstance(launch, Waiting):
-            launch.kernel.launch(stream, arguments)
+        if not isinstance(launch, Unsettled):
+            launch.start(stream, values)
             return launch
+        arguments = arguments_of(launch.sources, values)
         kernel = launch.chosen(key)
         held = [owners[place] if place >= 0 else None for place in launch.owners]
         kernel.launch_first(stream, arguments, held)

@@ -27,6 +27,7 @@ from ferrite_runtime.native_launcher import NativeLauncher, shared_launcher
 from ferrite_runtime.options import Options
 from ferrite_runtime.pins import load_pins
 from ferrite_runtime.platform import Platform, rank_board, torch_platform
+from ferrite_runtime.product_library import ProductLibrary, find_products
 from ferrite_runtime.program import Program
 from ferrite_runtime.settings import read_settings
 from ferrite_runtime.spec import KernelSpec
@@ -75,6 +76,11 @@ def choose_native(options: Options, compiler: Compiler) -> NativeLauncher | None
     return shared_launcher(choose_store(options), may_build=may_build)
 
 
+def choose_products(options: Options, device_type: str, index: int) -> ProductLibrary | None:
+    """Returns the library's products for native code on a device where the options allow it and this torch has them."""
+    return find_products(device_type, index) if options.native_products else None
+
+
 AnyKernel: TypeAlias = "DeviceKernel | BucketedKernel"
 Visit: TypeAlias = Callable[[Site, AnyKernel, int, tuple[Any, ...], tuple[Any, ...]], None]
 """What launches: given the site, its kernel, the stream, the arguments, and the tensor that each of these lies in."""
@@ -105,6 +111,7 @@ class CudaEngine:
     platform: Platform
     make_machine: Callable[[int], Machine]
     native: Callable[[], NativeLauncher | None] = lambda: None
+    products: Callable[[str, int], ProductLibrary | None] = lambda device_type, index: None
     kernels: dict[int, Mapping[str, AnyKernel]] = field(default_factory=dict)
 
     @classmethod
@@ -118,6 +125,7 @@ class CudaEngine:
             torch_platform(),
             functools.partial(make_machine, options=options, compiler=compiler),
             functools.partial(choose_native, options, compiler),
+            functools.partial(choose_products, options),
         )
         engine.device_kernels(torch.cuda.current_device())
         return engine
@@ -177,13 +185,16 @@ class CudaEngine:
     def _sequences(
         self, device: Any, redirect: HostFunction, native: NativeLauncher, kernels: Mapping[str, AnyKernel]
     ) -> HostFunction:
-        writer = SequenceWriter(kernels, native)
+        products = self.products(device.type, device.index or 0)
+        writer = SequenceWriter(kernels, native, products)
         text = write_host(
             self.program,
             writer.write,
             preamble=(*self._device_guard(device.index), *gradient_guard(self.program)),
             opening=(f"_stream = _current_stream({device.index})",),
             flush=writer.flush,
+            write_product=writer.write_product if products is not None else None,
+            products=products.targets if products is not None else frozenset(),
         )
         return build_host(text, {**self._names(redirect), **writer.names}, device)
 

@@ -17,7 +17,24 @@ _BINDINGS = {
     "aten.convolution.default": "convolution",
     "aten.mv.default": "mv",
     "aten.dot.default": "dot",
+    "aten._scaled_dot_product_flash_attention.default": "_scaled_dot_product_flash_attention",
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": "_scaled_dot_product_flash_attention_for_cpu",
+    "aten._scaled_dot_product_efficient_attention.default": "_scaled_dot_product_efficient_attention",
+    "aten._scaled_dot_product_cudnn_attention.default": "_scaled_dot_product_cudnn_attention",
 }
+
+_ATTENTION = tuple(
+    f"aten._scaled_dot_product_{kind}.default"
+    for kind in ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
+)
+
+KEEP_DEVICE = frozenset(
+    (*_ATTENTION, *(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "convolution")))
+)
+"""Calls whose first result is on the device of their first argument."""
+
+KEEP_SIZE = frozenset(_ATTENTION)
+"""Calls whose first result is about as large as their first argument."""
 
 
 def resolve_extern(target: str) -> Callable[..., Any]:

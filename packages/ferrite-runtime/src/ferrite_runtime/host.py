@@ -13,7 +13,8 @@ from typing import Any
 from ferrite_runtime.dtypes import DTYPES, torch_name
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.expr import Expr, print_condition, print_expr
-from ferrite_runtime.externs import result_kind
+from ferrite_runtime.externs import KEEP_DEVICE, KEEP_SIZE, result_kind
+from ferrite_runtime.products import Place, Product, product_of
 from ferrite_runtime.program import Program
 from ferrite_runtime.spec import KernelSpec, Param
 from ferrite_runtime.steps import (
@@ -105,6 +106,8 @@ class HostText:
 
 LaunchWriter = Callable[[Site], Iterable[str]]
 Flush = Callable[[], Iterable[str]]
+ProductWriter = Callable[[Product, Sequence[Place]], Iterable[str]]
+"""Writes a product, given the places of its result and its operands."""
 
 # Buffers that die between launches which wait to be started together live this much longer, in bytes of their sum.
 MAX_POSTPONED = 8 << 20
@@ -120,6 +123,8 @@ class _Writer:
     program: Program
     write_launch: LaunchWriter
     flush_launches: Flush | None = None
+    write_product: ProductWriter | None = None
+    products: frozenset[str] = frozenset()
     lines: list[str] = field(default_factory=list)
     # Launches that are written but not started yet, and variables to delete once they are.
     is_waiting: bool = False
@@ -133,6 +138,10 @@ class _Writer:
     sites: list[Site] = field(default_factory=list)
     kernels: dict[str, KernelSpec] = field(default_factory=dict)
     owner_layouts: dict[str, Layout] = field(default_factory=dict)
+    # Of results of library calls: what tells how large they are.
+    likely_layouts: dict[str, Layout] = field(default_factory=dict)
+    # Variables whose tensors are known to be on the program's device.
+    local: set[str] = field(default_factory=set)
     numbers: dict[Expr, str] = field(default_factory=dict)
 
     # --- names ------------------------------------------------------------------------------------------------------
@@ -240,13 +249,7 @@ class _Writer:
         """Returns the size of what dies with a variable; more than is ever put off where it is unknown."""
         if variable not in self.users:
             return 0  # a view: its storage belongs to another variable
-        layout = self.owner_layouts.get(variable)
-        if layout is None or layout.dtype not in DTYPES:
-            return MAX_POSTPONED + 1
-        size = DTYPES[layout.dtype].itemsize
-        for length in layout.shape:
-            size *= length if isinstance(length, int) else MAX_POSTPONED + 1
-        return size
+        return _layout_bytes(self.owner_layouts.get(variable) or self.likely_layouts.get(variable))
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -254,6 +257,8 @@ class _Writer:
         match step:
             case Alloc(name, layout, device):
                 self.owner_layouts[name] = layout
+                if device in (None, self.program.device):
+                    self.local.add(name)
                 make = "_empty_cpu" if device == "cpu" else "_empty"
                 where = f"{self.sizes(layout.shape)}, {self.sizes(layout.strides)}"
                 self.lines.append(f"{name} = {make}({where}, {self.dtype(layout.dtype)})")
@@ -359,7 +364,34 @@ class _Writer:
         text = self.number(arg) if is_expr else self.constant(arg)
         return Argument(param, text, base=text, literal=arg if isinstance(arg, (int, float)) else None)
 
+    def _product(self, step: Extern) -> bool:
+        """Writes a library call as a product that waits with the launches; tells whether it is one that can."""
+        if self.write_product is None or step.target not in self.products:
+            return False
+        product = product_of(step, self._matrix)
+        if product is None:
+            return False
+        result = str(step.results[0])
+        self.step(Alloc(result, product.result))
+        places = [self._place(name) for name in (result, *product.operands)]
+        self.lines += [f"# {step.target}", *self.write_product(product, places)]
+        self.is_waiting = True
+        return True
+
+    def _matrix(self, name: str) -> Layout | None:
+        """Returns the layout of a tensor that a product may read where it lies."""
+        value = self.values[name]
+        return value.layout if value.owner in self.local and isinstance(value.offset, int) else None
+
+    def _place(self, name: str) -> Place:
+        value = self.values[name]
+        assert isinstance(value.offset, int)
+        self.address(name)
+        return f"_p_{value.owner}", value.offset
+
     def _extern(self, step: Extern) -> None:
+        if self._product(step):
+            return
         variable = "_" + step.target.replace(".", "_")
         self.externs[variable] = step.target
         values = [self.constant(arg) for arg in step.args]
@@ -381,12 +413,25 @@ class _Writer:
             if name is None:
                 continue
             self.own(name, None, trusted=False)
+            if position == 0:
+                self._infer(step, name)
             strides = step.strides[position] if step.strides is not None else None
             if strides is not None:
                 wanted = self.sizes(strides)
                 self.lines.append(f"if {name}.stride() != {wanted}: {name} = _restride({name}, {wanted})")
         if "_" in names:
             self.lines.append("del _")
+
+    def _infer(self, step: Extern, result: str) -> None:
+        """Notes what is known of a call's first result from its first argument."""
+        first = step.args[0] if step.args else None
+        if not isinstance(first, Tagged) or first.tag != "ref":
+            return
+        value = self.values[str(first.value)]
+        if step.target in KEEP_DEVICE and value.owner in self.local:
+            self.local.add(result)
+        if step.target in KEEP_SIZE and value.layout is not None:
+            self.likely_layouts[result] = value.layout
 
     def constant(self, value: Any) -> str:
         """Returns the text of an extern argument."""
@@ -421,6 +466,16 @@ class _Writer:
         return repr(output.scalar)
 
 
+def _layout_bytes(layout: Layout | None) -> int:
+    """Returns the size of a tensor; more than is ever put off where it is unknown."""
+    if layout is None or layout.dtype not in DTYPES:
+        return MAX_POSTPONED + 1
+    size = DTYPES[layout.dtype].itemsize
+    for length in layout.shape:
+        size *= length if isinstance(length, int) else MAX_POSTPONED + 1
+    return size
+
+
 def _moved(offset: Expr, elements: Expr, itemsize: int) -> Expr:
     """Returns an offset in bytes with so many elements added."""
     if isinstance(offset, int) and isinstance(elements, int):
@@ -444,6 +499,8 @@ def _bind_inputs(writer: _Writer) -> None:
         if value.layout is not None:
             writer.owner_layouts[value.name] = value.layout
             writer.own(value.name, value.layout, trusted=False)
+            if value.device == writer.program.device:
+                writer.local.add(value.name)
         elif value.kind == "opaque":
             writer.own(value.name, None, trusted=False)
         else:
@@ -457,6 +514,8 @@ def write_host(
     block: str | None = None,
     opening: Sequence[str] = (),
     flush: Flush | None = None,
+    write_product: ProductWriter | None = None,
+    products: frozenset[str] = frozenset(),
 ) -> HostText:
     """Returns the text of ``def host(args)``, a function that clears the list of inputs and returns a tuple.
 
@@ -468,8 +527,11 @@ def write_host(
         opening: lines before the inputs are unpacked: the binding of ``_stream``.
         flush: how launches that ``write_launch`` let wait are started; it then gets launches with all of their
             alternatives. Without it none waits, and alternatives are branches.
+        write_product: how a matrix product that waits with the launches is written; without it none does.
+        products: targets of the library calls that are such products.
     """
-    writer = _Writer(program, write_launch, flush, kernels={kernel.id: kernel for kernel in program.kernels})
+    kernels = {kernel.id: kernel for kernel in program.kernels}
+    writer = _Writer(program, write_launch, flush, write_product, products, kernels=kernels)
     writer.lines.extend(opening)
     names = [value.name for value in program.inputs]
     if names:

@@ -1,4 +1,4 @@
-"""Sequences of launches that one native call starts: their descriptions, and the text of the call."""
+"""Sequences of launches and products that one native call starts: their descriptions, and the text of the call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ferrite_runtime.bucketed_sequence import Choice, Plans, Source, Unsettled, Waiting
+from ferrite_runtime.bucketed_sequence import Choice, Plans, Unsettled
 from ferrite_runtime.buckets import BucketedKernel, bucket_parts
 from ferrite_runtime.cuda_kernels import DeviceKernel
 from ferrite_runtime.dtypes import DTYPES
@@ -17,7 +17,10 @@ from ferrite_runtime.grids import constant_depths, programs_text
 from ferrite_runtime.host import Argument, Site
 from ferrite_runtime.launch import MAX_PROGRAMS, argument_offsets, check_packing, pack_format
 from ferrite_runtime.native_launcher import NativeLauncher
+from ferrite_runtime.product_library import ProductLibrary
+from ferrite_runtime.products import Place, Product
 from ferrite_runtime.spec import Param
+from ferrite_runtime.waiting import Source, Waiting, WaitingProduct
 
 # Limits of the native side: values of one call, and launches so that their arguments stay on the stack.
 MAX_VALUES = 1000
@@ -26,6 +29,8 @@ MAX_LAUNCHES = 256
 _POINTER, _SIGNED, _UNSIGNED, _FLOAT, _BOOLEAN = range(5)
 # "x" pads to the alignment that C gives the structures; see sequence.c.
 _HEADER = struct.Struct("=II")
+_KIND = struct.Struct("=I4x")
+_LAUNCH, _PRODUCT = range(2)
 _RECORD = struct.Struct("=QIIIIIiIIII")
 _FILL = struct.Struct("=IIHHIq")
 _INSTRUCTION = struct.Struct("=qI4x")
@@ -79,28 +84,40 @@ def describe_launch(launch: Waiting) -> bytes:
     return record + places + b"".join(fills) + _padded(template) + code
 
 
-def describe_sequence(launches: Sequence[Waiting], values: int) -> bytes:
-    """Returns the description of launches that take so many values, as ``sequence.c`` reads it."""
-    return _HEADER.pack(values, len(launches)) + b"".join(map(describe_launch, launches))
+def describe_step(step: Waiting | WaitingProduct) -> bytes:
+    """Returns the description of one step, which begins with its kind."""
+    if isinstance(step, Waiting):
+        return _KIND.pack(_LAUNCH) + describe_launch(step)
+    places = [(value, addend) for _, value, addend in step.sources]
+    return _KIND.pack(_PRODUCT) + step.product.describe(places, step.library.codes)
+
+
+def describe_sequence(steps: Sequence[Waiting | WaitingProduct], values: int) -> bytes:
+    """Returns the description of steps that take so many values, as ``sequence.c`` reads it."""
+    return _HEADER.pack(values, len(steps)) + b"".join(map(describe_step, steps))
 
 
 class Remainder:
-    """What the native side leaves to Python: launches with values it refuses, and errors of the driver."""
+    """What the native side leaves to Python: steps with values it refuses, and errors of the driver or the library."""
 
-    def __init__(self, launches: Sequence[Waiting]) -> None:
-        self.launches = tuple(launches)
+    def __init__(self, steps: Sequence[Waiting | WaitingProduct]) -> None:
+        self.steps = tuple(steps)
 
     def __call__(self, code: int, stream: int, *values: Any) -> None:
-        """Launches everything (code -1), or raises what a launch failed with.
+        """Starts everything (code -1), or raises what a launch failed with.
+
+        A product that failed is computed by torch's Python functions, which raise what is wrong with it, and so are the
+        steps behind it where nothing was.
 
         Raises:
             DriverError: naming the kernel whose launch failed.
         """
-        if code != -1:
-            failed, status = self.launches[(code >> 16) - 1], code & 0xFFFF
+        first, status = (0, 0) if code == -1 else ((code >> 16) - 1, code & 0xFFFF)
+        failed = self.steps[first]
+        if status and isinstance(failed, Waiting):
             raise failed.kernel.machine.driver.fail(status, f"launching {failed.loaded.name}")
-        for launch in self.launches:
-            launch.kernel.launch(stream, launch.arguments(values))
+        for step in self.steps[first:]:
+            step.start(stream, values)
 
 
 @dataclass(slots=True)
@@ -112,8 +129,9 @@ class SequenceWriter:
 
     kernels: Mapping[str, DeviceKernel | BucketedKernel]
     native: NativeLauncher
+    products: ProductLibrary | None = None
     names: dict[str, Any] = field(default_factory=lambda: {"min": min, "max": max})
-    _launches: list[Waiting | Unsettled] = field(default_factory=list)
+    _launches: list[Waiting | WaitingProduct | Unsettled] = field(default_factory=list)
     _values: dict[str, int] = field(default_factory=dict)
     _owners: dict[str, int] = field(default_factory=dict)
     _key: dict[str, int] = field(default_factory=dict)
@@ -123,8 +141,7 @@ class SequenceWriter:
 
     def write(self, site: Site) -> Iterable[str]:
         """Yields the lines of one launch: none, if it can wait."""
-        if len(self._launches) == MAX_LAUNCHES or len(self._values) + len(site.arguments) >= MAX_VALUES:
-            yield from self.flush()
+        yield from self._make_room(len(site.arguments))
         kernel = self.kernels[site.kernel.id]
         if site.options or isinstance(kernel, BucketedKernel):
             yield from self._write_choice(site)
@@ -150,6 +167,18 @@ class SequenceWriter:
                 depths,
             )
         )
+
+    def write_product(self, product: Product, places: Sequence[Place]) -> Iterable[str]:
+        """Yields the lines of one product of the library: none, it waits."""
+        yield from self._make_room(len(places))
+        assert self.products is not None
+        sources = tuple(("value", self._value(base), addend) for base, addend in places)
+        self._launches.append(WaitingProduct(product, self.products, sources))
+
+    def _make_room(self, values: int) -> Iterable[str]:
+        """Yields the lines that start what waits, where so many more values would be too many."""
+        if len(self._launches) == MAX_LAUNCHES or len(self._values) + values >= MAX_VALUES:
+            yield from self.flush()
 
     def _write_slow(self, site: Site, kernel: DeviceKernel | BucketedKernel) -> Iterable[str]:
         yield from self.flush()
@@ -201,7 +230,7 @@ class SequenceWriter:
             return []
         number, launches, values = self._count, self._launches, ["_stream", *self._values]
         call = f"({', '.join(values)})"
-        settled = [launch for launch in launches if isinstance(launch, Waiting)]
+        settled = [launch for launch in launches if not isinstance(launch, Unsettled)]
         bind = functools.partial(self._bound, values=len(self._values))
         if len(settled) == len(launches):
             self.names[f"_run{number}"] = bind(settled)
@@ -235,7 +264,8 @@ class SequenceWriter:
         self._known[text] = name = f"{stem}{len(self._known)}"
         return f"{name} = {text}"
 
-    def _bound(self, launches: Sequence[Waiting], values: int) -> Any:
-        description = describe_sequence(launches, values)
-        machine, context = launches[0].kernel.machine, launches[0].loaded.context
-        return self.native.bind(machine.driver, context, description, Remainder(launches))
+    def _bound(self, steps: Sequence[Waiting | WaitingProduct], values: int) -> Any:
+        description = describe_sequence(steps, values)
+        launch = next((step for step in steps if isinstance(step, Waiting)), None)
+        driver, context = (launch.kernel.machine.driver, launch.loaded.context) if launch is not None else (None, 0)
+        return self.native.bind(driver, context, description, Remainder(steps), self.products)

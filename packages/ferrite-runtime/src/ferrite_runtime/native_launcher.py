@@ -17,6 +17,7 @@ from typing import Any
 
 from ferrite_runtime.canonical import digest
 from ferrite_runtime.cuda_driver import Driver
+from ferrite_runtime.product_library import ProductLibrary
 from ferrite_runtime.store import Store, load_sealed, save_sealed
 
 _LOG = logging.getLogger("ferrite_runtime")
@@ -24,6 +25,7 @@ _LOG = logging.getLogger("ferrite_runtime")
 NATIVE = "native"
 FOLDER = Path(__file__).parent / "native"
 SOURCE = FOLDER / "sequence.c"
+HEADERS = (FOLDER / "products.h",)
 # One build serves every version of Python from 3.11 on: it keeps to the stable binary interface.
 PREBUILT = FOLDER / "_sequence.abi3.so"
 COMPILERS = ("cc", "gcc", "clang")
@@ -36,17 +38,26 @@ class NativeLauncher:
     def __init__(self, module: Any) -> None:
         self._bind = module.bind
 
-    def bind(self, driver: Driver, context: int, description: bytes, otherwise: Callable[..., None]) -> Any:
+    def bind(
+        self,
+        driver: Driver | None,
+        context: int,
+        description: bytes,
+        otherwise: Callable[..., None],
+        products: ProductLibrary | None = None,
+    ) -> Any:
         """Returns the function of (stream, values…) that starts a sequence.
 
         Args:
-            driver: whose entry points are called.
+            driver: whose entry points are called; None for a sequence without a kernel.
             context: made current in threads that have none.
             description: the sequence, as `describe_sequence` packs it.
             otherwise: called with a code in front of the same arguments where the native side does not go on.
+            products: whose functions are called; None for a sequence without a product.
         """
-        launch, enter = driver.entry_points()
-        return self._bind(launch, enter, context, description, otherwise)
+        launch, enter = driver.entry_points() if driver is not None else (0, 0)
+        functions = products.functions if products is not None else b""
+        return self._bind(launch, enter, context, functions, description, otherwise)
 
 
 def build_library(compiler: str, target: Path) -> None:
@@ -78,8 +89,8 @@ def load_library(data: bytes) -> NativeLauncher:
 
 
 def library_key() -> str:
-    """Returns the key under which a store keeps the library: its source and this platform."""
-    return digest([SOURCE.read_text(encoding="utf-8"), sysconfig.get_platform()])
+    """Returns the key under which a store keeps the library: its sources and this platform."""
+    return digest([*(path.read_text(encoding="utf-8") for path in (SOURCE, *HEADERS)), sysconfig.get_platform()])
 
 
 def find_launcher(store: Store, *, may_build: bool) -> NativeLauncher | None:

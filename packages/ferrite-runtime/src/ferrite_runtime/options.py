@@ -21,6 +21,8 @@ class Options:
         native: start whole sequences of launches by one call of native code: ``"auto"`` where that code is at hand, or
             can be built because kernels are compiled here anyway; ``"build"`` starts a C compiler for it in any case;
             ``"never"`` launches one by one.
+        native_products: have the native code that starts launches call the library's matrix products between them too,
+            where this torch offers them to C; without it they are called from Python.
         cuda_graph: play a whole call as one CUDA graph from the third on; a warning says why, where that cannot be.
             Inputs that move between calls are copied in, results copied out.
         interpret: run kernels in Triton's interpreter, on CPU tensors, even those of a program compiled for a GPU;
@@ -42,6 +44,7 @@ class Options:
     tune: str = "default"
     launcher: str = "auto"
     native: str = "auto"
+    native_products: bool = True
     cuda_graph: bool = False
     interpret: bool | None = None
     check_inputs: str = "first"

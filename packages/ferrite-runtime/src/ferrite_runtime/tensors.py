@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -86,3 +87,12 @@ def restride(tensor: Any, strides: tuple[int, ...]) -> Any:
     copied = torch.empty_strided(tuple(tensor.shape), strides, dtype=tensor.dtype, device=tensor.device)
     copied.copy_(tensor)
     return copied
+
+
+def tensor_of_handle(handle: int) -> Any:
+    """Returns the tensor that a handle of torch's C interface stands for; the handle is gone afterwards."""
+    import torch
+
+    make = ctypes.pythonapi.PyCapsule_New
+    make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    return torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(make(handle, None, None))

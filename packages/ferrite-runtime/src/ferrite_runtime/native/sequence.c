@@ -1,23 +1,25 @@
-/* Launches a prepared sequence of kernels in one call from Python.
+/* Starts a prepared sequence of kernels, and of matrix products between them, in one call from Python.
 
    `bind` turns a description, packed by launch_sequence.py, into a function of (stream, values...). A value is an
    integer (an address, a size, a number of programs) or a float. The function checks the alignment and the range of
-   the values, copies them into the kernels' arguments and calls the CUDA driver once per kernel. What it does not
-   handle itself (a misaligned address, a number out of range, an error of the driver) it leaves to a Python function
-   that gets a code in front of the same arguments:
+   the values, copies them into the kernels' arguments and calls the CUDA driver once per kernel, torch's library once
+   per product (products.h). What it does not handle itself (a misaligned address, a number out of range, an error of
+   the driver or the library) it leaves to a Python function that gets a code in front of the same arguments:
 
-     -1            nothing was launched
-     65536 k + s   launch k (from 1) failed with status s; those before it have been started
+     -1            nothing was started
+     65536 k + s   step k (from 1) failed with status s; those before it have been started
 
-   Everything that changes from call to call lies on the stack, so any number of threads may call one function. The
-   interpreter's lock is not held around the driver: a launch waits while the device's queue is full, and another
-   thread may be the one that has to empty it. */
+   Everything that changes from call to call lies on the stack or in a frame of its own, so any number of threads may
+   call one function. The interpreter's lock is not held around the driver and the library: a launch waits while the
+   device's queue is full, and another thread may be the one that has to empty it. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 #include <stdint.h>
 #include <string.h>
+
+#include "products.h"
 
 #define MAX_VALUES 1024
 #define MAX_ARGUMENT_BYTES 4096
@@ -45,8 +47,15 @@ enum { VALUE, NUMBER, ADD, SUB, MUL, FLOORDIV, CEILDIV, MOD, MIN, MAX, OPERATORS
 
 /* What a description consists of; launch_sequence.py packs the same fields in the same order. */
 typedef struct {
-    uint32_t values, launches;
+    uint32_t values, steps;
 } Header;
+
+enum { LAUNCH, PRODUCT };
+
+/* What each step begins with: a Record follows, or a ProductRecord. */
+typedef struct {
+    uint32_t kind, unused;
+} Kind;
 
 typedef struct {
     uint64_t function;
@@ -72,11 +81,14 @@ typedef struct {
 } Instruction;
 
 typedef struct {
+    uint32_t kind;
+    uint32_t bytes; /* that a call writes for it: the arguments of a launch, the addresses of a product */
     Record record;
     const uint32_t *offsets; /* of the params in the arguments */
     const Fill *fills;
     const unsigned char *template;
     const Instruction *code;
+    Product product;
 } Step;
 
 typedef struct {
@@ -85,7 +97,9 @@ typedef struct {
     void *context;
     PyObject *otherwise;
     char *description;
-    uint32_t values, launches, bytes;
+    Library library;
+    Frame *frames; /* that no call uses */
+    uint32_t values, count, bytes, handles;
     Step steps[];
 } Sequence;
 
@@ -100,6 +114,7 @@ static const char *NAME = "ferrite_runtime.sequence";
 static void release(PyObject *capsule) {
     Sequence *self = PyCapsule_GetPointer(capsule, NAME);
     if (self == NULL) return;
+    release_frames(&self->library, self->frames, self->handles);
     Py_XDECREF(self->otherwise);
     PyMem_Free(self->description);
     PyMem_Free(self);
@@ -235,7 +250,45 @@ static PyObject *hand_over(Sequence *self, long code, PyObject *const *args, Py_
     return result;
 }
 
-/* Fills in all arguments; 1: done, 0: Python has to, -1: an exception is set. */
+/* Fills in the arguments of a launch and its number of programs; tells whether all of it fits. */
+static int prepare_launch(const Step *step, const Value *values, const unsigned char *reals, unsigned char *arguments,
+                          uint32_t *grid) {
+    const Record *record = &step->record;
+    *grid = record->grid[0];
+    if (record->code || record->grid_value >= 0) {
+        int64_t programs;
+        if (record->code) {
+            if (!compute(step, values, reals, &programs)) return 0;
+        } else {
+            if (reals[record->grid_value]) return 0;
+            programs = values[record->grid_value].integer;
+        }
+        if (programs > INT32_MAX) return 0;
+        *grid = programs > 0 ? (uint32_t)programs : 0;
+    }
+    memcpy(arguments, step->template, record->bytes);
+    for (uint32_t i = 0; i < record->fills; i++) {
+        const Fill *fill = &step->fills[i];
+        if (!write_argument(fill, &values[fill->value], reals[fill->value], arguments + fill->offset)) {
+            if (*grid) return 0;
+        }
+    }
+    return 1;
+}
+
+/* Fills in the addresses of a product; tells whether all of them can be some. */
+static int prepare_product(const Product *product, const Value *values, const unsigned char *reals,
+                           unsigned char *addresses) {
+    for (uint32_t i = 0; i < product->record.operands; i++) {
+        const Operand *operand = &product->operands[i];
+        uint64_t address = values[operand->value].bits + (uint64_t)operand->addend;
+        if (reals[operand->value] == 1 || !address || address & (operand->itemsize - 1)) return 0;
+        memcpy(addresses + sizeof address * i, &address, sizeof address);
+    }
+    return 1;
+}
+
+/* Fills in what all steps need; 1: done, 0: Python has to, -1: an exception is set. */
 static int prepare(const Sequence *self, PyObject *const *args, unsigned char *arguments, uint32_t *grids) {
     Value values[MAX_VALUES];
     unsigned char reals[MAX_VALUES];
@@ -243,31 +296,34 @@ static int prepare(const Sequence *self, PyObject *const *args, unsigned char *a
         int read = read_value(args[i], &values[i], &reals[i]);
         if (read <= 0) return read;
     }
-    for (uint32_t k = 0; k < self->launches; k++) {
+    for (uint32_t k = 0; k < self->count; k++) {
         const Step *step = &self->steps[k];
-        const Record *record = &step->record;
-        grids[k] = record->grid[0];
-        if (record->code || record->grid_value >= 0) {
-            int64_t programs;
-            if (record->code) {
-                if (!compute(step, values, reals, &programs)) return 0;
-            } else {
-                if (reals[record->grid_value]) return 0;
-                programs = values[record->grid_value].integer;
-            }
-            if (programs > INT32_MAX) return 0;
-            grids[k] = programs > 0 ? (uint32_t)programs : 0;
-        }
-        memcpy(arguments, step->template, record->bytes);
-        for (uint32_t i = 0; i < record->fills; i++) {
-            const Fill *fill = &step->fills[i];
-            if (!write_argument(fill, &values[fill->value], reals[fill->value], arguments + fill->offset)) {
-                if (grids[k]) return 0;
-            }
-        }
-        arguments += (record->bytes + 15) & ~15u;
+        int fits = step->kind == LAUNCH ? prepare_launch(step, values, reals, arguments, &grids[k])
+                                        : prepare_product(&step->product, values, reals, arguments);
+        if (!fits) return 0;
+        arguments += (step->bytes + 15) & ~15u;
     }
     return 1;
+}
+
+/* Starts all steps; returns 0, or the code of the one that failed. */
+static long start_all(const Sequence *self, unsigned char *arguments, const uint32_t *grids, Frame *frame,
+                      void *stream) {
+    for (uint32_t k = 0; k < self->count; k++) {
+        const Step *step = &self->steps[k];
+        const Record *record = &step->record;
+        int status = 0;
+        if (step->kind == PRODUCT) {
+            status = multiply(&self->library, &step->product, frame, (const uint64_t *)arguments);
+        } else if (grids[k]) {
+            Config config = {{grids[k], record->grid[1], record->grid[2]}, {record->threads, 1, 1},
+                             record->shared, stream, NULL, 0};
+            status = start(self, step, &config, arguments);
+        }
+        if (status) return 65536L * (long)(k + 1) + status;
+        arguments += (step->bytes + 15) & ~15u;
+    }
+    return 0;
 }
 
 static PyObject *run(PyObject *capsule, PyObject *const *args, Py_ssize_t count) {
@@ -284,34 +340,24 @@ static PyObject *run(PyObject *capsule, PyObject *const *args, Py_ssize_t count)
         unsigned char bytes[STACK_BYTES];
         double aligned;
     } stack;
-    size_t needed = (size_t)self->bytes + sizeof(uint32_t) * self->launches;
+    size_t needed = (size_t)self->bytes + sizeof(uint32_t) * self->count;
     unsigned char *memory = stack.bytes;
     if (needed > STACK_BYTES && (memory = PyMem_Malloc(needed)) == NULL) return PyErr_NoMemory();
     uint32_t *grids = (uint32_t *)(memory + self->bytes);
 
-    long code = 0;
+    long code = -1;
     int ready = prepare(self, args + 1, memory, grids);
+    Frame *frame = NULL;
+    if (ready == 1 && self->handles && (frame = take_frame(&self->frames, self->handles)) == NULL) {
+        PyErr_NoMemory();
+        ready = -1;
+    }
     if (ready == 1) {
         PyThreadState *state = PyEval_SaveThread();
-        unsigned char *arguments = memory;
-        for (uint32_t k = 0; k < self->launches; k++) {
-            const Step *step = &self->steps[k];
-            const Record *record = &step->record;
-            if (grids[k]) {
-                Config config = {{grids[k], record->grid[1], record->grid[2]}, {record->threads, 1, 1},
-                                 record->shared, stream, NULL, 0};
-                int status = start(self, step, &config, arguments);
-                if (status) {
-                    code = 65536L * (long)(k + 1) + status;
-                    break;
-                }
-            }
-            arguments += (record->bytes + 15) & ~15u;
-        }
+        code = start_all(self, memory, grids, frame, stream);
         PyEval_RestoreThread(state);
-    } else {
-        code = -1;
     }
+    if (frame != NULL) give_frame(&self->frames, frame);
     if (memory != stack.bytes) PyMem_Free(memory);
     if (ready < 0) return NULL;
     if (code) return hand_over(self, code, args, count);
@@ -334,57 +380,85 @@ static int is_expression(const Step *step, uint32_t values) {
     return step->record.code == 0 || depth == 1;
 }
 
+/* Reads a launch at `*at` and moves past it; returns what is wrong with it, or NULL. */
+static const char *read_launch(const char **at, const char *end, uint32_t values, Step *step) {
+    if ((size_t)(end - *at) < sizeof(Record)) return "the description is too short";
+    memcpy(&step->record, *at, sizeof(Record));
+    *at += sizeof(Record);
+    const Record *record = &step->record;
+    if (record->params > MAX_PARAMS || record->fills > MAX_PARAMS || record->bytes > MAX_ARGUMENT_BYTES)
+        return "a launch has too many arguments";
+    if (record->grid_value >= (int32_t)values) return "a number of programs is no value";
+    if (record->code > MAX_CODE) return "a number of programs takes too many instructions";
+    size_t offsets = (4 * (size_t)record->params + 7) & ~(size_t)7, fills = sizeof(Fill) * record->fills;
+    size_t template = ((size_t)record->bytes + 7) & ~(size_t)7;
+    size_t code = sizeof(Instruction) * record->code;
+    if ((size_t)(end - *at) < offsets + fills + template + code) return "the description is too short";
+    step->offsets = (const uint32_t *)*at;
+    step->fills = (const Fill *)(*at + offsets);
+    step->template = (const unsigned char *)(*at + offsets + fills);
+    step->code = (const Instruction *)(*at + offsets + fills + template);
+    *at += offsets + fills + template + code;
+    for (uint32_t i = 0; i < record->params; i++)
+        if (step->offsets[i] > record->bytes) return "a param lies outside the arguments";
+    for (uint32_t i = 0; i < record->fills; i++) {
+        const Fill *fill = &step->fills[i];
+        if (fill->value >= values || (size_t)fill->offset + fill->size > record->bytes || fill->size > 8)
+            return "an argument is outside its bounds";
+    }
+    return is_expression(step, values) ? NULL : "a number of programs is no expression";
+}
+
 /* Reads the description into the steps; returns what is wrong with it, or NULL. */
 static const char *read_description(Sequence *self, size_t size) {
     const char *at = self->description + sizeof(Header), *end = self->description + size;
-    for (uint32_t k = 0; k < self->launches; k++) {
+    for (uint32_t k = 0; k < self->count; k++) {
         Step *step = &self->steps[k];
-        if ((size_t)(end - at) < sizeof(Record)) return "the description is too short";
-        memcpy(&step->record, at, sizeof(Record));
-        at += sizeof(Record);
-        const Record *record = &step->record;
-        if (record->params > MAX_PARAMS || record->fills > MAX_PARAMS || record->bytes > MAX_ARGUMENT_BYTES)
-            return "a launch has too many arguments";
-        if (record->grid_value >= (int32_t)self->values) return "a number of programs is no value";
-        if (record->code > MAX_CODE) return "a number of programs takes too many instructions";
-        size_t offsets = (4 * (size_t)record->params + 7) & ~(size_t)7, fills = sizeof(Fill) * record->fills;
-        size_t template = ((size_t)record->bytes + 7) & ~(size_t)7;
-        size_t code = sizeof(Instruction) * record->code;
-        if ((size_t)(end - at) < offsets + fills + template + code) return "the description is too short";
-        step->offsets = (const uint32_t *)at;
-        step->fills = (const Fill *)(at + offsets);
-        step->template = (const unsigned char *)(at + offsets + fills);
-        step->code = (const Instruction *)(at + offsets + fills + template);
-        at += offsets + fills + template + code;
-        for (uint32_t i = 0; i < record->params; i++)
-            if (step->offsets[i] > record->bytes) return "a param lies outside the arguments";
-        for (uint32_t i = 0; i < record->fills; i++) {
-            const Fill *fill = &step->fills[i];
-            if (fill->value >= self->values || (size_t)fill->offset + fill->size > record->bytes || fill->size > 8)
-                return "an argument is outside its bounds";
+        Kind kind;
+        if ((size_t)(end - at) < sizeof(Kind)) return "the description is too short";
+        memcpy(&kind, at, sizeof(Kind));
+        at += sizeof(Kind);
+        step->kind = kind.kind;
+        const char *problem = "the description has a step that is neither a launch nor a product";
+        if (kind.kind == LAUNCH) {
+            problem = read_launch(&at, end, self->values, step);
+            step->bytes = step->record.bytes;
+        } else if (kind.kind == PRODUCT) {
+            problem = read_product(&at, end, self->values, &self->library, &step->product);
+            step->bytes = (uint32_t)sizeof(uint64_t) * MAX_OPERANDS;
+            step->product.first = self->handles;
         }
-        if (!is_expression(step, self->values)) return "a number of programs is no expression";
-        self->bytes += (record->bytes + 15) & ~15u;
+        if (problem != NULL) return problem;
+        if (kind.kind == PRODUCT) self->handles += step->product.record.operands;
+        self->bytes += (step->bytes + 15) & ~15u;
     }
     return at == end ? NULL : "the description is too long";
 }
 
-static PyMethodDef RUN = {"run", (PyCFunction)(void (*)(void))run, METH_FASTCALL, "Launches the sequence."};
+static PyMethodDef RUN = {"run", (PyCFunction)(void (*)(void))run, METH_FASTCALL, "Starts the sequence."};
 
 static PyObject *bind(PyObject *module, PyObject *args) {
     (void)module;
     unsigned long long launch, enter, context;
-    const char *data;
-    Py_ssize_t size;
+    const char *functions, *data;
+    Py_ssize_t known, size;
     PyObject *otherwise;
-    if (!PyArg_ParseTuple(args, "KKKy#O", &launch, &enter, &context, &data, &size, &otherwise)) return NULL;
+    if (!PyArg_ParseTuple(args, "KKKy#y#O", &launch, &enter, &context, &functions, &known, &data, &size, &otherwise))
+        return NULL;
+    Library library;
+    memset(&library, 0, sizeof(Library));
+    if (known == sizeof(Library)) memcpy(&library, functions, sizeof(Library));
+    else if (known) {
+        PyErr_SetString(PyExc_ValueError, "the library's functions are not all there");
+        return NULL;
+    }
     Header header = {0, 0};
     if ((size_t)size >= sizeof(Header)) memcpy(&header, data, sizeof(Header));
-    if ((size_t)size < sizeof(Header) || header.values > MAX_VALUES || header.launches > (size_t)size / sizeof(Record)) {
+    if ((size_t)size < sizeof(Header) || header.values > MAX_VALUES || header.steps > (size_t)size / sizeof(Kind)) {
         PyErr_SetString(PyExc_ValueError, "the description has no valid header");
         return NULL;
     }
-    Sequence *self = PyMem_Malloc(sizeof(Sequence) + sizeof(Step) * header.launches);
+    Sequence *self = PyMem_Malloc(sizeof(Sequence) + sizeof(Step) * header.steps);
     char *copy = PyMem_Malloc((size_t)size);
     if (self == NULL || copy == NULL) {
         PyMem_Free(self);
@@ -393,7 +467,7 @@ static PyObject *bind(PyObject *module, PyObject *args) {
     }
     memcpy(copy, data, (size_t)size);
     *self = (Sequence){(Launch)(uintptr_t)launch, (Enter)(uintptr_t)enter, (void *)(uintptr_t)context,
-                       otherwise, copy, header.values, header.launches, 0};
+                       otherwise, copy, library, NULL, header.values, header.steps, 0, 0};
     const char *problem = read_description(self, (size_t)size);
     PyObject *capsule = problem ? NULL : PyCapsule_New(self, NAME, release);
     if (capsule == NULL) {
@@ -410,7 +484,7 @@ static PyObject *bind(PyObject *module, PyObject *args) {
 
 static PyMethodDef METHODS[] = {
     {"bind", bind, METH_VARARGS,
-     "bind(launch, enter, context, description, otherwise): returns the function that launches a sequence."},
+     "bind(launch, enter, context, library, description, otherwise): returns the function that starts a sequence."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,0 +1,142 @@
+/* Matrix products by torch's own library, called through the C functions that it keeps stable (those of AOTInductor).
+
+   The library takes tensors by handle. A handle is made from an address, owns no memory, and is kept: later calls with
+   the same address, as those of weights are and those of intermediate buffers mostly, use it again. What a call needs
+   is a frame: the handles of all operands of a sequence. A frame belongs to one call at a time, so any number of
+   threads may call one sequence; frames are taken and given back with the interpreter's lock held. */
+
+#ifndef FERRITE_PRODUCTS_H
+#define FERRITE_PRODUCTS_H
+
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+
+#define MAX_DIMS 3
+#define MAX_OPERANDS 4
+
+enum { MM, ADDMM, BMM, BADDBMM, PRODUCTS };
+
+/* The C functions, 0 where this torch has none, and the device; products.py packs the same fields in the same order. */
+typedef struct {
+    uint64_t create, discard, products[PRODUCTS];
+    int32_t device_type, device_index;
+} Library;
+
+typedef int32_t (*Create)(void *data, int64_t dims, const int64_t *sizes, const int64_t *strides, int64_t offset,
+                          int32_t dtype, int32_t device_type, int32_t device_index, void **tensor);
+typedef int32_t (*Discard)(void *tensor);
+typedef int32_t (*Multiply)(void *out, void *left, void *right);
+typedef int32_t (*MultiplyAdd)(void *out, void *summand, void *left, void *right, double beta, double alpha);
+
+/* One matrix: at the address that a value of the call plus the addend gives. */
+typedef struct {
+    uint32_t value, dims;
+    int64_t addend;
+    int32_t dtype;
+    uint32_t itemsize; /* bytes of an element, a power of two: what the address must be a multiple of */
+    int64_t sizes[MAX_DIMS], strides[MAX_DIMS];
+} Operand;
+
+typedef struct {
+    uint32_t operation, operands; /* the result is the first operand */
+    double beta, alpha;
+} ProductRecord;
+
+typedef struct {
+    ProductRecord record;
+    const Operand *operands;
+    uint32_t first; /* place of its handles in a frame */
+} Product;
+
+typedef struct {
+    uint64_t address;
+    void *tensor;
+} Handle;
+
+typedef struct Frame {
+    struct Frame *next;
+    Handle handles[];
+} Frame;
+
+/* Reads a product at `*at` and moves past it; returns what is wrong with it, or NULL. */
+static const char *read_product(const char **at, const char *end, uint32_t values, const Library *library,
+                                Product *product) {
+    if ((size_t)(end - *at) < sizeof(ProductRecord)) return "the description is too short";
+    memcpy(&product->record, *at, sizeof(ProductRecord));
+    *at += sizeof(ProductRecord);
+    const ProductRecord *record = &product->record;
+    if (record->operation >= PRODUCTS || !library->create || !library->discard ||
+        !library->products[record->operation])
+        return "the description has a product that the library has not";
+    int takes_sum = record->operation == ADDMM || record->operation == BADDBMM;
+    if (record->operands != (takes_sum ? 4u : 3u)) return "the description has a product of too few operands";
+    if ((size_t)(end - *at) < sizeof(Operand) * record->operands) return "the description is too short";
+    product->operands = (const Operand *)*at;
+    *at += sizeof(Operand) * record->operands;
+    for (uint32_t i = 0; i < record->operands; i++) {
+        const Operand *operand = &product->operands[i];
+        if (operand->value >= values || operand->dims < 1 || operand->dims > MAX_DIMS || !operand->itemsize ||
+            (operand->itemsize & (operand->itemsize - 1)))
+            return "the description has an operand that is no matrix";
+    }
+    return NULL;
+}
+
+/* Makes a handle lead to a matrix at an address; 0: done. */
+static int aim(const Library *library, const Operand *operand, Handle *handle, uint64_t address) {
+    if (handle->tensor != NULL && handle->address == address) return 0;
+    if (handle->tensor != NULL) ((Discard)(uintptr_t)library->discard)(handle->tensor);
+    handle->tensor = NULL;
+    handle->address = address;
+    return ((Create)(uintptr_t)library->create)((void *)(uintptr_t)address, operand->dims, operand->sizes,
+                                                operand->strides, 0, operand->dtype, library->device_type,
+                                                library->device_index, &handle->tensor);
+}
+
+/* Computes a product on matrices at these addresses; 0: started, 1: refused, as Python's own call will say. */
+static int multiply(const Library *library, const Product *product, Frame *frame, const uint64_t *addresses) {
+    const ProductRecord *record = &product->record;
+    Handle *handles = frame->handles + product->first;
+    void *tensors[MAX_OPERANDS];
+    for (uint32_t i = 0; i < record->operands; i++) {
+        if (aim(library, &product->operands[i], &handles[i], addresses[i])) return 1;
+        tensors[i] = handles[i].tensor;
+    }
+    uintptr_t function = (uintptr_t)library->products[record->operation];
+    int32_t status =
+        record->operands == 3
+            ? ((Multiply)function)(tensors[0], tensors[1], tensors[2])
+            : ((MultiplyAdd)function)(tensors[0], tensors[1], tensors[2], tensors[3], record->beta, record->alpha);
+    return status != 0;
+}
+
+/* Returns a frame that no other call uses; NULL where there is no memory. */
+static Frame *take_frame(Frame **frames, uint32_t handles) {
+    Frame *frame = *frames;
+    if (frame != NULL) {
+        *frames = frame->next;
+        return frame;
+    }
+    size_t size = sizeof(Frame) + sizeof(Handle) * handles;
+    frame = PyMem_Malloc(size);
+    if (frame != NULL) memset(frame, 0, size);
+    return frame;
+}
+
+static void give_frame(Frame **frames, Frame *frame) {
+    frame->next = *frames;
+    *frames = frame;
+}
+
+static void release_frames(const Library *library, Frame *frames, uint32_t handles) {
+    while (frames != NULL) {
+        Frame *next = frames->next;
+        for (uint32_t i = 0; i < handles; i++)
+            if (frames->handles[i].tensor != NULL) ((Discard)(uintptr_t)library->discard)(frames->handles[i].tensor);
+        PyMem_Free(frames);
+        frames = next;
+    }
+}
+
+#endif
