@@ -10,6 +10,7 @@ from ferrite_runtime import Bundle, CheckFailed, GuardFailed, Program, load_prog
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.graphs import obstacles
 from ferrite_runtime.host import write_host
+from ferrite_runtime.sites import Sequencing
 from runtime_kernels import pointwise, program, tensor_input
 
 torch = pytest.importorskip("torch")
@@ -152,7 +153,7 @@ def test_launches_do_not_wait_across_what_reads_them() -> None:
         waiting.clear()
         return lines
 
-    source = write_host(Program.from_mapping(mapping), write_launch, flush=flush).source
+    source = write_host(Program.from_mapping(mapping), write_launch, sequencing=Sequencing(flush)).source
     lines = [line.strip() for line in source.splitlines()]
     order = [next(place for place, line in enumerate(lines) if mark in line)
              for mark in ("start(launch0)", "_aten_nonzero_default(t)", "u0 = found.size(0)", "if not (u0 <= 3)",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ferrite_runtime.agreement import RankAgreement
+from ferrite_runtime.arena import plan_arenas
 from ferrite_runtime.bench import EventMeter, SystemClock
 from ferrite_runtime.buckets import Bucket, BucketedKernel, bucket_of, bucket_text
 from ferrite_runtime.choices import Choices, no_measurements
@@ -20,7 +21,7 @@ from ferrite_runtime.devices import device_facts
 from ferrite_runtime.engine import HostFunction, build_host, gradient_guard
 from ferrite_runtime.expr import print_expr
 from ferrite_runtime.grids import programs_text
-from ferrite_runtime.host import Site, write_host
+from ferrite_runtime.host import write_host
 from ferrite_runtime.launch import LaunchSite
 from ferrite_runtime.launch_sequence import SequenceWriter
 from ferrite_runtime.native_launcher import NativeLauncher, shared_launcher
@@ -28,8 +29,10 @@ from ferrite_runtime.options import Options
 from ferrite_runtime.pins import load_pins
 from ferrite_runtime.platform import Platform, rank_board, torch_platform
 from ferrite_runtime.product_library import ProductLibrary, find_products
+from ferrite_runtime.product_steps import with_products
 from ferrite_runtime.program import Program
 from ferrite_runtime.settings import read_settings
+from ferrite_runtime.sites import Sequencing, Site
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.steps import Launch
 from ferrite_runtime.tuning import Budget
@@ -186,15 +189,19 @@ class CudaEngine:
         self, device: Any, redirect: HostFunction, native: NativeLauncher, kernels: Mapping[str, AnyKernel]
     ) -> HostFunction:
         products = self.products(device.type, device.index or 0)
+        steps = with_products(self.program, products.targets if products is not None else frozenset())
         writer = SequenceWriter(kernels, native, products)
         text = write_host(
             self.program,
             writer.write,
             preamble=(*self._device_guard(device.index), *gradient_guard(self.program)),
             opening=(f"_stream = _current_stream({device.index})",),
-            flush=writer.flush,
-            write_product=writer.write_product if products is not None else None,
-            products=products.targets if products is not None else frozenset(),
+            sequencing=Sequencing(
+                writer.flush,
+                writer.write_product,
+                steps,
+                plan_arenas(steps, self.program.outputs, self.program.device),
+            ),
         )
         return build_host(text, {**self._names(redirect), **writer.names}, device)
 

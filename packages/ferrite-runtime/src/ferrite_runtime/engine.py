@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 from ferrite_runtime.errors import fail_check
 from ferrite_runtime.externs import flatten_results, resolve_extern
-from ferrite_runtime.host import HostText, write_host
+from ferrite_runtime.host import write_host
 from ferrite_runtime.interpreted import InterpretedKernel
 from ferrite_runtime.program import Program
+from ferrite_runtime.sites import HostText
 from ferrite_runtime.steps import Copy, Extern
 from ferrite_runtime.tensors import make_allocator, make_reinterpret, make_retype, restride, torch_dtype
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ferrite_runtime.cuda_kernels import DeviceKernel
 from ferrite_runtime.expr import evaluate, print_expr
-from ferrite_runtime.host import Site
+from ferrite_runtime.sites import Site
 
 
 def programs_text(site: Site, kernel: DeviceKernel) -> str:

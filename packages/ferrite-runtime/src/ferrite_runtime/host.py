@@ -6,16 +6,18 @@ address; a tensor object is made where a library call or an output needs one. Th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ferrite_runtime.dtypes import DTYPES, torch_name
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.expr import Expr, print_condition, print_expr
-from ferrite_runtime.externs import KEEP_DEVICE, KEEP_SIZE, result_kind
-from ferrite_runtime.products import Place, Product, product_of
+from ferrite_runtime.externs import KEEP_SIZE, result_kind
+from ferrite_runtime.product_steps import HostStep, Multiply
+from ferrite_runtime.products import Place, Product
 from ferrite_runtime.program import Program
+from ferrite_runtime.sites import Argument, HostText, LaunchWriter, Option, Sequencing, Site
 from ferrite_runtime.spec import KernelSpec, Param
 from ferrite_runtime.steps import (
     Alloc,
@@ -31,7 +33,6 @@ from ferrite_runtime.steps import (
     Output,
     Probe,
     Reuse,
-    Step,
     Tagged,
     View,
 )
@@ -53,62 +54,6 @@ class Value:
     trusted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """One argument of a launch as text.
-
-    The text says ``base`` plus the number ``offset``, or just the number ``literal``. ``owner`` is the variable whose
-    tensor an address lies in. A ``suspect`` address may be less aligned than the param promises; a ``misaligned`` one
-    surely is.
-    """
-
-    param: Param
-    text: str
-    owner: str | None = None
-    suspect: bool = False
-    misaligned: bool = False
-    base: str = ""
-    offset: int = 0
-    literal: int | float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """One launch of a program: its number, kernel, arguments, and the values of the size params, texts or ints.
-
-    Where the writer of launches chooses among alternatives itself, ``options`` are tried in order before the kernel.
-    """
-
-    number: int
-    kernel: KernelSpec
-    arguments: tuple[Argument, ...]
-    sizes: dict[str, Expr]
-    options: tuple[Option, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An alternative of a launch, chosen where all of the texts ``tests`` are true."""
-
-    tests: tuple[str, ...]
-    site: Site
-
-
-@dataclass(frozen=True, slots=True)
-class HostText:
-    """The function's source, and what each of its global names has to be bound to."""
-
-    source: str
-    externs: dict[str, str]
-    dtypes: dict[str, str]
-    sites: tuple[Site, ...]
-
-
-LaunchWriter = Callable[[Site], Iterable[str]]
-Flush = Callable[[], Iterable[str]]
-ProductWriter = Callable[[Product, Sequence[Place]], Iterable[str]]
-"""Writes a product, given the places of its result and its operands."""
-
 # Buffers that die between launches which wait to be started together live this much longer, in bytes of their sum.
 MAX_POSTPONED = 8 << 20
 
@@ -122,9 +67,7 @@ def write_call(site: Site) -> Iterable[str]:
 class _Writer:
     program: Program
     write_launch: LaunchWriter
-    flush_launches: Flush | None = None
-    write_product: ProductWriter | None = None
-    products: frozenset[str] = frozenset()
+    sequencing: Sequencing | None = None
     lines: list[str] = field(default_factory=list)
     # Launches that are written but not started yet, and variables to delete once they are.
     is_waiting: bool = False
@@ -140,8 +83,6 @@ class _Writer:
     owner_layouts: dict[str, Layout] = field(default_factory=dict)
     # Of results of library calls: what tells how large they are.
     likely_layouts: dict[str, Layout] = field(default_factory=dict)
-    # Variables whose tensors are known to be on the program's device.
-    local: set[str] = field(default_factory=set)
     numbers: dict[Expr, str] = field(default_factory=dict)
 
     # --- names ------------------------------------------------------------------------------------------------------
@@ -227,8 +168,8 @@ class _Writer:
 
     def flush(self) -> None:
         """Writes the start of all launches that wait, and what was put off until then."""
-        if self.is_waiting and self.flush_launches is not None:
-            self.lines.extend(self.flush_launches())
+        if self.is_waiting and self.sequencing is not None:
+            self.lines.extend(self.sequencing.flush())
         if self.postponed:
             self.lines.append(f"del {', '.join(self.postponed)}")
         self.is_waiting, self.postponed, self.postponed_bytes = False, [], 0
@@ -253,16 +194,10 @@ class _Writer:
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
-    def step(self, step: Step) -> None:
+    def step(self, step: HostStep) -> None:
         match step:
             case Alloc(name, layout, device):
-                self.owner_layouts[name] = layout
-                if device in (None, self.program.device):
-                    self.local.add(name)
-                make = "_empty_cpu" if device == "cpu" else "_empty"
-                where = f"{self.sizes(layout.shape)}, {self.sizes(layout.strides)}"
-                self.lines.append(f"{name} = {make}({where}, {self.dtype(layout.dtype)})")
-                self.own(name, layout, trusted=True)
+                self._alloc(name, layout, device)
             case Reuse(name, source, layout):
                 self._reuse(name, source, layout)
             case View(name, base, layout, offset):
@@ -276,6 +211,8 @@ class _Writer:
                 self.values[name] = Value(name)
             case Launch():
                 self._launch(step)
+            case Multiply(product, result):
+                self._multiply(product, result)
             case Extern():
                 self._extern(step)
             case Item(name, source, dtype):
@@ -293,6 +230,17 @@ class _Writer:
                 self.flush()
                 self.lines.append(f"{target}.copy_({origin})")
 
+    def _alloc(self, name: str, layout: Layout, device: str | None) -> None:
+        if self.sequencing is not None and name in self.sequencing.arenas.places:
+            dtype, place = self.sequencing.arenas.places[name]
+            self.share(name, self.values[_arena(dtype)], layout, place)
+            return
+        self.owner_layouts[name] = layout
+        make = "_empty_cpu" if device == "cpu" else "_empty"
+        where = f"{self.sizes(layout.shape)}, {self.sizes(layout.strides)}"
+        self.lines.append(f"{name} = {make}({where}, {self.dtype(layout.dtype)})")
+        self.own(name, layout, trusted=True)
+
     def _reuse(self, name: str, source: str, layout: Layout) -> None:
         old = self.values[source]
         self.share(name, old, layout, old.offset)
@@ -301,7 +249,7 @@ class _Writer:
         self.delete([variable for variable in self.release(source) if variable != old.owner])
 
     def _launch(self, step: Launch) -> None:
-        may_wait = self.flush_launches is not None
+        may_wait = self.sequencing is not None
         if may_wait or not step.alternatives:
             self.lines.extend(
                 self._launch_lines(self.kernels[step.kernel], step, step.alternatives if may_wait else ())
@@ -364,24 +312,12 @@ class _Writer:
         text = self.number(arg) if is_expr else self.constant(arg)
         return Argument(param, text, base=text, literal=arg if isinstance(arg, (int, float)) else None)
 
-    def _product(self, step: Extern) -> bool:
-        """Writes a library call as a product that waits with the launches; tells whether it is one that can."""
-        if self.write_product is None or step.target not in self.products:
-            return False
-        product = product_of(step, self._matrix)
-        if product is None:
-            return False
-        result = str(step.results[0])
-        self.step(Alloc(result, product.result))
+    def _multiply(self, product: Product, result: str) -> None:
+        assert self.sequencing is not None
+        assert self.sequencing.write_product is not None
         places = [self._place(name) for name in (result, *product.operands)]
-        self.lines += [f"# {step.target}", *self.write_product(product, places)]
+        self.lines += [f"# {product.operation}", *self.sequencing.write_product(product, places)]
         self.is_waiting = True
-        return True
-
-    def _matrix(self, name: str) -> Layout | None:
-        """Returns the layout of a tensor that a product may read where it lies."""
-        value = self.values[name]
-        return value.layout if value.owner in self.local and isinstance(value.offset, int) else None
 
     def _place(self, name: str) -> Place:
         value = self.values[name]
@@ -390,8 +326,6 @@ class _Writer:
         return f"_p_{value.owner}", value.offset
 
     def _extern(self, step: Extern) -> None:
-        if self._product(step):
-            return
         variable = "_" + step.target.replace(".", "_")
         self.externs[variable] = step.target
         values = [self.constant(arg) for arg in step.args]
@@ -413,25 +347,15 @@ class _Writer:
             if name is None:
                 continue
             self.own(name, None, trusted=False)
-            if position == 0:
-                self._infer(step, name)
+            if position == 0 and step.target in KEEP_SIZE and isinstance(step.args[0], Tagged):
+                layout = self.values[str(step.args[0].value)].layout
+                self.likely_layouts |= {name: layout} if layout is not None else {}
             strides = step.strides[position] if step.strides is not None else None
             if strides is not None:
                 wanted = self.sizes(strides)
                 self.lines.append(f"if {name}.stride() != {wanted}: {name} = _restride({name}, {wanted})")
         if "_" in names:
             self.lines.append("del _")
-
-    def _infer(self, step: Extern, result: str) -> None:
-        """Notes what is known of a call's first result from its first argument."""
-        first = step.args[0] if step.args else None
-        if not isinstance(first, Tagged) or first.tag != "ref":
-            return
-        value = self.values[str(first.value)]
-        if step.target in KEEP_DEVICE and value.owner in self.local:
-            self.local.add(result)
-        if step.target in KEEP_SIZE and value.layout is not None:
-            self.likely_layouts[result] = value.layout
 
     def constant(self, value: Any) -> str:
         """Returns the text of an extern argument."""
@@ -494,13 +418,24 @@ def _divided(offset: Expr, itemsize: int) -> Expr | None:
     return offset if itemsize == 1 else ("floordiv", offset, itemsize)
 
 
+def _arena(dtype: str) -> str:
+    """Returns the variable of the arena of a dtype."""
+    return f"_arena_{torch_name(dtype)}"
+
+
+def _bind_arenas(writer: _Writer) -> None:
+    """Writes the allocations of the arenas, which live as long as the call."""
+    sizes = writer.sequencing.arenas.sizes if writer.sequencing is not None else {}
+    for dtype, size in sizes.items():
+        name, layout = _arena(dtype), Layout(dtype, (size // DTYPES[dtype].itemsize,), (1,))
+        writer.step(Alloc(name, layout))
+
+
 def _bind_inputs(writer: _Writer) -> None:
     for value in writer.program.inputs:
         if value.layout is not None:
             writer.owner_layouts[value.name] = value.layout
             writer.own(value.name, value.layout, trusted=False)
-            if value.device == writer.program.device:
-                writer.local.add(value.name)
         elif value.kind == "opaque":
             writer.own(value.name, None, trusted=False)
         else:
@@ -513,9 +448,7 @@ def write_host(
     preamble: Sequence[str] = (),
     block: str | None = None,
     opening: Sequence[str] = (),
-    flush: Flush | None = None,
-    write_product: ProductWriter | None = None,
-    products: frozenset[str] = frozenset(),
+    sequencing: Sequencing | None = None,
 ) -> HostText:
     """Returns the text of ``def host(args)``, a function that clears the list of inputs and returns a tuple.
 
@@ -525,20 +458,20 @@ def write_host(
         preamble: lines that stand first: guards.
         block: a ``with`` line around everything after the preamble.
         opening: lines before the inputs are unpacked: the binding of ``_stream``.
-        flush: how launches that ``write_launch`` let wait are started; it then gets launches with all of their
+        sequencing: how launches that ``write_launch`` lets wait are started; it then gets launches with all of their
             alternatives. Without it none waits, and alternatives are branches.
-        write_product: how a matrix product that waits with the launches is written; without it none does.
-        products: targets of the library calls that are such products.
     """
     kernels = {kernel.id: kernel for kernel in program.kernels}
-    writer = _Writer(program, write_launch, flush, write_product, products, kernels=kernels)
+    writer = _Writer(program, write_launch, sequencing, kernels=kernels)
     writer.lines.extend(opening)
     names = [value.name for value in program.inputs]
     if names:
         writer.lines.append(f"{', '.join(names)}, = args")
     writer.lines.append("args.clear()")
     _bind_inputs(writer)
-    for step in program.steps:
+    _bind_arenas(writer)
+    steps = program.steps if sequencing is None or sequencing.steps is None else sequencing.steps
+    for step in steps:
         writer.step(step)
     outputs = [writer.output(output) for output in program.outputs]
     writer.flush()

@@ -14,11 +14,11 @@ from ferrite_runtime.buckets import BucketedKernel, bucket_parts
 from ferrite_runtime.cuda_kernels import DeviceKernel
 from ferrite_runtime.dtypes import DTYPES
 from ferrite_runtime.grids import constant_depths, programs_text
-from ferrite_runtime.host import Argument, Site
 from ferrite_runtime.launch import MAX_PROGRAMS, argument_offsets, check_packing, pack_format
 from ferrite_runtime.native_launcher import NativeLauncher
 from ferrite_runtime.product_library import ProductLibrary
 from ferrite_runtime.products import Place, Product
+from ferrite_runtime.sites import Argument, Site
 from ferrite_runtime.spec import Param
 from ferrite_runtime.waiting import Source, Waiting, WaitingProduct
 

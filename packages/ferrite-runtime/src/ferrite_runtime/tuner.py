@@ -22,7 +22,6 @@ from ferrite_runtime.errors import (
     OptionError,
 )
 from ferrite_runtime.example_inputs import make_arguments, make_inputs
-from ferrite_runtime.host import Site
 from ferrite_runtime.isolation import Isolation
 from ferrite_runtime.kernel import Kernel, check_arguments
 from ferrite_runtime.options import Options
@@ -31,6 +30,7 @@ from ferrite_runtime.pool import shared_pool
 from ferrite_runtime.prebuilt import BundleLibrary
 from ferrite_runtime.program import Program
 from ferrite_runtime.records import Measurement, merge
+from ferrite_runtime.sites import Site
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.tuning import EFFORTS, Listener, Outcome, ignore_event
 

@@ -1,0 +1,89 @@
+"""Finds the library calls of a program that native code can start: matrix products on tensors of a known place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ferrite_runtime.externs import KEEP_DEVICE
+from ferrite_runtime.products import Product, product_of
+from ferrite_runtime.program import Program
+from ferrite_runtime.steps import Alloc, Extern, Layout, Reuse, Step, Tagged, View
+
+
+@dataclass(frozen=True, slots=True)
+class Multiply:
+    """Computes a matrix product into a buffer; stands for an extern step, and is never part of a stored program."""
+
+    product: Product
+    result: str
+
+
+HostStep: TypeAlias = "Step | Multiply"
+
+
+def with_products(program: Program, targets: AbstractSet[str]) -> tuple[HostStep, ...]:
+    """Returns the steps of a program, each library call that native code can start as an allocation and a `Multiply`.
+
+    Args:
+        program: the program.
+        targets: the library calls that native code knows.
+    """
+    places = _Places.of(program)
+    return tuple(step for original in program.steps for step in places.rewritten(original, targets))
+
+
+@dataclass(slots=True)
+class _Places:
+    """What is known of a program's tensors while its steps are walked.
+
+    ``layouts`` are those of tensors on the program's device whose place is known in numbers; ``local`` names all
+    tensors that are on it.
+    """
+
+    device: str
+    layouts: dict[str, Layout | None] = field(default_factory=dict)
+    local: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, program: Program) -> _Places:
+        """Returns what is known before the first step."""
+        known = cls(program.device)
+        for value in program.inputs:
+            if value.device == program.device:
+                known._add(value.name, value.layout)
+        return known
+
+    def _add(self, name: str, layout: Layout | None) -> None:
+        self.local.add(name)
+        self.layouts[name] = layout
+
+    def rewritten(self, step: Step, targets: AbstractSet[str]) -> Iterator[HostStep]:
+        """Yields what stands for a step, and notes what it makes."""
+        match step:
+            case Alloc(name, layout, device) if device in (None, self.device):
+                self._add(name, layout)
+            case Reuse(name, source, layout) if source in self.local:
+                self._add(name, layout)
+            case View(name, base, layout, offset) if base in self.local:
+                self._add(name, layout if isinstance(offset, int) else None)
+            case Extern():
+                product = product_of(step, self.layouts.get) if step.target in targets else None
+                if product is not None:
+                    result = str(step.results[0])
+                    self._add(result, product.result)
+                    yield Alloc(result, product.result)
+                    yield Multiply(product, result)
+                    return
+                self._note_result(step)
+        yield step
+
+    def _note_result(self, step: Extern) -> None:
+        """Notes where a library's first result is; how it lies, only a view of it says."""
+        first = step.args[0] if step.args else None
+        result = step.results[0] if step.results else None
+        is_local = isinstance(first, Tagged) and first.tag == "ref" and first.value in self.local
+        if step.target in KEEP_DEVICE and is_local and result is not None:
+            self._add(result, None)

@@ -1,0 +1,159 @@
+"""Arenas: no two buffers that live at once share a place, and what others may keep lies elsewhere."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ferrite_runtime.arena import ALIGNMENT, MAX_ARENA, plan_arenas
+from ferrite_runtime.dtypes import DTYPES
+from ferrite_runtime.steps import (
+    Alloc,
+    Copy,
+    Extern,
+    Free,
+    Item,
+    Launch,
+    Layout,
+    Let,
+    Output,
+    Probe,
+    Reuse,
+    Tagged,
+    View,
+)
+
+torch = pytest.importorskip("torch")
+
+
+def vector(count: int, dtype: str = "f32") -> Layout:
+    return Layout(dtype, (count,), (1,))
+
+
+def launch(*names: str) -> Launch:
+    return Launch("k", names)
+
+
+def call(target: str, *names: str) -> Extern:
+    return Extern(target, tuple(Tagged("ref", name) for name in names), {}, ("result",))
+
+
+def places(*steps, outputs=()) -> dict:
+    return plan_arenas(steps, [Output(name) for name in outputs], "cuda").places
+
+
+@st.composite
+def histories(draw) -> list:
+    """Returns steps that allocate, view, reuse and free buffers at random."""
+    steps: list = []
+    names: list[str] = []
+    for number in range(draw(st.integers(1, 40))):
+        what = draw(st.sampled_from(["alloc", "alloc", "view", "reuse", "free"]))
+        name = f"b{number}"
+        if what == "alloc" or not names:
+            size = draw(st.sampled_from([0, 1, 100, 5000, MAX_ARENA // 16, MAX_ARENA]))
+            steps.append(Alloc(name, vector(size, draw(st.sampled_from(["f32", "bf16"])))))
+            names.append(name)
+        elif what == "free":
+            steps.append(Free((names.pop(draw(st.integers(0, len(names) - 1))),)))
+        else:
+            source = draw(st.sampled_from(names))
+            if what == "reuse":
+                names.remove(source)
+                steps.append(Reuse(name, source, vector(draw(st.sampled_from([1, 100, 5000])))))
+            else:
+                steps.append(View(name, source, vector(1), 0))
+            names.append(name)
+    return steps
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories())
+def test_buffers_that_live_at_once_lie_apart(steps: list) -> None:
+    arenas = plan_arenas(steps, (), "cuda")
+    sizes = {
+        step.name: step.layout.shape[0] * DTYPES[step.layout.dtype].itemsize
+        for step in steps
+        if isinstance(step, Alloc)
+    }
+    owners: dict[str, str] = {}
+    for step in steps:
+        match step:
+            case Alloc(name):
+                owners[name] = name
+            case View(name, base):
+                owners[name] = owners[base]
+            case Reuse(name, source):
+                owners[name] = owners.pop(source)
+            case Free(names):
+                for name in names:
+                    del owners[name]
+        spans = sorted(
+            (*arenas.places[owner], sizes[owner]) for owner in set(owners.values()) if owner in arenas.places
+        )
+        for (dtype, start, size), (other, begin, _) in itertools.pairwise(spans):
+            assert dtype != other or start + size <= begin
+        for dtype, start, size in spans:
+            assert start % ALIGNMENT == 0
+            assert start + size <= arenas.sizes[dtype] <= MAX_ARENA
+
+
+def test_a_place_is_given_again_once_the_last_name_is_free() -> None:
+    steps = [
+        Alloc("a", vector(100)),
+        View("v", "a", vector(50), 0),
+        Free(("a",)),
+        Alloc("b", vector(100)),
+        launch("v", "b"),
+        Free(("v",)),
+        Alloc("c", vector(100)),
+    ]
+    assert places(*steps) == {"a": ("f32", 0), "b": ("f32", ALIGNMENT), "c": ("f32", 0)}
+
+
+def test_what_the_caller_gets_is_its_own() -> None:
+    steps = [Alloc("a", vector(8)), Alloc("b", vector(8)), Alloc("c", vector(8)), View("v", "b", vector(4), 2)]
+    steps.append(Reuse("r", "c", vector(8)))
+    assert set(places(*steps, outputs=("v", "r"))) == {"a"}
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        call("aten.sort.default", "a"),
+        call("_c10d_functional.all_reduce.default", "b", "a"),
+        Item("i", "a", "f32"),
+        Copy("a", "b"),
+        Copy("b", "a"),
+        Let("n", Probe("stride", "a", 0)),
+    ],
+)
+def test_what_others_may_keep_is_no_part_of_an_arena(step) -> None:
+    """A collective reads its operand after the step that frees it; torch's own allocations wait for it."""
+    assert "a" not in places(Alloc("a", vector(8)), Alloc("b", vector(8)), step)
+
+
+def test_products_and_attention_read_from_an_arena() -> None:
+    steps = [Alloc("a", vector(8)), call("aten._scaled_dot_product_flash_attention.default", "a", "a", "a")]
+    assert places(*steps) == {"a": ("f32", 0)}
+
+
+def test_sizes_that_are_no_numbers_other_devices_and_longer_reuses_are_left_out() -> None:
+    symbolic = Layout("f32", ("n",), (1,))
+    assert not places(Alloc("a", symbolic), Alloc("b", vector(0)), Alloc("c", vector(8), "cpu"))
+    assert not places(Alloc("a", vector(8)), Reuse("b", "a", vector(1000)))
+    assert not places(Alloc("a", vector(8)), Reuse("b", "a", symbolic))
+    assert places(Alloc("a", vector(8)), Reuse("b", "a", vector(8, "bf16")))
+
+
+def test_an_arena_has_a_limit() -> None:
+    steps = [Alloc(f"b{k}", vector(MAX_ARENA // 8)) for k in range(4)]
+    assert places(*steps) == {"b0": ("f32", 0), "b1": ("f32", MAX_ARENA // 2)}
+
+
+def test_strides_tell_how_far_a_buffer_reaches() -> None:
+    steps = [Alloc("a", Layout("f32", (2, 100), (1000, 1))), Alloc("b", vector(8))]
+    assert places(*steps)["b"][1] >= 1100 * 4
