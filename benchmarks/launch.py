@@ -183,11 +183,11 @@ class Layer(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
 
 
-def layers(length: int) -> tuple[nn.Module, Tensor]:
+def layers(length: int, device: str = "cuda") -> tuple[nn.Module, Tensor]:
     """Returns 12 layers in bf16 and an input of batch 1."""
     torch.manual_seed(0)
-    model = nn.Sequential(*(Layer() for _ in range(12))).eval().cuda().bfloat16()
-    return model, torch.randn(1, length, 256, device="cuda", dtype=torch.bfloat16)
+    model = nn.Sequential(*(Layer() for _ in range(12))).eval().to(device).bfloat16()
+    return model, torch.randn(1, length, 256, device=device, dtype=torch.bfloat16)
 
 
 def model_row(way: str, length: int) -> Row:
@@ -202,6 +202,7 @@ def model_row(way: str, length: int) -> Row:
 
         assert ferrite_torch
         options = {"fallback": False, "cuda_graph": way == "ferrite cuda graph"}
+        options["native_products"] = way != "ferrite, products from Python"
         call = torch.compile(model, backend="ferrite", fullgraph=True, dynamic=False, options=options)
     expected, found = model(x), call(x)
     error = float((found - expected).norm() / expected.norm())
@@ -209,7 +210,14 @@ def model_row(way: str, length: int) -> Row:
     return lambda: call(x)
 
 
-MODEL_WAYS = ("eager", "inductor", "ferrite", "inductor cuda graphs", "ferrite cuda graph")
+MODEL_WAYS = (
+    "eager",
+    "inductor",
+    "ferrite",
+    "ferrite, products from Python",
+    "inductor cuda graphs",
+    "ferrite cuda graph",
+)
 
 
 # --- running --------------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def runtime_options(options: Options) -> ferrite_runtime.Options:
         "interpret": options.interpret,
     }
     given = {name: value for name, value in asked.items() if value is not None}
-    given["cuda_graph"] = options.cuda_graph
+    given |= {"cuda_graph": options.cuda_graph, "native_products": options.native_products}
     return ferrite_runtime.Options(
         use_cache=options.use_cache, check_inputs=options.check_inputs, check_indices=options.check_indices, **given
     )

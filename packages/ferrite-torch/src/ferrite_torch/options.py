@@ -22,6 +22,8 @@ class Options:
         use_cache: keep compiled kernels and measurements on disk.
         tuning_seconds: limit on the time spent measuring for one graph; None leaves it to the runtime.
         cuda_graph: play each graph as one CUDA graph from its third call on; a warning says why, where that cannot be.
+        native_products: have the code that starts kernels call the library's matrix products between them as well;
+            False has Python call them, where a profiler or a dispatch mode sees them.
         check_inputs: when the runtime checks its inputs: ``first`` call, ``always`` or ``never``.
         check_indices: stop kernels on a GPU that are given an index out of bounds, with a message that names the op and
             its line, as eager does; kernels on the CPU always do.
@@ -41,6 +43,7 @@ class Options:
     use_cache: bool = True
     tuning_seconds: float | None = None
     cuda_graph: bool = False
+    native_products: bool = True
     check_inputs: str = "first"
     check_indices: bool = False
     verify: bool = False
@@ -90,6 +93,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "use_cache": (bool,),
     "tuning_seconds": (int, float, type(None)),
     "cuda_graph": (bool,),
+    "native_products": (bool,),
     "check_inputs": (str,),
     "check_indices": (bool,),
     "verify": (bool,),
