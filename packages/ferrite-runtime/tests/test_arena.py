@@ -26,8 +26,6 @@ from ferrite_runtime.steps import (
     View,
 )
 
-torch = pytest.importorskip("torch")
-
 
 def vector(count: int, dtype: str = "f32") -> Layout:
     return Layout(dtype, (count,), (1,))

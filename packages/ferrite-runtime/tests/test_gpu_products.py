@@ -52,6 +52,19 @@ def test_results_are_those_of_torch(operation: str, dtype: str) -> None:
             assert torch.equal(out, getattr(torch, operation)(*tensors))
 
 
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_handles_serve_inside_inference_mode_and_outside(operation: str) -> None:
+    tensors = matrices(operation, torch.bfloat16)
+    product = made(operation, tensors)
+    run = bound(product, find_products("cuda", torch.cuda.current_device()))
+    out = torch.empty(product.result.shape, dtype=torch.bfloat16, device="cuda")
+    for inside in (True, False, True):
+        out.fill_(float("nan"))
+        with torch.inference_mode(inside), torch.no_grad():
+            run(torch.cuda.current_stream().cuda_stream, *addresses(out, *tensors))
+        assert torch.equal(out, getattr(torch, operation)(*tensors))
+
+
 def loaded(**options):
     return load_program(layers_program("cuda"), options=Options(native="build", **options))
 

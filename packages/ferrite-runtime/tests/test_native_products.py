@@ -128,6 +128,28 @@ def test_matrices_may_move_between_calls() -> None:
 
 
 @needs_native
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("order", [(True, False), (False, True)])
+def test_handles_serve_inside_inference_mode_and_outside(operation: str, order: tuple[bool, bool]) -> None:
+    tensors = [torch.randn(shape) for shape in SHAPES[operation]]
+    product = made(operation, tensors)
+    run, out = bound(product), empty_result(product)
+    for inside in order:
+        out.fill_(float("nan"))
+        with torch.inference_mode(inside), torch.no_grad():
+            run(0, *addresses(out, *tensors))
+        assert torch.equal(out, getattr(torch, operation)(*tensors))
+
+
+def test_memory_that_torch_does_not_know_is_not_taken_by_address(monkeypatch) -> None:
+    """As of an allocator whose addresses the CUDA runtime cannot tell."""
+    monkeypatch.setattr(
+        ProductLibrary, "_tensor", lambda self, layout, address: (_ for _ in ()).throw(DriverError("no"))
+    )
+    assert find_products("cpu", 0) is None
+
+
+@needs_native
 def test_memory_stays_its_owners() -> None:
     """A handle outlives the memory that it leads to, and never touches it again."""
     product = made("mm", [torch.zeros(M, K), torch.zeros(K, N)])

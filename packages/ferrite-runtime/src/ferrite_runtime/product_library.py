@@ -44,6 +44,19 @@ class ProductLibrary:
             f"aten.{name}.default" for name, address in zip(OPERATIONS, products, strict=True) if address and known
         )
 
+    def is_usable(self, allocated: Any) -> bool:
+        """Tells whether torch takes memory by its address, as it is when an allocator that torch knows has it.
+
+        Args:
+            allocated: a tensor of one float32 from the allocator in use, on the device of these products.
+        """
+        try:
+            found = self._tensor(Layout("f32", (1,), (1,)), allocated.data_ptr())
+        except DriverError as error:
+            _LOG.info("matrix products are called from Python: %s", error)
+            return False
+        return bool(found.data_ptr() == allocated.data_ptr() and found.device == allocated.device)
+
     def compute(self, product: Product, addresses: Sequence[int]) -> None:
         """Computes a product by torch's Python functions, on the result and the operands at these addresses.
 
@@ -91,7 +104,7 @@ def _number(library: Any, name: str) -> int:
 
 
 def find_products(device_type: str, index: int) -> ProductLibrary | None:
-    """Returns the products of a device, None where this torch does not offer them so.
+    """Returns the products of a device, None where this torch does not offer them so, or not for memory of this device.
 
     Nothing is loaded: the functions are looked up in torch's library if it is in this process.
 
@@ -109,4 +122,5 @@ def find_products(device_type: str, index: int) -> ProductLibrary | None:
     except (OSError, AttributeError) as error:
         _LOG.info("matrix products are called from Python: %s", error)
         return None
-    return found if found.targets else None
+    device = device_type if device_type == "cpu" else f"{device_type}:{index}"
+    return found if found.targets and found.is_usable(torch.zeros(1, device=device)) else None
