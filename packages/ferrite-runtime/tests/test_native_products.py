@@ -20,7 +20,7 @@ from ferrite_runtime.steps import Extern, Layout, Tagged
 from ferrite_runtime.store import MemoryStore
 from ferrite_runtime.waiting import WaitingProduct
 from runtime_fakes import FakeStreams, fake_machine
-from runtime_kernels import contiguous, layout, pointwise, program, tensor_input
+from runtime_kernels import contiguous, layout, pointwise, program, scaled, tensor_input
 
 torch = pytest.importorskip("torch")
 
@@ -359,6 +359,35 @@ def test_a_program_gives_the_same_with_and_without_native_products() -> None:
         expected = torch.addmm(b, 2 * x, w.t()).relu() - 1
         assert torch.equal(native(list(inputs))[0], expected)
         assert torch.equal(python(list(inputs))[0], expected)
+
+
+@needs_native
+def test_products_stand_between_kernels_whose_config_depends_on_a_size() -> None:
+    """The first call of a bucket launches one by one and computes from Python; later ones go by the sequence."""
+    kernel = scaled()
+    steps = [
+        {"do": "alloc", "name": "t", **layout([M * K])},
+        {"do": "launch", "kernel": kernel["id"], "args": ["x", "t", "n", 2.0]},
+        {"do": "view", "name": "v", "base": "t", **layout([M, K]), "offset": 0},
+        extern("aten.mm.default", [{"ref": "v"}, {"ref": "w"}], "s"),
+        {"do": "view", "name": "u", "base": "s", **layout([M * N]), "offset": 0},
+        {"do": "launch", "kernel": kernel["id"], "args": ["u", "u", M * N, 3.0]},
+    ]
+    inputs = [tensor_input("x", [M * K]), tensor_input("w", [K, N]), {"name": "n", "kind": "scalar", "dtype": "i64"}]
+    host = steady(program(inputs, [kernel], steps, [{"value": "s"}]), [torch.randn(M * K), torch.randn(K, N), M * K])
+    for _ in range(4):
+        x, w = torch.randn(M * K), torch.randn(K, N)
+        torch.testing.assert_close(host([x, w, M * K])[0], 6 * (x.view(M, K) @ w))
+
+
+@needs_native
+def test_a_result_outlives_the_next_call() -> None:
+    host = steady(layers_program(), layer_inputs())
+    first = layer_inputs()
+    (kept,) = host(list(first))
+    host(layer_inputs())
+    x, w, b = first
+    assert torch.equal(kept, torch.addmm(b, 2 * x, w.t()).relu() - 1)
 
 
 @needs_native
