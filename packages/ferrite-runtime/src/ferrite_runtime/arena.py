@@ -1,7 +1,10 @@
-"""Puts small buffers of a program side by side in one allocation: what is allocated once costs the host once.
+"""Puts the buffers of a small program side by side in one allocation: what is allocated once costs the host once.
 
 A buffer gets a place that no other buffer has while it lives. All work is started in the order of the steps on one
 stream, so a place may be given to the next buffer as soon as the steps are done with the one before.
+
+A program is small if all that it allocates has a few megabytes. In a larger one the device is what takes time, and an
+allocation that lives as long as the call would come on top of the peak.
 """
 
 from __future__ import annotations
@@ -10,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ferrite_runtime.dtypes import DTYPES
-from ferrite_runtime.externs import KEEP_DEVICE
+from ferrite_runtime.externs import KEEP_SIZE
 from ferrite_runtime.product_steps import HostStep, Multiply
-from ferrite_runtime.steps import Alloc, Extern, Free, Launch, Layout, Output, Reuse, View, value_refs
+from ferrite_runtime.steps import Alloc, Extern, Free, Launch, Layout, Output, Reuse, View
 
 MAX_ARENA = 8 << 20
-"""Bytes that an arena may have: it lives as long as the call."""
+"""Bytes that a program with arenas may allocate altogether."""
 ALIGNMENT = 512
 """What torch's allocator aligns to, in bytes."""
 
@@ -43,22 +46,37 @@ class Arenas:
 def plan_arenas(steps: Sequence[HostStep], outputs: Sequence[Output], device: str) -> Arenas:
     """Returns an arena per dtype for the buffers that only kernels, products and attention see.
 
-    Left out are those that a caller gets, that other library calls could keep, and whose size is no number.
+    There is none for a program that is not small. Left out are buffers that a caller gets, and those of which the host
+    asks something.
     """
     arenas = Arenas()
+    if not _is_small(steps):
+        return arenas
     live: dict[str, list[tuple[int, int, int]]] = {}
     for buffer in _candidates(steps, outputs, device):
         taken = live.setdefault(buffer.dtype, [])
         taken[:] = [place for place in taken if place[2] >= buffer.first]
         offset = _first_gap(taken, buffer.size)
         end = offset + buffer.size
-        if end > MAX_ARENA:
-            continue
         taken.append((offset, end, buffer.last))
         taken.sort()
         arenas.places[buffer.name] = (buffer.dtype, offset)
         arenas.sizes[buffer.dtype] = max(arenas.sizes.get(buffer.dtype, 0), end)
     return arenas
+
+
+def _is_small(steps: Sequence[HostStep]) -> bool:
+    """Tells whether all that a program allocates is known, and little."""
+    total = 0
+    for step in steps:
+        if isinstance(step, Extern) and step.target not in KEEP_SIZE:
+            return False
+        if isinstance(step, Alloc):
+            size = _span(step.layout)
+            if size == 0 and not step.layout.is_empty:
+                return False
+            total += size
+    return total <= MAX_ARENA
 
 
 def _first_gap(taken: Sequence[tuple[int, int, int]], size: int) -> int:
@@ -94,9 +112,7 @@ def _candidates(steps: Sequence[HostStep], outputs: Sequence[Output], device: st
                 for buffer in (owners[name] for name in names if name in owners):
                     buffer.names -= 1
                     buffer.last = position if buffer.names == 0 else buffer.last
-            case Launch() | Multiply() | Free():
-                pass
-            case Extern(target) if target in KEEP_DEVICE:
+            case Launch() | Multiply() | Extern():
                 pass
             case _:
                 kept |= {owners[name].name for name in _names_in(step) if name in owners}
@@ -105,9 +121,7 @@ def _candidates(steps: Sequence[HostStep], outputs: Sequence[Output], device: st
 
 
 def _names_in(step: HostStep) -> list[str]:
-    """Returns the names that a step which is neither a launch nor a product may refer to."""
-    if isinstance(step, Extern):
-        return value_refs((*step.args, *step.kwargs.values()))
+    """Returns the names of tensors that a step on the host reads or copies."""
     probed = getattr(getattr(step, "value", None), "tensor", None)
     named = (getattr(step, name, None) for name in ("source", "to"))
     return [name for name in (*named, probed) if isinstance(name, str)]
