@@ -14,6 +14,7 @@ from ferrite_runtime.errors import DriverError
 from ferrite_runtime.launch_sequence import Remainder, describe_sequence
 from ferrite_runtime.native_launcher import find_launcher
 from ferrite_runtime.product_library import ProductLibrary, find_products
+from ferrite_runtime.product_steps import with_products
 from ferrite_runtime.products import OPERATIONS, product_of
 from ferrite_runtime.program import Program
 from ferrite_runtime.steps import Extern, Layout, Tagged
@@ -359,6 +360,24 @@ def test_a_program_gives_the_same_with_and_without_native_products() -> None:
         expected = torch.addmm(b, 2 * x, w.t()).relu() - 1
         assert torch.equal(native(list(inputs))[0], expected)
         assert torch.equal(python(list(inputs))[0], expected)
+
+
+def test_a_matrix_at_a_place_that_only_the_call_tells_goes_to_torch() -> None:
+    """Whatever is made of it: a view of a view, or a buffer over its storage."""
+    matrix = {"dtype": "f32", "shape": [K, N], "strides": [N, 1]}
+    steps = [
+        {"do": "view", "name": "a", "base": "x", **matrix, "offset": "n"},
+        {"do": "view", "name": "b", "base": "a", **matrix, "offset": 0},
+        extern("aten.mm.default", [{"ref": "w"}, {"ref": "b"}], "s"),
+        {"do": "reuse", "name": "c", "from": "b", **matrix},
+        extern("aten.mm.default", [{"ref": "w"}, {"ref": "c"}], "t"),
+        {"do": "view", "name": "d", "base": "x", **matrix, "offset": N},
+        extern("aten.mm.default", [{"ref": "w"}, {"ref": "d"}], "u"),
+    ]
+    inputs = [tensor_input("x", [100]), tensor_input("w", [M, K]), {"name": "n", "kind": "scalar", "dtype": "i64"}]
+    mapping = program(inputs, [], steps, [{"value": name} for name in "stu"])
+    made = [type(step).__name__ for step in with_products(Program.from_mapping(mapping), LIBRARY.targets)]
+    assert made == ["View", "View", "Extern", "Reuse", "Extern", "View", "Alloc", "Multiply"]
 
 
 @needs_native

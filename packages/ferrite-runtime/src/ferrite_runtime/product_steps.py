@@ -39,13 +39,14 @@ def with_products(program: Program, targets: AbstractSet[str]) -> tuple[HostStep
 class _Places:
     """What is known of a program's tensors while its steps are walked.
 
-    ``layouts`` are those of tensors on the program's device whose place is known in numbers; ``local`` names all
-    tensors that are on it.
+    ``local`` names those on the program's device, ``placed`` those of them that lie a known number of bytes after the
+    start of a buffer, and ``layouts`` says how these lie, as far as it is known.
     """
 
     device: str
-    layouts: dict[str, Layout | None] = field(default_factory=dict)
     local: set[str] = field(default_factory=set)
+    placed: set[str] = field(default_factory=set)
+    layouts: dict[str, Layout] = field(default_factory=dict)
 
     @classmethod
     def of(cls, program: Program) -> _Places:
@@ -56,9 +57,11 @@ class _Places:
                 known._add(value.name, value.layout)
         return known
 
-    def _add(self, name: str, layout: Layout | None) -> None:
+    def _add(self, name: str, layout: Layout | None, *, is_placed: bool = True) -> None:
         self.local.add(name)
-        self.layouts[name] = layout
+        if is_placed:
+            self.placed.add(name)
+            self.layouts |= {name: layout} if layout is not None else {}
 
     def rewritten(self, step: Step, targets: AbstractSet[str]) -> Iterator[HostStep]:
         """Yields what stands for a step, and notes what it makes."""
@@ -66,9 +69,9 @@ class _Places:
             case Alloc(name, layout, device) if device in (None, self.device):
                 self._add(name, layout)
             case Reuse(name, source, layout) if source in self.local:
-                self._add(name, layout)
+                self._add(name, layout, is_placed=source in self.placed)
             case View(name, base, layout, offset) if base in self.local:
-                self._add(name, layout if isinstance(offset, int) else None)
+                self._add(name, layout, is_placed=base in self.placed and isinstance(offset, int))
             case Extern():
                 product = product_of(step, self.layouts.get) if step.target in targets else None
                 if product is not None:
