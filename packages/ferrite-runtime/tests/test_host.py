@@ -9,6 +9,7 @@ from typing import ClassVar
 import pytest
 
 from ferrite_runtime import DeviceUnavailable, ExternError, InputError, Options, load_program
+from ferrite_runtime.externs import find_operator, resolve_extern
 from runtime_kernels import contiguous, layout, pointwise, program, row_sum, tensor_input
 
 torch = pytest.importorskip("torch")
@@ -359,3 +360,15 @@ def test_program_for_an_absent_gpu_is_refused() -> None:
         load_program(mapping)
     with pytest.raises(DeviceUnavailable, match="no engine runs kernels on 'tpu'"):
         load_program(mapping | {"device": "tpu"})
+
+
+def test_attention_goes_through_torchs_binding_to_the_same_operator() -> None:
+    q, k, v = (torch.randn(1, 2, 8, 16) for _ in range(3))
+    target = "aten._scaled_dot_product_flash_attention_for_cpu.default"
+    found = resolve_extern(target)(q, k, v, 0.0, True, scale=0.3)
+    wanted = find_operator(target)(q, k, v, 0.0, True, scale=0.3)
+    assert len(found) == len(wanted)
+    assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
+    for kind in ("flash", "efficient", "cudnn"):
+        name = f"_scaled_dot_product_{kind}_attention"
+        assert resolve_extern(f"aten.{name}.default") is getattr(torch, name)
