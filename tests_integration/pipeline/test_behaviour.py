@@ -689,6 +689,33 @@ def test_foreach_lists(device: str) -> None:
 
 
 @each_device
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_equal_lists_have_programs_of_their_own(device: str, *, dynamic: bool, in_place: bool) -> None:
+    def function(xs: list[Tensor], ys: list[Tensor], factor: Tensor) -> list[Tensor]:
+        if in_place:
+            torch._foreach_lerp_(xs, ys, 0.1)
+            torch._foreach_mul_(ys, factor)
+            return []
+        moved = torch._foreach_lerp(xs, ys, 0.1)
+        return [*moved, *torch._foreach_mul(moved, factor)]
+
+    shapes = [(37, 6)] * 5 + [(3,)] * 2
+    mine = [[torch.randn(shape, device=device) for shape in shapes] for _ in range(2)]
+    theirs = [[x.clone() for x in xs] for xs in mine]
+    factor = torch.tensor(0.25, device=device)
+    actual = compiled(function, fullgraph=True, dynamic=dynamic)(*mine, factor)
+    eager = function(*theirs, factor)
+    for a, e in zip([*actual, *mine[0], *mine[1]], [*eager, *theirs[0], *theirs[1]], strict=True):
+        assert torch.allclose(a, e, atol=1e-6)
+    if not dynamic:
+        from ferrite_torch import compiled_programs
+
+        facts = [kernel["facts"] for kernel in compiled_programs()[-1]["kernels"]]
+        assert sorted(fact["branches"] for fact in facts) == [2, 5]
+
+
+@each_device
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW"])
 def test_compiled_optimizer_step(device: str, kind: str) -> None:
     def trained(wrap: Callable[[Function], Function]) -> list[Tensor]:

@@ -28,6 +28,16 @@ def test_flat_loops(size: int, block: int, warps: int) -> None:
     assert first(pointwise("a", size=size)) == Config.of({"XBLOCK": block}, warps)
 
 
+def test_branches_share_the_buffers_and_fill_the_device_together() -> None:
+    def of(size: int, **facts: int) -> Config:
+        mapping = pointwise("a", size=size)
+        return first(spec("a", "", mapping["params"], mapping["axes"], facts={**mapping["facts"], **facts}))
+
+    assert of(1 << 21, loads=24, stores=18) == Config.of({"XBLOCK": 512}, 4)
+    assert of(1 << 21, loads=24, stores=18, branches=6) == Config.of({"XBLOCK": 1024}, 4)
+    assert of(1 << 18) == of(1 << 15, branches=8) == Config.of({"XBLOCK": 512}, 4)
+
+
 @pytest.mark.parametrize(
     ("rows", "columns", "block", "warps"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from checks import check, kernel_of, refusal
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Policy, schedule
@@ -149,9 +151,16 @@ def test_many_equal_updates_share_kernels():
     body = "\n".join(
         f"q{k}: f32[6] = update set p{k} [i < 6] at [i] sub(p{k}[i], mul(g{k}[i], f32(0.1)))" for k in range(count)
     )
-    found = check(f"graph @foreach({inputs}) -> () mutates ({mutated}) {{\n{body}\n}}")
-    assert len(found.kernels) == 2
-    assert max(len(kernel.params) for kernel in found.kernels) <= Policy().max_kernel_params
+    text = f"graph @foreach({inputs}) -> () mutates ({mutated}) {{\n{body}\n}}"
+    for limit, policy in (
+        (48, Policy(branches=False)),
+        (48, Policy(max_branch_params=48)),
+    ):
+        found = check(text, policy=policy)
+        assert len(found.kernels) == 2
+        assert max(len(kernel.params) for kernel in found.kernels) <= limit
+    (kernel,) = check(text).kernels
+    assert kernel.branches == (1,) * count
 
 
 def test_chain_is_cut_at_the_limit_of_operations():
@@ -372,7 +381,7 @@ def test_zero_points_and_no_dims():
 
 
 def test_independent_work_between_inputs_and_results_saves_launches() -> None:
-    def kernels(*, waits: bool = False, **thresholds: int) -> int:
+    def kernels(*, waits: bool = False, **thresholds: Any) -> int:
         """Returns the kernels of three steps; with ``waits`` the second is of something that a library call makes."""
         steps = [
             f"m{i}: f32[8] = loop [d0 < 8] mul({'c' if waits and i == 1 else f'x{i}'}[d0], f32(0.5))\n"
@@ -387,6 +396,8 @@ def test_independent_work_between_inputs_and_results_saves_launches() -> None:
         return len(check(f"graph @f({inputs}) -> ({results}) {{\n{body}\n}}", policy=policy).kernels)
 
     assert kernels() == 1
-    assert kernels(max_kernel_params=8) == 2
+    assert kernels(max_branch_params=8) == 2
+    assert kernels(max_kernel_params=8) == 1
+    assert kernels(max_kernel_params=8, branches=False) == 2
     assert kernels(waits=True) == 2
     assert kernels(horizontal=False) == 3

@@ -6,6 +6,7 @@ Dims called ``r…`` are the fold axis; all others lie on ``x`` unless a test pu
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from ferrite_ir import parse_graph
 from ferrite_ir.graph import Computed, Fold, Graph, Update, View, names_read
@@ -68,8 +69,12 @@ def make_schedule(graph: Graph, kernel: Kernel) -> Schedule:
 
 
 def schedule_text(
-    text: str, strategy: str, placed: Mapping[str, str] | None = None, stored: tuple[str, ...] | None = None
+    text: str,
+    strategy: str,
+    placed: Mapping[str, str] | None = None,
+    stored: tuple[str, ...] | None = None,
+    branches: tuple[int, ...] = (),
 ) -> Schedule:
     """Returns the schedule of a graph written as text, all of it in one kernel."""
     graph = parse_graph(text)
-    return make_schedule(graph, make_kernel(graph, strategy, placed, stored))
+    return make_schedule(graph, replace(make_kernel(graph, strategy, placed, stored), branches=branches))

@@ -210,14 +210,16 @@ def _in_place(plan: _Plan, kernel: Kernel, fresh: list[Param], spare: list[str])
     if kernel.strategy == "looped":
         fresh = [param for param in fresh if _is_stored_last(kernel, param.name)]
     defined = {result.name: place for place, d in enumerate(kernel.body) for result in d.results}
+    branch = kernel.branch_of
     found: dict[str, str] = {}
     left = dict.fromkeys(spare)
     for param in fresh:
-        address = linearize(kernel.homes[param.name], param.type.strides)
+        address, mine = linearize(kernel.homes[param.name], param.type.strides), defined[param.name]
         for host in left:
             places = reads.get(host)
-            fits = places is not None and _same_storage(plan.types[host], param.type)
-            if fits and places is not None and all(a is address and at <= defined[param.name] for a, at in places):
+            if places is None or not _same_storage(plan.types[host], param.type):
+                continue
+            if all(a is address and at <= mine and branch[at] == branch[mine] for a, at in places):
                 found[param.name] = host
                 del left[host]
                 break

@@ -14,6 +14,7 @@ from ferrite_ir.graph import Update
 from ferrite_ir.sizes import text
 
 from .blocks import other_combine
+from .branches import SHARED_SHARE
 from .cluster import Cluster
 from .dependences import Access, Dependences, is_opaque, stores_each_once
 from .generic import hinted, is_symbolic, size_of
@@ -267,9 +268,20 @@ def _size(proposal: Proposal) -> Refusal | None:
     a, b, weighing, policy = proposal.first, proposal.second, proposal.weighing, proposal.policy
     assert weighing is not None, "legality comes first"
     params = a.loads + b.loads - weighing.shared - weighing.joined + a.stores + b.stores - weighing.hidden
-    if params > policy.max_kernel_params:
-        return refuse("the kernel would have too many tensors", tensors=params, limit=policy.max_kernel_params)
+    limit = policy.max_branch_params if _makes_branches(proposal) else policy.max_kernel_params
+    if params > limit:
+        return refuse("the kernel would have too many tensors", tensors=params, limit=limit)
     return None
+
+
+def _makes_branches(proposal: Proposal) -> bool:
+    """Returns whether two clusters would be branches of a kernel, whose programs take either the one or the other."""
+    a, b, weighing, policy = proposal.first, proposal.second, proposal.weighing, proposal.policy
+    if weighing is None or weighing.joined or not policy.branches:
+        return False
+    if proposal.saved * SHARED_SHARE > min(_traffic(a), _traffic(b)):
+        return False
+    return _save_a_launch(proposal)
 
 
 def _operations(proposal: Proposal) -> Refusal | None:
@@ -300,11 +312,16 @@ def _saving(proposal: Proposal) -> Refusal | None:
     traffic = min(_traffic(a), _traffic(b))
     if proposal.saved > 0 and proposal.saved * policy.horizontal_share >= traffic:
         return None
-    is_free = max(_traffic(a), _traffic(b)) <= policy.small_kernel_bytes or (_is_in_place(a) and _is_in_place(b))
-    is_free = is_free or (is_detached(a, proposal.dependences) and is_detached(b, proposal.dependences))
+    is_free = max(_traffic(a), _traffic(b)) <= policy.small_kernel_bytes or _save_a_launch(proposal)
     if proposal.saved >= 0 and penalty == 0 and is_free:
         return None
     return refuse("it would not save memory traffic", saved=proposal.saved, of=traffic, uncoalesced=penalty)
+
+
+def _save_a_launch(proposal: Proposal) -> bool:
+    """Returns whether it costs no memory to fuse two clusters, whenever they run."""
+    a, b, dependences = proposal.first, proposal.second, proposal.dependences
+    return (_is_in_place(a) and _is_in_place(b)) or (is_detached(a, dependences) and is_detached(b, dependences))
 
 
 def _is_in_place(cluster: Cluster) -> bool:

@@ -105,6 +105,8 @@ class Kernel:
         inner: length of the blocks of the fold axis that some folds of the body combine, each by itself; 0 where all
             folds are over the whole axis. Such folds, and what is computed once per block, have the outer ones of the
             fold axis's dims among their ``dims``.
+        branches: numbers of definitions, in order, that have programs of their own: those of one share no storage with
+            those of another, unless it is small and only read. None where every program runs the whole body.
     """
 
     name: str
@@ -118,6 +120,7 @@ class Kernel:
     run: int = 0
     tile: int = 4096
     inner: int = 0
+    branches: tuple[int, ...] = ()
 
     @property
     def grid(self) -> tuple[Axis, ...]:
@@ -130,6 +133,11 @@ class Kernel:
         return self.axes[-1] if self.axes and self.axes[-1].is_fold else None
 
     @property
+    def branch_of(self) -> tuple[int, ...]:
+        """Returns the number of the branch of each definition of the body; 0 for all where there are none."""
+        return tuple(n for n, count in enumerate(self.branches or (len(self.body),)) for _ in range(count))
+
+    @property
     def origins(self) -> Origins:
         """Returns the origins of all definitions, without repeats."""
         return tuple(dict.fromkeys(origin for definition in self.body for origin in definition.origins))
@@ -137,14 +145,16 @@ class Kernel:
     def __str__(self) -> str:
         params = ", ".join(map(str, self.params))
         runs = f" in runs of {self.run}" if self.run else f" in blocks of {self.inner}" if self.inner else ""
+        runs += f" in {len(self.branches)} branches" if self.branches else ""
         lines = [f"{self.name} [{' '.join(map(str, self.axes))}]{runs} ({params}) {{"]
-        for definition in self.body:
+        for definition, branch in zip(self.body, self.branch_of, strict=True):
             kept = [result.name for result in definition.results if result.name in self.stored]
             places = [f"{name}[{', '.join(map(str, self.homes[name]))}]" for name in kept]
             plain = as_fold(definition) if isinstance(definition, ColumnFold) else definition
             lines += definition_text(plain).splitlines()
             lines[-1] += "  # by column" if plain is not definition else ""
             lines[-1] += f"  # stores {', '.join(places)}" if places else ""
+            lines[-1] += f"  # branch {branch}" if self.branches else ""
         return "\n".join([lines[0], *(f"  {line}" for line in lines[1:]), "}"])
 
 

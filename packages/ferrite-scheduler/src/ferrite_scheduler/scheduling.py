@@ -8,6 +8,7 @@ from dataclasses import replace
 from ferrite_ir.graph import Graph
 from ferrite_ir.passes import Dce
 
+from .branches import separate_branches
 from .cluster import Cluster, absorb, cluster_of
 from .dependences import Dependences, Node, dependences_of, make_node, nodes_of
 from .fusion import fuse
@@ -125,6 +126,7 @@ def _kernels(
         kernel = build_kernel(cluster, dependences, graph, stored, strategy, policy, layouts)
         if strategy == "scan":
             kernel = replace(kernel, tile=longest_line(kernel.body, policy))
+        kernel = separate_branches(kernel, dependences, policy)
         limit = persistent_limit(cluster, policy)
         return [replace(kernel, persistent_up_to=limit) if limit else kernel]
     except Misfit:

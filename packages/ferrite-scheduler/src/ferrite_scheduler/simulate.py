@@ -197,10 +197,13 @@ class _Run:
 def _launch(kernel: Kernel, arguments: Sequence[Tensor], host: Evaluator, *, backwards: bool) -> None:
     run = _Run(kernel, arguments, host)
     grid = list(run.places([dim for axis in kernel.grid for dim in axis.dims]))
-    for place in reversed(grid) if backwards else grid:
+    numbers = kernel.branch_of
+    launched = [(branch, place) for branch in dict.fromkeys(numbers) for place in grid]
+    for branch, place in reversed(launched) if backwards else launched:
         run.clear()
-        for definition in kernel.body:
-            _run_definition(run, definition, place)
+        for number, definition in zip(numbers, kernel.body, strict=True):
+            if number == branch:
+                _run_definition(run, definition, place)
 
 
 def _run_definition(run: _Run, definition: Computed, grid: dict[Dim, int]) -> None:

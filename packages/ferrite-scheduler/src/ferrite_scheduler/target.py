@@ -74,6 +74,8 @@ class Policy:
         split_minimum: shortest fold axis worth splitting over programs (elements).
         programs_per_processor: programs wanted per multiprocessor before a fold is split.
         max_kernel_params: most tensor parameters of one kernel.
+        max_branch_params: the same for a kernel of independent updates or of definitions between inputs and results,
+            which are branches of it.
         max_kernel_ops: most scalar operations in one kernel's body.
         max_tiled_axes: most grid axes (1 or 2).
         horizontal_distance: independent definitions further apart than this many definitions are not fused, because
@@ -89,6 +91,7 @@ class Policy:
         sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
         sorted_row: fewest elements of such a row.
         horizontal: fuse independent definitions that share inputs.
+        branches: give independent definitions of a pointwise kernel programs of their own.
         reuse: let a dead buffer's storage serve a new one of the same size.
         inplace: let a pointwise result take the storage of an operand that dies there.
     """
@@ -107,6 +110,7 @@ class Policy:
     split_minimum: int = 256
     programs_per_processor: int = 8
     max_kernel_params: int = 48
+    max_branch_params: int = 240
     max_kernel_ops: int = 2000
     max_tiled_axes: int = 2
     horizontal_distance: int = 64
@@ -120,6 +124,7 @@ class Policy:
     sorted_bytes: int = 192 << 20
     sorted_row: int = 128
     horizontal: bool = True
+    branches: bool = True
     reuse: bool = True
     inplace: bool = True
 

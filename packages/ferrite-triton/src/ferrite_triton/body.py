@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 
 from ferrite_ir.dtypes import I32, I64
 from ferrite_ir.graph import Computed, Contract, Fold, Scan, Sort, Update, bodies_of
@@ -27,6 +28,8 @@ COLUMN_STAGES = 2
 """Blocks of a scan along columns that are on their way at once."""
 SHORT_ROW = 1024
 """Elements of a row that takes little of the shared memory."""
+MOST_WAITING = 8
+"""Stores that wait for the loads after them: each holds registers."""
 
 
 class KernelBody:
@@ -42,8 +45,10 @@ class KernelBody:
         self._scans = ScanText(flat.space, self._writer, self._evaluator, self._folds)
         self._sorts = SortText(flat.space, self._writer, self._evaluator, self._folds)
         self._updates = UpdateText(flat, self._writer, self._evaluator, self._stores)
-        # Stores into memory that is also read wait until every load beside them has been written.
+        # Stores into memory that is also read wait until every load beside them has been written. Others of a pointwise
+        # kernel wait so that the loads are under way together: the compiler moves no load before a store.
         self._waits = overwrites_operands(flat)
+        self._most_waiting = MOST_WAITING if flat.kernel.strategy == "pointwise" else 0
         self._waiting: list[Callable[[], None]] = []
 
     def write(self) -> list[str]:
@@ -59,10 +64,9 @@ class KernelBody:
             self._write_loops()
         else:
             self._evaluator.hints = shared_loads(self._flat) or last_loads(self._flat)
-            for definition in self._flat.definitions:
-                self._write_definition(definition)
-                self._store_results(definition)
-            self._flush()
+            definitions = iter(self._flat.definitions)
+            counts = self._flat.kernel.branches or (len(self._flat.definitions),)
+            self._write_branches([tuple(islice(definitions, count)) for count in counts])
         return self._writer.function.lines
 
     def _write_definition(self, definition: Computed) -> None:
@@ -102,19 +106,35 @@ class KernelBody:
                 self._put(self._stores.prepare(name, tile, home, []))
 
     def _put(self, store: Callable[[], None]) -> None:
-        if self._waits:
-            self._waiting.append(store)
-        else:
-            store()
+        self._waiting.append(store)
+        if not self._waits and len(self._waiting) > self._most_waiting:
+            self._flush()
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
-        if waiting:
+        if waiting and self._waits:
             # Several threads may load one element (of a small tile all do, and Triton repeats cheap loads in another
             # layout): none may overwrite it before all have it.
             self._writer.line("tl.debug_barrier()", R)
         for store in waiting:
             store()
+
+    def _write_branches(self, branches: list[tuple[Computed, ...]], first: int = 0) -> None:
+        """Writes what the programs of some branches do, the first of which has the number ``first``.
+
+        They are told apart by halves: of many branches most programs would go through dozens of conditions in a row.
+        """
+        if len(branches) == 1:
+            self._write_grid_level(branches[0])
+            return
+        half = len(branches) // 2
+        for header, part, number in (
+            (f"if branch < {first + half}:", branches[:half], first),
+            ("else:", branches[half:], first + half),
+        ):
+            self._writer.open_branch()
+            self._write_branches(part, number)
+            self._writer.close_branch(header)
 
     # --- loops over the fold axis -----------------------------------------------------------------------------------
 

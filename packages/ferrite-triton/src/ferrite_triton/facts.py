@@ -49,6 +49,8 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
         facts["parts"] = flat.space.parts
     if any(isinstance(definition, SortedUpdate) for definition in flat.definitions):
         facts["sorted"] = True
+    if flat.space.branches > 1:
+        facts["branches"] = flat.space.branches
     if flat.space.run:
         facts["run"] = flat.space.run
     if flat.space.loops:

@@ -146,12 +146,12 @@ def header_lines(flat: FlatKernel, width: int, body: list[str]) -> list[str]:
     if space.run:  # the loop over the rows of the run says where they lie
         lines.append(f"program = {rest}")
         grid = []
-    if len(grid) > 1:
+    if len(grid) > 1 or space.branches > 1:
         lines.append(f"program = {rest}")
         rest = "program"
     for number, axis in enumerate(grid):
         mine = rest
-        if number < len(grid) - 1:
+        if number < len(grid) - 1 or space.branches > 1:
             size = space.params.operand(axis.size)
             blocks = f"{axis.name}blocks" if axis.tiled else size
             if axis.tiled:
@@ -162,6 +162,8 @@ def header_lines(flat: FlatKernel, width: int, body: list[str]) -> list[str]:
             lines += quarter_lines(space, axis, mine, body)
         else:
             lines.append(f"{axis.name} = {mine}")
+    if space.branches > 1:
+        lines.append(f"branch = {rest}")
     fold = space.fold
     if space.blocks is not None:
         lines += position_lines(space, space.blocks, f"tl.arange(0, BBLOCK){wide}")
@@ -287,6 +289,8 @@ def grid_expression(space: Space) -> Expr:
     if space.run:
         return ["floordiv", "x", space.run]
     factors: list[Expr] = [["ceildiv", axis.name, axis.constant] for axis in space.grid]
+    if space.branches > 1:
+        factors.append(space.branches)
     if space.parts:
         factors.append(["ceildiv", "r", "RBLOCK"])
     return factors[0] if len(factors) == 1 else ["mul", *factors]

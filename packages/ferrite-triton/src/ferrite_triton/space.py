@@ -81,6 +81,7 @@ class Space:
             them all; 0 where a tile holds positions in order.
         parts: programs that share a line of the fold axis, each with one block of it; 0 where each has the whole.
         run: positions of ``x`` that one program takes in blocks, one after the other; 0 where each block has a program.
+        branches: how often the grid axes are gone through, each time by programs of another branch of the kernel.
         params: the params for symbolic sizes, as far as the text needs them yet.
     """
 
@@ -91,6 +92,7 @@ class Space:
     serial: int = 0
     parts: int = 0
     run: int = 0
+    branches: int = 1
     params: SizeParams = field(default_factory=SizeParams)
 
     def axis(self, name: str) -> AxisText | None:
@@ -237,7 +239,9 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     loops = has_fold and fold_block is None and kernel.strategy != "persistent"
     fold = kernel.fold
     parts = -(-int(fold.size) // shared.points) if shared and fold is not None else 0
-    return Space(tuple(texts), tiled, dim_mapping(axes), loops, parts=parts, run=kernel.run)
+    return Space(
+        tuple(texts), tiled, dim_mapping(axes), loops, parts=parts, run=kernel.run, branches=len(kernel.branches) or 1
+    )
 
 
 def cut_axes(kernel: Kernel) -> tuple[Axis, ...]:

@@ -46,6 +46,7 @@ class Writer:
     def __init__(self) -> None:
         self.function = Scope("    ")
         self.loop: Scope | None = None
+        self._trunks: list[Scope] = []
         self._along = "r"
         self._count = 0
 
@@ -90,6 +91,16 @@ class Writer:
         """Begins the body of a loop along an axis; its header is written when it is closed."""
         self.loop = Scope("        ")
         self._along = along
+
+    def open_branch(self) -> None:
+        """Begins lines that only some programs run; what is known before is known there."""
+        self._trunks.append(self.function)
+        self.function = Scope(self.function.indent + "    ", known=dict(self.function.known))
+
+    def close_branch(self, header: str) -> None:
+        """Ends such lines, under their header: what was known inside is forgotten."""
+        branch, self.function = self.function, self._trunks.pop()
+        self.function.lines += [self.function.indent + header, *branch.lines]
 
     def mark(self) -> int:
         """Returns the place of the next line of the open loop."""

@@ -36,21 +36,25 @@ def pointwise_configs(shape: Shape) -> tuple[Config, ...]:
 
 def _flat(shape: Shape) -> tuple[Config, ...]:
     axis = next((a.name for a in shape.axes("grid") if shape.sizes[a.name] > 1), "x")
-    filling = next_power_of_two(shape.points // (FILL * shape.device.multiprocessors))
     # Half types move 16 bytes with 8 elements: twice the tile keeps as many bytes in flight per thread.
     full = FLAT_TILE * (2 if shape.element_bytes <= 1 else 1)
     if shape.buffers > MANY_BUFFERS:
         full //= 2
-    tile = max(SMALL_TILE, min(full, filling))
+    tile = max(SMALL_TILE, min(full, _filling(shape)))
     warps = max(1, min(4, tile // (shape.device.target.warp_size * min(4, shape.vector))))
     first = shape.fit({axis: tile}, warps)
     return (first, *(shape.fit({axis: block}, w) for block, w in ((tile // 2, 4), (tile * 2, 8), (tile * 2, 4))))
 
 
+def _filling(shape: Shape) -> int:
+    """Returns the tile with which there are programs enough for all multiprocessors."""
+    return next_power_of_two(shape.points * shape.branches // (FILL * shape.device.multiprocessors))
+
+
 def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
     """Returns the candidates of a kernel over rows (``y``) and columns (``x``) that moves data along rows only."""
     x, *rest = names
-    tile = max(SMALL_TILE, min(ROW_TILE, next_power_of_two(shape.points // (FILL * shape.device.multiprocessors))))
+    tile = max(SMALL_TILE, min(ROW_TILE, _filling(shape)))
 
     axis = next(axis for axis in shape.axes("grid") if axis.name == x)
     narrow = shape.limit(axis) < FULL_WIDTH

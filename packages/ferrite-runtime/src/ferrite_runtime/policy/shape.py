@@ -18,7 +18,10 @@ MAX_PER_THREAD = 64
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A kernel as its policy sees it: ``sizes`` by axis name; element width in bytes."""
+    """A kernel as its policy sees it: ``sizes`` by axis name; element width in bytes.
+
+    Programs of a kernel with ``branches`` touch their share of its buffers.
+    """
 
     spec: KernelSpec
     device: DeviceFacts
@@ -27,13 +30,15 @@ class Shape:
     contiguous: str | None
     buffers: int
     live: int
+    branches: int = 1
 
     @classmethod
     def of(cls, spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None) -> Shape:
         """Returns the shape of a kernel with axes of ``sizes``, or of the expected sizes."""
         facts = spec.facts
         widths = [param_bytes(param.dtype) for param in spec.params if param.role == "tensor"]
-        buffers = int(facts.get("loads", 1)) + int(facts.get("stores", 1))
+        branches = int(facts.get("branches", 1))
+        buffers = (int(facts.get("loads", 1)) + int(facts.get("stores", 1))) // branches
         return cls(
             spec,
             device,
@@ -42,6 +47,7 @@ class Shape:
             facts.get("contiguous_axis"),
             buffers,
             int(facts.get("live_values", 1)),
+            branches,
         )
 
     def axes(self, kind: str) -> tuple[Axis, ...]:

@@ -1,0 +1,68 @@
+"""Independent definitions of one kernel get programs of their own.
+
+An optimiser's step over a list of tensors is one kernel, so that it is launched once. Were a program to take one tensor
+after the other, it would hold what all of them need, and memory would be asked for dozens of streams at a time. So the
+grid is a range of programs for each tensor: a *branch* of the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ferrite_ir.graph import Computed, Update, names_read
+from ferrite_ir.sizes import hint, product
+
+from .dependences import Dependences, count_elements
+from .schedule import Kernel
+from .target import Policy
+
+SHARED_SHARE = 16
+"""What branches may share: tensors of one element, or of so many times fewer than there are points."""
+
+
+def separate_branches(kernel: Kernel, dependences: Dependences, policy: Policy) -> Kernel:
+    """Returns a pointwise kernel with its body in branches; the same object where all of it belongs together."""
+    if not policy.branches or kernel.strategy != "pointwise" or len(kernel.body) < 2:
+        return kernel
+    groups = list(_groups(kernel, dependences))
+    if len(groups) < 2:
+        return kernel
+    body = tuple(definition for group in groups for definition in group)
+    return replace(kernel, body=body, branches=tuple(map(len, groups)))
+
+
+def _groups(kernel: Kernel, dependences: Dependences) -> Iterator[list[Computed]]:
+    """Yields the definitions that share a storage with each other, in order, groups by their first one."""
+    ignored = _small_inputs(kernel, dependences)
+    leader = list(range(len(kernel.body)))
+
+    def find(number: int) -> int:
+        while leader[number] != number:
+            leader[number] = number = leader[leader[number]]
+        return number
+
+    first: dict[str, int] = {}
+    for number, definition in enumerate(kernel.body):
+        names = (*names_read(definition), *(result.name for result in definition.results))
+        for storage in {dependences.storage[name] for name in names} - ignored:
+            one, other = sorted((find(first.setdefault(storage, number)), find(number)))
+            leader[other] = one
+    groups: dict[int, list[Computed]] = {}
+    for number, definition in enumerate(kernel.body):
+        groups.setdefault(find(number), []).append(definition)
+    yield from groups.values()
+
+
+def _small_inputs(kernel: Kernel, dependences: Dependences) -> set[str]:
+    """Returns the storages that a kernel only reads, and that have few elements."""
+    points = hint(product(axis.size for axis in kernel.axes))
+    small = {
+        dependences.storage[param.name]
+        for param in kernel.params
+        if param.access == "read" and count_elements(param.type) <= max(1, points // SHARED_SHARE)
+    }
+    written = {dependences.storage[param.name] for param in kernel.params if param.access != "read"}
+    made = {dependences.storage[result.name] for definition in kernel.body for result in definition.results}
+    targets = {dependences.storage[d.target] for d in kernel.body if isinstance(d, Update)}
+    return small - written - made - targets
