@@ -114,6 +114,18 @@ def dequantised_product(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
     return (weight.to(wide.dtype) * scale.to(wide.dtype)[:, None]) @ wide
 
 
+def dequantised_linear(x: Tensor, weight: Tensor, scale: Tensor) -> Tensor:
+    return F.linear(x, weight.to(x.dtype) * scale.to(x.dtype)[:, None])
+
+
+def residual_linear(x: Tensor, weight: Tensor, residual: Tensor) -> Tensor:
+    return residual + F.linear(x, weight)
+
+
+def gated_linear(x: Tensor, gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(F.linear(x, gate)) * F.linear(x, up)
+
+
 def matrix(count: int, width: int) -> Make:
     """Returns a maker of one matrix; float32 gets half as many rows."""
     return lambda dtype, scale: (torch.randn(max(1, halved(count, dtype) // scale), width, dtype=dtype),)
@@ -207,6 +219,30 @@ def quantised_weight(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
     return torch.randn(4096, dtype=dtype), torch.randint(-127, 127, shape, dtype=torch.int8), torch.rand(shape[0])
 
 
+def few_rows(rows: int, width: int, count: int, matrices: int = 1) -> Make:
+    """Returns a maker of a few rows, and of the weights of linear layers from ``width`` to ``count``."""
+
+    def make(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+        weights = (torch.randn(count // scale, width, dtype=dtype) / math.sqrt(width) for _ in range(matrices))
+        return torch.randn(rows, width, dtype=dtype), *weights
+
+    return make
+
+
+def rows_and_residual(rows: int, width: int, count: int) -> Make:
+    def make(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+        return *few_rows(rows, width, count)(dtype, scale), torch.randn(rows, count // scale, dtype=dtype)
+
+    return make
+
+
+def rows_and_quantised(rows: int) -> Make:
+    def make(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+        return torch.randn(rows, 4096, dtype=dtype), *quantised_weight(dtype, scale)[1:]
+
+    return make
+
+
 def lists_of_parameters(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
     """Returns parameters, gradients and moments of sixteen layers."""
     shapes = [(max(1, halved(2048, dtype) // scale), 1024)] * 14 + [(1024,)] * 2
@@ -271,6 +307,10 @@ LIMIT_CASES: tuple[Case, ...] = (
     side("embedding grad zipf", embedding_gradient, looked_up(zipf_places)),
     side("embedding grad one", embedding_gradient, looked_up(one_place)),
     side("int8 product", dequantised_product, quantised_weight),
+    side("int8 product m=4", dequantised_linear, rows_and_quantised(4)),
+    *(side(f"linear m={rows}", F.linear, few_rows(rows, 4096, 14336)) for rows in (1, 2, 4, 8, 16)),
+    *(side(f"linear+residual m={rows}", residual_linear, rows_and_residual(rows, 14336, 4096)) for rows in (1, 4)),
+    *(side(f"gated linear m={rows}", gated_linear, few_rows(rows, 4096, 14336, 2)) for rows in (1, 4)),
     trained("layer norm f+b", layer_norm, with_weights(16384, 4096, 2)),
     trained("layer norm 8192 f+b", layer_norm, with_weights(8192, 8192, 2)),
     trained("layer norm 768 f+b", layer_norm, with_weights(65536, 768, 2)),

@@ -28,6 +28,18 @@ def test_flat_loops(size: int, block: int, warps: int) -> None:
     assert first(pointwise("a", size=size)) == Config.of({"XBLOCK": block}, warps)
 
 
+def test_products_of_few_rows_fill_the_device() -> None:
+    def of(columns: int, points: int = 4096) -> Config:
+        mapping = row_sum(columns, points)
+        facts = {**mapping["facts"], "product": True}
+        axes = [grid_axis("y", 4, max_block=16), *mapping["axes"]]
+        return first(spec("a", "", mapping["params"], axes, family="looped", blocks={"YBLOCK": 16}, facts=facts))
+
+    assert of(16384) == Config.of({"XBLOCK": 32, "RBLOCK": 128}, 4, 4)
+    assert of(4096) == Config.of({"XBLOCK": 16, "RBLOCK": 256}, 4, 4)
+    assert of(10, 10) == Config.of({"XBLOCK": 16, "RBLOCK": 16}, 4, 4)
+
+
 def test_branches_share_the_buffers_and_fill_the_device_together() -> None:
     def of(size: int, **facts: int) -> Config:
         mapping = pointwise("a", size=size)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ferrite_ir import parse_graph
-from ferrite_ir.graph import Computed, Fold, Graph, Update, View, names_read
+from ferrite_ir.graph import Computed, Contract, Fold, Graph, Update, View, names_read
 from ferrite_ir.index import Dim
 from ferrite_scheduler.schedule import Allocate, Axis, Item, Kernel, Launch, Param, Schedule, Step
 
@@ -19,7 +19,7 @@ def kernel_dims(graph: Graph) -> tuple[Dim, ...]:
     dims: dict[Dim, None] = {}
     for definition in graph.definitions:
         dims.update(dict.fromkeys(definition.dims))
-        if isinstance(definition, Fold):
+        if isinstance(definition, Fold | Contract):
             dims.update(dict.fromkeys(definition.fold_dims))
     return tuple(dims)
 

@@ -13,6 +13,7 @@ from ferrite_ir.scalar import Scalar, index_value, load, rewrite
 from ferrite_ir.sizes import product
 
 from .cluster import Cluster, Member
+from .contractions import fits_axes, row_dims
 from .dependences import Dependences, Node
 from .digits import Digits, compose, inverse, lifted
 from .generic import size_of
@@ -80,6 +81,8 @@ def build_kernel(
         body.append(rewritten)
         home = _home_indices(node, mapping, rewritten)
         homes.update((result.name, home) for result in rewritten.results)
+    if not fits_axes(body, layout.axes):
+        raise Misfit("factors of a contraction do not lie on axes of their own")
     reads = _check_homes(body, homes)
     kept = tuple([name for node in nodes for name in node.result_names if name in stored or node.stores is not None])
     params = _params(body, reads, kept, graph, dependences)
@@ -108,7 +111,7 @@ def _layout_key(
             stores.append((node.stores.known, node.stores.bytes, node.stores.rigid))
         dims = (node.definition.dims, node.grid_dims, node.fold_dims)  # type: ignore[union-attr]
         place = (member.full, member.place, member.inner)
-        parts.append((dims, *place, node.expressions, node.rigid, *loads, None, *stores))
+        parts.append((dims, _rows_of(node), *place, node.expressions, node.rigid, *loads, None, *stores))
     return tuple(parts)
 
 
@@ -133,7 +136,13 @@ def _lay_out(
             rigid |= _touched_bases(digits, bases)
     rigid |= _rigid_bases(nodes, own, bases)
     grid, inside = join_bases(bases, max(1, fold), sorted(vectors), rigid, cluster.inner)
-    tiles = place_groups(grid, inside, strides, policy.max_tiled_axes)
+    rows = frozenset(
+        base
+        for node, digits in zip(nodes, own, strict=True)
+        for dim in _rows_of(node)
+        for base in _touched_bases(digits[dim], bases)
+    )
+    tiles = place_groups(grid, inside, strides, policy.max_tiled_axes, rows)
     positions, (grid_dims, fold_dims) = _name_dims(tiles, bases, whole_fold=whole_fold)
     flat = linearize(tuple(positions), tuple(size_of(base.step) for base in bases))
     mappings = tuple(_mapping(node, digits, bases, positions, flat) for node, digits in zip(nodes, own, strict=True))
@@ -141,6 +150,13 @@ def _lay_out(
     shared: dict[tuple[tuple[Dim, Index], ...], dict[Index, Index]] = {}
     moved = tuple(shared.setdefault(tuple(mapping.items()), {}) for mapping in mappings)
     return Layout(axes, grid_dims, fold_dims, mappings, moved, _inner_dims(tiles, bases, fold_dims, cluster.inner))
+
+
+def _rows_of(node: Node) -> tuple[Dim, ...]:
+    """Returns the dims of a contraction that all lie in one tile, without those of extent 1; none of others."""
+    if not isinstance(node.definition, Contract):
+        return ()
+    return tuple(dim for dim in row_dims(node.definition) if dim in node.grid_dims)
 
 
 def _lay_out_empty(node: Node) -> Layout:

@@ -54,8 +54,8 @@ def refuse(reason: str, **numbers: int | str) -> Refusal:
 
 def _empty(proposal: Proposal) -> Refusal | None:
     for cluster in (proposal.first, proposal.second):
-        if cluster.points == 0 or "contract" in cluster.kinds:
-            return refuse("one of them has no points, or is a contraction, which stays alone")
+        if cluster.points == 0:
+            return refuse("one of them has no points")
     return None
 
 
@@ -250,6 +250,16 @@ def _fresh_rows(proposal: Proposal) -> int:
     return sum(max(guest.touched[name].values()) * 2 > hinted(guest.points) for name in fresh)
 
 
+def _contractions(proposal: Proposal) -> Refusal | None:
+    if "contract" not in proposal.kinds:
+        return None
+    if proposal.first.kinds and proposal.second.kinds and proposal.first.kinds != proposal.second.kinds:
+        return refuse("a contraction shares a kernel only with its like and with pointwise definitions")
+    if proposal.guest.kinds or (proposal.placement is not None and not proposal.placement.full):
+        return None
+    return refuse("a contraction shares a kernel only with pointwise definitions over its result")
+
+
 LEGALITY: tuple[Rule, ...] = (
     Rule("F01", "both are kernels with points", _empty),
     Rule("F02", "same device", _devices),
@@ -261,6 +271,7 @@ LEGALITY: tuple[Rule, ...] = (
     Rule("F08", "no in-place update under a repeated read", _looped_updates),
     Rule("F10", "column folds ride with rows that fit in a tile", _runs),
     Rule("F11", "blocks of rows are folded with rows that fit in a tile", _blocks),
+    Rule("F12", "contractions keep company with what reads their results", _contractions),
 )
 
 

@@ -10,6 +10,7 @@ from ferrite_ir.passes import Dce
 
 from .branches import separate_branches
 from .cluster import Cluster, absorb, cluster_of
+from .contractions import keep_narrow_contractions
 from .dependences import Dependences, Node, dependences_of, make_node, nodes_of
 from .fusion import fuse
 from .last_reads import mark_last_reads
@@ -48,6 +49,7 @@ def schedule(
 
     Symbolic sizes stay symbolic: what is decided holds for all of their values; how well it does is judged by hints.
     """
+    graph = keep_narrow_contractions(graph, policy)
     graph = separate_updates(repeat_statistics(Dce().run(graph), target, policy))
     graph = join_softmax(sort_updates(graph, policy), policy)
     graph = separate_terms(separate_short_runs(graph, policy), policy)

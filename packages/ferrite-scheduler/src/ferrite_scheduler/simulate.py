@@ -12,13 +12,14 @@ from dataclasses import replace
 from typing import Any, TypeAlias, cast
 
 from ferrite_ir.evaluate import EvaluationError, Evaluator
-from ferrite_ir.graph import Computed, Fold, Loop, Module, Scan, Sort, TensorType, Update, bodies_of
+from ferrite_ir.graph import Computed, Contract, Fold, Loop, Module, Scan, Sort, TensorType, Update, bodies_of
 from ferrite_ir.index import Dim
 from ferrite_ir.points import Point
 from ferrite_ir.reference_combines import State, lift, merge
 from ferrite_ir.rounding import round_to
 from ferrite_ir.tensors import Nested, Tensor, empty
 
+from .contractions import as_fold
 from .marks import ColumnFold
 from .neutrals import neutral_state
 from .schedule import (
@@ -191,7 +192,7 @@ class _Run:
 
     def is_full(self, definition: Computed) -> bool:
         """Returns whether a definition runs at every grid × fold point."""
-        return isinstance(definition, Fold | Scan | Sort) or bool(self.folded & set(definition.dims))
+        return isinstance(definition, Fold | Scan | Sort | Contract) or bool(self.folded & set(definition.dims))
 
 
 def _launch(kernel: Kernel, arguments: Sequence[Tensor], host: Evaluator, *, backwards: bool) -> None:
@@ -211,6 +212,8 @@ def _run_definition(run: _Run, definition: Computed, grid: dict[Dim, int]) -> No
         _point(run, definition, Point(run.memory(), grid, run.symbols))
         return
     match definition:
+        case Contract():
+            _fold(run, as_fold(definition), grid)
         case ColumnFold():
             _column_fold(run, definition, grid)
         case Fold():

@@ -77,6 +77,7 @@ class Policy:
         max_branch_params: the same for a kernel of independent updates or of definitions between inputs and results,
             which are branches of it.
         max_kernel_ops: most scalar operations in one kernel's body.
+        product_rows: most rows of a matrix of a half type that one program multiplies with columns of another one.
         max_tiled_axes: most grid axes (1 or 2).
         horizontal_distance: independent definitions further apart than this many definitions are not fused, because
             values would live longer.
@@ -112,6 +113,7 @@ class Policy:
     max_kernel_params: int = 48
     max_branch_params: int = 240
     max_kernel_ops: int = 2000
+    product_rows: int = 16
     max_tiled_axes: int = 2
     horizontal_distance: int = 64
     horizontal_share: int = 8

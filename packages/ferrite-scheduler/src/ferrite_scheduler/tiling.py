@@ -97,9 +97,16 @@ def _continues(outer: Group, inner: Group, columns: dict[int, tuple[int, ...]], 
 
 
 def place_groups(
-    grid: tuple[Group, ...], inside: tuple[Group, ...], strides: Sequence[Stride], max_tiled_axes: int
+    grid: tuple[Group, ...],
+    inside: tuple[Group, ...],
+    strides: Sequence[Stride],
+    max_tiled_axes: int,
+    rows: frozenset[int] = frozenset(),
 ) -> Tiles:
-    """Returns the groups put on axes; unit-stride traffic decides what is innermost, and whether to tile in two."""
+    """Returns the groups put on axes; unit-stride traffic decides what is innermost, and whether to tile in two.
+
+    Groups of the bases ``rows``, those of a contraction, lie on ``y``, all others of the grid on ``x``.
+    """
     guide = max(strides, key=lambda stride: (stride.bytes, stride.is_store), default=None)
     store = max((s for s in strides if s.is_store), key=lambda stride: stride.bytes, default=guide)
     ordered = sorted(grid, key=lambda group: -_walk(store, group))
@@ -107,6 +114,9 @@ def place_groups(
     fold_groups = tuple(sorted(inside, key=lambda group: -_walk(guide, group)))
     if not ordered:
         return Tiles((), (), fold_groups)
+    if rows:
+        outer = tuple(group for group in ordered if rows.issuperset(group.bases))
+        return Tiles(outer, tuple(group for group in ordered if group not in outer), fold_groups)
     weights = [_unit_bytes(group, strides) for group in ordered]
     total = sum(weights) + sum(_unit_bytes(group, strides) for group in inside)
     # They lie as the main store walks, its innermost one last: that one wins if it carries about as much as any.

@@ -20,6 +20,7 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.combines import COMBINES
 from ferrite_ir.dtypes import I64, DType
 from ferrite_ir.graph import (
+    Contract,
     Definition,
     Extern,
     Fold,
@@ -69,6 +70,7 @@ class Builder:
         self.fake: Any = None
         self.returned: frozenset[torch.fx.Node] = frozenset()
         self.extends_products = True
+        self.product_rows = 0
         self.inputs: list[Value] = []
         self.definitions: list[Definition] = []
         self._origins: Origins = ()
@@ -168,6 +170,24 @@ class Builder:
         else:
             self.definitions.append(Fold(results, combine, dims, folded, operands, self._origins))
         return tuple(map(whole_tensor, results))
+
+    def contract(
+        self, shape: tuple[int, int], points: int, left: Callable[[Point], Scalar], right: Callable[[Point], Scalar]
+    ) -> Tensor:
+        """Returns the product of matrices ``left[m, k]`` and ``right[k, n]`` in the type that it is carried in.
+
+        Args:
+            shape: rows and columns of the product, none of them 0.
+            points: terms of each sum, at least one.
+            left: the element of the left matrix at a point, in the type that it is multiplied in.
+            right: the same of the right one.
+        """
+        dims, folded = grid_dims(shape), fold_dims((points,))
+        row, column, place = (dim.index for dim in (*dims, *folded))
+        first, second = left((row, place)), right((place, column))
+        value = self._value(first.dtype.compute, shape, None)
+        self.definitions.append(Contract(value, dims, folded, first, second, self._origins))
+        return whole_tensor(value)
 
     def scan(
         self, combine: str, shape: Sequence[int], along: int, bodies: Callable[[Point], tuple[Scalar, ...]]

@@ -250,12 +250,14 @@ class _Exporter:
         """Returns a graph lowered once and emitted for each target, equal programs together."""
         phase = "lowering"
         try:
+            policy = Policy(**self.options.policy)
             lowered = lower_module(
                 module,
                 name=kind,
                 device=self.device,
                 strict=not self.options.fallback,
                 extends_products=self.options.align_matmuls,
+                product_rows=policy.product_rows,
             )
             phase = "simplifying"
             graph = PIPELINE.run(lowered.graph)
@@ -263,7 +265,7 @@ class _Exporter:
             for name in self.targets:
                 phase = f"code generation for {name}"
                 target = scheduler_target(name)
-                mapping = emit_program(schedule(graph, target, Policy(**self.options.policy)), target).to_mapping()
+                mapping = emit_program(schedule(graph, target, policy), target).to_mapping()
                 program = Program.from_mapping(mapping)
                 grouped.setdefault(repr(program), ([], program))[0].append(name)
         except FerriteError:

@@ -90,6 +90,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     regenerated: frozenset[int] = frozenset(),
     saved: frozenset[int] = frozenset(),
     extends_products: bool = True,
+    product_rows: int = 0,
     layouts: Layouts | None = None,
 ) -> LoweredModule:
     """Returns a functional graph of aten ops, as AOTAutograd makes it, in Ferrite's language.
@@ -100,6 +101,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
         name: name of the result.
         device: device type of the kernels; None takes it from the graph.
         extends_products: compute large products with odd extents on operands extended with zeros.
+        product_rows: most rows of products that are no library calls.
         saved: positions of outputs that may lie as they like, because who reads them is told.
         regenerated: positions of outputs whose storage does not matter, as the caller makes them anew from the inputs.
         strict: raise what a faulty lowering raises; False makes the op a library call and warns.
@@ -116,6 +118,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     walk.regenerated, walk.saved = regenerated, saved
     walk.builder.returned = _returned_nodes(module, saved)
     walk.builder.extends_products = extends_products
+    walk.builder.product_rows = product_rows
     walk.layouts = layouts or {}
     given = iter(inputs or ())
     for node in module.graph.nodes:

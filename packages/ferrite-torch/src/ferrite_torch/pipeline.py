@@ -89,6 +89,7 @@ def _placeholder_values(module: torch.fx.GraphModule) -> list[Any]:
 def _produce(
     module: torch.fx.GraphModule, kind: str, options: Options, layouts: Layouts, ambient: _Ambient, watch: _Phases
 ) -> Artifact:
+    policy = Policy(**options.policy)
     with watch.phase("lower"):
         lowered = lower_module(
             module,
@@ -98,6 +99,7 @@ def _produce(
             saved=ambient.saved,
             layouts=layouts,
             extends_products=options.align_matmuls,
+            product_rows=policy.product_rows,
         )
     if options.extern == "error":
         refuse_fallbacks(lowered.fallbacks, OTHER_DEVICE)
@@ -105,7 +107,7 @@ def _produce(
         graph = _simplified(lowered.graph, options)
     target = target_of(graph.device, options.target)
     with watch.phase("schedule"):
-        plan = schedule(graph, target, Policy(**options.policy), donated_names(lowered, ambient.donated))
+        plan = schedule(graph, target, policy, donated_names(lowered, ambient.donated))
     with watch.phase("emit"):
         program = emit_program(plan, target).to_mapping()
     return Artifact(

@@ -11,13 +11,13 @@ from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import is_provably_at_most
 from ferrite_scheduler.marks import ColumnFold
 
-from .errors import UnsupportedDefinition
 from .evaluate import Evaluator
 from .flat import FlatKernel, memory_loads
 from .folds import FoldText, R
 from .indices import run_atom
 from .memory import StoreText, value_of
 from .passes import READ_THE_LAST_TIME, plan_passes, rereads, roots_of
+from .products import open_product
 from .scans import ScanText
 from .sorts import SortText
 from .space import FOLD_AXES, NO_AXES, AxisText, Space
@@ -52,12 +52,7 @@ class KernelBody:
         self._waiting: list[Callable[[], None]] = []
 
     def write(self) -> list[str]:
-        """Returns the lines.
-
-        Raises:
-            UnsupportedDefinition: a definition has no kernel text.
-        """
-        check_definitions(self._flat)
+        """Returns the lines."""
         if self._flat.space.run:
             self._write_run()
         elif self._flat.space.loops and self._flat.space.folds_tile:
@@ -157,10 +152,13 @@ class KernelBody:
         for line in position_lines(self._flat.space, fold, f"({position}).to(tl.int64)" if self._wide else position):
             self._writer.line(line, frozenset("r"))
         first = self._writer.mark()
-        finishers: list[tuple[Fold, Callable[[], tuple[Tile, ...]]]] = []
+        finishers: list[tuple[Fold | Contract, Callable[[], tuple[Tile, ...]]]] = []
         for definition in with_scans(self._flat, definitions):
             if isinstance(definition, Fold):
                 finishers.append((definition, self._folds.open(definition)))
+                continue
+            if isinstance(definition, Contract):
+                finishers.append((definition, open_product(definition, self._folds, self._writer, self._evaluator)))
                 continue
             self._write_definition(definition)
             if any(definition is wanted for wanted in definitions):
@@ -224,15 +222,6 @@ def stages_of(flat: FlatKernel) -> int:
 
 def _is_whole_row(load: Scalar) -> bool:
     return {"x", "r"} <= {dim.name for index in load.indices for dim in index.dims}
-
-
-def check_definitions(flat: FlatKernel) -> None:
-    """Raises `UnsupportedDefinition` for a definition that has no kernel text."""
-    for definition in flat.definitions:
-        if isinstance(definition, Contract):
-            kind = type(definition).__name__.lower()
-            name = definition.results[0].name
-            raise UnsupportedDefinition(f"{name}: a {kind} has no kernel text; lower it to a library call")
 
 
 def overwrites_operands(flat: FlatKernel) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ferrite_ir.graph import Fold, Update, bodies_of
+from ferrite_ir.graph import Contract, Fold, Update, bodies_of
 from ferrite_ir.ops import OPS
 from ferrite_ir.scalar import postorder
 from ferrite_ir.sizes import hint
@@ -51,6 +51,8 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
         facts["sorted"] = True
     if flat.space.branches > 1:
         facts["branches"] = flat.space.branches
+    if any(isinstance(definition, Contract) for definition in flat.definitions):
+        facts["product"] = True
     if flat.space.run:
         facts["run"] = flat.space.run
     if flat.space.loops:

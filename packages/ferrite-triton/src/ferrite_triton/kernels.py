@@ -7,14 +7,16 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ferrite_ir.graph import Fold, Loop, Scan, Update, bodies_of
+from ferrite_ir.graph import Contract, Fold, Loop, Scan, Update, bodies_of
 from ferrite_ir.ops import OPS
 from ferrite_ir.scalar import postorder
 from ferrite_ir.sizes import hint
+from ferrite_scheduler.contractions import fits_axes
 from ferrite_scheduler.schedule import Kernel
 from ferrite_scheduler.softmax import part_softmax
 
 from .body import KernelBody, position_lines
+from .errors import UnsupportedDefinition
 from .facts import collect_facts
 from .flat import FlatKernel, flatten
 from .memory import Access, Condition, contiguous_axis, find_accesses, narrow_conditions
@@ -87,10 +89,15 @@ class _Form:
 
 
 def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
+    if not fits_axes(kernel.body, kernel.axes):
+        raise UnsupportedDefinition(
+            f"{kernel.name} holds a contraction that is not of half types with all of its rows on y, its columns on x; "
+            "write it as a fold of products"
+        )
     space = build_space(kernel)
     flat = flatten(kernel, space)
     accesses = find_accesses(flat)
-    if space.folds_tile and not space.blocks and contiguous_axis(flat, accesses) == "x":
+    if space.folds_tile and "y" not in space.order and contiguous_axis(flat, accesses) == "x":
         # Neighbouring threads take neighbouring x: the fold axis becomes the slow one of the tile.
         flat = replace(flat, space=build_space(kernel, ("r", "x")))
         if scans_serially(flat):
@@ -139,7 +146,7 @@ def header_lines(flat: FlatKernel, width: int, body: list[str]) -> list[str]:
     space = flat.space
     wide = ".to(tl.int64)" if width == 64 else ""
     lines: list[str] = []
-    grid = [axis for axis in reversed(space.grid) if axis.size != 1]
+    grid = [axis for axis in reversed(space.grid) if axis.size != 1 and not axis.is_whole]
     rest = f"tl.program_id(0){wide}"
     if space.parts:
         return part_lines(flat, width)
@@ -164,9 +171,16 @@ def header_lines(flat: FlatKernel, width: int, body: list[str]) -> list[str]:
             lines.append(f"{axis.name} = {mine}")
     if space.branches > 1:
         lines.append(f"branch = {rest}")
+    return [*lines, *tile_lines(space, wide, body)]
+
+
+def tile_lines(space: Space, wide: str, body: list[str]) -> list[str]:
+    """Returns the lines with the positions of the axes that a tile holds whole."""
+    lines: list[str] = []
     fold = space.fold
-    if space.blocks is not None:
-        lines += position_lines(space, space.blocks, f"tl.arange(0, BBLOCK){wide}")
+    for axis in space.axes:
+        if axis.is_whole or axis is space.blocks:
+            lines += position_lines(space, axis, f"tl.arange(0, {axis.constant}){wide}")
     if fold is not None and fold.tiled and not space.loops:
         lines += position_lines(space, fold, f"tl.arange(0, RBLOCK){wide}")
         lines += quarter_lines(space, fold, "", body)
@@ -230,6 +244,7 @@ def assemble(flat: FlatKernel, width: int, body: list[str]) -> tuple[str, str]:
 def main_operations(flat: FlatKernel) -> list[str]:
     """Returns up to three names that say what a kernel computes: folds and scans, then the dearest operations."""
     combines = [definition.combine for definition in flat.definitions if isinstance(definition, (Fold, Scan))]
+    combines += ["product" for definition in flat.definitions if isinstance(definition, Contract)]
     updates = [definition.mode for definition in flat.definitions if isinstance(definition, Update)]
     nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
     dear = sorted((node.op for node in nodes if node.op in OPS), key=lambda op: -OPS[op].cost)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ferrite_ir.graph import Computed, Fold, Loop, Update, names_read
+from ferrite_ir.graph import Computed, Contract, Fold, Loop, Update, names_read
 from ferrite_ir.scalar import Scalar
 
 from .flat import FlatKernel, memory_loads
@@ -62,7 +62,7 @@ def find_stages(flat: FlatKernel) -> list[int]:
         stage = max((ready.get(name, 0) for name in names_read(definition)), default=0)
         stages.append(stage)
         # A fold's result waits for the end of its loop; so does a value at grid level that is computed from one.
-        done = stage + 1 if isinstance(definition, Fold) else stage
+        done = stage + 1 if isinstance(definition, (Fold, Contract)) else stage
         ready.update((result.name, done) for result in definition.results)
     return stages
 
@@ -72,7 +72,7 @@ def _overwriting_stage(flat: FlatKernel, stages: list[int]) -> dict[str, int]:
     inside = {
         result.name: stage
         for stage, definition in zip(stages, flat.definitions, strict=True)
-        if flat.is_fold_level(definition) and not isinstance(definition, Fold)
+        if flat.is_fold_level(definition) and not isinstance(definition, (Fold, Contract))
         for result in definition.results
     }
     read = {flat.param_of(load.source).text for load in memory_loads(flat, _all_roots(flat))}
@@ -92,6 +92,8 @@ def roots_of(definition: Computed) -> tuple[Scalar, ...]:
     """Returns the expressions that a definition evaluates when it is written."""
     if isinstance(definition, Update):
         return update_scalars(definition)
+    if isinstance(definition, Contract):
+        return (definition.left, definition.right)
     return tuple(getattr(definition, "bodies", ()))
 
 

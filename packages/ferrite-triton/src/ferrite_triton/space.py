@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from ferrite_ir import index as ix
 from ferrite_ir import sizes
+from ferrite_ir.graph import Contract
 from ferrite_ir.index import Dim, Index
 from ferrite_ir.sizes import Size
 from ferrite_scheduler.marks import LookBackScan
@@ -35,6 +36,8 @@ LONGEST_COLUMN = 64
 LARGEST_FOLD_BLOCK = 16384
 # The longest row that a scan or a sort takes in one tile: sorting it takes 78 steps, and seconds to compile.
 LONGEST_ROW = 4096
+# Rows that tensor cores multiply at once, and points of the fold axis by which blocks of such a product are cut.
+PRODUCT_ROWS, PRODUCT_POINTS = 16, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,11 @@ class AxisText:
     def constant(self) -> str:
         """Returns the name of the block constant."""
         return f"{self.name.upper()}BLOCK"
+
+    @property
+    def is_whole(self) -> bool:
+        """Returns whether a tile holds all of a grid axis: then no program has its part of it."""
+        return self.tiled and not self.is_fold and self.block is not None
 
     @property
     def is_fold(self) -> bool:
@@ -205,6 +213,7 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     fold_block = shared.points if shared else persistent_block(kernel, longest)
     has_fold = kernel.fold is not None
     grid_tiles = sum(axis.size != 1 for axis in kernel.grid)
+    multiplies = any(isinstance(definition, Contract) for definition in kernel.body)
     texts: list[AxisText] = []
     axes = cut_axes(kernel)
     for axis in axes:
@@ -214,6 +223,7 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
         elif axis.is_fold:
             is_held = kernel.strategy == "persistent" and not sizes.is_static(size)
             generous = LONGEST_COLUMN if is_across and kernel.strategy == "scan" else FREE_BLOCK["fold"]
+            generous = PRODUCT_POINTS if multiplies else generous
             if shared:
                 masked = not sizes.is_static(size) or size % shared.points != 0
                 texts.append(
@@ -221,6 +231,8 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
                 )
             else:
                 texts.append(_held_axis(size) if is_held else _fold_axis(size, fold_block, generous))
+        elif multiplies and axis.name == "y":
+            texts.append(_whole_axis("y", int(size), PRODUCT_ROWS))
         elif shared or (has_fold and axis.name != "x"):
             # One position of the outer axes per program: tiles stay two-dimensional.
             texts.append(AxisText(axis.name, size, tiled=False, masked=False, block=1, max_block=1))
@@ -256,9 +268,9 @@ def cut_axes(kernel: Kernel) -> tuple[Axis, ...]:
     return (*kernel.grid, Axis("b", fold.dims[:outer]), Axis("r", fold.dims[outer:]))
 
 
-def _whole_axis(name: str, size: int) -> AxisText:
-    """Returns an axis that a tile holds whole."""
-    block = next_power_of_two(size)
+def _whole_axis(name: str, size: int, least: int = 1) -> AxisText:
+    """Returns an axis that a tile holds whole, with at least so many lanes."""
+    block = max(least, next_power_of_two(size))
     return AxisText(name, size, tiled=True, masked=size != block, block=block, max_block=block)
 
 

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from ferrite_ir import sizes
 from ferrite_ir.graph import (
+    Contract,
     Definition,
     Graph,
     Loop,
@@ -40,6 +41,8 @@ class Inline:
     Attributes:
         max_cost: most expensive body that is computed at several places, in simple instructions.
         max_repeated_cost: most expensive body that is computed at more points than its value has.
+        max_factor_cost: the same for a factor of a contraction, which each program computes anew for rows or columns
+            that it shares with others.
         max_loads: most loads in a body that is computed at several places.
         max_body_nodes, max_body_loads: readers stop growing here.
         numerics: how bodies are simplified on the way; see `Simplify`.
@@ -48,6 +51,7 @@ class Inline:
     name: ClassVar[str] = "inline"
     max_cost: int = 48
     max_repeated_cost: int = 64
+    max_factor_cost: int = 12
     max_loads: int = 6
     max_body_nodes: int = 600
     max_body_loads: int = 40
@@ -69,10 +73,12 @@ class _Uses:
     Attributes:
         sites: number of (reader, index) pairs.
         points: the largest number of points at which one reader needs it.
+        is_factor: whether a reader is a contraction.
     """
 
     sites: int = 0
     points: Size = 0
+    is_factor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +152,7 @@ class _Inliner:
         for load in loads:
             uses = self._uses.setdefault(load.source, _Uses())
             uses.sites += 1
+            uses.is_factor |= isinstance(definition, Contract)
             if sizes.hint(points) > sizes.hint(uses.points):
                 uses.points = points
 
@@ -264,7 +271,8 @@ class _Inliner:
             return self._is_cheap(value, body, policy.max_cost, policy.max_loads)
         if sizes.hint(uses.points) <= sizes.hint(value.type.numel):
             return True
-        return cost_up_to(body, policy.max_repeated_cost, COSTS) <= policy.max_repeated_cost
+        most = policy.max_factor_cost if uses.is_factor else policy.max_repeated_cost
+        return cost_up_to(body, most, COSTS) <= most
 
     def _is_cheap(self, value: Value, body: Scalar, max_cost: int, max_loads: int) -> bool:
         """Returns whether computing a value again is no dearer than loading it."""

@@ -38,6 +38,9 @@ SCAN_WARPS = 4
 AGAIN_WARPS = 16
 # Rows of columns that too few programs fold for the multiprocessors there are, and the warps of such a program.
 LONG_COLUMN, FEW_WARPS = 512, 16
+# Columns and elements of a block of the matrix that few rows are multiplied with, blocks on their way at once (with the
+# one that is multiplied), warps of a program, and the shortest side that tensor cores take.
+PRODUCT_COLUMNS, PRODUCT_TILE, PRODUCT_STAGES, PRODUCT_WARPS, LEAST_SIDE = 32, 4096, 4, 4, 16
 # Bytes for an element of a matrix of bytes, with what else is read and written for a row.
 BYTE_SHARE = 1.25
 # Bytes that memory is read in at least.
@@ -129,9 +132,33 @@ def _keep_busy(shape: Shape, block: int, least: int = 1) -> int:
 
 def looped_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a kernel that loops over rows, best guess first."""
+    if shape.spec.facts.get("product"):
+        return _products(shape)
     if shape.contiguous in ("x", "y"):
         return _outer_looped(shape)
     return _inner_looped(shape)
+
+
+def _products(shape: Shape) -> tuple[Config, ...]:
+    """Returns the candidates of products of few rows: blocks of the matrix, several of them on their way at once.
+
+    Half as many columns to a program where those would leave multiprocessors idle, and twice the depth.
+    """
+    columns = PRODUCT_COLUMNS
+    if shape.sizes["x"] // columns < 2 * shape.device.multiprocessors:
+        columns //= 2
+    points = PRODUCT_TILE // columns
+    tiles = (
+        (columns, points, PRODUCT_STAGES),
+        (columns, points, PRODUCT_STAGES + 2),
+        (columns, points // 2, PRODUCT_STAGES + 2),
+        (columns * 2, points // 2, PRODUCT_STAGES),
+    )
+    limits = {axis.block: max(LEAST_SIDE, shape.limit(axis)) for axis in shape.spec.axes}
+    return tuple(
+        Config.of({"XBLOCK": min(x, limits["XBLOCK"]), "RBLOCK": min(r, limits["RBLOCK"])}, PRODUCT_WARPS, stages)
+        for x, r, stages in tiles
+    )
 
 
 def _inner_looped(shape: Shape) -> tuple[Config, ...]:

@@ -22,7 +22,9 @@ from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, hint
 from ferrite_torch.builder import Builder, Unlowered
+from ferrite_torch.lowering.narrow_products import sums_of_few_rows
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.lowering.vector_products import shifted
 from ferrite_torch.tensors import Point, Tensor, grid_dims
 
 DEVICES = ("cuda",)
@@ -43,11 +45,15 @@ LAST_ROWS = 64
 
 @lowers("aten.mm.default")
 def mm(b: Builder, left: Tensor, right: Tensor) -> Tensor:
-    return product(b, None, left, right)
+    total = sums_of_few_rows(b, left, right)
+    return product(b, None, left, right) if total is None else b.loop(total.shape, left.dtype, total.at)
 
 
 @lowers("aten.addmm.default")
 def addmm(b: Builder, bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    total = sums_of_few_rows(b, left, right)
+    if total is not None:
+        return shifted(b, total, bias, beta, alpha)
     if bias.ndim != 1 or bias.dtype is not left.dtype or beta != 1 or alpha != 1:
         raise Unlowered("a library product")
     return product(b, bias, left, right)

@@ -36,8 +36,12 @@ def product(b: Builder, left: Tensor, right: Tensor) -> Tensor:
 def added_product(
     b: Builder, bias: Tensor, matrix: Tensor, vector: Tensor, *, beta: float = 1, alpha: float = 1
 ) -> Tensor:
-    """Returns ``beta * bias + alpha * matrix @ vector``; a bias that counts nothing is not looked at."""
-    total = _summed(b, matrix, vector)
+    """Returns ``beta * bias + alpha * matrix @ vector``."""
+    return shifted(b, _summed(b, matrix, vector), bias, beta, alpha)
+
+
+def shifted(b: Builder, total: Tensor, bias: Tensor, beta: float, alpha: float) -> Tensor:
+    """Returns ``beta * bias + alpha * total``; a bias that counts nothing is not looked at."""
     refuse_opaque(bias.dtype)
 
     def body(point: Point) -> Scalar:

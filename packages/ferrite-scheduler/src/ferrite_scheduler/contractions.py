@@ -1,0 +1,82 @@
+"""Products of a matrix with few rows of another one: memory is read for the matrix alone, all rows at a time.
+
+A kernel of such a *contraction* has its rows on axis ``y``, all of them in one tile, and its columns on ``x``: each
+element of the matrix on the right is read once, whatever the number of rows. Tensor cores multiply it with sixteen rows
+for nothing while the next ones are on their way. Every other contraction is a fold of products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ferrite_ir.dtypes import BF16, F16
+from ferrite_ir.graph import Computed, Contract, Fold, Graph
+from ferrite_ir.index import Dim
+from ferrite_ir.scalar import apply, cast
+from ferrite_ir.sizes import is_static, product
+
+from .schedule import Axis
+from .target import Policy
+
+FEWEST_COLUMNS = 16
+"""Columns and fold points that the narrowest tile of a product has."""
+HALVES = (BF16, F16)
+"""Types that are multiplied exactly and added in f32."""
+
+
+def keep_narrow_contractions(graph: Graph, policy: Policy) -> Graph:
+    """Returns the graph with folds in place of contractions that are not narrow; the same object where all are."""
+    definitions = tuple(
+        as_fold(d) if isinstance(d, Contract) and not is_narrow(d, policy) else d for d in graph.definitions
+    )
+    return graph if definitions == graph.definitions else replace(graph, definitions=definitions)
+
+
+def is_narrow(contract: Contract, policy: Policy) -> bool:
+    """Returns whether a contraction is of several rows, but few, of a half type, with a matrix."""
+    if contract.left.dtype not in HALVES or not all(map(is_static, _sizes((*contract.dims, *contract.fold_dims)))):
+        return False
+    rows = row_dims(contract)
+    columns = [dim for dim in contract.dims if dim not in rows]
+    if any(dim in contract.left.dims for dim in columns):
+        return False
+    count = product(_sizes(rows))
+    return bool(
+        1 < count <= policy.product_rows
+        and product(_sizes(columns)) >= FEWEST_COLUMNS
+        and product(_sizes(contract.fold_dims)) >= FEWEST_COLUMNS
+    )
+
+
+def row_dims(contract: Contract) -> tuple[Dim, ...]:
+    """Returns the dims that the matrix on the right does not depend on."""
+    return tuple(dim for dim in contract.dims if dim not in contract.right.dims)
+
+
+def as_fold(contract: Contract) -> Fold:
+    """Returns the fold that computes what a contraction does."""
+    left, right = (cast(side, contract.result.type.dtype) for side in (contract.left, contract.right))
+    body = apply("mul", left, right)
+    return Fold((contract.result,), "sum", contract.dims, contract.fold_dims, (body,), contract.origins)
+
+
+def fits_axes(body: Iterable[Computed], axes: Iterable[Axis]) -> bool:
+    """Returns whether all contractions are of half types, their rows on ``y``, what these are multiplied with on ``x``.
+
+    Others have no kernel text.
+    """
+    named = {axis.name: frozenset(axis.dims) for axis in axes}
+    contracts = [definition for definition in body if isinstance(definition, Contract)]
+    if not contracts:
+        return True
+    return named.keys() == {"y", "x", "r"} and all(
+        contract.left.dtype in HALVES
+        and named["x"].isdisjoint(contract.left.dims)
+        and named["y"].isdisjoint(contract.right.dims)
+        for contract in contracts
+    )
+
+
+def _sizes(dims: Iterable[Dim]) -> list[object]:
+    return [dim.size for dim in dims]

@@ -1,0 +1,84 @@
+"""Contractions: which are computed as such, how their kernels lie, and with what they share them."""
+
+from __future__ import annotations
+
+import pytest
+
+from checks import check, refusal
+from ferrite_ir.graph import Contract, Fold
+from ferrite_scheduler import Policy
+from ferrite_scheduler.schedule import Kernel
+
+
+def product(rows: int = 3, columns: int = 20, points: int = 18, dtype: str = "bf16", more: str = "") -> str:
+    """Returns the text of a product with a bias, and of what else reads its operands or its result."""
+    results = "y, z" if more else "y"
+    return f"""
+    graph @f(x: {dtype}[{rows}, {points}], w: {dtype}[{columns}, {points}], b: f32[{columns}]) -> ({results}) {{
+      p: f32[{rows}, {columns}] = contract [m < {rows}, n < {columns} | k < {points}] x[m, k] * w[n, k]
+      y: f32[{rows}, {columns}] = loop [m < {rows}, n < {columns}] add(p[m, n], b[n])
+      {more}
+    }}"""
+
+
+def sole(text: str, **policy: int) -> Kernel:
+    (kernel,) = check(text, policy=Policy(**policy)).kernels
+    return kernel
+
+
+def test_rows_and_columns_have_axes_of_their_own() -> None:
+    kernel = sole(product())
+    assert isinstance(kernel.body[0], Contract)
+    assert kernel.strategy == "looped"
+    assert {axis.name: axis.size for axis in kernel.axes} == {"y": 3, "x": 20, "r": 18}
+    assert kernel.stored == ("y",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        product(rows=17),
+        product(rows=1),
+        product(dtype="f32"),
+        product(columns=8),
+        product(points=8),
+    ],
+    ids=["many rows", "one row", "wide", "few columns", "short"],
+)
+def test_others_are_folds_of_products(text: str) -> None:
+    assert isinstance(sole(text).body[0], Fold)
+
+
+def test_the_limit_of_rows_is_a_matter_of_policy() -> None:
+    assert isinstance(sole(product(rows=3), product_rows=2).body[0], Fold)
+    assert isinstance(sole(product(rows=17), product_rows=32).body[0], Contract)
+
+
+def test_operands_that_both_have_columns_make_a_fold() -> None:
+    text = product(rows=3, columns=20, points=20).replace("x[m, k]", "x[m, n]")
+    assert isinstance(sole(text).body[0], Fold)
+
+
+def test_products_with_the_same_rows_share_a_kernel() -> None:
+    second = "z: f32[3, 20] = contract [m < 3, n < 20 | k < 18] x[m, k] * neg(w[n, k])"
+    kernel = sole(product(more=second))
+    assert sum(isinstance(definition, Contract) for definition in kernel.body) == 2
+
+
+def test_products_whose_rows_are_columns_of_each_other_do_not() -> None:
+    found = check("""
+    graph @f(x: bf16[16, 18], w: bf16[16, 18]) -> (p, q) {
+      p: f32[16, 16] = contract [m < 16, n < 16 | k < 18] x[m, k] * w[n, k]
+      q: f32[16, 16] = contract [m < 16, n < 16 | k < 18] x[n, k] * w[m, k]
+    }""")
+    assert [isinstance(kernel.body[0], Contract) for kernel in found.kernels] == [True, True]
+
+
+def test_folds_keep_their_own_kernels() -> None:
+    found = check("""
+    graph @f(x: bf16[3, 18], w: bf16[20, 18]) -> (p, q) {
+      p: f32[3, 20] = contract [m < 3, n < 20 | k < 18] x[m, k] * w[n, k]
+      q: f32[3, 20] = fold max [m < 3, n < 20 | k < 18] sub(cast.f32(x[m, k]), cast.f32(w[n, k]))
+    }""")
+    assert len(found.kernels) == 2
+    assert refusal(found, "p", "q") == "F12"

@@ -1,0 +1,55 @@
+"""Products of matrices with few rows, as those of a model that makes one token at a time: bound by reading the weights.
+
+Such a product is a definition like others rather than a library call, so it fuses with what reads its result, and with
+what makes the weights of fewer bits. One row is a fold of products; several are a `ferrite_ir.Contract`, of which a
+kernel multiplies all rows with what it has read.
+"""
+
+from __future__ import annotations
+
+from ferrite_ir.dtypes import BF16, F16
+from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import hint
+from ferrite_torch.builder import Builder
+from ferrite_torch.lowering.expressions import mul
+from ferrite_torch.lowering.reductions import Axes, folded
+from ferrite_torch.tensors import Point, Tensor
+
+DEVICES = ("cuda",)
+"""Device types whose kernels do this faster than the library."""
+FEWEST_COLUMNS, FEWEST_POINTS = 2048, 512
+"""Columns of a product, enough for all multiprocessors without cutting the sums, and points of a sum."""
+ALIGNMENT = 8
+"""Elements of a half type in 16 bytes, at multiples of which the columns of the weights begin."""
+
+
+def sums_of_few_rows(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
+    """Returns the product of two matrices in f32, or None where the library is left to it.
+
+    The right one is to be that of a linear layer, each of its columns next to each other in memory.
+    """
+    (m, k), n = left.shape, right.shape[1]
+    if b.device not in DEVICES or left.device or right.device or left.dtype is not right.dtype:
+        return None
+    if left.dtype not in (BF16, F16) or not all(isinstance(size, int) for size in (m, k, n)):
+        return None
+    if not 1 <= m <= b.product_rows or n < FEWEST_COLUMNS or k < FEWEST_POINTS or not _has_columns(right):
+        return None
+    if m > 1:
+        return b.contract((m, n), k, left.at, right.at)
+
+    def term(point: Point) -> Scalar:
+        column, place = point
+        return mul(left.value_at((column * 0, place)), right.value_at((place, column)))
+
+    total = folded(b, "sum", Axes((n, k), (1,)), term)
+    return total.viewed((m, n), lambda point: (point[1],))
+
+
+def _has_columns(right: Tensor) -> bool:
+    """Returns whether columns lie next to each other in memory and begin at multiples of what a thread reads."""
+    view = right.strided()
+    if view is None or view.strides[0] != 1:
+        return False
+    step = view.strides[1]
+    return isinstance(step, int) and step >= hint(right.shape[0]) and step % ALIGNMENT == 0 == view.offset % ALIGNMENT

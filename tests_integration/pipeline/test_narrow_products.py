@@ -1,0 +1,141 @@
+"""Products of few rows: kernels of their own, with what makes their factors and what reads their results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from against_eager import assert_all_close, compiled, devices, own_only, widened
+
+OPTIONS: dict[str, Any] = {"fallback": False, "verify": True, "policy": {"programs_per_processor": 0}}
+K, N = 72, 40
+
+
+@pytest.fixture(autouse=True)
+def narrow_products_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Has small products on any device computed as large ones are on a GPU."""
+    own = pytest.importorskip("ferrite_torch.lowering.narrow_products")
+    monkeypatch.setattr(own, "DEVICES", ("cpu", "cuda"))
+    monkeypatch.setattr(own, "FEWEST_COLUMNS", 1)
+    monkeypatch.setattr(own, "FEWEST_POINTS", 1)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def product(x: Tensor, w: Tensor, *_: Tensor) -> Tensor:
+    return F.linear(x, w)
+
+
+def with_bias(x: Tensor, w: Tensor, bias: Tensor, *_: Tensor) -> Tensor:
+    return F.silu(F.linear(x, w, bias))
+
+
+def scaled(x: Tensor, w: Tensor, bias: Tensor, *_: Tensor) -> Tensor:
+    return torch.addmm(bias, x, w.t(), beta=0.5, alpha=2.0)
+
+
+def residual(x: Tensor, w: Tensor, bias: Tensor, y: Tensor, *_: Tensor) -> Tensor:
+    return y + F.linear(x, w, bias)
+
+
+def gated(x: Tensor, w: Tensor, bias: Tensor, y: Tensor, v: Tensor) -> Tensor:
+    return F.silu(F.linear(x, w)) * F.linear(x, v)
+
+
+def normalised(x: Tensor, w: Tensor, *_: Tensor) -> Tensor:
+    return F.linear(F.rms_norm(x, x.shape[-1:]), w)
+
+
+def dequantised(x: Tensor, w: Tensor, bias: Tensor, *_: Tensor) -> Tensor:
+    codes = (w * 20).round().to(torch.int8)
+    return F.linear(x, codes.to(x.dtype) * bias[:, None])
+
+
+FUNCTIONS = [product, with_bias, scaled, residual, gated, normalised, dequantised]
+
+
+def given(rows: int, dtype: torch.dtype, device: str, k: int = K, n: int = N) -> tuple[Tensor, ...]:
+    torch.manual_seed(0)
+    shapes = ((rows, k), (n, k), (n,), (rows, n), (n, k))
+    return tuple(torch.randn(shape, device=device).to(dtype) for shape in shapes)
+
+
+def check(function: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> None:
+    mine = compiled(function, fullgraph=True, dynamic=False, options=OPTIONS)(*inputs)
+    assert_all_close([mine], [function(*inputs)], [function(*map(widened, inputs))])
+
+
+def kernels() -> list[dict[str, Any]]:
+    from ferrite_torch import compiled_programs
+
+    found: list[dict[str, Any]] = compiled_programs()[-1]["kernels"]
+    return found
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("rows", [1, 2, 5, 16])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_values(function: Callable[..., Tensor], rows: int, dtype: torch.dtype, device: str) -> None:
+    check(function, given(rows, dtype, device))
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("rows", [1, 3, 16])
+@pytest.mark.parametrize(("k", "n"), [(8, 200), (200, 33), (1000, 17)])
+def test_values_at_odd_sizes(k: int, n: int, rows: int, device: str) -> None:
+    check(with_bias, given(rows, torch.bfloat16, device, k, n))
+
+
+@own_only("looks at its kernels")
+@pytest.mark.parametrize("function", [product, with_bias, scaled, residual, gated])
+def test_one_kernel_does_all(function: Callable[..., Tensor]) -> None:
+    check(function, given(4, torch.bfloat16, "cpu"))
+    (kernel,) = kernels()
+    assert kernel["facts"]["product"]
+    assert kernel["source"].count("tl.dot(") == 1 + (function is gated)
+
+
+@own_only("looks at its kernels")
+def test_weights_are_dequantised_on_their_way() -> None:
+    def function(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
+        return F.linear(x, codes.to(x.dtype) * scale[:, None])
+
+    x, w, scale, *_ = given(4, torch.bfloat16, "cpu")
+    compiled(function, fullgraph=True, dynamic=False, options=OPTIONS)(x, (w * 20).to(torch.int8), scale)
+    (kernel,) = kernels()
+    assert {param["dtype"] for param in kernel["params"]} == {"i8", "bf16"}
+
+
+@own_only("looks at its kernels")
+@pytest.mark.parametrize(
+    ("rows", "dtype", "options"),
+    [
+        (17, torch.bfloat16, OPTIONS),
+        (4, torch.float32, OPTIONS),
+        (4, torch.bfloat16, {**OPTIONS, "policy": {"product_rows": 2}}),
+    ],
+)
+def test_the_library_gets_the_others(rows: int, dtype: torch.dtype, options: dict[str, Any]) -> None:
+    from ferrite_torch import compiled_programs
+
+    inputs = given(rows, dtype, "cpu")
+    mine = compiled(product, fullgraph=True, dynamic=False, options=options)(*inputs)
+    assert torch.equal(mine, product(*inputs))
+    assert [step["target"] for step in compiled_programs()[-1]["steps"] if step["do"] == "extern"] == [
+        "aten.mm.default"
+    ]
+
+
+@pytest.mark.parametrize("device", devices())
+def test_values_that_are_no_numbers_stay_in_their_rows(device: str) -> None:
+    x, w, *_ = given(3, torch.bfloat16, device)
+    x[1] = float("inf")
+    mine = compiled(product, fullgraph=True, dynamic=False, options=OPTIONS)(x, w)
+    assert torch.equal(mine.isfinite(), product(x, w).isfinite())
