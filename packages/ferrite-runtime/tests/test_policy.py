@@ -37,7 +37,7 @@ def test_products_of_few_rows_fill_the_device() -> None:
 
     assert of(16384) == Config.of({"XBLOCK": 32, "RBLOCK": 128}, 4, 4)
     assert of(4096) == Config.of({"XBLOCK": 16, "RBLOCK": 256}, 4, 4)
-    assert of(10, 10) == Config.of({"XBLOCK": 16, "RBLOCK": 16}, 4, 4)
+    assert of(20, 40) == Config.of({"XBLOCK": 16, "RBLOCK": 64}, 4, 4)
 
 
 def test_branches_share_the_buffers_and_fill_the_device_together() -> None:

@@ -20,7 +20,8 @@ from ferrite_runtime.samples import spread_of
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.tuning import EFFORTS, Budget, Outcome, Task, measurements_of, situation_of, tune_kernel
 from runtime_fakes import FakeClock
-from runtime_kernels import pointwise, row_softmax, row_sum
+from runtime_kernels import grid_axis, pointwise, row_softmax, row_sum
+from runtime_kernels import spec as spec_of
 from simulated_device import SimulatedDevice
 
 H200 = known_devices()["h200"]
@@ -221,6 +222,20 @@ def test_no_first_choice_is_foreseen_to_fail(rows: tuple[int, int]) -> None:
     for mapping in (row_sum(*rows), row_softmax(rows[0], min(rows[1], 65536))):
         spec = KernelSpec.from_mapping(mapping)
         assert foresee_problem(spec, configs(spec, H200, "none")[0], H200, spec.hint_sizes()) is None
+
+
+def test_tiles_of_a_product_are_judged_by_their_sides() -> None:
+    mapping = row_sum(4096, 4096)
+    axes = [grid_axis("y", 4, max_block=16), *mapping["axes"]]
+    more = {"family": "looped", "blocks": {"YBLOCK": 16}}
+    product = KernelSpec.from_mapping(
+        spec_of("a", "", mapping["params"], axes, facts={**mapping["facts"], "product": True}, **more)
+    )
+    for config in configs(product, H200, "full"):
+        assert foresee_problem(product, config, H200, product.hint_sizes()) is None
+    other = KernelSpec.from_mapping(spec_of("a", "", mapping["params"], axes, facts=mapping["facts"], **more))
+    config = configs(product, H200, "none")[0]
+    assert "do not fit in its registers" in (foresee_problem(other, config, H200, other.hint_sizes()) or "")
 
 
 # --- budgets --------------------------------------------------------------------------------------------------------

@@ -91,6 +91,8 @@ def _arithmetic(spec: KernelSpec, device: DeviceFacts) -> float:
     buffers = facts.get("loads", 1) + facts.get("stores", 1)
     operations = float(facts.get("flops", 0)) + points * buffers * ACCESS_OPERATIONS
     operations += points * facts.get("folds", 0)
+    if facts.get("product"):
+        operations /= max(1, spec.hint_sizes().get("y", 1))  # tensor cores take all rows at once
     if spec.family == "sort":
         steps = math.log2(max(2, facts.get("fold_size", 2)))
         operations += points * SORT_OPERATIONS * steps * (steps + 1) / 2

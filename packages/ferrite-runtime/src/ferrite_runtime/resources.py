@@ -40,12 +40,16 @@ def foresee_problem(spec: KernelSpec, config: Config, device: DeviceFacts, sizes
         return f"{threads} threads per program, {MAX_THREADS} are possible"
     if spec.family in ("user", "template"):
         return None
-    tile = 1
+    tile, blocks = 1, {}
     for axis in spec.axes:
         block = spec.blocks.get(axis.block) or config.block(axis.block)
         if axis.block not in spec.blocks and block > block_limit(axis, sizes[axis.name]):
             return f"{axis.block} {block} is more than axis {axis.name} has or allows"
         tile *= block
+        blocks[axis.name] = block
+    if spec.facts.get("product"):
+        # No tile has all three axes: two are multiplied, and one is what they come to.
+        tile = sum(tile // block for block in blocks.values())
     if tile > MAX_TILE:
         return f"a tile of {tile} elements, {MAX_TILE} are possible"
     width = max(4, int(spec.facts.get("element_bytes") or 4))

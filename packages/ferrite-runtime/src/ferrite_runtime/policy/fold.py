@@ -39,8 +39,8 @@ AGAIN_WARPS = 16
 # Rows of columns that too few programs fold for the multiprocessors there are, and the warps of such a program.
 LONG_COLUMN, FEW_WARPS = 512, 16
 # Columns and elements of a block of the matrix that few rows are multiplied with, blocks on their way at once (with the
-# one that is multiplied), warps of a program, and the shortest side that tensor cores take.
-PRODUCT_COLUMNS, PRODUCT_TILE, PRODUCT_STAGES, PRODUCT_WARPS, LEAST_SIDE = 32, 4096, 4, 4, 16
+# one that is multiplied), and warps of a program.
+PRODUCT_COLUMNS, PRODUCT_TILE, PRODUCT_STAGES, PRODUCT_WARPS = 32, 4096, 4, 4
 # Bytes for an element of a matrix of bytes, with what else is read and written for a row.
 BYTE_SHARE = 1.25
 # Bytes that memory is read in at least.
@@ -154,7 +154,7 @@ def _products(shape: Shape) -> tuple[Config, ...]:
         (columns, points // 2, PRODUCT_STAGES + 2),
         (columns * 2, points // 2, PRODUCT_STAGES),
     )
-    limits = {axis.block: max(LEAST_SIDE, shape.limit(axis)) for axis in shape.spec.axes}
+    limits = {axis.block: shape.limit(axis) for axis in shape.spec.axes}
     return tuple(
         Config.of({"XBLOCK": min(x, limits["XBLOCK"]), "RBLOCK": min(r, limits["RBLOCK"])}, PRODUCT_WARPS, stages)
         for x, r, stages in tiles
