@@ -114,6 +114,20 @@ def test_weights_are_dequantised_on_their_way() -> None:
 
 
 @own_only("looks at its kernels")
+@pytest.mark.parametrize("rows", [1, 4])
+def test_what_is_dear_is_not_computed_for_every_column(rows: int) -> None:
+    def function(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
+        x = F.rms_norm(x, x.shape[-1:])
+        return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
+
+    x, gate, _, _, up = given(rows, torch.bfloat16, "cpu")
+    inputs = (x, gate, up, torch.randn(K, N).bfloat16())
+    mine = compiled(function, fullgraph=True, dynamic=False, options=OPTIONS)(*inputs)
+    assert_all_close([mine], [function(*inputs)], [function(*map(widened, inputs))])
+    assert [kernel["source"].count("sigmoid(") for kernel in kernels()][-2:] == [1, 0]
+
+
+@own_only("looks at its kernels")
 @pytest.mark.parametrize(
     ("rows", "dtype", "options"),
     [

@@ -1,19 +1,15 @@
 """Products of matrices with few rows, as those of a model that makes one token at a time: bound by reading the weights.
 
-Such a product is a definition like others rather than a library call, so it fuses with what reads its result, and with
-what makes the weights of fewer bits. One row is a fold of products; several are a `ferrite_ir.Contract`, of which a
-kernel multiplies all rows with what it has read.
+Such a product is a definition like others (`ferrite_ir.Contract`) rather than a library call, so it fuses with what
+reads its result, and with what makes the weights of fewer bits.
 """
 
 from __future__ import annotations
 
 from ferrite_ir.dtypes import BF16, F16
-from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import hint
 from ferrite_torch.builder import Builder
-from ferrite_torch.lowering.expressions import mul
-from ferrite_torch.lowering.reductions import Axes, folded
-from ferrite_torch.tensors import Point, Tensor
+from ferrite_torch.tensors import Tensor
 
 DEVICES = ("cuda",)
 """Device types whose kernels do this faster than the library."""
@@ -35,15 +31,7 @@ def sums_of_few_rows(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
         return None
     if not 1 <= m <= b.product_rows or n < FEWEST_COLUMNS or k < FEWEST_POINTS or not _has_columns(right):
         return None
-    if m > 1:
-        return b.contract((m, n), k, left.at, right.at)
-
-    def term(point: Point) -> Scalar:
-        column, place = point
-        return mul(left.value_at((column * 0, place)), right.value_at((place, column)))
-
-    total = folded(b, "sum", Axes((n, k), (1,)), term)
-    return total.viewed((m, n), lambda point: (point[1],))
+    return b.contract((m, n), k, left.at, right.at)
 
 
 def _has_columns(right: Tensor) -> bool:
