@@ -28,6 +28,22 @@ def test_flat_loops(size: int, block: int, warps: int) -> None:
     assert first(pointwise("a", size=size)) == Config.of({"XBLOCK": block}, warps)
 
 
+def test_rows_of_halves_are_folded_with_a_vector_two_at_a_time() -> None:
+    def of(rows: int, dtype: str = "bf16", vectors: int = 1) -> Config:
+        mapping = row_softmax(rows, 4096)
+        size = {"bf16": 2, "i8": 1}[dtype]
+        params = [tensor("in_ptr", dtype), tensor("out_ptr", "bf16", access="write")]
+        facts = {**mapping["facts"], "element_bytes": size, "live_values": 2, "bytes": rows * 4096 * 2}
+        facts |= {"vectors": vectors} if vectors else {}
+        blocks = {"family": "persistent", "blocks": mapping["blocks"]}
+        return first(spec("a", "", params, mapping["axes"], facts=facts, **blocks))
+
+    assert of(14336) == Config.of({"XBLOCK": 2}, 4)
+    assert of(256) == of(256, vectors=0)
+    assert of(14336, "i8") == of(14336, "i8", vectors=0)
+    assert of(14336, vectors=0) == Config.of({"XBLOCK": 1}, 8)
+
+
 def test_products_of_few_rows_fill_the_device() -> None:
     def of(columns: int, points: int = 4096) -> Config:
         mapping = row_sum(columns, points)

@@ -45,6 +45,16 @@ def test_fold() -> None:
     assert facts["bytes"] == 800 * 4 + 8 * 4
 
 
+def test_vectors_that_rows_are_folded_with() -> None:
+    folded = "  s: f32[8] = fold sum [d0 < 8 | r0 < 100] mul(a[d0, r0], mul(b[r0], c[r0]))\n"
+    given = "graph @f(a: f32[8, 100], b: f32[100], c: f32[100]) -> "
+    assert facts_of(f"{given}(s) {{\n{folded}}}", "persistent")["vectors"] == 2
+    scaled = "  y: f32[8, 100] = loop [d0 < 8, r0 < 100] mul(a[d0, r0], s[d0])\n"
+    assert "vectors" not in facts_of(f"{given}(s, y) {{\n{folded}{scaled}}}", "persistent")
+    summed = "  s: f32[8] = fold sum [d0 < 8 | r0 < 100] a[d0, r0]\n"
+    assert "vectors" not in facts_of(f"{given}(s) {{\n{summed}}}", "persistent")
+
+
 def test_values_held_at_once() -> None:
     text = """graph @f(a: f32[8, 100], b: f32[8, 100]) -> (y) {
   s: f32[8] = fold sum [d0 < 8 | r0 < 100] mul(a[d0, r0], b[d0, r0])

@@ -13,7 +13,7 @@ from ferrite_scheduler.marks import SortedUpdate
 
 from .flat import FlatKernel
 from .memory import Access, contiguous_axis, is_transposed, touched_elements
-from .space import Space
+from .space import FOLD_AXES, Space
 from .updates import needs_atomics
 
 RANDOM = ("rand", "randn", "randint64")
@@ -45,6 +45,8 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
     if flat.space.fold is not None:
         facts["fold_size"] = hint(flat.space.fold_size)
         facts["live_values"] = live_tiles(flat.space, text)
+        if vectors := count_vectors(accesses):
+            facts["vectors"] = vectors
     if flat.space.parts:
         facts["parts"] = flat.space.parts
     if any(isinstance(definition, SortedUpdate) for definition in flat.definitions):
@@ -58,6 +60,14 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
     if flat.space.loops:
         facts["passes"] = sum(line.startswith("    for rstart in ") for line in text)
     return facts
+
+
+def count_vectors(accesses: tuple[Access, ...]) -> int:
+    """Returns how many vectors each row of a matrix is folded with; 0 where what is stored are no folds."""
+    along = [access for access in accesses if "r" in access.axes]
+    if any(access.writes for access in along) or all(access.axes <= FOLD_AXES for access in along):
+        return 0
+    return len({access.param.text for access in along if access.axes <= FOLD_AXES})
 
 
 def traffic(flat: FlatKernel, accesses: list[Access]) -> int:

@@ -41,6 +41,8 @@ LONG_COLUMN, FEW_WARPS = 512, 16
 # Columns and elements of a block of the matrix that few rows are multiplied with, blocks on their way at once (with the
 # one that is multiplied), and warps of a program.
 PRODUCT_COLUMNS, PRODUCT_TILE, PRODUCT_STAGES, PRODUCT_WARPS = 32, 4096, 4, 4
+# Rows of halves that a program folds with a vector, and elements of them per thread.
+VECTOR_ROWS, VECTOR_PER_THREAD = 2, 64
 # Bytes for an element of a matrix of bytes, with what else is read and written for a row.
 BYTE_SHARE = 1.25
 # Bytes that memory is read in at least.
@@ -67,12 +69,26 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
     if rows == 1 and shape.points < FILL * shape.device.multiprocessors:
         warps = max(warps, min(4, row // (threads * min(8, shape.vector))), 1)
     first = _rows(shape, rows, row, warps)
+    if rows == 1 and _shares_vectors(shape):
+        return (_with_vectors(shape, row), first)
     more = [(rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, warps * 2), (rows * 4, warps * 2)]
     if row >= IDLE_ROW and shape.fold <= row * IDLE_SHARE:
         more[:2] = reversed(more[:2])  # the lanes past the end keep threads idle, the more the more there are
     elif rows == 1 and shape.live <= MANY_LIVE and _saves_steps(shape, warps):
         return (_halved(shape, row, warps), first, *(_rows(shape, rows, row, w) for _, w in more[:1]))
     return (first, *(_rows(shape, count, row, w) for count, w in more if count <= max(1, shape.points)))
+
+
+def _shares_vectors(shape: Shape) -> bool:
+    """Returns whether there are rows enough for programs to fold several of halves with the same vectors."""
+    is_half = shape.narrowest_read == shape.element_bytes == 2
+    return is_half and "vectors" in shape.spec.facts and _keep_busy(shape, VECTOR_ROWS) == VECTOR_ROWS
+
+
+def _with_vectors(shape: Shape, row: int) -> Config:
+    """Returns the config of long rows that are folded with vectors: a thread widens its part of these for two rows."""
+    warps = max(1, VECTOR_ROWS * row // (shape.device.target.warp_size * VECTOR_PER_THREAD))
+    return _rows(replace(shape, live=1), VECTOR_ROWS, row, warps)
 
 
 def _moves_bytes(shape: Shape) -> bool:
