@@ -13,12 +13,34 @@ from dataclasses import replace
 from ferrite_ir.graph import Computed, Update, names_read
 from ferrite_ir.sizes import hint, product
 
+from .cluster import Cluster
 from .dependences import Dependences, count_elements
 from .schedule import Kernel
 from .target import Policy
 
 SHARED_SHARE = 16
 """What branches may share: tensors of one element, or of so many times fewer than there are points."""
+
+
+def costs_no_memory(a: Cluster, b: Cluster, dependences: Dependences) -> bool:
+    """Returns whether no value lives longer if two clusters are one kernel, whenever that runs.
+
+    Both update in place all that they write, or both take all they read from the caller and leave all they write to it.
+    """
+    return all(map(_is_in_place, (a, b))) or all(_is_detached(cluster, dependences) for cluster in (a, b))
+
+
+def _is_in_place(cluster: Cluster) -> bool:
+    return not cluster.kinds and len(cluster.updated) == cluster.stores
+
+
+def _is_detached(cluster: Cluster, dependences: Dependences) -> bool:
+    if cluster.kinds or cluster.updated:
+        return False
+    return all(name in cluster.made or name not in dependences.definer for name in cluster.uses) and all(
+        name in dependences.kept or cluster.uses.get(name, 0) == len(dependences.readers.get(name, ()))
+        for name in cluster.made
+    )
 
 
 def separate_branches(kernel: Kernel, dependences: Dependences, policy: Policy) -> Kernel:

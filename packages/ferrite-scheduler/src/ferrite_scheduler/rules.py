@@ -14,9 +14,9 @@ from ferrite_ir.graph import Update
 from ferrite_ir.sizes import text
 
 from .blocks import other_combine
-from .branches import SHARED_SHARE
+from .branches import SHARED_SHARE, costs_no_memory
 from .cluster import Cluster
-from .dependences import Access, Dependences, is_opaque, stores_each_once
+from .dependences import Access, is_opaque, stores_each_once
 from .generic import hinted, is_symbolic, size_of
 from .proposal import Proposal
 from .strategy import holds_columns, is_persistent
@@ -279,10 +279,10 @@ def _size(proposal: Proposal) -> Refusal | None:
     a, b, weighing, policy = proposal.first, proposal.second, proposal.weighing, proposal.policy
     assert weighing is not None, "legality comes first"
     params = a.loads + b.loads - weighing.shared - weighing.joined + a.stores + b.stores - weighing.hidden
+    if params <= policy.max_kernel_params:
+        return None
     limit = policy.max_branch_params if _makes_branches(proposal) else policy.max_kernel_params
-    if params > limit:
-        return refuse("the kernel would have too many tensors", tensors=params, limit=limit)
-    return None
+    return refuse("the kernel would have too many tensors", tensors=params, limit=limit) if params > limit else None
 
 
 def _makes_branches(proposal: Proposal) -> bool:
@@ -292,7 +292,7 @@ def _makes_branches(proposal: Proposal) -> bool:
         return False
     if proposal.saved * SHARED_SHARE > min(_traffic(a), _traffic(b)):
         return False
-    return _save_a_launch(proposal)
+    return costs_no_memory(a, b, proposal.dependences)
 
 
 def _operations(proposal: Proposal) -> Refusal | None:
@@ -323,34 +323,11 @@ def _saving(proposal: Proposal) -> Refusal | None:
     traffic = min(_traffic(a), _traffic(b))
     if proposal.saved > 0 and proposal.saved * policy.horizontal_share >= traffic:
         return None
-    is_free = max(_traffic(a), _traffic(b)) <= policy.small_kernel_bytes or _save_a_launch(proposal)
+    is_free = max(_traffic(a), _traffic(b)) <= policy.small_kernel_bytes
+    is_free = is_free or costs_no_memory(a, b, proposal.dependences)
     if proposal.saved >= 0 and penalty == 0 and is_free:
         return None
     return refuse("it would not save memory traffic", saved=proposal.saved, of=traffic, uncoalesced=penalty)
-
-
-def _save_a_launch(proposal: Proposal) -> bool:
-    """Returns whether it costs no memory to fuse two clusters, whenever they run."""
-    a, b, dependences = proposal.first, proposal.second, proposal.dependences
-    return (_is_in_place(a) and _is_in_place(b)) or (is_detached(a, dependences) and is_detached(b, dependences))
-
-
-def _is_in_place(cluster: Cluster) -> bool:
-    """Returns whether all that a cluster writes is in place, so that fusing it sooner or later costs no memory."""
-    return not cluster.kinds and len(cluster.updated) == cluster.stores
-
-
-def is_detached(cluster: Cluster, dependences: Dependences) -> bool:
-    """Returns whether a pointwise cluster takes all it reads from the caller and leaves all that it writes to it.
-
-    Fused sooner or later with its like it costs no memory, either.
-    """
-    if cluster.kinds or cluster.updated:
-        return False
-    return all(name in cluster.made or name not in dependences.definer for name in cluster.uses) and all(
-        name in dependences.kept or cluster.uses.get(name, 0) == len(dependences.readers.get(name, ()))
-        for name in cluster.made
-    )
 
 
 def _traffic(cluster: Cluster) -> int:
