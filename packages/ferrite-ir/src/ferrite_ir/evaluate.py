@@ -428,12 +428,28 @@ def _sort(x: Tensor, *, stable: bool, dim: int, descending: bool) -> tuple[Neste
     return [values[place] for place in order], order
 
 
+def _combine_rows(
+    places: Tensor, source: Tensor, base: Tensor | Number, *, rows: int, mode: str, wraps: bool, **_: int
+) -> Nested:
+    """Returns rows with those of another matrix combined into them; a place that is no row's is none."""
+    width = source.shape[1]
+    start = base.nested() if isinstance(base, Tensor) else [[base] * width for _ in range(rows)]
+    found: list[list[Any]] = [list(row) for row in start]
+    for number, place in enumerate(places.nested()):
+        row = place + rows if wraps and place < 0 else place
+        if 0 <= row < rows:
+            new = source.nested()[number]
+            found[row] = [_STORES[mode](old, value) for old, value in zip(found[row], new, strict=True)]
+    return found
+
+
 EXTERNS: dict[str, ExternFunction] = {
     "ferrite.alias": lambda x: x,
     "ferrite.seed": lambda count, *_: list(range(count)),
     "aten.clone.default": lambda x, **_: x.nested(),
     "aten.mm.default": _mm,
     "aten.sort.stable": _sort,
+    "ferrite.combine_rows": _combine_rows,
     "aten.copy_.default": lambda target, source, *_: _copy(target, source),
     "aten.empty_strided.default": lambda shape, strides, dtype, **_: empty(dtype_named(dtype.value), shape, strides),
 }

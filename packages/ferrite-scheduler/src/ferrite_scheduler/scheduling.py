@@ -10,6 +10,7 @@ from ferrite_ir.passes import Dce
 
 from .branches import separate_branches
 from .cluster import Cluster, absorb, cluster_of
+from .combined_rows import combine_rows
 from .contractions import keep_narrow_contractions
 from .dependences import Dependences, Node, dependences_of, make_node, nodes_of
 from .fusion import fuse
@@ -51,7 +52,8 @@ def schedule(
     """
     graph = keep_narrow_contractions(graph, policy)
     graph = separate_updates(repeat_statistics(Dce().run(graph), target, policy))
-    graph = join_softmax(sort_updates(graph, policy), policy)
+    graph = sort_updates(combine_rows(graph, target, policy), policy)
+    graph = join_softmax(graph, policy)
     graph = separate_terms(separate_short_runs(graph, policy), policy)
     graph = prepare_folds(graph, target, policy)
     nodes = nodes_of(graph)

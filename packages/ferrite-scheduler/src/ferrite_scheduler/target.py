@@ -88,6 +88,15 @@ class Policy:
         search_budget: most dependence edges walked from either side to see whether two kernels can be one.
         look_back: scan few long lines in one pass, with programs that wait for each other, rather than in two passes.
         look_back_points: points of a line that one such program takes, a power of two.
+        combine_rows: combine whole rows by kernels that own the places where they go, where that pays.
+        combined_bytes: fewest bytes that it must save: of all elements in 32 bits, which the cache would combine, and
+            of a copy of their target in 32 bits, written and read. 64 MiB are as much as what it costs, four small
+            kernels and the writing down of an order: 15 microseconds.
+        combined_row: fewest elements of such a row: two for each thread of a warp.
+        combined_flight: bytes of rows that the programs of a multiprocessor have on their way at once: three times
+            its share of memory's bandwidth in a microsecond, as half of a program's time goes by before it knows
+            which rows it wants.
+        combined_batch: rows that one of these programs has on their way, a power of two: what its registers hold.
         sort_updates: bring rows that are combined into one place together before, where that pays.
         sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
         sorted_row: fewest elements of such a row.
@@ -122,6 +131,11 @@ class Policy:
     search_budget: int = 512
     look_back: bool = False
     look_back_points: int = 8192
+    combine_rows: bool = True
+    combined_bytes: int = 64 << 20
+    combined_row: int = 64
+    combined_flight: int = 96 << 10
+    combined_batch: int = 16
     sort_updates: bool = True
     sorted_bytes: int = 192 << 20
     sorted_row: int = 128

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ferrite_ir.bindings import results_that_bind
-from ferrite_scheduler.schedule import Kernel, Schedule
+from ferrite_scheduler.schedule import Allocate, CallExtern, Item, Kernel, MakeView, Reuse, Schedule
 from ferrite_scheduler.target import Target
 
 from .errors import EmitError
@@ -15,6 +15,7 @@ from .kernels import Emitted, emit_alternatives, origin_texts
 from .spec import KernelSpec
 from .steps import LaunchForm, encode_input, encode_output, encode_size_input, encode_step, launch_form
 from .symbols import bind_symbols
+from .templates import expand
 
 PROGRAM_FORMAT = "ferrite-program/1"
 
@@ -79,14 +80,31 @@ def emit_program(schedule: Schedule, target: Target | None = None, *, name: str 
         launches.append(launch_form(emitted))
     graph = schedule.graph
     device, bound = graph.device, results_that_bind(graph)
+    steps = [*bind_symbols(graph)]
+    taken = _host_names(schedule)
+    for step in schedule.steps:
+        expansion = expand(step, taken) if isinstance(step, CallExtern) else None
+        if expansion is None:
+            steps.append(encode_step(step, launches, bound))
+            continue
+        steps += expansion.steps
+        for spec in expansion.kernels:
+            joined = specs[spec.id].origin if spec.id in specs else ()
+            specs[spec.id] = replace(spec, origin=_joined(joined, spec.origin))
     return Program(
         name=name,
         device=device,
         inputs=(*(encode_input(value, device) for value in schedule.inputs), *map(encode_size_input, graph.sizes)),
         kernels=tuple(specs.values()),
-        steps=(*bind_symbols(graph), *(encode_step(step, launches, bound) for step in schedule.steps)),
+        steps=tuple(steps),
         outputs=tuple(encode_output(output) for output in schedule.outputs),
     )
+
+
+def _host_names(schedule: Schedule) -> frozenset[str]:
+    """Returns every name that the host steps of a schedule may use."""
+    made = (step.name for step in schedule.steps if isinstance(step, Allocate | Reuse | MakeView | Item))
+    return frozenset((*schedule.graph.values, *made, *(name for name, _ in schedule.graph.sizes)))
 
 
 def _emit(kernel: Kernel) -> Emitted:

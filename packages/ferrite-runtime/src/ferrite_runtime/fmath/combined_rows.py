@@ -1,0 +1,310 @@
+"""Rows of a matrix combined into the rows of another, as device functions; kernels reach them through `fmath`.
+
+Which row goes to which *place* is only known when the kernels run. A counting sort (Knuth, "The Art of Computer
+Programming" 3, 5.2) brings rows of one place together: programs count the rows of each place, learn where the first one
+of a place goes, and write the rows down in that order. Then each program takes a *chunk* of them, as many as any
+other, combines rows that follow each other in registers and stores the result where their place is, rounded once. A
+program stores a place of which it had all rows. Of others, at either end of its chunk, it leaves the part that it had
+at an *edge*, and one more kernel combines those parts, in the order of the chunks.
+
+No element is combined in memory, so that it makes no difference how many rows go to one place. The order of the rows of
+a place is that in which programs come to count them.
+
+Places are numbers from 0 up to ``rows``, which stands for none. ``count`` rows of ``width`` elements are combined.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ferrite_runtime.fmath.elementary import maximum_nan, minimum_nan
+
+
+@triton.jit
+def _places(places, lane, known, rows: tl.constexpr, wraps: tl.constexpr):
+    """Returns places as they are counted; those that lie outside are none, as is the lowest number of all."""
+    given = tl.load(places + lane, known, other=0).to(tl.int64)
+    place = given
+    if wraps:
+        place = tl.where(given < 0, given + rows, given)
+    inside = (place >= 0) & (place < rows)
+    is_none = given == -9223372036854775808
+    tl.device_assert(inside | is_none, "index out of bounds of the rows that others are combined into", mask=known)
+    return tl.where(inside & known, place, rows).to(tl.int32)
+
+
+@triton.jit
+def count_places(
+    places, counts, ranks, count: tl.constexpr, rows: tl.constexpr, wraps: tl.constexpr, block: tl.constexpr
+):
+    """Counts the rows of each place, and numbers them; ``counts`` (i32, ``rows + 1``) must be zero before."""
+    first = tl.program_id(0) * block
+    lane = first + tl.arange(0, block)
+    known = lane < count
+    place = _places(places, lane, known, rows, wraps)
+    lowest = tl.min(place, 0)
+    if lowest == tl.max(place, 0):
+        # Thousands of additions to one word wait for each other; one for a block of equal places does not.
+        rank = tl.atomic_add(counts + lowest, tl.minimum(count - first, block), sem="relaxed") + tl.arange(0, block)
+    else:
+        rank = tl.atomic_add(counts + place, 1, mask=known, sem="relaxed")
+    tl.store(ranks + lane, rank, known)
+
+
+@triton.jit
+def start_places(counts, starts, rows: tl.constexpr, block: tl.constexpr, ahead: tl.constexpr):
+    """Stores how many rows belong to places before each one (i32, ``rows + 1``); programs add up what is before them.
+
+    Args:
+        counts: rows of each place.
+        starts: what is stored.
+        rows: number of places.
+        block: places of a program.
+        ahead: places before it that it reads at a time.
+    """
+    first = tl.program_id(0) * block
+    before = tl.zeros([ahead], tl.int32)
+    at = first * 0
+    while at < first:
+        lane = at + tl.arange(0, ahead)
+        before += tl.load(counts + lane, lane < first, other=0)
+        at += ahead
+    lane = first + tl.arange(0, block)
+    own = tl.load(counts + lane, lane <= rows, other=0)
+    tl.store(starts + lane, tl.sum(before, 0) + tl.cumsum(own, 0) - own, lane <= rows)
+
+
+@triton.jit
+def order_rows(
+    places,
+    ranks,
+    starts,
+    ranked,
+    order,
+    count: tl.constexpr,
+    rows: tl.constexpr,
+    wraps: tl.constexpr,
+    end: tl.constexpr,
+    block: tl.constexpr,
+):
+    """Stores the rows in the order of their places (``order``), and these (``ranked``), both i32.
+
+    Up to ``end`` they are continued with the first row, and a place -1, so that `combine_rows` need not look where to
+    stop.
+    """
+    lane = tl.program_id(0) * block + tl.arange(0, block)
+    known = lane < count
+    place = _places(places, lane, known, rows, wraps)
+    rank = tl.load(starts + place, known, other=0) + tl.load(ranks + lane, known, other=0)
+    rank = tl.where(known, rank, lane)
+    tl.store(ranked + rank, tl.where(known, place, -1), lane < end)
+    tl.store(order + rank, tl.where(known, lane, 0), lane < end)
+
+
+@triton.jit
+def _initial(base, initial: tl.constexpr, offset, mask, dtype: tl.constexpr):
+    """Returns what the elements of a place are before anything is combined into them."""
+    if base is None:
+        return tl.full(offset.shape, initial, dtype)
+    else:
+        return tl.load(base + offset, mask).to(dtype)
+
+
+@triton.jit
+def fill_places(
+    counts,
+    base,
+    out,
+    initial: tl.constexpr,
+    rows: tl.constexpr,
+    width: tl.constexpr,
+    programs: tl.constexpr,
+    tile: tl.constexpr,
+    block: tl.constexpr,
+):
+    """Stores the places that no row goes to; each of the programs looks at as many places, ``tile`` at a time."""
+    share: tl.constexpr = (rows + programs - 1) // programs
+    dtype: tl.constexpr = out.dtype.element_ty
+    place = tl.program_id(0) * share
+    end = tl.minimum(place + share, rows)
+    while place < end:
+        lane = place + tl.arange(0, tile)
+        is_empty = tl.load(counts + lane, lane < end, other=1) == 0
+        if tl.max(is_empty.to(tl.int32), 0) != 0:
+            for start in tl.range(0, width, block):
+                column = start + tl.arange(0, block)
+                mask = is_empty[:, None] & (column < width)[None, :]
+                offset = lane.to(tl.int64)[:, None] * width + column[None, :]
+                tl.store(out + offset, _initial(base, initial, offset, mask, dtype), mask)
+        place += tile
+
+
+@triton.jit
+def _combined(a, b, mode: tl.constexpr):
+    if mode == "add":
+        return a + b
+    elif mode == "max":
+        return maximum_nan(a, b)
+    else:
+        return minimum_nan(a, b)
+
+
+@triton.jit
+def _folded(parts, mode: tl.constexpr):
+    """Returns the rows of a tile combined."""
+    if mode == "add":
+        return tl.sum(parts, 0)
+    elif mode == "max":
+        return tl.reduce(parts, 0, maximum_nan)
+    else:
+        return tl.reduce(parts, 0, minimum_nan)
+
+
+@triton.constexpr_function
+def _neutral(mode):
+    return {"add": 0.0, "max": float("-inf"), "min": float("inf")}[mode]
+
+
+@triton.jit
+def _inside(column, width: tl.constexpr, block: tl.constexpr):
+    """Returns which columns there are, None for all."""
+    if width % block == 0:
+        return None
+    else:
+        return column < width
+
+
+@triton.jit
+def _store_place(base, out, initial: tl.constexpr, place, width: tl.constexpr, column, inside, total, mode: tl.constexpr):
+    """Stores a place of which all rows have been combined."""
+    offset = place.to(tl.int64) * width + column
+    before = _initial(base, initial, offset, inside, total.dtype)
+    tl.store(out + offset, _combined(before, total, mode).to(out.dtype.element_ty), inside)
+
+
+@triton.jit
+def combine_rows(
+    ranked,
+    order,
+    source,
+    base,
+    out,
+    edges,
+    mode: tl.constexpr,
+    initial: tl.constexpr,
+    count: tl.constexpr,
+    rows: tl.constexpr,
+    width: tl.constexpr,
+    stride: tl.constexpr,
+    chunk: tl.constexpr,
+    batch: tl.constexpr,
+    block: tl.constexpr,
+):
+    """Combines chunks of rows in the order of their places; a program has one chunk, and ``block`` columns.
+
+    Args:
+        ranked: the places in order.
+        order: the rows.
+        source: the first element of the matrix of rows.
+        base: the first element of what the places are before, None where it is one number.
+        out: the first element of what they are after.
+        edges: for each chunk two rows (of the type that is computed in): what it had of the place that it begins
+            with, and of the place that it ends with where that began in it, unless all of their rows are its own.
+        mode: ``add``, ``max`` or ``min``.
+        initial: what the places are before, where they are one number.
+        count: number of rows.
+        rows: number of places.
+        width: elements of a row.
+        stride: elements from a row to the next one in ``source``.
+        chunk: rows of a program.
+        batch: rows that are on their way at once; divides ``chunk``.
+        block: columns of a program.
+    """
+    blocks: tl.constexpr = (width + block - 1) // block
+    neutral: tl.constexpr = _neutral(mode)
+    program = tl.program_id(0)
+    number = program // blocks
+    column = program % blocks * block + tl.arange(0, block)
+    inside = _inside(column, width, block)
+    first = number * chunk
+    total = tl.full([block], neutral, edges.dtype.element_ty)
+    # Whether all rows of the place have been met that are before this one.
+    is_whole = tl.load(ranked + first) != tl.load(ranked + first - 1, first > 0, other=-1)
+    for step in tl.range(0, chunk, batch):
+        places = ()
+        values = ()
+        # All loads of a batch come first: no store holds up the ones behind it.
+        for lane in tl.static_range(batch):
+            at = first + step + lane
+            places = places + (tl.load(ranked + at),)
+            values = values + (tl.load(source + tl.load(order + at).to(tl.int64) * stride + column, inside),)
+        places = places + (tl.load(ranked + (first + step + batch)),)
+        for lane in tl.static_range(batch):
+            total = _combined(total, values[lane].to(total.dtype), mode)
+            place = places[lane]
+            if place != places[lane + 1]:
+                if is_whole:
+                    if place < rows:
+                        _store_place(base, out, initial, place, width, column, inside, total, mode)
+                else:
+                    tl.store(edges + (number * 2).to(tl.int64) * width + column, total, inside)
+                total = tl.full([block], neutral, total.dtype)
+                is_whole = is_whole | True
+    end = first + chunk
+    if end < count:
+        if tl.load(ranked + end - 1) == tl.load(ranked + end):
+            edge = tl.where(is_whole, number * 2 + 1, number * 2).to(tl.int64)
+            tl.store(edges + edge * width + column, total, inside)
+
+
+@triton.jit
+def combine_edges(
+    ranked,
+    base,
+    out,
+    edges,
+    mode: tl.constexpr,
+    initial: tl.constexpr,
+    count: tl.constexpr,
+    rows: tl.constexpr,
+    width: tl.constexpr,
+    chunk: tl.constexpr,
+    parts: tl.constexpr,
+    block: tl.constexpr,
+):
+    """Combines what chunks had of one place, by the program of the chunk that the place began in.
+
+    Args:
+        ranked, base, out, edges, mode, initial, count, rows, width, chunk: as for `combine_rows`.
+        parts: parts that are read at a time where there are many.
+        block: columns of a program.
+    """
+    blocks: tl.constexpr = (width + block - 1) // block
+    neutral: tl.constexpr = _neutral(mode)
+    program = tl.program_id(0)
+    number = program // blocks
+    first = number * chunk
+    end = first + chunk
+    place = tl.load(ranked + end - 1, end < count, other=-1)
+    # It goes on in the next chunk, and there were none of its rows in the one before.
+    is_cut = (place == tl.load(ranked + end, end < count, other=-2)) & (place < rows)
+    is_first = place != tl.load(ranked + first - 1, first > 0, other=-1)
+    if is_cut & is_first:
+        column = program % blocks * block + tl.arange(0, block)
+        inside = _inside(column, width, block)
+        edge = edges + (number * 2 + 1).to(tl.int64) * width + column
+        total = _combined(tl.load(edge, inside), tl.load(edge + width, inside), mode)
+        at = end + chunk
+        goes_on = tl.load(ranked + at, at < count, other=-1) == place
+        while goes_on:
+            lane = at + tl.arange(0, parts) * chunk
+            is_known = lane < count
+            # Read at once with what tells whether it counts.
+            offset = (lane // chunk * 2).to(tl.int64)[:, None] * width + column[None, :]
+            value = tl.load(edges + offset, is_known[:, None] & (column < width)[None, :], other=neutral)
+            is_same = tl.load(ranked + lane, is_known, other=-1) == place
+            total = _combined(total, _folded(tl.where(is_same[:, None], value, neutral), mode), mode)
+            goes_on = tl.min(is_same.to(tl.int32), 0) != 0
+            at += parts * chunk
+        _store_place(base, out, initial, place, width, column, inside, total, mode)
