@@ -119,6 +119,7 @@ def _with_call(graph: Graph, update: Update, target: Target, policy: Policy) -> 
         ("rows", int(rows.place.size)),
         ("mode", update.mode),
         ("wraps", rows.place.wraps),
+        ("in_order", policy.combined_in_order),
         *_shares(rows, source.dtype, target, policy),
     )
     call = Extern((result,), COMBINE_ROWS, (places, source, _base(start, types)), kwargs, origins=update.origins)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ferrite_ir.bindings import results_that_bind
+from ferrite_scheduler.combined_rows import COMBINE_ROWS
 from ferrite_scheduler.schedule import Allocate, CallExtern, Item, Kernel, MakeView, Reuse, Schedule
 from ferrite_scheduler.target import Target
 
+from .combined_rows import write_combined_rows
 from .errors import EmitError
 from .identity import without_names
 from .kernels import Emitted, emit_alternatives, origin_texts
 from .spec import KernelSpec
 from .steps import LaunchForm, encode_input, encode_output, encode_size_input, encode_step, launch_form
 from .symbols import bind_symbols
-from .templates import expand
+from .templates import Expansion
 
 PROGRAM_FORMAT = "ferrite-program/1"
+
+_TEMPLATES: dict[str, Callable[[CallExtern, Collection[str]], Expansion]] = {COMBINE_ROWS: write_combined_rows}
+"""What carries out the library calls that are kernels of ours."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +89,11 @@ def emit_program(schedule: Schedule, target: Target | None = None, *, name: str 
     steps = [*bind_symbols(graph)]
     taken = _host_names(schedule)
     for step in schedule.steps:
-        expansion = expand(step, taken) if isinstance(step, CallExtern) else None
-        if expansion is None:
+        write = _TEMPLATES.get(step.definition.target) if isinstance(step, CallExtern) else None
+        if write is None or not isinstance(step, CallExtern):
             steps.append(encode_step(step, launches, bound))
             continue
+        expansion = write(step, taken)
         steps += expansion.steps
         for spec in expansion.kernels:
             joined = specs[spec.id].origin if spec.id in specs else ()

@@ -9,7 +9,9 @@ from ferrite_runtime.fmath.combined_rows import (
     combine_rows,
     count_places,
     fill_places,
+    narrow_places,
     order_rows,
+    pack_rows,
     start_places,
 )
 from ferrite_runtime.fmath.elementary import *

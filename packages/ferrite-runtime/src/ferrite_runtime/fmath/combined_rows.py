@@ -8,9 +8,12 @@ program stores a place of which it had all rows. Of others, at either end of its
 at an *edge*, and one more kernel combines those parts, in the order of the chunks.
 
 No element is combined in memory, so that it makes no difference how many rows go to one place. The order of the rows of
-a place is that in which programs come to count them.
+a place is that in which programs come to count them; where results must not depend on it, `narrow_places` and
+`pack_rows` stand before and after a stable sort of the places.
 
-Places are numbers from 0 up to ``rows``, which stands for none. ``count`` rows of ``width`` elements are combined.
+Places are numbers from 0 up to ``rows``, which stands for none. ``count`` rows of ``width`` elements are combined. A row
+with its place is one i64, the place above 32 bits and the number of the row in them. After the last one come more with a
+place that is no other's, up to a multiple of the rows of a chunk and one further.
 """
 
 from __future__ import annotations
@@ -76,39 +79,61 @@ def start_places(counts, starts, rows: tl.constexpr, block: tl.constexpr, ahead:
 
 
 @triton.jit
+def _packed(place, row):
+    return (place.to(tl.int64) << 32) | row.to(tl.int64)
+
+
+@triton.jit
 def order_rows(
     places,
     ranks,
     starts,
-    ranked,
-    order,
+    packed,
     count: tl.constexpr,
     rows: tl.constexpr,
     wraps: tl.constexpr,
     end: tl.constexpr,
     block: tl.constexpr,
 ):
-    """Stores the rows in the order of their places (``order``), and these (``ranked``), both i32.
-
-    Up to ``end`` they are continued with the first row, and a place -1, so that `combine_rows` need not look where to
-    stop.
-    """
+    """Stores the rows in the order of their places, with these, ``end`` in all."""
     lane = tl.program_id(0) * block + tl.arange(0, block)
     known = lane < count
     place = _places(places, lane, known, rows, wraps)
     rank = tl.load(starts + place, known, other=0) + tl.load(ranks + lane, known, other=0)
-    rank = tl.where(known, rank, lane)
-    tl.store(ranked + rank, tl.where(known, place, -1), lane < end)
-    tl.store(order + rank, tl.where(known, lane, 0), lane < end)
+    word = tl.where(known, _packed(place, lane), _packed(lane * 0 - 1, lane * 0))
+    tl.store(packed + tl.where(known, rank, lane), word, lane < end)
 
 
 @triton.jit
-def _initial(base, initial: tl.constexpr, offset, mask, dtype: tl.constexpr):
-    """Returns what the elements of a place are before anything is combined into them."""
-    if base is None:
-        return tl.full(offset.shape, initial, dtype)
+def narrow_places(
+    places,
+    counts,
+    keys,
+    count: tl.constexpr,
+    rows: tl.constexpr,
+    wraps: tl.constexpr,
+    end: tl.constexpr,
+    block: tl.constexpr,
+):
+    """Counts the rows of each place, and stores these in fewer bits, to be sorted: ``end`` in all."""
+    first = tl.program_id(0) * block
+    lane = first + tl.arange(0, block)
+    known = lane < count
+    place = _places(places, lane, known, rows, wraps)
+    lowest = tl.min(place, 0)
+    if lowest == tl.max(place, 0):
+        tl.atomic_add(counts + lowest, tl.maximum(tl.minimum(count - first, block), 0), sem="relaxed")
     else:
-        return tl.load(base + offset, mask).to(dtype)
+        tl.atomic_add(counts + place, 1, mask=known, sem="relaxed")
+    tl.store(keys + lane, tl.where(known, place, rows + 1).to(keys.dtype.element_ty), lane < end)
+
+
+@triton.jit
+def pack_rows(ranked, order, packed, count: tl.constexpr, end: tl.constexpr, block: tl.constexpr):
+    """Stores sorted places with the rows that they were of, ``end`` in all."""
+    lane = tl.program_id(0) * block + tl.arange(0, block)
+    place = tl.load(ranked + lane, lane < count, other=-1)
+    tl.store(packed + lane, _packed(place, tl.load(order + lane, lane < count, other=0)), lane < end)
 
 
 @triton.jit
@@ -123,20 +148,31 @@ def fill_places(
     tile: tl.constexpr,
     block: tl.constexpr,
 ):
-    """Stores the places that no row goes to; each of the programs looks at as many places, ``tile`` at a time."""
+    """Stores the places that no row goes to; each of the programs looks at as many places, ``tile`` at a time.
+
+    What places are before is read of all of them, so that it is in the cache when `combine_rows` waits for it.
+    """
     share: tl.constexpr = (rows + programs - 1) // programs
     dtype: tl.constexpr = out.dtype.element_ty
     place = tl.program_id(0) * share
     end = tl.minimum(place + share, rows)
     while place < end:
         lane = place + tl.arange(0, tile)
-        is_empty = tl.load(counts + lane, lane < end, other=1) == 0
-        if tl.max(is_empty.to(tl.int32), 0) != 0:
+        known = lane < end
+        is_empty = tl.load(counts + lane, known, other=1) == 0
+        wanted = tl.max(is_empty.to(tl.int32), 0) != 0
+        if base is not None:
+            wanted = place < end
+        if wanted:
             for start in tl.range(0, width, block):
                 column = start + tl.arange(0, block)
-                mask = is_empty[:, None] & (column < width)[None, :]
+                mask = known[:, None] & (column < width)[None, :]
                 offset = lane.to(tl.int64)[:, None] * width + column[None, :]
-                tl.store(out + offset, _initial(base, initial, offset, mask, dtype), mask)
+                if base is None:
+                    value = tl.full([tile, block], initial, dtype)
+                else:
+                    value = tl.load(base + offset, mask, eviction_policy="evict_last").to(dtype)
+                tl.store(out + offset, value, mask & is_empty[:, None])
         place += tile
 
 
@@ -167,26 +203,28 @@ def _neutral(mode):
 
 
 @triton.jit
-def _inside(column, width: tl.constexpr, block: tl.constexpr):
-    """Returns which columns there are, None for all."""
-    if width % block == 0:
-        return None
-    else:
-        return column < width
-
-
-@triton.jit
 def _store_place(base, out, initial: tl.constexpr, place, width: tl.constexpr, column, inside, total, mode: tl.constexpr):
     """Stores a place of which all rows have been combined."""
     offset = place.to(tl.int64) * width + column
-    before = _initial(base, initial, offset, inside, total.dtype)
+    if base is None:
+        before = tl.full(total.shape, initial, total.dtype)
+    else:
+        before = tl.load(base + offset, inside).to(total.dtype)
     tl.store(out + offset, _combined(before, total, mode).to(out.dtype.element_ty), inside)
 
 
 @triton.jit
+def _place(packed, at, known=None):
+    """Returns the place of the row at a position; -1 where it is not known."""
+    if known is None:
+        return (tl.load(packed + at) >> 32).to(tl.int32)
+    else:
+        return (tl.load(packed + at, known, other=-1) >> 32).to(tl.int32)
+
+
+@triton.jit
 def combine_rows(
-    ranked,
-    order,
+    packed,
     source,
     base,
     out,
@@ -204,8 +242,7 @@ def combine_rows(
     """Combines chunks of rows in the order of their places; a program has one chunk, and ``block`` columns.
 
     Args:
-        ranked: the places in order.
-        order: the rows.
+        packed: the rows and their places, in order.
         source: the first element of the matrix of rows.
         base: the first element of what the places are before, None where it is one number.
         out: the first element of what they are after.
@@ -226,20 +263,21 @@ def combine_rows(
     program = tl.program_id(0)
     number = program // blocks
     column = program % blocks * block + tl.arange(0, block)
-    inside = _inside(column, width, block)
+    inside = column < width
     first = number * chunk
     total = tl.full([block], neutral, edges.dtype.element_ty)
     # Whether all rows of the place have been met that are before this one.
-    is_whole = tl.load(ranked + first) != tl.load(ranked + first - 1, first > 0, other=-1)
+    is_whole = _place(packed, first) != _place(packed, first - 1, first > 0)
     for step in tl.range(0, chunk, batch):
         places = ()
         values = ()
         # All loads of a batch come first: no store holds up the ones behind it.
         for lane in tl.static_range(batch):
-            at = first + step + lane
-            places = places + (tl.load(ranked + at),)
-            values = values + (tl.load(source + tl.load(order + at).to(tl.int64) * stride + column, inside),)
-        places = places + (tl.load(ranked + (first + step + batch)),)
+            word = tl.load(packed + (first + step + lane))
+            places = places + ((word >> 32).to(tl.int32),)
+            row = word.to(tl.int32).to(tl.int64)
+            values = values + (tl.load(source + row * stride + column, inside, eviction_policy="evict_first"),)
+        places = places + (_place(packed, first + step + batch),)
         for lane in tl.static_range(batch):
             total = _combined(total, values[lane].to(total.dtype), mode)
             place = places[lane]
@@ -253,14 +291,14 @@ def combine_rows(
                 is_whole = is_whole | True
     end = first + chunk
     if end < count:
-        if tl.load(ranked + end - 1) == tl.load(ranked + end):
+        if _place(packed, end - 1) == _place(packed, end):
             edge = tl.where(is_whole, number * 2 + 1, number * 2).to(tl.int64)
             tl.store(edges + edge * width + column, total, inside)
 
 
 @triton.jit
 def combine_edges(
-    ranked,
+    packed,
     base,
     out,
     edges,
@@ -276,7 +314,7 @@ def combine_edges(
     """Combines what chunks had of one place, by the program of the chunk that the place began in.
 
     Args:
-        ranked, base, out, edges, mode, initial, count, rows, width, chunk: as for `combine_rows`.
+        packed, base, out, edges, mode, initial, count, rows, width, chunk: as for `combine_rows`.
         parts: parts that are read at a time where there are many.
         block: columns of a program.
     """
@@ -286,24 +324,24 @@ def combine_edges(
     number = program // blocks
     first = number * chunk
     end = first + chunk
-    place = tl.load(ranked + end - 1, end < count, other=-1)
+    place = _place(packed, end - 1, end < count)
     # It goes on in the next chunk, and there were none of its rows in the one before.
-    is_cut = (place == tl.load(ranked + end, end < count, other=-2)) & (place < rows)
-    is_first = place != tl.load(ranked + first - 1, first > 0, other=-1)
+    is_cut = (end < count) & (place == _place(packed, end, end < count)) & (place < rows)
+    is_first = place != _place(packed, first - 1, first > 0)
     if is_cut & is_first:
         column = program % blocks * block + tl.arange(0, block)
-        inside = _inside(column, width, block)
+        inside = column < width
         edge = edges + (number * 2 + 1).to(tl.int64) * width + column
         total = _combined(tl.load(edge, inside), tl.load(edge + width, inside), mode)
         at = end + chunk
-        goes_on = tl.load(ranked + at, at < count, other=-1) == place
+        goes_on = _place(packed, at, at < count) == place
         while goes_on:
             lane = at + tl.arange(0, parts) * chunk
             is_known = lane < count
             # Read at once with what tells whether it counts.
             offset = (lane // chunk * 2).to(tl.int64)[:, None] * width + column[None, :]
-            value = tl.load(edges + offset, is_known[:, None] & (column < width)[None, :], other=neutral)
-            is_same = tl.load(ranked + lane, is_known, other=-1) == place
+            value = tl.load(edges + offset, is_known[:, None] & inside[None, :], other=neutral)
+            is_same = _place(packed, lane, is_known) == place
             total = _combined(total, _folded(tl.where(is_same[:, None], value, neutral), mode), mode)
             goes_on = tl.min(is_same.to(tl.int32), 0) != 0
             at += parts * chunk
