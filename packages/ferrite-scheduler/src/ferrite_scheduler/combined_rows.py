@@ -5,7 +5,8 @@ pass that rounds. The call ``ferrite.combine_rows`` stands for the kernels of `f
 which bring the rows of a place together first: each row is read once, each place written once, in its own type, and
 what they cost does not depend on how many rows meet.
 
-What it has to save against is fixed: four small kernels, some 14 microseconds on an H200.
+What that costs is fixed: four small kernels to find the order, and one for what is left between programs, some 14
+microseconds on an H200 by estimate.
 """
 
 from __future__ import annotations
@@ -16,8 +17,20 @@ from math import ceil, prod
 from typing import TypeAlias
 
 from ferrite_ir.dtypes import F32, I32, I64, DType
-from ferrite_ir.graph import Definition, Extern, Graph, Loop, TensorType, Update, Value, View, names_read, row_major, whole
-from ferrite_ir.index import Dim, Indirect, linearize
+from ferrite_ir.graph import (
+    Definition,
+    Extern,
+    Graph,
+    Loop,
+    TensorType,
+    Update,
+    Value,
+    View,
+    names_read,
+    row_major,
+    whole,
+)
+from ferrite_ir.index import Atom, Dim, Index, Indirect, linearize
 from ferrite_ir.passes import Dce
 from ferrite_ir.scalar import Number, Scalar, apply, cast, const, load
 from ferrite_ir.sizes import is_static
@@ -35,7 +48,7 @@ MODES = ("add", "max", "min")
 MOST_PLACES = 1 << 17
 """Most places that are counted: where each one starts is found by programs that add up all counts before their own."""
 SPARSEST = 4
-"""Most places for each row."""
+"""Most places for each row: where most places stay empty, storing those is all there is to do."""
 WIDEST = 512
 """Bytes of a row that a warp reads at once: 16 for each thread."""
 
@@ -49,9 +62,7 @@ class Rows:
     Attributes:
         place: where a row goes.
         dims: of the rows.
-        columns: of the elements of a row.
-        count: number of rows.
-        width: elements of a row.
+        columns: dims of the elements of a row.
     """
 
     place: Indirect
@@ -69,16 +80,18 @@ class Rows:
         return prod(int(dim.size) for dim in self.columns)
 
 
+def plain_atom(index: Index) -> Atom | None:
+    """Returns what an index is, if it is one thing and nothing else."""
+    is_plain = len(index.terms) == 1 and index.const == 0 and index.terms[0][1] == 1
+    return index.terms[0][0] if is_plain else None
+
+
 def rows_of(update: Update, tensor: TensorType) -> Rows | None:
     """Returns what an update into a tensor of this type does, if it combines whole rows with its first dim's."""
     sizes = (*tensor.shape, *(dim.size for dim in update.dims))
     if not update.indices or not all(map(is_static, sizes)) or tensor.strides != row_major(tensor.shape):
         return None
-    atoms = [
-        index.terms[0][0] if len(index.terms) == 1 and index.const == 0 and index.terms[0][1] == 1 else None
-        for index in update.indices
-    ]
-    place, *rest = atoms
+    place, *rest = map(plain_atom, update.indices)
     columns = tuple(atom for atom in rest if isinstance(atom, Dim))
     dims = tuple(dim for dim in update.dims if dim not in columns)
     if not isinstance(place, Indirect) or not isinstance(place.value, Scalar) or place.value.dims != frozenset(dims):
@@ -201,7 +214,8 @@ def _base(start: Loop, types: Types) -> View | Number:
     """Returns what places hold before anything is combined into them: a number, or a tensor."""
     body, (result,) = start.bodies[0], start.results
     if body.op == "const":
-        return body.args[0]
+        number: Number = body.args[0]
+        return number
     while body.op == "cast" and body.args[0].dtype.is_float and body.args[0].dtype.bytes <= body.dtype.bytes:
         (body,) = body.args
     home = tuple(dim.index for dim in start.dims)

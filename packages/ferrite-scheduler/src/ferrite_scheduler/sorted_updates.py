@@ -19,6 +19,7 @@ from ferrite_ir.index import Dim, Indirect, delinearize, indirect
 from ferrite_ir.scalar import Scalar, apply, cast, const, index_value, load, substitute_dims
 from ferrite_ir.sizes import is_static
 
+from .combined_rows import plain_atom
 from .intermediates import new_value
 from .marks import SortedUpdate
 from .target import Policy
@@ -53,7 +54,7 @@ def _place_of(update: Update, types: dict[str, TensorType], policy: Policy) -> I
     found: list[Indirect] = []
     columns: list[Dim] = []
     for index in update.indices:
-        atom = index.terms[0][0] if len(index.terms) == 1 and index.const == 0 and index.terms[0][1] == 1 else None
+        atom = plain_atom(index)
         if isinstance(atom, Dim):
             columns.append(atom)
         elif isinstance(atom, Indirect):

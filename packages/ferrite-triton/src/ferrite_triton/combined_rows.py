@@ -1,4 +1,4 @@
-"""The kernels of ``ferrite.combine_rows``: texts around the device functions of `ferrite_runtime.fmath.combined_rows`."""
+"""The kernels of ``ferrite.combine_rows``: texts around device functions of `ferrite_runtime.fmath.combined_rows`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ COLUMNS = 128
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """What is known of a call before it runs; see the device functions for the meaning of the numbers.
+    """What is known of a call before it runs.
 
     Attributes:
-        end: rows that are written down, those behind the last one included.
+        count, rows, width, stride, chunk, batch, block, mode, wraps: as the device functions take them.
+        initial: as they take it, as text.
+        in_order: whether the rows of a place are combined in their own order.
+        compute: the type that is computed in.
         base: name of the tensor that places are before, "" where that is one number, ``initial``.
     """
 
@@ -91,13 +94,13 @@ def write_combined_rows(step: CallExtern, taken: Collection[str]) -> Expansion:
         return Expansion((), ())
     compute = F64 if source.dtype is F64 else F32
     call = _Call(
-        *map(int, (source.shape[0], given["rows"], source.shape[1], source.strides[0])),
-        *(given[name] for name in ("chunk", "batch", "block", "mode")),
-        "0.0" if isinstance(base, View) else number_text(base, compute),
-        given["wraps"],
-        given["in_order"],
-        compute,
-        "base" if isinstance(base, View) else "",
+        count=int(source.shape[0]),
+        width=int(source.shape[1]),
+        stride=int(source.strides[0]),
+        initial="0.0" if isinstance(base, View) else number_text(base, compute),
+        compute=compute,
+        base="base" if isinstance(base, View) else "",
+        **given,
     )
     operands = {
         "places": Operand(places.name, places.dtype),

@@ -11,9 +11,9 @@ No element is combined in memory, so that it makes no difference how many rows g
 a place is that in which programs come to count them; where results must not depend on it, `narrow_places` and
 `pack_rows` stand before and after a stable sort of the places.
 
-Places are numbers from 0 up to ``rows``, which stands for none. ``count`` rows of ``width`` elements are combined. A row
-with its place is one i64, the place above 32 bits and the number of the row in them. After the last one come more with a
-place that is no other's, up to a multiple of the rows of a chunk and one further.
+Places are numbers from 0 up to ``rows``, which stands for none. ``count`` rows of ``width`` elements are combined. A
+row with its place is one i64, the place above 32 bits and the number of the row in them. After the last one come more
+with the place -1, up to a multiple of the rows of a chunk and one further: no program has to look where to stop.
 """
 
 from __future__ import annotations
@@ -203,7 +203,9 @@ def _neutral(mode):
 
 
 @triton.jit
-def _store_place(base, out, initial: tl.constexpr, place, width: tl.constexpr, column, inside, total, mode: tl.constexpr):
+def _store_place(
+    base, out, initial: tl.constexpr, place, width: tl.constexpr, column, inside, total, mode: tl.constexpr
+):
     """Stores a place of which all rows have been combined."""
     offset = place.to(tl.int64) * width + column
     if base is None:
@@ -274,10 +276,12 @@ def combine_rows(
         # All loads of a batch come first: no store holds up the ones behind it.
         for lane in tl.static_range(batch):
             word = tl.load(packed + (first + step + lane))
-            places = places + ((word >> 32).to(tl.int32),)
-            row = word.to(tl.int32).to(tl.int64)
-            values = values + (tl.load(source + row * stride + column, inside, eviction_policy="evict_first"),)
-        places = places + (_place(packed, first + step + batch),)
+            value = tl.load(
+                source + word.to(tl.int32).to(tl.int64) * stride + column, inside, eviction_policy="evict_first"
+            )
+            places += ((word >> 32).to(tl.int32),)  # type: ignore[assignment]
+            values += (value,)  # type: ignore[assignment]
+        places += (_place(packed, first + step + batch),)  # type: ignore[assignment]
         for lane in tl.static_range(batch):
             total = _combined(total, values[lane].to(total.dtype), mode)
             place = places[lane]
@@ -290,10 +294,9 @@ def combine_rows(
                 total = tl.full([block], neutral, total.dtype)
                 is_whole = is_whole | True
     end = first + chunk
-    if end < count:
-        if _place(packed, end - 1) == _place(packed, end):
-            edge = tl.where(is_whole, number * 2 + 1, number * 2).to(tl.int64)
-            tl.store(edges + edge * width + column, total, inside)
+    if (end < count) & (_place(packed, end - 1) == _place(packed, end)):
+        edge = tl.where(is_whole, number * 2 + 1, number * 2).to(tl.int64)
+        tl.store(edges + edge * width + column, total, inside)
 
 
 @triton.jit
@@ -313,10 +316,7 @@ def combine_edges(
 ):
     """Combines what chunks had of one place, by the program of the chunk that the place began in.
 
-    Args:
-        packed, base, out, edges, mode, initial, count, rows, width, chunk: as for `combine_rows`.
-        parts: parts that are read at a time where there are many.
-        block: columns of a program.
+    It takes what `combine_rows` does; where there are many parts of a place it reads so many ``parts`` at a time.
     """
     blocks: tl.constexpr = (width + block - 1) // block
     neutral: tl.constexpr = _neutral(mode)

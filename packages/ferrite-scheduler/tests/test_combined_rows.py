@@ -1,0 +1,135 @@
+"""Rows that are combined into the rows of another matrix are a call of kernels that own places, and come to the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from checks import check
+from ferrite_ir.graph import Extern, Update
+from ferrite_scheduler import Policy, Schedule, Target
+from ferrite_scheduler.combined_rows import COMBINE_ROWS
+from ferrite_scheduler.target import DEFAULT_TARGET
+
+POLICY = Policy(combined_bytes=0, combined_row=1)
+GRAPH = """graph @f(i: {index}[{shape}], x: bf16[{shape}, 8], t: bf16[3, 8]) -> (y) {{
+  s: f32[3, 8] = loop [r < 3, c < 8] {start}
+  u: f32[3, 8] = update {mode} s [{dims}, c < 8] at [{place}] {body}
+  y: bf16[3, 8] = loop [r < 3, c < 8] {result}
+}}"""
+ROWS = {
+    "index": "i64",
+    "shape": "19",
+    "dims": "p < 19",
+    "start": "cast.f32(t[r, c])",
+    "mode": "add",
+    "place": "at(i[p], 3), c",
+    "body": "cast.f32(x[p, c])",
+    "result": "cast.bf16(u[r, c])",
+}
+
+
+def scheduled(policy: Policy = POLICY, target: Target = DEFAULT_TARGET, lowest: int = 0, **parts: str) -> Schedule:
+    """Returns the schedule of such an update after checking what it computes, for places from ``lowest`` on."""
+    random, parts = Random(0), ROWS | parts
+    shape = [int(size) for size in parts["shape"].split(", ")]
+
+    def drawn(draw, sizes):
+        return [drawn(draw, sizes[1:]) for _ in range(sizes[0])] if sizes else draw()
+
+    places = drawn(lambda: random.randrange(lowest, 3), shape)
+    # Multiples of an eighth: their sums are exact, so that the order does not show, nor where they are rounded.
+    values, before = (drawn(lambda: random.randrange(-8, 8) / 8, [*sizes, 8]) for sizes in (shape, [3]))
+    return check(GRAPH.format(**parts), policy=policy, target=target, inputs=[places, values, before])
+
+
+def calls(found: Schedule) -> list[Extern]:
+    return [d for d in found.graph.definitions if isinstance(d, Extern) and d.target == COMBINE_ROWS]
+
+
+@pytest.mark.parametrize("mode", ["add", "max", "min"])
+def test_the_copy_of_the_target_and_the_rounding_are_part_of_the_call(mode: str) -> None:
+    found = scheduled(mode=mode)
+    (call,) = calls(found)
+    places, source, base = call.args
+    assert (places.name, source.name, base.name) == ("i", "x", "t")
+    assert [result.name for result in call.results] == ["y"]
+    assert dict(call.kwargs)["mode"] == mode
+    assert not found.kernels
+
+
+def test_places_may_all_start_with_one_number() -> None:
+    (call,) = calls(scheduled(start="f32(-2.5)", mode="max"))
+    assert call.args[2] == -2.5
+
+
+def test_what_places_start_with_may_be_computed() -> None:
+    found = scheduled(start="mul(cast.f32(t[r, c]), f32(2.0))")
+    assert calls(found)[0].args[2].name == "s"
+    assert len(found.kernels) == 1
+
+
+def test_a_result_that_is_not_just_rounded_is_read_in_32_bits() -> None:
+    found = scheduled(result="cast.bf16(mul(u[r, c], f32(0.5)))")
+    assert [result.name for result in calls(found)[0].results] == ["u"]
+
+
+def test_rows_of_several_dims_are_one_line_of_rows() -> None:
+    parts = {"shape": "4, 5", "dims": "p < 4, q < 5", "place": "at(i[p, q], 3), c"}
+    (call,) = calls(scheduled(body="cast.f32(x[p, q, c])", **parts))
+    assert call.args[0].shape == (20,)
+    assert call.args[1].shape == (20, 8)
+
+
+def test_places_may_count_from_the_end() -> None:
+    (call,) = calls(scheduled(place="wrap(i[p], 3), c", lowest=-3))
+    assert dict(call.kwargs)["wraps"]
+
+
+def test_rows_that_do_not_count_have_no_place() -> None:
+    (call,) = calls(scheduled(body="cast.f32(x[p, c]) if ne(i[p], i64(1))"))
+    assert call.args[0].name == "u_places"
+
+
+def test_places_may_be_computed() -> None:
+    (call,) = calls(scheduled(place="at(mod(add(i[p], i64(2)), i64(3)), 3), c"))
+    assert call.args[0].name == "u_places"
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ({"mode": "mul"}, "products are not combined so"),
+        ({"place": "at(i[p], 3), 7 - c"}, "columns move, too"),
+        ({"body": "cast.f32(x[p, c]) if gt(x[p, c], bf16(0.0))"}, "not all elements of a row count"),
+        ({"body": "mul(cast.f32(x[p, c]), f32(2.0))"}, "the rows are in no memory"),
+        ({"body": "cast.f32(x[18 - p, c])"}, "rows lie the other way round"),
+    ],
+)
+def test_other_updates_stay(parts: dict[str, str], why: str) -> None:
+    assert not calls(scheduled(**parts)), why
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        replace(POLICY, combine_rows=False),
+        replace(POLICY, combined_row=9),
+        replace(POLICY, combined_bytes=19 * 8 * 4 + 2 * 3 * 8 * 4 + 1),
+    ],
+)
+def test_updates_that_save_little_stay(policy: Policy) -> None:
+    found = scheduled(policy)
+    assert not calls(found)
+    assert any(isinstance(definition, Update) for definition in found.graph.definitions)
+
+
+def test_programs_have_equal_shares_and_run_at_once() -> None:
+    # 16 rows of 16 bytes are on their way in a program: of 512 bytes there are two for each of three processors.
+    policy = replace(POLICY, combined_flight=512)
+    target = Target(processors=3)
+    (call,) = calls(scheduled(policy, target, shape="100", dims="p < 100"))
+    assert dict(call.kwargs)["chunk"] == 32
+    assert dict(call.kwargs)["block"] == 8

@@ -1,0 +1,109 @@
+"""Rows combined by programs that own places: empty ones, those of one program, and those that many have a part of."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+import ferrite_torch
+from against_eager import assert_all_close, compiled, devices, widened
+from ferrite_runtime import IndexOutOfBounds
+
+PLACES = 7
+POLICY = {"combined_bytes": 0, "combined_row": 1, "combined_batch": 2}
+"""Small batches: a program has several of them."""
+
+
+def options(**policy: bool) -> dict[str, object]:
+    return {"fallback": False, "verify": True, "policy": {**POLICY, **policy}}
+
+
+def added(target: Tensor, index: Tensor, x: Tensor) -> Tensor:
+    return target.index_add(0, index, x)
+
+
+def added_in_place(target: Tensor, index: Tensor, x: Tensor) -> Tensor:
+    return target.clone().index_add_(0, index, x)
+
+
+def summed(target: Tensor, index: Tensor, x: Tensor) -> Tensor:
+    return torch.zeros_like(target).index_add(0, index, x)
+
+
+def largest(target: Tensor, index: Tensor, x: Tensor) -> Tensor:
+    return torch.full_like(target, -100.0).scatter_reduce(0, index[:, None].expand_as(x), x, "amax")
+
+
+def smallest(target: Tensor, index: Tensor, x: Tensor) -> Tensor:
+    return target.scatter_reduce(0, index[:, None].expand_as(x), x, "amin")
+
+
+def put(target: Tensor, index: Tensor, x: Tensor) -> Tensor:
+    return target.index_put((torch.where(index > 2, index - PLACES, index),), x, accumulate=True)
+
+
+def looked_up(target: Tensor, index: Tensor, x: Tensor) -> Tensor:
+    return torch.ops.aten.embedding_dense_backward(x, index, PLACES, -1, False)
+
+
+def padded(target: Tensor, index: Tensor, x: Tensor) -> Tensor:
+    return torch.ops.aten.embedding_dense_backward(x, index, PLACES, 3, False)
+
+
+def places(kind: str, count: int) -> Tensor:
+    return {
+        "any": torch.randint(PLACES, (count,)),
+        "one": torch.full((count,), 3),
+        "sorted": torch.arange(count) * (PLACES - 1) // count,
+        "ends": torch.randint(2, (count,)) * (PLACES - 1),
+    }[kind]
+
+
+def ran(call, index: Tensor, target: Tensor, x: Tensor, **policy: bool) -> Tensor:
+    """Returns the result of our kernels, and checks that they are those that own places."""
+    mine = compiled(call, fullgraph=True, dynamic=False, options=options(**policy))(target, index, x)
+    program = ferrite_torch.compiled_programs()[-1]
+    names = [kernel["name"] for kernel in program["kernels"]]
+    assert any(name.startswith("combine_edges") for name in names)
+    assert any(name.startswith("narrow_places") for name in names) == bool(policy)
+    assert not any("tl.atomic" in kernel["source"] for kernel in program["kernels"])
+    return mine
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize(("kind", "count"), [("any", 500), ("one", 600), ("sorted", 77), ("ends", 300)])
+@pytest.mark.parametrize("call", [added, summed, largest, smallest, put, looked_up, padded])
+def test_values(call, count: int, kind: str, device: str) -> None:
+    torch.manual_seed(0)
+    index = places(kind, count).to(device)
+    for dtype, width in ((torch.float32, 24), (torch.bfloat16, 128)):
+        x, target = (torch.randn(rows, width, device=device).to(dtype) for rows in (count, PLACES))
+        if call in (largest, smallest):
+            x[count // 2, 1] = torch.nan
+        assert_all_close(
+            [ran(call, index, target, x)], [call(target, index, x)], [call(widened(target), index, widened(x))]
+        )
+
+
+@pytest.mark.parametrize("call", [added, largest, padded])
+@pytest.mark.parametrize("kind", ["any", "one"])
+def test_rows_of_a_place_may_come_in_their_own_order(call, kind: str) -> None:
+    torch.manual_seed(0)
+    index, x, target = places(kind, 301), torch.randn(301, 24).half(), torch.randn(PLACES, 24).half()
+    mine = ran(call, index, target, x, combined_in_order=True)
+    assert_all_close([mine], [call(target, index, x)], [call(widened(target), index, widened(x))])
+
+
+def test_numbers_of_places_and_rows_may_lie_anyhow() -> None:
+    torch.manual_seed(0)
+    index, target = places("any", 120).int(), torch.randn(PLACES, 24, dtype=torch.float64)
+    x = torch.randn(120, 40, dtype=torch.float64)[:, 8:32]
+    mine = ran(added_in_place, index, target, x)
+    assert_all_close([mine], [added(target, index, x)], [added(target, index, x)])
+
+
+def test_a_place_that_is_none_is_named() -> None:
+    index, x, target = torch.tensor([0, PLACES] * 8), torch.ones(16, 8), torch.ones(PLACES, 8)
+    with pytest.raises(IndexOutOfBounds, match="index_add"):
+        ran(added, index, target, x)
