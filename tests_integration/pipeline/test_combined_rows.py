@@ -72,12 +72,12 @@ def ran(call, index: Tensor, target: Tensor, x: Tensor, **policy: bool) -> Tenso
 
 
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize(("kind", "count"), [("any", 500), ("one", 600), ("sorted", 77), ("ends", 300)])
+@pytest.mark.parametrize(("kind", "count"), [("any", 280), ("one", 300), ("sorted", 77), ("ends", 130)])
 @pytest.mark.parametrize("call", [added, summed, largest, smallest, put, looked_up, padded])
 def test_values(call, count: int, kind: str, device: str) -> None:
     torch.manual_seed(0)
     index = places(kind, count).to(device)
-    for dtype, width in ((torch.float32, 24), (torch.bfloat16, 128)):
+    for dtype, width in ((torch.float32, 24), (torch.bfloat16, 64)):
         x, target = (torch.randn(rows, width, device=device).to(dtype) for rows in (count, PLACES))
         if call in (largest, smallest):
             x[count // 2, 1] = torch.nan
@@ -90,7 +90,7 @@ def test_values(call, count: int, kind: str, device: str) -> None:
 @pytest.mark.parametrize("kind", ["any", "one"])
 def test_rows_of_a_place_may_come_in_their_own_order(call, kind: str) -> None:
     torch.manual_seed(0)
-    index, x, target = places(kind, 301), torch.randn(301, 24).half(), torch.randn(PLACES, 24).half()
+    index, x, target = places(kind, 201), torch.randn(201, 24).half(), torch.randn(PLACES, 24).half()
     mine = ran(call, index, target, x, combined_in_order=True)
     assert_all_close([mine], [call(target, index, x)], [call(widened(target), index, widened(x))])
 

@@ -1,4 +1,4 @@
-"""Rows that are combined into the rows of another matrix are a call of kernels that own places, and come to the same."""
+"""Rows combined into the rows of another matrix are a call of kernels that own places, and come to the same."""
 
 from __future__ import annotations
 

@@ -14,12 +14,12 @@ from .templates import Expansion, Operand, Scratch, Template
 
 COUNTED = 1024
 """Rows that one program counts."""
-STARTED, AHEAD = 1024, 4096
+STARTED, AHEAD = 1024, 8192
 """Places whose first row one program finds, and places before them that it reads at a time."""
 FILLED = 32
 """Places that a program looks at, to see whether they are empty, at least and at a time."""
-PARTS = 32
-"""Parts of one place that are read at a time."""
+ENDS, PARTS = 4, 32
+"""Ends of chunks that one program looks at, and parts of one place that are read at a time."""
 COLUMNS = 128
 """Columns of a program that stores few rows."""
 
@@ -154,10 +154,10 @@ def _write_sums(template: Template, call: _Call) -> None:
     line = f"fmath.combine_rows(packed, source, {call.base or None}, out, edges, {numbers}, {shares})"
     accesses = {"packed": "read", "source": "read", **_base(call), "out": "write", "edges": "write"}
     template.launch("combine_rows", accesses, [line], call.chunks * -(-call.width // call.block), 1)
-    shares = f"{call.chunk}, {PARTS}, {call.columns}"
+    shares = f"{call.chunk}, {ENDS}, {PARTS}, {call.columns}"
     line = f"fmath.combine_edges(packed, {call.base or None}, out, edges, {numbers}, {shares})"
     accesses = {"packed": "read", **_base(call), "out": "write", "edges": "read"}
-    template.launch("combine_edges", accesses, [line], call.chunks * -(-call.width // call.columns), 4)
+    template.launch("combine_edges", accesses, [line], -(-call.chunks // ENDS) * -(-call.width // call.columns), 4)
 
 
 def _base(call: _Call) -> dict[str, str]:

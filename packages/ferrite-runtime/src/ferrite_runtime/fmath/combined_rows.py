@@ -203,16 +203,13 @@ def _neutral(mode):
 
 
 @triton.jit
-def _store_place(
-    base, out, initial: tl.constexpr, place, width: tl.constexpr, column, inside, total, mode: tl.constexpr
-):
-    """Stores a place of which all rows have been combined."""
-    offset = place.to(tl.int64) * width + column
+def _store_places(base, out, initial: tl.constexpr, offset, mask, total, mode: tl.constexpr):
+    """Stores places of which all rows have been combined."""
     if base is None:
         before = tl.full(total.shape, initial, total.dtype)
     else:
-        before = tl.load(base + offset, inside).to(total.dtype)
-    tl.store(out + offset, _combined(before, total, mode).to(out.dtype.element_ty), inside)
+        before = tl.load(base + offset, mask).to(total.dtype)
+    tl.store(out + offset, _combined(before, total, mode).to(out.dtype.element_ty), mask)
 
 
 @triton.jit
@@ -288,7 +285,8 @@ def combine_rows(
             if place != places[lane + 1]:
                 if is_whole:
                     if place < rows:
-                        _store_place(base, out, initial, place, width, column, inside, total, mode)
+                        offset = place.to(tl.int64) * width + column
+                        _store_places(base, out, initial, offset, inside, total, mode)
                 else:
                     tl.store(edges + (number * 2).to(tl.int64) * width + column, total, inside)
                 total = tl.full([block], neutral, total.dtype)
@@ -311,38 +309,72 @@ def combine_edges(
     rows: tl.constexpr,
     width: tl.constexpr,
     chunk: tl.constexpr,
+    ends: tl.constexpr,
     parts: tl.constexpr,
     block: tl.constexpr,
 ):
     """Combines what chunks had of one place, by the program of the chunk that the place began in.
 
-    It takes what `combine_rows` does; where there are many parts of a place it reads so many ``parts`` at a time.
+    It takes what `combine_rows` does. A program has so many ``ends`` of chunks; most places have two parts, and where
+    there are more they are read so many ``parts`` at a time.
     """
     blocks: tl.constexpr = (width + block - 1) // block
-    neutral: tl.constexpr = _neutral(mode)
     program = tl.program_id(0)
-    number = program // blocks
-    first = number * chunk
-    end = first + chunk
-    place = _place(packed, end - 1, end < count)
+    column = program % blocks * block + tl.arange(0, block)
+    inside = column < width
+    number = program // blocks * ends + tl.arange(0, ends)
+    end = (number + 1) * chunk
+    known = end < count
+    place = _place(packed, end - 1, known)
+    # Read at once with what tells whether it counts.
+    edge = edges + (number * 2 + 1).to(tl.int64)[:, None] * width + column[None, :]
+    mask = known[:, None] & inside[None, :]
+    total = _combined(tl.load(edge, mask), tl.load(edge + width, mask), mode)
     # It goes on in the next chunk, and there were none of its rows in the one before.
-    is_cut = (end < count) & (place == _place(packed, end, end < count)) & (place < rows)
-    is_first = place != _place(packed, first - 1, first > 0)
-    if is_cut & is_first:
-        column = program % blocks * block + tl.arange(0, block)
+    is_cut = known & (place == _place(packed, end, known)) & (place < rows)
+    is_cut = is_cut & (place != _place(packed, end - chunk - 1, known & (number > 0)))
+    is_long = is_cut & (place == _place(packed, end + chunk, end + chunk < count))
+    offset = place.to(tl.int64)[:, None] * width + column[None, :]
+    _store_places(base, out, initial, offset, mask & (is_cut & ~is_long)[:, None], total, mode)
+    if tl.max(is_long.to(tl.int32), 0) != 0:
+        for lane in tl.range(0, ends):
+            at = (program // blocks * ends + lane + 1) * chunk
+            _combine_long(packed, base, out, edges, mode, initial, count, rows, width, chunk, parts, at, column)
+
+
+@triton.jit
+def _combine_long(
+    packed,
+    base,
+    out,
+    edges,
+    mode: tl.constexpr,
+    initial: tl.constexpr,
+    count: tl.constexpr,
+    rows: tl.constexpr,
+    width: tl.constexpr,
+    chunk: tl.constexpr,
+    parts: tl.constexpr,
+    end,
+    column,
+):
+    """Combines the parts of the place that a chunk ends with, if it began there and has three or more."""
+    place = _place(packed, end - 1, end < count)
+    is_long = (place >= 0) & (place < rows) & (place == _place(packed, end + chunk, end + chunk < count))
+    if is_long & (place != _place(packed, end - chunk - 1, (end > chunk) & (end < count))):
+        neutral: tl.constexpr = _neutral(mode)
         inside = column < width
-        edge = edges + (number * 2 + 1).to(tl.int64) * width + column
-        total = _combined(tl.load(edge, inside), tl.load(edge + width, inside), mode)
-        at = end + chunk
-        goes_on = _place(packed, at, at < count) == place
+        first = edges + (end // chunk * 2 - 1).to(tl.int64) * width + column
+        total = tl.load(first, inside)
+        goes_on = place == place
+        at = end
         while goes_on:
             lane = at + tl.arange(0, parts) * chunk
-            is_known = lane < count
-            # Read at once with what tells whether it counts.
+            known = lane < count
             offset = (lane // chunk * 2).to(tl.int64)[:, None] * width + column[None, :]
-            value = tl.load(edges + offset, is_known[:, None] & inside[None, :], other=neutral)
-            is_same = _place(packed, lane, is_known) == place
+            value = tl.load(edges + offset, known[:, None] & inside[None, :], other=neutral)
+            is_same = _place(packed, lane, known) == place
             total = _combined(total, _folded(tl.where(is_same[:, None], value, neutral), mode), mode)
             goes_on = tl.min(is_same.to(tl.int32), 0) != 0
             at += parts * chunk
-        _store_place(base, out, initial, place, width, column, inside, total, mode)
+        _store_places(base, out, initial, place.to(tl.int64) * width + column, inside, total, mode)
