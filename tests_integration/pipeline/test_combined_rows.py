@@ -51,6 +51,10 @@ def padded(target: Tensor, index: Tensor, x: Tensor) -> Tensor:
     return torch.ops.aten.embedding_dense_backward(x, index, PLACES, 3, False)
 
 
+def scaled(target: Tensor, index: Tensor, x: Tensor) -> Tensor:
+    return target.index_add(0, index, x, alpha=2)
+
+
 def places(kind: str, count: int) -> Tensor:
     return {
         "any": torch.randint(PLACES, (count,)),
@@ -101,6 +105,13 @@ def test_numbers_of_places_and_rows_may_lie_anyhow() -> None:
     x = torch.randn(120, 40, dtype=torch.float64)[:, 8:32]
     mine = ran(added_in_place, index, target, x)
     assert_all_close([mine], [added(target, index, x)], [added(target, index, x)])
+
+
+def test_few_rows_may_be_computed() -> None:
+    torch.manual_seed(0)
+    index, x, target = torch.tensor([5, 0, 5]), torch.randn(3, 24).bfloat16(), torch.randn(PLACES, 24).bfloat16()
+    mine = ran(scaled, index, target, x)
+    assert_all_close([mine], [scaled(target, index, x)], [scaled(widened(target), index, widened(x))])
 
 
 def test_a_place_that_is_none_is_named() -> None:

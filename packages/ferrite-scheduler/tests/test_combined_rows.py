@@ -98,14 +98,20 @@ def test_places_may_be_computed() -> None:
     assert call.args[0].name == "u_places"
 
 
+@pytest.mark.parametrize("body", ["mul(cast.f32(x[p, c]), f32(2.0))", "cast.f32(x[2 - p, c])"])
+def test_few_rows_that_are_in_no_memory_are_written_first(body: str) -> None:
+    (call,) = calls(scheduled(shape="3", dims="p < 3", body=body))
+    assert call.args[1].name == "u_rows"
+
+
 @pytest.mark.parametrize(
     ("parts", "why"),
     [
         ({"mode": "mul"}, "products are not combined so"),
         ({"place": "at(i[p], 3), 7 - c"}, "columns move, too"),
         ({"body": "cast.f32(x[p, c]) if gt(x[p, c], bf16(0.0))"}, "not all elements of a row count"),
-        ({"body": "mul(cast.f32(x[p, c]), f32(2.0))"}, "the rows are in no memory"),
-        ({"body": "cast.f32(x[18 - p, c])"}, "rows lie the other way round"),
+        ({"body": "mul(cast.f32(x[p, c]), f32(2.0))"}, "the rows would have to be written"),
+        ({"body": "cast.f32(x[18 - p, c])"}, "so would those that lie the other way round"),
     ],
 )
 def test_other_updates_stay(parts: dict[str, str], why: str) -> None:

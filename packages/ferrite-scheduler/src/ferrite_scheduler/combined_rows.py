@@ -45,10 +45,8 @@ COMBINE_ROWS = "ferrite.combine_rows"
 A place is counted from the end if it is negative and the call ``wraps``; the lowest number of all is none.
 """
 MODES = ("add", "max", "min")
-MOST_PLACES = 1 << 17
+MOST_PLACES = 1 << 18
 """Most places that are counted: where each one starts is found by programs that add up all counts before their own."""
-SPARSEST = 4
-"""Most places for each row: where most places stay empty, storing those is all there is to do."""
 WIDEST = 512
 """Bytes of a row that a warp reads at once: 16 for each thread."""
 
@@ -120,14 +118,18 @@ def _with_call(graph: Graph, update: Update, target: Target, policy: Policy) -> 
         return graph
     if update.condition is not None and not update.condition.dims <= frozenset(rows.dims):
         return graph
-    source = _source(update, rows, types)
-    if source is None:
-        return graph
     rounding = _rounding(graph, update.result)
     result = rounding.results[0] if rounding is not None else update.result
-    if not _pays(rows, result.type.dtype, tensor, policy):
+    source = _source(update, rows, types)
+    if not _pays(rows, source, result.type.dtype, tensor, policy):
         return graph
     places, before = _places(update, rows, types)
+    if source is None:
+        shape = tuple(dim.size for dim in (*rows.dims, *rows.columns))
+        kind = TensorType(update.body.dtype, shape, device=tensor.device)
+        written = new_value(f"{update.result.name}_rows", kind, types)
+        source = View(written.name, kind.dtype, (rows.count, rows.width), (rows.width, 1))
+        before = (*before, Loop((written,), (*rows.dims, *rows.columns), (update.body,), update.origins))
     kwargs = (
         ("rows", int(rows.place.size)),
         ("mode", update.mode),
@@ -145,12 +147,13 @@ def _with_call(graph: Graph, update: Update, target: Target, policy: Policy) -> 
     return replace(graph, definitions=tuple(found))
 
 
-def _pays(rows: Rows, dtype: DType, tensor: TensorType, policy: Policy) -> bool:
-    """Returns whether the bytes that need not be moved in 32 bits are worth the kernels that sort."""
-    scratch = 0 if dtype is tensor.dtype else 2 * int(tensor.numel) * F32.bytes
-    saved = rows.count * rows.width * F32.bytes + scratch
-    count = int(rows.place.size)
-    is_counted = count <= min(MOST_PLACES, SPARSEST * rows.count) and rows.count <= I32.highest
+def _pays(rows: Rows, source: View | None, dtype: DType, tensor: TensorType, policy: Policy) -> bool:
+    """Returns whether the bytes that need not be moved in 32 bits are worth the kernels that find the order."""
+    elements = rows.count * rows.width
+    scratch = 0 if dtype is tensor.dtype else 2 * int(tensor.numel)
+    # Rows that lie in no memory, or not as they are combined, have to be written, and read again.
+    saved = (elements + scratch - (2 * elements if source is None else 0)) * F32.bytes
+    is_counted = int(rows.place.size) <= MOST_PLACES and rows.count <= I32.highest
     return is_counted and rows.width >= policy.combined_row and saved >= policy.combined_bytes
 
 

@@ -290,7 +290,7 @@ def combine_rows(
                 else:
                     tl.store(edges + (number * 2).to(tl.int64) * width + column, total, inside)
                 total = tl.full([block], neutral, total.dtype)
-                is_whole = is_whole | True
+                is_whole = True
     end = first + chunk
     if (end < count) & (_place(packed, end - 1) == _place(packed, end)):
         edge = tl.where(is_whole, number * 2 + 1, number * 2).to(tl.int64)
@@ -366,8 +366,7 @@ def _combine_long(
         inside = column < width
         first = edges + (end // chunk * 2 - 1).to(tl.int64) * width + column
         total = tl.load(first, inside)
-        goes_on = place == place
-        at = end
+        goes_on, at = is_long, end
         while goes_on:
             lane = at + tl.arange(0, parts) * chunk
             known = lane < count
