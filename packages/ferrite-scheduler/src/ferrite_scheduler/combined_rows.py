@@ -47,6 +47,8 @@ A place is counted from the end if it is negative and the call ``wraps``; the lo
 MODES = ("add", "max", "min")
 MOST_PLACES = 1 << 18
 """Most places that are counted: where each one starts is found by programs that add up all counts before their own."""
+MOST_RESIDENT = 32
+"""Most programs that a multiprocessor runs at once."""
 WIDEST = 512
 """Bytes of a row that a warp reads at once: 16 for each thread."""
 
@@ -246,7 +248,8 @@ def _rounding(graph: Graph, result: Value) -> Loop | None:
 def _shares(rows: Rows, dtype: DType, target: Target, policy: Policy) -> tuple[tuple[str, int], ...]:
     """Returns how many rows and columns a program has: as many as leave enough of them on their way at once."""
     batch, block = policy.combined_batch, min(power_of_two(rows.width), WIDEST // dtype.bytes)
-    programs = target.processors * max(1, policy.combined_flight // (batch * block * dtype.bytes))
+    resident = policy.combined_flight // (batch * block * dtype.bytes)
+    programs = target.processors * max(1, min(resident, MOST_RESIDENT))
     # All programs run at once, and have equal shares.
     chunk = ceil(rows.count * ceil(rows.width / block) / programs)
     return ("chunk", ceil(chunk / batch) * batch), ("batch", batch), ("block", block)
