@@ -153,7 +153,9 @@ def _write_sums(template: Template, call: _Call) -> None:
     shares = f"{call.stride}, {call.chunk}, {call.batch}, {call.block}"
     line = f"fmath.combine_rows(packed, source, {call.base or None}, out, edges, {numbers}, {shares})"
     accesses = {"packed": "read", "source": "read", **_base(call), "out": "write", "edges": "write"}
-    template.launch("combine_rows", accesses, [line], call.chunks * -(-call.width // call.block), 1)
+    sizes = {name: template.operands[name].dtype.bytes for name in ("source", "out")}
+    moved = (call.count * sizes["source"] + call.rows * sizes["out"]) * call.width
+    template.launch("combine_rows", accesses, [line], call.chunks * -(-call.width // call.block), 1, moved)
     shares = f"{call.chunk}, {ENDS}, {PARTS}, {call.columns}"
     line = f"fmath.combine_edges(packed, {call.base or None}, out, edges, {numbers}, {shares})"
     accesses = {"packed": "read", **_base(call), "out": "write", "edges": "read"}

@@ -74,7 +74,9 @@ class Template:
             found.steps.append({"do": "alloc", "name": host, **encode_layout(type_), **device})
         return found
 
-    def launch(self, name: str, accesses: dict[str, str], lines: list[str], programs: int, warps: int) -> None:
+    def launch(
+        self, name: str, accesses: dict[str, str], lines: list[str], programs: int, warps: int, moved: int = 0
+    ) -> None:
         """Adds a kernel of these lines, and its launch.
 
         Args:
@@ -83,6 +85,7 @@ class Template:
             lines: its body.
             programs: how many there are.
             warps: of each.
+            moved: bytes of memory that one launch must move, 0 where that is too little to tell.
         """
         imports = ["import triton", "import triton.language as tl"]
         if any("fmath." in line for line in lines):
@@ -104,7 +107,7 @@ class Template:
             grid=programs,
             mutated=tuple(name for name, access in accesses.items() if access in ("atomic", "readwrite")),
             index_width=64,
-            facts={"num_warps": warps, "num_stages": 1},
+            facts={"num_warps": warps, "num_stages": 1, **({"bytes": moved} if moved else {})},
             origin=tuple(dict.fromkeys(str(origin) for origin in self.origins if str(origin))),
         )
         self.kernels.append(kernel)
