@@ -164,3 +164,30 @@ def _join_bounds(node: Scalar) -> Scalar | None:
         return None
     kept = min(a, b) if node.op == "minimum" else max(a, b)
     return apply(node.op, inner.args[0], const(kept, node.dtype))
+
+
+@BOOK.rule(
+    "where",
+    "where(le(abs(minimum(maximum(x[i], f32(-2.0)), f32(2.0))), f32(3.0)), "
+    "minimum(maximum(x[i], f32(-2.0)), f32(2.0)), f32(nan)) => minimum(maximum(x[i], f32(-2.0)), f32(2.0))",
+    first="le",
+)
+def _in_range_anyway(node: Scalar) -> Scalar | None:
+    """Drops a test that makes NaN of what is too large where a clamp has made sure that nothing is.
+
+    Casts to float8_e4m3fn have such a test; quantisation clamps before them.
+    """
+    (magnitude, limit), value, other = node.args[0].args, node.args[1], node.args[2]
+    if magnitude.op != "abs" or magnitude.args[0] is not value or limit.op != "const" or other.op != "const":
+        return None
+    is_nan = other.value != other.value
+    return value if is_nan and _largest_magnitude(value) <= limit.value else None
+
+
+def _largest_magnitude(value: Scalar) -> float:
+    """Returns the largest magnitude that a number between two constants can have; infinity for anything else."""
+    inner = value.args[0] if value.op in ("minimum", "maximum") else value
+    if {value.op, inner.op} != {"minimum", "maximum"} or value.args[1].op != "const" or inner.args[1].op != "const":
+        return math.inf
+    bounds = (float(value.args[1].value), float(inner.args[1].value))
+    return math.inf if any(math.isnan(bound) for bound in bounds) else max(map(abs, bounds))
