@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import Any
 
 import pytest
@@ -171,6 +172,46 @@ def test_division_of_what_is_clamped_and_rounded_is_fast_unless_it_has_other_use
         lines = body(text(rounded, ("z", "f32", other)))
         assert "div_3 = tl.div_rn(load_1, load_2)" in lines, other
         assert not any(" / " in line for line in lines), other
+
+
+SOFTMAX = """graph @f(a: bf16[8, 4000], s: f32[8]) -> (y) {{
+  m: f32[8], t: f32[8] = fold online_softmax [d0 < 8 | r0 < 4000] cast.f32(a[d0, r0])
+  y: {dtype}[8, 4000] = loop [d0 < 8, r0 < 4000] {value}
+}}"""
+TERM = "exp(sub(cast.f32(a[d0, r0]), m[d0]))"
+
+
+def softmax_lines(value: str, dtype: str = "bf16") -> list[str]:
+    """Returns the lines of the second loop of a kernel."""
+    source = emit_program(schedule_text(SOFTMAX.format(dtype=dtype, value=value), "looped")).kernels[0].source
+    return [line.strip() for line in source.split("for rstart")[2].splitlines() if " = " in line]
+
+
+def test_what_softmax_rounds_is_multiplied_by_the_reciprocal_of_its_sum() -> None:
+    for divisor in ("t[d0]", "where(isinf(m[d0]), f32(nan), t[d0])"):
+        lines = softmax_lines(f"cast.bf16(div({TERM}, {divisor}))")
+        assert any("fmath.fast_exp(" in line for line in lines)
+        assert any(re.search(r"\(exp_\d+ \* \(1\.0 / \w+\)\)\.to\(tl\.bfloat16\)", line) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "why"),
+    [
+        (f"div({TERM}, t[d0])", "f32", "the result is not rounded"),
+        (f"cast.bf16(div({TERM}, s[d0]))", "bf16", "the divisor may be small"),
+        (f"cast.bf16(div({TERM}, where(isinf(m[d0]), f32(1.0), t[d0])))", "bf16", "it is no sum where it is a number"),
+        (f"cast.bf16(div({TERM}, m[d0]))", "bf16", "a maximum may be small"),
+    ],
+)
+def test_other_quotients_are_divided(value: str, dtype: str, why: str) -> None:
+    lines = softmax_lines(value, dtype)
+    assert any("fmath.exp(" in line for line in lines), why
+    assert not any("1.0 /" in line for line in lines), why
+
+
+def test_an_exponential_with_other_uses_is_exact() -> None:
+    lines = softmax_lines(f"add(cast.bf16(div({TERM}, t[d0])), cast.bf16(sin({TERM})))")
+    assert any("fmath.exp(" in line for line in lines)
 
 
 def test_values_in_registers_are_not_rounded_in_between() -> None:

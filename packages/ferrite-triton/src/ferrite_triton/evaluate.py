@@ -17,9 +17,20 @@ from .errors import ScheduleMismatch
 from .flat import FlatKernel, ParamText
 from .indices import IndexText, index_dtype
 from .literals import full_text, is_negative_zero, number_text, survives_bare
-from .quotients import clamped_quotients
+from .quotients import clamped_quotients, weights
 from .rows import WIDEST_ACCESS, behind, is_aligned_row, padded_extent
-from .scalars import COMPARISONS, FOR_NARROW, LOOPING, ROUGH_QUOTIENT, SELECTIONS, Operands, spelling_of, takes_literals
+from .scalars import (
+    COMPARISONS,
+    FOR_NARROW,
+    LOOPING,
+    ROUGH_EXPONENTIAL,
+    ROUGH_QUOTIENT,
+    SELECTIONS,
+    Operands,
+    Spelling,
+    spelling_of,
+    takes_literals,
+)
 from .space import NO_AXES, Axes
 from .writer import Tile, Writer
 
@@ -60,7 +71,9 @@ class Evaluator:
         self._inside: dict[Scalar, bool] = {}
         nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
         self._pads = any(node.op in LOOPING for node in nodes)
-        self._clamped = clamped_quotients(flat)
+        self._weights, exponentials = weights(flat)
+        self._rough: dict[Scalar, Spelling] = dict.fromkeys(clamped_quotients(flat), ROUGH_QUOTIENT)
+        self._rough |= dict.fromkeys(exponentials, ROUGH_EXPONENTIAL)
 
     # --- walking ----------------------------------------------------------------------------------------------------
 
@@ -258,8 +271,7 @@ class Evaluator:
         spelling = spelling_of(node.op, dtype)
         if node.op in FOR_NARROW and dtype is F32 and self._reads_narrow(node.args[0]):
             spelling = FOR_NARROW[node.op]
-        if node in self._clamped:
-            spelling = ROUGH_QUOTIENT
+        spelling = self._rough.get(node, spelling)
         bare = takes_literals(spelling) and _has_peer(node.op, tiles)
         texts = tuple(_operand(tile, bare=bare, narrow=narrow) for tile in tiles)
         if isinstance(spelling, str):
@@ -301,7 +313,9 @@ class Evaluator:
         if quotient is not None:
             left, right = (self._known(operand, guard) for operand in quotient.args)
             bare = left.literal is None or right.literal is None
-            expression = f"({_operand(left, bare=bare)} / {_operand(right, bare=bare)})"
+            divisor = _operand(right, bare=bare)
+            divided = f"* (1.0 / {divisor})" if quotient in self._weights else f"/ {divisor}"
+            expression = f"({_operand(left, bare=bare)} {divided})"
             return self._hold("div", cast_text(expression, F32, node.dtype), left.axes | right.axes, node.dtype)
         tile = self._known(node.args[0], guard)
         if self._is_wide_scalar(node.args[0]) and node.dtype is F32:

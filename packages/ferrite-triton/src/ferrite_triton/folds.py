@@ -6,7 +6,6 @@ after the loop combines the lanes. Lanes past the end hold the identity of the c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -456,13 +455,12 @@ class FoldText:
             highest = SIMPLE["max"].reduce.format(v=highest, axis=axis, keep="")
         moved = self.hold("moved", f"fmath.maximum_nan({top}, {highest})", axes, dtype).text
         safe = self.hold("safe", f'tl.where({moved} == float("-inf"), 0.0, {moved})', axes, dtype).text
-        distance = f"{group} - {safe}[{', '.join(marks)}]"
-        # The shorter spelling is off by so many roundings as the distance is long, and counts so much the less.
-        exponential = f"fmath.exp2(({distance}) * {math.log2(math.e)})" if dtype is F32 else f"fmath.exp({distance})"
-        terms = self.hold("exp", exponential, axes, dtype).text
+        # The fast function is off by so many roundings as the distance is long, and its result counts so much the less.
+        exponential = "fmath.fast_exp" if dtype is F32 else "fmath.exp"
+        terms = self.hold("exp", f"{exponential}({group} - {safe}[{', '.join(marks)}])", axes, dtype).text
         for axis in folded:
             terms = f"tl.sum({terms}, {axis})"
-        self.update(mass, f"{mass} * fmath.exp({top} - {safe}) + {terms}")
+        self.update(mass, f"{mass} * {exponential}({top} - {safe}) + {terms}")
         self.update(top, moved)
         return lambda: self._softmax(top, mass, axes, dtype)
 

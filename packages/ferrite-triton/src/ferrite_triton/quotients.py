@@ -1,9 +1,14 @@
-"""Quotients that are rounded to a narrow type later: the fast division is exact enough for them."""
+"""Quotients that are rounded to a narrow type later: the fast division is exact enough for them.
+
+So is the fast exponential for what is divided, where the divisor is no small number.
+"""
 
 from __future__ import annotations
 
+import math
+
 from ferrite_ir.dtypes import F32
-from ferrite_ir.graph import bodies_of
+from ferrite_ir.graph import Fold, Loop, bodies_of
 from ferrite_ir.scalar import Scalar, postorder
 
 from .flat import FlatKernel
@@ -17,12 +22,7 @@ def clamped_quotients(flat: FlatKernel) -> frozenset[Scalar]:
 
     Quantisation is the model: ``cast.f8e4m3fn(minimum(maximum(x / scale, low), high))``.
     """
-    roots = frozenset(body for definition in flat.definitions for body in bodies_of(definition))
-    users: dict[Scalar, list[Scalar]] = {}
-    nodes = list(postorder(roots))
-    for node in nodes:
-        for operand in node.args if node.op not in ("load", "const", "index") else ():
-            users.setdefault(operand, []).append(node)
+    roots, nodes, users = _users(flat)
     clamps: set[Scalar] = set()
     found: set[Scalar] = set()
     for node in reversed(nodes):
@@ -36,3 +36,59 @@ def clamped_quotients(flat: FlatKernel) -> frozenset[Scalar]:
         elif clamped:
             found.add(node)
     return frozenset(found)
+
+
+def weights(flat: FlatKernel) -> tuple[frozenset[Scalar], frozenset[Scalar]]:
+    """Returns the f32 quotients by a sum of at least one that are rounded to a narrow type, and what is exp for them.
+
+    Softmax is the model: ``cast.bf16(div(exp(x - max), sum))``. Multiplying by the reciprocal of such a sum neither
+    overflows nor loses more than the fast division does, and an exponential too small for a normal number of f32 is
+    nothing beside the largest of its row.
+    """
+    roots, nodes, users = _users(flat)
+    quotients = frozenset(
+        node.args[0]
+        for node in nodes
+        if node.op == "cast" and node.dtype.is_narrow_float and _is_weight(flat, node.args[0])
+    )
+    return quotients, frozenset(
+        node
+        for node in nodes
+        if node.op == "exp"
+        and node.dtype is F32
+        and node not in roots
+        and all(user in quotients and user not in roots and _is_rounded(users[user]) for user in users[node])
+    )
+
+
+def _is_rounded(users: list[Scalar]) -> bool:
+    """Returns whether a value is used for nothing but casts to narrow types."""
+    return all(user.op == "cast" and user.dtype.is_narrow_float for user in users)
+
+
+def _is_weight(flat: FlatKernel, node: Scalar) -> bool:
+    return node.op == "div" and node.dtype is F32 and _is_sum_of_softmax(flat, node.args[1])
+
+
+def _is_sum_of_softmax(flat: FlatKernel, node: Scalar) -> bool:
+    """Returns whether a value is the sum of an online softmax: at least one, but for rows whose results are NaN."""
+    while True:
+        if node.op == "where" and node.args[1].op == "const" and math.isnan(node.args[1].value):
+            node = node.args[2]
+            continue
+        definition, position = flat.producers.get(node.source, (None, 0)) if node.op == "load" else (None, 0)
+        if isinstance(definition, Loop):
+            node = definition.bodies[position]
+            continue
+        return isinstance(definition, Fold) and definition.combine == "online_softmax" and position == 1
+
+
+def _users(flat: FlatKernel) -> tuple[frozenset[Scalar], list[Scalar], dict[Scalar, list[Scalar]]]:
+    """Returns the bodies of a kernel, the nodes under them, operands first, and for each node those it is part of."""
+    roots = frozenset(body for definition in flat.definitions for body in bodies_of(definition))
+    users: dict[Scalar, list[Scalar]] = {}
+    nodes = list(postorder(roots))
+    for node in nodes:
+        for operand in node.args if node.op not in ("load", "const", "index") else ():
+            users.setdefault(operand, []).append(node)
+    return roots, nodes, users

@@ -220,6 +220,8 @@ FOR_NARROW: dict[str, Spelling] = {"erf": "fmath.erf_narrow({0})"}
 
 ROUGH_QUOTIENT = "{0} / {1}"
 """The division of f32 that is off by up to 2 ulp, without the slow cases of the exact one."""
+ROUGH_EXPONENTIAL = "fmath.fast_exp({0})"
+"""The exponential of f32 that is off by as many roundings as its operand is large; below 2**-126 it gives 0."""
 
 # Operations that only choose between operands: narrow floats pass through them as they are stored.
 SELECTIONS = frozenset(("where", "masked"))
