@@ -59,8 +59,9 @@ def test_small_results_stay() -> None:
     assert loops_of(f"mul(x[n, p, c], {SCALE})", Policy()) == [(2, 80, 3)]
 
 
-def test_the_order_in_memory_says_what_is_outermost() -> None:
-    """In a result whose places lie innermost, each row has one factor."""
-    text = GRAPH.format(body=f"mul(x[n, p, c], {SCALE})").replace("y: f32[2, 80, 3]", "y: f32[2, 80, 3]{{240, 1, 80}}")
-    graph = schedule(parse_graph(text.replace("{{", "{").replace("}}", "}")), policy=POLICY).graph
-    assert len([d for d in graph.definitions if isinstance(d, Loop)]) == 1
+@pytest.mark.parametrize(("operand", "count"), [("f32[2, 80, 3]{240, 1, 80}", 1), ("f32[2, 80, 3]", 2)])
+def test_the_order_in_memory_says_what_is_outermost(operand: str, count: int) -> None:
+    """In a result whose places lie innermost, each row has one factor; threads that transpose hold many rows each."""
+    text = GRAPH.format(body=f"mul(x[n, p, c], {SCALE})").replace("y: f32[2, 80, 3]", "y: f32[2, 80, 3]{240, 1, 80}")
+    graph = schedule(parse_graph(text.replace("x: f32[2, 80, 3]", f"x: {operand}", 1)), policy=POLICY).graph
+    assert len([d for d in graph.definitions if isinstance(d, Loop)]) == count

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from ferrite_torch.decompositions import EXTRA, KEPT, decomposition_table
 from ferrite_torch.lowering import LOWERINGS
@@ -46,3 +47,12 @@ def test_a_norm_drops_dims_of_extent_one_on_every_torch() -> None:
                 torch.testing.assert_close(actual, expected)
                 assert actual.shape == expected.shape
                 assert norm(x, order, dim, keepdim, dtype=torch.float64).dtype is torch.float64
+
+
+def test_variance_and_mean_by_dims_are_one_fold() -> None:
+    var_mean = decomposition_table(LOWERINGS.__contains__)[aten.var_mean.dim]
+    x = torch.randn(3, 5, 7)
+    for unbiased in (False, True):
+        torch.testing.assert_close(var_mean(x, [0, 2], unbiased, True), torch.var_mean(x, [0, 2], unbiased, True))
+    traced = make_fx(lambda x: var_mean(x, [0, 2], False))(x)
+    assert next(node.target for node in traced.graph.nodes if node.op == "call_function") is aten.var_mean.correction

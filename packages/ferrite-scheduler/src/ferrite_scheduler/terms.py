@@ -2,12 +2,13 @@
 
 A group norm of channels-last images scales each channel of each image: the factor depends on the outermost and the
 innermost dim, and is the same for thousands of places between them. A kernel over rows computes it once for each row,
-and one over tiles once for each column of a tile; but here every element is a new one for both.
+and one over tiles once for each column of a tile; but here every element is a new one for both. So it is in a kernel
+that transposes on its way, where the threads that read hold a few elements of each of many rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -55,21 +56,35 @@ def _separated(loop: Loop, types: dict[str, TensorType]) -> Iterator[Definition]
         yield loop
         return
     terms: dict[Scalar, Scalar] = {}
-    for node, dims in _terms(body, _in_memory_order(loop)):
+    for node, dims in _terms(body, _memory_orders(loop, types)):
         value = _value(result, node, dims, types)
         terms[node] = load(value.name, [dim.index for dim in dims], node.dtype)
         yield Loop((value,), dims, (node,), loop.origins)
     yield replace(loop, bodies=(rewrite(body, lambda leaf: leaf, dict(terms)),)) if terms else loop
 
 
-def _in_memory_order(loop: Loop) -> tuple[Dim, ...]:
-    """Returns the dims of a loop, those of extent 1 left out, in the order in which its result lies in memory."""
-    strides = zip(loop.dims, loop.results[0].type.strides, strict=True)
-    ordered = sorted(strides, key=lambda pair: -hint(pair[1]))
+def _memory_orders(loop: Loop, types: dict[str, TensorType]) -> tuple[tuple[Dim, ...], ...]:
+    """Returns the dims of a loop, those of extent 1 left out, in the orders in which tensors of its size lie in memory.
+
+    These are its result, the first one, and the operands that it reads point by point.
+    """
+    order = _in_memory_order(loop.dims, loop.results[0].type)
+    orders = [order]
+    for node in postorder(loop.bodies):
+        if node.op != "load" or node.source not in types:
+            continue
+        read = [dim for index in node.indices for dim in loop.dims if index is dim.index]
+        if len(read) == len(node.indices) and set(order) <= set(read):
+            orders.append(_in_memory_order(read, types[node.source]))
+    return tuple(dict.fromkeys(orders))
+
+
+def _in_memory_order(dims: Sequence[Dim], tensor: TensorType) -> tuple[Dim, ...]:
+    ordered = sorted(zip(dims, tensor.strides, strict=True), key=lambda pair: -hint(pair[1]))
     return tuple(dim for dim, _ in ordered if dim.size != 1)
 
 
-def _terms(body: Scalar, dims: tuple[Dim, ...]) -> Iterator[tuple[Scalar, tuple[Dim, ...]]]:
+def _terms(body: Scalar, orders: tuple[tuple[Dim, ...], ...]) -> Iterator[tuple[Scalar, tuple[Dim, ...]]]:
     """Yields the largest parts of a body that are worth a value of their own, with the dims they depend on."""
     found: dict[Scalar, frozenset[Dim]] = {}
     cost: dict[Scalar, int] = {}
@@ -82,8 +97,8 @@ def _terms(body: Scalar, dims: tuple[Dim, ...]) -> Iterator[tuple[Scalar, tuple[
     pending, seen = [body], {body}
     while pending:
         node = pending.pop()
-        if cost[node] >= DEAR and _lies_around(found[node], dims):
-            yield node, tuple(dim for dim in dims if dim in found[node])
+        if cost[node] >= DEAR and any(_lies_around(found[node], order) for order in orders):
+            yield node, tuple(dim for dim in orders[0] if dim in found[node])
             continue
         for part in node.args:
             if isinstance(part, Scalar) and part not in seen:

@@ -140,6 +140,7 @@ def _candidates() -> dict[Any, Any]:
     norm = aten.linalg_vector_norm.default
     table[norm] = _with_extents_dropped(table[norm])
     table[aten.zero.default] = _zeros_laid_out_alike
+    table[aten.var_mean.dim] = _var_mean
     for name in ("_softmax", "_log_softmax"):
         whole = getattr(aten, name).default
         table[whole] = _unless_only_a_run_tells(table[whole])
@@ -166,6 +167,17 @@ def _with_extents_dropped(rule: Callable[..., torch.Tensor]) -> Callable[..., to
         return rule(x, order, dim, True, dtype=dtype).squeeze(axes)
 
     return norm
+
+
+def _var_mean(
+    x: torch.Tensor,
+    dim: Sequence[int] | None,
+    unbiased: bool = True,  # noqa: FBT001, FBT002 - as in the op's schema
+    keepdim: bool = False,  # noqa: FBT001, FBT002
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns variance and mean by the overload that is one fold; torch's pieces are one for each of the two."""
+    variance, mean = torch.ops.aten.var_mean.correction(x, dim, correction=int(unbiased), keepdim=keepdim)
+    return variance, mean
 
 
 def _zeros_laid_out_alike(x: torch.Tensor) -> torch.Tensor:
