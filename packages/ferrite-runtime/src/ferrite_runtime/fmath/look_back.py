@@ -39,19 +39,24 @@ def _publish(words, place, value, span):
 
 
 @triton.jit
-def _awaited_words(words, place, wanted):
-    """Returns published words, once all of them are; those that are not wanted count as published zeros."""
-    found = tl.load(words + place, wanted, _FLAG, volatile=True)
+def _asked(words, place, wanted):
+    """Returns words as they are now; those that are not wanted count as published zeros."""
+    return tl.load(words + place, wanted, _FLAG, volatile=True)
+
+
+@triton.jit
+def _awaited_words(found, words, place, wanted):
+    """Returns words that were asked for, once all of them are published."""
     while tl.min((found >> 32).to(tl.int32), 0) == 0:
-        found = tl.load(words + place, wanted, _FLAG, volatile=True)
+        found = _asked(words, place, wanted)
     return found
 
 
 @triton.jit
-def _awaited(words, place, wanted, span, dtype: tl.constexpr):
-    low = _awaited_words(words, place, wanted)
+def _awaited(low, high, words, place, wanted, span, dtype: tl.constexpr):
+    low = _awaited_words(low, words, place, wanted)
     if dtype.primitive_bitwidth == 64:
-        high = _awaited_words(words + span, place, wanted)
+        high = _awaited_words(high, words + span, place, wanted)
         return ((low & _LOW) | (high << 32)).to(dtype, bitcast=True)
     else:
         return low.to(tl.int32).to(dtype, bitcast=True)
@@ -76,11 +81,17 @@ def sum_before(status, line, lines: tl.constexpr, part, parts: tl.constexpr, tot
     span: tl.constexpr = lines * row
     words = status + 1 + line * row
     group = part // _GROUP
+    ends = parts + group - 1 + tl.arange(0, 1)
+    # What came before the group is asked for first: mostly it is there when the parts of the group are.
+    ended = ends >= parts
+    end_low = _asked(words, ends, ended)
+    end_high = _asked(words + span, ends, ended) if total.dtype.primitive_bitwidth == 64 else end_low
     places = group * _GROUP + tl.arange(0, _GROUP)
-    before = tl.sum(_awaited(words, places, places < part, span, total.dtype), 0)
-    if group > 0:
-        end = parts + group - 1 + tl.arange(0, 1)
-        before = tl.sum(_awaited(words, end, end >= 0, span, total.dtype), 0) + before
+    wanted = places < part
+    low = _asked(words, places, wanted)
+    high = _asked(words + span, places, wanted) if total.dtype.primitive_bitwidth == 64 else low
+    before = tl.sum(_awaited(low, high, words, places, wanted, span, total.dtype), 0)
+    before = tl.sum(_awaited(end_low, end_high, words, ends, ended, span, total.dtype), 0) + before
     if part % _GROUP == _GROUP - 1:
         _publish(words, parts + group, before + total, span)
     return before

@@ -29,7 +29,7 @@ FILL = 4
 # accumulator or two, and the values on their way) decides how many programs share a multiprocessor.
 OUTER_PER_THREAD = 8
 # Elements per thread of a part of a line that other programs wait for.
-PART_PER_THREAD = 16
+PART_PER_THREAD = 64
 # Rows that a thread holds of columns that are scanned, or read twice.
 ROWS_PER_THREAD = 8
 # Warps of a program that scans columns.
