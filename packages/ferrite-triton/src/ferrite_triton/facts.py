@@ -12,6 +12,7 @@ from ferrite_ir.sizes import hint
 from ferrite_scheduler.marks import SortedUpdate
 
 from .flat import FlatKernel
+from .groups import rows_together
 from .memory import Access, contiguous_axis, is_transposed, touched_elements
 from .space import FOLD_AXES, Space
 from .updates import needs_atomics
@@ -59,6 +60,8 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
         facts["run"] = flat.space.run
     if flat.space.loops:
         facts["passes"] = sum(line.startswith("    for rstart in ") for line in text)
+    if (rows := rows_together(flat)) > 1:
+        facts["rows_together"] = rows
     return facts
 
 

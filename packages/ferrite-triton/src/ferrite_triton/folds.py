@@ -17,7 +17,7 @@ from ferrite_ir.sizes import Size, is_static, product
 from .casts import cast_text
 from .evaluate import Evaluator
 from .flat import FlatKernel
-from .groups import Grouping, grouping
+from .groups import Grouping, TakenApart, grouping
 from .literals import full_text, highest_text, lowest_text, type_text
 from .rows import behind
 from .space import FOLD_AXES, NO_AXES, Axes, AxisText
@@ -306,6 +306,8 @@ class FoldText:
         match definition.combine:
             case "argmax" | "argmin":
                 finish = self._open_paired(definition, tiles, axes)
+            case "welford" if len(tiles) == 1 and (groups := grouping(self._flat, definition)).count > 1:
+                finish = self._open_grouped_moments(tiles[0], axes, groups)
             case "welford" if len(tiles) == 1:
                 finish = self._open_moments(tiles[0], axes)
             case "welford":
@@ -414,6 +416,38 @@ class FoldText:
         self.update(", ".join(lanes), f"fmath.welford({', '.join([*lanes, *new])})")
         return lambda: self._merged_moments(lanes, axes, dtype)
 
+    def _open_grouped_moments(self, tile: Tile, axes: Axes, groups: Grouping) -> Callable[[], tuple[Tile, ...]]:
+        """Writes moments that take in, at each step, those of all points that a thread holds: two sums of them.
+
+        Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
+        (1979).
+        """
+        dtype, apart, size = tile.dtype, TakenApart.of(self._space, axes, groups), groups.count
+        mean, m2 = self._group_states(apart, {"mean": "0.0", "m2": "0.0"}, dtype)
+        count = self.accumulator("count", NO_AXES, "0.0", dtype).text
+        group = self.hold("group", apart.group(self.full(tile, axes).text), axes, dtype).text
+        own = self.hold("own", f"{apart.folded(group, SIMPLE['sum'].reduce)} * {1.0 / size}", axes, dtype).text
+        delta = self.hold("delta", f"{group} - {apart.spread(own)}", axes, dtype).text
+        squares = self.hold("squares", apart.folded(f"{delta} * {delta}", SIMPLE["sum"].reduce), axes, dtype).text
+        moved = self.hold("moved", f"{own} - {mean}", axes, dtype).text
+        share = self.hold("share", f"{size}.0 / ({count} + {size}.0)", NO_AXES | R, dtype).text
+        self.update(m2, f"{m2} + {squares} + {moved} * {moved} * ({count} * {share})")
+        self.update(mean, f"{mean} + {moved} * {share}")
+        self.update(count, f"{count} + {size}.0")
+
+        def finish() -> tuple[Tile, ...]:
+            total = self._count(dtype)
+            return (*self._merged_lanes((mean, m2, count), total, axes, dtype), Tile(total, NO_AXES, dtype))
+
+        return finish
+
+    def _group_states(self, apart: TakenApart, initial: dict[str, str], dtype: DType) -> list[str]:
+        """Returns variables that a loop updates, one of each for each group, set before the loop."""
+        names = [self._writer.fresh(prefix) for prefix in initial]
+        for name, value in zip(names, initial.values(), strict=True):
+            self._writer.before_loop(f"{name} = tl.full({apart.states}, {value}, {type_text(dtype)})")
+        return names
+
     def _open_softmax(self, tiles: tuple[Tile, ...], axes: Axes) -> Callable[[], tuple[Tile, ...]]:
         dtype = tiles[0].dtype
         top = self.accumulator("max", axes, 'float("-inf")', dtype).text
@@ -433,34 +467,17 @@ class FoldText:
     def _open_grouped_softmax(self, tile: Tile, axes: Axes, groups: Grouping) -> Callable[[], tuple[Tile, ...]]:
         """Writes a running maximum and sum for the points that a thread holds: one more exponential for each group."""
         dtype = tile.dtype
-        place = self._space.fold_position
-        shape = self._space.shape(axes).replace("RBLOCK", f"RBLOCK // {groups.count}")
-        parts, marks = shape[1:-1].split(", "), [":"] * len(self._space.order)
-        folded: list[int] = []  # axes of a block taken apart that are folded, the last one first
-        if groups.near > 1:
-            parts.insert(place + 1, str(groups.near))
-            marks.insert(place + 1, "None")
-            folded.append(place + 1)
-        if groups.far > 1:
-            parts.insert(place, str(groups.far))
-            marks.insert(place, "None")
-            folded = [*(axis + 1 for axis in folded), place]
-        top, mass = self._writer.fresh("max"), self._writer.fresh("sumexp")
-        self._writer.before_loop(f'{top} = tl.full({shape}, float("-inf"), {type_text(dtype)})')
-        self._writer.before_loop(f"{mass} = tl.full({shape}, 0.0, {type_text(dtype)})")
-        new = self._lane(tile, axes, 'float("-inf")')
-        group = self.hold("group", f"tl.reshape({new}, [{', '.join(parts)}])", axes, dtype).text
-        highest = group
-        for axis in folded:
-            highest = SIMPLE["max"].reduce.format(v=highest, axis=axis, keep="")
+        apart = TakenApart.of(self._space, axes, groups)
+        top, mass = self._group_states(apart, {"max": 'float("-inf")', "sumexp": "0.0"}, dtype)
+        group = self.hold("group", apart.group(self._lane(tile, axes, 'float("-inf")')), axes, dtype).text
+        highest = apart.folded(group, SIMPLE["max"].reduce)
         moved = self.hold("moved", f"fmath.maximum_nan({top}, {highest})", axes, dtype).text
         safe = self.hold("safe", f'tl.where({moved} == float("-inf"), 0.0, {moved})', axes, dtype).text
         # The fast function is off by so many roundings as the distance is long, and its result counts so much the less.
         exponential = "fmath.fast_exp" if dtype is F32 else "fmath.exp"
-        terms = self.hold("exp", f"{exponential}({group} - {safe}[{', '.join(marks)}])", axes, dtype).text
-        for axis in folded:
-            terms = f"tl.sum({terms}, {axis})"
-        self.update(mass, f"{mass} * {exponential}({top} - {safe}) + {terms}")
+        terms = self.hold("exp", f"{exponential}({group} - {apart.spread(safe)})", axes, dtype).text
+        total = apart.folded(terms, SIMPLE["sum"].reduce)
+        self.update(mass, f"{mass} * {exponential}({top} - {safe}) + {total}")
         self.update(top, moved)
         return lambda: self._softmax(top, mass, axes, dtype)
 

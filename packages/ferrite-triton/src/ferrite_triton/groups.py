@@ -16,6 +16,7 @@ from ferrite_ir.sizes import is_provably_at_most
 from .flat import FlatKernel, memory_loads
 from .passes import plan_passes
 from .rows import WIDEST_ACCESS, behind, is_aligned_row
+from .space import Axes, Space
 
 SHORTEST = 1024
 """Fewest points of a fold axis whose blocks are surely wide enough to be grouped."""
@@ -25,6 +26,10 @@ THREAD_SHARE = 8
 """Points of the fold axis that a thread holds and that do not all lie next to each other."""
 SHORTEST_COLUMN = 128
 """Fewest points of a column of which a thread surely holds several."""
+
+
+GROUPED = ("welford", "online_softmax")
+"""Combines for which a kernel groups what a thread holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,54 @@ class Grouping:
         return self.far * self.near
 
 
+@dataclass(frozen=True, slots=True)
+class TakenApart:
+    """Texts about a tile whose fold axis is taken apart into groups.
+
+    Attributes:
+        states: shape of what there is one of for each group.
+        parts: shape of the tile.
+        marks: subscript that gives each point of a group what its group has.
+        axes: those of the tile along which a group lies, the last one first.
+    """
+
+    states: str
+    parts: str
+    marks: str
+    axes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, space: Space, axes: Axes, groups: Grouping) -> TakenApart:
+        """Returns the texts for tiles that vary along some axes, the fold axis among them."""
+        place = space.fold_position
+        states = space.shape(axes).replace("RBLOCK", f"RBLOCK // {groups.count}")
+        parts, marks = states[1:-1].split(", "), [":"] * len(space.order)
+        folded: list[int] = []
+        if groups.near > 1:
+            parts.insert(place + 1, str(groups.near))
+            marks.insert(place + 1, "None")
+            folded.append(place + 1)
+        if groups.far > 1:
+            parts.insert(place, str(groups.far))
+            marks.insert(place, "None")
+            folded = [*(axis + 1 for axis in folded), place]
+        return cls(states, f"[{', '.join(parts)}]", f"[{', '.join(marks)}]", tuple(folded))
+
+    def group(self, tile: str) -> str:
+        """Returns the tile taken apart."""
+        return f"tl.reshape({tile}, {self.parts})"
+
+    def spread(self, state: str) -> str:
+        """Returns what each group has one of, for each of its points."""
+        return f"{state}{self.marks}"
+
+    def folded(self, group: str, template: str) -> str:
+        """Returns a tile taken apart with its groups folded, by the text of a reduction of ``{v}`` along ``{axis}``."""
+        for axis in self.axes:
+            group = template.format(v=group, axis=axis, keep="")
+        return group
+
+
 def grouping(flat: FlatKernel, fold: Fold) -> Grouping:
     """Returns how the points that a thread holds lie along the fold axis; groups of one where that is not known.
 
@@ -52,12 +105,14 @@ def grouping(flat: FlatKernel, fold: Fold) -> Grouping:
     points that the threads of a program reach in further steps: of rows that begin anywhere, and of columns.
     """
     axis = flat.space.fold
-    if axis is None:
+    has_moments = fold.combine == "welford"
+    if axis is None or (has_moments and axis.masked):  # groups of moments count alike
         return Grouping(1, 1)
     if flat.space.order == ("r", "x"):
-        is_read_again = len(plan_passes(flat).loops) > 1  # such kernels get blocks of several rows to a thread
-        is_long = is_provably_at_most(SHORTEST_COLUMN, axis.size)
-        return Grouping(THREAD_SHARE, 1) if is_read_again and is_long else Grouping(1, 1)
+        # Kernels of either kind get blocks of several rows to a thread.
+        is_read_again = len(plan_passes(flat).loops) > 1
+        is_long = is_provably_at_most(SHORTEST_COLUMN, axis.max_block or axis.size)
+        return Grouping(THREAD_SHARE, 1) if is_long and (is_read_again or has_moments) else Grouping(1, 1)
     if flat.space.order[-1:] != ("r",) or not is_provably_at_most(SHORTEST, axis.size):
         return Grouping(1, 1)
     found: tuple[int, int] | None = None
@@ -76,6 +131,14 @@ def grouping(flat: FlatKernel, fold: Fold) -> Grouping:
         return Grouping(1, 1)
     near, width = found
     return Grouping(1 if near == width else max(1, THREAD_SHARE // near), near)
+
+
+def rows_together(flat: FlatKernel) -> int:
+    """Returns how many rows of its columns a thread of a kernel should hold; 1 where it does not matter."""
+    if not flat.space.loops or flat.space.order != ("r", "x"):
+        return 1
+    folds = [d for d in flat.definitions if isinstance(d, Fold) and d.combine in GROUPED and len(d.bodies) == 1]
+    return max((grouping(flat, fold).far for fold in folds), default=1)
 
 
 def _halves(width: int) -> Iterator[int]:

@@ -202,6 +202,10 @@ def _outer_looped(shape: Shape) -> tuple[Config, ...]:
         # Columns that are read again: as few at a time as fill half a line, so that they are still in the cache.
         others = ((line // 2 or 1, 64, 4), (line, 64, 4), (line, 32, 4), (line // 2 or 1, 128, 8))
         return (_again(shape, line // 2 or 1), *(_loop(shape, x, r, w) for x, r, w in others))
+    rows = int(shape.spec.facts.get("rows_together", 1))
+    if rows > 1:
+        tiles = ((rows, 4), (rows, 2), (rows, 8), (rows * 2, 4))
+        return tuple(_together(shape, count, warps) for count, warps in tiles)
     # Where what is read is half as wide as the sums, whole lines of as many rows again keep as much on its way.
     wide = _loop_of(shape, 2 * line, 4 * threads * OUTER_PER_THREAD)
     if shape.points // (2 * line) >= FILL * shape.device.multiprocessors:
@@ -239,6 +243,18 @@ def _again(shape: Shape, columns: int) -> Config:
         warps *= 2
     rows = warps * device.target.warp_size * shape.vector // columns
     return _loop(shape, columns, ROWS_PER_THREAD * max(1, rows), warps)
+
+
+def _together(shape: Shape, rows: int, warps: int) -> Config:
+    """Returns the config of whole lines of columns with so many rows to a thread, which folds them on its own first."""
+    shape = replace(shape, live=1)
+    axis = next(axis for axis in shape.axes("grid") if axis.name == shape.contiguous)
+    depth = next(shape.limit(axis) for axis in shape.axes("fold"))
+    columns = min(previous_power_of_two(128 // shape.narrowest_read), shape.limit(axis))
+    step = shape.device.target.warp_size * max(1, 16 // shape.narrowest_read)  # what a warp reads at once
+    while warps > 1 and rows * warps * step // columns > depth:
+        warps //= 2
+    return _loop(shape, columns, max(1, rows * warps * step // columns), warps)
 
 
 def _loop_of(shape: Shape, columns: int, elements: int) -> Config:
