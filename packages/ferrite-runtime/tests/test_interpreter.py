@@ -104,6 +104,14 @@ def test_eight_bit_floats(name: str) -> None:
     assert torch.equal(back, out.float())
 
 
+def test_numbers_too_large_for_float8_e4m3fn_become_its_largest() -> None:
+    x, out = torch.zeros(1000), torch.zeros(1000, dtype=torch.float8_e4m3fn)
+    x[:6] = torch.tensor([447.0, 500.0, -1e6, torch.inf, -torch.inf, torch.nan])
+    Kernel(pointwise("a.to(tl.float8e4nv)", out="f8e4m3fn"))(x, out)
+    expected = torch.tensor([448.0, 448.0, -448.0, 448.0, -448.0, torch.nan])
+    torch.testing.assert_close(out[:6].float(), expected, equal_nan=True, rtol=0, atol=0)
+
+
 def test_dot_of_bfloat16_matrices() -> None:
     body = (
         "@triton.jit\ndef dot(a_ptr, b_ptr, out_ptr, XBLOCK: tl.constexpr):\n"

@@ -18,6 +18,8 @@ _TORCH_EIGHT_BIT = {
     tl.float8e4b8: "float8_e4m3fnuz",
 }
 
+_LARGEST_E4M3FN = 448.0
+
 
 def bfloat16_to_float32(bits: Array) -> Array:
     """Returns the float32 values of bfloat16 bit patterns."""
@@ -48,6 +50,8 @@ def _decode(handle: Any, dtype: Any) -> Array:
 def _encode_eight_bit(values: Array, dtype: Any) -> Array:
     import torch
 
+    if dtype == tl.float8e4nv:  # too large numbers saturate on GPUs; in torch they do since 2.13
+        values = np.clip(values, -_LARGEST_E4M3FN, _LARGEST_E4M3FN)
     rounded = torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32)).to(
         getattr(torch, _TORCH_EIGHT_BIT[dtype])
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from ferrite_ir.dtypes import BF16, BOOL, F16, F32, F64, DType
+from ferrite_ir.dtypes import BF16, BOOL, F8E4M3FN, F16, F32, F64, DType
 from ferrite_ir.scalar import Scalar, apply, bitcast, cast, const
 
 from .rule import Book
+
+LARGEST_F8E4M3FN = 448.0
 
 BOOK = Book()
 FAST_BOOK = Book()
@@ -41,6 +43,24 @@ def _skip_rounding(node: Scalar) -> Scalar | None:
     if inner.dtype not in (F16, BF16) or node.dtype not in (F32, F64) or source.dtype not in (F32, F64):
         return None
     return cast(source, node.dtype)
+
+
+@BOOK.rule(
+    "cast",
+    "cast.f8e4m3fn(minimum(maximum(x[i], f32(-448.0)), f32(448.0))) => cast.f8e4m3fn(x[i])",
+    first="minimum maximum",
+)
+def _skip_clamp(node: Scalar) -> Scalar | None:
+    """Skips a clamp to no less than what the cast rounds to anyway: the largest number for all that is too large."""
+    outer = node.args[0]
+    inner = outer.args[0]
+    if node.dtype is not F8E4M3FN or {outer.op, inner.op} != {"minimum", "maximum"}:
+        return None
+    bounds = {clamp.op: clamp.args[1] for clamp in (outer, inner)}
+    if any(bound.op != "const" for bound in bounds.values()):
+        return None
+    is_wide = bounds["minimum"].value >= LARGEST_F8E4M3FN and bounds["maximum"].value <= -LARGEST_F8E4M3FN
+    return cast(inner.args[0], node.dtype) if is_wide else None
 
 
 @BOOK.rule("bitcast", "bitcast.f32(bitcast.i32(x[i])) => x[i]", first="bitcast")
