@@ -200,8 +200,11 @@ def _outer_looped(shape: Shape) -> tuple[Config, ...]:
     line = 128 // max(1, shape.element_bytes)
     if int(shape.spec.facts.get("passes", 1)) > 1:
         # Columns that are read again: as few at a time as fill half a line, so that they are still in the cache.
-        others = ((line // 2 or 1, 64, 4), (line, 64, 4), (line, 32, 4), (line // 2 or 1, 128, 8))
-        return (_again(shape, line // 2 or 1), *(_loop(shape, x, r, w) for x, r, w in others))
+        columns = line // 2 or 1
+        warps = _again_warps(shape, columns)
+        fewer = max(1, warps // 2)  # two programs to a multiprocessor: one reads while the other computes
+        tiles = ((columns, warps), (columns // 2 or 1, fewer), (columns, fewer), (line, warps), (line, fewer))
+        return tuple(_again(shape, *tile) for tile in tiles)
     rows = int(shape.spec.facts.get("rows_together", 1))
     if rows > 1:
         tiles = ((rows, 4), (rows, 2), (rows, 8), (rows * 2, 4))
@@ -228,12 +231,11 @@ def _outer_looped(shape: Shape) -> tuple[Config, ...]:
     return tuple(_loop(shape, x, r, w) for x, r, w in ((columns, depth, warps), *more))
 
 
-def _again(shape: Shape, columns: int) -> Config:
-    """Returns the config of columns that are read twice, with several rows to a thread.
+def _again_warps(shape: Shape, columns: int) -> int:
+    """Returns the warps of a program that reads columns twice.
 
-    A program gets so many threads that the columns of all that run at once stay in the cache for the second time.
+    They are so many that the columns of all programs that run at once stay in the cache for the second time.
     """
-    shape = replace(shape, live=1)
     device = shape.device
     most = min(AGAIN_WARPS, device.max_warps)
     warps = 4
@@ -241,7 +243,13 @@ def _again(shape: Shape, columns: int) -> Config:
         device.l2_bytes * CACHE_SHARE
     ):
         warps *= 2
-    rows = warps * device.target.warp_size * shape.vector // columns
+    return warps
+
+
+def _again(shape: Shape, columns: int, warps: int) -> Config:
+    """Returns the config of columns that are read twice, with several rows to a thread."""
+    shape = replace(shape, live=1)
+    rows = warps * shape.device.target.warp_size * shape.vector // columns
     return _loop(shape, columns, ROWS_PER_THREAD * max(1, rows), warps)
 
 
