@@ -141,6 +141,36 @@ def test_columns_that_are_read_again_are_few_at_a_time() -> None:
     assert first(again(512)) == Config.of({"XBLOCK": 16, "RBLOCK": 256}, 4), "the columns of all programs stay cached"
 
 
+def test_columns_that_are_read_again_try_two_programs_to_a_multiprocessor() -> None:
+    mapping = outer(16384, 4096)
+    facts = {**mapping["facts"], "passes": 2, "element_bytes": 4, "bytes": 1 << 29}
+    again = KernelSpec.from_mapping(spec("again", "", mapping["params"], mapping["axes"], family="looped", facts=facts))
+    tried = [(c.block("XBLOCK"), c.block("RBLOCK"), c.num_warps) for c in configs(again, H200, "default")]
+    assert tried == [(16, 1024, 16), (8, 1024, 8), (16, 512, 8)]
+
+
+@pytest.mark.parametrize(("columns", "block"), [(4096, 32), (4096 + 16, 16)])
+def test_a_thread_holds_the_rows_that_are_folded_together(columns: int, block: int) -> None:
+    mapping = outer(columns, 1024)
+    axes = [{**axis, "max_block": axis["size"] & -axis["size"]} for axis in mapping["axes"]]
+    kernel = spec(
+        "folded", "", mapping["params"], axes, family="looped", facts={**mapping["facts"], "rows_together": 8}
+    )
+    for config in configs(KernelSpec.from_mapping(kernel), H200, "full"):
+        threads_in_a_column = config.num_warps * 32 * 4 // config.block("XBLOCK")
+        assert config.block("RBLOCK") >= 8 * threads_in_a_column
+    assert first(kernel).block("XBLOCK") == block
+
+
+def test_parts_that_are_scanned_at_once_leave_registers_for_all() -> None:
+    def scan(rows: int) -> Config:
+        mapping = row_sum(rows, 65536)
+        return first(spec("scan", "", mapping["params"], mapping["axes"], family="scan", facts=mapping["facts"]))
+
+    assert scan(1024) == Config.of({"XBLOCK": 1, "RBLOCK": 2048}, 4)
+    assert scan(4096) == Config.of({"XBLOCK": 1, "RBLOCK": 2048}, 8), "more follow each other anyway"
+
+
 def test_sums_of_narrow_columns_try_one_config_more() -> None:
     mapping = outer(8192, 1024)
     for narrow in (False, True):

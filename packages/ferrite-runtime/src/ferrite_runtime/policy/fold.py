@@ -28,6 +28,8 @@ FILL = 4
 # Elements per thread of a tile that is folded along its slow axis: what lies in registers for each of them (an
 # accumulator or two, and the values on their way) decides how many programs share a multiprocessor.
 OUTER_PER_THREAD = 8
+# Programs of a multiprocessor that scan their parts of lines block by block, all of them at once.
+PARTS_AT_ONCE = 8
 # Elements per thread of a part of a line that other programs wait for.
 PART_PER_THREAD = 64
 # Rows that a thread holds of columns that are scanned, or read twice.
@@ -288,7 +290,9 @@ def scan_configs(shape: Shape) -> tuple[Config, ...]:
     row = next_power_of_two(shape.fold)
     block = min(row, 2048)
     rows = _keep_busy(shape, max(1, 512 // block))
-    warps = max(1, rows * block // (shape.device.target.warp_size * 8))
+    # Where all programs could run at once, they get half the threads, so that there are registers for all of them.
+    together = row > block and shape.points <= PARTS_AT_ONCE * shape.device.multiprocessors
+    warps = max(1, rows * block // (shape.device.target.warp_size * (16 if together else 8)))
     return tuple(_loop_x(shape, x, r, w) for x, r, w in ((rows, block, warps), (rows, max(1, block // 2), warps)))
 
 
