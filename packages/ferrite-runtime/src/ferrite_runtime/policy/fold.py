@@ -205,12 +205,12 @@ def _outer_looped(shape: Shape) -> tuple[Config, ...]:
         columns = line // 2 or 1
         warps = _again_warps(shape, columns)
         fewer = max(1, warps // 2)  # two programs to a multiprocessor: one reads while the other computes
-        tiles = ((columns, warps), (columns // 2 or 1, fewer), (columns, fewer), (line, warps), (line, fewer))
-        return tuple(_again(shape, *tile) for tile in tiles)
+        again = ((columns, warps), (columns // 2 or 1, fewer), (columns, fewer), (line, warps), (line, fewer))
+        return tuple(_again(shape, *tile) for tile in again)
     rows = int(shape.spec.facts.get("rows_together", 1))
     if rows > 1:
-        tiles = ((rows, 4), (rows, 2), (rows, 8), (rows * 2, 4))
-        return tuple(_together(shape, count, warps) for count, warps in tiles)
+        together = ((rows, 4), (rows, 2), (rows, 8), (rows * 2, 4))
+        return tuple(_together(shape, count, warps) for count, warps in together)
     # Where what is read is half as wide as the sums, whole lines of as many rows again keep as much on its way.
     wide = _loop_of(shape, 2 * line, 4 * threads * OUTER_PER_THREAD)
     if shape.points // (2 * line) >= FILL * shape.device.multiprocessors:
