@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ferrite_runtime.config import Config
 from ferrite_runtime.policy.blocks import next_power_of_two, previous_power_of_two
-from ferrite_runtime.policy.shape import Shape
+from ferrite_runtime.policy.shape import Shape, param_bytes
 
 # A row of so many elements has work for a program of its own.
 LONG_ROW = 1024
@@ -74,8 +74,10 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
     if rows == 1 and _shares_vectors(shape):
         return (_with_vectors(shape, row), first)
     more = [(rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, warps * 2), (rows * 4, warps * 2)]
-    if row >= IDLE_ROW and shape.fold <= row * IDLE_SHARE:
-        more[:2] = reversed(more[:2])  # the lanes past the end keep threads idle, the more the more there are
+    if (row >= IDLE_ROW and shape.fold <= row * IDLE_SHARE) or _narrows_to_bytes(shape):
+        # The lanes past the end keep threads idle, the more the more there are; and what becomes bytes takes many
+        # instructions for each of them, so that what a row takes beside them counts.
+        more[:2] = reversed(more[:2])
     elif rows == 1 and shape.live <= MANY_LIVE and _saves_steps(shape, warps):
         return (_halved(shape, row, warps), first, *(_rows(shape, rows, row, w) for _, w in more[:1]))
     return (first, *(_rows(shape, count, row, w) for count, w in more if count <= max(1, shape.points)))
@@ -96,6 +98,12 @@ def _with_vectors(shape: Shape, row: int) -> Config:
 def _moves_bytes(shape: Shape) -> bool:
     """Returns whether hardly more than a byte is moved for an element: a thread reads 16 bytes twice if it has 32."""
     return int(shape.spec.facts.get("bytes", 0)) <= BYTE_SHARE * shape.points * shape.fold and shape.narrowest_read == 1
+
+
+def _narrows_to_bytes(shape: Shape) -> bool:
+    """Returns whether what is read wider is written in bytes: quantisation."""
+    written = [param_bytes(p.dtype) for p in shape.spec.params if p.role == "tensor" and p.access == "write"]
+    return min(written, default=2) == 1 < shape.narrowest_read
 
 
 def _runs(shape: Shape, row: int) -> tuple[Config, ...]:
