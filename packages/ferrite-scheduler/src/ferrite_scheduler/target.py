@@ -101,6 +101,7 @@ class Policy:
             places by a library call, some 13 microseconds more for a quarter of a million of them.
         look_back_programs: such programs for each multiprocessor, which then take parts one after the other, the next
             one on its way; 0 for a program for each part.
+        keep_reads: ask the cache to keep what a kernel reads that the next one reads for the last time.
         sort_updates: bring rows that are combined into one place together before, where that pays.
         sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
         sorted_row: fewest elements of such a row.
@@ -142,6 +143,7 @@ class Policy:
     combined_batch: int = 16
     combined_in_order: bool = False
     look_back_programs: int = 0
+    keep_reads: bool = False
     sort_updates: bool = True
     sorted_bytes: int = 192 << 20
     sorted_row: int = 128
