@@ -313,6 +313,23 @@ class TestDevices:
         assert made.graph.inputs[1].type.device == "cpu"
         assert kinds(made.graph) == ["Loop"]
 
+    @pytest.mark.parametrize("is_returned", [False, True])
+    def test_a_number_on_the_cpu_is_cast_by_the_kernel_that_reads_it(self, is_returned: bool) -> None:
+        def build(graph: torch.fx.Graph, empty: Any) -> torch.fx.Node:
+            x, s = graph.placeholder("x"), graph.placeholder("s")
+            x.meta["val"], s.meta["val"] = empty(4, device="cuda"), empty((), dtype=torch.float64, device="cpu")
+            cast = graph.call_function(torch.ops.prims.convert_element_type.default, (s, torch.float32))
+            cast.meta["val"] = empty((), device="cpu")
+            y = graph.call_function(torch.ops.aten.add.Tensor, (x, cast))
+            y.meta["val"] = empty(4, device="cuda")
+            return cast if is_returned else y
+
+        made = lower_module(self.fake_graph(build))
+        assert bool(made.externs) == is_returned
+        if not is_returned:
+            (loop,) = PIPELINE.run(made.graph).definitions
+            assert "s[]" in str(loop)
+
     def test_arrays_on_the_cpu_are_left_to_the_library(self) -> None:
         def build(graph: torch.fx.Graph, empty: Any) -> torch.fx.Node:
             x, s = graph.placeholder("x"), graph.placeholder("s")

@@ -44,6 +44,7 @@ CALLED_BY_LOWERING = "called by a lowering"
 PRODUCTS = frozenset(("aten.mm.default", "aten.addmm.default", "aten.mm.out", "aten.addmm.out"))
 """Library calls that count where a lowering makes them; the others that lowerings make only allocate."""
 OTHER_DEVICE = "not on the device of the graph"
+CASTS = frozenset(("aten._to_copy.default", "prims.convert_element_type.default"))
 PADDING_HELD = 1 / 32
 """Share of a result's bytes that it may keep alive of the larger value that it is a part of."""
 VIEWS = frozenset(
@@ -158,6 +159,13 @@ def graph_device(module: torch.fx.GraphModule) -> str:
     if len({str(device) for device in accelerators}) > 1:
         raise Unsupported(f"a graph on several devices: {', '.join(map(str, accelerators))}")
     return accelerators[0].type if accelerators else "cpu"
+
+
+def _tensors_of(node: torch.fx.Node) -> list[torch.Tensor]:
+    """Returns the fake tensors that a node makes."""
+    fakes = node.meta.get("val")
+    listed = fakes if isinstance(fakes, (tuple, list)) else (fakes,)
+    return [fake for fake in listed if isinstance(fake, torch.Tensor)]
 
 
 def _returned_nodes(module: torch.fx.GraphModule, saved: frozenset[int]) -> frozenset[torch.fx.Node]:
@@ -442,15 +450,30 @@ class _Walk:
 
         Kernels touch one device, and of the CPU only 0-d tensors.
         """
-        fakes = node.meta.get("val")
-        for fake in fakes if isinstance(fakes, (tuple, list)) else (fakes,):
-            if isinstance(fake, torch.Tensor) and fake.device.type != self.builder.device:
-                return OTHER_DEVICE
+        if not all(map(self._is_here, _tensors_of(node))) and not self._is_number_for_kernels(node):
+            return OTHER_DEVICE
         if torch_private.unbacked_bindings(node) and str(node.target) not in BINDING_VIEWS:
             return ONLY_A_RUN_TELLS
         if any(tensor.device and tensor.ndim for tensor in tensors_in([*args, *kwargs.values()])):
             return OTHER_DEVICE
         return None
+
+    def _is_here(self, fake: torch.Tensor) -> bool:
+        return fake.device.type == self.builder.device
+
+    def _is_number_for_kernels(self, node: torch.fx.Node) -> bool:
+        """Returns whether a node casts a 0-d tensor of the CPU for operations on the graph's device alone.
+
+        Such are the floats that dynamo keeps symbolic, say the constant of a norm. The kernels that read them cast them
+        as well, where each library call would cost the host as much as dozens of launches.
+        """
+        if str(node.target) not in CASTS or any(fake.ndim for fake in _tensors_of(node)):
+            return False
+        read_by = [(user, _tensors_of(user)) for user in node.users]
+        return all(
+            (made and all(map(self._is_here, made))) or (user.op != "output" and self._is_number_for_kernels(user))
+            for user, made in read_by
+        )
 
     def _library(self, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         _refuse_layouts(node)
