@@ -30,7 +30,6 @@ SIZES = SPEC.hint_sizes()
 BLOCKS = (512, 1024, 2048, 256, 128, 4096)
 CONFIGS = tuple(Config.of({"XBLOCK": 1, "RBLOCK": block}, 4) for block in BLOCKS)
 A, B, C, D, E, F = CONFIGS
-GAIN = Rules().gain
 
 
 def table(*times: float) -> Callable[[Config], float]:
@@ -100,7 +99,7 @@ def test_choice_is_near_the_best_never_behind_the_reference_and_the_same_again(n
         )
         best = min(map(cost, CONFIGS))
         runs += 1
-        near += cost(first) <= best * (1 + GAIN + noise)
+        near += cost(first) <= Rules().reach(best) * (1 + noise)
         agreed += first == again
         assert cost(first) <= cost(A) * (1 + noise), "slower than the reference"
     assert near >= 0.99 * runs

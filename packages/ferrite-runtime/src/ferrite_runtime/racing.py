@@ -29,6 +29,8 @@ class Rules:
     Attributes:
         gain: part of its time by which a config has to be faster than one that stands before it in the list; below
             that, it is noise, and the one that stands first is the steadier choice.
+        resolution_ms: what it has to be faster by besides: events tell times apart that differ by half a microsecond
+            (CUDA Runtime API, cudaEventElapsedTime), which is a good part of the time of a small kernel.
         batch: samples of a config before it is the next one's turn.
         batches: turns at most.
         hopeless: a config is out after its first turn if its fastest sample takes so many times the slowest of another.
@@ -36,12 +38,17 @@ class Rules:
         device_ms: time that one config may take in all its turns, except that each gets two samples in any case.
     """
 
-    gain: float = 0.02
+    gain: float = 0.03
+    resolution_ms: float = 0.0005
     batch: int = 3
     batches: int = 8
     hopeless: float = 1.25
     recheck: int = 12
     device_ms: float = 25.0
+
+    def reach(self, best: float) -> float:
+        """Returns the longest time that counts as no slower than ``best``, both in milliseconds."""
+        return best / (1 - self.gain) + self.resolution_ms
 
 
 @dataclass(slots=True)
@@ -118,7 +125,7 @@ def finalists(scores: Mapping[Config, Score], rules: Rules) -> list[Config]:
     if not known:
         return []
     known.sort(key=lambda row: row[0].median)
-    reach = known[0][0].median * (1 + rules.gain)
+    reach = rules.reach(known[0][0].median)
     return [config for spread, config in known if spread.median <= reach or spread.low <= known[0][0].high]
 
 
@@ -132,7 +139,7 @@ def confirm(timer: Timer, configs: Sequence[Config], rules: Rules, is_over: Over
     taken = 0
     while taken < 4 * rules.recheck and not is_over():
         waiting = [score for score in scores.values() if score.problem is None and not _is_too_long(score, rules)]
-        if not waiting or (taken >= rules.recheck and _is_clear(scores, configs, rules.gain)):
+        if not waiting or (taken >= rules.recheck and _is_clear(scores, configs, rules)):
             break
         for score in waiting:
             take(timer, score, rules.batch)
@@ -140,12 +147,12 @@ def confirm(timer: Timer, configs: Sequence[Config], rules: Rules, is_over: Over
     return scores
 
 
-def _is_clear(scores: Mapping[Config, Score], order: Sequence[Config], gain: float) -> bool:
+def _is_clear(scores: Mapping[Config, Score], order: Sequence[Config], rules: Rules) -> bool:
     """Tells whether it is known of each config, up to the one that is picked, if it is within reach of the fastest."""
     spreads = {config: spread for config, score in scores.items() if (spread := score.spread) is not None}
     if not spreads:
         return True
-    reach = min(spread.median for spread in spreads.values()) / (1 - gain)
+    reach = rules.reach(min(spread.median for spread in spreads.values()))
     for config in order:
         if config in spreads and spreads[config].high <= reach:
             return True
@@ -159,20 +166,20 @@ def _is_too_long(score: Score, rules: Rules) -> bool:
     return spread is not None and spread.count >= 2 and spread.count * spread.median > rules.device_ms
 
 
-def pick(scores: Mapping[Config, Score], order: Sequence[Config], gain: float) -> Config | None:
-    """Returns the first config of ``order`` that is within ``gain`` of the fastest; None where nothing was measured."""
+def pick(scores: Mapping[Config, Score], order: Sequence[Config], rules: Rules) -> Config | None:
+    """Returns the first config of ``order`` that is as fast as the fastest; None where nothing was measured."""
     medians = {config: spread.median for config, score in scores.items() if (spread := score.spread) is not None}
     if not medians:
         return None
-    reach = min(medians.values()) / (1 - gain)
+    reach = rules.reach(min(medians.values()))
     return next((config for config in order if medians.get(config, reach * 2) <= reach), None)
 
 
-def pick_early(scores: Mapping[Config, Score], order: Sequence[Config], gain: float) -> Config | None:
+def pick_early(scores: Mapping[Config, Score], order: Sequence[Config], rules: Rules) -> Config | None:
     """Returns the config to take where the time was up before a second look.
 
-    That is the fastest of those that are faster than ``order[0]`` by more than ``gain``, and with confidence; where
-    there are none, ``order[0]``.
+    That is the fastest of those that are faster than ``order[0]``, and with confidence; where there are none,
+    ``order[0]``.
     """
     spreads = {config: spread for config, score in scores.items() if (spread := score.spread) is not None}
     if order[0] not in spreads:
@@ -181,6 +188,6 @@ def pick_early(scores: Mapping[Config, Score], order: Sequence[Config], gain: fl
     surely = {
         config: spread.median
         for config, spread in spreads.items()
-        if spread.count >= 2 and spread.high < first.low and spread.median < first.median * (1 - gain)
+        if spread.count >= 2 and spread.high < first.low and rules.reach(spread.median) < first.median
     }
     return min(surely, key=lambda config: surely[config]) if surely else order[0]

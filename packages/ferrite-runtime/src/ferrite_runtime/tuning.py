@@ -281,14 +281,14 @@ class _Session:
         likely = finalists(scores, rules)
         last = [config for config in order if (config in likely or config == order[0]) and not self._is_out(config)]
         if is_over() or len(last) < 2:
-            return pick_early(scores, order, rules.gain)
+            return pick_early(scores, order, rules)
         again = confirm(self.bench, last, rules, is_over)
         self._note(again)
         if any(self._is_out(config) for config in last):
             return None if not is_over() else order[0]
         if any(score.spread is None for score in again.values()):
-            return pick_early(scores, order, rules.gain)
-        return pick(again, last, rules.gain)
+            return pick_early(scores, order, rules)
+        return pick(again, last, rules)
 
     def _usable(self, fresh: Sequence[Config]) -> list[Config]:
         """Returns those of some configs that are worth measuring; notes why the others are not."""
