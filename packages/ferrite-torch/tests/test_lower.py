@@ -314,7 +314,7 @@ class TestDevices:
         assert kinds(made.graph) == ["Loop"]
 
     @pytest.mark.parametrize("is_returned", [False, True])
-    def test_a_number_on_the_cpu_is_cast_by_the_kernel_that_reads_it(self, is_returned: bool) -> None:
+    def test_a_number_on_the_cpu_is_cast_by_the_kernel_that_reads_it(self, *, is_returned: bool) -> None:
         def build(graph: torch.fx.Graph, empty: Any) -> torch.fx.Node:
             x, s = graph.placeholder("x"), graph.placeholder("s")
             x.meta["val"], s.meta["val"] = empty(4, device="cuda"), empty((), dtype=torch.float64, device="cpu")

@@ -134,7 +134,7 @@ class Policy:
     small_kernel_bytes: int = 1 << 20
     uncoalesced_factor: int = 8
     search_budget: int = 512
-    look_back: bool = False
+    look_back: bool = True
     look_back_points: int = 8192
     combine_rows: bool = True
     combined_bytes: int = 64 << 20
