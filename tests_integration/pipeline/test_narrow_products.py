@@ -23,6 +23,7 @@ def narrow_products_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(own, "DEVICES", ("cpu", "cuda"))
     monkeypatch.setattr(own, "FEWEST_COLUMNS", 1)
     monkeypatch.setattr(own, "FEWEST_POINTS", 1)
+    monkeypatch.setattr(own, "PLAIN_ROWS", 16)
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -103,7 +104,12 @@ def test_one_kernel_does_all(function: Callable[..., Tensor]) -> None:
 
 
 @own_only("looks at its kernels")
-def test_weights_are_dequantised_on_their_way() -> None:
+def test_weights_are_dequantised_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    own = pytest.importorskip("ferrite_torch.lowering.narrow_products")
+    for name, value in {"DEVICES": ("cpu",), "FEWEST_COLUMNS": 1, "FEWEST_POINTS": 1}.items():
+        monkeypatch.setattr(own, name, value)
+
     def function(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
         return F.linear(x, codes.to(x.dtype) * scale[:, None])
 
@@ -153,3 +159,16 @@ def test_values_that_are_no_numbers_stay_in_their_rows(device: str) -> None:
     x[1] = float("inf")
     mine = compiled(product, fullgraph=True, dynamic=False, options=OPTIONS)(x, w)
     assert torch.equal(mine.isfinite(), product(x, w).isfinite())
+
+
+@own_only("looks at its kernels")
+@pytest.mark.parametrize(("rows", "calls"), [(1, 0), (2, 1)])
+def test_several_rows_by_weights_in_memory_are_left_to_the_library(
+    rows: int, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ferrite_torch
+
+    monkeypatch.setattr("ferrite_torch.lowering.narrow_products.PLAIN_ROWS", 1)
+    ferrite_torch.reset_statistics()
+    check(product, given(rows, torch.bfloat16, "cpu"))
+    assert len(ferrite_torch.statistics()["externs"]) == calls

@@ -318,7 +318,9 @@ class TestDevices:
         def build(graph: torch.fx.Graph, empty: Any) -> torch.fx.Node:
             x, s = graph.placeholder("x"), graph.placeholder("s")
             x.meta["val"], s.meta["val"] = empty(4, device="cuda"), empty((), dtype=torch.float64, device="cpu")
-            cast = graph.call_function(torch.ops.prims.convert_element_type.default, (s, torch.float32))
+            same = graph.call_function(torch.ops.prims.convert_element_type.default, (s, torch.float64))
+            same.meta["val"] = s.meta["val"]
+            cast = graph.call_function(torch.ops.prims.convert_element_type.default, (same, torch.float32))
             cast.meta["val"] = empty((), device="cpu")
             y = graph.call_function(torch.ops.aten.add.Tensor, (x, cast))
             y.meta["val"] = empty(4, device="cuda")

@@ -27,6 +27,7 @@ from ferrite_torch.functionalized import unwrap_functionalized
 from ferrite_torch.library import call_library, call_of, laid_out, same_layout
 from ferrite_torch.lifetimes import Lifetimes, tensors_in
 from ferrite_torch.lowering import LOWERINGS
+from ferrite_torch.lowering.casts import converted_number
 from ferrite_torch.origins import origins_of
 from ferrite_torch.refusals import Fallback
 from ferrite_torch.saved_layouts import Layouts
@@ -389,7 +390,7 @@ class _Walk:
         name = str(op)
         if name == "aten.copy_.default" and self._is_input(node.args[0]):
             return self._write_back(node)
-        lowering = self._lowering(name, op, args)
+        lowering = converted_number if self._is_number_for_kernels(node) else self._lowering(name, op, args)
         reason = NO_LOWERING if lowering is None else self._reason_against(node, args, kwargs)
         if lowering is not None and reason is None:
             try:

@@ -70,6 +70,13 @@ def converted(b: Builder, x: Tensor, *_: Any, **__: Any) -> Tensor:
     return copy_of(b, x, b.fake)
 
 
+def converted_number(b: Builder, x: Tensor, *_: Any, **__: Any) -> Tensor:
+    """Returns a 0-d tensor of the CPU in the type of the fake result, as a value of the graph's device."""
+    dtype = dtype_of(b.fake.dtype)
+    refuse_opaque(dtype, x.dtype)
+    return b.loop((), dtype, lambda point: element_at(x, (), point, dtype))
+
+
 @lowers("aten.copy.default")
 def copied(b: Builder, target: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
     return copy_of(b, source, b.fake)

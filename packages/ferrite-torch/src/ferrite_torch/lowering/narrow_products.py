@@ -7,6 +7,8 @@ reads its result, and with what makes the weights of fewer bits.
 from __future__ import annotations
 
 from ferrite_ir.dtypes import BF16, F16
+from ferrite_ir.graph import Loop
+from ferrite_ir.scalar import postorder
 from ferrite_ir.sizes import hint
 from ferrite_torch.builder import Builder
 from ferrite_torch.tensors import Tensor
@@ -15,6 +17,10 @@ DEVICES = ("cuda",)
 """Device types whose kernels do this faster than the library."""
 FEWEST_COLUMNS, FEWEST_POINTS = 2048, 512
 """Columns of a product, enough for all multiprocessors without cutting the sums, and points of a sum."""
+PLAIN_ROWS = 1
+"""Most rows of a product with weights that lie in memory as they are multiplied. On an H200 (4096 x 14336, bf16) the
+library reaches 90 % of the floor with two to sixteen rows and such kernels 31 %, but 97 against 88 % with one. Weights
+that are made of fewer bits in the kernel gain in any case: with four rows of int8, 49 us against 90."""
 ALIGNMENT = 8
 """Elements of a half type in 16 bytes, at multiples of which the columns of the weights begin."""
 
@@ -31,7 +37,28 @@ def sums_of_few_rows(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
         return None
     if not 1 <= m <= b.product_rows or n < FEWEST_COLUMNS or k < FEWEST_POINTS or not _has_columns(right):
         return None
+    if m > PLAIN_ROWS and not _is_made_of_fewer_bits(b, right):
+        return None
     return b.contract((m, n), k, left.at, right.at)
+
+
+def _is_made_of_fewer_bits(b: Builder, weights: Tensor) -> bool:
+    """Returns whether weights are computed in the graph, element by element, from numbers of fewer bits."""
+    pending = [weights.value.name]
+    while pending:
+        name = pending.pop()
+        made = (
+            each for each in reversed(b.definitions) if any(result.name == name for result in each.results if result)
+        )
+        definer = next(made, None)
+        if not isinstance(definer, Loop):
+            continue
+        every = frozenset(definer.dims)
+        loads = [node for node in postorder(definer.bodies) if node.op == "load" and node.dims == every]
+        if any(load.dtype.bits < weights.dtype.bits for load in loads):
+            return True
+        pending += [load.source for load in loads]
+    return False
 
 
 def _has_columns(right: Tensor) -> bool:
