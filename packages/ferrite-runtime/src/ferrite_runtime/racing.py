@@ -29,6 +29,7 @@ class Rules:
     Attributes:
         gain: part of its time by which a config has to be faster than one that stands before it in the list; below
             that, it is noise, and the one that stands first is the steadier choice.
+        step_gain: the same for a step of a descent: it leads to other configs, so noise in one is a choice of its own.
         resolution_ms: what it has to be faster by besides: events tell times apart that differ by half a microsecond
             (CUDA Runtime API, cudaEventElapsedTime), which is a good part of the time of a small kernel.
         batch: samples of a config before it is the next one's turn.
@@ -39,6 +40,7 @@ class Rules:
     """
 
     gain: float = 0.03
+    step_gain: float = 0.06
     resolution_ms: float = 0.0005
     batch: int = 3
     batches: int = 8

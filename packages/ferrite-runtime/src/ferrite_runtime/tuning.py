@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from ferrite_runtime.bench import Clock
@@ -256,16 +256,18 @@ class _Session:
 
     def contest_of(self, task: Task) -> Callable[[Config, tuple[Config, ...]], Config]:
         """Returns `contest` for a descent: nothing is compiled once the time is up."""
-        return lambda best, near: best if self.reason_to_stop(best) else self.contest(best, near)
+        rules = replace(task.effort.rules, gain=task.effort.rules.step_gain)
+        return lambda best, near: best if self.reason_to_stop(best) else self.contest(best, near, rules)
 
-    def contest(self, best: Config, fresh: Sequence[Config]) -> Config:
+    def contest(self, best: Config, fresh: Sequence[Config], rules: Rules | None = None) -> Config:
         """Returns the fastest among the best so far, the reference and some more configs."""
+        rules = rules or self.task.effort.rules
         usable = self._usable(fresh)
         if not usable:
             return best  # those that are left have been compared
         order = list(dict.fromkeys((self.task.reference, best, *usable)))
         while len(order := [config for config in order if not self._is_out(config)]) > 1:
-            winner = self._round(order)
+            winner = self._round(order, rules)
             if winner is not None:
                 return winner
         return order[0] if order else best
@@ -273,9 +275,9 @@ class _Session:
     def _is_out(self, config: Config) -> bool:
         return config in self.trials and self.trials[config].problem is not None
 
-    def _round(self, order: Sequence[Config]) -> Config | None:
+    def _round(self, order: Sequence[Config], rules: Rules) -> Config | None:
         """Returns the fastest of some configs, the first of them if none is faster; None if a likely one failed."""
-        rules, is_over = self.task.effort.rules, self.budget.is_spent
+        is_over = self.budget.is_spent
         scores = race(self.bench, order, rules, is_over)
         self._note(scores)
         likely = finalists(scores, rules)
