@@ -113,13 +113,15 @@ def combine_rows(graph: Graph, target: Target, policy: Policy) -> Graph:
 
 def _with_call(graph: Graph, update: Update, target: Target, policy: Policy) -> Graph:
     """Returns the graph with one update, and the rounding of its result, made a call if that pays."""
-    types = {name: value.type for name, value in graph.values.items()}
-    start, tensor = graph.definer.get(update.target), types[update.target]
+    start, tensor = graph.definer.get(update.target), graph.values[update.target].type
     rows = rows_of(update, tensor)
     if rows is None or update.mode not in MODES or not isinstance(start, Loop) or not tensor.dtype.is_float:
         return graph
     if update.condition is not None and not update.condition.dims <= frozenset(rows.dims):
         return graph
+    if (rows.count * rows.width + 2 * int(tensor.numel)) * F32.bytes < policy.combined_bytes:
+        return graph  # before anything looks at the whole graph: there may be thousands of small ones
+    types = {name: value.type for name, value in graph.values.items()}
     rounding = _rounding(graph, update.result)
     result = rounding.results[0] if rounding is not None else update.result
     source = _source(update, rows, types)
