@@ -53,7 +53,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Every threshold of the scheduler, with unit and default.
+    """Thresholds of the scheduler that another machine or program may want otherwise, with unit and default.
+
+    Those that follow from how kernels are written stand beside what uses them.
 
     Attributes:
         persistent_elements: longest fold axis (elements, rounded up to a power of two) that a contiguous row may hold
