@@ -15,6 +15,7 @@ from ferrite_ir.graph import Extern, Graph, Loop, Update, View
 from ferrite_torch.errors import CompileError, Unsupported
 from ferrite_torch.lower import NO_LOWERING, OTHER_DEVICE, LoweredModule, lower, lower_module
 from ferrite_torch.lowering import LOWERINGS
+from ferrite_torch.lowering.casts import float8_saturates
 
 Lower = Callable[..., dict[str, LoweredModule]]
 
@@ -331,6 +332,21 @@ class TestDevices:
         if not is_returned:
             (loop,) = PIPELINE.run(made.graph).definitions
             assert "s[]" in str(loop)
+
+    def test_a_cast_on_the_device_is_that_of_any_other_tensor(self) -> None:
+        """Such as to eight bits, where what is too large depends on the version of torch."""
+
+        def build(graph: torch.fx.Graph, empty: Any) -> torch.fx.Node:
+            x = graph.placeholder("x")
+            x.meta["val"] = empty((), device="cuda")
+            cast = graph.call_function(torch.ops.prims.convert_element_type.default, (x, torch.float8_e4m3fn))
+            cast.meta["val"] = empty((), dtype=torch.float8_e4m3fn, device="cuda")
+            y = graph.call_function(torch.ops.prims.convert_element_type.default, (cast, torch.float32))
+            y.meta["val"] = empty((), device="cuda")
+            return y
+
+        first = lower_module(self.fake_graph(build)).graph.definitions[0]
+        assert ("nan" in str(first)) != float8_saturates()
 
     def test_arrays_on_the_cpu_are_left_to_the_library(self) -> None:
         def build(graph: torch.fx.Graph, empty: Any) -> torch.fx.Node:

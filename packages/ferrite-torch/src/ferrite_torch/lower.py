@@ -468,7 +468,7 @@ class _Walk:
         Such are the floats that dynamo keeps symbolic, say the constant of a norm. The kernels that read them cast them
         as well, where each library call would cost the host as much as dozens of launches.
         """
-        if str(node.target) not in CASTS or any(fake.ndim for fake in _tensors_of(node)):
+        if str(node.target) not in CASTS or any(fake.ndim or self._is_here(fake) for fake in _tensors_of(node)):
             return False
         read_by = [(user, _tensors_of(user)) for user in node.users]
         return all(
