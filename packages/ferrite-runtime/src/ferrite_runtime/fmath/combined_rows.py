@@ -7,8 +7,8 @@ other, combines rows that follow each other in registers and stores the result w
 program stores a place of which it had all rows. Of others, at either end of its chunk, it leaves the part that it had
 at an *edge*, and one more kernel combines those parts, in the order of the chunks.
 
-No element is combined in memory, so that it makes no difference how many rows go to one place. The order of the rows of
-a place is that in which programs come to count them; where results must not depend on it, `narrow_places` and
+No element is combined in memory, so that rows which all go to one place do not wait for each other. The order of the
+rows of a place is that in which programs come to count them; where results must not depend on it, `narrow_places` and
 `pack_rows` stand before and after a stable sort of the places.
 
 Places are numbers from 0 up to ``rows``, which stands for none. ``count`` rows of ``width`` elements are combined. A
@@ -38,6 +38,19 @@ def _places(places, lane, known, rows: tl.constexpr, wraps: tl.constexpr):
 
 
 @triton.jit
+def _counted(counts, place, known, left, block: tl.constexpr):
+    """Counts the rows of each place in a block, where so many are ``left``; returns their numbers among their like."""
+    lowest = tl.min(place, 0)
+    if lowest == tl.max(place, 0):
+        # Thousands of additions to one word wait for each other; one for a block of equal places does not.
+        together = tl.maximum(tl.minimum(left, block), 0)
+        rank = tl.atomic_add(counts + lowest, together, sem="relaxed") + tl.arange(0, block)
+    else:
+        rank = tl.atomic_add(counts + place, 1, mask=known, sem="relaxed")
+    return rank
+
+
+@triton.jit
 def count_places(
     places, counts, ranks, count: tl.constexpr, rows: tl.constexpr, wraps: tl.constexpr, block: tl.constexpr
 ):
@@ -46,13 +59,7 @@ def count_places(
     lane = first + tl.arange(0, block)
     known = lane < count
     place = _places(places, lane, known, rows, wraps)
-    lowest = tl.min(place, 0)
-    if lowest == tl.max(place, 0):
-        # Thousands of additions to one word wait for each other; one for a block of equal places does not.
-        rank = tl.atomic_add(counts + lowest, tl.minimum(count - first, block), sem="relaxed") + tl.arange(0, block)
-    else:
-        rank = tl.atomic_add(counts + place, 1, mask=known, sem="relaxed")
-    tl.store(ranks + lane, rank, known)
+    tl.store(ranks + lane, _counted(counts, place, known, count - first, block), known)
 
 
 @triton.jit
@@ -120,11 +127,7 @@ def narrow_places(
     lane = first + tl.arange(0, block)
     known = lane < count
     place = _places(places, lane, known, rows, wraps)
-    lowest = tl.min(place, 0)
-    if lowest == tl.max(place, 0):
-        tl.atomic_add(counts + lowest, tl.maximum(tl.minimum(count - first, block), 0), sem="relaxed")
-    else:
-        tl.atomic_add(counts + place, 1, mask=known, sem="relaxed")
+    _counted(counts, place, known, count - first, block)
     tl.store(keys + lane, tl.where(known, place, rows + 1).to(keys.dtype.element_ty), lane < end)
 
 
