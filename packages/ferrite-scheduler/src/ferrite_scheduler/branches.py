@@ -1,8 +1,9 @@
 """Independent definitions of one kernel get programs of their own.
 
 An optimiser's step over a list of tensors is one kernel, so that it is launched once. Were a program to take one tensor
-after the other, it would hold what all of them need, and memory would be asked for dozens of streams at a time. So the
-grid is a range of programs for each tensor: a *branch* of the kernel.
+after the other, it would have a param for each of them and hold what all need. So the grid is a range of programs for
+each tensor: a *branch* of the kernel. What that saves is launches; long tensors are no faster for it (on an H200, a
+step of Adam in bf16 reaches 75 % of the floor with branches and 78 % without: ``kernels.py --cases adam``).
 """
 
 from __future__ import annotations
