@@ -44,13 +44,10 @@ def sums_of_few_rows(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
 
 def _is_made_of_fewer_bits(b: Builder, weights: Tensor) -> bool:
     """Returns whether weights are computed in the graph, element by element, from numbers of fewer bits."""
+    definers = {result.name: each for each in b.definitions for result in each.results if result}
     pending = [weights.value.name]
     while pending:
-        name = pending.pop()
-        made = (
-            each for each in reversed(b.definitions) if any(result.name == name for result in each.results if result)
-        )
-        definer = next(made, None)
+        definer = definers.pop(pending.pop(), None)  # each is looked at once
         if not isinstance(definer, Loop):
             continue
         every = frozenset(definer.dims)
