@@ -1,8 +1,8 @@
-"""A process that checks a range of seeds and can be lost without losing more than one.
+"""A process that checks the programs of the seeds that it reads, a line each.
 
-It writes JSON lines: ``{"seed": n}`` when it begins with a seed, ``{"seed": n, "reason": …, "script": …}`` where a
-program fails, ``{"seed": n, "uncapturable": reason}`` where torch itself cannot capture it, ``{"lost": reason}`` where
-its GPU context is gone.
+It answers each with a line of JSON: ``{"seed": n}`` for a program that is right, with ``"reason"`` and ``"script"`` for
+one that fails, with ``"uncapturable"`` for one that torch itself cannot capture, with ``"lost"`` where the GPU context
+is gone; it ends then, and at the end of its input.
 """
 
 from __future__ import annotations
@@ -12,36 +12,42 @@ import os
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), *map(str, sorted(HERE.parents[1].glob("packages/*/src")))]
 
 
 def main() -> int:
-    """Returns 0 at the end of the range, 1 when the process must not go on."""
+    """Returns 0 at the end of the input, 1 when the process must not go on."""
     events = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     warnings.simplefilter("ignore")
     import torch
 
+    torch.set_num_threads(1)
+    device = sys.argv[1]
+    for line in sys.stdin:
+        event = answer(int(line), device)
+        events.write(json.dumps(event) + "\n")
+        if "lost" in event:
+            return 1
+    return 0
+
+
+def answer(seed: int, device: str) -> dict[str, Any]:
+    """Returns what is to be said of a seed's program."""
     from fuzz_check import Uncapturable, failure
 
-    torch.set_num_threads(1)
-    device, first, end = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    for seed in range(first, end):
-        events.write(json.dumps({"seed": seed}) + "\n")
-        try:
-            found = failure(seed, device)
-        except Uncapturable as error:
-            events.write(json.dumps({"seed": seed, "uncapturable": str(error)}) + "\n")
-            continue
-        if found is not None:
-            reason, script = found
-            events.write(json.dumps({"seed": seed, "reason": reason, "script": script}) + "\n")
-            if "CUDA error" in reason or "device-side assert" in reason:
-                events.write(json.dumps({"lost": reason}) + "\n")
-                return 1
-    return 0
+    try:
+        found = failure(seed, device)
+    except Uncapturable as error:
+        return {"seed": seed, "uncapturable": str(error)}
+    if found is None:
+        return {"seed": seed}
+    reason, script = found
+    is_lost = "CUDA error" in reason or "device-side assert" in reason
+    return {"seed": seed, "reason": reason, "script": script, **({"lost": True} if is_lost else {})}
 
 
 if __name__ == "__main__":

@@ -17,87 +17,140 @@ import tempfile
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from subprocess import PIPE
+from typing import Any, Self
 
 HERE = Path(__file__).resolve().parent
 WORKER = HERE / "fuzz_worker.py"
-CHUNK = 40
-SECONDS = 600.0
-"""The time that a chunk of seeds may take."""
+PROGRAMS = 200
+"""The programs that a process checks before another takes its place."""
+SECONDS = 300.0
+"""The time that a program may take."""
 
 
 def main() -> int:
     """Returns 0 if all programs are right, 1 if not, 2 if the deadline came first."""
     chosen = parse_arguments()
     os.environ.setdefault("FERRITE_CACHE_DIR", tempfile.mkdtemp(prefix="ferrite-fuzz-"))
-    last = chosen.first + chosen.count
-    chunks = deque((start, min(start + CHUNK, last)) for start in range(chosen.first, last, CHUNK))
-    found: list[dict[str, Any]] = []
-    started = time.monotonic()
+    if chosen.scripts is not None:
+        chosen.scripts.mkdir(parents=True, exist_ok=True)
     gpus = visible_gpus() if chosen.device == "cuda" else [""]
+    campaign = Campaign(
+        seeds=deque(range(chosen.first, chosen.first + chosen.count)),
+        device=chosen.device,
+        deadline=time.monotonic() + chosen.deadline,
+        scripts=chosen.scripts,
+    )
+    started = time.monotonic()
     threads = [
-        threading.Thread(
-            target=serve, args=(chunks, found, chosen.device, gpus[n % len(gpus)], started + chosen.deadline)
-        )
-        for n in range(min(chosen.jobs, len(chunks)))
+        threading.Thread(target=campaign.serve, args=(gpus[n % len(gpus)],))
+        for n in range(min(chosen.jobs, chosen.count))
     ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    refused = sorted((each for each in found if "uncapturable" in each), key=lambda item: item["seed"])
-    found = [each for each in found if "reason" in each]
-    for each in refused:
-        print(f"seed {each['seed']} is beyond torch's own capture: {each['uncapturable'][:200]}")
-    for each in sorted(found, key=lambda item: item["seed"]):
-        print(f"seed {each['seed']}: {each['reason']}")
-        if chosen.scripts is not None:
-            chosen.scripts.mkdir(parents=True, exist_ok=True)
-            (chosen.scripts / f"seed_{each['seed']}.py").write_text(each["script"])
-    for each in found[:3]:
-        print(f"\n{each['script']}")
-    left = sum(end - start for start, end in chunks)
-    seconds, judged = time.monotonic() - started, chosen.count - left - len(refused)
-    print(f"{judged} programs in {seconds:.0f} s, {len(found)} fail; torch captures {len(refused)} not, {left} not run")
-    return 2 if left else 1 if found else 0
+    for script in campaign.failing[:3]:
+        print(f"\n{script}")
+    left = chosen.count - campaign.judged - campaign.refused
+    seconds, failing = time.monotonic() - started, len(campaign.failing)
+    print(
+        f"{campaign.judged} programs in {seconds:.0f} s, {failing} fail; torch captures {campaign.refused} not, {left} not "
+        "run"
+    )
+    return 2 if left else 1 if campaign.failing else 0
 
 
-def serve(chunks: deque[tuple[int, int]], found: list[dict[str, Any]], device: str, gpu: str, deadline: float) -> None:
-    """Runs chunks of seeds until there are none; a process that is lost costs the seed that it was at."""
-    while time.monotonic() < deadline:
+@dataclass
+class Campaign:
+    """Seeds that wait, and what was found of the others; what fails is printed, and written down, at once."""
+
+    seeds: deque[int]
+    device: str
+    deadline: float
+    scripts: Path | None
+    judged: int = 0
+    refused: int = 0
+    failing: list[str] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def serve(self, gpu: str) -> None:
+        """Has processes check seeds, one after another, until there are none or the time is up."""
+        while self.seeds and time.monotonic() < self.deadline:
+            with Worker(self.device, gpu) as worker:
+                for _ in range(PROGRAMS):
+                    try:
+                        seed = self.seeds.popleft()
+                    except IndexError:
+                        return
+                    event = worker.ask(seed, min(SECONDS, self.deadline - time.monotonic()))
+                    if event is None and time.monotonic() >= self.deadline:
+                        return
+                    self.enter(seed, event or {"reason": worker.last_words(), "script": "# the process was lost\n"})
+                    if event is None or "lost" in event:
+                        break
+
+    def enter(self, seed: int, event: dict[str, Any]) -> None:
+        """Counts what was found of a seed, and prints it unless it is right."""
+        with self.lock:
+            if "uncapturable" in event:
+                self.refused += 1
+                print(f"seed {seed} is beyond torch's own capture: {event['uncapturable'][:200]}", flush=True)
+                return
+            self.judged += 1
+            if "reason" in event:
+                print(f"seed {seed}: {event['reason']}", flush=True)
+                self.failing.append(event["script"])
+                if self.scripts is not None:
+                    (self.scripts / f"seed_{seed}.py").write_text(event["script"])
+            if self.judged % 200 == 0:
+                print(f"{self.judged} programs judged", flush=True)
+
+
+class Worker:
+    """A process that checks seeds; it can be lost."""
+
+    def __init__(self, device: str, gpu: str) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
+        if gpu:
+            environment["CUDA_VISIBLE_DEVICES"] = gpu
+        self._words = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by __exit__)
+        self._process = subprocess.Popen(
+            [sys.executable, "-u", str(WORKER), device], stdin=PIPE, stdout=PIPE, stderr=self._words, text=True,
+            env=environment,
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._words.close()
+
+    def ask(self, seed: int, seconds: float) -> dict[str, Any] | None:
+        """Returns what the process says of a seed; None if it is lost, or was stopped after so many seconds."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        limit = threading.Timer(max(seconds, 0.0), self._process.kill)
+        limit.start()
         try:
-            start, end = chunks.popleft()
-        except IndexError:
-            return
-        while start < end:
-            start = run_chunk(start, end, found, device, gpu)
+            self._process.stdin.write(f"{seed}\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        finally:
+            limit.cancel()
+        return json.loads(line) if line.endswith("}\n") else None
 
-
-def run_chunk(start: int, end: int, found: list[dict[str, Any]], device: str, gpu: str) -> int:
-    """Runs seeds in a process of their own, enters failures; returns the seed to go on with."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
-    if gpu:
-        environment["CUDA_VISIBLE_DEVICES"] = gpu
-    command = [sys.executable, "-u", str(WORKER), device, str(start), str(end)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=SECONDS, check=False)
-        output, words, code = done.stdout, done.stderr, f"exit code {done.returncode}"
-    except subprocess.TimeoutExpired as error:
-        output, words, code = (error.stdout or b"").decode(), "", "a hang"
-        is_lost = True
-    else:
-        is_lost = done.returncode != 0
-    events = [json.loads(line) for line in output.splitlines() if line.endswith("}")]
-    found += [event for event in events if "reason" in event or "uncapturable" in event]
-    if not is_lost:
-        return end
-    last = max((event["seed"] for event in events if "seed" in event), default=start)
-    if not any(event["seed"] == last for event in found):
-        found.append(
-            {"seed": last, "reason": f"{code}: {words[-300:]}", "script": f"# seed {last}: the process was lost\n"}
-        )
-    return last + 1
+    def last_words(self) -> str:
+        """Returns how the process ended, and the end of what it printed."""
+        code = self._process.wait()
+        self._words.seek(0)
+        return f"exit code {code}: {self._words.read()[-300:]}"
 
 
 def visible_gpus() -> list[str]:
@@ -116,7 +169,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=2000, help="the number of programs")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes")
-    parser.add_argument("--deadline", type=float, default=float("inf"), help="seconds after which no chunk is begun")
+    parser.add_argument("--deadline", type=float, default=float("inf"), help="seconds after which what runs is stopped")
     parser.add_argument("--scripts", type=Path, default=None, help="folder for the failing programs")
     return parser.parse_args()
 
