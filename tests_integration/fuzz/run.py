@@ -56,10 +56,8 @@ def main() -> int:
         print(f"\n{script}")
     left = chosen.count - campaign.judged - campaign.refused
     seconds, failing = time.monotonic() - started, len(campaign.failing)
-    print(
-        f"{campaign.judged} programs in {seconds:.0f} s, {failing} fail; torch captures {campaign.refused} not, {left} not "
-        "run"
-    )
+    print(f"{campaign.judged} programs in {seconds:.0f} s, {failing} fail; ", end="")
+    print(f"torch captures {campaign.refused} not, {left} not run")
     return 2 if left else 1 if campaign.failing else 0
 
 

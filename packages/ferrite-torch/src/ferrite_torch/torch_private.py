@@ -60,7 +60,8 @@ def compile_with_aot(
     from torch._functorch.aot_autograd import aot_module_simplified
 
     stored = stored_key is not None
-    with nullcontext() if stored_key is None else _keeping_graphs(stored_key), _keeping_ops_whole():
+    keeping = nullcontext() if stored_key is None else _keeping_graphs(stored_key)
+    with keeping, _keeping_ops_whole(), _keeping_tangents():
         compiled = aot_module_simplified(
             module,
             list(inputs),
@@ -72,6 +73,44 @@ def compile_with_aot(
             keep_inference_input_mutations=True,
         )
     return _undisturbed(compiled, "a compiled graph")
+
+
+@contextmanager
+def _keeping_tangents() -> Iterator[None]:
+    """Makes AOTAutograd take gradients as they come where an output overlaps itself, as the windows of an unfold do.
+
+    It copies them to the strides of the outputs otherwise; from torch 2.13 it leaves out strides of 0, which is all it
+    knows of overlaps. A copy to places that are shared loses elements without a word.
+    """
+    from torch._functorch._aot_autograd.schemas import MemoryFormatMeta
+    from torch._prims_common import suggest_memory_format
+
+    theirs = MemoryFormatMeta.from_tensor
+
+    def from_tensor(tensor: torch.Tensor, *args: Any, **named: Any) -> MemoryFormatMeta | None:
+        if _overlaps_itself(tensor):
+            return MemoryFormatMeta(memory_format=suggest_memory_format(tensor))
+        return theirs(tensor, *args, **named)
+
+    MemoryFormatMeta.from_tensor = staticmethod(from_tensor)  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        MemoryFormatMeta.from_tensor = staticmethod(theirs)  # type: ignore[method-assign]
+
+
+def _overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Returns whether elements of a tensor share places; False where its sizes are not known, or it has no strides."""
+    if tensor.layout is not torch.strided or not all(type(n) is int for n in (*tensor.shape, *tensor.stride())):
+        return False
+    if tensor.numel() == 0:
+        return False
+    reach = 0
+    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
 
 
 _WHOLE = """
