@@ -43,7 +43,6 @@ def main() -> int:
         deadline=time.monotonic() + chosen.deadline,
         scripts=chosen.scripts,
     )
-    started = time.monotonic()
     threads = [
         threading.Thread(target=campaign.serve, args=(gpus[n % len(gpus)],))
         for n in range(min(chosen.jobs, chosen.count))
@@ -55,7 +54,7 @@ def main() -> int:
     for script in campaign.failing[:3]:
         print(f"\n{script}")
     left = chosen.count - campaign.judged - campaign.refused
-    seconds, failing = time.monotonic() - started, len(campaign.failing)
+    seconds, failing = time.monotonic() - campaign.started, len(campaign.failing)
     print(f"{campaign.judged} programs in {seconds:.0f} s, {failing} fail; ", end="")
     print(f"torch captures {campaign.refused} not, {left} not run")
     return 2 if left else 1 if campaign.failing else 0
@@ -69,6 +68,7 @@ class Campaign:
     device: str
     deadline: float
     scripts: Path | None
+    started: float = field(default_factory=time.monotonic)
     judged: int = 0
     refused: int = 0
     failing: list[str] = field(default_factory=list)
@@ -104,7 +104,7 @@ class Campaign:
                 if self.scripts is not None:
                     (self.scripts / f"seed_{seed}.py").write_text(event["script"])
             if self.judged % 200 == 0:
-                print(f"{self.judged} programs judged", flush=True)
+                print(f"{self.judged} programs in {time.monotonic() - self.started:.0f} s", flush=True)
 
 
 class Worker:

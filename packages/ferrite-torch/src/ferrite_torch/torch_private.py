@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ferrite_torch.host_results import correct_devices
 from ferrite_torch.pool_offsets import save_pool_offsets
+from ferrite_torch.saved_extrema import save_extrema
 
 BoxedFunction = Callable[[list[Any]], Any]
 GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], BoxedFunction]
@@ -329,6 +330,7 @@ def _partition(joint: torch.fx.GraphModule, inputs: Any, **rest: Any) -> Any:
     correct_devices(joint.graph)
     with _fakes_of(joint):
         save_pool_offsets(joint.graph)
+    save_extrema(joint.graph)
     return min_cut_rematerialization_partition(joint, inputs, **rest)
 
 

@@ -19,7 +19,7 @@ import torch
 
 from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
-from ferrite_ir.dtypes import BOOL, F64, I64, DType
+from ferrite_ir.dtypes import BF16, BOOL, F16, F64, I64, DType
 from ferrite_ir.graph import TensorType
 from ferrite_ir.rounding import wrap
 from ferrite_ir.scalar import Scalar, ScalarTypeError
@@ -48,14 +48,14 @@ class Elementwise:
         elements: positions of the arguments that are tensors or numbers standing for tensors; all others reach the
             formula as they are.
         computes_in: ``RESULT``, ``PROMOTED`` or ``OWN``.
-        rounds_numbers: whether a Python number is rounded to the tensors' storage type first, as torch's comparisons
-            do.
+        rounds_operands: whether operands are of the type that is stored, Python numbers too, as torch's comparisons
+            take them. Roundings to half types are not skipped then: one of the elements equals their maximum.
     """
 
     formula: Formula
     elements: tuple[int, ...]
     computes_in: str = RESULT
-    rounds_numbers: bool = False
+    rounds_operands: bool = False
 
 
 def lower_elementwise(
@@ -71,7 +71,10 @@ def lower_elementwise(
     result = dtype_of(fake.dtype)
     refuse_opaque(result, *(e.dtype for e in elements if isinstance(e, Tensor)))
     promoted = promoted_type(elements) if row.computes_in == PROMOTED else fake.dtype
-    compute = None if row.computes_in == OWN else dtype_of(promoted).compute
+    compute: DType | None = None
+    if row.computes_in != OWN:
+        stored = dtype_of(promoted)
+        compute = stored if row.rounds_operands and stored in (BF16, F16) else stored.compute
     shape = sizes_of(fake.shape)
 
     def body(point: Point) -> Scalar:
@@ -79,7 +82,7 @@ def lower_elementwise(
         for position in row.elements:
             if position < len(args) and args[position] is not None:
                 element = args[position]
-                if row.rounds_numbers and not isinstance(element, Tensor):
+                if row.rounds_operands and not isinstance(element, Tensor):
                     element = rounded(element, promoted)
                 given[position] = element_at(element, shape, point, compute)
         return row.formula(*given, **kwargs)
