@@ -26,8 +26,6 @@ HERE = Path(__file__).resolve().parent
 WORKER = HERE / "fuzz_worker.py"
 PROGRAMS = 200
 """The programs that a process checks before another takes its place."""
-SECONDS = 300.0
-"""The time that a program may take."""
 
 
 def main() -> int:
@@ -41,6 +39,7 @@ def main() -> int:
         seeds=deque(range(chosen.first, chosen.first + chosen.count)),
         device=chosen.device,
         deadline=time.monotonic() + chosen.deadline,
+        limit=chosen.limit,
         scripts=chosen.scripts,
     )
     threads = [
@@ -67,6 +66,7 @@ class Campaign:
     seeds: deque[int]
     device: str
     deadline: float
+    limit: float
     scripts: Path | None
     started: float = field(default_factory=time.monotonic)
     judged: int = 0
@@ -83,8 +83,9 @@ class Campaign:
                         seed = self.seeds.popleft()
                     except IndexError:
                         return
-                    event = worker.ask(seed, min(SECONDS, self.deadline - time.monotonic()))
+                    event = worker.ask(seed, min(self.limit, self.deadline - time.monotonic()))
                     if event is None and time.monotonic() >= self.deadline:
+                        print(f"seed {seed} was being judged when the time was up", flush=True)
                         return
                     self.enter(seed, event or {"reason": worker.last_words(), "script": "# the process was lost\n"})
                     if event is None or "lost" in event:
@@ -168,6 +169,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=2000, help="the number of programs")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes")
     parser.add_argument("--deadline", type=float, default=float("inf"), help="seconds after which what runs is stopped")
+    parser.add_argument("--limit", type=float, default=300.0, help="seconds that a program may take")
     parser.add_argument("--scripts", type=Path, default=None, help="folder for the failing programs")
     return parser.parse_args()
 
