@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import ferrite_torch
 from ferrite_torch import torch_private
 from ferrite_torch.loading import run_eagerly
 
@@ -67,6 +68,17 @@ def test_dynamo_restarts_are_recognised() -> None:
 
     assert torch_private.is_restart(exc.TensorifyScalarRestartAnalysis("again"))
     assert not torch_private.is_restart(ValueError())
+
+
+def test_writes_to_numbers_survive_a_restart() -> None:
+    def function(number: Tensor) -> Tensor:
+        found = number + 1
+        number.sub_(found)
+        return found
+
+    number = torch.tensor(0.25, dtype=torch.float64)
+    found = torch.compile(function, backend=ferrite_torch.ferrite, options={"fallback": False})(number)
+    assert (float(found), float(number)) == (1.25, -1.0)
 
 
 def test_graphs_are_split_and_called_with_boxed_arguments() -> None:

@@ -67,6 +67,7 @@ def ferrite(
         return _compile(module, inputs, chosen, plan)
     except Exception as error:  # every layer's, whatever it is: the table translates them all
         if torch_private.is_restart(error):
+            torch_private.keep_writes_through_restarts()
             raise
         translated = translate(error, "capturing the graph")
         if not chosen.fallback or isinstance(translated, ExternRefused):

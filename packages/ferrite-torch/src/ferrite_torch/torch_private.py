@@ -502,6 +502,36 @@ def is_restart(error: BaseException) -> bool:
     return isinstance(error, kinds)
 
 
+def keep_writes_through_restarts() -> None:
+    """Makes dynamo keep writes to numbers (tensors of no dims on the CPU, in float64) when it starts over.
+
+    On its second way it drops the inputs whose numbers became constants: nodes that hold such a number and that nobody
+    uses. The result of a write in place is one as well, and torch (2.11 – 2.13) drops the write, whatever the backend.
+    """
+    from torch._dynamo.output_graph import OutputGraph
+
+    theirs: Callable[[Any], None] = OutputGraph.remove_tensorify_specialized_graphargs
+    if hasattr(theirs, "__wrapped__"):
+        return
+
+    @functools.wraps(theirs)
+    def remove_tensorify_specialized_graphargs(self: Any) -> None:
+        hidden = {
+            node: node.meta.pop("example_value")
+            for node in self.graph.nodes
+            if node.op != "placeholder" and "example_value" in node.meta
+        }
+        try:
+            theirs(self)
+        finally:
+            for node, value in hidden.items():
+                node.meta["example_value"] = value
+
+    OutputGraph.remove_tensorify_specialized_graphargs = (  # type: ignore[method-assign]
+        remove_tensorify_specialized_graphargs
+    )
+
+
 def unwrapped_function(node: torch.fx.Node) -> Callable[..., Any] | None:
     """Returns what a call of ``auto_functionalized`` means, on the same arguments; None for any other node.
 
