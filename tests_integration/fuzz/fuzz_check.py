@@ -249,8 +249,10 @@ def first_of(wrong: Tensor, mine: Tensor, theirs: Tensor, right: Tensor) -> str:
     return f"{int(wrong.sum())} of {wrong.numel()} elements differ, {place}: {values}"
 
 
-def failure(seed: int, device: str) -> tuple[str, str] | None:
+def failure(seed: int, device: str, tell: Callable[[str], None] | None = None) -> tuple[str, str] | None:
     """Returns the reason for which the program of a seed fails, and the script of a small one; None if it is right.
+
+    ``tell`` gets the reason before the program is made small, which takes many times as long.
 
     Raises:
         Uncapturable: torch fails before any compiler has its turn.
@@ -260,6 +262,8 @@ def failure(seed: int, device: str) -> tuple[str, str] | None:
     reason = mismatch(program, device, is_trained=is_trained)
     if reason is None:
         return None
+    if tell is not None:
+        tell(reason)
     kind = kind_of(reason)
     if kind != "CUDA error":  # after that, nothing that runs in this process means anything
         program = shrink(program, lambda smaller: fails_alike(smaller, device, kind, is_trained=is_trained))

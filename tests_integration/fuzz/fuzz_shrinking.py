@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from fuzz_program import Program
 
 
-def shrink(program: Program, fails: Callable[[Program], bool], most: int = 80) -> Program:
+def shrink(program: Program, fails: Callable[[Program], bool], most: int = 80, seconds: float = 60.0) -> Program:
     """Returns the smallest failing program that is found in so many attempts: first large parts, then single lines.
+
+    It ends after ``seconds``, whatever is left to try.
 
     This is the delta debugging of Zeller and Hildebrandt (2002), with a program's dependences respected: what reads a
     line that goes, goes with it.
     """
-    left = most
+    left, end = most, time.monotonic() + seconds
 
     def still_fails(candidate: Program | None) -> bool:
         nonlocal left
-        left -= 1
+        left = left - 1 if time.monotonic() < end else 0
         return candidate is not None and fails(candidate)
 
     size = max(1, len(program.statements) // 2)

@@ -2,7 +2,7 @@
 
 It answers each with a line of JSON: ``{"seed": n}`` for a program that is right, with ``"reason"`` and ``"script"`` for
 one that fails, with ``"uncapturable"`` for one that torch itself cannot capture, with ``"lost"`` where the GPU context
-is gone; it ends then, and at the end of its input.
+is gone; it ends then, and at the end of its input. A failure is told with ``"found"`` before the program is made small.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +29,19 @@ def main() -> int:
     torch.set_num_threads(1)
     device = sys.argv[1]
     for line in sys.stdin:
-        event = answer(int(line), device)
+        event = answer(int(line), device, lambda event: events.write(json.dumps(event) + "\n"))
         events.write(json.dumps(event) + "\n")
         if "lost" in event:
             return 1
     return 0
 
 
-def answer(seed: int, device: str) -> dict[str, Any]:
-    """Returns what is to be said of a seed's program."""
+def answer(seed: int, device: str, tell: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """Returns what is to be said of a seed's program; ``tell`` gets what is known before."""
     from fuzz_check import Uncapturable, failure
 
     try:
-        found = failure(seed, device)
+        found = failure(seed, device, lambda reason: tell({"seed": seed, "found": reason}))
     except Uncapturable as error:
         return {"seed": seed, "uncapturable": str(error)}
     if found is None:

@@ -85,7 +85,7 @@ class Campaign:
                         return
                     event = worker.ask(seed, min(self.limit, self.deadline - time.monotonic()))
                     if event is None and time.monotonic() >= self.deadline:
-                        print(f"seed {seed} was being judged when the time was up", flush=True)
+                        print(f"seed {seed} was being judged when the time was up: {worker.found}", flush=True)
                         return
                     self.enter(seed, event or {"reason": worker.last_words(), "script": "# the process was lost\n"})
                     if event is None or "lost" in event:
@@ -115,6 +115,7 @@ class Worker:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
         if gpu:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
+        self.found = ""
         self._words = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by __exit__)
         self._process = subprocess.Popen(
             [sys.executable, "-u", str(WORKER), device], stdin=PIPE, stdout=PIPE, stderr=self._words, text=True,
@@ -133,17 +134,22 @@ class Worker:
         """Returns what the process says of a seed; None if it is lost, or was stopped after so many seconds."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self.found = "no failure found"
         limit = threading.Timer(max(seconds, 0.0), self._process.kill)
         limit.start()
         try:
             self._process.stdin.write(f"{seed}\n")
             self._process.stdin.flush()
-            line = self._process.stdout.readline()
+            while (line := self._process.stdout.readline()).endswith("}\n"):
+                event: dict[str, Any] = json.loads(line)
+                if "found" not in event:
+                    return event
+                self.found = event["found"]
         except BrokenPipeError:
-            line = ""
+            pass
         finally:
             limit.cancel()
-        return json.loads(line) if line.endswith("}\n") else None
+        return None
 
     def last_words(self) -> str:
         """Returns how the process ended, and the end of what it printed."""
