@@ -26,6 +26,7 @@ from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.store import MemoryStore
 from ferrite_runtime.triton_adapter import Job
 from ferrite_runtime.tuning import Budget
+from fake_graphs import FakeGraphs
 
 C_TYPES = {
     "i32": ctypes.c_int32,
@@ -65,6 +66,7 @@ class FakeDriver:
         self.entered: list[int] = []
         self.local_bytes: dict[Config, int] = {}
         self.native: tuple[Any, Any] | None = None
+        self.graphs: FakeGraphs | None = None
 
     def load(self, binary: Binary, name: str) -> Function:
         self.loads.append(json.loads(binary.code))
@@ -94,6 +96,14 @@ class FakeDriver:
         if self.native is None:
             self.native = _native_functions(self)
         return tuple(int(ctypes.cast(function, ctypes.c_void_p).value or 0) for function in self.native)
+
+    def graph_functions(self) -> bytes:
+        return b"" if self.graphs is None else self.graphs.functions
+
+    def sizes(self, function: int) -> list[int]:
+        """Returns the bytes of each argument of a loaded function."""
+        spec = KernelSpec.from_mapping(self.loads[function - 1]["spec"])
+        return [8 if param.role == "tensor" else ctypes.sizeof(C_TYPES[param.dtype]) for param in spec.params] + [8, 8]
 
     def fail(self, status: int, call: str) -> DriverError:
         return DriverError(f"{call} failed with status {status}")
