@@ -11,6 +11,7 @@ end of 20 calls.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -123,6 +124,20 @@ def ferrite_program(kernels: int, *, fresh: bool, **options: Any) -> Row:
     return lambda: loaded(x)
 
 
+def moving(kernels: int, **options: Any) -> Row:
+    """Returns a call of the program whose input lies elsewhere each time, and whose last result is still alive."""
+    from ferrite_runtime import Options, load_program
+
+    loaded = load_program(program_of(kernels, fresh=False), options=Options(tune="none", **options))
+    inputs = itertools.cycle([torch.zeros(SIZE, device="cuda") for _ in range(7)])
+    kept: list[Any] = [None]
+
+    def call() -> None:
+        kept[0] = loaded(next(inputs))
+
+    return call
+
+
 def triton_launches(kernels: int) -> Row:
     """Returns Triton's own launches, one after the other between two buffers."""
     kernel = jitted()
@@ -203,6 +218,7 @@ def model_row(way: str, length: int) -> Row:
         assert ferrite_torch
         options = {"fallback": False, "cuda_graph": way == "ferrite cuda graph"}
         options["native_products"] = way != "ferrite, products from Python"
+        options["native_graphs"] = None if way != "ferrite, without graphs" else False
         call = torch.compile(model, backend="ferrite", fullgraph=True, dynamic=False, options=options)
     expected, found = model(x), call(x)
     error = float((found - expected).norm() / expected.norm())
@@ -214,6 +230,7 @@ MODEL_WAYS = (
     "eager",
     "inductor",
     "ferrite",
+    "ferrite, without graphs",
     "ferrite, products from Python",
     "inductor cuda graphs",
     "ferrite cuda graph",
@@ -230,6 +247,9 @@ def rows(batches: int, length: int) -> dict[str, dict[str, Callable[[], dict[str
         ways: dict[str, Callable[[], Row]] = {
             "ferrite program": lambda n=count: ferrite_program(n, fresh=False),
             "ferrite program, a buffer per kernel": lambda n=count: ferrite_program(n, fresh=True),
+            "ferrite program, without graphs": lambda n=count: ferrite_program(n, fresh=False, native_graphs=False),
+            "ferrite program, inputs that move": lambda n=count: moving(n),
+            "ferrite program, inputs that move, without graphs": lambda n=count: moving(n, native_graphs=False),
             "ferrite program, without native code": lambda n=count: ferrite_program(n, fresh=False, native="never"),
             "ferrite program, cuda graph": lambda n=count: ferrite_program(n, fresh=False, cuda_graph=True),
             "triton's own launch": lambda n=count: triton_launches(n),
@@ -264,10 +284,10 @@ def main() -> int:
                 torch._dynamo.reset()
                 try:
                     found: dict[str, Any] = measure()
-                    print(f"  {way:40s} {found['us']:9.2f}  (best {found['best']:.2f})", flush=True)
+                    print(f"  {way:50s} {found['us']:9.2f}  (best {found['best']:.2f})", flush=True)
                 except Exception as error:  # noqa: BLE001 - one way's failure leaves the others comparable
                     found = {"failed": f"{type(error).__name__}: {error}"}
-                    print(f"  {way:40s} FAILED {found['failed'][:300]}", flush=True)
+                    print(f"  {way:50s} FAILED {found['failed'][:300]}", flush=True)
                 results[table][way] = found
     plan.out.parent.mkdir(parents=True, exist_ok=True)
     plan.out.write_text(json.dumps(results, indent=1))

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
+from fake_graphs import FakeGraphs
 from ferrite_runtime.binary import Binary
 from ferrite_runtime.choices import Choices
 from ferrite_runtime.compilation import Compiler
@@ -26,7 +27,6 @@ from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.store import MemoryStore
 from ferrite_runtime.triton_adapter import Job
 from ferrite_runtime.tuning import Budget
-from fake_graphs import FakeGraphs
 
 C_TYPES = {
     "i32": ctypes.c_int32,

@@ -53,7 +53,8 @@ def counts(monkeypatch) -> dict[str, int]:
 
 
 def loaded(*, sized: bool = False, **options):
-    return load_program(chain(COUNT, SIZE, "cuda", sized=sized), options=Options(native="build", tune="none", **options))
+    mapping = chain(COUNT, SIZE, "cuda", sized=sized)
+    return load_program(mapping, options=Options(native="build", tune="none", **options))
 
 
 def expected(x) -> tuple:
@@ -128,6 +129,8 @@ def test_streams_wait_for_their_own_work_only(counts) -> None:
     x = torch.randn(SIZE, device="cuda")
     for _ in range(6):
         program(x)
+    with torch.cuda.stream(stream):
+        program(x)  # what it allocates there serves the next call
     torch.cuda.synchronize()
     before = counts["cuGraphLaunch"]
     with torch.cuda.stream(stream):
@@ -145,7 +148,7 @@ def test_streams_wait_for_their_own_work_only(counts) -> None:
 def test_a_program_that_moves_to_another_stream(counts) -> None:
     program = loaded()
     x = torch.randn(SIZE, device="cuda")
-    for stream in (torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.current_stream()):
+    for stream in (torch.cuda.Stream(), torch.cuda.Stream(), torch.cuda.Stream()):
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(30):
@@ -179,7 +182,7 @@ def test_a_graph_is_made_while_another_thread_captures(counts) -> None:
     x, y = torch.randn(SIZE, device="cuda"), torch.zeros(SIZE, device="cuda")
     y.add_(0)
     with torch.cuda.stream(side):
-        # Two calls without a graph, whose memory is there for the later ones: torch may allocate none while it captures.
+        # Calls without a graph, whose memory serves the later ones: torch must not allocate while another captures.
         kept = [program(x) for _ in range(3)]
     torch.cuda.synchronize()
     del kept

@@ -128,8 +128,9 @@ def test_without_the_option_or_the_functions_there_are_no_graphs() -> None:
     for _ in range(5):
         run(5, *addresses())
     assert driver.graphs.counts == {}
+    broken = SimpleNamespace(entry_points=lambda: (0, 0), graph_functions=lambda: b"abc")
     with pytest.raises(ValueError, match="not all there"):
-        LAUNCHER.bind(SimpleNamespace(entry_points=lambda: (0, 0), graph_functions=lambda: b"abc"), 0, description, print)
+        LAUNCHER.bind(broken, 0, description, print)
 
 
 CALL = st.tuples(
@@ -185,24 +186,40 @@ def test_a_kernel_without_programs_is_not_launched() -> None:
     run = bound(driver, steps, MIN_NODES + 1)
     for programs in (2, 2, 2, 2, 0, 3, 3):
         run(5, *addresses(), programs)
-    assert [grid[0] for grid, *_ in driver.launches[MIN_NODES::MIN_NODES + 1]][:4] == [2, 2, 2, 2]
+    assert [grid[0] for grid, *_ in driver.launches[MIN_NODES :: MIN_NODES + 1]][:4] == [2, 2, 2, 2]
     assert len(driver.launches) == 7 * (MIN_NODES + 1) - 1
     assert (driver.graphs.counts[LAUNCH], driver.graphs.counts[SET]) == (3, 1)
 
 
-def test_another_stream_gets_kernels_until_it_is_the_only_one() -> None:
+def test_another_stream_gets_kernels_and_then_a_graph_of_its_own() -> None:
     driver = GraphRecording()
     run = begun(driver)
     run(5, *addresses())
+    counts = driver.graphs.counts
     for _ in range(3):
         for stream in [6] * (MAX_STRANGE - 1) + [5]:
             run(stream, *addresses())
-    counts = driver.graphs.counts
     assert (counts[CREATE], counts[LAUNCH]) == (1, 4)
-    for _ in range(MAX_STRANGE + 1):
+    for _ in range(MAX_STRANGE):
         run(6, *addresses())
-    assert (counts[CREATE], counts[DISCARD_EXECUTABLE], counts[DISCARD], counts[LAUNCH]) == (2, 1, 1, 6)
-    assert [stream for _, stream, *_ in driver.launches[-MIN_NODES:]] == [6] * MIN_NODES
+    assert (counts[CREATE], counts[LAUNCH]) == (2, 5)
+    for stream in (5, 6, 6, 5):
+        run(stream, *addresses())
+    assert (counts[CREATE], counts[LAUNCH], counts[SET]) == (2, 9, 0)
+    assert [stream for _, stream, *_ in driver.launches[-4 * MIN_NODES :: MIN_NODES]] == [5, 6, 6, 5]
+
+
+def test_a_third_stream_takes_the_place_of_the_others() -> None:
+    driver = GraphRecording()
+    run = begun(driver)
+    for stream in (5, 6, 7):
+        for _ in range(MAX_STRANGE + 1):
+            run(stream, *addresses())
+    counts = driver.graphs.counts
+    assert (counts[CREATE], counts[DISCARD], counts[DISCARD_EXECUTABLE]) == (3, 2, 2)
+    assert len(driver.graphs.alive) == 2
+    assert driver.launches == [(*launch[:1], stream, *launch[2:]) for stream in (5, 6, 7)
+                               for launch in driver.launches[: MIN_NODES * (MAX_STRANGE + 1)]]  # fmt: skip
 
 
 def test_the_stream_that_is_another_one_in_each_thread_gets_kernels() -> None:
@@ -213,22 +230,34 @@ def test_the_stream_that_is_another_one_in_each_thread_gets_kernels() -> None:
     assert driver.graphs.counts == {}
 
 
-def test_addresses_that_always_change_end_a_graph_for_a_while() -> None:
+def test_addresses_that_always_change_end_graphs_for_a_while() -> None:
     driver = GraphRecording()
     run = begun(driver)
     counts = driver.graphs.counts
-    for call in range(1 + MAX_USELESS):
+    for call in range(2 * MAX_USELESS + 1):
         run(5, *addresses(first=4096 * (call + 1)))
-    assert (counts[CREATE], counts[DISCARD_EXECUTABLE], counts[DISCARD]) == (1, 1, 1)
+    launched = counts[LAUNCH]
+    assert (launched, counts[CREATE], counts[DISCARD_EXECUTABLE], counts[DISCARD]) == (2 * MAX_USELESS, 2, 2, 2)
     for _ in range(FIRST_REST):
         run(5, *addresses())
-    assert (counts[CREATE], counts[LAUNCH]) == (1, 1 + MAX_USELESS)
+    assert (counts[CREATE], counts[LAUNCH]) == (2, launched)
     run(5, *addresses())
-    assert (counts[CREATE], counts[LAUNCH]) == (2, 2 + MAX_USELESS)
-    assert len(driver.launches) == MIN_NODES * (1 + MAX_USELESS + FIRST_REST + 1)
+    assert (counts[CREATE], counts[LAUNCH]) == (3, launched + 1)
+    assert len(driver.launches) == MIN_NODES * (2 * MAX_USELESS + 1 + FIRST_REST + 1)
 
 
-def test_addresses_that_take_turns_with_ones_that_stay_keep_the_graph() -> None:
+def test_addresses_that_take_turns_have_a_graph_each() -> None:
+    driver = GraphRecording()
+    run = begun(driver)
+    for call in range(100):
+        run(5, *addresses(first=4096 * (1 + call % 2)))
+        assert first_addresses(driver)[-MIN_NODES:] == addresses(first=4096 * (1 + call % 2))
+    counts = driver.graphs.counts
+    assert (counts[CREATE], counts[LAUNCH]) == (2, 100)
+    assert counts[SET] < MIN_NODES * (MAX_USELESS + 1)
+
+
+def test_addresses_that_stay_every_other_time_keep_the_graph() -> None:
     driver = GraphRecording()
     run = begun(driver)
     for call in range(100):
@@ -262,9 +291,12 @@ def test_the_second_of_two_calls_at_once_launches_one_by_one() -> None:
 def test_many_threads_launch_what_they_call() -> None:
     driver = GraphRecording()
     run = begun(driver)
-    threads = [
-        threading.Thread(target=lambda n=n: [run(n, *addresses(first=4096 * n)) for _ in range(50)]) for n in range(5, 9)
-    ]
+
+    def work(n: int) -> None:
+        for _ in range(50):
+            run(n, *addresses(first=4096 * n))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(5, 9)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -385,16 +417,16 @@ def test_a_driver_without_one_of_the_functions_has_no_graphs(caplog) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "on"),
+    ("name", "value", "on"),
     [
-        ({}, True),
-        ({"FERRITE_NATIVE_GRAPHS": "0"}, False),
-        ({"CUDA_LAUNCH_BLOCKING": "1"}, False),
-        ({"CUDA_LAUNCH_BLOCKING": "0"}, True),
+        ("FERRITE_NATIVE_GRAPHS", "", True),
+        ("FERRITE_NATIVE_GRAPHS", "0", False),
+        ("CUDA_LAUNCH_BLOCKING", "0", True),
+        ("CUDA_LAUNCH_BLOCKING", "1", False),
     ],
 )
-def test_the_environment_can_do_without_graphs(environ: dict[str, str], on: bool) -> None:
-    assert read_settings(environ).native_graphs is on
+def test_the_environment_can_do_without_graphs(name: str, value: str, *, on: bool) -> None:
+    assert read_settings({"HOME": "/", name: value}).native_graphs is on
 
 
 def steady(mapping: dict, first: list):

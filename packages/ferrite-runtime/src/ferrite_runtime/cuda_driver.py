@@ -74,7 +74,7 @@ class Driver(Protocol):
         """Returns the addresses of the C functions behind `launch` and `enter`, for native code."""
 
     def graph_functions(self) -> bytes:
-        """Returns the addresses of the C functions of graphs, as ``launch_graph.h`` reads them; nothing without them."""
+        """Returns the addresses of the C functions of graphs, as ``launch_graph.h`` reads them, or nothing."""
 
     def fail(self, status: int, call: str) -> DriverError:
         """Returns the error of a status."""
@@ -102,7 +102,7 @@ class CudaDriver:
         return _address(self._library.cuLaunchKernelEx), _address(self._library.cuCtxSetCurrent)
 
     def graph_functions(self) -> bytes:
-        """Returns the addresses of the C functions of graphs, as ``launch_graph.h`` reads them; nothing without them."""
+        """Returns the addresses of the C functions of graphs, as ``launch_graph.h`` reads them, or nothing."""
         return self._graph_functions
 
     def _call(self, name: str, *arguments: Any) -> None:

@@ -275,6 +275,4 @@ class SequenceWriter:
         description = describe_sequence(steps, values)
         launch = next((step for step in steps if isinstance(step, Waiting)), None)
         driver, context = (launch.kernel.machine.driver, launch.loaded.context) if launch is not None else (None, 0)
-        return self.native.bind(
-            driver, context, description, Remainder(steps), self.products, graphs=self.graphs
-        )
+        return self.native.bind(driver, context, description, Remainder(steps), self.products, graphs=self.graphs)

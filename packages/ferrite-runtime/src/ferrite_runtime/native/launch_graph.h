@@ -1,14 +1,16 @@
-/* Launches in a row as one executable graph of the driver: what costs the host a call per kernel becomes one call.
+/* Launches in a row as an executable graph of the driver: what costs the host a call per kernel becomes one call.
 
-   A run of launches starts one by one the first few times; then it becomes a graph, a chain of its kernels. A call
+   A row of launches starts one by one the first few times; then it becomes a graph, a chain of its kernels. A call
    compares the arguments and numbers of programs that it has prepared with those that the nodes have, sets the nodes
    that differ, and launches the graph. Launches that are under way keep what they were launched with: "already enqueued
-   or running launches of hGraphExec are not affected" (CUDA Driver API, cuGraphExecKernelNodeSetParams).
+   or running launches of hGraphExec are not affected" (CUDA Driver API, cuGraphExecKernelNodeSetParams). A row may have
+   a second graph, for another stream or for buffers that lie now here, now there, as a result does while the caller
+   still has the one before.
 
-   What a graph is not right for, the caller starts one by one; it is told so before anything was started. So it is
-   while the stream is capturing; where a kernel has no programs; on another stream than the graph's, for "each launch
-   is ordered behind [...] any previous launches of hGraphExec" (cuGraphLaunch), as streams are not behind each other;
-   and for the second of two calls at once, since graphs are not thread-safe. */
+   What no graph is right for, the caller starts one by one; it is told so before anything was started. So it is while
+   the stream is capturing; where a kernel has no programs; on a stream that no graph is for, since "each launch is
+   ordered behind [...] any previous launches of hGraphExec" (cuGraphLaunch), as streams are not behind each other; and
+   for the second of two calls at once, since graphs are not thread-safe. */
 
 #ifndef FERRITE_LAUNCH_GRAPH_H
 #define FERRITE_LAUNCH_GRAPH_H
@@ -20,20 +22,22 @@
 
 #include "launches.h"
 
-/* Launches that are worth a graph: launching one costs the host as much as two or three kernels do. */
+/* Launches that are worth a graph: starting one costs the host as much as starting two or three kernels. */
 #define MIN_NODES 8
-/* Graphs of a process: each takes memory of the host and of the device for every node. */
+/* Graphs of a row, and of a process: each takes memory of the host and of the device for every node. */
+#define ROW_GRAPHS 2
 #define MAX_GRAPHS 128
 /* Calls before a graph is made, which costs as much as several: many sequences run once or twice only, and the places
    of buffers settle in the first calls. */
 #define FIRST_CALLS 3
 /* Percent of the nodes that a call may have to set before a graph is useless to it. */
 #define MAX_CHANGED 50
-/* By how many the useless calls must outnumber the others for the graph to be given up for a while. */
+/* By how many the calls that no graph was of use to must outnumber the others for a graph more, or for none at all
+   where there is no room for one. */
 #define MAX_USELESS 8
-/* Calls in a row on another stream after which the graph is made anew, for that stream. */
+/* Calls in a row on a stream without a graph, after which it gets one; if need be, those of other streams go. */
 #define MAX_STRANGE 8
-/* Calls until a graph that was given up is made again; twice as many each time. */
+/* Calls until a row without graphs tries again; twice as many each time. */
 #define FIRST_REST 1024
 #define LONGEST_REST (1u << 30)
 
@@ -67,61 +71,72 @@ typedef struct {
 
 typedef struct {
     const Launch *launch;
-    uint32_t at;   /* place of its arguments in those of the run */
-    uint32_t grid; /* that the node has */
-    void *handle;
+    uint32_t at; /* place of its arguments in those of the row */
 } Node;
+
+typedef struct {
+    void *definition, *executable; /* NULL: not made */
+    void *stream;
+    void **handles; /* of its nodes, and what they have */
+    uint32_t *grids;
+    unsigned char *arguments;
+} Graph;
 
 typedef struct {
     const GraphFunctions *functions;
     uint32_t count, bytes; /* of nodes; of their arguments */
-    char busy;             /* a call uses the graph */
-    char is_off;           /* the driver refused it */
-    uint32_t wait, rest;   /* calls until it is made; and the next time, after it was given up */
+    char busy;             /* a call uses the graphs */
+    char is_off;           /* the driver refused one */
+    uint32_t wait, rest;   /* calls until there is one; and the next time, after all were given up */
     uint32_t useless, strange;
     pid_t owner; /* a forked child has no use for its parent's graphs */
-    void *graph, *executable, *stream;
-    unsigned char *arguments; /* that the nodes have */
+    Graph graphs[ROW_GRAPHS];
     Node nodes[];
-} LaunchGraph;
+} Row;
 
 static uint32_t graphs_alive;
 
-/* Returns what will hold a graph of launches that are still to be named; NULL where there is no memory. */
-static LaunchGraph *new_graph(const GraphFunctions *functions, uint32_t count, uint32_t bytes) {
-    size_t size = sizeof(LaunchGraph) + sizeof(Node) * count;
-    LaunchGraph *self = malloc(size + bytes);
+/* Returns a row of launches that are still to be named; NULL where there is no memory. */
+static Row *new_row(const GraphFunctions *functions, uint32_t count, uint32_t bytes) {
+    size_t size = sizeof(Row) + sizeof(Node) * count;
+    size_t handles = sizeof(void *) * count, grids = sizeof(uint32_t) * count;
+    Row *self = calloc(1, size + ROW_GRAPHS * (handles + grids + bytes));
     if (self == NULL) return NULL;
-    memset(self, 0, size);
     self->functions = functions;
     self->count = count;
     self->bytes = bytes;
     self->wait = FIRST_CALLS;
     self->rest = FIRST_REST;
-    self->arguments = (unsigned char *)self + size;
+    char *at = (char *)self + size;
+    for (uint32_t i = 0; i < ROW_GRAPHS; i++, at += handles) self->graphs[i].handles = (void **)at;
+    for (uint32_t i = 0; i < ROW_GRAPHS; i++, at += grids) self->graphs[i].grids = (uint32_t *)at;
+    for (uint32_t i = 0; i < ROW_GRAPHS; i++, at += bytes) self->graphs[i].arguments = (unsigned char *)at;
     return self;
 }
 
 /* --- making ------------------------------------------------------------------------------------------------------ */
 
-/* Discards the graph, if there is one; launches that are under way go on. */
-static void discard_graph(LaunchGraph *self) {
-    if (self->graph == NULL) return;
-    if (self->owner == getpid()) {
+/* Discards a graph, if it was made; launches that are under way go on. */
+static void discard_graph(const Row *self, Graph *graph) {
+    if (graph->definition != NULL && self->owner == getpid()) {
         int mode = CAPTURE_MODE_RELAXED;
         int is_relaxed = !self->functions->exchange_mode(&mode);
-        if (self->executable != NULL) self->functions->discard_executable(self->executable);
-        self->functions->discard(self->graph);
+        if (graph->executable != NULL) self->functions->discard_executable(graph->executable);
+        self->functions->discard(graph->definition);
         if (is_relaxed) self->functions->exchange_mode(&mode);
         __atomic_sub_fetch(&graphs_alive, 1, __ATOMIC_RELAXED);
     }
-    self->graph = self->executable = NULL;
+    graph->definition = graph->executable = NULL;
+}
+
+static void discard_graphs(Row *self) {
+    for (uint32_t i = 0; i < ROW_GRAPHS; i++) discard_graph(self, &self->graphs[i]);
     self->useless = self->strange = 0;
 }
 
 /* Has no graph for a while. */
-static void rest_graph(LaunchGraph *self) {
-    discard_graph(self);
+static void rest_row(Row *self) {
+    discard_graphs(self);
     self->wait = self->rest;
     if (self->rest < LONGEST_REST) self->rest *= 2;
 }
@@ -133,133 +148,158 @@ static NodeParams node_params(const Node *node, uint32_t grid, const unsigned ch
                         {record->threads, 1, 1}, record->shared, pointers, NULL, NULL, NULL};
 }
 
-/* Keeps what a node has from now on. */
-static void keep_node(LaunchGraph *self, Node *node, uint32_t grid, const unsigned char *arguments) {
-    node->grid = grid;
-    memcpy(self->arguments + node->at, arguments + node->at, node->launch->record.bytes);
+/* Keeps what node number i of a graph has from now on. */
+static void keep_node(const Row *self, Graph *graph, uint32_t i, uint32_t grid, const unsigned char *arguments) {
+    const Node *node = &self->nodes[i];
+    graph->grids[i] = grid;
+    memcpy(graph->arguments + node->at, arguments + node->at, node->launch->record.bytes);
 }
 
-/* Makes the graph, with the arguments of a call; returns the driver's status. */
-static int make_graph(LaunchGraph *self, const unsigned char *arguments, const uint32_t *grids, void *stream) {
-    void *pointers[MAX_PARAMS], *previous = NULL;
-    int status = self->functions->create(&self->graph, 0);
+/* Makes a graph with the arguments of a call; returns the driver's status. */
+static int make_graph(Row *self, Graph *graph, const unsigned char *arguments, const uint32_t *grids, void *stream) {
+    void *pointers[MAX_PARAMS];
+    int status = self->functions->create(&graph->definition, 0);
     if (status) {
-        self->graph = NULL;
+        graph->definition = NULL;
         return status;
     }
     __atomic_add_fetch(&graphs_alive, 1, __ATOMIC_RELAXED);
     self->owner = getpid();
-    self->stream = stream;
+    graph->stream = stream;
     for (uint32_t i = 0; i < self->count; i++) {
-        Node *node = &self->nodes[i];
-        NodeParams params = node_params(node, grids[i], arguments, pointers);
-        status = self->functions->add(&node->handle, self->graph, &previous, i > 0, &params);
+        NodeParams params = node_params(&self->nodes[i], grids[i], arguments, pointers);
+        void **handle = &graph->handles[i];
+        status = self->functions->add(handle, graph->definition, i ? handle - 1 : NULL, i > 0, &params);
         if (status) return status;
-        previous = node->handle;
-        keep_node(self, node, grids[i], arguments);
+        keep_node(self, graph, i, grids[i], arguments);
     }
-    status = self->functions->instantiate(&self->executable, self->graph, 0);
-    if (status) self->executable = NULL;
+    status = self->functions->instantiate(&graph->executable, graph->definition, 0);
+    if (status) graph->executable = NULL;
     return status;
 }
 
-/* Makes the graph and starts it; returns the driver's status. */
-static int begin_graph(LaunchGraph *self, const unsigned char *arguments, const uint32_t *grids, void *stream) {
+/* Makes a graph and starts it; returns the driver's status. */
+static int begin_graph(Row *self, Graph *graph, const unsigned char *arguments, const uint32_t *grids, void *stream) {
     int mode = CAPTURE_MODE_RELAXED;
     int status = self->functions->exchange_mode(&mode);
     if (status) return status;
-    status = make_graph(self, arguments, grids, stream);
-    if (!status) status = self->functions->launch(self->executable, stream);
+    status = make_graph(self, graph, arguments, grids, stream);
+    if (!status) status = self->functions->launch(graph->executable, stream);
     self->functions->exchange_mode(&mode);
     return status;
 }
 
 /* --- playing ----------------------------------------------------------------------------------------------------- */
 
-/* Sets the nodes that differ from what a call has; returns the driver's status. */
-static int set_nodes(LaunchGraph *self, const unsigned char *arguments, const uint32_t *grids) {
-    void *pointers[MAX_PARAMS];
-    uint64_t changed = 0;
-    for (uint32_t i = 0; i < self->count; i++) {
-        Node *node = &self->nodes[i];
-        size_t bytes = node->launch->record.bytes;
-        if (node->grid == grids[i] && !memcmp(self->arguments + node->at, arguments + node->at, bytes)) continue;
-        NodeParams params = node_params(node, grids[i], arguments, pointers);
-        int status = self->functions->set(self->executable, node->handle, &params);
-        if (status) return status;
-        keep_node(self, node, grids[i], arguments);
-        changed++;
-    }
-    if (changed * 100 > (uint64_t)self->count * MAX_CHANGED) self->useless++;
-    else if (self->useless) self->useless--;
-    return 0;
+static int is_changed(const Row *self, const Graph *graph, uint32_t i, const unsigned char *arguments, uint32_t grid) {
+    const Node *node = &self->nodes[i];
+    return graph->grids[i] != grid ||
+           memcmp(graph->arguments + node->at, arguments + node->at, node->launch->record.bytes);
 }
 
+static uint32_t count_changed(const Row *self, const Graph *graph, const unsigned char *arguments,
+                              const uint32_t *grids) {
+    uint32_t changed = 0;
+    for (uint32_t i = 0; i < self->count; i++) changed += is_changed(self, graph, i, arguments, grids[i]) != 0;
+    return changed;
+}
+
+/* Sets the nodes that differ from what a call has and starts the graph; returns the driver's status. */
+static int update_graph(Row *self, Graph *graph, const unsigned char *arguments, const uint32_t *grids) {
+    void *pointers[MAX_PARAMS];
+    for (uint32_t i = 0; i < self->count; i++) {
+        if (!is_changed(self, graph, i, arguments, grids[i])) continue;
+        NodeParams params = node_params(&self->nodes[i], grids[i], arguments, pointers);
+        int status = self->functions->set(graph->executable, graph->handles[i], &params);
+        if (status) return status;
+        keep_node(self, graph, i, grids[i], arguments);
+    }
+    return self->functions->launch(graph->executable, graph->stream);
+}
+
+static int is_full(void) { return __atomic_load_n(&graphs_alive, __ATOMIC_RELAXED) >= MAX_GRAPHS; }
+
 /* Tells whether a graph may start these launches on this stream. */
-static int is_playable(const LaunchGraph *self, const uint32_t *grids, void *stream) {
+static int is_playable(const Row *self, const uint32_t *grids, void *stream) {
     int capturing = 0;
     for (uint32_t i = 0; i < self->count; i++)
         if (!grids[i]) return 0;
     return stream != STREAM_PER_THREAD && !self->functions->is_capturing(stream, &capturing) && !capturing;
 }
 
-/* Tells whether the graph is this stream's, or there is none to be another's. */
-static int is_on_stream(LaunchGraph *self, void *stream) {
-    if (self->executable == NULL) return 1;
-    if (self->stream == stream) self->strange = 0;
-    else if (++self->strange < MAX_STRANGE) return 0;
-    else discard_graph(self);
-    return 1;
+/* Returns the graph to start a call with, which may have to be made; NULL if it is to be started one by one. */
+static Graph *choose_graph(Row *self, const unsigned char *arguments, const uint32_t *grids, void *stream) {
+    Graph *best = NULL, *room = NULL;
+    uint32_t made = 0, fewest = 0;
+    for (uint32_t i = 0; i < ROW_GRAPHS; i++) {
+        Graph *graph = &self->graphs[i];
+        if (graph->executable == NULL) {
+            room = graph;
+            continue;
+        }
+        made++;
+        if (graph->stream != stream) continue;
+        uint32_t changed = count_changed(self, graph, arguments, grids);
+        if (best == NULL || changed < fewest) best = graph, fewest = changed;
+    }
+    if (!made) return room;
+    if (is_full()) room = NULL;
+    if (best != NULL) {
+        self->strange = 0;
+        if ((uint64_t)fewest * 100 <= (uint64_t)self->count * MAX_CHANGED) {
+            self->useless -= self->useless > 0;
+            return best;
+        }
+        if (++self->useless < MAX_USELESS) return best;
+        self->useless = 0;
+        if (room == NULL) rest_row(self);
+        return room;
+    }
+    if (++self->strange < MAX_STRANGE) return NULL;
+    if (room == NULL) discard_graphs(self);
+    self->strange = 0;
+    return room != NULL ? room : &self->graphs[0];
 }
 
 /* Starts the launches as a graph where that is possible; tells whether they are started. */
-static int play_alone(LaunchGraph *self, const unsigned char *arguments, const uint32_t *grids, void *stream,
-                      int *failure) {
+static int play_alone(Row *self, const unsigned char *arguments, const uint32_t *grids, void *stream, int *failure) {
     if (self->is_off) return 0;
     if (self->wait) {
         self->wait--;
         return 0;
     }
-    if (!is_playable(self, grids, stream) || !is_on_stream(self, stream)) return 0;
-    int status;
-    if (self->executable != NULL) {
-        status = set_nodes(self, arguments, grids);
-        if (!status) status = self->functions->launch(self->executable, stream);
-    } else if (__atomic_load_n(&graphs_alive, __ATOMIC_RELAXED) < MAX_GRAPHS) {
-        status = begin_graph(self, arguments, grids, stream);
-    } else {
-        rest_graph(self);
+    Graph *graph = is_playable(self, grids, stream) ? choose_graph(self, arguments, grids, stream) : NULL;
+    if (graph == NULL) return 0;
+    if (graph->executable == NULL && is_full()) {
+        rest_row(self);
         return 0;
     }
+    int status = graph->executable != NULL ? update_graph(self, graph, arguments, grids)
+                                           : begin_graph(self, graph, arguments, grids, stream);
     if (status == INVALID_CONTEXT) { /* this thread has none: its first launch will give it one */
-        if (self->executable == NULL) discard_graph(self);
-        return 0;
-    }
-    if (status) {
-        discard_graph(self);
+        if (graph->executable == NULL) discard_graph(self, graph);
+    } else if (status) {
+        discard_graphs(self);
         self->is_off = 1;
         *failure = status;
-    } else if (self->useless == MAX_USELESS) {
-        rest_graph(self);
     }
     return !status;
 }
 
-/* Starts the launches as a graph, with their arguments and numbers of programs; tells whether they are started.
+/* Starts the launches, with their arguments and numbers of programs, as a graph; tells whether they are started.
 
    Where they are not, they have to be one by one. `failure` becomes the status where the driver refuses the graph; it
    is not asked again. */
-static int play_graph(LaunchGraph *self, const unsigned char *arguments, const uint32_t *grids, void *stream,
-                      int *failure) {
+static int play_row(Row *self, const unsigned char *arguments, const uint32_t *grids, void *stream, int *failure) {
     if (__atomic_test_and_set(&self->busy, __ATOMIC_ACQUIRE)) return 0;
     int started = play_alone(self, arguments, grids, stream, failure);
     __atomic_clear(&self->busy, __ATOMIC_RELEASE);
     return started;
 }
 
-/* Frees a graph that no call uses any more. */
-static void release_graph(LaunchGraph *self) {
-    discard_graph(self);
+/* Frees a row that no call uses any more. */
+static void release_row(Row *self) {
+    discard_graphs(self);
     free(self);
 }
 

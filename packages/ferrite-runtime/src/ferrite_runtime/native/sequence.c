@@ -45,7 +45,7 @@ typedef struct {
     uint32_t at; /* place of what a call writes for it: the arguments of a launch, the addresses of a product */
     Launch launch;
     Product product;
-    LaunchGraph *graph; /* of the launches in a row of which this is the first, NULL where they are too few */
+    Row *row; /* of launches, of which this is the first; NULL where they are too few for a graph */
 } Step;
 
 typedef struct {
@@ -64,7 +64,7 @@ static const char *NAME = "ferrite_runtime.sequence";
 static void free_sequence(Sequence *self) {
     PyThreadState *state = PyEval_SaveThread();
     for (uint32_t k = 0; k < self->count; k++)
-        if (self->steps[k].graph != NULL) release_graph(self->steps[k].graph);
+        if (self->steps[k].row != NULL) release_row(self->steps[k].row);
     PyEval_RestoreThread(state);
     release_frames(&self->library, self->frames, self->handles);
     Py_DECREF(self->otherwise);
@@ -128,8 +128,8 @@ static long start_all(const Sequence *self, const unsigned char *memory, const u
         const Step *step = &self->steps[k];
         const unsigned char *written = memory + step->at;
         int status = 0;
-        if (step->graph != NULL && play_graph(step->graph, written, grids + k, stream, failure))
-            k += step->graph->count - 1;
+        if (step->row != NULL && play_row(step->row, written, grids + k, stream, failure))
+            k += step->row->count - 1;
         else if (step->kind == PRODUCT)
             status = multiply(&self->library, &step->product, frame, (const uint64_t *)written);
         else if (grids[k])
@@ -210,8 +210,8 @@ static const char *read_description(Sequence *self, size_t size) {
     return at == end ? NULL : "the description is too long";
 }
 
-/* Gives launches in a row what will hold their graph, where they are enough; tells whether there was memory for it. */
-static int add_graphs(Sequence *self) {
+/* Makes rows of launches that are worth a graph; tells whether there was memory for them. */
+static int add_rows(Sequence *self) {
     for (uint32_t first = 0, next; first < self->count; first = next) {
         for (next = first; next < self->count && self->steps[next].kind == LAUNCH;) next++;
         uint32_t count = next - first;
@@ -219,10 +219,9 @@ static int add_graphs(Sequence *self) {
         if (count < MIN_NODES) continue;
         Step *steps = &self->steps[first];
         uint32_t end = first + count == self->count ? self->bytes : steps[count].at;
-        LaunchGraph *graph = steps->graph = new_graph(&self->graphs, count, end - steps->at);
-        if (graph == NULL) return 0;
-        for (uint32_t i = 0; i < count; i++)
-            graph->nodes[i] = (Node){&steps[i].launch, steps[i].at - steps->at, 0, NULL};
+        Row *row = steps->row = new_row(&self->graphs, count, end - steps->at);
+        if (row == NULL) return 0;
+        for (uint32_t i = 0; i < count; i++) row->nodes[i] = (Node){&steps[i].launch, steps[i].at - steps->at};
     }
     return 1;
 }
@@ -270,7 +269,7 @@ static PyObject *bind(PyObject *module, PyObject *args) {
     Py_INCREF(otherwise);
     const char *problem = read_description(self, (size_t)size);
     if (problem) PyErr_SetString(PyExc_ValueError, problem);
-    else if (graphs_size && !add_graphs(self)) PyErr_NoMemory();
+    else if (graphs_size && !add_rows(self)) PyErr_NoMemory();
     PyObject *capsule = PyErr_Occurred() ? NULL : PyCapsule_New(self, NAME, release);
     if (capsule == NULL) {
         free_sequence(self);
