@@ -118,6 +118,13 @@ class FakeDriver:
         self.entered.append(context)
 
 
+def graph_driver() -> FakeDriver:
+    """Returns a fake driver that has graphs."""
+    driver = FakeDriver()
+    driver.graphs = FakeGraphs(lambda *pointers: driver.launch(*map(ctypes.c_void_p, pointers)), driver.sizes)
+    return driver
+
+
 class FakeClock:
     """A clock that moves when told to."""
 

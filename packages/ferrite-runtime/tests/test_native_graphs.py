@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import os
@@ -32,7 +31,7 @@ from ferrite_runtime.launch import pack_format
 from ferrite_runtime.launch_sequence import Remainder, describe_sequence
 from ferrite_runtime.program import Program
 from ferrite_runtime.settings import read_settings
-from runtime_fakes import FakeDriver, FakeStreams, fake_machine
+from runtime_fakes import FakeStreams, fake_machine, graph_driver
 from runtime_kernels import chain
 from test_native_launcher import HIDDEN, LAUNCHER, PARAMS, Recording, literals, needs_launcher, waiting
 
@@ -432,8 +431,7 @@ def test_the_environment_can_do_without_graphs(name: str, value: str, *, on: boo
 def steady(mapping: dict, first: list):
     """Returns the function of later calls of a program, on a driver with graphs, and that driver."""
     torch = pytest.importorskip("torch")
-    driver = FakeDriver()
-    driver.graphs = FakeGraphs(lambda *pointers: driver.launch(*map(ctypes.c_void_p, pointers)), driver.sizes)
+    driver = graph_driver()
     machine, device = fake_machine(driver=driver), torch.device("cpu", 0)
     engine = CudaEngine(
         Program.from_mapping(mapping), FakeStreams().platform(), lambda index: machine, lambda: LAUNCHER, graphs=True
