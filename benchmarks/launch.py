@@ -2,10 +2,11 @@
 
 python benchmarks/launch.py
 
-Three tables: one kernel called directly, a hundred kernels in one program (microseconds per kernel), and a model whose
-kernels are so short that launching them takes longer: batch 1, 12 transformer layers of width 256. The host's time is
-taken without waiting for the device, which is idle at the start of each batch of calls; the model's with waiting at the
-end of 20 calls.
+Four tables: one kernel called directly, a hundred kernels in one program (microseconds per kernel), programs of 8 to
+100 kernels with graphs of launches and without (microseconds per kernel), and a model whose kernels are so short that
+launching them takes longer: batch 1, 12 transformer layers of width 256. The host's time is taken without waiting for
+the device, which is idle at the start of each batch of calls; the model's, and what is "with the device", with waiting
+at the end of 20 calls.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tree import add_packages_to_path, results_folder
 
 SIZE = 4096
 KERNELS = 100
+ROWS = (8, 16, 32, KERNELS)
 # Launches that a batch may leave waiting on the device: its queue holds about a thousand, then the host waits.
 QUEUED = 400
 
@@ -240,6 +242,23 @@ MODEL_WAYS = (
 # --- running --------------------------------------------------------------------------------------------------------
 
 
+def graph_rows(batches: int) -> Iterator[tuple[str, Callable[[], dict[str, float]]]]:
+    """Yields row -> its measurement: programs of as many kernels as count, started as a graph and one by one."""
+    measures: dict[str, Callable[[Row, int], dict[str, float]]] = {
+        "": lambda call, count: host_us(call, count, batches),
+        ", with the device": lambda call, _: model_us(call, batches),
+    }
+    for count in ROWS:
+        for what, graphs in (("as a graph", None), ("one by one", False)):
+            for suffix, measure in measures.items():
+
+                def measured(count: int = count, graphs: Any = graphs, measure: Any = measure) -> dict[str, float]:
+                    found = measure(ferrite_program(count, fresh=False, native_graphs=graphs), count)
+                    return {name: value / count for name, value in found.items()}
+
+                yield f"{count} kernels, {what}{suffix}", measured
+
+
 def rows(batches: int, length: int) -> dict[str, dict[str, Callable[[], dict[str, float]]]]:
     """Returns table -> row -> its measurement."""
     tables: dict[str, dict[str, Callable[[], dict[str, float]]]] = {}
@@ -263,6 +282,7 @@ def rows(batches: int, length: int) -> dict[str, dict[str, Callable[[], dict[str
             way: lambda make=make, n=count: {k: v / n for k, v in host_us(make(), n, batches).items()}
             for way, make in ways.items()
         }
+    tables["graphs of launches, per kernel"] = dict(graph_rows(batches))
     tables["12 layers, batch 1, width 256"] = {
         way: lambda way=way: model_us(model_row(way, length), batches) for way in MODEL_WAYS
     }
