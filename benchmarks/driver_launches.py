@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import resource
 import shutil
 import statistics
 import subprocess
@@ -260,6 +261,13 @@ def build() -> Any:
         return ctypes.CDLL(str(library))
 
 
+def used_kib() -> tuple[float, float]:
+    """Returns the memory in use on the device and by this process on the host, in KiB."""
+    free, total = torch.cuda.mem_get_info()
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return (total - free) / 1024, pages * resource.getpagesize() / 1024
+
+
 def driver_rows(batches: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields name -> figures of launches one by one, in microseconds each."""
     library = build()
@@ -299,16 +307,17 @@ def graph_rows(batches: int) -> Iterator[tuple[str, dict[str, Any]]]:
                     yield f"{name}: setting a node", figures([t[0] for t in found], -(-NODES // every))
         graph.discard()
     launches = Launches(library, NODES, distinct=True)
-    free = torch.cuda.mem_get_info()[0]
+    before = used_kib()
     graphs, first = [], []
     for _ in range(MADE):
         graphs.append(Graph(launches))
         first.append(graphs[-1].play(0, 1, waiting=True)[1])
-    taken = free - torch.cuda.mem_get_info()[0]
+    taken = [after - start for start, after in zip(before, used_kib(), strict=True)]
     yield "making the definition", figures([graph.us[0] for graph in graphs])
     yield "making the executable graph", figures([graph.us[1] for graph in graphs])
     yield "launching it for the first time", figures(first)
-    yield f"device memory of {MADE} graphs, KiB", {"us": taken / 1024, "best": taken / 1024}
+    for where, kib in zip(("device", "host"), taken, strict=True):
+        yield f"{where} memory of a graph, KiB, mean of {MADE}", {"us": kib / MADE, "best": kib / MADE}
     for graph in graphs:
         graph.discard()
     asked = []
