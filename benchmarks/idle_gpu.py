@@ -45,6 +45,9 @@ class IdleDriver:
     def entry_points(self) -> tuple[int, int]:
         return self._address, self._address
 
+    def graph_functions(self) -> bytes:
+        return b""
+
     def fail(self, status: int, call: str) -> Exception:
         return RuntimeError(f"{call} failed with status {status}")
 

@@ -2,20 +2,22 @@
 
 python benchmarks/launch.py
 
-Three tables: one kernel called directly, a hundred kernels in one program (microseconds per kernel), and a model whose
-kernels are so short that launching them takes longer: batch 1, 12 transformer layers of width 256. The host's time is
-taken without waiting for the device, which is idle at the start of each batch of calls; the model's with waiting at the
-end of 20 calls.
+Four tables: one kernel called directly, a hundred kernels in one program (microseconds per kernel), programs of 8 to
+100 kernels with graphs of launches and without (microseconds per kernel), and a model whose kernels are so short that
+launching them takes longer: batch 1, 12 transformer layers of width 256. The host's time is taken without waiting for
+the device, which is idle at the start of each batch of calls; the model's, and what is "with the device", with waiting
+at the end of 20 calls.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from tree import add_packages_to_path, results_folder
 
 SIZE = 4096
 KERNELS = 100
+ROWS = (8, 16, 32, KERNELS)
 # Launches that a batch may leave waiting on the device: its queue holds about a thousand, then the host waits.
 QUEUED = 400
 
@@ -123,6 +126,20 @@ def ferrite_program(kernels: int, *, fresh: bool, **options: Any) -> Row:
     return lambda: loaded(x)
 
 
+def moving(kernels: int, **options: Any) -> Row:
+    """Returns a call of the program whose input lies elsewhere each time, and whose last result is still alive."""
+    from ferrite_runtime import Options, load_program
+
+    loaded = load_program(program_of(kernels, fresh=False), options=Options(tune="none", **options))
+    inputs = itertools.cycle([torch.zeros(SIZE, device="cuda") for _ in range(7)])
+    kept: list[Any] = [None]
+
+    def call() -> None:
+        kept[0] = loaded(next(inputs))
+
+    return call
+
+
 def triton_launches(kernels: int) -> Row:
     """Returns Triton's own launches, one after the other between two buffers."""
     kernel = jitted()
@@ -203,6 +220,7 @@ def model_row(way: str, length: int) -> Row:
         assert ferrite_torch
         options = {"fallback": False, "cuda_graph": way == "ferrite cuda graph"}
         options["native_products"] = way != "ferrite, products from Python"
+        options["native_graphs"] = None if way != "ferrite, without graphs" else False
         call = torch.compile(model, backend="ferrite", fullgraph=True, dynamic=False, options=options)
     expected, found = model(x), call(x)
     error = float((found - expected).norm() / expected.norm())
@@ -214,6 +232,7 @@ MODEL_WAYS = (
     "eager",
     "inductor",
     "ferrite",
+    "ferrite, without graphs",
     "ferrite, products from Python",
     "inductor cuda graphs",
     "ferrite cuda graph",
@@ -223,6 +242,23 @@ MODEL_WAYS = (
 # --- running --------------------------------------------------------------------------------------------------------
 
 
+def graph_rows(batches: int) -> Iterator[tuple[str, Callable[[], dict[str, float]]]]:
+    """Yields row -> its measurement: programs of as many kernels as count, started as a graph and one by one."""
+    measures: dict[str, Callable[[Row, int], dict[str, float]]] = {
+        "": lambda call, count: host_us(call, count, batches),
+        ", with the device": lambda call, _: model_us(call, batches),
+    }
+    for count in ROWS:
+        for what, graphs in (("as a graph", None), ("one by one", False)):
+            for suffix, measure in measures.items():
+
+                def measured(count: int = count, graphs: Any = graphs, measure: Any = measure) -> dict[str, float]:
+                    found = measure(ferrite_program(count, fresh=False, native_graphs=graphs), count)
+                    return {name: value / count for name, value in found.items()}
+
+                yield f"{count} kernels, {what}{suffix}", measured
+
+
 def rows(batches: int, length: int) -> dict[str, dict[str, Callable[[], dict[str, float]]]]:
     """Returns table -> row -> its measurement."""
     tables: dict[str, dict[str, Callable[[], dict[str, float]]]] = {}
@@ -230,6 +266,9 @@ def rows(batches: int, length: int) -> dict[str, dict[str, Callable[[], dict[str
         ways: dict[str, Callable[[], Row]] = {
             "ferrite program": lambda n=count: ferrite_program(n, fresh=False),
             "ferrite program, a buffer per kernel": lambda n=count: ferrite_program(n, fresh=True),
+            "ferrite program, without graphs": lambda n=count: ferrite_program(n, fresh=False, native_graphs=False),
+            "ferrite program, inputs that move": lambda n=count: moving(n),
+            "ferrite program, inputs that move, without graphs": lambda n=count: moving(n, native_graphs=False),
             "ferrite program, without native code": lambda n=count: ferrite_program(n, fresh=False, native="never"),
             "ferrite program, cuda graph": lambda n=count: ferrite_program(n, fresh=False, cuda_graph=True),
             "triton's own launch": lambda n=count: triton_launches(n),
@@ -243,6 +282,7 @@ def rows(batches: int, length: int) -> dict[str, dict[str, Callable[[], dict[str
             way: lambda make=make, n=count: {k: v / n for k, v in host_us(make(), n, batches).items()}
             for way, make in ways.items()
         }
+    tables["graphs of launches, per kernel"] = dict(graph_rows(batches))
     tables["12 layers, batch 1, width 256"] = {
         way: lambda way=way: model_us(model_row(way, length), batches) for way in MODEL_WAYS
     }
@@ -264,10 +304,10 @@ def main() -> int:
                 torch._dynamo.reset()
                 try:
                     found: dict[str, Any] = measure()
-                    print(f"  {way:40s} {found['us']:9.2f}  (best {found['best']:.2f})", flush=True)
+                    print(f"  {way:50s} {found['us']:9.2f}  (best {found['best']:.2f})", flush=True)
                 except Exception as error:  # noqa: BLE001 - one way's failure leaves the others comparable
                     found = {"failed": f"{type(error).__name__}: {error}"}
-                    print(f"  {way:40s} FAILED {found['failed'][:300]}", flush=True)
+                    print(f"  {way:50s} FAILED {found['failed'][:300]}", flush=True)
                 results[table][way] = found
     plan.out.parent.mkdir(parents=True, exist_ok=True)
     plan.out.write_text(json.dumps(results, indent=1))

@@ -2,24 +2,20 @@
 
 python benchmarks/launch_parts.py
 
-Three tables, in microseconds of the host, without waiting for the device. How often one call of `launch.py`'s model
+Four tables, in microseconds of the host, without waiting for the device. How often one call of `launch.py`'s model
 goes to native code and to the library; the library calls of a transformer layer (16 tokens of width 256, bf16) from
 Python, into a buffer, and by native code, one and eight to a call; a launch by the driver alone, in the ways that the
-driver has. With ``--device cpu`` the first two can be tried without a GPU; those times tell only the host's part.
+driver has; a hundred launches as a graph of the driver, unchanged and with nodes set before each launch. With
+``--device cpu`` the first two can be tried without a GPU; those times tell only the host's part.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import dis
 import gc
 import json
-import shutil
-import statistics
-import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,100 +26,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import torch
 from torch import Tensor
 
+from driver_launches import driver_rows, figures, graph_rows
 from overhead import microseconds
 from tree import add_packages_to_path, results_folder
 
 TOKENS, WIDTH, HEADS = 16, 256, 4
 TOGETHER = 8
-LAUNCHES = 200
-
-# Times launches through a function of the driver: three ways to hand over the same arguments.
-DRIVER_SOURCE = """
-#include <stddef.h>
-#include <time.h>
-typedef struct { unsigned grid[3], block[3], shared; void *stream, *attributes; unsigned count; } Config;
-typedef int (*Ex)(const Config *, void *, void **, void **);
-typedef int (*Plain)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **,
-                     void **);
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1e6 + t.tv_nsec * 1e-3;
-}
-int launches(int way, void *entry, void *function, unsigned grid, unsigned threads, void *stream, char *arguments,
-             size_t size, const unsigned *offsets, int params, int count, double *us) {
-    void *pointers[32];
-    for (int i = 0; i < params && i < 32; i++) pointers[i] = arguments + offsets[i];
-    void *packed[] = {(void *)1, arguments, (void *)2, &size, NULL};
-    double begin = now();
-    for (int i = 0; i < count; i++) {
-        Config config = {{grid, 1, 1}, {threads, 1, 1}, 0, stream, NULL, 0};
-        int status = way == 0 ? ((Ex)entry)(&config, function, pointers, NULL)
-                   : way == 1 ? ((Ex)entry)(&config, function, NULL, packed)
-                   : ((Plain)entry)(function, grid, 1, 1, threads, 1, 1, 0, stream, pointers, NULL);
-        if (status) return status;
-    }
-    *us = (now() - begin) / count;
-    return 0;
-}
-"""
-DRIVER_WAYS = (
-    ("cuLaunchKernelEx, a pointer per argument", "cuLaunchKernelEx"),
-    ("cuLaunchKernelEx, arguments packed", "cuLaunchKernelEx"),
-    ("cuLaunchKernel, a pointer per argument", "cuLaunchKernel"),
-)
-
-
-def driver_rows(batches: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields name -> figures of launches of a kernel of three arguments, by C code that does nothing else."""
-    from ferrite_runtime import Options, load_program
-    from ferrite_runtime.launch import argument_offsets, pack_format
-    from launch import program_of
-
-    compiler = next((path for path in map(shutil.which, ("cc", "gcc", "clang")) if path), None)
-    if compiler is None:
-        yield "launches by the driver", {"failed": "there is no C compiler"}
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder) / "driver.c", Path(folder) / "driver.so"
-        source.write_text(DRIVER_SOURCE)
-        subprocess.run([compiler, "-O2", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
-        timed = ctypes.CDLL(str(library)).launches
-    loaded = load_program(program_of(1, fresh=False), options=Options(tune="none"))
-    x, out = torch.zeros(4096, device="cuda"), torch.empty(4096, device="cuda")
-    loaded(x)
-    (kernel,) = loaded._engine.kernels[0].values()
-    function, params = kernel.loaded(kernel.config).function, kernel.spec.params
-    pack = pack_format(params)
-    places = [*argument_offsets(pack)]
-    places += [-(-(places[-1] + 4) // 8) * 8 + 8 * k for k in range(function.binary.hidden)]
-    arguments = ctypes.create_string_buffer(256)
-    for place, value in zip(places, (x.data_ptr(), out.data_ptr(), 4096), strict=False):
-        ctypes.c_uint64.from_buffer(arguments, place).value = value
-    size = places[-1] + (8 if function.binary.hidden else 4)
-    offsets = (ctypes.c_uint * len(places))(*places)
-    stream = torch.cuda.current_stream().cuda_stream
-    driver = ctypes.CDLL("libcuda.so.1")
-    for way, (name, entry) in enumerate(DRIVER_WAYS):
-        times = []
-        for _ in range(batches):
-            torch.cuda.synchronize()
-            us = ctypes.c_double()
-            status = timed(way, getattr(driver, entry), ctypes.c_void_p(function.handle), 4, function.binary.threads,
-                           ctypes.c_void_p(stream), arguments, ctypes.c_size_t(size), offsets, len(places), LAUNCHES,
-                           ctypes.byref(us))  # fmt: skip
-            if status:
-                break
-            times.append(us.value)
-        torch.cuda.synchronize()
-        right = bool((out == 1).all())
-        out.zero_()
-        yield name, figures(times) if right and times else {"failed": f"status {status}, right results: {right}"}
-
-
-def figures(times: list[float], count: int = 1) -> dict[str, Any]:
-    """Returns median and least of microseconds, of so many things each."""
-    return {"us": statistics.median(times) / count, "best": min(times) / count}
 
 
 # --- library calls --------------------------------------------------------------------------------------------------
@@ -231,15 +139,20 @@ def main() -> int:
     }
     if plan.device == "cuda":
         tables["a launch by the driver"] = lambda: driver_rows(plan.batches)
+        tables["a hundred launches as a graph, per call"] = lambda: graph_rows(plan.batches)
     results: dict[str, dict[str, Any]] = {}
     with torch.no_grad():
         for table, rows in tables.items():
             print(f"\n{table}")
             results[table] = {}
-            for name, found in rows():
-                results[table][name] = found
-                text = f"{found['us']:8.2f}  (best {found['best']:.2f})" if "us" in found else found.get("failed", "")
-                print(f"  {name:45s} {text}", flush=True)
+            try:
+                for name, found in rows():
+                    results[table][name] = found
+                    text = f"{found['us']:8.2f}  (best {found['best']:.2f})" if "us" in found else ""
+                    print(f"  {name:65s} {text}", flush=True)
+            except RuntimeError as error:
+                results[table]["failed"] = {"failed": str(error)}
+                print(f"  FAILED: {error}", flush=True)
     plan.out.parent.mkdir(parents=True, exist_ok=True)
     plan.out.write_text(json.dumps(results, indent=1))
     return 0

@@ -92,7 +92,13 @@ def layers() -> nn.Module:
 
 
 @pytest.fixture
-def hosts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def drivers() -> list[Any]:
+    """Returns the drivers that stand in for a GPU's."""
+    return []
+
+
+@pytest.fixture
+def hosts(monkeypatch: pytest.MonkeyPatch, drivers: list[Any]) -> list[Any]:
     """Returns the host functions of later calls; graphs on the host run through the engine for GPUs."""
     found: list[Any] = []
     folder = str(Path(__file__).parents[2] / "packages" / "ferrite-runtime" / "tests")
@@ -105,8 +111,10 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         if program.device != "cpu":
             return choose(program, options, compiler)
         products = find_products if options.native_products else lambda device_type, index: None
-        machine = fakes.fake_machine(tune="none")
-        return CudaEngine(program, fakes.FakeStreams().platform(), lambda index: machine, lambda: NATIVE, products)
+        machine = fakes.fake_machine(tune="none", driver=fakes.graph_driver())
+        drivers.append(machine.driver)
+        platform, graphs = fakes.FakeStreams().platform(), options.native_graphs is not False
+        return CudaEngine(program, platform, lambda index: machine, lambda: NATIVE, products, graphs)
 
     def kept(self: CudaEngine, device: Any, redirect: Any) -> Any:
         found.append(steady(self, device, redirect))
@@ -164,3 +172,27 @@ def test_python_computes_the_same(device: str, hosts: list[Any]) -> None:
             native, python = (call(x) for call in calls)
             assert torch.equal(native, python)
     assert sum("_aten_addmm_default" in host.__code__.co_names for host in hosts) == 1
+
+
+@pytest.mark.parametrize("device", devices())
+def test_many_kernels_in_a_row_give_the_same_as_a_graph(device: str, hosts: list[Any], drivers: list[Any]) -> None:
+    """Inputs move and results stay alive from call to call, and training follows."""
+    torch.manual_seed(0)
+
+    def many(*inputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x.sin().softmax(-1) for x in inputs)
+
+    calls = [compiled(many, fullgraph=True, dynamic=False, options={"native_graphs": on}) for on in (None, False)]
+    kept = []
+    for _ in range(9):
+        inputs = [torch.randn(4, 61 + 3 * k, device=device, requires_grad=True) for k in range(10)]
+        for call in calls:
+            results = call(*inputs)
+            kept.append([*results, *torch.autograd.grad(sum(y.square().sum() for y in results), inputs)])
+    for graphs, alone in zip(kept[::2], kept[1::2], strict=True):
+        assert all(map(torch.equal, graphs, alone))
+    assert any(name.startswith("_run") for host in hosts for name in host.__code__.co_names)
+    launched = [driver.graphs.counts["cuGraphLaunch"] for driver in drivers]
+    assert device == "cuda" or sorted(launched) == [0, 0, 5, 5], (
+        "forward and backward, with graphs from the fifth call on"
+    )

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
+from fake_graphs import FakeGraphs
 from ferrite_runtime.binary import Binary
 from ferrite_runtime.choices import Choices
 from ferrite_runtime.compilation import Compiler
@@ -65,6 +66,7 @@ class FakeDriver:
         self.entered: list[int] = []
         self.local_bytes: dict[Config, int] = {}
         self.native: tuple[Any, Any] | None = None
+        self.graphs: FakeGraphs | None = None
 
     def load(self, binary: Binary, name: str) -> Function:
         self.loads.append(json.loads(binary.code))
@@ -95,6 +97,14 @@ class FakeDriver:
             self.native = _native_functions(self)
         return tuple(int(ctypes.cast(function, ctypes.c_void_p).value or 0) for function in self.native)
 
+    def graph_functions(self) -> bytes:
+        return b"" if self.graphs is None else self.graphs.functions
+
+    def sizes(self, function: int) -> list[int]:
+        """Returns the bytes of each argument of a loaded function."""
+        spec = KernelSpec.from_mapping(self.loads[function - 1]["spec"])
+        return [8 if param.role == "tensor" else ctypes.sizeof(C_TYPES[param.dtype]) for param in spec.params] + [8, 8]
+
     def fail(self, status: int, call: str) -> DriverError:
         return DriverError(f"{call} failed with status {status}")
 
@@ -106,6 +116,13 @@ class FakeDriver:
 
     def enter(self, context: int) -> None:
         self.entered.append(context)
+
+
+def graph_driver() -> FakeDriver:
+    """Returns a fake driver that has graphs."""
+    driver = FakeDriver()
+    driver.graphs = FakeGraphs(lambda *pointers: driver.launch(*map(ctypes.c_void_p, pointers)), driver.sizes)
+    return driver
 
 
 class FakeClock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from ferrite_runtime.canonical import kernel_id
@@ -183,3 +184,21 @@ def one_kernel(kernel: dict[str, Any], size: int = 1000, dtype: str = "f32", dev
         [{"value": "out"}],
         device,
     )
+
+
+def chain(count: int, size: int = 1000, device: str = "cpu", *, sized: bool = False) -> dict[str, Any]:
+    """A program of launches in a row, each over the result of the one before; its outputs are the middle and the last.
+
+    Each computes ``a * 0.5 + 1``; if ``sized``, ``a * factor`` of the first ``n`` elements, both inputs of the program.
+    """
+    kernel = scaled() if sized else pointwise("a * 0.5 + 1", size=size, name="step")
+    inputs = [tensor_input("x", [size], device=device)]
+    if sized:
+        inputs += [{"name": n, "kind": "scalar", "dtype": t} for n, t in (("n", "i64"), ("factor", "f64"))]
+    names = ["x", *(f"t{k}" for k in range(count))]
+    steps: list[dict[str, Any]] = []
+    for source, target in itertools.pairwise(names):
+        args = [source, target, *(["n", "factor"] if sized else [])]
+        steps.append({"do": "alloc", "name": target, **layout([size])})
+        steps.append({"do": "launch", "kernel": kernel["id"], "args": args})
+    return program(inputs, [kernel], steps, [{"value": names[count // 2]}, {"value": names[-1]}], device)

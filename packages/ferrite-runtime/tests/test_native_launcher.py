@@ -75,6 +75,9 @@ class Recording:
     def entry_points(self) -> tuple[int, int]:
         return tuple(int(ctypes.cast(function, ctypes.c_void_p).value or 0) for function in self._functions)
 
+    def graph_functions(self) -> bytes:
+        return b""
+
 
 def waiting(sources, programs: int = 3, programs_value: int = -1, code=()) -> Waiting:
     binary = Binary(b"", "f", 4, 32, 1000, hidden=HIDDEN)
@@ -83,6 +86,7 @@ def waiting(sources, programs: int = 3, programs_value: int = -1, code=()) -> Wa
 
 
 def bound(launches, values: int, driver: Recording, refused: list):
+    """Returns the function of a sequence; ``refused`` gets what it leaves to Python."""
     description = describe_sequence(launches, values)
     return LAUNCHER.bind(driver, 77, description, lambda *all_of_it: refused.append(all_of_it))
 

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import logging
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ferrite_runtime.binary import Binary
 from ferrite_runtime.errors import DeviceUnavailable, DriverError, OutOfResources
 
+_LOG = logging.getLogger("ferrite_runtime")
+
 _MAX_THREADS, _LOCAL_BYTES, _REGISTERS, _DYNAMIC_SHARED = 0, 3, 4, 8
 # Shared memory that every kernel may use without asking.
 _FREE_SHARED = 48 * 1024
 INVALID_CONTEXT = 201
+# By the names that the library exports: those with a version take the structures that ``launch_graph.h`` gives them.
+GRAPH_FUNCTIONS = (
+    "cuGraphCreate",
+    "cuGraphAddKernelNode_v2",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphExecKernelNodeSetParams_v2",
+    "cuGraphLaunch",
+    "cuGraphExecDestroy",
+    "cuGraphDestroy",
+    "cuStreamIsCapturing",
+    "cuThreadExchangeStreamCaptureMode",
+)
 
 
 class LaunchConfig(ctypes.Structure):
@@ -56,6 +73,9 @@ class Driver(Protocol):
     def entry_points(self) -> tuple[int, int]:
         """Returns the addresses of the C functions behind `launch` and `enter`, for native code."""
 
+    def graph_functions(self) -> bytes:
+        """Returns the addresses of the C functions of graphs, as ``launch_graph.h`` reads them, or nothing."""
+
     def fail(self, status: int, call: str) -> DriverError:
         """Returns the error of a status."""
 
@@ -75,14 +95,15 @@ class CudaDriver:
     def __init__(self, library: Any) -> None:
         self._library = library
         self.launch = library.cuLaunchKernelEx
+        self._graph_functions = _find_graph_functions(library)
 
     def entry_points(self) -> tuple[int, int]:
         """Returns the addresses of cuLaunchKernelEx and cuCtxSetCurrent."""
-        launch, enter = (
-            ctypes.cast(function, ctypes.c_void_p).value
-            for function in (self._library.cuLaunchKernelEx, self._library.cuCtxSetCurrent)
-        )
-        return int(launch or 0), int(enter or 0)
+        return _address(self._library.cuLaunchKernelEx), _address(self._library.cuCtxSetCurrent)
+
+    def graph_functions(self) -> bytes:
+        """Returns the addresses of the C functions of graphs, as ``launch_graph.h`` reads them, or nothing."""
+        return self._graph_functions
 
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
@@ -145,6 +166,23 @@ class CudaDriver:
     def enter(self, context: int) -> None:
         """Makes a context current in this thread."""
         self._call("cuCtxSetCurrent", ctypes.c_void_p(context))
+
+
+def _address(function: Any) -> int:
+    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
+
+
+def pack_addresses(functions: Sequence[Any]) -> bytes:
+    """Returns the addresses of C functions as a C structure of pointers."""
+    return struct.pack(f"@{len(functions)}P", *map(_address, functions))
+
+
+def _find_graph_functions(library: Any) -> bytes:
+    missing = [name for name in GRAPH_FUNCTIONS if not hasattr(library, name)]
+    if missing:
+        _LOG.info("kernels are launched without graphs: the CUDA driver has no %s", ", ".join(missing))
+        return b""
+    return pack_addresses([getattr(library, name) for name in GRAPH_FUNCTIONS])
 
 
 @functools.cache

@@ -84,6 +84,11 @@ def choose_products(options: Options, device_type: str, index: int) -> ProductLi
     return find_products(device_type, index) if options.native_products else None
 
 
+def choose_graphs(options: Options) -> bool:
+    """Tells whether native code may start kernels in a row as graphs of the driver."""
+    return read_settings().native_graphs if options.native_graphs is None else options.native_graphs
+
+
 AnyKernel: TypeAlias = "DeviceKernel | BucketedKernel"
 Visit: TypeAlias = Callable[[Site, AnyKernel, int, tuple[Any, ...], tuple[Any, ...]], None]
 """What launches: given the site, its kernel, the stream, the arguments, and the tensor that each of these lies in."""
@@ -115,6 +120,7 @@ class CudaEngine:
     make_machine: Callable[[int], Machine]
     native: Callable[[], NativeLauncher | None] = lambda: None
     products: Callable[[str, int], ProductLibrary | None] = lambda device_type, index: None
+    graphs: bool = False
     kernels: dict[int, Mapping[str, AnyKernel]] = field(default_factory=dict)
 
     @classmethod
@@ -129,6 +135,7 @@ class CudaEngine:
             functools.partial(make_machine, options=options, compiler=compiler),
             functools.partial(choose_native, options, compiler),
             functools.partial(choose_products, options),
+            choose_graphs(options),
         )
         engine.device_kernels(torch.cuda.current_device())
         return engine
@@ -190,7 +197,7 @@ class CudaEngine:
     ) -> HostFunction:
         products = self.products(device.type, device.index or 0)
         steps = with_products(self.program, products.targets if products is not None else frozenset())
-        writer = SequenceWriter(kernels, native, products)
+        writer = SequenceWriter(kernels, native, products, self.graphs)
         text = write_host(
             self.program,
             writer.write,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import struct
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,6 +22,8 @@ from ferrite_runtime.products import Place, Product
 from ferrite_runtime.sites import Argument, Site
 from ferrite_runtime.spec import Param
 from ferrite_runtime.waiting import Source, Waiting, WaitingProduct
+
+_LOG = logging.getLogger("ferrite_runtime")
 
 # Limits of the native side: values of one call, and launches so that their arguments stay on the stack.
 MAX_VALUES = 1000
@@ -104,7 +107,7 @@ class Remainder:
         self.steps = tuple(steps)
 
     def __call__(self, code: int, stream: int, *values: Any) -> None:
-        """Starts everything (code -1), or raises what a launch failed with.
+        """Starts everything (code -1), or raises what a launch failed with; a refused graph is told of and no more.
 
         A product that failed is computed by torch's Python functions, which raise what is wrong with it, and so are the
         steps behind it where nothing was.
@@ -112,6 +115,9 @@ class Remainder:
         Raises:
             DriverError: naming the kernel whose launch failed.
         """
+        if code < -1:
+            _LOG.info("kernels are launched without a graph: the CUDA driver refuses it with status %d", -code - 65536)
+            return
         first, status = (0, 0) if code == -1 else ((code >> 16) - 1, code & 0xFFFF)
         failed = self.steps[first]
         if status and isinstance(failed, Waiting):
@@ -130,6 +136,7 @@ class SequenceWriter:
     kernels: Mapping[str, DeviceKernel | BucketedKernel]
     native: NativeLauncher
     products: ProductLibrary | None = None
+    graphs: bool = False
     names: dict[str, Any] = field(default_factory=lambda: {"min": min, "max": max})
     _launches: list[Waiting | WaitingProduct | Unsettled] = field(default_factory=list)
     _values: dict[str, int] = field(default_factory=dict)
@@ -268,4 +275,4 @@ class SequenceWriter:
         description = describe_sequence(steps, values)
         launch = next((step for step in steps if isinstance(step, Waiting)), None)
         driver, context = (launch.kernel.machine.driver, launch.loaded.context) if launch is not None else (None, 0)
-        return self.native.bind(driver, context, description, Remainder(steps), self.products)
+        return self.native.bind(driver, context, description, Remainder(steps), self.products, graphs=self.graphs)

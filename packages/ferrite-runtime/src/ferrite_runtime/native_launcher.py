@@ -25,7 +25,7 @@ _LOG = logging.getLogger("ferrite_runtime")
 NATIVE = "native"
 FOLDER = Path(__file__).parent / "native"
 SOURCE = FOLDER / "sequence.c"
-HEADERS = (FOLDER / "products.h",)
+HEADERS = tuple(FOLDER / name for name in ("launch_graph.h", "launches.h", "products.h"))
 # One build serves every version of Python from 3.11 on: it keeps to the stable binary interface.
 PREBUILT = FOLDER / "_sequence.abi3.so"
 COMPILERS = ("cc", "gcc", "clang")
@@ -45,6 +45,8 @@ class NativeLauncher:
         description: bytes,
         otherwise: Callable[..., None],
         products: ProductLibrary | None = None,
+        *,
+        graphs: bool = True,
     ) -> Any:
         """Returns the function of (stream, values…) that starts a sequence.
 
@@ -54,10 +56,12 @@ class NativeLauncher:
             description: the sequence, as `describe_sequence` packs it.
             otherwise: called with a code in front of the same arguments where the native side does not go on.
             products: whose functions are called; None for a sequence without a product.
+            graphs: whether launches in a row may become graphs of the driver.
         """
         launch, enter = driver.entry_points() if driver is not None else (0, 0)
         functions = products.functions if products is not None else b""
-        return self._bind(launch, enter, context, functions, description, otherwise)
+        of_graphs = driver.graph_functions() if driver is not None and graphs else b""
+        return self._bind(launch, enter, context, functions, of_graphs, description, otherwise)
 
 
 def build_library(compiler: str, target: Path) -> None:

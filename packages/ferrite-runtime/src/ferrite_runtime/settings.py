@@ -29,6 +29,7 @@ class Settings:
         must_pin: whether a kernel without a pinned choice is an error.
         ranks: how the ranks of a distributed program choose.
         device_dirs: folders of device descriptors that add to those of this package.
+        native_graphs: whether kernels in a row may start as graphs of the driver.
     """
 
     cache_dir: Path
@@ -39,6 +40,7 @@ class Settings:
     must_pin: bool = False
     ranks: str = "alone"
     device_dirs: tuple[Path, ...] = ()
+    native_graphs: bool = True
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -50,6 +52,8 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     ``sqlite`` or ``packs``. ``FERRITE_PINS`` names a file of pinned choices, ``FERRITE_ASSERT_PINNED=1`` makes a kernel
     without one an error, ``FERRITE_RANKS`` is ``alone``, ``rank0`` or ``first``. ``FERRITE_DEVICES`` lists folders of
     device descriptors; without it there is one, ``ferrite/devices`` in the XDG folder of configurations.
+    ``FERRITE_NATIVE_GRAPHS=0`` has every kernel launched by itself, and so does CUDA's own ``CUDA_LAUNCH_BLOCKING=1``,
+    whose errors are to name the kernel.
 
     Raises:
         OptionError: if a variable has a value that it cannot have.
@@ -65,6 +69,8 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         must_pin=_read_choice(environ, "FERRITE_ASSERT_PINNED", ("0", "1")) == "1",
         ranks=_read_choice(environ, "FERRITE_RANKS", RANKS),
         device_dirs=_device_dirs(environ),
+        native_graphs=_read_choice(environ, "FERRITE_NATIVE_GRAPHS", ("1", "0")) == "1"
+        and environ.get("CUDA_LAUNCH_BLOCKING", "0") in ("", "0"),
     )
 
 

@@ -24,6 +24,8 @@ class Options:
         cuda_graph: play each graph as one CUDA graph from its third call on; a warning says why, where that cannot be.
         native_products: have the code that starts kernels call the library's matrix products between them as well;
             False has Python call them, where a profiler or a dispatch mode sees them.
+        native_graphs: have that code start many kernels in a row as one graph of the driver; False has it start each by
+            itself; None leaves it to the environment (FERRITE_NATIVE_GRAPHS), and that to the runtime, which does.
         check_inputs: when the runtime checks its inputs: ``first`` call, ``always`` or ``never``.
         check_indices: stop kernels on a GPU that are given an index out of bounds, with a message that names the op and
             its line, as eager does; kernels on the CPU always do.
@@ -44,6 +46,7 @@ class Options:
     tuning_seconds: float | None = None
     cuda_graph: bool = False
     native_products: bool = True
+    native_graphs: bool | None = None
     check_inputs: str = "first"
     check_indices: bool = False
     verify: bool = False
@@ -94,6 +97,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "tuning_seconds": (int, float, type(None)),
     "cuda_graph": (bool,),
     "native_products": (bool,),
+    "native_graphs": (bool, type(None)),
     "check_inputs": (str,),
     "check_indices": (bool,),
     "verify": (bool,),
