@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ferrite_torch.host_results import correct_devices
 from ferrite_torch.pool_offsets import save_pool_offsets
 from ferrite_torch.saved_extrema import save_extrema
+from ferrite_torch.scan_gradients import cumprod_gradient
 
 BoxedFunction = Callable[[list[Any]], Any]
 GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], BoxedFunction]
@@ -129,7 +130,8 @@ def _keeping_ops_whole() -> Iterator[None]:
     functions that it entered for these dispatch keys, which exporting a model sets aside in the same way. The gradients
     of the pieces of a resampling are scatters, and the pieces of the multilabel loss count targets that are none. The
     forms that take a size or scales for all axes (``vec``) become the others: what torch's library has in the place
-    takes no symbolic size.
+    takes no symbolic size. The gradient of a cumulative product is in pieces already in torch's library, several for
+    every element of a line; ours takes its place.
     """
     keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
     packets = (getattr(torch.ops.aten, name, None) for name in _WHOLE.split())
@@ -144,6 +146,9 @@ def _keeping_ops_whole() -> Iterator[None]:
     for op in fakes:
         op.py_kernels[torch._C.DispatchKey.Meta] = _resampling_gradient
         op._dispatch_cache.clear()
+    scan, composite = torch.ops.aten.cumprod_backward.default, torch._C.DispatchKey.CompositeImplicitAutograd
+    scan.py_kernels[composite] = cumprod_gradient
+    scan._dispatch_cache.clear()
     try:
         yield
     finally:
@@ -153,6 +158,8 @@ def _keeping_ops_whole() -> Iterator[None]:
         for op in fakes:
             del op.py_kernels[torch._C.DispatchKey.Meta]
             op._dispatch_cache.clear()
+        del scan.py_kernels[composite]
+        scan._dispatch_cache.clear()
 
 
 def _gradient_of(op: Overload) -> Overload | None:
