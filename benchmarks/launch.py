@@ -2,7 +2,7 @@
 
 python benchmarks/launch.py
 
-Four tables: one kernel called directly, a hundred kernels in one program (microseconds per kernel), programs of 8 to
+Four tables: one kernel called directly, a hundred kernels in one program (microseconds per kernel), programs of 4 to
 100 kernels with graphs of launches and without (microseconds per kernel), and a model whose kernels are so short that
 launching them takes longer: batch 1, 12 transformer layers of width 256. The host's time is taken without waiting for
 the device, which is idle at the start of each batch of calls; the model's, and what is "with the device", with waiting
@@ -31,7 +31,7 @@ from tree import add_packages_to_path, results_folder
 
 SIZE = 4096
 KERNELS = 100
-ROWS = (8, 16, 32, KERNELS)
+ROWS = (4, 8, 32, KERNELS)
 # Launches that a batch may leave waiting on the device: its queue holds about a thousand, then the host waits.
 QUEUED = 400
 
