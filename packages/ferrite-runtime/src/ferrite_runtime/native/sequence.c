@@ -82,7 +82,7 @@ typedef struct {
 
 typedef struct {
     uint32_t kind;
-    uint32_t bytes; /* that a call writes for it: the arguments of a launch, the addresses of a product */
+    uint32_t bytes; /* that a call writes for it: the arguments of a launch, the matrices of a product */
     Record record;
     const uint32_t *offsets; /* of the params in the arguments */
     const Fill *fills;
@@ -276,14 +276,22 @@ static int prepare_launch(const Step *step, const Value *values, const unsigned 
     return 1;
 }
 
-/* Fills in the addresses of a product; tells whether all of them can be some. */
-static int prepare_product(const Product *product, const Value *values, const unsigned char *reals,
-                           unsigned char *addresses) {
+/* Fills in the matrices of a product; tells whether they can be some. */
+static int prepare_product(const Product *product, const Value *values, const unsigned char *reals, Matrix *matrices) {
     for (uint32_t i = 0; i < product->record.operands; i++) {
         const Operand *operand = &product->operands[i];
-        uint64_t address = values[operand->value].bits + (uint64_t)operand->addend;
-        if (reals[operand->value] == 1 || !address || address & (operand->itemsize - 1)) return 0;
-        memcpy(addresses + sizeof address * i, &address, sizeof address);
+        Matrix *matrix = &matrices[i];
+        memcpy(matrix->sizes, operand->sizes, sizeof matrix->sizes);
+        for (uint32_t place = 0; operand->given >> place; place++) {
+            if (!(operand->given >> place & 1)) continue;
+            if (reals[operand->sizes[place]]) return 0;
+            matrix->sizes[place] = values[operand->sizes[place]].integer;
+        }
+        int is_empty = 0;
+        for (uint32_t axis = 0; axis < operand->dims; axis++) is_empty |= matrix->sizes[axis] == 0;
+        matrix->address = is_empty ? 0 : values[operand->value].bits + (uint64_t)operand->addend;
+        if (is_empty) continue;
+        if (reals[operand->value] == 1 || !matrix->address || matrix->address & (operand->itemsize - 1)) return 0;
     }
     return 1;
 }
@@ -299,7 +307,7 @@ static int prepare(const Sequence *self, PyObject *const *args, unsigned char *a
     for (uint32_t k = 0; k < self->count; k++) {
         const Step *step = &self->steps[k];
         int fits = step->kind == LAUNCH ? prepare_launch(step, values, reals, arguments, &grids[k])
-                                        : prepare_product(&step->product, values, reals, arguments);
+                                        : prepare_product(&step->product, values, reals, (Matrix *)arguments);
         if (!fits) return 0;
         arguments += (step->bytes + 15) & ~15u;
     }
@@ -314,7 +322,7 @@ static long start_all(const Sequence *self, unsigned char *arguments, const uint
         const Record *record = &step->record;
         int status = 0;
         if (step->kind == PRODUCT) {
-            status = multiply(&self->library, &step->product, frame, (const uint64_t *)arguments);
+            status = multiply(&self->library, &step->product, frame, (const Matrix *)arguments);
         } else if (grids[k]) {
             Config config = {{grids[k], record->grid[1], record->grid[2]}, {record->threads, 1, 1},
                              record->shared, stream, NULL, 0};
@@ -425,7 +433,7 @@ static const char *read_description(Sequence *self, size_t size) {
             step->bytes = step->record.bytes;
         } else if (kind.kind == PRODUCT) {
             problem = read_product(&at, end, self->values, &self->library, &step->product);
-            step->bytes = (uint32_t)sizeof(uint64_t) * MAX_OPERANDS;
+            step->bytes = (uint32_t)sizeof(Matrix) * step->product.record.operands;
             step->product.first = self->handles;
         }
         if (problem != NULL) return problem;
