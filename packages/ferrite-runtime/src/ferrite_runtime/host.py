@@ -89,6 +89,8 @@ class _Writer:
     sites: list[Site] = field(default_factory=list)
     kernels: dict[str, KernelSpec] = field(default_factory=dict)
     owner_layouts: dict[str, Layout] = field(default_factory=dict)
+    # Inputs in the host's memory, which no launch that waits can write to.
+    apart: set[str] = field(default_factory=set)
     # Of results of library calls: what tells how large they are.
     likely_layouts: dict[str, Layout] = field(default_factory=dict)
     numbers: dict[Expr, str] = field(default_factory=dict)
@@ -245,11 +247,8 @@ class _Writer:
                 self._multiply(product, result)
             case Extern():
                 self._extern(step)
-            case Item(name, source, dtype):
-                self.flush()
-                read = f"{self.tensor(source)}.item()"
-                self.lines.append(f"{name} = {f'int({read})' if dtype == 'bool' else read}")
-                self.values[name] = Value(name)
+            case Item():
+                self._item(step)
             case Check(holds, message, names):
                 values = ", ".join(f"({name!r}, {print_expr(expr)})" for name, expr in names)
                 self.lines.append(f"if not ({print_condition(holds)}): _fail({message!r}, [{values}])")
@@ -341,6 +340,13 @@ class _Writer:
         is_expr = param.role == "size" or isinstance(arg, (str, tuple))
         text = self.number(arg) if is_expr else self.constant(arg)
         return Argument(param, text, base=text, literal=arg if isinstance(arg, (int, float)) else None)
+
+    def _item(self, step: Item) -> None:
+        if self.values[step.source].owner not in self.apart:
+            self.flush()
+        read = f"{self.tensor(step.source)}.item()"
+        self.lines.append(f"{step.name} = {f'int({read})' if step.dtype == 'bool' else read}")
+        self.values[step.name] = Value(step.name)
 
     def _multiply(self, product: Product, result: str) -> None:
         assert self.sequencing is not None
@@ -458,6 +464,7 @@ def _bind_inputs(writer: _Writer) -> None:
         if value.layout is not None:
             writer.owner_layouts[value.name] = value.layout
             writer.own(value.name, value.layout, trusted=False)
+            writer.apart |= {value.name} if value.device == "cpu" != writer.program.device else set()
         elif value.kind == "opaque":
             writer.own(value.name, None, trusted=False)
         else:
