@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from ferrite_runtime.dtypes import DTYPES
 from ferrite_runtime.program import Program
 from ferrite_runtime.steps import Layout, Let
@@ -25,7 +27,17 @@ def bytes_of(layout: Layout, lengths: Names) -> Terms | None:
         return None
     if layout.is_empty:
         return {}
+    itemsize = DTYPES[layout.dtype].itemsize
+    numbers = layout.numbers
+    if numbers is not None:
+        pairs = zip(*numbers, strict=True)
+        return {(): itemsize * (1 + sum((size - 1) * stride for size, stride in pairs))}
+    return _bytes_of_lengths(layout, itemsize, lengths)
+
+
+@functools.lru_cache(maxsize=1024)
+def _bytes_of_lengths(layout: Layout, itemsize: int, lengths: Names) -> Terms | None:
     reach = [("mul", ("sub", size, 1), stride) for size, stride in zip(layout.shape, layout.strides, strict=True)]
-    terms = terms_of(("mul", ("add", 1, 0, *reach), DTYPES[layout.dtype].itemsize))
+    terms = terms_of(("mul", ("add", 1, *reach), itemsize))
     bound = {factors: coefficient for factors, coefficient in terms.items() if coefficient > 0}
     return bound if grows(bound, lengths) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
@@ -45,6 +46,9 @@ def expr_of(terms: Terms) -> Expr:
 
 def times(*exprs: Expr) -> Expr:
     """Returns a product of integers, multiplied out."""
+    numbers = [expr for expr in exprs if isinstance(expr, int)]
+    if len(numbers) == len(exprs):
+        return math.prod(numbers)
     return expr_of(terms_of(("mul", 1, *exprs)))
 
 
