@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ferrite_runtime.arena import ALIGNMENT, MAX_ARENA, plan_arenas
 from ferrite_runtime.dtypes import DTYPES
+from ferrite_runtime.expr import Expr, evaluate
 from ferrite_runtime.steps import (
     Alloc,
     Copy,
@@ -25,9 +26,10 @@ from ferrite_runtime.steps import (
     Tagged,
     View,
 )
+from ferrite_runtime.terms import expr_of
 
 
-def vector(count: int, dtype: str = "f32") -> Layout:
+def vector(count: Expr, dtype: str = "f32") -> Layout:
     return Layout(dtype, (count,), (1,))
 
 
@@ -39,12 +41,16 @@ def call(target: str, *names: str) -> Extern:
     return Extern(target, tuple(Tagged("ref", name) for name in names), {}, ("result",))
 
 
-def places(*steps, outputs=()) -> dict:
-    return plan_arenas(steps, [Output(name) for name in outputs], "cuda").places
+def places(*steps, outputs=(), lengths=()) -> dict:
+    return plan_arenas(steps, [Output(name) for name in outputs], "cuda", frozenset(lengths)).places
+
+
+LENGTHS = frozenset("mn")
+SIZES = (0, 1, 100, 5000, "m", "n", ("mul", "m", 3), ("mul", "m", "n"), ("add", ("mul", "n", "m", 2), "n", 7))
 
 
 @st.composite
-def histories(draw) -> list:
+def histories(draw, sizes) -> list:
     """Returns steps that allocate, view, reuse and free buffers at random."""
     steps: list = []
     names: list[str] = []
@@ -52,7 +58,7 @@ def histories(draw) -> list:
         what = draw(st.sampled_from(["alloc", "alloc", "view", "reuse", "free"]))
         name = f"b{number}"
         if what == "alloc" or not names:
-            size = draw(st.sampled_from([0, 1, 100, 5000, MAX_ARENA // 256]))
+            size = draw(st.sampled_from(sizes))
             steps.append(Alloc(name, vector(size, draw(st.sampled_from(["f32", "bf16"])))))
             names.append(name)
         elif what == "free":
@@ -61,42 +67,84 @@ def histories(draw) -> list:
             source = draw(st.sampled_from(names))
             if what == "reuse":
                 names.remove(source)
-                steps.append(Reuse(name, source, vector(draw(st.sampled_from([1, 100, 5000])))))
+                steps.append(Reuse(name, source, vector(draw(st.sampled_from(sizes[1:])))))
             else:
                 steps.append(View(name, source, vector(1), 0))
             names.append(name)
     return steps
 
 
-@settings(max_examples=300, deadline=None)
-@given(histories())
-def test_buffers_that_live_at_once_lie_apart(steps: list) -> None:
-    arenas = plan_arenas(steps, (), "cuda")
-    sizes = {
-        step.name: step.layout.shape[0] * DTYPES[step.layout.dtype].itemsize
-        for step in steps
-        if isinstance(step, Alloc)
-    }
+def check_apart(steps: list, values: dict[str, int], most: int) -> None:
+    """Checks that no two buffers that live at once share memory where sizes have these values."""
+    arenas = plan_arenas(steps, (), "cuda", LENGTHS)
+    ends = {dtype: evaluate(size, values) for dtype, size in arenas.sizes.items()}
+    sizes: dict[str, int] = {}
     owners: dict[str, str] = {}
+    total = 0
     for step in steps:
         match step:
-            case Alloc(name):
+            case Alloc(name, known):
                 owners[name] = name
+                sizes[name] = evaluate(known.shape[0], values) * DTYPES[known.dtype].itemsize
+                total += sizes[name]
             case View(name, base):
                 owners[name] = owners[base]
-            case Reuse(name, source):
+            case Reuse(name, source, known):
                 owners[name] = owners.pop(source)
+                taken = evaluate(known.shape[0], values) * DTYPES[known.dtype].itemsize
+                assert owners[name] not in arenas.places or taken <= -(-sizes[owners[name]] // ALIGNMENT) * ALIGNMENT
             case Free(names):
                 for name in names:
                     del owners[name]
-        spans = sorted(
-            (*arenas.places[owner], sizes[owner]) for owner in set(owners.values()) if owner in arenas.places
-        )
+        found = ((arenas.places[owner], sizes[owner]) for owner in set(owners.values()) if owner in arenas.places)
+        spans = sorted((dtype, evaluate(offset, values), size) for (dtype, offset), size in found)
+        spans = [span for span in spans if span[2]]
         for (dtype, start, size), (other, begin, _) in itertools.pairwise(spans):
             assert dtype != other or start + size <= begin
         for dtype, start, size in spans:
             assert start % ALIGNMENT == 0
-            assert start + size <= arenas.sizes[dtype] <= MAX_ARENA
+            assert start + size <= ends[dtype] <= most
+    assert not arenas.places or total <= evaluate(expr_of(arenas.total), values)
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories((0, 1, 100, 5000, MAX_ARENA // 256)))
+def test_buffers_that_live_at_once_lie_apart(steps: list) -> None:
+    check_apart(steps, {}, MAX_ARENA)
+
+
+@settings(max_examples=300, deadline=None)
+@given(histories(SIZES), st.sampled_from((0, 1, 2, 3, 127, 1024)), st.sampled_from((0, 1, 2, 7, 129)))
+def test_buffers_lie_apart_whatever_the_sizes_of_a_call(steps: list, m: int, n: int) -> None:
+    check_apart(steps, {"m": m, "n": n}, 1 << 40)
+
+
+def test_a_slot_holds_buffers_in_turn_that_surely_fit() -> None:
+    n, pair, half = vector("n"), vector(("mul", "n", 2)), vector("n", "bf16")
+    steps = [
+        *(Alloc("a", n), Alloc("b", vector(8)), Free(("a",))),
+        *(Alloc("c", pair), Free(("c",)), Alloc("d", n), Alloc("e", vector("m"))),
+        *(Free(("b",)), Alloc("f", vector(9)), Alloc("g", half)),
+    ]
+    found = places(*steps, lengths="mn")
+    assert found["a"] == found["c"] == found["d"] == ("f32", ALIGNMENT), "after what has a known size"
+    assert found["b"] == found["f"] == ("f32", 0)
+    assert found["e"][1] == ("add", ALIGNMENT, ("mul", ("ceildiv", ("mul", "n", 8), ALIGNMENT), ALIGNMENT))
+    assert found["g"] == ("bf16", 0)
+
+
+def test_sizes_that_are_no_lengths_are_unknown() -> None:
+    """They may be negative, or known only after the arena."""
+    assert places(Alloc("a", vector("n")), lengths="n")
+    assert not places(Alloc("a", vector("n")), Alloc("b", vector("u")), lengths="n")
+    assert not places(Alloc("a", vector(("mod", "n", 5))), lengths="n")
+    assert places(Alloc("a", vector(("floordiv", "n", 5))), lengths="n")
+    assert not places(Alloc("a", vector(("floordiv", ("sub", "n", 9), 5))), lengths="n")
+
+
+def test_a_length_never_makes_a_large_program_small() -> None:
+    large = Alloc("a", vector(MAX_ARENA // 4 + 1))
+    assert not places(large, Alloc("b", vector("n")), lengths="n")
 
 
 def test_a_place_is_given_again_once_the_last_name_is_free() -> None:

@@ -10,8 +10,21 @@ from ferrite_runtime import Options, load_program
 from ferrite_runtime.native_launcher import find_launcher
 from ferrite_runtime.product_library import find_products
 from ferrite_runtime.products import OPERATIONS
+from ferrite_runtime.steps import Layout
 from ferrite_runtime.store import MemoryStore
-from test_native_products import DTYPES, SHAPES, addresses, bound, layers_program, made, turned
+from test_native_products import (
+    DTYPES,
+    SHAPES,
+    addresses,
+    bound,
+    bound_for_sizes,
+    layers_program,
+    made,
+    plain,
+    rows,
+    turned,
+)
+from test_sequences import COUNTS, K, layers
 
 torch = pytest.importorskip("torch")
 
@@ -63,6 +76,41 @@ def test_handles_serve_inside_inference_mode_and_outside(operation: str) -> None
         with torch.inference_mode(inside), torch.no_grad():
             run(torch.cuda.current_stream().cuda_stream, *addresses(out, *tensors))
         assert torch.equal(out, getattr(torch, operation)(*tensors))
+
+
+@pytest.mark.parametrize("operation", ["mm", "addmm"])
+def test_products_take_sizes_from_the_call(operation: str) -> None:
+    layouts = {"a": rows("n", K), "b": plain([K, K]), "c": plain([K, K])}
+    layouts |= {"a": plain([K]), "b": rows("n", K)} if operation == "addmm" else {}
+    library = find_products("cuda", torch.cuda.current_device())
+    product, run = bound_for_sizes(f"aten.{operation}.default", layouts, library)
+    for n in (*COUNTS, 1000):
+        tensors = [random(*(n if size == "n" else size for size in one.shape)) for one in product.layouts[1:]]
+        out = torch.full((n, K), float("nan"), device="cuda")
+        run(torch.cuda.current_stream().cuda_stream, n, *addresses(out, *tensors))
+        assert torch.equal(out, getattr(torch, operation)(*tensors)), n
+
+
+def test_a_sum_of_no_products_is_zero() -> None:
+    library = find_products("cuda", torch.cuda.current_device())
+    layouts = {"a": Layout("f32", (K, "n"), (1, K)), "b": rows("n", K)}
+    _, run = bound_for_sizes("aten.mm.default", layouts, library)
+    for n in (3, 0, 7):
+        a, b = random(n, K), random(n, K)
+        out = torch.full((K, K), float("nan"), device="cuda")
+        run(torch.cuda.current_stream().cuda_stream, n, *addresses(out, a, b))
+        assert torch.equal(out, torch.mm(a.t(), b)), n
+
+
+def test_programs_whose_sizes_a_call_gives() -> None:
+    """At sizes with arenas, and at some that are too large for them."""
+    native, python = (load_program(layers(device="cuda"), options=Options(native="build", native_products=own))
+                      for own in (True, False))  # fmt: skip
+    w = random(K, K)
+    for n in (*COUNTS, 100_000, 7, 1_000_000, 31):
+        for _ in range(3):
+            x = random(n, K)
+            assert torch.equal(native(x, w, n)[0], python(x, w, n)[0]), n
 
 
 def loaded(**options):

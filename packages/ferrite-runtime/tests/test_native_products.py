@@ -11,6 +11,7 @@ import pytest
 
 from ferrite_runtime.cuda_engine import CudaEngine
 from ferrite_runtime.errors import DriverError
+from ferrite_runtime.expr import evaluate
 from ferrite_runtime.launch_sequence import Remainder, describe_sequence
 from ferrite_runtime.native_launcher import find_launcher
 from ferrite_runtime.product_library import ProductLibrary, find_products
@@ -264,7 +265,7 @@ def test_descriptions_that_do_not_hold_together_are_refused() -> None:
 
 
 def plain(shape, dtype: str = "f32") -> Layout:
-    return Layout(dtype, tuple(shape), contiguous(shape))
+    return Layout(dtype, tuple(shape), tuple(contiguous(shape)))
 
 
 def accepted(target: str, layouts: dict, **fields) -> bool:
@@ -283,7 +284,7 @@ def test_products_are_told_from_other_calls() -> None:
     assert not accepted("aten.mm.default", {"a": plain([M, K], "i64"), "b": plain([K, N], "i64")})
     assert not accepted("aten.mm.default", {"a": plain([0, K]), "b": plain([K, N])})
     assert not accepted("aten.mm.default", {"a": plain([M, K]), "b": plain([K + 1, N])})
-    assert not accepted("aten.mm.default", {"a": Layout("f32", ("n", K), (K, 1)), "b": plain([K, N])})
+    assert not accepted("aten.mm.default", {"a": Layout("f32", (M, "k"), ("k", 1)), "b": plain([K, N])}), "k may be 7"
     assert product_of(Extern("aten.mm.default", (ref("a"), ref("b")), {}, (None,)), good.get) is None
 
 
@@ -297,6 +298,125 @@ def test_sums_are_products_where_the_summand_fits_and_factors_are_numbers() -> N
     assert not accepted("aten.addmm.default", whole, kwargs={"beta": Tagged("size", "n")})
     assert not accepted("aten.addmm.default", whole, kwargs={"beta": True})
     assert not accepted("aten.addmm.default", whole, kwargs={"out_dtype": 1})
+
+
+def rows(count, width: int) -> Layout:
+    return Layout("f32", (count, width), (width, 1))
+
+
+def test_sizes_may_be_what_a_call_tells_where_they_surely_agree() -> None:
+    count = ("mul", "b", "s")
+    product = product_of(call("aten.mm.default", strides=((N, 1),)), {"a": rows(count, K), "b": plain([K, N])}.get)
+    assert product.result == rows(count, N)
+    turned_rows = Layout("f32", (K, ("mul", "s", "b")), (1, K))
+    gradient = product_of(call("aten.mm.default"), {"a": turned_rows, "b": rows(count, N)}.get)
+    assert gradient.result == plain([K, N])
+    left = Layout("f32", ("b", "s", K), (("mul", "s", K), K, 1))
+    right = Layout("f32", ("b", K, "s"), (("mul", K, "s"), 1, K))
+    for strides in ((("mul", "s", "s"), "s", 1), None):
+        scores = product_of(call("aten.bmm.default", strides=strides and (strides,)), {"a": left, "b": right}.get)
+        assert scores.result == Layout("f32", ("b", "s", "s"), (("mul", "s", "s"), "s", 1))
+    assert not accepted("aten.bmm.default", {"a": left, "b": right}, strides=(("s", 1, 1),))
+    assert not accepted("aten.bmm.default", {"a": left, "b": Layout("f32", ("s", K, "s"), (K, 1, K))})
+    assert accepted("aten.addmm.default", {"a": plain([N]), "b": rows(count, K), "c": plain([K, N])})
+    assert not accepted("aten.addmm.default", {"a": rows("t", N), "b": rows(count, K), "c": plain([K, N])})
+
+
+# --- sizes that a call tells ----------------------------------------------------------------------------------------
+
+COUNTS = (5, 0, 1, 2, 3, 7, 31, 32, 33, 64, 5)
+
+
+def bound_for_sizes(target: str, layouts: dict, library=LIBRARY):
+    """Returns a product, and the function of (stream, n, addresses of the result and the operands) that computes it."""
+    product = product_of(call(target), layouts.get).with_sizes(lambda size: size)
+    sources = tuple(("value", place + 1, 0) for place in range(len(product.layouts)))
+    step = WaitingProduct(product, library, sources, {"n": 0})
+    description = describe_sequence([step], len(sources) + 1)
+    return product, LAUNCHER.bind(None, 0, description, Remainder([step]), library)
+
+
+def tensor_like(known: Layout, n: int):
+    shape, strides = ([evaluate(size, {"n": n}) for size in row] for row in (known.shape, known.strides))
+    return torch.randn(200_000).as_strided(shape, strides).contiguous().as_strided(shape, strides)
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("target", "layouts"),
+    [
+        ("aten.mm.default", {"a": rows("n", K), "b": plain([K, N])}),
+        ("aten.mm.default", {"a": Layout("f32", (M, "n"), (1, M)), "b": rows("n", N)}),
+        ("aten.addmm.default", {"a": plain([N]), "b": rows("n", K), "c": plain([K, N])}),
+        ("aten.addmm.default", {"a": rows("n", N), "b": rows("n", K), "c": plain([K, N])}),
+        (
+            "aten.bmm.default",
+            {"a": Layout("f32", ("n", M, K), (M * K, K, 1)), "b": Layout("f32", ("n", K, N), (K * N, N, 1))},
+        ),
+    ],
+)
+def test_products_take_sizes_from_the_call(target: str, layouts: dict) -> None:
+    """Also none at all: of an empty sum of products the library makes zeros, or the summand."""
+    product, run = bound_for_sizes(target, layouts)
+    for n in COUNTS:
+        tensors = [tensor_like(known, n) for known in product.layouts[1:]]
+        out = torch.full_like(tensor_like(product.result, n), float("nan"))
+        run(0, n, *addresses(out, *tensors))
+        assert torch.equal(out, getattr(torch, product.operation)(*tensors)), n
+
+
+@needs_native
+def test_sizes_change_though_addresses_stay() -> None:
+    _, run = bound_for_sizes("aten.mm.default", {"a": rows("n", K), "b": plain([K, N])})
+    a, b, out = torch.randn(64, K), torch.randn(K, N), torch.empty(64, N)
+    for n in COUNTS:
+        out.fill_(float("nan"))
+        run(0, n, *addresses(out, a, b))
+        assert torch.equal(out[:n], torch.mm(a[:n], b))
+        assert out[n:].isnan().all()
+
+
+@needs_native
+def test_sizes_from_the_call_that_fail_in_c_are_computed_from_python() -> None:
+    library = Failing()
+    product, run = bound_for_sizes("aten.mm.default", {"a": rows("n", K), "b": plain([K, N])}, library)
+    for n in (3, 0, 4):
+        tensors = [tensor_like(known, n) for known in product.layouts[1:]]
+        out = torch.empty(n, N)
+        run(0, n, *addresses(out, *tensors))
+        assert torch.equal(out, torch.mm(*tensors))
+    assert library.calls == 3
+
+
+@needs_native
+def test_threads_share_a_sequence_at_sizes_of_their_own() -> None:
+    _, run = bound_for_sizes("aten.mm.default", {"a": rows("n", K), "b": plain([K, N])})
+    wrong: list[int] = []
+
+    def work(seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        for _ in range(100):
+            n = int(torch.randint(0, 50, (), generator=generator))
+            tensors = [torch.randn(n, K, generator=generator), torch.randn(K, N, generator=generator)]
+            out = torch.empty(n, N)
+            run(0, n, *addresses(out, *tensors))
+            if not torch.equal(out, torch.mm(*tensors)):
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+@needs_native
+def test_a_size_that_is_no_value_is_refused() -> None:
+    product = product_of(call("aten.mm.default"), {"a": rows("n", K), "b": plain([K, N])}.get)
+    step = WaitingProduct(product, LIBRARY, tuple(("value", place, 0) for place in range(3)), {"n": 3})
+    with pytest.raises(ValueError, match="a size that is no value"):
+        LAUNCHER.bind(None, 0, describe_sequence([step], 3), print, LIBRARY)
 
 
 # --- in programs ----------------------------------------------------------------------------------------------------
@@ -362,7 +482,8 @@ def test_a_program_gives_the_same_with_and_without_native_products() -> None:
         assert torch.equal(python(list(inputs))[0], expected)
 
 
-def test_a_matrix_at_a_place_that_only_the_call_tells_goes_to_torch() -> None:
+@needs_native
+def test_a_matrix_may_lie_at_a_place_that_only_the_call_tells() -> None:
     """Whatever is made of it: a view of a view, or a buffer over its storage."""
     matrix = {"dtype": "f32", "shape": [K, N], "strides": [N, 1]}
     steps = [
@@ -373,11 +494,22 @@ def test_a_matrix_at_a_place_that_only_the_call_tells_goes_to_torch() -> None:
         extern("aten.mm.default", [{"ref": "w"}, {"ref": "c"}], "t"),
         {"do": "view", "name": "d", "base": "x", **matrix, "offset": N},
         extern("aten.mm.default", [{"ref": "w"}, {"ref": "d"}], "u"),
+        {"do": "alloc", "name": "o", **layout([M * N])},
+        {"do": "view", "name": "v", "base": "u", **layout([M * N]), "offset": 0},
+        {"do": "launch", "kernel": (kernel := pointwise("a + 1", size=M * N))["id"], "args": ["v", "o"]},
     ]
     inputs = [tensor_input("x", [100]), tensor_input("w", [M, K]), {"name": "n", "kind": "scalar", "dtype": "i64"}]
-    mapping = program(inputs, [], steps, [{"value": name} for name in "stu"])
+    mapping = program(inputs, [kernel], steps, [{"value": name} for name in "stuo"])
     made = [type(step).__name__ for step in with_products(Program.from_mapping(mapping), LIBRARY.targets)]
-    assert made == ["View", "View", "Extern", "Reuse", "Extern", "View", "Alloc", "Multiply"]
+    assert made.count("Multiply") == 3
+    x, w = torch.randn(100), torch.randn(M, K)
+    host = steady(mapping, [x, w, 1])
+    for place in (0, 3, 100 - K * N):
+        found = host([x, w, place])
+        wanted = torch.mm(w, x[place : place + K * N].view(K, N))
+        assert torch.equal(found[0], wanted)
+        assert torch.equal(found[1], wanted)
+        assert torch.equal(found[3].view(M, N), torch.mm(w, x[N : N + K * N].view(K, N)) + 1)
 
 
 @needs_native

@@ -11,7 +11,7 @@ from ferrite_runtime.errors import SpecError
 from ferrite_runtime.graphs import obstacles
 from ferrite_runtime.host import write_host
 from ferrite_runtime.sites import Sequencing
-from runtime_kernels import pointwise, program, tensor_input
+from runtime_kernels import pointwise, program, scaled, tensor_input
 
 torch = pytest.importorskip("torch")
 
@@ -131,17 +131,8 @@ def test_bundles_with_such_programs_must_be_understood() -> None:
         assert Bundle.from_bytes(bundle.to_bytes()).programs["main"].to_mapping() == mapping
 
 
-def test_launches_do_not_wait_across_what_reads_them() -> None:
-    """What an item or a call reads has been launched, though launches are started in groups."""
-    kernel = pointwise("a + 1", name="add")
-    steps = [
-        {"do": "alloc", "name": "t", "dtype": "f32", "shape": [6], "strides": [1]},
-        {"do": "launch", "kernel": kernel["id"], "args": ["x", "t"]},
-        {**BOUND, "args": [{"ref": "t"}]},
-        check(["le", "u0", 3]),
-        {"do": "alloc", "name": "o", "dtype": "f32", "shape": ["u0"], "strides": [1]},
-    ]
-    mapping = program([tensor_input("x", [6])], [kernel], steps, [{"value": "o"}])
+def source_with_starts(mapping: dict) -> list[str]:
+    """Returns the lines of a host function whose launches wait, and are started by ``start(...)``."""
     waiting: list[str] = []
 
     def write_launch(site) -> tuple:
@@ -154,7 +145,36 @@ def test_launches_do_not_wait_across_what_reads_them() -> None:
         return lines
 
     source = write_host(Program.from_mapping(mapping), write_launch, sequencing=Sequencing(flush)).source
-    lines = [line.strip() for line in source.splitlines()]
+    return [line.strip() for line in source.splitlines()]
+
+
+@pytest.mark.parametrize(("device", "starts"), [("cpu", ["start(launch0, launch1)"]),
+                                                ("cuda", ["start(launch0)", "start(launch1)"])])  # fmt: skip
+def test_launches_wait_across_numbers_in_the_memory_of_the_host(device: str, starts: list[str]) -> None:
+    """Dynamo passes floats so: no kernel writes to them."""
+    kernel = scaled()
+    steps = [
+        {"do": "launch", "kernel": kernel["id"], "args": ["x", "x", 6, 2.0]},
+        {"do": "item", "name": "f", "from": "factor", "dtype": "f64"},
+        {"do": "launch", "kernel": kernel["id"], "args": ["x", "x", 6, "f"]},
+    ]
+    inputs = [tensor_input("x", [6], device="cuda"), tensor_input("factor", [], "f64", device=device)]
+    lines = source_with_starts(program(inputs, [kernel], steps, [], device="cuda"))
+    assert [line for line in lines if line.startswith("start")] == starts
+    assert "f = factor.item()" in lines
+
+
+def test_launches_do_not_wait_across_what_reads_them() -> None:
+    """What an item or a call reads has been launched, though launches are started in groups."""
+    kernel = pointwise("a + 1", name="add")
+    steps = [
+        {"do": "alloc", "name": "t", "dtype": "f32", "shape": [6], "strides": [1]},
+        {"do": "launch", "kernel": kernel["id"], "args": ["x", "t"]},
+        {**BOUND, "args": [{"ref": "t"}]},
+        check(["le", "u0", 3]),
+        {"do": "alloc", "name": "o", "dtype": "f32", "shape": ["u0"], "strides": [1]},
+    ]
+    lines = source_with_starts(program([tensor_input("x", [6])], [kernel], steps, [{"value": "o"}]))
     order = [next(place for place, line in enumerate(lines) if mark in line)
              for mark in ("start(launch0)", "_aten_nonzero_default(t)", "u0 = found.size(0)", "if not (u0 <= 3)",
                           "o = _empty((u0,)")]  # fmt: skip

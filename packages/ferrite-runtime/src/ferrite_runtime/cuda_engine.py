@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ferrite_runtime.agreement import RankAgreement
-from ferrite_runtime.arena import plan_arenas
 from ferrite_runtime.bench import EventMeter, SystemClock
 from ferrite_runtime.buckets import Bucket, BucketedKernel, bucket_of, bucket_text
 from ferrite_runtime.choices import Choices, no_measurements
@@ -23,16 +22,15 @@ from ferrite_runtime.expr import print_expr
 from ferrite_runtime.grids import programs_text
 from ferrite_runtime.host import write_host
 from ferrite_runtime.launch import LaunchSite
-from ferrite_runtime.launch_sequence import SequenceWriter
 from ferrite_runtime.native_launcher import NativeLauncher, shared_launcher
 from ferrite_runtime.options import Options
 from ferrite_runtime.pins import load_pins
 from ferrite_runtime.platform import Platform, rank_board, torch_platform
 from ferrite_runtime.product_library import ProductLibrary, find_products
-from ferrite_runtime.product_steps import with_products
 from ferrite_runtime.program import Program
+from ferrite_runtime.sequences import Sequences
 from ferrite_runtime.settings import read_settings
-from ferrite_runtime.sites import Sequencing, Site
+from ferrite_runtime.sites import Site
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.steps import Launch
 from ferrite_runtime.tuning import Budget
@@ -195,22 +193,17 @@ class CudaEngine:
     def _sequences(
         self, device: Any, redirect: HostFunction, native: NativeLauncher, kernels: Mapping[str, AnyKernel]
     ) -> HostFunction:
-        products = self.products(device.type, device.index or 0)
-        steps = with_products(self.program, products.targets if products is not None else frozenset())
-        writer = SequenceWriter(kernels, native, products, self.graphs)
-        text = write_host(
+        sequences = Sequences(
             self.program,
-            writer.write,
-            preamble=(*self._device_guard(device.index), *gradient_guard(self.program)),
-            opening=(f"_stream = _current_stream({device.index})",),
-            sequencing=Sequencing(
-                writer.flush,
-                writer.write_product,
-                steps,
-                plan_arenas(steps, self.program.outputs, self.program.device),
-            ),
+            device,
+            kernels,
+            native,
+            self.products(device.type, device.index or 0),
+            self.graphs,
+            (*self._device_guard(device.index), *gradient_guard(self.program)),
+            self._names(redirect),
         )
-        return build_host(text, {**self._names(redirect), **writer.names}, device)
+        return sequences.host()
 
     def _one_by_one(self, device: Any, redirect: HostFunction) -> HostFunction:
         index = device.index

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ferrite_runtime.arena import MAX_ARENA
 from ferrite_runtime.dtypes import DTYPES, torch_name
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.expr import Expr, print_condition, print_expr
 from ferrite_runtime.externs import KEEP_SIZE, result_kind
+from ferrite_runtime.footprint import bytes_of
 from ferrite_runtime.product_steps import HostStep, Multiply
 from ferrite_runtime.products import Place, Product
 from ferrite_runtime.program import Program
@@ -36,6 +38,7 @@ from ferrite_runtime.steps import (
     Tagged,
     View,
 )
+from ferrite_runtime.terms import Terms, bound_of, expr_of, is_number, total_of
 
 
 @dataclass(slots=True)
@@ -57,6 +60,9 @@ class Value:
 # Buffers that die between launches which wait to be started together live this much longer, in bytes of their sum.
 MAX_POSTPONED = 8 << 20
 
+HEAVIER = "_heavier"
+"""The function that gets calls whose sizes are too large for this one."""
+
 
 def write_call(site: Site) -> Iterable[str]:
     """Yields the plain launch: a call of the site's launcher with the stream and all arguments."""
@@ -72,7 +78,9 @@ class _Writer:
     # Launches that are written but not started yet, and variables to delete once they are.
     is_waiting: bool = False
     postponed: list[str] = field(default_factory=list)
-    postponed_bytes: int = 0
+    postponed_bytes: Terms = field(default_factory=dict)
+    # What was put off at each start, where it depends on the call.
+    burdens: list[Terms] = field(default_factory=list)
     values: dict[str, Value] = field(default_factory=dict)
     users: dict[str, int] = field(default_factory=dict)
     addresses: set[str] = field(default_factory=set)
@@ -81,6 +89,8 @@ class _Writer:
     sites: list[Site] = field(default_factory=list)
     kernels: dict[str, KernelSpec] = field(default_factory=dict)
     owner_layouts: dict[str, Layout] = field(default_factory=dict)
+    # Inputs in the host's memory, which no launch that waits can write to.
+    apart: set[str] = field(default_factory=set)
     # Of results of library calls: what tells how large they are.
     likely_layouts: dict[str, Layout] = field(default_factory=dict)
     numbers: dict[Expr, str] = field(default_factory=dict)
@@ -162,7 +172,9 @@ class _Writer:
         if value.owner not in self.addresses:
             self.addresses.add(str(value.owner))
             self.lines.append(f"{variable} = {value.owner}.data_ptr()")
-        return f"{variable} + {self.number(value.offset)}" if value.offset != 0 else variable
+        if isinstance(value.offset, int):
+            return f"{variable} + {self.number(value.offset)}" if value.offset else variable
+        return self.number(("add", variable, self.number(value.offset)))
 
     # --- launches that wait ------------------------------------------------------------------------------------------
 
@@ -172,25 +184,45 @@ class _Writer:
             self.lines.extend(self.sequencing.flush())
         if self.postponed:
             self.lines.append(f"del {', '.join(self.postponed)}")
-        self.is_waiting, self.postponed, self.postponed_bytes = False, [], 0
+        if not is_number(self.postponed_bytes):
+            self.burdens.append(self.postponed_bytes)
+        self.is_waiting, self.postponed, self.postponed_bytes = False, [], {}
 
     def delete(self, variables: list[str]) -> None:
         """Writes that variables die; memory that a waiting launch may use is not given back before it."""
         if not variables:
             return
-        size = sum(self._bytes(variable) for variable in variables)
-        if self.is_waiting and self.postponed_bytes + size <= MAX_POSTPONED:
-            self.postponed += variables
-            self.postponed_bytes += size
+        if self.is_waiting and self._postpone(variables):
             return
         self.flush()
         self.lines.append(f"del {', '.join(variables)}")
 
-    def _bytes(self, variable: str) -> int:
-        """Returns the size of what dies with a variable; more than is ever put off where it is unknown."""
+    def _postpone(self, variables: Sequence[str]) -> bool:
+        """Puts the end of variables off, and tells whether that is done: not if they may take too much memory."""
+        sizes = [self._bytes(variable) for variable in variables]
+        known = [size for size in sizes if size is not None]
+        together = total_of((self.postponed_bytes, *known))
+        if len(known) < len(sizes) or together.get((), 0) > MAX_POSTPONED:
+            return False
+        self.postponed += variables
+        self.postponed_bytes = together
+        return True
+
+    def _bytes(self, variable: str) -> Terms | None:
+        """Returns the size of what dies with a variable; None where it is unknown."""
         if variable not in self.users:
-            return 0  # a view: its storage belongs to another variable
-        return _layout_bytes(self.owner_layouts.get(variable) or self.likely_layouts.get(variable))
+            return {}  # a view: its storage belongs to another variable
+        layout = self.owner_layouts.get(variable) or self.likely_layouts.get(variable)
+        lengths = self.sequencing.lengths if self.sequencing is not None else frozenset()
+        return bytes_of(layout, lengths) if layout is not None else None
+
+    def limits(self) -> list[str]:
+        """Returns the lines that hand a call over whose sizes are too large for arenas, or for what is put off."""
+        if self.sequencing is None:
+            return []
+        needs = ((self.sequencing.arenas.total, MAX_ARENA), (bound_of(self.burdens), MAX_POSTPONED))
+        tests = [f"{print_expr(expr_of(need))} > {most}" for need, most in needs if not is_number(need)]
+        return [f"if {' or '.join(tests)}: return {HEAVIER}(args)"] if tests else []
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -215,11 +247,8 @@ class _Writer:
                 self._multiply(product, result)
             case Extern():
                 self._extern(step)
-            case Item(name, source, dtype):
-                self.flush()
-                read = f"{self.tensor(source)}.item()"
-                self.lines.append(f"{name} = {f'int({read})' if dtype == 'bool' else read}")
-                self.values[name] = Value(name)
+            case Item():
+                self._item(step)
             case Check(holds, message, names):
                 values = ", ".join(f"({name!r}, {print_expr(expr)})" for name, expr in names)
                 self.lines.append(f"if not ({print_condition(holds)}): _fail({message!r}, [{values}])")
@@ -312,18 +341,24 @@ class _Writer:
         text = self.number(arg) if is_expr else self.constant(arg)
         return Argument(param, text, base=text, literal=arg if isinstance(arg, (int, float)) else None)
 
+    def _item(self, step: Item) -> None:
+        if self.values[step.source].owner not in self.apart:
+            self.flush()
+        read = f"{self.tensor(step.source)}.item()"
+        self.lines.append(f"{step.name} = {f'int({read})' if step.dtype == 'bool' else read}")
+        self.values[step.name] = Value(step.name)
+
     def _multiply(self, product: Product, result: str) -> None:
         assert self.sequencing is not None
         assert self.sequencing.write_product is not None
         places = [self._place(name) for name in (result, *product.operands)]
+        product = product.with_sizes(lambda size: size if isinstance(size, int) else self.number(size))
         self.lines += [f"# {product.operation}", *self.sequencing.write_product(product, places)]
         self.is_waiting = True
 
     def _place(self, name: str) -> Place:
-        value = self.values[name]
-        assert isinstance(value.offset, int)
-        self.address(name)
-        return f"_p_{value.owner}", value.offset
+        value, text = self.values[name], self.address(name)
+        return (f"_p_{value.owner}", value.offset) if isinstance(value.offset, int) else (text, 0)
 
     def _extern(self, step: Extern) -> None:
         variable = "_" + step.target.replace(".", "_")
@@ -390,20 +425,12 @@ class _Writer:
         return repr(output.scalar)
 
 
-def _layout_bytes(layout: Layout | None) -> int:
-    """Returns the size of a tensor; more than is ever put off where it is unknown."""
-    if layout is None or layout.dtype not in DTYPES:
-        return MAX_POSTPONED + 1
-    size = DTYPES[layout.dtype].itemsize
-    for length in layout.shape:
-        size *= length if isinstance(length, int) else MAX_POSTPONED + 1
-    return size
-
-
 def _moved(offset: Expr, elements: Expr, itemsize: int) -> Expr:
     """Returns an offset in bytes with so many elements added."""
     if isinstance(offset, int) and isinstance(elements, int):
         return offset + elements * itemsize
+    if elements == 0:
+        return offset
     if itemsize == 1:
         added = elements
     else:
@@ -427,8 +454,9 @@ def _bind_arenas(writer: _Writer) -> None:
     """Writes the allocations of the arenas, which live as long as the call."""
     sizes = writer.sequencing.arenas.sizes if writer.sequencing is not None else {}
     for dtype, size in sizes.items():
-        name, layout = _arena(dtype), Layout(dtype, (size // DTYPES[dtype].itemsize,), (1,))
-        writer.step(Alloc(name, layout))
+        elements = _divided(size, DTYPES[dtype].itemsize)
+        assert elements is not None, "the size of an arena is rounded up"
+        writer.step(Alloc(_arena(dtype), Layout(dtype, (elements,), (1,))))
 
 
 def _bind_inputs(writer: _Writer) -> None:
@@ -436,6 +464,7 @@ def _bind_inputs(writer: _Writer) -> None:
         if value.layout is not None:
             writer.owner_layouts[value.name] = value.layout
             writer.own(value.name, value.layout, trusted=False)
+            writer.apart |= {value.name} if value.device == "cpu" != writer.program.device else set()
         elif value.kind == "opaque":
             writer.own(value.name, None, trusted=False)
         else:
@@ -467,14 +496,19 @@ def write_host(
     names = [value.name for value in program.inputs]
     if names:
         writer.lines.append(f"{', '.join(names)}, = args")
-    writer.lines.append("args.clear()")
     _bind_inputs(writer)
-    _bind_arenas(writer)
     steps = program.steps if sequencing is None or sequencing.steps is None else sequencing.steps
-    for step in steps:
+    first = next((place for place, step in enumerate(steps) if not isinstance(step, Let)), len(steps))
+    for step in steps[:first]:
+        writer.step(step)
+    start = len(writer.lines)
+    writer.lines.append("args.clear()")
+    _bind_arenas(writer)
+    for step in steps[first:]:
         writer.step(step)
     outputs = [writer.output(output) for output in program.outputs]
     writer.flush()
+    writer.lines[start:start] = writer.limits()
     writer.lines.append(f"return ({', '.join(outputs)}{',' if outputs else ''})")
     body = [block, *(f"    {line}" for line in writer.lines)] if block else writer.lines
     source = "\n".join(["def host(args):", *(f"    {line}" for line in (*preamble, *body)), ""])

@@ -92,7 +92,7 @@ def describe_step(step: Waiting | WaitingProduct) -> bytes:
     if isinstance(step, Waiting):
         return _KIND.pack(_LAUNCH) + describe_launch(step)
     places = [(value, addend) for _, value, addend in step.sources]
-    return _KIND.pack(_PRODUCT) + step.product.describe(places, step.library.codes)
+    return _KIND.pack(_PRODUCT) + step.product.describe(places, step.library.codes, step.sizes)
 
 
 def describe_sequence(steps: Sequence[Waiting | WaitingProduct], values: int) -> bytes:
@@ -176,11 +176,13 @@ class SequenceWriter:
         )
 
     def write_product(self, product: Product, places: Sequence[Place]) -> Iterable[str]:
-        """Yields the lines of one product of the library: none, it waits."""
-        yield from self._make_room(len(places))
+        """Yields the lines of one product of the library: none, it waits. Its sizes are numbers and variables."""
+        names = product.size_names()
+        yield from self._make_room(len(places) + len(names))
         assert self.products is not None
         sources = tuple(("value", self._value(base), addend) for base, addend in places)
-        self._launches.append(WaitingProduct(product, self.products, sources))
+        sizes = {name: self._value(name) for name in names}
+        self._launches.append(WaitingProduct(product, self.products, sources, sizes))
 
     def _make_room(self, values: int) -> Iterable[str]:
         """Yields the lines that start what waits, where so many more values would be too many."""

@@ -58,7 +58,7 @@ class ProductLibrary:
         return bool(found.data_ptr() == allocated.data_ptr() and found.device == allocated.device)
 
     def compute(self, product: Product, addresses: Sequence[int]) -> None:
-        """Computes a product by torch's Python functions, on the result and the operands at these addresses.
+        """Computes a product, its sizes numbers, by torch's Python functions on matrices at these addresses.
 
         Raises:
             DriverError: if there is no memory of the device at an address.
@@ -72,8 +72,10 @@ class ProductLibrary:
             getattr(torch, product.operation)(*operands, **factors, out=out)
 
     def _tensor(self, layout: Layout, address: int) -> Any:
-        """Returns the tensor at an address; its memory belongs to others."""
-        if not address:
+        """Returns the tensor at an address; its memory belongs to others. One without elements needs none."""
+        if layout.is_empty:
+            address = 0
+        elif not address:
             raise DriverError("a matrix of a product has no memory")
         rank = len(layout.shape)
         sizes, strides = ((ctypes.c_int64 * rank)(*numbers) for numbers in layout.numbers or ((), ()))

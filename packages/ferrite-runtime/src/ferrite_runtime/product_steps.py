@@ -1,4 +1,4 @@
-"""Finds the library calls of a program that native code can start: matrix products on tensors of a known place."""
+"""Finds the library calls of a program that native code can start: matrix products on tensors of its device."""
 
 from __future__ import annotations
 
@@ -39,13 +39,11 @@ def with_products(program: Program, targets: AbstractSet[str]) -> tuple[HostStep
 class _Places:
     """What is known of a program's tensors while its steps are walked.
 
-    ``local`` names those on the program's device, ``placed`` those of them that lie a known number of bytes after the
-    start of a buffer, and ``layouts`` says how these lie, as far as it is known.
+    ``local`` names those on the program's device, and ``layouts`` says how these lie, as far as it is known.
     """
 
     device: str
     local: set[str] = field(default_factory=set)
-    placed: set[str] = field(default_factory=set)
     layouts: dict[str, Layout] = field(default_factory=dict)
 
     @classmethod
@@ -57,11 +55,9 @@ class _Places:
                 known._add(value.name, value.layout)
         return known
 
-    def _add(self, name: str, layout: Layout | None, *, is_placed: bool = True) -> None:
+    def _add(self, name: str, layout: Layout | None) -> None:
         self.local.add(name)
-        if is_placed:
-            self.placed.add(name)
-            self.layouts |= {name: layout} if layout is not None else {}
+        self.layouts |= {name: layout} if layout is not None else {}
 
     def rewritten(self, step: Step, targets: AbstractSet[str]) -> Iterator[HostStep]:
         """Yields what stands for a step, and notes what it makes."""
@@ -69,9 +65,9 @@ class _Places:
             case Alloc(name, layout, device) if device in (None, self.device):
                 self._add(name, layout)
             case Reuse(name, source, layout) if source in self.local:
-                self._add(name, layout, is_placed=source in self.placed)
-            case View(name, base, layout, offset) if base in self.local:
-                self._add(name, layout, is_placed=base in self.placed and isinstance(offset, int))
+                self._add(name, layout)
+            case View(name, base, layout) if base in self.local:
+                self._add(name, layout)
             case Extern():
                 product = product_of(step, self.layouts.get) if step.target in targets else None
                 if product is not None:

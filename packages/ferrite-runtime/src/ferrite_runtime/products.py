@@ -6,12 +6,14 @@ See ``native/products.h`` for the other side and docs/decisions/0006-native-prod
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ferrite_runtime.dtypes import DTYPES
+from ferrite_runtime.expr import Expr
 from ferrite_runtime.steps import Extern, Layout, Tagged
+from ferrite_runtime.terms import is_same, times
 
 OPERATIONS = ("mm", "addmm", "bmm", "baddbmm")
 """Names of the products, in the order of the native side's numbers."""
@@ -21,7 +23,7 @@ PRODUCT_DTYPES = ("f16", "bf16", "f32", "f64")
 _SUMS = ("addmm", "baddbmm")
 _MAX_DIMS = 3
 _RECORD = struct.Struct("=IIdd")
-_OPERAND = struct.Struct("=IIqiI3q3q")
+_OPERAND = struct.Struct("=IIqiIII3q3q")
 
 Place = tuple[str, int]
 """Where a matrix lies: the text of an address, and bytes after it."""
@@ -34,7 +36,7 @@ class Product:
     Attributes:
         operation: one of `OPERATIONS`.
         operands: names of the operands, in the library's order.
-        layouts: layouts of the result and of the operands, in that order; all of one dtype, their sizes numbers.
+        layouts: layouts of the result and of the operands, in that order; all of one dtype.
         beta: the factor of the summand, where there is one.
         alpha: the factor of the product, where there is a summand.
     """
@@ -55,37 +57,48 @@ class Product:
         """Tells whether something is added to the product."""
         return self.operation in _SUMS
 
-    def describe(self, places: Sequence[tuple[int, int]], codes: dict[str, int]) -> bytes:
+    def with_sizes(self, size: Callable[[Expr], Expr]) -> Product:
+        """Returns the product with ``size`` of each size and stride in its place."""
+        layouts = (
+            Layout(layout.dtype, tuple(map(size, layout.shape)), tuple(map(size, layout.strides)))
+            for layout in self.layouts
+        )
+        return replace(self, layouts=tuple(layouts))
+
+    def size_names(self) -> tuple[str, ...]:
+        """Returns the names among the sizes and strides."""
+        sizes = (size for layout in self.layouts for size in (*layout.shape, *layout.strides))
+        return tuple(dict.fromkeys(size for size in sizes if isinstance(size, str)))
+
+    def describe(self, places: Sequence[tuple[int, int]], codes: Mapping[str, int], values: Mapping[str, int]) -> bytes:
         """Returns the description of the product, as ``products.h`` reads it.
 
         Args:
             places: for the result and each operand the number of a value of the call, and bytes after it.
             codes: the library's numbers of dtypes.
+            values: the numbers of the values of the call that sizes and strides are, by their names.
         """
         record = _RECORD.pack(OPERATIONS.index(self.operation), len(self.layouts), self.beta, self.alpha)
-        operands = (
-            _OPERAND.pack(
-                value,
-                len(layout.shape),
-                addend,
-                codes[layout.dtype],
-                DTYPES[layout.dtype].itemsize,
-                *_padded(layout.shape),
-                *_padded(layout.strides),
-            )
-            for layout, (value, addend) in zip(self.layouts, places, strict=True)
-        )
+        operands = []
+        for layout, (value, addend) in zip(self.layouts, places, strict=True):
+            sizes = (*_padded(layout.shape), *_padded(layout.strides))
+            given = sum(1 << place for place, size in enumerate(sizes) if isinstance(size, str))
+            numbers = (values[size] if isinstance(size, str) else size for size in sizes)
+            itemsize = DTYPES[layout.dtype].itemsize
+            head = (value, len(layout.shape), addend, codes[layout.dtype], itemsize, given, 0)
+            operands.append(_OPERAND.pack(*head, *numbers))
         return record + b"".join(operands)
 
 
-def _padded(numbers: Sequence[Any]) -> tuple[int, ...]:
-    return (*numbers, *([0] * (_MAX_DIMS - len(numbers))))
+def _padded(sizes: Sequence[Expr]) -> tuple[Any, ...]:
+    return (*sizes, *([0] * (_MAX_DIMS - len(sizes))))
 
 
 def product_of(step: Extern, layout_of: Callable[[str], Layout | None]) -> Product | None:
     """Returns a library call as a product, None where it is none that the native side computes.
 
-    The result has to be a new, contiguous tensor that somebody reads, and every size a number other than 0.
+    The result has to be a new, contiguous tensor that somebody reads, and no size the number 0. Sizes that a call tells
+    may be 0; those that have to agree have to be surely the same.
 
     Args:
         step: the call.
@@ -99,11 +112,12 @@ def product_of(step: Extern, layout_of: Callable[[str], Layout | None]) -> Produ
     if len(names) != len(step.args) or len(names) != (3 if operation in _SUMS else 2) or factors is None:
         return None
     operands = [layout_of(name) for name in names]
-    known = [layout for layout in operands if layout is not None and layout.numbers is not None]
+    known = [layout for layout in operands if layout is not None]
     if len(known) != len(operands) or len(step.results) != 1 or step.results[0] is None or step.binds:
         return None
     result = _result(operation, known)
-    if result is None or (step.strides is not None and step.strides[0] not in (None, result.strides)):
+    wanted = step.strides[0] if step.strides is not None else None
+    if result is None or (wanted is not None and not _agree(wanted, result.strides)):
         return None
     return Product(operation, tuple(names), (result, *known), *factors)
 
@@ -127,25 +141,23 @@ def _result(operation: str, operands: Sequence[Layout]) -> Layout | None:
         return None
     *batch, m, k = left.shape
     *others, depth, n = right.shape
-    if batch != others or k != depth:
+    if not _agree(batch, others) or not is_same(k, depth):
         return None
     shape = (*batch, m, n)
     if summand and not _expands(summand[0].shape, shape):
         return None
-    strides = tuple(_count(shape[axis + 1 :]) for axis in range(rank))
+    strides = tuple(times(*shape[axis + 1 :]) for axis in range(rank))
     return Layout(dtype, shape, strides)
 
 
-def _expands(shape: Sequence[Any], wanted: Sequence[Any]) -> bool:
+def _agree(left: Sequence[Expr], right: Sequence[Expr]) -> bool:
+    """Tells whether sizes are surely the same one by one."""
+    return len(left) == len(right) and all(map(is_same, left, right))
+
+
+def _expands(shape: Sequence[Expr], wanted: Sequence[Expr]) -> bool:
     """Tells whether a tensor can be added to one of the shape ``wanted``."""
     if not 1 <= len(shape) <= len(wanted):
         return False
     pairs = zip(reversed(shape), reversed(wanted), strict=False)
-    return all(size in (1, whole) for size, whole in pairs)
-
-
-def _count(shape: Sequence[Any]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
+    return all(size == 1 or is_same(size, whole) for size, whole in pairs)

@@ -11,6 +11,7 @@ from ferrite_runtime.expr import Expr
 from ferrite_runtime.product_steps import HostStep
 from ferrite_runtime.products import Place, Product
 from ferrite_runtime.spec import KernelSpec, Param
+from ferrite_runtime.terms import Names
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,12 @@ class Sequencing:
         write_product: writes a product that waits with them, given the places of its result and its operands.
         steps: what stands for the program's steps, with products that wait; None for these themselves.
         arenas: where buffers lie that are not allocated one by one.
+        lengths: names that sizes of buffers may depend on which lie in arenas or die later than they could. A call in
+            which these take up too much memory is left to the global function `HEAVIER` of ``host.py``.
     """
 
     flush: Flush
     write_product: ProductWriter | None = None
     steps: Sequence[HostStep] | None = None
     arenas: Arenas = field(default_factory=Arenas)
+    lengths: Names = frozenset()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from ferrite_runtime.cuda_kernels import DeviceKernel
+from ferrite_runtime.expr import evaluate
 from ferrite_runtime.launch import LoadedKernel
 from ferrite_runtime.product_library import ProductLibrary
 from ferrite_runtime.products import Product
@@ -45,12 +46,18 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class WaitingProduct:
-    """A matrix product that waits; ``sources`` say where the addresses of the result and the operands come from."""
+    """A matrix product that waits; ``sources`` say where the addresses of the result and the operands come from.
+
+    Its sizes are numbers, and names of values of the call, whose places ``sizes`` tells.
+    """
 
     product: Product
     library: ProductLibrary
     sources: tuple[Source, ...]
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     def start(self, stream: int, values: Sequence[Any]) -> None:
         """Computes from Python, in a call with these values."""
-        self.library.compute(self.product, arguments_of(self.sources, values))
+        given = {name: values[place] for name, place in self.sizes.items()}
+        product = self.product.with_sizes(lambda size: evaluate(size, given))
+        self.library.compute(product, arguments_of(self.sources, values))

@@ -1,9 +1,9 @@
 /* Matrix products by torch's own library, called through the C functions that it keeps stable (those of AOTInductor).
 
-   The library takes tensors by handle. A handle is made from an address, owns no memory, and is kept: later calls with
-   the same address, as those of weights are and those of intermediate buffers mostly, use it again. What a call needs
-   is a frame: the handles of all operands of a sequence. A frame belongs to one call at a time, so any number of
-   threads may call one sequence; frames are taken and given back with the interpreter's lock held. */
+   The library takes tensors by handle. A handle is made from an address and sizes, owns no memory, and is kept: later
+   calls with the same ones, as those of weights are and those of intermediate buffers mostly, use it again. What a
+   call needs is a frame: the handles of all operands of a sequence. A frame belongs to one call at a time, so any
+   number of threads may call one sequence; frames are taken and given back with the interpreter's lock held. */
 
 #ifndef FERRITE_PRODUCTS_H
 #define FERRITE_PRODUCTS_H
@@ -29,14 +29,22 @@ typedef int32_t (*Discard)(void *tensor);
 typedef int32_t (*Multiply)(void *out, void *left, void *right);
 typedef int32_t (*MultiplyAdd)(void *out, void *summand, void *left, void *right, double beta, double alpha);
 
-/* One matrix: at the address that a value of the call plus the addend gives. */
+/* One matrix: at the address that a value of the call plus the addend gives, with sizes and then strides that are
+   numbers or, where `given` has their bit, values of the call. */
 typedef struct {
     uint32_t value, dims;
     int64_t addend;
     int32_t dtype;
     uint32_t itemsize; /* bytes of an element, a power of two: what the address must be a multiple of */
-    int64_t sizes[MAX_DIMS], strides[MAX_DIMS];
+    uint32_t given, unused;
+    int64_t sizes[2 * MAX_DIMS];
 } Operand;
+
+/* One matrix of a call. */
+typedef struct {
+    uint64_t address; /* 0 for one without elements */
+    int64_t sizes[2 * MAX_DIMS];
+} Matrix;
 
 typedef struct {
     uint32_t operation, operands; /* the result is the first operand */
@@ -50,7 +58,7 @@ typedef struct {
 } Product;
 
 typedef struct {
-    uint64_t address;
+    Matrix matrix;
     void *tensor;
 } Handle;
 
@@ -79,28 +87,32 @@ static const char *read_product(const char **at, const char *end, uint32_t value
         if (operand->value >= values || operand->dims < 1 || operand->dims > MAX_DIMS || !operand->itemsize ||
             (operand->itemsize & (operand->itemsize - 1)))
             return "the description has an operand that is no matrix";
+        if (operand->given >> 2 * MAX_DIMS) return "the description has a matrix of too many sizes";
+        for (uint32_t place = 0; operand->given >> place; place++)
+            if (operand->given >> place & 1 && (uint64_t)operand->sizes[place] >= values)
+                return "the description has a matrix with a size that is no value";
     }
     return NULL;
 }
 
-/* Makes a handle lead to a matrix at an address; 0: done. */
-static int aim(const Library *library, const Operand *operand, Handle *handle, uint64_t address) {
-    if (handle->tensor != NULL && handle->address == address) return 0;
+/* Makes a handle lead to a matrix; 0: done. */
+static int aim(const Library *library, const Operand *operand, Handle *handle, const Matrix *matrix) {
+    if (handle->tensor != NULL && memcmp(&handle->matrix, matrix, sizeof(Matrix)) == 0) return 0;
     if (handle->tensor != NULL) ((Discard)(uintptr_t)library->discard)(handle->tensor);
     handle->tensor = NULL;
-    handle->address = address;
-    return ((Create)(uintptr_t)library->create)((void *)(uintptr_t)address, operand->dims, operand->sizes,
-                                                operand->strides, 0, operand->dtype, library->device_type,
+    handle->matrix = *matrix;
+    return ((Create)(uintptr_t)library->create)((void *)(uintptr_t)matrix->address, operand->dims, matrix->sizes,
+                                                matrix->sizes + MAX_DIMS, 0, operand->dtype, library->device_type,
                                                 library->device_index, &handle->tensor);
 }
 
-/* Computes a product on matrices at these addresses; 0: started, 1: refused, as Python's own call will say. */
-static int multiply(const Library *library, const Product *product, Frame *frame, const uint64_t *addresses) {
+/* Computes a product of matrices, the result being the first; 0: started, 1: refused, as Python's own call will say. */
+static int multiply(const Library *library, const Product *product, Frame *frame, const Matrix *matrices) {
     const ProductRecord *record = &product->record;
     Handle *handles = frame->handles + product->first;
     void *tensors[MAX_OPERANDS];
     for (uint32_t i = 0; i < record->operands; i++) {
-        if (aim(library, &product->operands[i], &handles[i], addresses[i])) return 1;
+        if (aim(library, &product->operands[i], &handles[i], &matrices[i])) return 1;
         tensors[i] = handles[i].tensor;
     }
     uintptr_t function = (uintptr_t)library->products[record->operation];

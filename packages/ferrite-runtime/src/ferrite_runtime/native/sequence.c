@@ -42,7 +42,7 @@ typedef struct {
 
 typedef struct {
     uint32_t kind;
-    uint32_t at; /* place of what a call writes for it: the arguments of a launch, the addresses of a product */
+    uint32_t at; /* place of what a call writes for it: the arguments of a launch, the matrices of a product */
     Launch launch;
     Product product;
     Row *row; /* of launches, of which this is the first; NULL where they are too few for a graph */
@@ -92,14 +92,22 @@ static PyObject *hand_over(Sequence *self, long code, PyObject *const *args, Py_
     return result;
 }
 
-/* Fills in the addresses of a product; tells whether all of them can be some. */
-static int prepare_product(const Product *product, const Value *values, const unsigned char *reals,
-                           unsigned char *addresses) {
+/* Fills in the matrices of a product; tells whether they can be some. */
+static int prepare_product(const Product *product, const Value *values, const unsigned char *reals, Matrix *matrices) {
     for (uint32_t i = 0; i < product->record.operands; i++) {
         const Operand *operand = &product->operands[i];
-        uint64_t address = values[operand->value].bits + (uint64_t)operand->addend;
-        if (reals[operand->value] == 1 || !address || address & (operand->itemsize - 1)) return 0;
-        memcpy(addresses + sizeof address * i, &address, sizeof address);
+        Matrix *matrix = &matrices[i];
+        memcpy(matrix->sizes, operand->sizes, sizeof matrix->sizes);
+        for (uint32_t place = 0; operand->given >> place; place++) {
+            if (!(operand->given >> place & 1)) continue;
+            if (reals[operand->sizes[place]]) return 0;
+            matrix->sizes[place] = values[operand->sizes[place]].integer;
+        }
+        int is_empty = 0;
+        for (uint32_t axis = 0; axis < operand->dims; axis++) is_empty |= matrix->sizes[axis] == 0;
+        matrix->address = is_empty ? 0 : values[operand->value].bits + (uint64_t)operand->addend;
+        if (is_empty) continue;
+        if (reals[operand->value] == 1 || !matrix->address || matrix->address & (operand->itemsize - 1)) return 0;
     }
     return 1;
 }
@@ -115,7 +123,7 @@ static int prepare(const Sequence *self, PyObject *const *args, unsigned char *m
     for (uint32_t k = 0; k < self->count; k++) {
         const Step *step = &self->steps[k];
         int fits = step->kind == LAUNCH ? prepare_launch(&step->launch, values, reals, memory + step->at, &grids[k])
-                                        : prepare_product(&step->product, values, reals, memory + step->at);
+                                        : prepare_product(&step->product, values, reals, (Matrix *)(memory + step->at));
         if (!fits) return 0;
     }
     return 1;
@@ -131,7 +139,7 @@ static long start_all(const Sequence *self, const unsigned char *memory, const u
         if (step->row != NULL && play_row(step->row, written, grids + k, stream, failure))
             k += step->row->count - 1;
         else if (step->kind == PRODUCT)
-            status = multiply(&self->library, &step->product, frame, (const uint64_t *)written);
+            status = multiply(&self->library, &step->product, frame, (const Matrix *)written);
         else if (grids[k])
             status = start_launch(&self->driver, &step->launch, grids[k], written, stream);
         if (status) return 65536L * (long)(k + 1) + status;
@@ -200,7 +208,7 @@ static const char *read_description(Sequence *self, size_t size) {
             bytes = step->launch.record.bytes;
         } else if (kind.kind == PRODUCT) {
             problem = read_product(&at, end, self->values, &self->library, &step->product);
-            bytes = (uint32_t)sizeof(uint64_t) * MAX_OPERANDS;
+            bytes = (uint32_t)sizeof(Matrix) * step->product.record.operands;
             step->product.first = self->handles;
         }
         if (problem != NULL) return problem;

@@ -1,0 +1,164 @@
+"""Programs whose sizes a call gives: whole sequences at all sizes, and less memory held at large ones."""
+
+from __future__ import annotations
+
+import pytest
+
+import ferrite_runtime.host as host_module
+from ferrite_runtime.cuda_engine import CudaEngine
+from ferrite_runtime.footprint import bytes_of, lengths_of
+from ferrite_runtime.host import HEAVIER
+from ferrite_runtime.native_launcher import find_launcher
+from ferrite_runtime.product_library import find_products
+from ferrite_runtime.program import Program
+from ferrite_runtime.sequences import Later
+from ferrite_runtime.steps import Layout
+from ferrite_runtime.store import MemoryStore
+from runtime_fakes import FakeStreams, fake_machine
+from runtime_kernels import program, scaled, tensor_input
+
+torch = pytest.importorskip("torch")
+
+LAUNCHER = find_launcher(MemoryStore(), may_build=True)
+pytestmark = pytest.mark.skipif(LAUNCHER is None, reason="no C compiler here")
+
+K = 6
+COUNTS = (5, 0, 1, 2, 3, 7, 31, 32, 33, 64, 5)
+
+
+def mm(left: str, right: str, result: str) -> dict:
+    args = [{"ref": left}, {"ref": right}]
+    return {"do": "extern", "target": "aten.mm.default", "args": args, "kwargs": {}, "results": [result]}
+
+
+def layers(n: int | str = "n", device: str = "cpu", count: int = 3) -> dict:
+    """Returns ``x = 2 (x w)`` of n rows, several times over; each step frees what is not needed any more."""
+    kernel = scaled()
+    size = n * K if isinstance(n, int) else ["mul", n, K]
+    rows = {"dtype": "f32", "shape": [n, K], "strides": [K, 1]}
+    flat = {"dtype": "f32", "shape": [size], "strides": [1]}
+    steps: list[dict] = []
+    last = "x"
+    for layer in range(count):
+        made, view, doubled, whole = (f"{name}{layer}" for name in ("made", "view", "doubled", "whole"))
+        steps += [
+            mm(last, "w", made),
+            {"do": "view", "name": view, "base": made, **flat, "offset": 0},
+            {"do": "alloc", "name": doubled, **flat},
+            {"do": "launch", "kernel": kernel["id"], "args": [view, doubled, size, 2.0]},
+            {"do": "view", "name": whole, "base": doubled, **rows, "offset": 0},
+            {"do": "free", "names": [last, made, view, doubled]},
+        ]
+        last = whole
+    inputs = [
+        {"name": "x", "kind": "tensor", **rows, "device": device},
+        tensor_input("w", [K, K], device=device),
+        {"name": "n", "kind": "scalar", "dtype": "i64"},
+    ]
+    return program(inputs, [kernel], steps, [{"value": last}], device)
+
+
+def expected(x, w, count: int = 3):
+    for _ in range(count):
+        x = 2 * torch.mm(x, w)
+    return x
+
+
+def steady(mapping: dict, inputs: list):
+    machine = fake_machine()
+    engine = CudaEngine(
+        Program.from_mapping(mapping), FakeStreams().platform(), lambda index: machine, lambda: LAUNCHER, find_products
+    )
+    device = torch.device("cpu", 0)
+    engine.first(device)(list(inputs))
+    return engine.steady(device, lambda args: None)
+
+
+def given(n: int) -> list:
+    return [torch.randn(n, K), torch.randn(K, K), n]
+
+
+def calls_in(host) -> list[str]:
+    return [name for name in host.__code__.co_names if name.startswith(("_run", "_plans", "_aten", "_empty"))]
+
+
+def heavier(host) -> Later:
+    return host.__globals__[HEAVIER]
+
+
+def check(host) -> None:
+    for n in COUNTS:
+        for _ in range(3):  # launched one by one, prepared, by the sequence
+            x, w, _ = inputs = given(n)
+            (found,) = host(list(inputs))
+            assert torch.equal(found, expected(x, w)), n
+
+
+def test_small_calls_are_one_sequence_on_one_allocation() -> None:
+    host = steady(layers(), given(5))
+    assert calls_in(host) == ["_empty", "_plans0"]
+    check(host)
+    assert heavier(host)._host is None
+
+
+def test_larger_calls_allocate_one_by_one_and_yet_larger_ones_free_early(monkeypatch) -> None:
+    host = steady(layers(), given(5))
+    small = host.__code__.co_names
+    monkeypatch.setattr(host_module, "MAX_ARENA", 3 * 2 * (31 * K * 4 + 512))
+    monkeypatch.setattr(host_module, "MAX_POSTPONED", 5 * 32 * K * 4)
+    host = steady(layers(), given(5))
+    assert host.__code__.co_names == small
+    check(host)
+    middle = heavier(host)._host
+    assert middle is not None, "for 32 rows"
+    assert calls_in(middle) == ["_empty", "_plans0"]
+    largest = heavier(middle)._host
+    assert largest is not None, "for 33"
+    assert HEAVIER not in largest.__globals__
+    assert len([name for name in calls_in(largest) if name.startswith("_plans")]) == 3
+
+
+def test_each_call_goes_where_its_sizes_belong(monkeypatch) -> None:
+    monkeypatch.setattr(host_module, "MAX_ARENA", 3 * 2 * (31 * K * 4 + 512))
+    host = steady(layers(), given(5))
+    host(given(31))
+    assert heavier(host)._host is None
+    host(given(32))
+    assert heavier(host)._host is not None
+    x, w, _ = inputs = given(31)
+    assert torch.equal(host(list(inputs))[0], expected(x, w))
+
+
+def test_a_program_of_known_sizes_has_one_function() -> None:
+    host = steady(layers(5), given(5))
+    assert HEAVIER not in host.__globals__
+    x, w, _ = inputs = given(5)
+    assert torch.equal(host(list(inputs))[0], expected(x, w))
+
+
+def test_lengths_are_extents_of_inputs_that_are_known_at_the_start() -> None:
+    mapping = layers()
+    assert lengths_of(Program.from_mapping(mapping)) == {"n"}
+    mapping["inputs"].pop()
+    mapping["steps"].insert(0, {"do": "let", "name": "n", "value": {"size": ["x", 0]}})
+    assert lengths_of(Program.from_mapping(mapping)) == {"n"}
+    host = steady(mapping, given(5)[:2])
+    for n in (5, 5, 5, 0, 8, 8):
+        x, w, _ = given(n)
+        assert torch.equal(host([x, w])[0], expected(x, w))
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "found"),
+    [
+        (("n", 6), (6, 1), {("n",): 24}),
+        ((6, "n"), (1, 6), {("n",): 24}),
+        (("m", 2, "n", 8), (("mul", "n", 48), 8, 48, 1), {("m", "n"): 192}),
+        ((3, 0), (1, 1), {}),
+        ((3, 4), (8, 1), {(): 80}),
+        (("u",), (1,), None),
+        (("n",), ("u",), None),
+    ],
+)
+def test_bytes_are_at_most_those_to_the_last_element(shape: tuple, strides: tuple, found: dict | None) -> None:
+    assert bytes_of(Layout("f32", shape, strides), frozenset("mn")) == found
