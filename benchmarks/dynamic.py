@@ -1,6 +1,7 @@
 """Measures one compilation for many sizes against one compilation for each size, and against the opponent's both.
 
     python benchmarks/dynamic.py                                        # a worker on each visible GPU
+    python benchmarks/dynamic.py --prepare 20                           # compile all of it first, 20 processes at once
     python benchmarks/dynamic.py --part 0/4 --out part0.jsonl           # a quarter of the sweeps, on one GPU
     python benchmarks/dynamic.py --merge part*.jsonl                    # the table of several parts
     python benchmarks/dynamic.py --kernels "layer norm" --models gpt2 --modes inference
@@ -12,6 +13,9 @@ whose static times bear on no bar, at a few sizes only). Results, and samples of
 with eager and with float32 before anything is timed. Compilations are counted by dynamo, per captured graph. Times are
 medians of batches of calls: of kernels on the device alone, of models as a program runs them. ``--budget`` seconds
 after the start no further backend is begun, and what was not run is said to be missing.
+
+Most of the time goes into compilations. ``--prepare`` has every backend compile each sweep in a process of its own,
+many at once, into the backends' caches; nothing is measured meanwhile, and what is measured then is compiled from there.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -268,6 +273,9 @@ def measure(sweep: Sweep, label: str, references: References, plan: argparse.Nam
                 call = None
             call = call or sweep.build(lambda function: compile_with(backend, function, **options))
             given = arguments(sweep, size)
+            if plan.compile_only:
+                call(*given)
+                continue
             exact, eager = references.at(size, given)
             error = error_of(call(*given), exact.to(given[0].device))
             if error > ERROR_FACTOR * eager + ERROR_FLOOR:
@@ -435,11 +443,42 @@ def run_on_all(gpus: Sequence[str], plan: argparse.Namespace) -> list[Row]:
     workers = []
     for number, (gpu, out) in enumerate(zip(gpus, outs, strict=True)):
         out.unlink(missing_ok=True)
-        command = [sys.executable, __file__, *sys.argv[1:], "--part", f"{number}/{len(gpus)}", "--out", str(out)]
+        command = [
+            sys.executable,
+            __file__,
+            *sys.argv[1:],
+            "--prepare",
+            "0",
+            "--part",
+            f"{number}/{len(gpus)}",
+            "--out",
+            str(out),
+        ]
         workers.append(subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu}))
     for worker in workers:
         worker.wait()
     return [row for out in outs if out.exists() for row in read_rows(out)]
+
+
+def prepare(gpus: Sequence[str], plan: argparse.Namespace) -> None:
+    """Has every backend compile every sweep, so many processes at once, by turns on the GPUs."""
+    kernels = [] if plan.only == "models" else plan.kernels or [sweep.name for sweep in kernel_sweeps(plan)]
+    models = [] if plan.only == "kernels" else [(name, mode) for name in plan.models for mode in plan.modes]
+    chosen = [("--only", "kernels", "--kernels", name) for name in kernels]
+    chosen += [("--only", "models", "--models", name, "--modes", mode) for name, mode in models]
+    backends = [label for label in plan.backends if BACKENDS[label][0] != "eager"]
+    jobs = [(*words, "--backends", label) for words in chosen for label in backends]
+
+    def run(number: int) -> None:
+        flags = ["--compile-only", "--part", "0/1", "--out", os.devnull, *(["--tiny"] if plan.tiny else [])]
+        command = [sys.executable, __file__, "--device", plan.device, *flags, *jobs[number]]
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if gpus else None
+        subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
+
+    started = time.perf_counter()
+    with ThreadPoolExecutor(plan.prepare) as pool:
+        list(pool.map(run, range(len(jobs))))
+    print(f"prepared {len(jobs)} sweeps of a backend in {time.perf_counter() - started:.0f} s", flush=True)
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -462,7 +501,11 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("dynamic.jsonl"), help="where the rows go, one JSON a line")
     parser.add_argument("--merge", nargs="+", type=Path, help="rows of other runs: prints their table, runs nothing")
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--prepare", type=int, default=0, help="processes that compile everything first")
+    parser.add_argument("--compile-only", action="store_true", help="measure nothing")
     plan = parser.parse_args()
+    if plan.prepare:
+        prepare(visible_gpus() if plan.device == "cuda" else [], plan)
     if plan.merge:
         rows = [row for path in plan.merge for row in read_rows(path)]
     elif plan.device == "cuda" and not plan.part and len(visible_gpus()) > 1:
