@@ -15,7 +15,7 @@ medians of batches of calls: of kernels on the device alone, of models as a prog
 after the start no further backend is begun, and what was not run is said to be missing.
 
 Most of the time goes into compilations. ``--prepare`` has every backend compile each sweep in a process of its own,
-many at once, into the backends' caches; nothing is measured meanwhile, and what is measured then is compiled from there.
+many at once, into the backends' caches. Nothing is measured meanwhile; what is measured then is compiled from there.
 """
 
 from __future__ import annotations
