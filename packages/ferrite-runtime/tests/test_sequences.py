@@ -105,7 +105,7 @@ def test_larger_calls_allocate_one_by_one_and_yet_larger_ones_free_early(monkeyp
     host = steady(layers(), given(5))
     small = host.__code__.co_names
     monkeypatch.setattr(host_module, "MAX_ARENA", 3 * 2 * (31 * K * 4 + 512))
-    monkeypatch.setattr(host_module, "MAX_POSTPONED", 5 * 32 * K * 4)
+    monkeypatch.setattr(host_module, "MAX_LENGTHS_POSTPONED", 5 * 32 * K * 4)
     host = steady(layers(), given(5))
     assert host.__code__.co_names == small
     check(host)
@@ -116,6 +116,23 @@ def test_larger_calls_allocate_one_by_one_and_yet_larger_ones_free_early(monkeyp
     assert largest is not None, "for 33"
     assert HEAVIER not in largest.__globals__
     assert len([name for name in calls_in(largest) if name.startswith("_plans")]) == 3
+
+
+def test_what_is_held_by_others_does_not_make_a_call_large(monkeypatch) -> None:
+    """Weights count as put off too, since nobody says that the caller keeps them."""
+    mapping = layers()
+    mapping["steps"][5]["names"].append("w")
+    mapping["steps"][6]["args"][1] = mapping["steps"][12]["args"][1] = {"ref": "v"}
+    mapping["inputs"].insert(2, tensor_input("v", [K, K]))
+    monkeypatch.setattr(host_module, "MAX_POSTPONED", K * K * 4)
+    monkeypatch.setattr(host_module, "MAX_ARENA", 0)
+    x, w, v, _ = inputs = [torch.randn(4, K), torch.randn(K, K), torch.randn(K, K), 4]
+    host = steady(mapping, inputs)
+    (found,) = host(list(inputs))
+    assert torch.equal(found, expected(expected(x, w, 1), v, 2))
+    middle = heavier(host)._host
+    assert calls_in(middle) == ["_empty", "_plans0"]
+    assert heavier(middle)._host is None
 
 
 def test_each_call_goes_where_its_sizes_belong(monkeypatch) -> None:

@@ -38,7 +38,7 @@ from ferrite_runtime.steps import (
     Tagged,
     View,
 )
-from ferrite_runtime.terms import Terms, bound_of, expr_of, is_number, total_of
+from ferrite_runtime.terms import Terms, bound_of, expr_of, is_number, total_of, without_number
 
 
 @dataclass(slots=True)
@@ -59,6 +59,9 @@ class Value:
 
 # Buffers that die between launches which wait to be started together live this much longer, in bytes of their sum.
 MAX_POSTPONED = 8 << 20
+# The same for buffers of sizes that a call gives. The text is one for many sizes: it cannot start what waits just
+# where the sum gets too large, as it does for known sizes, but only leave the call to a text that puts nothing off.
+MAX_LENGTHS_POSTPONED = 32 << 20
 
 HEAVIER = "_heavier"
 """The function that gets calls whose sizes are too large for this one."""
@@ -79,7 +82,7 @@ class _Writer:
     is_waiting: bool = False
     postponed: list[str] = field(default_factory=list)
     postponed_bytes: Terms = field(default_factory=dict)
-    # What was put off at each start, where it depends on the call.
+    # What was put off at each start of sizes that the call gives.
     burdens: list[Terms] = field(default_factory=list)
     values: dict[str, Value] = field(default_factory=dict)
     users: dict[str, int] = field(default_factory=dict)
@@ -184,8 +187,7 @@ class _Writer:
             self.lines.extend(self.sequencing.flush())
         if self.postponed:
             self.lines.append(f"del {', '.join(self.postponed)}")
-        if not is_number(self.postponed_bytes):
-            self.burdens.append(self.postponed_bytes)
+        self.burdens.append(without_number(self.postponed_bytes))
         self.is_waiting, self.postponed, self.postponed_bytes = False, [], {}
 
     def delete(self, variables: list[str]) -> None:
@@ -220,7 +222,7 @@ class _Writer:
         """Returns the lines that hand a call over whose sizes are too large for arenas, or for what is put off."""
         if self.sequencing is None:
             return []
-        needs = ((self.sequencing.arenas.total, MAX_ARENA), (bound_of(self.burdens), MAX_POSTPONED))
+        needs = ((self.sequencing.arenas.total, MAX_ARENA), (bound_of(self.burdens), MAX_LENGTHS_POSTPONED))
         tests = [f"{print_expr(expr_of(need))} > {most}" for need, most in needs if not is_number(need)]
         return [f"if {' or '.join(tests)}: return {HEAVIER}(args)"] if tests else []
 

@@ -62,6 +62,11 @@ def is_number(terms: Terms) -> bool:
     return not terms or set(terms) == {()}
 
 
+def without_number(terms: Terms) -> Terms:
+    """Returns a sum without the term that has no factors."""
+    return {factors: coefficient for factors, coefficient in terms.items() if factors}
+
+
 def bound_of(sums: Iterable[Terms]) -> dict[Factors, int]:
     """Returns a sum that is no less than any of these where no factor is negative: the largest of each coefficient."""
     result: dict[Factors, int] = {}
