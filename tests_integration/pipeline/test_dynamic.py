@@ -191,6 +191,21 @@ def test_extreme_sizes(size: int) -> None:
     torch.testing.assert_close(called(given), function(given), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+def test_rows_of_any_length(dtype: torch.dtype) -> None:
+    """Lengths on both sides of every choice: tiles that are just full or just over, rows of whole vectors or not."""
+
+    def function(x: Tensor) -> Any:
+        y = x.float()
+        return torch.softmax(x, -1), y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-6), y.amax(-1)
+
+    called = compiled(function)
+    for length in (2, 3, 1, 4, 5, 127, 128, 129, 1021, 1024, 1025, 8191, 8192, 8193, 8200, 8204, 16384, 16385):
+        given = R(3, length, dtype=dtype)
+        torch.testing.assert_close(called(given), function(given))
+    assert ferrite_torch.statistics()["graphs"] <= 2  # torch makes one row of one element a graph of its own
+
+
 @pytest.mark.parametrize("length", [7, 300, 9000])
 def test_rows_without_a_finite_maximum(length: int) -> None:
     """Short rows are held in one tile, longer ones looped over; both agree with eager on what is not finite."""
