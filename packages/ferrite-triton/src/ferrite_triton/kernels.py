@@ -182,6 +182,9 @@ def header_lines(flat: FlatKernel, width: int, body: list[str]) -> list[str]:
             blocks = f"{axis.name}blocks" if axis.tiled else size
             if axis.tiled:
                 lines.append(f"{blocks} = ({size} + {axis.constant} - 1) // {axis.constant}")
+            if not is_static(axis.size):
+                # What a division by a variable takes half the instructions for, and a program begins with waiting for.
+                lines.append(f"tl.assume({blocks} > 0)")
             mine, rest = f"{rest} % {blocks}", f"{rest} // {blocks}"
         if axis.tiled:
             lines += position_lines(space, axis, f"{mine} * {axis.constant} + tl.arange(0, {axis.constant})")
