@@ -222,7 +222,7 @@ def test_a_short_symbolic_row_is_held_in_one_tile() -> None:
     program = emit_program(schedule(PIPELINE.run(parse_graph(GRAPHS["softmax"])))).to_mapping()
     families = {kernel["id"]: kernel["family"] for kernel in program["kernels"]}
     launch = next(step for step in program["steps"] if step["do"] == "launch")
-    assert [families[other["kernel"]] for other in launch["alternatives"]] == ["persistent", "looped"]
+    assert [families[other["kernel"]] for other in launch["alternatives"]] == ["persistent", "looped", "looped"]
     assert launch["alternatives"][0]["when"][0] == ["m", 8192]
     assert launch["expected"] == 0
 

@@ -86,12 +86,12 @@ def _prepared(
                 return split_scan(definition, parts, types)
         case Fold() if definition.results[0].name in columns:
             runs = columns[definition.results[0].name]
-            first, second = _split(definition, Plan(runs.count, runs.rows, exact=True), types)
+            first, second = split(definition, Plan(runs.count, runs.rows, exact=True), types)
             return as_column_fold(first), second
         case Fold():
             plan = plans.get(_domain(definition))
             if plan is not None:
-                return _split(definition, plan, types)
+                return split(definition, plan, types)
     return (definition,)
 
 
@@ -197,7 +197,7 @@ def _even_plan(parts: int, folded: tuple[int, ...]) -> Plan:
     return Plan(parts, -(-points // parts), exact=False)
 
 
-def _split(fold: Fold, plan: Plan, types: dict[str, TensorType]) -> tuple[Fold, Fold]:
+def split(fold: Fold, plan: Plan, types: dict[str, TensorType]) -> tuple[Fold, Fold]:
     """Returns the two stages of a split fold."""
     part, point = Dim("s0", plan.parts), Dim("r0", plan.chunk)
     flat = part.index * plan.chunk + point.index
