@@ -189,35 +189,47 @@ class Whole:
 
 
 def whole_forms(
-    clusters: Sequence[Cluster | Node], graph: Graph, dependences: Dependences, offers: Sequence[Offer]
+    clusters: Sequence[Cluster | Node],
+    graph: Graph,
+    dependences: Dependences,
+    offers: Sequence[Offer],
+    usual: Collection[frozenset[str]],
 ) -> tuple[tuple[Whole, ...], frozenset[str]]:
     """Returns the kernels that there have to be beside the stages of folds in two forms.
 
-    Last come the names of the folds whose stages share a kernel with something else, so that they cannot be left out.
+    Last come the names of the folds that cannot have them: whose stages share a kernel with something else, so that
+    they cannot be left out, or of which neither form makes what some kernel makes where folds have but one (``usual``).
     """
-    made = {name: place for place, item in enumerate(clusters) for name in _made(item)}
+    made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
     firsts = {offer.first: offer for offer in offers}
     seconds = {offer.second: offer for offer in offers}
     wholes: list[Whole] = []
     unfit: set[str] = set()
     for last in dict.fromkeys(made[name] for name in seconds):
         item = clusters[last]
-        own = [seconds[name] for name in _made(item) if name in seconds]
+        own = [seconds[name] for name in made_in(item) if name in seconds]
         before = tuple(dict.fromkeys(made[offer.first] for offer in own))
-        along = [name for place in before for name in _made(clusters[place])]
+        along = [name for place in before for name in made_in(clusters[place])]
         rest = [d for d in _body(item, dependences) if d.results[0].name not in seconds]
         peers = [*own, *(firsts[name] for name in along if name in firsts)]
+        names = frozenset(offer.second for offer in peers)
         is_apart = last not in before and len(peers) == len(own) + len(along)
-        if is_apart and len({offer.short for offer in peers}) == 1 and all(isinstance(d, Loop) for d in rest):
+        is_usual = frozenset(made_in(item)) in usual
+        if (
+            is_apart
+            and is_usual
+            and len({offer.short for offer in peers}) == 1
+            and all(isinstance(d, Loop) for d in rest)
+        ):
             alone = _alone(item, seconds, graph, dependences)
-            names = frozenset(offer.second for offer in peers)
             wholes.append(Whole(alone, (*before, last), own[0].long, own[0].short, names))
         else:
-            unfit.update(offer.second for offer in peers)
+            unfit |= names
     return tuple(wholes), frozenset(unfit)
 
 
-def _made(item: Cluster | Node) -> tuple[str, ...]:
+def made_in(item: Cluster | Node) -> tuple[str, ...]:
+    """Returns the names of the values that a cluster or a call makes."""
     return tuple(item.made) if isinstance(item, Cluster) else item.result_names
 
 

@@ -13,7 +13,7 @@ from .cluster import Cluster, absorb, cluster_of, stored_names
 from .combined_rows import combine_rows
 from .contractions import keep_narrow_contractions
 from .dependences import Dependences, Node, dependences_of, make_node, nodes_of
-from .either_form import Whole, offer_splits, whole_forms
+from .either_form import Whole, made_in, offer_splits, whole_forms
 from .fusion import fuse
 from .last_reads import mark_last_reads
 from .loops import Layouts, Misfit, build_kernel
@@ -56,19 +56,9 @@ def schedule(
     graph = sort_updates(combine_rows(graph, target, policy), policy)
     graph = join_softmax(graph, policy)
     graph = separate_terms(separate_short_runs(graph, policy), policy)
-    refused: frozenset[str] = frozenset()
-    while True:
-        offered, offers = offer_splits(graph, target, policy, refused)
-        plan = _clustered(prepare_folds(offered, target, policy), target, policy)
-        wholes, unfit = whole_forms(plan.clusters, plan.graph, plan.dependences, offers)
-        alone = [_clustered(form.graph, target, policy) for form in wholes]
-        unfit = unfit.union(*(w.folds for w, form in zip(wholes, alone, strict=True) if len(form.clusters) != 1))
-        if not unfit:
-            break
-        refused |= unfit
-    work = _work(plan, policy, zip(wholes, alone, strict=True))
+    plan, wholes = _with_either_form(graph, _clustered(graph, target, policy), target, policy)
     graph, dependences = plan.graph, plan.dependences
-    work = mark_last_reads(work, graph, dependences, target, policy)
+    work = mark_last_reads(_work(plan, policy, wholes), graph, dependences, target, policy)
     kernels, steps, outputs = plan_memory(work, graph, dependences, policy, donated)
     return Schedule(graph, kernels, steps, outputs, plan.decisions)
 
@@ -83,7 +73,32 @@ class _Plan:
     decisions: tuple[Decision, ...]
 
 
-def _clustered(graph: Graph, target: Target, policy: Policy) -> _Plan:
+def _with_either_form(
+    graph: Graph, plan: _Plan, target: Target, policy: Policy
+) -> tuple[_Plan, list[tuple[Whole, _Plan]]]:
+    """Returns a plan with both forms of folds that have two, and what does the work of both stages of some.
+
+    ``plan`` has the form that the hint asks for. What shares a kernel with the fold in it, or does not, still does.
+    """
+    usual = {frozenset(made_in(item)) for item in plan.clusters}
+    refused: frozenset[str] = frozenset()
+    while True:
+        offered, offers = offer_splits(graph, target, policy, refused)
+        if not offers:
+            return plan, []
+        both = _clustered(offered, target, policy, frozenset(offer.first for offer in offers))
+        wholes, unfit = whole_forms(both.clusters, both.graph, both.dependences, offers, usual)
+        alone = [_clustered(form.graph, target, policy, form.folds) for form in wholes]
+        pairs = list(zip(wholes, alone, strict=True))
+        unfit = unfit.union(*(form.folds for form, single in pairs if len(single.clusters) != 1))
+        if not unfit:
+            return both, pairs
+        refused |= unfit
+
+
+def _clustered(graph: Graph, target: Target, policy: Policy, settled: Collection[str] = ()) -> _Plan:
+    """Returns a graph cut into clusters, its folds prepared but for those, by result, whose form is ``settled``."""
+    graph = prepare_folds(graph, target, policy, settled)
     nodes = nodes_of(graph)
     graph = unmarked(graph)
     dependences = dependences_of(graph, nodes)
@@ -135,7 +150,7 @@ def _join(together: list[Cluster], single: Cluster, dependences: Dependences, ta
     together.append(single)
 
 
-def _work(plan: _Plan, policy: Policy, wholes: Iterable[tuple[Whole, _Plan]]) -> list[Work]:
+def _work(plan: _Plan, policy: Policy, wholes: Sequence[tuple[Whole, _Plan]]) -> list[Work]:
     """Returns the kernels and calls of a plan, with those that do the work of several for some sizes."""
     layouts: Layouts = {}
     idle: dict[int, tuple[Conditions, ...]] = {}

@@ -8,6 +8,7 @@ side by side.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from ferrite_ir.dtypes import I64, DType
@@ -48,16 +49,20 @@ class Plan:
     exact: bool
 
 
-def prepare_folds(graph: Graph, target: Target, policy: Policy) -> Graph:
-    """Returns the graph with its folds and scans rewritten; the same object where nothing changes."""
+def prepare_folds(graph: Graph, target: Target, policy: Policy, settled: Collection[str] = ()) -> Graph:
+    """Returns the graph with its folds and scans rewritten; the same object where nothing changes.
+
+    Folds whose results are ``settled`` are not split.
+    """
     types = {name: value.type for name, value in graph.values.items()}
     states = states_of_folds(graph)
-    plans = _plans(graph, types, states, target, policy)
+    plans = _plans(graph, types, states, target, policy, settled)
     columns = find_column_sums(graph, types, target, policy)
     definitions: list[Definition] = []
     changed = False
     for definition in graph.definitions:
-        rewritten = _prepared(definition, plans, columns, types, target, policy, graph.device)
+        is_settled = any(result is not None and result.name in settled for result in definition.results)
+        rewritten = _prepared(definition, {} if is_settled else plans, columns, types, target, policy, graph.device)
         rewritten = _few_parts_written_out(rewritten, states)
         changed = changed or rewritten != (definition,)
         definitions.extend(rewritten)
@@ -130,12 +135,19 @@ def _domain(fold: Fold) -> tuple[tuple[Size, ...], ...]:
 
 
 def _plans(
-    graph: Graph, types: dict[str, TensorType], states: frozenset[str], target: Target, policy: Policy
+    graph: Graph,
+    types: dict[str, TensorType],
+    states: frozenset[str],
+    target: Target,
+    policy: Policy,
+    settled: Collection[str],
 ) -> dict[tuple[tuple[int, ...], ...], Plan]:
     """Returns the plan for each domain that is to be split; the fold over it that moves most bytes decides."""
     heaviest: dict[tuple[tuple[int, ...], ...], tuple[int, Node]] = {}
     for definition in graph.definitions:
         if not isinstance(definition, Fold) or hint(product(_domain(definition)[1])) < policy.split_minimum:
+            continue
+        if definition.results[0].name in settled:
             continue
         node = make_node(0, definition, types, {})
         # A fold that loads little still computes something at each point.
