@@ -80,6 +80,11 @@ CASES = {
         lambda x: F.gelu(x * 2 + 1), lambda n: [R(n, 4096)], [(n,) for n in (3, 2, 5, 17, 31, 32, 33, 64)]
     ),
     "norms": Case(norms, lambda n, m: [R(n, m), R(m)], [(3, 7), (5, 64), (2, 2), (17, 130), (8, 1000)]),
+    "sums": Case(
+        lambda x: (x.sum(0) + 1, (x * x).sum(0), x.sum(), x.amax(0)),
+        lambda n: [R(n, 24)],
+        [(3,), (5000,), (2,), (2497,)],
+    ),
     "linear": Case(
         lambda x, w, b: torch.relu(F.linear(x, w, b)).reshape(x.shape[0], -1),
         lambda n, m: [R(n, m, 16), R(8, 16), R(8)],
