@@ -33,6 +33,7 @@ from .scalars import (
     takes_literals,
 )
 from .space import NO_AXES, Axes
+from .vanishing import vanishing_sums
 from .writer import Tile, Writer
 
 
@@ -72,6 +73,7 @@ class Evaluator:
         self._inside: dict[Scalar, bool] = {}
         nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
         self._pads = any(node.op in LOOPING for node in nodes)
+        self._zeroed = frozenset[Scalar]().union(*vanishing_sums(flat).values())
         self._weights, exponentials = weights(flat)
         self._rough: dict[Scalar, Spelling] = dict.fromkeys(clamped_quotients(flat), ROUGH_QUOTIENT)
         self._rough |= dict.fromkeys(exponentials, ROUGH_EXPONENTIAL)
@@ -388,7 +390,7 @@ class Evaluator:
         arguments = [pointer]
         if mask:
             arguments.append(mask)
-            if other is None and self._pads:
+            if other is None and (self._pads or node in self._zeroed):
                 other = "False" if node.dtype is BOOL else "0"
             if other is not None:
                 arguments.append(f"other={other}")
