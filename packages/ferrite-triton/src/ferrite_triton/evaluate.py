@@ -10,7 +10,7 @@ from ferrite_ir.dtypes import BF16, BOOL, F16, F32, F64, DType
 from ferrite_ir.graph import Loop, bodies_of
 from ferrite_ir.index import Index, floordiv
 from ferrite_ir.scalar import Scalar, indirects, indirects_of, postorder
-from ferrite_ir.sizes import hint, is_provably_at_most, is_static
+from ferrite_ir.sizes import hint, is_provably_at_most
 
 from .bounds import assert_in_bounds
 from .casts import bitcast_text, cast_text
@@ -19,7 +19,7 @@ from .flat import FlatKernel, ParamText
 from .indices import IndexText, index_dtype
 from .literals import full_text, is_negative_zero, number_text, survives_bare
 from .quotients import clamped_quotients, weights
-from .rows import WIDEST_ACCESS, behind, is_aligned_row, padded_extent
+from .rows import WIDEST_ACCESS, behind, is_aligned_row, padded_extent, row_start
 from .scalars import (
     COMPARISONS,
     FOR_NARROW,
@@ -414,7 +414,8 @@ class Evaluator:
         return self._place(param, index, None)
 
     def _place(self, param: ParamText, index: Index, value: Callable[[Scalar], Tile] | None) -> Tile:
-        start = self._row_start(index)
+        fold = self._space.fold
+        start = None if fold is None else row_start(index, fold.size)
         if start is None:
             return place_at(param, self._index.tile(index, value))
         # The compiler adds positions in a row to its address as constants, which it cannot do with offsets of 32 bits:
@@ -426,14 +427,6 @@ class Evaluator:
             text = f"{param.text} + {offset.text}"
             row = self._writer.remember(key, self._writer.hold("row", text, offset.axes, self._index_dtype))
         return Tile(f"{row.text} + r", row.axes | frozenset("r"), row.dtype)
-
-    def _row_start(self, index: Index) -> Index | None:
-        """Returns where the row that an index lies in begins, if it is one of several of a symbolic length."""
-        fold = self._space.fold
-        if fold is None or is_static(fold.size) or index.is_indirect:
-            return None
-        start = behind(index)
-        return None if start is None or start.is_constant else start
 
     def access(
         self, place: Tile, conditions: list[Tile], axes: Axes = NO_AXES, row_mask: str = "rmask"

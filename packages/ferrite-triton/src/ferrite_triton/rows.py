@@ -45,6 +45,12 @@ def padded_extent(offset: Index, extent: Size, width: int, elements: Size) -> in
     return end
 
 
+def row_start(index: Index, length: Size) -> Index | None:
+    """Returns where the row begins that an index lies in, if it is one of several, of a symbolic length."""
+    start = None if is_static(length) or index.is_indirect else behind(index)
+    return None if start is None or start.is_constant else start
+
+
 def behind(index: Index, axis: str = "r") -> Index | None:
     """Returns what is added to an axis's position in an index that grows by one along it, or None for another index."""
     along = [(atom, coefficient) for atom, coefficient in index.terms if _depends_on(atom, axis)]
