@@ -29,6 +29,13 @@ def test_variants_are_listed_with_their_conditions() -> None:
     assert str(found).startswith("inference graph: 1 launches")
 
 
+def test_both_forms_of_a_fold_are_listed() -> None:
+    (graph,) = ferrite_torch.explain(lambda x: x.sum(0), marked(4, 40)).graphs
+    conditions = [kernel.condition for kernel in graph.kernels]
+    assert all("not (" in condition for condition in conditions)
+    assert len({condition.rpartition("not ")[2] for condition in conditions}) == 2
+
+
 def test_a_static_graph_has_no_conditions() -> None:
     (graph,) = ferrite_torch.explain(lambda x: torch.softmax(x * 2, -1), torch.randn(4, 40)).graphs
     assert [kernel.condition for kernel in graph.kernels] == [""]

@@ -80,6 +80,11 @@ CASES = {
         lambda x: F.gelu(x * 2 + 1), lambda n: [R(n, 4096)], [(n,) for n in (3, 2, 5, 17, 31, 32, 33, 64)]
     ),
     "norms": Case(norms, lambda n, m: [R(n, m), R(m)], [(3, 7), (5, 64), (2, 2), (17, 130), (8, 1000)]),
+    "sums": Case(
+        lambda x: (x.sum(0) + 1, (x * x).sum(0), x.sum(), x.amax(0)),
+        lambda n: [R(n, 24)],
+        [(3,), (5000,), (2,), (2497,)],
+    ),
     "linear": Case(
         lambda x, w, b: torch.relu(F.linear(x, w, b)).reshape(x.shape[0], -1),
         lambda n, m: [R(n, m, 16), R(8, 16), R(8)],
@@ -189,6 +194,21 @@ def test_extreme_sizes(size: int) -> None:
     called(x)
     given = R(size, 8)
     torch.testing.assert_close(called(given), function(given), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["f32", "bf16"])
+def test_rows_of_any_length(dtype: torch.dtype) -> None:
+    """Lengths on both sides of every choice: tiles that are just full or just over, rows of whole vectors or not."""
+
+    def function(x: Tensor) -> Any:
+        y = x.float()
+        return torch.softmax(x, -1), y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-6), y.amax(-1)
+
+    called = compiled(function)
+    for length in (2, 3, 1, 4, 5, 127, 128, 129, 1021, 1024, 1025, 8191, 8192, 8193, 8200, 8204, 16384, 16385):
+        given = R(3, length, dtype=dtype)
+        torch.testing.assert_close(called(given), function(given))
+    assert ferrite_torch.statistics()["graphs"] <= 2  # torch makes one row of one element a graph of its own
 
 
 @pytest.mark.parametrize("length", [7, 300, 9000])

@@ -200,6 +200,41 @@ def test_a_new_size_in_a_known_bucket_is_one_native_call(monkeypatch: pytest.Mon
         host(made_inputs(GRAPHS["softmax"], {"n": 18, "m": 65}))
 
 
+SUMS = """graph @f(x: f32[n, m]) -> (c, s) on cpu where n: size >= 0 ~ 2, m: size >= 0 ~ 3 {
+  a: f32[m] = fold sum [j < m | i < n] x[i, j]
+  c: f32[m] = loop [j < m] mul(a[j], f32(2.0))
+  s: f32[]  = fold max [ | i < n, j < m] x[i, j]
+}"""
+SUM_SIZES = ((2, 3), (1, 1), (0, 3), (7, 2), (4508, 3), (4509, 3), (9560, 3), (9561, 3), (8191, 2), (3, 1700), (31, 3))
+
+
+@pytest.mark.parametrize("launcher", ["interpreter", "one by one", "sequences"])
+def test_folds_in_two_forms(launcher: str) -> None:
+    """A kernel does the work of two up to a length; what is not launched is no part of a native sequence."""
+    machine = fakes().fake_machine()
+    if launcher == "interpreter":
+        program = loaded(SUMS)
+        first = steady = lambda inputs: program(*inputs)
+    else:
+        native = find_launcher(STORE, may_build=True) if launcher == "sequences" else None
+        if launcher == "sequences" and native is None:
+            pytest.skip("no C compiler here")
+        engine = engine_on(SUMS, machine, native)
+        first = engine.first(torch.device("cpu", 0))
+        steady = None
+    for n, m in (*SUM_SIZES, *SUM_SIZES):
+        x = torch.randn(n, m)
+        before = len(machine.driver.launches)
+        c, s = (steady or first)([x])
+        torch.testing.assert_close(c, x.sum(0) * 2, rtol=1e-4, atol=1e-3)
+        assert s == (x.amax() if n else -torch.inf)
+        if steady is None:
+            steady = engine.steady(torch.device("cpu", 0), lambda args: ())
+        elif launcher != "interpreter":
+            is_split = (n > 4508 and m < 1689) + (n * m > 28681)
+            assert len(machine.driver.launches) - before == 2 + is_split, (n, m)
+
+
 def test_addresses_that_are_less_aligned_take_another_build() -> None:
     """What a symbolic slice starts at is known at the call only."""
     text = """graph @f(x: f32[n, 8], z: f32[n, 8]) -> (y) on cpu where n: size >= 1 ~ 16 {
@@ -222,7 +257,7 @@ def test_a_short_symbolic_row_is_held_in_one_tile() -> None:
     program = emit_program(schedule(PIPELINE.run(parse_graph(GRAPHS["softmax"])))).to_mapping()
     families = {kernel["id"]: kernel["family"] for kernel in program["kernels"]}
     launch = next(step for step in program["steps"] if step["do"] == "launch")
-    assert [families[other["kernel"]] for other in launch["alternatives"]] == ["persistent", "looped"]
+    assert [families[other["kernel"]] for other in launch["alternatives"]] == ["persistent", "looped", "looped"]
     assert launch["alternatives"][0]["when"][0] == ["m", 8192]
     assert launch["expected"] == 0
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ferrite_runtime import InputError, Kernel, KernelCompileError, KernelRunError, OptionError, Options
-from runtime_kernels import pointwise, scaled
+from ferrite_runtime.kernel import choice_bucket
+from ferrite_runtime.spec import KernelSpec
+from runtime_kernels import fold_axis, pointwise, row_softmax, scaled, spec
 
 torch = pytest.importorskip("torch")
 
@@ -24,6 +26,17 @@ def test_sizes_may_differ_from_call_to_call() -> None:
         kernel(a, out, n, 2.0)
         assert torch.equal(out[:n], a[:n] * 2)
         assert not out[n:].any(), "nothing is written beyond the size"
+
+
+def test_each_bucket_of_sizes_has_a_choice() -> None:
+    """A row of another length needs another tile; rows of a known length need one only."""
+    mapping = row_softmax(512, 1025)
+    params = [*mapping["params"], {"name": "n", "role": "size", "dtype": "i32"}]
+    axes = [mapping["axes"][0], fold_axis("n", hint=2)]
+    rows = KernelSpec.from_mapping(spec("rows", "", params, axes, family="persistent", facts=mapping["facts"]))
+    buckets = [choice_bucket(rows, (None, None, length)) for length in (0, 1, 513, 1024, 1025)]
+    assert [dict(bucket)["r"] for bucket in buckets] == [1, 1, 1024, 1024, 2048]
+    assert choice_bucket(KernelSpec.from_mapping(mapping), (None, None)) == ()
 
 
 @pytest.mark.parametrize(

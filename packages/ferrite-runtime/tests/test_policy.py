@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from ferrite_runtime.config import Config
 from ferrite_runtime.devices import DeviceFacts, known_devices, typical_device
 from ferrite_runtime.policy import configs, interpreter_config, next_power_of_two, previous_power_of_two
+from ferrite_runtime.policy.blocks import misfit
 from ferrite_runtime.spec import FAMILIES, KernelSpec
 from ferrite_runtime.target import CROSS_TARGETS, Target
 from runtime_kernels import fold_axis, grid_axis, pointwise, row_softmax, row_sum, spec, tensor
@@ -217,6 +218,27 @@ def test_rows_are_read_in_whole_steps(columns: int, warps: int) -> None:
         narrow = spec("rows", "", halves, mapping["axes"], family="persistent", facts=facts)
         chosen = first(narrow)
         assert (chosen.block("XBLOCK"), chosen.num_warps) == (1, warps)
+
+
+def symbolic_rows() -> dict:
+    mapping = row_softmax(512, 1025)
+    params = [*mapping["params"], {"name": "n", "role": "size", "dtype": "i32", "hint": 2}]
+    axes = [mapping["axes"][0], fold_axis("n", hint=2)]
+    return spec("rows", "", params, axes, family="persistent", facts=mapping["facts"])
+
+
+def test_steps_past_the_end_are_left_out_of_rows_of_a_known_length_only() -> None:
+    """Of a length that only the call tells, the compiler drops no step: twice the threads share what is idle."""
+    mapping = row_softmax(512, 1025)
+    static = spec("rows", "", mapping["params"], mapping["axes"], family="persistent", facts=mapping["facts"])
+    chosen = first(symbolic_rows(), sizes={"x": 512, "r": 1025})
+    assert (chosen.block("RBLOCK"), chosen.num_warps) == (2048, 2 * first(static).num_warps)
+
+
+def test_a_tile_of_a_symbolic_row_is_more_than_half_full() -> None:
+    kernel, sizes = KernelSpec.from_mapping(symbolic_rows()), {"x": 512, "r": 1024}
+    assert "more than it takes to hold the 1024" in misfit(kernel, Config.of({"XBLOCK": 1, "RBLOCK": 2048}, 4), sizes)
+    assert misfit(kernel, Config.of({"XBLOCK": 1, "RBLOCK": 1024}, 4), sizes) == ""
 
 
 def test_a_thread_gets_as_many_bytes_of_narrow_rows() -> None:

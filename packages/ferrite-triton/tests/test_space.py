@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,8 +11,10 @@ from hypothesis import strategies as st
 from by_hand import schedule_text
 from ferrite_ir import index as ix
 from ferrite_ir.index import Dim
+from ferrite_ir.sizes import evaluate
 from ferrite_scheduler.schedule import Axis, Kernel
 from ferrite_triton import KernelSpec, emit_program
+from ferrite_triton.kernels import Emitted, emit_alternatives
 from ferrite_triton.space import build_space
 
 
@@ -87,6 +91,39 @@ def test_symbolic_sizes_are_params() -> None:
     assert spec.params[-1] == {"name": "n0", "role": "size", "dtype": f"i{spec.index_width}", "hint": 8192}
     assert spec.axes[0]["size"] == ["mul", "n0", 24]
     assert "xmask = x < n0 * 24" in spec.source
+
+
+SOFTMAX = """graph @softmax(x: {dtype}[n, {row}]) -> (y) where n: size >= 1 ~ 512, m: size >= 1 ~ 2 {{
+  peak: f32[n], mass: f32[n] = fold online_softmax [d0 < n | r0 < {row}] cast.f32(x[d0, r0])
+  y: {dtype}[n, {row}] = loop [d0 < n, r0 < {row}] cast.{dtype}(div(exp(sub(cast.f32(x[d0, r0]), peak[d0])), mass[d0]))
+}}"""
+
+
+def softmax_forms(dtype: str, row: str) -> Emitted:
+    (kernel,) = schedule_text(SOFTMAX.format(dtype=dtype, row=row), "looped").kernels
+    return emit_alternatives(replace(kernel, persistent_up_to=8192))
+
+
+@pytest.mark.parametrize(("dtype", "vector"), [("bf16", 8), ("f32", 4)])
+def test_long_rows_of_whole_vectors_have_a_text_of_their_own(dtype: str, vector: int) -> None:
+    emitted = softmax_forms(dtype, "m")
+    held, whole, other = emitted.alternatives
+    assert str(held[0][0][0]) == "m"
+    assert whole[0][1:] == other[0]
+    rest, most = whole[0][0]
+    assert most == 0
+    assert [evaluate(rest, {"m": length}) for length in (2 * vector, 2 * vector + 1)] == [0, 1]
+    assert f"[XBLOCK, RBLOCK // {vector}, {vector}]" in whole[1].source
+    assert "[XBLOCK, 8, RBLOCK // 8]" in other[1].source
+    # In 64 bits a row may be shorter than a block that can be taken apart.
+    assert "tl.reshape" not in emitted.spec.source
+    assert len({spec.id for _, spec in (*emitted.alternatives, ((), emitted.spec))}) == 4
+
+
+def test_rows_of_known_vectors_need_no_other_text() -> None:
+    emitted = softmax_forms("bf16", "8 * m")
+    assert len(emitted.alternatives) == 2
+    assert "[XBLOCK, RBLOCK // 8, 8]" in emitted.alternatives[1][1].source
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4))

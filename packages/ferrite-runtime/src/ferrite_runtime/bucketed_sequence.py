@@ -23,10 +23,10 @@ MAX_PLANS = 512
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One kernel that a launch may take: where the key is true in all ``conditions``."""
+    """One kernel that a launch may take, or none: where the key is true in all ``conditions``."""
 
     conditions: tuple[int, ...]
-    kernel: BucketedKernel | DeviceKernel
+    kernel: BucketedKernel | DeviceKernel | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Unsettled:
     sources: tuple[Source, ...]
     owners: tuple[int, ...]
 
-    def chosen(self, key: Sequence[int]) -> BucketedKernel | DeviceKernel:
-        """Returns the kernel for a key; the last choice has no conditions."""
+    def chosen(self, key: Sequence[int]) -> BucketedKernel | DeviceKernel | None:
+        """Returns the kernel for a key, None for no launch; the last choice has no conditions."""
         return next(choice.kernel for choice in self.choices if all(key[place] for place in choice.conditions))
 
     def settled(self, kernel: BucketedKernel | DeviceKernel, arguments: Sequence[Any]) -> Waiting | None:
@@ -112,11 +112,12 @@ class Plans:
         """Launches everything one by one, choosing configs where there are none, and prepares the next time."""
         with self._lock:
             ready = [self._launch(launch, stream, key, values, owners) for launch in self.launches]
-            settled = [launch for launch in ready if launch is not None]
+            settled = [steps for steps in ready if steps is not None]
             if len(settled) == len(ready):
                 if len(self.prepared) >= MAX_PLANS:
                     self.prepared.clear()
-                self.prepared[key] = self._bind(settled)
+                steps = [step for steps in settled for step in steps]
+                self.prepared[key] = self._bind(steps) if steps else _start_nothing
 
     @staticmethod
     def _launch(
@@ -125,13 +126,20 @@ class Plans:
         key: Sequence[int],
         values: Sequence[Any],
         owners: Sequence[Any],
-    ) -> Waiting | WaitingProduct | None:
-        """Launches one; returns it as it can be launched again under this key."""
+    ) -> tuple[Waiting | WaitingProduct, ...] | None:
+        """Launches one, or none; returns it as it can be launched again under this key, None if that is open."""
         if not isinstance(launch, Unsettled):
             launch.start(stream, values)
-            return launch
-        arguments = arguments_of(launch.sources, values)
+            return (launch,)
         kernel = launch.chosen(key)
+        if kernel is None:
+            return ()
+        arguments = arguments_of(launch.sources, values)
         held = [owners[place] if place >= 0 else None for place in launch.owners]
         kernel.launch_first(stream, arguments, held)
-        return launch.settled(kernel, arguments)
+        waiting = launch.settled(kernel, arguments)
+        return None if waiting is None else (waiting,)
+
+
+def _start_nothing(stream: int, *values: Any) -> None:
+    """Does what a sequence without a launch does."""

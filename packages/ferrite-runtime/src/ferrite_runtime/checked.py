@@ -30,7 +30,7 @@ def checked_program(mapping: Mapping[str, Any]) -> dict[str, Any]:
 def _renamed_launch(step: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
     made = {**step, "kernel": renamed[step["kernel"]]}
     if "alternatives" in step:
-        made["alternatives"] = [{**other, "kernel": renamed[other["kernel"]]} for other in step["alternatives"]]
+        made["alternatives"] = [{**other, "kernel": renamed.get(other["kernel"])} for other in step["alternatives"]]
     return made
 
 

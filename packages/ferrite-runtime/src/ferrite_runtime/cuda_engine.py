@@ -105,7 +105,8 @@ def expected_kernels(program: Program) -> frozenset[str]:
     for step in program.steps:
         if isinstance(step, Launch):
             choices = [*(other.kernel for other in step.alternatives), step.kernel]
-            found.update(choices if step.expected is None else choices[step.expected : step.expected + 1])
+            expected = choices if step.expected is None else choices[step.expected : step.expected + 1]
+            found.update(kernel for kernel in expected if kernel is not None)
     return frozenset(found)
 
 

@@ -54,6 +54,13 @@ class Fields:
             raise SpecError(self.at(name), f"a string is needed, not {value!r}")
         return value
 
+    def optional_string(self, name: str) -> str | None:
+        """Removes and returns a string field that may be null."""
+        if self._left.get(name, MISSING) is None:
+            self._left.pop(name)
+            return None
+        return self.string(name)
+
     def identifier(self, name: str) -> str:
         """Removes and returns a field that names something."""
         return check_identifier(self.string(name), self.at(name))

@@ -291,7 +291,7 @@ class _Writer:
         branches: list[str] = []
         tests = [" and ".join(f"{self.number(e)} <= {most}" for e, most in other.when) for other in step.alternatives]
         for other, test in zip(step.alternatives, tests, strict=True):
-            lines = self._launch_lines(self.kernels[other.kernel], step)
+            lines = ["pass"] if other.kernel is None else self._launch_lines(self.kernels[other.kernel], step)
             branches += [f"{word} {test}:", *(f"    {line}" for line in lines)]
             word = "elif"
         lines = self._launch_lines(self.kernels[step.kernel], step)
@@ -302,12 +302,12 @@ class _Writer:
         options = tuple(
             Option(
                 tuple(f"{self.number(expr)} <= {most}" for expr, most in other.when),
-                self._site(self.kernels[other.kernel], step),
+                None if other.kernel is None else self._site(self.kernels[other.kernel], step),
             )
             for other in alternatives
         )
         site = self._site(kernel, step, options)
-        names = (kernel.name, *(option.site.kernel.name for option in options))
+        names = (kernel.name, *(option.site.kernel.name if option.site else "nothing" for option in options))
         label = f"# {' or '.join(dict.fromkeys(names))} <- {', '.join(kernel.origin) or kernel.family}"
         return [label, *self.write_launch(site)]
 

@@ -105,7 +105,7 @@ class Kernel:
         Args:
             index: the GPU.
             machine: it, where it was made already.
-            values: the arguments of a launch. A kernel that somebody wrote has a choice for each bucket of its sizes.
+            values: the arguments of a launch. A kernel that takes sizes has a choice for each bucket of them.
         """
         bucket = choice_bucket(self.spec, values)
         if (index, bucket) not in self._on_device:
@@ -118,11 +118,15 @@ class Kernel:
 
 
 def choice_bucket(spec: KernelSpec, values: Sequence[Any]) -> tuple[tuple[str, int], ...]:
-    """Returns the sizes that the choice for a kernel that somebody wrote depends on, as powers of two, by name."""
-    if spec.family != USER or not values:
+    """Returns the sizes that the choice for a kernel depends on, as powers of two, by name.
+
+    Of a kernel that somebody wrote these are its size params, of others their axes; none if all are known.
+    """
+    if not values or not spec.size_names():
         return ()
     pairs = zip(spec.params, values, strict=True)
-    return size_bucket({param.name: value for param, value in pairs if param.role == "size"})
+    sizes = {param.name: value for param, value in pairs if param.role == "size"}
+    return size_bucket(sizes if spec.family == USER else spec.axis_sizes(sizes))
 
 
 def check_arguments(spec: KernelSpec, arguments: Sequence[Any]) -> Any:

@@ -198,11 +198,14 @@ class SequenceWriter:
     def _write_choice(self, site: Site) -> Iterable[str]:
         """Lets a launch wait that depends on sizes; what it depends on becomes part of the key of its sequence."""
         chosen = [*((option.tests, option.site) for option in site.options), ((), site)]
-        if any(argument.misaligned for _, one in chosen for argument in one.arguments):
+        if any(argument.misaligned for _, one in chosen if one is not None for argument in one.arguments):
             yield from self._write_branches(chosen)
             return
-        choices = []
+        choices: list[Choice] = []
         for tests, one in chosen:
+            if one is None:
+                choices.append(Choice(tuple(map(self._part, tests)), None))
+                continue
             kernel = self.kernels[one.kernel.id]
             choices.append(Choice(tuple(map(self._part, tests)), kernel))
             sizes = {a.param.name: a.text for a in one.arguments if a.param.role == "size"}
@@ -211,11 +214,11 @@ class SequenceWriter:
         owners = tuple(-1 if a.owner is None else self._owner(a.owner) for a in site.arguments)
         self._launches.append(Unsettled(tuple(choices), tuple(map(self._source, site.arguments)), owners))
 
-    def _write_branches(self, chosen: Sequence[tuple[tuple[str, ...], Site]]) -> Iterable[str]:
+    def _write_branches(self, chosen: Sequence[tuple[tuple[str, ...], Site | None]]) -> Iterable[str]:
         """Yields a launch with an address that surely breaks its promise: it is not prepared."""
         yield from self.flush()
         for number, (tests, one) in enumerate(chosen):
-            (line,) = self._write_slow(one, self.kernels[one.kernel.id])
+            (line,) = ("pass",) if one is None else self._write_slow(one, self.kernels[one.kernel.id])
             word = "elif" if number else "if"
             yield line if len(chosen) == 1 else f"{word} {' and '.join(tests)}: {line}" if tests else f"else: {line}"
 

@@ -126,7 +126,8 @@ def _check_launch(step: Launch, names: _Names, kernels: dict[str, KernelSpec], p
         where = f"{path}.alternatives[{place}]"
         for expr, _ in alternative.when:
             _check_scalars(expr_names(expr), names, f"{where}.when")
-        _check_arguments(step, alternative.kernel, names, kernels, where)
+        if alternative.kernel is not None:
+            _check_arguments(step, alternative.kernel, names, kernels, where)
     _check_arguments(step, step.kernel, names, kernels, path)
 
 

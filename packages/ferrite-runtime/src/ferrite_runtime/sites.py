@@ -49,10 +49,10 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An alternative of a launch, chosen where all of the texts ``tests`` are true."""
+    """An alternative of a launch, or none, chosen where all of the texts ``tests`` are true."""
 
     tests: tuple[str, ...]
-    site: Site
+    site: Site | None
 
 
 @dataclass(frozen=True, slots=True)

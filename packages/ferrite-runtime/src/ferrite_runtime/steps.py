@@ -114,17 +114,18 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another kernel for a launch: taken where each expression is at most its limit."""
+    """Another kernel for a launch, or none: taken where each expression is at most its limit."""
 
     when: tuple[tuple[Expr, int], ...]
-    kernel: str
+    kernel: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
     """Launches a kernel; tensor args are names, scalars names or numbers, sizes expressions.
 
-    The first alternative whose conditions hold is launched instead, with the same arguments. ``expected`` is the number
+    The first alternative whose conditions hold is launched instead, with the same arguments; nothing, where it has no
+    kernel. ``expected`` is the number
     of the one that is expected to be (their number, if none is): the others are compiled when they are needed.
     """
 
@@ -375,7 +376,8 @@ def _read_launch(fields: Fields) -> Step:
 def _read_alternative(value: object, path: str) -> Alternative:
     fields = Fields(value, path)
     when = [Fields({"expr": pair[0], "limit": pair[1]}, path) for pair in fields.array("when")]
-    read = Alternative(tuple((_read_expr_field(f, "expr"), f.integer("limit")) for f in when), fields.string("kernel"))
+    conditions = tuple((_read_expr_field(f, "expr"), f.integer("limit")) for f in when)
+    read = Alternative(conditions, fields.optional_string("kernel"))
     fields.close()
     return read
 

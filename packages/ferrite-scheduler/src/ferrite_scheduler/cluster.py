@@ -253,3 +253,13 @@ def placed_members(owner: Cluster, guest: Cluster, placement: Placement) -> dict
             return None
         found[number] = Member(number, member.full or full_owner, place, inner or member.inner)
     return found
+
+
+def stored_names(cluster: Cluster, dependences: Dependences) -> frozenset[str]:
+    """Returns the names made in a cluster that something outside reads."""
+    return frozenset(
+        name
+        for name in cluster.made
+        if name in dependences.kept
+        or any(reader not in cluster.members for reader in dependences.readers.get(name, ()))
+    )

@@ -33,6 +33,9 @@ from ferrite_ir.text import definition_text, type_text
 
 from .marks import ColumnFold, as_fold
 
+Conditions: TypeAlias = "tuple[tuple[Size, int], ...]"
+"""Sizes, each with what it is at most."""
+
 STRATEGIES = ("pointwise", "persistent", "looped", "scan", "sort")
 
 
@@ -110,6 +113,8 @@ class Kernel:
             fold axis's dims among their ``dims``.
         branches: numbers of definitions, in order, that have programs of their own: those of one share no storage with
             those of another, unless it is small and only read. None where every program runs the whole body.
+        idle: for what sizes the kernel is not launched, as others do its work: those for which all conditions of a row
+            hold. Results that another kernel has stored then are ``readwrite`` params.
     """
 
     name: str
@@ -124,6 +129,7 @@ class Kernel:
     tile: int = 4096
     inner: int = 0
     branches: tuple[int, ...] = ()
+    idle: tuple[Conditions, ...] = ()
 
     @property
     def grid(self) -> tuple[Axis, ...]:
@@ -149,6 +155,8 @@ class Kernel:
         params = ", ".join(map(str, self.params))
         runs = f" in runs of {self.run}" if self.run else f" in blocks of {self.inner}" if self.inner else ""
         runs += f" in {len(self.branches)} branches" if self.branches else ""
+        rows = [" and ".join(f"{sizes.text(size)} <= {limit}" for size, limit in row) for row in self.idle]
+        runs += f" unless {' or '.join(rows)}" if rows else ""
         lines = [f"{self.name} [{' '.join(map(str, self.axes))}]{runs} ({params}) {{"]
         for definition, branch in zip(self.body, self.branch_of, strict=True):
             kept = [result.name for result in definition.results if result.name in self.stored]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ferrite_ir.graph import Graph
 from ferrite_ir.passes import Dce
 
 from .branches import separate_branches
-from .cluster import Cluster, absorb, cluster_of
+from .cluster import Cluster, absorb, cluster_of, stored_names
 from .combined_rows import combine_rows
 from .contractions import keep_narrow_contractions
 from .dependences import Dependences, Node, dependences_of, make_node, nodes_of
+from .either_form import Whole, made_in, offer_splits, whole_forms
 from .fusion import fuse
 from .last_reads import mark_last_reads
 from .loops import Layouts, Misfit, build_kernel
@@ -22,7 +23,7 @@ from .ordering import execution_order
 from .prologues import repeat_statistics
 from .proposal import propose
 from .rules import judge
-from .schedule import Kernel, Schedule
+from .schedule import Conditions, Decision, Kernel, Schedule
 from .short_runs import separate_short_runs
 from .softmax import join_softmax
 from .sorted_updates import sort_updates
@@ -55,16 +56,56 @@ def schedule(
     graph = sort_updates(combine_rows(graph, target, policy), policy)
     graph = join_softmax(graph, policy)
     graph = separate_terms(separate_short_runs(graph, policy), policy)
-    graph = prepare_folds(graph, target, policy)
+    plan, wholes = _with_either_form(graph, _clustered(graph, target, policy), target, policy)
+    graph, dependences = plan.graph, plan.dependences
+    work = mark_last_reads(_work(plan, policy, wholes), graph, dependences, target, policy)
+    kernels, steps, outputs = plan_memory(work, graph, dependences, policy, donated)
+    return Schedule(graph, kernels, steps, outputs, plan.decisions)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A graph cut into clusters, in execution order, with the decisions that led to them."""
+
+    graph: Graph
+    dependences: Dependences
+    clusters: list[Cluster | Node]
+    decisions: tuple[Decision, ...]
+
+
+def _with_either_form(
+    graph: Graph, plan: _Plan, target: Target, policy: Policy
+) -> tuple[_Plan, list[tuple[Whole, _Plan]]]:
+    """Returns a plan with both forms of folds that have two, and what does the work of both stages of some.
+
+    ``plan`` has the form that the hint asks for. What shares a kernel with the fold in it, or does not, still does.
+    """
+    usual = {frozenset(made_in(item)) for item in plan.clusters}
+    refused: frozenset[str] = frozenset()
+    while True:
+        offered, offers = offer_splits(graph, target, policy, refused)
+        if not offers:
+            return plan, []
+        both = _clustered(offered, target, policy, frozenset(offer.first for offer in offers))
+        wholes, unfit = whole_forms(both.clusters, both.graph, both.dependences, offers, usual)
+        alone = [_clustered(form.graph, target, policy, form.folds) for form in wholes]
+        pairs = list(zip(wholes, alone, strict=True))
+        unfit = unfit.union(*(form.folds for form, single in pairs if len(single.clusters) != 1))
+        if not unfit:
+            return both, pairs
+        refused |= unfit
+
+
+def _clustered(graph: Graph, target: Target, policy: Policy, settled: Collection[str] = ()) -> _Plan:
+    """Returns a graph cut into clusters, its folds prepared but for those, by result, whose form is ``settled``."""
+    graph = prepare_folds(graph, target, policy, settled)
     nodes = nodes_of(graph)
     graph = unmarked(graph)
     dependences = dependences_of(graph, nodes)
     fusion = fuse(dependences, target, policy)
     clusters = [fusion.clusters.get(number, nodes[number]) for number in execution_order(fusion, graph)]
     clusters, dependences = _without_lonely_columns(clusters, graph, dependences, target, policy)
-    work = mark_last_reads(_work(clusters, graph, dependences, policy), graph, dependences, target, policy)
-    kernels, steps, outputs = plan_memory(work, graph, dependences, policy, donated)
-    return Schedule(graph, kernels, steps, outputs, tuple(fusion.decisions))
+    return _Plan(graph, dependences, clusters, tuple(fusion.decisions))
 
 
 def _without_lonely_columns(
@@ -109,15 +150,39 @@ def _join(together: list[Cluster], single: Cluster, dependences: Dependences, ta
     together.append(single)
 
 
-def _work(clusters: Sequence[Cluster | Node], graph: Graph, dependences: Dependences, policy: Policy) -> list[Work]:
-    work: list[Work] = []
+def _work(plan: _Plan, policy: Policy, wholes: Sequence[tuple[Whole, _Plan]]) -> list[Work]:
+    """Returns the kernels and calls of a plan, with those that do the work of several for some sizes."""
     layouts: Layouts = {}
-    for item in clusters:
+    idle: dict[int, tuple[Conditions, ...]] = {}
+    before: dict[int, list[Kernel]] = {}
+    for form, alone in wholes:
+        (cluster,) = alone.clusters
+        found = _kernels_of(cluster, alone, policy, layouts)
+        before[form.stages[-1]] = [replace(kernel, idle=form.idle) for kernel in found]
+        idle |= dict.fromkeys(form.stages, form.replaced)
+    work: list[Work] = []
+    for place, item in enumerate(plan.clusters):
         if isinstance(item, Node):
             work.append(item)
-        else:
-            work.extend(_kernels(item, graph, dependences, policy, layouts))
+            continue
+        kernels = _kernels_of(item, plan, policy, layouts)
+        if place in idle:
+            kernels = [replace(kernel, idle=idle[place]) for kernel in kernels]
+        if place in before:
+            kernels = [*before[place], *map(_overwriting, kernels)]
+        work.extend(kernels)
     return work
+
+
+def _overwriting(kernel: Kernel) -> Kernel:
+    """Returns a kernel that leaves its results to another for some sizes."""
+    params = tuple(replace(p, access="readwrite") if p.access == "write" else p for p in kernel.params)
+    return replace(kernel, params=params)
+
+
+def _kernels_of(item: Cluster | Node, plan: _Plan, policy: Policy, layouts: Layouts) -> list[Kernel]:
+    assert isinstance(item, Cluster)
+    return _kernels(item, plan.graph, plan.dependences, policy, layouts)
 
 
 def _kernels(
@@ -139,13 +204,3 @@ def _kernels(
     dependences = _over_columns(dependences, cluster.members, graph)
     singles = [cluster_of(dependences.nodes[number], dependences) for number in sorted(cluster.members)]
     return [kernel for single in singles for kernel in _kernels(single, graph, dependences, policy, layouts)]
-
-
-def stored_names(cluster: Cluster, dependences: Dependences) -> frozenset[str]:
-    """Returns the names made in a cluster that something outside reads."""
-    return frozenset(
-        name
-        for name in cluster.made
-        if name in dependences.kept
-        or any(reader not in cluster.members for reader in dependences.readers.get(name, ()))
-    )

@@ -47,6 +47,7 @@ def simulate(
     externs: Mapping[str, Callable[..., Any]] | None = None,
     module: Module | None = None,
     backwards: bool = False,
+    symbols: Mapping[str, int] | None = None,
 ) -> list[Nested]:
     """Returns the outputs of a schedule as nested lists and numbers, as `ferrite_ir.evaluate` returns those of a graph.
 
@@ -56,11 +57,12 @@ def simulate(
         externs: library calls by target, beside those that the evaluator knows.
         module: the graphs that calls name.
         backwards: whether grid points run last to first; no result may depend on it.
+        symbols: values of symbolic sizes that cannot be seen from the shapes of the inputs.
 
     Raises:
         EvaluationError: a step names a dropped tensor, or a kernel reads what was never written.
     """
-    host = Evaluator(schedule.graph, module, externs)
+    host = Evaluator(schedule.graph, module, externs, symbols)
     host.bind(inputs)
     for step in schedule.steps:
         _run_step(step, schedule, host, backwards=backwards)
@@ -89,6 +91,8 @@ def _run_step(step: Step, schedule: Schedule, host: Evaluator, *, backwards: boo
             memory[step.name] = _found(host, step.source)
         case Launch():
             kernel = schedule.kernels[step.kernel]
+            if any(all(host.sizes((size,))[0] <= most for size, most in row) for row in kernel.idle):
+                return
             _launch(kernel, [_found(host, name) for name in step.args], host, backwards=backwards)
         case CallExtern():
             _call(step, host)

@@ -8,6 +8,7 @@ side by side.
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from ferrite_ir.dtypes import I64, DType
@@ -48,16 +49,20 @@ class Plan:
     exact: bool
 
 
-def prepare_folds(graph: Graph, target: Target, policy: Policy) -> Graph:
-    """Returns the graph with its folds and scans rewritten; the same object where nothing changes."""
+def prepare_folds(graph: Graph, target: Target, policy: Policy, settled: Collection[str] = ()) -> Graph:
+    """Returns the graph with its folds and scans rewritten; the same object where nothing changes.
+
+    Folds whose results are ``settled`` are not split.
+    """
     types = {name: value.type for name, value in graph.values.items()}
     states = states_of_folds(graph)
-    plans = _plans(graph, types, states, target, policy)
+    plans = _plans(graph, types, states, target, policy, settled)
     columns = find_column_sums(graph, types, target, policy)
     definitions: list[Definition] = []
     changed = False
     for definition in graph.definitions:
-        rewritten = _prepared(definition, plans, columns, types, target, policy, graph.device)
+        is_settled = any(result is not None and result.name in settled for result in definition.results)
+        rewritten = _prepared(definition, {} if is_settled else plans, columns, types, target, policy, graph.device)
         rewritten = _few_parts_written_out(rewritten, states)
         changed = changed or rewritten != (definition,)
         definitions.extend(rewritten)
@@ -86,12 +91,12 @@ def _prepared(
                 return split_scan(definition, parts, types)
         case Fold() if definition.results[0].name in columns:
             runs = columns[definition.results[0].name]
-            first, second = _split(definition, Plan(runs.count, runs.rows, exact=True), types)
+            first, second = split(definition, Plan(runs.count, runs.rows, exact=True), types)
             return as_column_fold(first), second
         case Fold():
             plan = plans.get(_domain(definition))
             if plan is not None:
-                return _split(definition, plan, types)
+                return split(definition, plan, types)
     return (definition,)
 
 
@@ -130,12 +135,19 @@ def _domain(fold: Fold) -> tuple[tuple[Size, ...], ...]:
 
 
 def _plans(
-    graph: Graph, types: dict[str, TensorType], states: frozenset[str], target: Target, policy: Policy
+    graph: Graph,
+    types: dict[str, TensorType],
+    states: frozenset[str],
+    target: Target,
+    policy: Policy,
+    settled: Collection[str],
 ) -> dict[tuple[tuple[int, ...], ...], Plan]:
     """Returns the plan for each domain that is to be split; the fold over it that moves most bytes decides."""
     heaviest: dict[tuple[tuple[int, ...], ...], tuple[int, Node]] = {}
     for definition in graph.definitions:
         if not isinstance(definition, Fold) or hint(product(_domain(definition)[1])) < policy.split_minimum:
+            continue
+        if definition.results[0].name in settled:
             continue
         node = make_node(0, definition, types, {})
         # A fold that loads little still computes something at each point.
@@ -197,7 +209,7 @@ def _even_plan(parts: int, folded: tuple[int, ...]) -> Plan:
     return Plan(parts, -(-points // parts), exact=False)
 
 
-def _split(fold: Fold, plan: Plan, types: dict[str, TensorType]) -> tuple[Fold, Fold]:
+def split(fold: Fold, plan: Plan, types: dict[str, TensorType]) -> tuple[Fold, Fold]:
     """Returns the two stages of a split fold."""
     part, point = Dim("s0", plan.parts), Dim("r0", plan.chunk)
     flat = part.index * plan.chunk + point.index

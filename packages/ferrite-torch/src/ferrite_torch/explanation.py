@@ -130,10 +130,16 @@ def explain_graph(record: CompiledGraph) -> GraphExplanation:
 
 def _choices(launch: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yields the kernels that a launch chooses among, with the conditions under which each is taken."""
-    others = launch.get("alternatives", ())
-    for other in others:
-        yield other["kernel"], " and ".join(f"{_expression(expr)} <= {limit:,}" for expr, limit in other["when"])
-    yield launch["kernel"], OTHERWISE if others else ""
+    choices = [
+        (other["kernel"], " and ".join(f"{_expression(expr)} <= {limit:,}" for expr, limit in other["when"]))
+        for other in launch.get("alternatives", ())
+    ]
+    idle = " or ".join(condition for kernel, condition in choices if kernel is None)
+    others = [(kernel, condition) for kernel, condition in choices if kernel is not None]
+    for kernel, condition in others:
+        yield kernel, f"{condition} and not ({idle})" if idle else condition
+    rest = [OTHERWISE] if others else []
+    yield launch["kernel"], ", ".join([*rest, f"not ({idle})"] if idle else rest)
 
 
 _SIGNS = {"add": " + ", "sub": " - ", "mul": "*", "floordiv": "//", "mod": " % "}

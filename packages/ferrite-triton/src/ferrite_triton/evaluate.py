@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ferrite_ir.dtypes import BF16, BOOL, F16, F32, F64, DType
@@ -18,7 +19,7 @@ from .flat import FlatKernel, ParamText
 from .indices import IndexText, index_dtype
 from .literals import full_text, is_negative_zero, number_text, survives_bare
 from .quotients import clamped_quotients, weights
-from .rows import WIDEST_ACCESS, behind, is_aligned_row, padded_extent
+from .rows import WIDEST_ACCESS, behind, is_aligned_row, padded_extent, row_start
 from .scalars import (
     COMPARISONS,
     FOR_NARROW,
@@ -32,6 +33,7 @@ from .scalars import (
     takes_literals,
 )
 from .space import NO_AXES, Axes
+from .vanishing import vanishing_sums
 from .writer import Tile, Writer
 
 
@@ -71,6 +73,7 @@ class Evaluator:
         self._inside: dict[Scalar, bool] = {}
         nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
         self._pads = any(node.op in LOOPING for node in nodes)
+        self._zeroed = frozenset[Scalar]().union(*vanishing_sums(flat).values())
         self._weights, exponentials = weights(flat)
         self._rough: dict[Scalar, Spelling] = dict.fromkeys(clamped_quotients(flat), ROUGH_QUOTIENT)
         self._rough |= dict.fromkeys(exponentials, ROUGH_EXPONENTIAL)
@@ -377,9 +380,9 @@ class Evaluator:
     def _load_line(self, node: Scalar, guard: Guard | None, other: str | None) -> Tile:
         param = self._flat.param_of(node.source)
         index = self._flat.offset(node.source, node.indices)
-        offset = self._index.tile(index, lambda value: self._known(value, guard))
+        place = self._place(param, index, lambda value: self._known(value, guard))
         conditions = [self._known(condition, outer) for condition, outer in _conditions(guard)]
-        pointer, mask, axes = self.access(param, offset, conditions, row_mask=self._row_mask(param, index))
+        pointer, mask, axes = self.access(place, conditions, row_mask=self._row_mask(param, index))
         if index.is_indirect:
             assert_in_bounds(
                 self._flat, self._writer, node.indices, lambda value: self._known(value, guard), (mask, axes)
@@ -387,7 +390,7 @@ class Evaluator:
         arguments = [pointer]
         if mask:
             arguments.append(mask)
-            if other is None and self._pads:
+            if other is None and (self._pads or node in self._zeroed):
                 other = "False" if node.dtype is BOOL else "0"
             if other is not None:
                 arguments.append(f"other={other}")
@@ -404,28 +407,54 @@ class Evaluator:
         end = padded_extent(offset, axis.size, WIDEST_ACCESS // param.dtype.bytes, param.param.type.storage_size)
         return "rmask" if end is None else f"r < {end}"
 
+    def place(self, param: ParamText, index: Index) -> Tile:
+        """Returns the address of an element of a parameter, of whose index the indirect parts are written first."""
+        for value in indirects_of((index,)):
+            self.tile(value)
+        return self._place(param, index, None)
+
+    def _place(self, param: ParamText, index: Index, value: Callable[[Scalar], Tile] | None) -> Tile:
+        fold = self._space.fold
+        start = None if fold is None else row_start(index, fold.size)
+        if start is None:
+            return place_at(param, self._index.tile(index, value))
+        # The compiler adds positions in a row to its address as constants, which it cannot do with offsets of 32 bits:
+        # it does not know that they never wrap, and computes the address of each element by itself.
+        key = ("row", param.text, start)
+        row = self._writer.find(key)
+        if row is None:
+            offset = self._index.tile(start, value)
+            text = f"{param.text} + {offset.text}"
+            row = self._writer.remember(key, self._writer.hold("row", text, offset.axes, self._index_dtype))
+        return Tile(f"{row.text} + r", row.axes | frozenset("r"), row.dtype)
+
     def access(
-        self, param: ParamText, offset: Tile, conditions: list[Tile], axes: Axes = NO_AXES, row_mask: str = "rmask"
+        self, place: Tile, conditions: list[Tile], axes: Axes = NO_AXES, row_mask: str = "rmask"
     ) -> tuple[str, str, Axes]:
         """Returns the pointer text, the mask text ("" for none) and the axes of an access to memory.
 
         Args:
-            param: what is accessed.
-            offset: of the elements.
+            place: the addresses of the elements.
             conditions: under which they are.
-            axes: those that it varies along beside those of the offset and the conditions.
+            axes: those that it varies along beside those of the addresses and the conditions.
             row_mask: the mask along the fold axis.
         """
-        axes = axes.union(offset.axes, *(condition.axes for condition in conditions))
+        axes = axes.union(place.axes, *(condition.axes for condition in conditions))
         names = [axis.name for axis in self._space.axes if axis.name in axes and axis.masked]
         masks = [row_mask if name == "r" else f"{name}mask" for name in names]
         masks += [condition.text for condition in conditions]
         if len(masks) > 1:
             masks = [f"({mask})" if " " in mask else mask for mask in masks]
-        pointer = param.text if offset.literal == 0 else f"{param.text} + {offset.text}"
-        if self._space.tiled(axes) != self._space.tiled(offset.axes):
+        pointer = place.text
+        if self._space.tiled(axes) != self._space.tiled(place.axes):
             pointer = f"tl.broadcast_to({pointer}, {self._space.shape(axes)})"
         return pointer, " & ".join(masks), axes
+
+
+def place_at(param: ParamText, offset: Tile) -> Tile:
+    """Returns the address of the element of a parameter at an offset."""
+    text = param.text if offset.literal == 0 else f"{param.text} + {offset.text}"
+    return Tile(text, offset.axes, offset.dtype)
 
 
 def _conditions(guard: Guard | None) -> list[Key]:

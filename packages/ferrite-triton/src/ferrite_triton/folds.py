@@ -21,6 +21,7 @@ from .groups import Grouping, TakenApart, grouping
 from .literals import full_text, highest_text, lowest_text, type_text
 from .rows import behind
 from .space import FOLD_AXES, NO_AXES, Axes, AxisText
+from .vanishing import vanishing_sums
 from .writer import Tile, Writer
 
 R: Axes = frozenset("r")
@@ -91,6 +92,7 @@ class FoldText:
         self._evaluator = evaluator
         # What the fold being written combines: the fold axis, with its blocks where it is cut into blocks.
         self._over = R
+        self._vanishing = vanishing_sums(flat).keys()
 
     # --- pieces -----------------------------------------------------------------------------------------------------
 
@@ -220,7 +222,7 @@ class FoldText:
                 top = self.spread(tiles[0], axes, 'float("-inf")')
                 results = self._softmax(top, self.spread(tiles[1], axes, "0.0"), axes, tiles[0].dtype)
             case name:
-                results = (self._simple(name, tiles[0], axes),)
+                results = (self._simple(name, tiles[0], axes, self._fill(definition, tiles[0].dtype)),)
         return self._restore(definition, results)
 
     def _single(self, definition: Fold) -> tuple[Tile, ...]:
@@ -230,9 +232,14 @@ class FoldText:
         lifted = {"welford": (tiles[0], zero, one), "online_softmax": (tiles[0], one)}.get(definition.combine)
         return lifted if lifted is not None and len(tiles) == 1 else tiles
 
-    def _simple(self, combine: str, tile: Tile, axes: Axes) -> Tile:
+    def _simple(self, combine: str, tile: Tile, axes: Axes, fill: str | None) -> Tile:
         row = simple_row(combine, tile.dtype)
-        return self.reduce(row.reduce, combine, self.spread(tile, axes, row.identity(tile.dtype)), axes, tile.dtype)
+        return self.reduce(row.reduce, combine, self.spread(tile, axes, fill), axes, tile.dtype)
+
+    def _fill(self, definition: Fold, dtype: DType) -> str | None:
+        """Returns what lanes past the end have to hold for a simple fold, None where they do."""
+        is_zero = definition.results[0].name in self._vanishing
+        return None if is_zero else simple_row(definition.combine, dtype).identity(dtype)
 
     def _paired(self, combine: str, tiles: tuple[Tile, ...], axes: Axes) -> tuple[Tile, ...]:
         function, worst = PAIRED[combine]
@@ -317,7 +324,7 @@ class FoldText:
             case "online_softmax":
                 finish = self._open_softmax(tiles, axes)
             case name:
-                finish = self._open_simple(name, tiles[0], axes)
+                finish = self._open_simple(name, tiles[0], axes, self._fill(definition, tiles[0].dtype))
         return lambda: self._restore(definition, finish())
 
     def open_columns(self, definition: Fold) -> Callable[[], tuple[Tile, ...]]:
@@ -335,11 +342,10 @@ class FoldText:
 
         return finish
 
-    def _open_simple(self, combine: str, tile: Tile, axes: Axes) -> Callable[[], tuple[Tile, ...]]:
+    def _open_simple(self, combine: str, tile: Tile, axes: Axes, fill: str | None) -> Callable[[], tuple[Tile, ...]]:
         row, dtype = simple_row(combine, tile.dtype), tile.dtype
-        identity = row.identity(dtype)
-        lanes = self.accumulator(combine, axes, identity, dtype)
-        self.update(lanes.text, row.step.format(a=lanes.text, v=self.spread(tile, axes, identity)))
+        lanes = self.accumulator(combine, axes, row.identity(dtype), dtype)
+        self.update(lanes.text, row.step.format(a=lanes.text, v=self.spread(tile, axes, fill)))
         return lambda: (self.reduce(row.reduce, combine, lanes.text, axes, dtype),)
 
     def _open_paired(self, definition: Fold, tiles: tuple[Tile, ...], axes: Axes) -> Callable[[], tuple[Tile, ...]]:

@@ -8,10 +8,10 @@ A thread reads 16 bytes at a time. Where the elements in them lie next to each o
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ferrite_ir.graph import Fold
-from ferrite_ir.sizes import is_provably_at_most
+from ferrite_ir.sizes import Size, is_provably_at_most, is_static
 
 from .flat import FlatKernel, memory_loads
 from .passes import plan_passes
@@ -113,7 +113,8 @@ def grouping(flat: FlatKernel, fold: Fold) -> Grouping:
         is_read_again = len(plan_passes(flat).loops) > 1
         is_long = is_provably_at_most(SHORTEST_COLUMN, axis.max_block or axis.size)
         return Grouping(THREAD_SHARE, 1) if is_long and (is_read_again or has_moments) else Grouping(1, 1)
-    if flat.space.order[-1:] != ("r",) or not is_provably_at_most(SHORTEST, axis.size):
+    is_long = flat.space.least >= SHORTEST or is_provably_at_most(SHORTEST, axis.size)
+    if flat.space.order[-1:] != ("r",) or not is_long:
         return Grouping(1, 1)
     found: tuple[int, int] | None = None
     for load in memory_loads(flat, fold.bodies):
@@ -124,13 +125,33 @@ def grouping(flat: FlatKernel, fold: Fold) -> Grouping:
             return Grouping(1, 1)
         width = WIDEST_ACCESS // flat.param_of(load.source).dtype.bytes
         # The compiler looks at addresses alone: where the last row's end is no multiple, threads hold the same points.
-        near = next(n for n in _halves(width) if is_aligned_row(offset, n))
+        near = next(n for n in _halves(width) if is_aligned_row(offset, n, row=_row_of_multiples(flat.space, n)))
         # Of several operands, the one that is read in the smallest pieces says how all of them lie.
         found = min(found or (near, width), (near, width))
     if found is None:
         return Grouping(1, 1)
     near, width = found
     return Grouping(1 if near == width else max(1, THREAD_SHARE // near), near)
+
+
+def _row_of_multiples(space: Space, width: int) -> Size:
+    """Returns the length of rows where it is symbolic and a multiple of ``width``, else 0."""
+    return space.fold_size if space.multiple % width == 0 and not is_static(space.fold_size) else 0
+
+
+def needed_multiple(flat: FlatKernel) -> int:
+    """Returns what a symbolic fold axis has to be a multiple of for threads to hold neighbours in groups, or 1.
+
+    It is the number of elements of the narrowest operand of a grouped fold that a thread reads at once.
+    """
+    axis = flat.space.fold
+    if axis is None or is_static(axis.size):
+        return 1
+    folds = [d for d in flat.definitions if isinstance(d, Fold) and d.combine in GROUPED and len(d.bodies) == 1]
+    loads = [load for fold in folds for load in memory_loads(flat, fold.bodies)]
+    multiple = max((WIDEST_ACCESS // flat.param_of(load.source).dtype.bytes for load in loads), default=1)
+    aligned = replace(flat, space=replace(flat.space, multiple=multiple))
+    return multiple if any(grouping(flat, fold) != grouping(aligned, fold) for fold in folds) else 1
 
 
 def rows_together(flat: FlatKernel) -> int:

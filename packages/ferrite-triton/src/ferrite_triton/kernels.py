@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ferrite_ir.graph import Contract, Fold, Loop, Scan, Update, bodies_of
 from ferrite_ir.ops import OPS
 from ferrite_ir.scalar import postorder
-from ferrite_ir.sizes import hint
+from ferrite_ir.sizes import Size, floordiv, hint, is_static
 from ferrite_scheduler.contractions import fits_axes
 from ferrite_scheduler.schedule import Kernel
 from ferrite_scheduler.softmax import part_softmax
@@ -18,6 +19,7 @@ from .body import KernelBody
 from .errors import UnsupportedDefinition
 from .facts import collect_facts
 from .flat import FlatKernel, flatten
+from .groups import needed_multiple
 from .memory import Access, Condition, contiguous_axis, find_accesses, narrow_conditions
 from .parts import part_lines, position_lines
 from .scans import SERIAL, look_back_scans, scans_serially
@@ -59,17 +61,19 @@ def emit_alternatives(kernel: Kernel) -> Emitted:
         ScheduleMismatch: the kernel breaks the iteration model of the schedule.
     """
     forms: list[_Form] = []
+    least = 0
+    flat, accesses = _flattened(kernel)
+    conditions = narrow_conditions(flat, accesses)
     if kernel.persistent_up_to and kernel.fold is not None:
         held = _flattened(part_softmax(replace(kernel, strategy="persistent")))
-        conditions = narrow_conditions(*held)
-        if conditions is not None:
-            forms.append(_Form(((kernel.fold.size, kernel.persistent_up_to), *conditions), *held, 32))
-    flat = _flattened(kernel)
-    conditions = narrow_conditions(*flat)
+        own = narrow_conditions(*held)
+        if own is not None:
+            forms.append(_Form(((kernel.fold.size, kernel.persistent_up_to), *own), *held, 32))
+            least = kernel.persistent_up_to + 1 if conditions is not None and set(own) <= set(conditions) else 0
     if conditions is not None:
-        forms.append(_Form(conditions, *flat, 32))
+        forms += _looped_forms(replace(flat, space=replace(flat.space, least=least)), accesses, conditions)
     if conditions is None or conditions:
-        forms.append(_Form((), *flat, 64))
+        forms.append(_Form((), flat, accesses, 64))
     params = SizeParams()
     specs = [_write(form, params) for form in forms]
     if any(spec.sizes != tuple(params.names) for spec in specs):
@@ -86,6 +90,21 @@ class _Form:
     flat: FlatKernel
     accesses: tuple[Access, ...]
     width: int
+
+
+def _looped_forms(flat: FlatKernel, accesses: tuple[Access, ...], conditions: tuple[Condition, ...]) -> Iterator[_Form]:
+    """Yields the forms with 32-bit addresses: first that for rows all of which begin at multiples of a vector."""
+    multiple, fold = needed_multiple(flat), flat.space.fold
+    rest: Size = 1
+    if multiple > 1 and fold is not None:
+        rest = fold.size - floordiv(fold.size, multiple) * multiple
+        aligned = replace(flat, space=replace(flat.space, multiple=multiple))
+        if rest == 0:
+            yield _Form(conditions, aligned, accesses, 32)
+        elif not is_static(rest):
+            yield _Form(((rest, 0), *conditions), aligned, accesses, 32)
+    if rest != 0:
+        yield _Form(conditions, flat, accesses, 32)
 
 
 def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
@@ -163,6 +182,9 @@ def header_lines(flat: FlatKernel, width: int, body: list[str]) -> list[str]:
             blocks = f"{axis.name}blocks" if axis.tiled else size
             if axis.tiled:
                 lines.append(f"{blocks} = ({size} + {axis.constant} - 1) // {axis.constant}")
+            if not is_static(axis.size):
+                # What a division by a variable takes half the instructions for, and a program begins with waiting for.
+                lines.append(f"tl.assume({blocks} > 0)")
             mine, rest = f"{rest} % {blocks}", f"{rest} // {blocks}"
         if axis.tiled:
             lines += position_lines(space, axis, f"{mine} * {axis.constant} + tl.arange(0, {axis.constant})")

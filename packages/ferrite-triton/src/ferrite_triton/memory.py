@@ -157,19 +157,18 @@ class StoreText:
         Raises:
             ScheduleMismatch: the value varies along an axis that its place does not depend on.
         """
-        offset = self._evaluator.offset(home)
-        if not tile.axes <= offset.axes:
-            lost = ", ".join(sorted(tile.axes - offset.axes))
+        param = self._flat.param_of(name)
+        place = self._evaluator.place(param, home)
+        if not tile.axes <= place.axes:
+            lost = ", ".join(sorted(tile.axes - place.axes))
             raise ScheduleMismatch(
                 f"kernel {self._flat.kernel.name} stores {name} in one place for all of {lost}, along which it varies"
             )
-        return lambda: self.store_at(self._flat.param_of(name), offset, tile, conditions)
+        return lambda: self.store_at(place, tile, conditions)
 
-    def store_at(
-        self, param: ParamText, offset: Tile, tile: Tile, conditions: list[Tile] | None = None, axes: Axes = NO_AXES
-    ) -> None:
-        """Writes the store of a tile at an offset, where the conditions hold, for every position of ``axes``."""
-        pointer, mask, axes = self._evaluator.access(param, offset, conditions or [], axes | tile.axes)
+    def store_at(self, place: Tile, tile: Tile, conditions: list[Tile] | None = None, axes: Axes = NO_AXES) -> None:
+        """Writes the store of a tile at an address, where the conditions hold, for every position of ``axes``."""
+        pointer, mask, axes = self._evaluator.access(place, conditions or [], axes | tile.axes)
         value = full_text(tile.literal, tile.dtype) if tile.literal is not None and tile.dtype is F64 else tile.text
         self._writer.line(f"tl.store({pointer}, {value}{', ' + mask if mask else ''})", axes)
 

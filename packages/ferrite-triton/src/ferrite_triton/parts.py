@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from ferrite_ir.graph import bodies_of
 from ferrite_ir.scalar import Scalar, postorder
+from ferrite_ir.sizes import is_static
 
 from .flat import FlatKernel, memory_loads
 from .literals import type_text
@@ -28,8 +29,22 @@ def position_lines(space: Space, axis: AxisText, position: str) -> list[str]:
     is_sum = not position.startswith(("(", "tl.arange("))
     lines = [f"{axis.name} = ({position}){suffix}" if suffix and is_sum else f"{axis.name} = {position}{suffix}"]
     if axis.masked:
-        lines.append(f"{axis.name}mask = {axis.name} < {space.params.text(axis.size)}")
+        lines.append(f"{axis.name}mask = {_inside(space, axis)}")
     return lines
+
+
+def _inside(space: Space, axis: AxisText) -> str:
+    """Returns the text of an axis's mask.
+
+    What a symbolic size leaves open, and the compiler makes much of, it says of all sizes for which there is such a
+    tile: the least one that holds a whole axis is more than half full, and one position is never past the end.
+    """
+    test = f"{axis.name} < {space.params.text(axis.size)}"
+    if is_static(axis.size):
+        return test
+    if axis.is_fold:
+        return test if space.loops else f"({test}) | ({axis.name} < {axis.constant} // 2)"
+    return test if axis.name == space.order[-1] else f"({test}) | ({axis.constant} == 1)"
 
 
 def part_lines(flat: FlatKernel, width: int) -> list[str]:

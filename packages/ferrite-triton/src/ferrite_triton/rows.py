@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from ferrite_ir.index import Atom, Dim, Index, atom_dims
-from ferrite_ir.sizes import Size
+from ferrite_ir.sizes import Size, is_static, quotient
 
 WIDEST_ACCESS = 16
 """Bytes that a thread reads or writes at a time, at most."""
 
 
-def is_aligned_row(offset: Index, width: int, axis: str = "r") -> bool:
-    """Returns whether an offset counts along an axis, from a multiple of ``width`` elements on."""
+def is_aligned_row(offset: Index, width: int, axis: str = "r", row: Size = 0) -> bool:
+    """Returns whether an offset counts along an axis, from a multiple of ``width`` elements on.
+
+    ``row`` is a symbolic size that such a multiple is known to be.
+    """
     rest = behind(offset, axis)
     numbers = () if rest is None else (*(coefficient for _, coefficient in rest.terms), rest.const)
-    return rest is not None and all(type(number) is int and number % width == 0 for number in numbers)
+    return rest is not None and all(_is_multiple(number, width, row) for number in numbers)
+
+
+def _is_multiple(number: Size, width: int, row: Size) -> bool:
+    if isinstance(number, int):
+        return number % width == 0
+    return not is_static(row) and quotient(number, row) is not None
 
 
 def padded_extent(offset: Index, extent: Size, width: int, elements: Size) -> int | None:
@@ -34,6 +43,12 @@ def padded_extent(offset: Index, extent: Size, width: int, elements: Size) -> in
     if end == extent or not is_aligned_row(offset, width) or offset.hi + end - extent >= elements:
         return None
     return end
+
+
+def row_start(index: Index, length: Size) -> Index | None:
+    """Returns where the row begins that an index lies in, if it is one of several, of a symbolic length."""
+    start = None if is_static(length) or index.is_indirect else behind(index)
+    return None if start is None or start.is_constant else start
 
 
 def behind(index: Index, axis: str = "r") -> Index | None:

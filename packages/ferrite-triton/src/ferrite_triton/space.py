@@ -91,6 +91,8 @@ class Space:
         ahead: programs that take such parts one after the other; 0 where each part has a program.
         run: positions of ``x`` that one program takes in blocks, one after the other; 0 where each block has a program.
         branches: how often the grid axes are gone through, each time by programs of another branch of the kernel.
+        least: what a symbolic fold axis has at least, where the text is for some sizes only.
+        multiple: what divides it there.
         params: the params for symbolic sizes, as far as the text needs them yet.
     """
 
@@ -103,6 +105,8 @@ class Space:
     ahead: int = 0
     run: int = 0
     branches: int = 1
+    least: int = 0
+    multiple: int = 1
     params: SizeParams = field(default_factory=SizeParams)
 
     def axis(self, name: str) -> AxisText | None:

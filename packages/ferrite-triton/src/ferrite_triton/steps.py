@@ -13,6 +13,7 @@ from ferrite_scheduler.schedule import (
     Allocate,
     CallExtern,
     CallGraph,
+    Conditions,
     Copy,
     Free,
     Item,
@@ -52,6 +53,8 @@ def encode_size_input(given: tuple[str, Size]) -> dict[str, Any]:
 class LaunchForm:
     """How one kernel of a schedule is launched: by which identity, with which sizes, and what is tried before.
 
+    An alternative without a kernel stands for no launch.
+
     ``expected`` is the number of the alternative that the hints choose.
     """
 
@@ -61,13 +64,15 @@ class LaunchForm:
     expected: int = 0
 
 
-def launch_form(emitted: Emitted) -> LaunchForm:
-    """Returns how a kernel is launched."""
+def launch_form(emitted: Emitted, idle: Sequence[Conditions] = ()) -> LaunchForm:
+    """Returns how a kernel is launched; ``idle`` says for what sizes it is not."""
+    choices: list[tuple[Conditions, str | None]] = [(conditions, None) for conditions in idle]
+    choices += [(conditions, spec.id) for conditions, spec in emitted.alternatives]
     alternatives = tuple(
-        {"when": [[host_expression(size), limit] for size, limit in conditions], "kernel": spec.id}
-        for conditions, spec in emitted.alternatives
+        {"when": [[host_expression(size), limit] for size, limit in conditions], "kernel": kernel}
+        for conditions, kernel in choices
     )
-    fits = [all(hint(size) <= limit for size, limit in conditions) for conditions, _ in emitted.alternatives]
+    fits = [all(hint(size) <= limit for size, limit in conditions) for conditions, _ in choices]
     expected = fits.index(True) if True in fits else len(fits)
     return LaunchForm(emitted.spec.id, tuple(map(host_expression, emitted.spec.sizes)), alternatives, expected)
 

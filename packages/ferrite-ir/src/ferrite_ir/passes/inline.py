@@ -338,5 +338,11 @@ def _sole_dim(index: Index) -> Dim | None:
 
 
 def _is_small(numel: Size, reference: Size) -> bool:
-    """Returns whether a value has less than half as many elements as another, as far as their hints tell."""
+    """Returns whether a value has less than half as many elements as another, as far as their hints tell.
+
+    That an extent of the other alone is short in the call that is compiled says little about the calls to come.
+    """
+    times = sizes.quotient(reference, numel)
+    if times is not None and not sizes.is_static(times):
+        return True
     return 2 * sizes.hint(numel) + 1 <= sizes.hint(reference)

@@ -49,6 +49,8 @@ def misfit(spec: KernelSpec, config: Config, sizes: Mapping[str, int]) -> str:
             return f"{axis.block} is {block}, at most {axis.max_block} is allowed"
         if spec.family == "persistent" and axis.kind == "fold" and block < sizes[axis.name]:
             return f"{axis.block} is {block}, less than the {sizes[axis.name]} elements that have to be in one tile"
+        if spec.family == "persistent" and axis.kind == "fold" and block > next_power_of_two(sizes[axis.name]):
+            return f"{axis.block} is {block}, more than it takes to hold the {sizes[axis.name]} elements in one tile"
     return ""
 
 

@@ -122,8 +122,11 @@ def _saves_steps(shape: Shape, warps: int) -> bool:
     """Returns whether half as many warps have less to do past the end of a row that is not much longer than a step.
 
     A step is what all threads of a program read at once. The compiler knows which steps lie past the end and leaves
-    them out; of a step that ends past it the program waits for threads that have nothing to do.
+    them out, unless only the call knows how long rows are; of a step that ends past it the program waits for threads
+    that have nothing to do.
     """
+    if not all(isinstance(axis.size, int) for axis in shape.axes("fold")):
+        return False
     vector = 16 // max(2, shape.narrowest_read)
     step = shape.device.target.warp_size * warps * vector
     steps = -(-shape.fold // step) * step

@@ -1,0 +1,251 @@
+"""Folds over an axis whose length only the call tells, in two forms: whole, and in parts that are combined.
+
+Which is better depends on the length: a few programs fold a short axis faster than a second kernel starts, a long one
+keeps them busy while most of the device idles. So both are scheduled. The graph gets the two stages of a split fold;
+where fusion leaves them kernels of their own, a third kernel does the work of both, and each is launched only for the
+lengths for which its form is the better one (`Kernel.idle`). Whatever a fold cannot be taken apart from keeps the form
+that its hint asks for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ferrite_ir.graph import Computed, Definition, Fold, Graph, Loop, TensorType, domain_of, names_read, whole
+from ferrite_ir.sizes import Size, floordiv, is_static, product
+
+from .cluster import Cluster, stored_names
+from .dependences import Dependences, Node, make_node
+from .generic import hinted, typical
+from .schedule import Conditions
+from .split import COLUMNS, LAUNCH_SECONDS, MOST_PARTS, SHORTEST_CHUNK, WORTH, Plan, is_outer, split
+from .target import Policy, Target
+
+COLUMNS_ALONE = 16
+"""Columns that a program takes together where few programs fold all rows of theirs."""
+
+Domain = tuple[tuple[Size, ...], tuple[Size, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """From where on a fold is better split.
+
+    Attributes:
+        length: points of the fold axis, at most, that one program folds.
+        grid: points of the grid, at least, with which there are programs enough whatever the length; None if that is
+            for the scheduler to know, as the grid is static.
+        parts: how many parts it is split into.
+    """
+
+    length: int
+    grid: int | None
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A fold in two forms.
+
+    Attributes:
+        fold: as it was.
+        first, second: names of the first results of its two stages.
+        short: for what sizes it is better whole: conditions, of which all of one row hold.
+        long: for what sizes it is better split.
+    """
+
+    fold: Fold
+    first: str
+    second: str
+    short: tuple[Conditions, ...]
+    long: tuple[Conditions, ...]
+
+
+def offer_splits(
+    graph: Graph, target: Target, policy: Policy, refused: Collection[str]
+) -> tuple[Graph, tuple[Offer, ...]]:
+    """Returns the graph with such folds split, and what became of each; ``refused`` names those that stay whole."""
+    folds = [d for d in graph.definitions if isinstance(d, Fold) and _is_open(d) and d.results[0].name not in refused]
+    if not folds:
+        return graph, ()
+    types = {name: value.type for name, value in graph.values.items()}
+    readers = _readers(graph)
+    folds = [fold for fold in folds if _is_read_by_point(fold, readers, graph)]
+    thresholds = _thresholds(folds, types, target, policy)
+    offers: list[Offer] = []
+    definitions: list[Definition] = []
+    wanted = {fold.results[0].name for fold in folds}
+    for definition in graph.definitions:
+        threshold = thresholds.get(domain_sizes(definition)) if isinstance(definition, Fold) else None
+        if not isinstance(definition, Fold) or threshold is None or definition.results[0].name not in wanted:
+            definitions.append(definition)
+            continue
+        grid, points = (product(sizes) for sizes in domain_sizes(definition))
+        chunk = floordiv(points + (threshold.parts - 1), threshold.parts)
+        first, second = split(definition, Plan(threshold.parts, chunk, exact=False), types)
+        definitions += [first, second]
+        names = first.results[0].name, second.results[0].name
+        offers.append(Offer(definition, *names, *_conditions(points, grid, threshold)))
+    return (replace(graph, definitions=tuple(definitions)), tuple(offers)) if offers else (graph, ())
+
+
+def _conditions(points: Size, grid: Size, threshold: Threshold) -> tuple[tuple[Conditions, ...], ...]:
+    """Returns for what sizes a fold is better whole, and for what sizes it is better split."""
+    is_short, is_long = (points, threshold.length), (-points, -threshold.length - 1)
+    if threshold.grid is None:
+        return ((is_short,),), ((is_long,),)
+    return ((is_short,), ((-grid, -threshold.grid),)), ((is_long, (grid, threshold.grid - 1)),)
+
+
+def _is_open(fold: Fold) -> bool:
+    return not all(is_static(dim.size) for dim in fold.fold_dims)
+
+
+def domain_sizes(definition: Definition) -> Domain:
+    """Returns the sizes of the dims of a definition: those that its results keep, and those folded away."""
+    kept, folded = domain_of(definition)
+    return tuple(dim.size for dim in kept), tuple(dim.size for dim in folded)
+
+
+def _readers(graph: Graph) -> dict[str, list[Definition]]:
+    readers: dict[str, list[Definition]] = {}
+    for definition in graph.definitions:
+        for name in names_read(definition):
+            readers.setdefault(name, []).append(definition)
+    return readers
+
+
+def _is_read_by_point(fold: Fold, readers: Mapping[str, Sequence[Definition]], graph: Graph) -> bool:
+    """Returns whether a fold's results are read at its own points alone: by no kernel that might fold as well."""
+    if len(fold.results) > 1 or any(value == fold.results[0].name for _, value in graph.mutations):
+        return False
+    grid = product(dim.size for dim in fold.dims)
+    return all(
+        isinstance(reader, Loop) and product(dim.size for dim in reader.dims) == grid
+        for reader in readers.get(fold.results[0].name, ())
+    )
+
+
+def _thresholds(
+    folds: Sequence[Fold], types: dict[str, TensorType], target: Target, policy: Policy
+) -> dict[Domain, Threshold]:
+    """Returns the threshold of each domain; folds over it are split alike, and the heaviest decides."""
+    heaviest: dict[Domain, tuple[float, Node]] = {}
+    for fold in folds:
+        node = make_node(0, fold, types, {})
+        found = _bytes_of_point(node), node
+        domain = domain_sizes(fold)
+        if domain not in heaviest or found[0] > heaviest[domain][0]:
+            heaviest[domain] = found
+    thresholds = {domain: _threshold(*found, target, policy) for domain, found in heaviest.items()}
+    return {domain: threshold for domain, threshold in thresholds.items() if threshold is not None}
+
+
+def _bytes_of_point(node: Node) -> float:
+    """Returns the bytes that a fold reads for each of its points; one that reads little still computes something."""
+    return max(1.0, sum(touch.bytes for touch in node.loads) / max(1, hinted(node.points)))
+
+
+def _threshold(bytes_: float, node: Node, target: Target, policy: Policy) -> Threshold | None:
+    """Returns from where on a fold is better split, None for nowhere."""
+    if node.grid == 0:
+        return None
+    alone, together = (COLUMNS_ALONE, COLUMNS) if is_outer(node) else (1, 1)
+    grid = typical(node.grid)
+    programs, row = math.ceil(grid / alone), bytes_ * grid
+    gained = target.seconds(row, programs) - WORTH * row / target.bandwidth
+    wanted = target.processors * policy.programs_per_processor / math.ceil(grid / together)
+    if gained <= 0 or wanted < 2:
+        return None
+    length = max(policy.split_minimum, math.ceil(WORTH * LAUNCH_SECONDS / gained))
+    most = min(MOST_PARTS, length // SHORTEST_CHUNK)
+    parts = min(1 << round(math.log2(wanted)), 1 << (most.bit_length() - 1))
+    least = None if is_static(product(dim.size for dim in node.grid_dims)) else int(alone * target.processors / WORTH)
+    return Threshold(length, least, parts) if parts >= 2 else None
+
+
+# --- after fusion -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What does the work of both stages of folds.
+
+    Attributes:
+        graph: its definitions alone.
+        stages: places of the clusters with the first stages and, last, of that with the second.
+        idle: for what sizes it is not launched.
+        replaced: for what sizes its stages are not.
+        folds: names of the folds.
+    """
+
+    graph: Graph
+    stages: tuple[int, ...]
+    idle: tuple[Conditions, ...]
+    replaced: tuple[Conditions, ...]
+    folds: frozenset[str]
+
+
+def whole_forms(
+    clusters: Sequence[Cluster | Node],
+    graph: Graph,
+    dependences: Dependences,
+    offers: Sequence[Offer],
+    usual: Collection[frozenset[str]],
+) -> tuple[tuple[Whole, ...], frozenset[str]]:
+    """Returns the kernels that there have to be beside the stages of folds in two forms.
+
+    Last come the names of the folds that cannot have them: whose stages share a kernel with something else, so that
+    they cannot be left out, or of which neither form makes what some kernel makes where folds have but one (``usual``).
+    """
+    made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
+    firsts = {offer.first: offer for offer in offers}
+    seconds = {offer.second: offer for offer in offers}
+    wholes: list[Whole] = []
+    unfit: set[str] = set()
+    for last in dict.fromkeys(made[name] for name in seconds):
+        item = clusters[last]
+        own = [seconds[name] for name in made_in(item) if name in seconds]
+        before = tuple(dict.fromkeys(made[offer.first] for offer in own))
+        along = [name for place in before for name in made_in(clusters[place])]
+        rest = [d for d in _body(item, dependences) if d.results[0].name not in seconds]
+        peers = [*own, *(firsts[name] for name in along if name in firsts)]
+        names = frozenset(offer.second for offer in peers)
+        is_apart = last not in before and len(peers) == len(own) + len(along)
+        is_usual = frozenset(made_in(item)) in usual
+        if (
+            is_apart
+            and is_usual
+            and len({offer.short for offer in peers}) == 1
+            and all(isinstance(d, Loop) for d in rest)
+        ):
+            alone = _alone(item, seconds, graph, dependences)
+            wholes.append(Whole(alone, (*before, last), own[0].long, own[0].short, names))
+        else:
+            unfit |= names
+    return tuple(wholes), frozenset(unfit)
+
+
+def made_in(item: Cluster | Node) -> tuple[str, ...]:
+    """Returns the names of the values that a cluster or a call makes."""
+    return tuple(item.made) if isinstance(item, Cluster) else item.result_names
+
+
+def _body(item: Cluster | Node, dependences: Dependences) -> list[Computed]:
+    numbers = sorted(item.members) if isinstance(item, Cluster) else []
+    return [dependences.nodes[number].definition for number in numbers]  # type: ignore[misc]
+
+
+def _alone(item: Cluster | Node, seconds: Mapping[str, Offer], graph: Graph, dependences: Dependences) -> Graph:
+    """Returns a graph of the definitions of a cluster alone, with whole folds for second stages."""
+    definitions = tuple(
+        seconds[d.results[0].name].fold if d.results[0].name in seconds else d for d in _body(item, dependences)
+    )
+    made = {result.name: result for d in definitions for result in d.results}
+    read = dict.fromkeys(name for d in definitions for name in names_read(d) if name not in made)
+    kept = stored_names(item, dependences) if isinstance(item, Cluster) else frozenset()
+    outputs = tuple(whole(value) for name, value in made.items() if name in kept)
+    inputs = tuple(graph.values[name] for name in read)
+    return Graph(graph.name, inputs, definitions, outputs, device=graph.device)

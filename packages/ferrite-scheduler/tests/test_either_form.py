@@ -1,0 +1,89 @@
+"""Folds over symbolic axes in two forms: when each is launched, what they compute, and what keeps only one."""
+
+from __future__ import annotations
+
+import pytest
+
+from checks import EAGER_TO_SPLIT, agrees
+from ferrite_ir import parse_graph
+from ferrite_ir.evaluate import evaluate
+from ferrite_ir.sizes import evaluate as value_of
+from ferrite_scheduler import Kernel, Schedule, schedule
+from ferrite_scheduler.simulate import simulate
+
+COLUMNS = """graph @columns(x: bf16[n, {width}], y: f32[n, {width}]) -> (t, u) where n: size >= 0 ~ {hint} {{
+  s: f32[{width}] = fold sum [j < {width} | r < n] cast.f32(x[r, j])
+  t: f32[{width}] = loop [j < {width}] mul(s[j], f32(2.0))
+  u: f32[{width}] = fold sum [j < {width} | r < n] mul(cast.f32(x[r, j]), y[r, j])
+}}"""
+TOTAL = """graph @total(x: f32[n, m]) -> (s) where n: size >= 0 ~ {hint}, m: size >= 0 ~ 2 {{
+  s: f32[] = fold max [ | r < n, q < m] neg(x[r, q])
+}}"""
+WIDE = """graph @wide(x: f32[n, m]) -> (u) where n: size >= 0 ~ {hint}, m: size >= 0 ~ 2 {{
+  u: f32[m] = fold sum [q < m | r < n] x[r, q]
+}}"""
+STORED = """graph @stored(x: f32[n, 3]) -> (e, s) where n: size >= 0 ~ {hint} {{
+  e: f32[n, 3] = loop [i < n, j < 3] exp(x[i, j])
+  s: f32[3] = fold sum [j < 3 | r < n] e[r, j]
+}}"""
+SOFTMAX = """graph @rows(x: f32[2, n]) -> (y) where n: size >= 0 ~ {hint} {{
+  s: f32[2] = fold sum [i < 2 | r < n] exp(x[i, r])
+  y: f32[2, n] = loop [i < 2, j < n] div(exp(x[i, j]), s[i])
+}}"""
+
+
+def is_idle(kernel: Kernel, values: dict[str, int]) -> bool:
+    return any(all(value_of(size, values) <= most for size, most in row) for row in kernel.idle)
+
+
+def launched(found: Schedule, **values: int) -> list[int]:
+    return [number for number, kernel in enumerate(found.kernels) if not is_idle(kernel, values)]
+
+
+@pytest.mark.parametrize("hint", [2, 4096])
+@pytest.mark.parametrize("text", [COLUMNS, TOTAL, WIDE, STORED, SOFTMAX])
+def test_both_forms_are_right(text: str, hint: int) -> None:
+    graph = parse_graph(text.format(hint=hint, width=3))
+    found = schedule(graph, EAGER_TO_SPLIT)
+    for n in (0, 1, 2, 7, 255, 256, 257, 331):
+        symbols = {"n": n, "m": 2}
+        shapes = [[value_of(size, symbols) for size in value.type.shape] for value in graph.inputs]
+        given = [[[(i * 7 + j) % 5 - 1.5 for j in range(b)] for i in range(a)] for a, b in shapes]
+        expected = evaluate(graph, given, symbols=symbols)
+        for backwards in (False, True):
+            assert agrees(expected, simulate(found, given, symbols=symbols, backwards=backwards), 1e-3), n
+
+
+@pytest.mark.parametrize("hint", [2, 100_000])
+def test_a_form_is_launched_for_the_lengths_that_it_is_better_for(hint: int) -> None:
+    found = schedule(parse_graph(COLUMNS.format(hint=hint, width=1000)))
+    first, whole, second = found.kernels
+    (((size, length),),) = first.idle
+    assert str(size) == "n"
+    assert 1000 < length < 20_000
+    assert [launched(found, n=n) for n in (0, 1, length, length + 1, 1 << 30)] == [[1], [1], [1], [0, 2], [0, 2]]
+    assert {"s", "t", "u"} <= whole.homes.keys()
+    assert {param.name: param.access for param in second.params if param.name in "tu"} == dict.fromkeys(
+        "tu", "readwrite"
+    )
+    assert f"unless n <= {length}" in str(found)
+
+
+def test_many_columns_are_never_split() -> None:
+    found = schedule(parse_graph(WIDE.format(hint=2)))
+    assert len(found.kernels) == 3
+    assert launched(found, n=100, m=100) == launched(found, n=100_000, m=100_000) == [1]
+    assert launched(found, n=100_000, m=100) == [0, 2]
+
+
+@pytest.mark.parametrize("text", [STORED, SOFTMAX])
+def test_what_shares_its_kernel_has_the_form_that_its_hint_asks_for(text: str) -> None:
+    small, large = (schedule(parse_graph(text.format(hint=hint)), EAGER_TO_SPLIT) for hint in (2, 100_000))
+    assert [kernel.idle for kernel in small.kernels] == [()]
+    assert len(large.kernels) > 1
+
+
+def test_static_folds_have_one_form() -> None:
+    text = COLUMNS.format(hint=2, width=1000).replace("[n,", "[20000,").replace("< n]", "< 20000]")
+    found = schedule(parse_graph(text.replace(" where n: size >= 0 ~ 2", "")))
+    assert [len(found.kernels), *(kernel.idle for kernel in found.kernels)] == [2, (), ()]

@@ -1,0 +1,58 @@
+"""Sums whose operand is zero past the end of a symbolic row: which they are, and that no others lose their masks."""
+
+from __future__ import annotations
+
+import pytest
+
+from by_hand import schedule_text
+from ferrite_triton import emit_program
+
+MASKED = "tl.where(rmask, "
+
+
+def source(body: str, length: str = "m", strategy: str = "looped", combine: str = "sum") -> str:
+    text = f"""graph @f(x: f32[n, {length}], w: f32[n], v: f32[{length}]) -> (s) where n: size >= 1, m: size >= 0 {{
+      s: f32[n] = fold {combine} [i < n | r < {length}] {body}
+    }}"""
+    return emit_program(schedule_text(text, strategy)).kernels[0].source
+
+
+@pytest.mark.parametrize("strategy", ["looped", "persistent"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "x[i, r]",
+        "mul(x[i, r], v[r])",
+        "neg(abs(add(x[i, r], mul(v[r], f32(-2.5)))))",
+        "masked(lt(index.i64(i), index.i64(r)), x[i, r], f32(0.0))",
+        "maximum(relu(x[i, r]), v[r])",
+    ],
+)
+def test_what_is_zero_needs_no_mask(body: str, strategy: str) -> None:
+    written = source(body, strategy=strategy)
+    assert MASKED not in written
+    assert all("other=0" in line for line in written.splitlines() if "tl.load(" in line)
+
+
+@pytest.mark.parametrize("strategy", ["looped", "persistent"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "exp(x[i, r])",
+        "sub(x[i, r], w[i])",  # the same all along the row
+        "mul(x[i, r], w[i])",  # which may be infinite
+        "mul(x[i, r], f32(inf))",
+        "div(x[i, r], v[r])",
+        "masked(lt(index.i64(i), index.i64(r)), x[i, r], f32(1.0))",
+        "cast.f32(index.i64(r))",
+        "f32(2.0)",
+    ],
+)
+def test_what_may_be_something_else_is_masked(body: str, strategy: str) -> None:
+    assert MASKED in source(body, strategy=strategy)
+
+
+def test_only_sums_of_symbolic_rows() -> None:
+    assert MASKED in source("x[i, r]", combine="max")
+    assert MASKED in source("x[i, r]", length="1000")
+    assert "other=0" not in source("x[i, r]", length="1000")
