@@ -92,15 +92,13 @@ class Policy:
         look_back_points: points of a line that one such program takes, a power of two.
         combine_rows: combine whole rows by kernels that own the places where they go, where that pays.
         combined_bytes: fewest bytes that it must save: of all elements in 32 bits, which the cache would combine, and
-            of a copy of their target in 32 bits, written and read. 64 MiB are as much as what it costs, five small
+            of a copy of their target in 32 bits, written and read. 64 MiB are as much as what it costs, six small
             kernels: 15 microseconds on an H200.
         combined_row: fewest elements of such a row: two for each thread of a warp.
         combined_flight: bytes of rows that the programs of a multiprocessor have on their way at once: three times
             its share of memory's bandwidth in a microsecond, as half of a program's time goes by before it knows
             which rows it wants.
         combined_batch: rows that one of these programs has on their way, a power of two: what its registers hold.
-        combined_in_order: combine the rows of a place in their own order, so that sums are the same in every run: sorts
-            places by a library call, on an H200 33 microseconds more for a quarter of a million of them.
         look_back_programs: such programs for each multiprocessor, which then take parts one after the other, the next
             one on its way; 0 for a program for each part.
         keep_reads: ask the cache to keep what a kernel reads that the next one reads for the last time.
@@ -143,7 +141,6 @@ class Policy:
     combined_row: int = 64
     combined_flight: int = 96 << 10
     combined_batch: int = 16
-    combined_in_order: bool = False
     look_back_programs: int = 0
     keep_reads: bool = False
     sort_updates: bool = True

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from math import ceil, sqrt
 
-from ferrite_ir.dtypes import F32, F64, I16, I32, I64, DType
+from ferrite_ir.dtypes import F32, F64, I32, I64, DType
 from ferrite_ir.graph import View
 from ferrite_scheduler.schedule import CallExtern
+from ferrite_scheduler.strategy import power_of_two
 
-from .literals import number_text
+from .literals import number_text, type_text
 from .templates import Expansion, Operand, Scratch, Template
 
 COUNTED = 1024
-"""Rows that one program counts."""
-STARTED, AHEAD = 1024, 8192
-"""Places whose first row one program finds, and places before them that it reads at a time."""
-FILLED = 32
-"""Places that a program looks at, to see whether they are empty, at least and at a time."""
-ENDS, PARTS = 4, 32
+"""Rows that one program counts and lists, and numbers that it makes zero."""
+LEAST_LISTED, MOST_LISTED = 16, 256
+"""Rows of a list: as many as a batch at least, and what one warp sorts in registers while it waits for memory."""
+SHARES = 128
+"""Programs that order rows, at most: each reads what all of them have counted."""
+LEAST_SORTED, MOST_SORTED, WARP_SORTED = 256, 2048, 128
+"""Rows that such a program sorts at once, and how many of them a warp has."""
+ENDS, PARTS = 4, 64
 """Ends of chunks that one program looks at, and parts of one place that are read at a time."""
-COLUMNS = 128
-"""Columns of a program that stores few rows."""
+COLUMNS = 64
+"""Columns of such a program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,6 @@ class _Call:
     Attributes:
         count, rows, width, stride, chunk, batch, block, mode, wraps: as the device functions take them.
         initial: as they take it, as text.
-        in_order: whether the rows of a place are combined in their own order.
         compute: the type that is computed in.
         base: name of the tensor that places are before, "" where that is one number, ``initial``.
     """
@@ -46,7 +49,6 @@ class _Call:
     mode: str
     initial: str
     wraps: bool
-    in_order: bool
     compute: DType
     base: str
 
@@ -56,31 +58,54 @@ class _Call:
         return -(-self.count // self.chunk)
 
     @property
-    def end(self) -> int:
-        """Returns how many rows are written down, those behind the last one included."""
-        return self.chunks * self.chunk + 1
-
-    @property
     def columns(self) -> int:
-        """Returns the columns of a program that stores few rows."""
+        """Returns the columns of a program that combines edges."""
         return min(self.block, COLUMNS)
 
     @property
-    def key(self) -> DType:
-        """Returns the narrowest type that holds all places, none, and what is behind the last row."""
-        return I16 if self.rows + 1 <= I16.highest else I32
+    def capacity(self) -> int:
+        """Returns the rows of a list: enough for all places if each is as likely as any other.
+
+        How many rows a place has is then close to a Poisson variable, which is hardly ever six deviations above its
+        mean. Places that are met so often that a warp could not sort their rows are all long.
+        """
+        mean = self.count / self.rows
+        wanted = power_of_two(ceil(mean + 6 * sqrt(mean) + 8))
+        least = max(LEAST_LISTED, self.batch)
+        return max(wanted, least) if wanted <= MOST_LISTED else least
+
+    @property
+    def tile(self) -> int:
+        """Returns how many rows a program sorts at once."""
+        return min(max(power_of_two(-(-self.count // SHARES)), LEAST_SORTED), MOST_SORTED)
+
+    @property
+    def share(self) -> int:
+        """Returns how many rows a program sorts."""
+        return -(-self.count // (SHARES * self.tile)) * self.tile
+
+    @property
+    def shares(self) -> int:
+        """Returns how many programs sort rows."""
+        return -(-self.count // self.share)
+
+    @property
+    def digits(self) -> tuple[int, int]:
+        """Returns how many values the lower and the higher digit of a place have."""
+        bits = max((self.rows - 1).bit_length(), 2)
+        return 1 << bits // 2, 1 << bits - bits // 2
 
     @property
     def scratch(self) -> Scratch:
         """Returns the tensors that only these kernels know."""
-        counts = {"counts": (I32, self.rows + 1)}
-        made = {"keys": (self.key, self.end)} if self.in_order else {"ranks": (I32, self.count)}
-        starts = {} if self.in_order else {"starts": (I32, self.rows + 1)}
+        low, high = self.digits
         return {
-            **counts,
-            **made,
-            **starts,
-            "packed": (I64, self.end),
+            "counts": (I32, self.rows + 3),
+            "lists": (I32, self.rows * self.capacity),
+            "low_counts": (I32, self.shares * low),
+            "high_counts": (I32, self.shares * high),
+            "partly": (I64, self.count),
+            "packed": (I64, self.count + self.chunk + 1),
             "edges": (self.compute, 2 * self.chunks * self.width),
         }
 
@@ -110,55 +135,63 @@ def write_combined_rows(step: CallExtern, taken: Collection[str]) -> Expansion:
     if isinstance(base, View):
         operands["base"] = Operand(base.name, base.dtype)
     template = Template.of(step, operands, call.scratch, taken)
-    _write_order(template, call, taken)
+    _write_lists(template, call)
+    _write_order(template, call)
     _write_sums(template, call)
     return template.finished()
 
 
-def _write_order(template: Template, call: _Call, taken: Collection[str]) -> None:
-    """Writes what brings rows of one place together, and stores the places that no row goes to."""
-    size, programs = f"{call.count}, {call.rows}", -(-call.end // COUNTED)
+def _write_lists(template: Template, call: _Call) -> None:
+    """Writes what counts the rows of each place and lists them."""
     lanes = f"tl.program_id(0) * {COUNTED} + tl.arange(0, {COUNTED})"
-    zeros = [f"place = {lanes}", f"tl.store(counts + place, 0, place <= {call.rows})"]
-    template.launch("zero_counts", {"counts": "write"}, zeros, -(-(call.rows + 1) // COUNTED), 4)
-    filling = max(programs, -(-call.rows // FILLED))
-    fill = (
-        f"fmath.fill_places(counts, {call.base or None}, out, {call.initial}, {call.rows}, {call.width}, {filling}, "
-        f"{FILLED}, {call.columns})"
-    )
-    filled = {"packed": "write", **_base(call), "out": "write"}
-    if call.in_order:
-        line = f"fmath.narrow_places(places, counts, keys, {size}, {call.wraps}, {call.end}, {COUNTED})"
-        accesses = {"places": "read", "counts": "atomic", "keys": "write"}
-        template.launch("narrow_places", accesses, [line], programs, 4)
-        template.sort("keys", "ranked", "order", taken)
-        line = f"fmath.pack_rows(ranked, order, packed, {call.count}, {call.end}, {COUNTED})"
-        accesses = {"ranked": "read", "order": "read", "counts": "read", **filled}
-        template.launch("pack_rows", accesses, [line, fill], filling, 4)
-        return
-    line = f"fmath.count_places(places, counts, ranks, {size}, {call.wraps}, {COUNTED})"
-    accesses = {"places": "read", "counts": "atomic", "ranks": "write"}
-    template.launch("count_places", accesses, [line], -(-call.count // COUNTED), 4)
-    line = f"fmath.start_places(counts, starts, {call.rows}, {STARTED}, {AHEAD})"
-    accesses = {"counts": "read", "starts": "write"}
-    template.launch("start_places", accesses, [line], -(-(call.rows + 1) // STARTED), 8)
-    line = f"fmath.order_rows(places, ranks, starts, packed, {size}, {call.wraps}, {call.end}, {COUNTED})"
-    accesses = {"places": "read", "ranks": "read", "starts": "read", "counts": "read", **filled}
-    template.launch("order_rows", accesses, [line, fill], filling, 4)
+    zeros = [f"place = {lanes}", f"tl.store(counts + place, 0, place < {call.rows + 3})"]
+    template.launch("zero_counts", {"counts": "write"}, zeros, -(-(call.rows + 3) // COUNTED), 4)
+    numbers = f"{call.count}, {call.rows}, {call.wraps}, {call.capacity}, {COUNTED}"
+    line = f"fmath.list_rows(places, counts, lists, {numbers})"
+    accesses = {"places": "read", "counts": "atomic", "lists": "write"}
+    template.launch("list_rows", accesses, [line], -(-call.count // COUNTED), 4)
+
+
+def _write_order(template: Template, call: _Call) -> None:
+    """Writes what brings the rows of places that are longer than their lists in order."""
+    low, high = call.digits
+    shares, warps = f"{low}, {high}, {call.share}, {call.tile}", call.tile // WARP_SORTED
+    numbers = f"{call.count}, {call.rows}, {call.wraps}, {call.capacity}, {shares}"
+    line = f"fmath.count_digits(places, counts, low_counts, high_counts, {numbers})"
+    accesses = {"places": "read", "counts": "read", "low_counts": "write", "high_counts": "write"}
+    template.launch("count_digits", accesses, [line], call.shares, warps)
+    line = f"fmath.order_low(places, counts, low_counts, high_counts, partly, {numbers})"
+    accesses = {"places": "read", "counts": "read", "low_counts": "read", "high_counts": "atomic", "partly": "write"}
+    template.launch("order_low", accesses, [line], call.shares, warps)
+    numbers = f"{call.count}, {call.rows}, {shares}, {call.chunk}"
+    line = f"fmath.order_high(counts, high_counts, partly, packed, {numbers})"
+    accesses = {"counts": "readwrite", "high_counts": "read", "partly": "read", "packed": "write"}
+    template.launch("order_high", accesses, [line], call.shares, warps)
 
 
 def _write_sums(template: Template, call: _Call) -> None:
-    """Writes what combines the rows."""
-    numbers = f'"{call.mode}", {call.initial}, {call.count}, {call.rows}, {call.width}'
+    """Writes what combines the rows: those of long places come first, as it is known which programs have none."""
+    blocks = -(-call.width // call.block)
+    base, numbers = call.base or None, f'"{call.mode}", {call.initial}, {call.rows}, {call.width}'
     shares = f"{call.stride}, {call.chunk}, {call.batch}, {call.block}"
-    line = f"fmath.combine_rows(packed, source, {call.base or None}, out, edges, {numbers}, {shares})"
-    accesses = {"packed": "read", "source": "read", **_base(call), "out": "write", "edges": "write"}
+    listed = f"{call.stride}, {call.capacity}, {call.batch}, {call.block}, {type_text(call.compute)}"
+    chunked = call.chunks * blocks
+    lines = [
+        "program = tl.program_id(0)",
+        f"if program < {chunked}:",
+        f"    fmath.combine_rows(counts, packed, source, {base}, out, edges, program, {numbers}, {shares})",
+        "else:",
+        f"    program -= {chunked}",
+        f"    fmath.combine_lists(counts, lists, source, {base}, out, program, {numbers}, {listed})",
+    ]
+    known = {"counts": "read", "packed": "read"}
+    accesses = {**known, "lists": "read", "source": "read", **_base(call), "out": "write", "edges": "write"}
     sizes = {name: template.operands[name].dtype.bytes for name in ("source", "out")}
     moved = (call.count * sizes["source"] + call.rows * sizes["out"]) * call.width
-    template.launch("combine_rows", accesses, [line], call.chunks * -(-call.width // call.block), 1, moved)
+    template.launch("combine_rows", accesses, lines, chunked + call.rows * blocks, 1, moved)
     shares = f"{call.chunk}, {ENDS}, {PARTS}, {call.columns}"
-    line = f"fmath.combine_edges(packed, {call.base or None}, out, edges, {numbers}, {shares})"
-    accesses = {"packed": "read", **_base(call), "out": "write", "edges": "read"}
+    line = f"fmath.combine_edges(counts, packed, {base}, out, edges, {numbers}, {shares})"
+    accesses = {**known, **_base(call), "out": "write", "edges": "read"}
     template.launch("combine_edges", accesses, [line], -(-call.chunks // ENDS) * -(-call.width // call.columns), 4)
 
 

@@ -1,0 +1,138 @@
+"""Rows of a matrix listed by where they go, and combined from such lists, as device functions.
+
+Which row goes to which *place* is only known when the kernels run. Each place has a list of a fixed ``capacity``, so
+that one kernel makes all of them: a row counts itself at its place, and how many came before it is where it is
+written. Programs come in any order; whoever combines a list sorts it in registers first, and so combines the rows of a
+place in their own order, whenever they came. Rows of a *long* place, one with more than fit in its list, are left to
+`ferrite_runtime.fmath.row_order`.
+
+Places are numbers from 0 up to ``rows``, which stands for none. ``counts`` (i32, ``rows + 3``, zero before) holds how
+many rows a place has, none included, then the number of long places and that of their rows.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ferrite_runtime.fmath.row_sums import combined, folded, neutral_of
+
+_NO_ROW = tl.constexpr(0x7FFFFFFF)
+
+
+@triton.jit
+def find_places(places, lane, known, rows: tl.constexpr, wraps: tl.constexpr):
+    """Returns places as they are counted; those that lie outside are none, as is the lowest number of all."""
+    given = tl.load(places + lane, known, other=0).to(tl.int64)
+    place = given
+    if wraps:
+        place = tl.where(given < 0, given + rows, given)
+    inside = (place >= 0) & (place < rows)
+    is_none = given == -9223372036854775808
+    tl.device_assert(inside | is_none, "index out of bounds of the rows that others are combined into", mask=known)
+    return tl.where(inside & known, place, rows).to(tl.int32)
+
+
+@triton.jit
+def _counted(counts, place, known, left, block: tl.constexpr):
+    """Counts the rows of each place in a block, where so many are ``left``; returns how many came before each."""
+    lowest = tl.min(place, 0)
+    if lowest == tl.max(place, 0):
+        # Thousands of additions to one word wait for each other; one for a block of equal places does not.
+        together = tl.maximum(tl.minimum(left, block), 0)
+        before = tl.atomic_add(counts + lowest, together, sem="relaxed") + tl.arange(0, block)
+    else:
+        before = tl.atomic_add(counts + place, 1, mask=known, sem="relaxed")
+    return before
+
+
+@triton.jit
+def list_rows(
+    places,
+    counts,
+    lists,
+    count: tl.constexpr,
+    rows: tl.constexpr,
+    wraps: tl.constexpr,
+    capacity: tl.constexpr,
+    block: tl.constexpr,
+):
+    """Counts the rows of each place and the places that are long, and lists rows; a program has ``block`` rows."""
+    first = tl.program_id(0) * block
+    lane = first + tl.arange(0, block)
+    known = lane < count
+    place = find_places(places, lane, known, rows, wraps)
+    before = _counted(counts, place, known, count - first, block)
+    is_placed = known & (place < rows)
+    tl.store(lists + place.to(tl.int64) * capacity + before, lane, is_placed & (before < capacity))
+    # Of a long place one row is the first that its list has no room for.
+    is_first = is_placed & (before == capacity)
+    tl.atomic_add(counts + (rows + 1) + lane * 0, 1, mask=is_first, sem="relaxed")
+
+
+@triton.jit
+def combine_lists(
+    counts,
+    lists,
+    source,
+    base,
+    out,
+    program,
+    mode: tl.constexpr,
+    initial: tl.constexpr,
+    rows: tl.constexpr,
+    width: tl.constexpr,
+    stride: tl.constexpr,
+    capacity: tl.constexpr,
+    batch: tl.constexpr,
+    block: tl.constexpr,
+    compute: tl.constexpr,
+):
+    """Combines the rows of one place with what it is before, unless it is long; rows are combined in their own order.
+
+    Args:
+        counts: how many rows each place has.
+        lists: the rows of each place, in any order.
+        source: the first element of the matrix of rows.
+        base: the first element of what the places are before, None where it is one number.
+        out: the first element of what they are after.
+        program: number of the place, and within it of the ``block`` columns.
+        mode: ``add``, ``max`` or ``min``.
+        initial: what the places are before, where they are one number.
+        rows: number of places.
+        width: elements of a row.
+        stride: elements from a row to the next one in ``source``.
+        capacity: rows of a list, a power of two.
+        batch: rows that are on their way at once; divides ``capacity``.
+        block: columns of a program.
+        compute: the type that is computed in.
+    """
+    blocks: tl.constexpr = (width + block - 1) // block
+    place = (program // blocks).to(tl.int64)
+    column = program % blocks * block + tl.arange(0, block)
+    inside = column < width
+    lane = tl.arange(0, capacity)
+    # Read before it is known how much of it counts, as is what the place is before: nothing waits for anything else.
+    listed = tl.load(lists + place * capacity + lane)
+    size = tl.load(counts + place)
+    if base is None:
+        before = tl.full([block], initial, compute)
+    else:
+        before = tl.load(base + place * width + column, inside, other=0.0).to(compute)
+    if size <= capacity:
+        neutral: tl.constexpr = neutral_of(mode)
+        ordered = tl.sort(tl.where(lane < size, listed, _NO_ROW))
+        total = tl.full([block], neutral, compute)
+        for first in tl.range(0, size, batch):
+            number = first + tl.arange(0, batch)
+            known = (number < size)[:, None]
+            row = tl.gather(ordered, number, 0).to(tl.int64)
+            value = tl.load(
+                source + row[:, None] * stride + column[None, :],
+                known & inside[None, :],
+                other=0.0,
+                eviction_policy="evict_first",
+            )
+            total = combined(total, folded(tl.where(known, value.to(compute), neutral), mode), mode)
+        total = combined(before, total, mode)
+        tl.store(out + place * width + column, total.to(out.dtype.element_ty), inside)
