@@ -5,7 +5,7 @@ pass that rounds. The call ``ferrite.combine_rows`` stands for the kernels of `f
 which list the rows of each place first: each row is read once, each place written once, in its own type. The rows of a
 place are combined in their own order, so that results are the same in every run.
 
-What that costs besides is two small kernels to list rows, three that order what is too much for a list, where there is
+What that costs besides is two small kernels to list rows, two that order what is too much for a list, where there is
 such, and one for what is left between programs.
 """
 
@@ -46,7 +46,7 @@ A place is counted from the end if it is negative and the call ``wraps``; the lo
 """
 MODES = ("add", "max", "min")
 MOST_PLACES = 1 << 18
-"""Most places: they are ordered by two digits of 9 bits, and programs read how often each value of one occurs."""
+"""Most places: they are ordered by two digits of at most 10 bits, whose values programs read all counts of."""
 MOST_RESIDENT = 32
 """Most programs that a multiprocessor runs at once."""
 WIDEST = 512

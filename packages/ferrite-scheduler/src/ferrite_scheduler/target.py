@@ -92,7 +92,7 @@ class Policy:
         look_back_points: points of a line that one such program takes, a power of two.
         combine_rows: combine whole rows by kernels that own the places where they go, where that pays.
         combined_bytes: fewest bytes that it must save: of all elements in 32 bits, which the cache would combine, and
-            of a copy of their target in 32 bits, written and read. 64 MiB are as much as what it costs, six small
+            of a copy of their target in 32 bits, written and read. 64 MiB are as much as what it costs, five small
             kernels: 15 microseconds on an H200.
         combined_row: fewest elements of such a row: two for each thread of a warp.
         combined_flight: bytes of rows that the programs of a multiprocessor have on their way at once: three times

@@ -91,8 +91,8 @@ class _Call:
 
     @property
     def digits(self) -> tuple[int, int]:
-        """Returns how many values the lower and the higher digit of a place have."""
-        bits = max((self.rows - 1).bit_length(), 2)
+        """Returns how many values the lower and the higher digit of a place have, that of no place included."""
+        bits = max(self.rows.bit_length(), 2)
         return 1 << bits // 2, 1 << bits - bits // 2
 
     @property
@@ -143,13 +143,17 @@ def write_combined_rows(step: CallExtern, taken: Collection[str]) -> Expansion:
 
 def _write_lists(template: Template, call: _Call) -> None:
     """Writes what counts the rows of each place and lists them."""
-    lanes = f"tl.program_id(0) * {COUNTED} + tl.arange(0, {COUNTED})"
-    zeros = [f"place = {lanes}", f"tl.store(counts + place, 0, place < {call.rows + 3})"]
-    template.launch("zero_counts", {"counts": "write"}, zeros, -(-(call.rows + 3) // COUNTED), 4)
-    numbers = f"{call.count}, {call.rows}, {call.wraps}, {call.capacity}, {COUNTED}"
-    line = f"fmath.list_rows(places, counts, lists, {numbers})"
-    accesses = {"places": "read", "counts": "atomic", "lists": "write"}
-    template.launch("list_rows", accesses, [line], -(-call.count // COUNTED), 4)
+    low, _ = call.digits
+    zeroed = {name: call.scratch[name][1] for name in ("counts", "low_counts", "high_counts")}
+    zeros = [f"lane = tl.program_id(0) * {COUNTED} + tl.arange(0, {COUNTED})"]
+    zeros += [f"tl.store({name} + lane, 0, lane < {extent})" for name, extent in zeroed.items()]
+    accesses = dict.fromkeys(zeroed, "write")
+    template.launch("zero_counts", accesses, zeros, -(-max(zeroed.values()) // COUNTED), 4)
+    block = min(COUNTED, call.tile)
+    numbers = f"{call.count}, {call.rows}, {call.wraps}, {call.capacity}, {low}, {call.share}, {block}"
+    line = f"fmath.list_rows(places, counts, lists, low_counts, {numbers})"
+    accesses = {"places": "read", "counts": "atomic", "lists": "write", "low_counts": "atomic"}
+    template.launch("list_rows", accesses, [line], -(-call.count // block), 4)
 
 
 def _write_order(template: Template, call: _Call) -> None:
@@ -157,9 +161,6 @@ def _write_order(template: Template, call: _Call) -> None:
     low, high = call.digits
     shares, warps = f"{low}, {high}, {call.share}, {call.tile}", call.tile // WARP_SORTED
     numbers = f"{call.count}, {call.rows}, {call.wraps}, {call.capacity}, {shares}"
-    line = f"fmath.count_digits(places, counts, low_counts, high_counts, {numbers})"
-    accesses = {"places": "read", "counts": "read", "low_counts": "write", "high_counts": "write"}
-    template.launch("count_digits", accesses, [line], call.shares, warps)
     line = f"fmath.order_low(places, counts, low_counts, high_counts, partly, {numbers})"
     accesses = {"places": "read", "counts": "read", "low_counts": "read", "high_counts": "atomic", "partly": "write"}
     template.launch("order_low", accesses, [line], call.shares, warps)

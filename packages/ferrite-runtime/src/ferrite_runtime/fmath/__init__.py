@@ -20,7 +20,7 @@ from ferrite_runtime.fmath.polynomials import (
     legendre_p,
 )
 from ferrite_runtime.fmath.row_lists import combine_lists, list_rows
-from ferrite_runtime.fmath.row_order import count_digits, order_high, order_low
+from ferrite_runtime.fmath.row_order import order_high, order_low
 from ferrite_runtime.fmath.runs import add_runs, maximum_runs, minimum_runs
 from ferrite_runtime.fmath.sorting import sort_first, sort_stable
 from ferrite_runtime.fmath.special import airy_ai, j0, j1, k0, k0e, k1, k1e, ndtri, y0, y1, zeta

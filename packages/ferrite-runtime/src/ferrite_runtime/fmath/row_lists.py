@@ -51,17 +51,37 @@ def list_rows(
     places,
     counts,
     lists,
+    low_counts,
     count: tl.constexpr,
     rows: tl.constexpr,
     wraps: tl.constexpr,
     capacity: tl.constexpr,
+    low: tl.constexpr,
+    share: tl.constexpr,
     block: tl.constexpr,
 ):
-    """Counts the rows of each place and the places that are long, and lists rows; a program has ``block`` rows."""
+    """Counts the rows of each place and the places that are long, and lists rows.
+
+    Args:
+        places: where rows go.
+        counts: how many rows each place has, and how many places are long.
+        lists: the rows of each place, as many as there is room for.
+        low_counts: how many rows of a share have which lower digit, as `row_order.order_low` takes it; zero before.
+        count: number of rows.
+        rows: number of places.
+        wraps: whether places may count from the end.
+        capacity: rows of a list.
+        low: how many values the lower digit has.
+        share: rows of a share.
+        block: rows of a program, a power of two that divides ``share``.
+    """
     first = tl.program_id(0) * block
     lane = first + tl.arange(0, block)
     known = lane < count
     place = find_places(places, lane, known, rows, wraps)
+    digit = tl.arange(0, low)
+    found = tl.histogram(place & (low - 1), low, known)
+    tl.atomic_add(low_counts + first // share * low + digit, found, mask=found != 0, sem="relaxed")
     before = _counted(counts, place, known, count - first, block)
     is_placed = known & (place < rows)
     tl.store(lists + place.to(tl.int64) * capacity + before, lane, is_placed & (before < capacity))

@@ -2,8 +2,9 @@
 
 A radix sort from the lower digit to the higher one (Knuth, "The Art of Computer Programming" 3, 5.2.5), two digits in
 all. Programs have equal *shares* of the rows, one after the other. Of each share it is counted how many rows have
-which digit; what shares before have of a digit, and all shares of lower ones, says where a program's rows go. A program
-takes its share by tiles and sorts each by digit and position with a network, so that rows keep their order.
+which digit (`row_lists.list_rows` counts the lower one); what shares before have of a digit, and all shares of lower
+ones, says where a program's rows go. A program takes its share by tiles and sorts each by digit and position with a
+network, so that rows keep their order.
 
 What is counted, and not who comes first, decides where a row goes: the order is the same in every run, and rows that
 all go to one place cost as much as any others. If no place is long, programs return at once.
@@ -32,56 +33,6 @@ def packed_row(place, row):
 def place_of(packed):
     """Returns the place of a row."""
     return (packed >> 32).to(tl.int32)
-
-
-@triton.jit
-def _long_places(places, counts, lane, known, rows: tl.constexpr, wraps: tl.constexpr, capacity: tl.constexpr):
-    """Returns the place of each row, and whether it is a long one."""
-    place = find_places(places, lane, known, rows, wraps)
-    return place, known & (place < rows) & (tl.load(counts + place, known, other=0) > capacity)
-
-
-@triton.jit
-def count_digits(
-    places,
-    counts,
-    low_counts,
-    high_counts,
-    count: tl.constexpr,
-    rows: tl.constexpr,
-    wraps: tl.constexpr,
-    capacity: tl.constexpr,
-    low: tl.constexpr,
-    high: tl.constexpr,
-    share: tl.constexpr,
-    tile: tl.constexpr,
-):
-    """Counts how many rows of long places in a share have which lower digit, and makes the counts of the higher zero.
-
-    Args:
-        places: where rows go.
-        counts: how many rows each place has, and how many places are long.
-        low_counts: for each share and lower digit, how many there are (i32).
-        high_counts: the same for the higher digit, as the rows are after they were ordered by the lower one.
-        count: number of rows.
-        rows: number of places.
-        wraps: whether places may count from the end.
-        capacity: rows of a place that is not long.
-        low: how many values the lower digit has, which is the place modulo it; a power of two.
-        high: the same for the higher digit.
-        share: rows of a program.
-        tile: rows that are looked at at once, a power of two that divides ``share``.
-    """
-    if tl.load(counts + (rows + 1)) != 0:
-        program = tl.program_id(0)
-        first = program * share
-        found = tl.zeros([low], tl.int32)
-        for at in tl.range(first, tl.minimum(first + share, count), tile):
-            lane = at + tl.arange(0, tile)
-            place, is_long = _long_places(places, counts, lane, lane < count, rows, wraps, capacity)
-            found += tl.histogram(place & (low - 1), low, is_long)
-        tl.store(low_counts + program * low + tl.arange(0, low), found)
-        tl.store(high_counts + program * high + tl.arange(0, high), tl.zeros([high], tl.int32))
 
 
 @triton.jit
@@ -126,9 +77,22 @@ def order_low(
     share: tl.constexpr,
     tile: tl.constexpr,
 ):
-    """Stores the rows of long places ordered by the lower digit, and counts the higher digits of shares of them.
+    """Stores all rows ordered by the lower digit, -1 for those of no long place, and counts the higher digit.
 
-    It takes what `count_digits` does.
+    Args:
+        places: where rows go.
+        counts: how many rows each place has, and how many places are long.
+        low_counts: for each share and lower digit, how many rows there are (i32).
+        high_counts: the same for the higher digit, of shares of what is stored; zero before.
+        partly: what is stored.
+        count: number of rows.
+        rows: number of places.
+        wraps: whether places may count from the end.
+        capacity: rows of a place that is not long.
+        low: how many values the lower digit has, which is the place modulo it; a power of two.
+        high: the same for the higher digit.
+        share: rows of a program.
+        tile: rows that are sorted at once, a power of two that divides ``share``.
     """
     if tl.load(counts + (rows + 1)) != 0:
         program = tl.program_id(0)
@@ -136,13 +100,14 @@ def order_low(
         starts, _ = _starts(low_counts, program, (count + share - 1) // share, low)
         for at in tl.range(first, tl.minimum(first + share, count), tile):
             lane = at + tl.arange(0, tile)
-            place, is_long = _long_places(places, counts, lane, lane < count, rows, wraps, capacity)
-            word, goes, is_moved, starts = _ordered(
-                packed_row(place, lane), place & (low - 1), is_long, starts, low, tile
-            )
+            known = lane < count
+            place = find_places(places, lane, known, rows, wraps)
+            is_long = known & (place < rows) & (tl.load(counts + place, known, other=0) > capacity)
+            word = tl.where(is_long, packed_row(place, lane), -1)
+            word, goes, is_moved, starts = _ordered(word, place & (low - 1), known, starts, low, tile)
             tl.store(partly + goes, word, is_moved)
             digit = goes // share * high + place_of(word) // low
-            tl.atomic_add(high_counts + digit, 1, mask=is_moved, sem="relaxed")
+            tl.atomic_add(high_counts + digit, 1, mask=is_moved & (word >= 0), sem="relaxed")
 
 
 @triton.jit
@@ -161,17 +126,17 @@ def order_high(
 ):
     """Stores the rows of long places in the order of these, each place's in their own, and how many there are.
 
-    Behind the last one come ``chunk + 1`` more, with the place -1. Else it takes what `count_digits` does.
+    Behind the last one come ``chunk + 1`` more, with the place -1. Else it takes what `order_low` does.
     """
     if tl.load(counts + (rows + 1)) != 0:
         program = tl.program_id(0)
         first = program * share
         starts, size = _starts(high_counts, program, (count + share - 1) // share, high)
-        for at in tl.range(first, tl.minimum(first + share, size), tile):
+        for at in tl.range(first, tl.minimum(first + share, count), tile):
             lane = at + tl.arange(0, tile)
-            known = lane < size
-            word = tl.load(partly + lane, known, other=0)
-            word, goes, is_moved, starts = _ordered(word, place_of(word) // low, known, starts, high, tile)
+            word = tl.load(partly + lane, lane < count, other=-1)
+            digit = tl.maximum(place_of(word), 0) // low
+            word, goes, is_moved, starts = _ordered(word, digit, word >= 0, starts, high, tile)
             tl.store(packed + goes, word, is_moved)
         if program == 0:
             tl.store(counts + (rows + 2), size)
