@@ -7,7 +7,8 @@ place in their own order, whenever they came. Rows of a *long* place, one with m
 `ferrite_runtime.fmath.row_order`.
 
 Places are numbers from 0 up to ``rows``, which stands for none. ``counts`` (i32, ``rows + 3``, zero before) holds how
-many rows a place has, none included, then the number of long places and that of their rows.
+many rows a place has, or at least more than ``capacity``; nothing for none; the number of long places; and that of
+their rows.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ import triton.language as tl
 from ferrite_runtime.fmath.row_sums import combined, folded, neutral_of
 
 _NO_ROW = tl.constexpr(0x7FFFFFFF)
+_EARLY = tl.constexpr(32)
+"""One row in so many counts itself before it looks whether its place is long."""
 
 
 @triton.jit
@@ -34,16 +37,12 @@ def find_places(places, lane, known, rows: tl.constexpr, wraps: tl.constexpr):
 
 
 @triton.jit
-def _counted(counts, place, known, left, block: tl.constexpr):
-    """Counts the rows of each place in a block, where so many are ``left``; returns how many came before each."""
-    lowest = tl.min(place, 0)
-    if lowest == tl.max(place, 0):
-        # Thousands of additions to one word wait for each other; one for a block of equal places does not.
-        together = tl.maximum(tl.minimum(left, block), 0)
-        before = tl.atomic_add(counts + lowest, together, sem="relaxed") + tl.arange(0, block)
-    else:
-        before = tl.atomic_add(counts + place, 1, mask=known, sem="relaxed")
-    return before
+def _list(counts, lists, place, row, mask, rows: tl.constexpr, capacity: tl.constexpr):
+    """Counts rows at their places, and lists those that there is room for."""
+    before = tl.atomic_add(counts + place, 1, mask=mask, sem="relaxed")
+    tl.store(lists + place.to(tl.int64) * capacity + before, row, mask & (before < capacity))
+    # Of a long place one row is the first that its list has no room for.
+    tl.atomic_add(counts + (rows + 1) + row * 0, 1, mask=mask & (before == capacity), sem="relaxed")
 
 
 @triton.jit
@@ -82,12 +81,13 @@ def list_rows(
     digit = tl.arange(0, low)
     found = tl.histogram(place & (low - 1), low, known)
     tl.atomic_add(low_counts + first // share * low + digit, found, mask=found != 0, sem="relaxed")
-    before = _counted(counts, place, known, count - first, block)
     is_placed = known & (place < rows)
-    tl.store(lists + place.to(tl.int64) * capacity + before, lane, is_placed & (before < capacity))
-    # Of a long place one row is the first that its list has no room for.
-    is_first = is_placed & (before == capacity)
-    tl.atomic_add(counts + (rows + 1) + lane * 0, 1, mask=is_first, sem="relaxed")
+    # Thousands of additions to one word wait for each other: few rows tell of most places that they are long.
+    is_early = lane < first + block // _EARLY
+    _list(counts, lists, place, lane, is_placed & is_early, rows, capacity)
+    tl.debug_barrier()
+    size = tl.load(counts + place, is_placed, other=0, cache_modifier=".cg")
+    _list(counts, lists, place, lane, is_placed & ~is_early & (size <= capacity), rows, capacity)
 
 
 @triton.jit
