@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import islice
 
 from ferrite_ir.dtypes import I32, I64
@@ -17,12 +16,11 @@ from .flat import FlatKernel, memory_loads
 from .folds import FoldText, R
 from .indices import run_atom
 from .memory import StoreText, value_of
-from .parts import loads_ahead, loop_lines, position_lines
 from .passes import READ_AGAIN_LATER, READ_THE_LAST_TIME, plan_passes, rereads, roots_of
 from .products import open_product
 from .scans import ScanText
 from .sorts import SortText
-from .space import FOLD_AXES, NO_AXES
+from .space import FOLD_AXES, NO_AXES, AxisText, Space
 from .updates import UpdateText
 from .writer import Tile, Writer
 
@@ -57,8 +55,6 @@ class KernelBody:
         """Returns the lines."""
         if self._flat.space.run:
             self._write_run()
-        elif self._flat.space.ahead:
-            return self._write_parts()
         elif self._flat.space.loops and self._flat.space.folds_tile:
             self._write_loops()
         else:
@@ -205,18 +201,6 @@ class KernelBody:
             self._store_results(definition)
         self._flush()
 
-    def _write_parts(self) -> list[str]:
-        """Returns a loop over the parts that a program takes; it loads what the next one needs, then scans this one."""
-        asked = {load: self._evaluator.tile(load) for load in loads_ahead(self._flat)}
-        asking = self._writer.restart()
-        held: dict[str, Tile] = {}
-        for load, tile in asked.items():
-            name = self._writer.fresh("held")
-            held[name] = tile
-            self._writer.remember((load, None), replace(tile, text=name))
-        self._write_grid_level(self._flat.definitions)
-        return loop_lines(self._flat, 64 if self._wide else 32, asking, self._writer.restart(), held)
-
     def _write_grid_level(self, definitions: tuple[Computed, ...]) -> None:
         for definition in definitions:
             self._write_definition(definition)
@@ -290,3 +274,13 @@ def with_scans(flat: FlatKernel, definitions: tuple[Computed, ...]) -> list[Comp
         if isinstance(definition, Scan) and any(result.name in wanted for result in definition.results):
             chosen.add(id(definition))
     return [definition for definition in flat.definitions if id(definition) in chosen]
+
+
+def position_lines(space: Space, axis: AxisText, position: str) -> list[str]:
+    """Returns the lines that define positions and mask of an axis; ``position`` is a vector."""
+    suffix = space.expand(axis.name)
+    is_sum = not position.startswith(("(", "tl.arange("))
+    lines = [f"{axis.name} = ({position}){suffix}" if suffix and is_sum else f"{axis.name} = {position}{suffix}"]
+    if axis.masked:
+        lines.append(f"{axis.name}mask = {axis.name} < {space.params.text(axis.size)}")
+    return lines
