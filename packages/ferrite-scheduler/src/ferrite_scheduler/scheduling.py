@@ -62,7 +62,7 @@ def schedule(
     fusion = fuse(dependences, target, policy)
     clusters = [fusion.clusters.get(number, nodes[number]) for number in execution_order(fusion, graph)]
     clusters, dependences = _without_lonely_columns(clusters, graph, dependences, target, policy)
-    work = mark_last_reads(_work(clusters, graph, dependences, policy), graph, dependences, target, policy)
+    work = mark_last_reads(_work(clusters, graph, dependences, policy), graph, dependences, target)
     kernels, steps, outputs = plan_memory(work, graph, dependences, policy, donated)
     return Schedule(graph, kernels, steps, outputs, tuple(fusion.decisions))
 

@@ -99,7 +99,6 @@ class Policy:
             its share of memory's bandwidth in a microsecond, as half of a program's time goes by before it knows
             which rows it wants.
         combined_batch: rows that one of these programs has on their way, a power of two: what its registers hold.
-        keep_reads: ask the cache to keep what a kernel reads that the next one reads for the last time.
         sort_updates: bring rows that are combined into one place together before, where that pays.
         sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
         sorted_row: fewest elements of such a row.
@@ -139,7 +138,6 @@ class Policy:
     combined_row: int = 64
     combined_flight: int = 96 << 10
     combined_batch: int = 16
-    keep_reads: bool = False
     sort_updates: bool = True
     sorted_bytes: int = 192 << 20
     sorted_row: int = 128

@@ -16,7 +16,7 @@ from .flat import FlatKernel, memory_loads
 from .folds import FoldText, R
 from .indices import run_atom
 from .memory import StoreText, value_of
-from .passes import READ_AGAIN_LATER, READ_THE_LAST_TIME, plan_passes, rereads, roots_of
+from .passes import READ_THE_LAST_TIME, plan_passes, rereads, roots_of
 from .products import open_product
 from .scans import ScanText
 from .sorts import SortText
@@ -135,7 +135,7 @@ class KernelBody:
 
     def _write_loops(self) -> None:
         plan = plan_passes(self._flat)
-        policies, shared = rereads(self._flat, plan), shared_loads(self._flat) | kept_loads(self._flat)
+        policies, shared = rereads(self._flat, plan), shared_loads(self._flat)
         self._write_grid_level(plan.before)
         for loop, policy in zip(plan.loops, policies, strict=True):
             self._evaluator.hints = policy | shared
@@ -241,13 +241,6 @@ def shared_loads(flat: FlatKernel) -> dict[Scalar, str]:
         for load in memory_loads(flat, roots)
         if "r" in {dim.name for index in load.indices for dim in index.dims} <= FOLD_AXES
     }
-
-
-def kept_loads(flat: FlatKernel) -> dict[Scalar, str]:
-    """Returns a hint to keep what the next kernel reads as well, in the loops of a fold."""
-    roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
-    loads = memory_loads(flat, roots) if any(param.param.is_kept for param in flat.params.values()) else ()
-    return {load: READ_AGAIN_LATER for load in loads if flat.param_of(load.source).param.is_kept}
 
 
 def last_loads(flat: FlatKernel) -> dict[Scalar, str]:
