@@ -76,7 +76,7 @@ def ran(call, index: Tensor, target: Tensor, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize(
-    ("kind", "count"), [("any", 280), ("one", 300), ("sorted", 77), ("ends", 130), ("skewed", 250)]
+    ("kind", "count"), [("any", 280), ("one", 300), ("sorted", 77), ("ends", 130), ("ends", 50), ("skewed", 250)]
 )
 @pytest.mark.parametrize("call", [added, summed, largest, smallest, put, looked_up, padded])
 def test_values(call, count: int, kind: str, device: str) -> None:

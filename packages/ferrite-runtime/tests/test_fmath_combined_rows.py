@@ -27,13 +27,15 @@ def run(call: str, programs: int, **tensors: tuple[torch.Tensor, str]) -> None:
     Kernel(spec("kernel", body, params, [], **extra))(*(x for x, _ in tensors.values()))
 
 
-def listed(places: torch.Tensor, rows: int, *, wraps: bool = False) -> tuple[torch.Tensor, ...]:
+def listed(
+    places: torch.Tensor, rows: int, *, wraps: bool = False, capacity: int = CAPACITY
+) -> tuple[torch.Tensor, ...]:
     """Returns the counts and the lists of all places, and the counts of lower digits in each share."""
     count = len(places)
-    counts, lists = torch.zeros(rows + 3, dtype=torch.int32), torch.full((rows, CAPACITY), -7, dtype=torch.int32)
+    counts, lists = torch.zeros(rows + 3, dtype=torch.int32), torch.full((rows, capacity), -7, dtype=torch.int32)
     low = torch.zeros(-(-count // SHARE), LOW, dtype=torch.int32)
     run(
-        f"list_rows(places, counts, lists, low_counts, {count}, {rows}, {wraps}, {CAPACITY}, {LOW}, {SHARE}, {BLOCK})",
+        f"list_rows(places, counts, lists, low_counts, {count}, {rows}, {wraps}, {capacity}, {LOW}, {SHARE}, {BLOCK})",
         -(-count // BLOCK),
         places=(places, "read"),
         counts=(counts, "atomic"),
@@ -44,14 +46,14 @@ def listed(places: torch.Tensor, rows: int, *, wraps: bool = False) -> tuple[tor
 
 
 def ordered(
-    places: torch.Tensor, counts: torch.Tensor, low: torch.Tensor, rows: int
+    places: torch.Tensor, counts: torch.Tensor, low: torch.Tensor, rows: int, capacity: int = CAPACITY
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the places of the rows that are in no list, and these rows, in the order in which they are combined."""
     count, shares = len(places), len(low)
     high = torch.zeros(shares, HIGH, dtype=torch.int32)
     partly, packed = torch.zeros(count, dtype=torch.int64), torch.full((count + CHUNK + 1,), 99, dtype=torch.int64)
     shape = f"{LOW}, {HIGH}, {SHARE}, {TILE}"
-    numbers = f"{count}, {rows}, False, {CAPACITY}, {shape}"
+    numbers = f"{count}, {rows}, False, {capacity}, {shape}"
     run(
         f"order_low(places, counts, low_counts, high_counts, partly, {numbers})",
         shares,
@@ -141,15 +143,16 @@ def test_a_place_that_there_is_not_is_refused(place: int) -> None:
         listed(torch.tensor([0, place]), 5)
 
 
+@pytest.mark.parametrize("capacity", [CAPACITY, 0])
 @pytest.mark.parametrize("kind", ["any", "few", "skewed", "one"])
 @pytest.mark.parametrize("count", [1, 17, 64, 300])
-def test_rows_of_long_places_are_in_the_order_of_a_stable_sort(count: int, kind: str) -> None:
+def test_rows_of_long_places_are_in_the_order_of_a_stable_sort(count: int, kind: str, capacity: int) -> None:
     torch.manual_seed(0)
     places = places_of(kind, count, 100)
     places[torch.rand(count) < 0.1] = NONE
-    counts, _, low = listed(places, 100)
-    found, rows = ordered(places, counts, low, 100)
-    is_long = torch.bincount(places[places != NONE], minlength=100) > CAPACITY
+    counts, _, low = listed(places, 100, capacity=capacity)
+    found, rows = ordered(places, counts, low, 100, capacity)
+    is_long = torch.bincount(places[places != NONE], minlength=100) > capacity
     expected = places.sort(stable=True)
     kept = (expected.values != NONE) & is_long[expected.values.clamp(min=0)]
     assert torch.equal(found, expected.values[kept])
@@ -181,6 +184,17 @@ def listed_anyhow(rows: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
     """Returns a list as if its rows had come in another order."""
     size = min(int(size), CAPACITY)
     return torch.cat([rows[:size][torch.randperm(size)], rows[size:]])
+
+
+@pytest.mark.parametrize("before", ["base", "None"])
+def test_places_of_no_row_are_what_they_were(before: str) -> None:
+    counts = torch.tensor([0, 2, 1, 0, 0, 3, 0, 0], dtype=torch.int32)
+    base, out = torch.randn(5, 6), torch.full((5, 6), 77.0)
+    line = f"fill_places(counts, {before}, out, tl.program_id(0), -1.5, 5, 6, 2, 4)"
+    run(line, 3, counts=(counts, "read"), base=(base, "read"), out=(out, "write"))
+    is_empty = counts[:5] == 0
+    assert torch.equal(out[is_empty], base[is_empty] if before == "base" else torch.full((3, 6), -1.5))
+    assert (out[~is_empty] == 77.0).all()
 
 
 def test_half_types_are_summed_in_32_bits() -> None:

@@ -18,10 +18,10 @@ GRAPH = """graph @f(i: i64[600], x: bf16[600, 64], t: bf16[{rows}, 64]{more}) ->
 }}"""
 
 
-def program(start: str = "cast.f32(t[r, c])", rows: int = 300, taken: str = "", **policy: bool) -> dict[str, Any]:
+def program(start: str = "cast.f32(t[r, c])", rows: int = 60, taken: str = "") -> dict[str, Any]:
     more, returned = (f", {taken}: f32[4]", f", {taken}") if taken else ("", "")
     graph = parse_graph(GRAPH.format(start=start, rows=rows, more=more, returned=returned))
-    return emit_program(schedule(graph, policy=Policy(**POLICY, **policy))).to_mapping()
+    return emit_program(schedule(graph, policy=Policy(**POLICY))).to_mapping()
 
 
 def steps(found: dict[str, Any], kind: str) -> list[dict[str, Any]]:
@@ -68,15 +68,26 @@ def test_a_number_that_all_places_start_with_is_in_the_text() -> None:
     found = program("f32(-1.5)")
     assert all("t" not in args for _, args in launches(found))
     text = found["kernels"][-2]["source"]
-    assert 'fmath.combine_rows(counts, packed, source, None, out, edges, program, "add", -1.5, 300,' in text
-    assert 'fmath.combine_lists(counts, lists, source, None, out, program, "add", -1.5, 300,' in text
+    assert 'fmath.combine_rows(counts, packed, source, None, out, edges, program, "add", -1.5, 60,' in text
+    assert 'fmath.combine_lists(counts, lists, source, None, out, program - 38, "add", -1.5, 60,' in text
 
 
-@pytest.mark.parametrize(("rows", "capacity"), [(3000, 16), (300, 32), (38, 64), (6, 256), (2, 16)])
+@pytest.mark.parametrize(("rows", "capacity"), [(75, 64), (30, 64), (6, 256)])
 def test_lists_have_room_for_rows_that_are_spread_evenly(rows: int, capacity: int) -> None:
-    """600 rows; a list that would have to be longer than a warp sorts is as short as can be."""
     shapes = {step["name"]: step["shape"] for step in steps(program(rows=rows), "alloc")}
     assert shapes["y_lists"] == [rows * capacity]
+
+
+@pytest.mark.parametrize("rows", [76, 3])
+def test_few_rows_of_a_place_and_very_many_are_all_ordered(rows: int) -> None:
+    assert launches(program(rows=rows)) == [
+        ("zero_counts", ["y_counts", "y_low_counts", "y_high_counts"]),
+        ("list_rows", ["i", "y_counts", "y_low_counts"]),
+        ("order_low", ["i", "y_counts", "y_low_counts", "y_high_counts", "y_partly"]),
+        ("order_high", ["y_counts", "y_high_counts", "y_partly", "y_packed"]),
+        ("combine_rows", ["y_counts", "y_packed", "x", "t", "y", "y_edges"]),
+        ("combine_edges", ["y_counts", "y_packed", "t", "y", "y_edges"]),
+    ]
 
 
 def test_counts_are_all_that_is_added_atomically() -> None:

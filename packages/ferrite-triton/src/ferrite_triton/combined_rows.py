@@ -16,12 +16,17 @@ from .templates import Expansion, Operand, Scratch, Template
 
 COUNTED = 1024
 """Rows that one program counts and lists, and numbers that it makes zero."""
-LEAST_LISTED, MOST_LISTED = 16, 256
-"""Rows of a list: as many as a batch at least, and what one warp sorts in registers while it waits for memory."""
+LEAST_MEAN, MOST_LISTED = 8, 256
+"""Rows of a place on average that make a program for it worth while, which waits for what to read before it reads; and
+of a list at most: what one warp sorts in registers while it waits."""
+FILLED = 16
+"""Places that a program looks at, to see whether they are empty."""
 SHARES = 128
 """Programs that order rows, at most: each reads what all of them have counted."""
-LEAST_SORTED, MOST_SORTED, WARP_SORTED = 256, 2048, 128
-"""Rows that such a program sorts at once, and how many of them a warp has."""
+LEAST_SORTED, MOST_SORTED = 256, 2048
+"""Rows that such a program sorts at once."""
+WARP_SORTED, WARP_COUNTED, MOST_WARPS = 128, 64, 16
+"""How many of these rows a warp has at most, and how many values of a digit; warps of a program."""
 ENDS, PARTS = 4, 64
 """Ends of chunks that one program looks at, and parts of one place that are read at a time."""
 COLUMNS = 64
@@ -64,15 +69,14 @@ class _Call:
 
     @property
     def capacity(self) -> int:
-        """Returns the rows of a list: enough for all places if each is as likely as any other.
+        """Returns the rows of a list: enough for all places if each is as likely as any other; 0 for no lists.
 
         How many rows a place has is then close to a Poisson variable, which is hardly ever six deviations above its
-        mean. Places that are met so often that a warp could not sort their rows are all long.
+        mean.
         """
         mean = self.count / self.rows
-        wanted = power_of_two(ceil(mean + 6 * sqrt(mean) + 8))
-        least = max(LEAST_LISTED, self.batch)
-        return max(wanted, least) if wanted <= MOST_LISTED else least
+        wanted = max(power_of_two(ceil(mean + 6 * sqrt(mean) + 8)), self.batch)
+        return wanted if mean >= LEAST_MEAN and wanted <= MOST_LISTED else 0
 
     @property
     def tile(self) -> int:
@@ -101,7 +105,7 @@ class _Call:
         low, high = self.digits
         return {
             "counts": (I32, self.rows + 3),
-            "lists": (I32, self.rows * self.capacity),
+            **({"lists": (I32, self.rows * self.capacity)} if self.capacity else {}),
             "low_counts": (I32, self.shares * low),
             "high_counts": (I32, self.shares * high),
             "partly": (I64, self.count),
@@ -151,15 +155,16 @@ def _write_lists(template: Template, call: _Call) -> None:
     template.launch("zero_counts", accesses, zeros, -(-max(zeroed.values()) // COUNTED), 4)
     block = min(COUNTED, call.tile)
     numbers = f"{call.count}, {call.rows}, {call.wraps}, {call.capacity}, {low}, {call.share}, {block}"
-    line = f"fmath.list_rows(places, counts, lists, low_counts, {numbers})"
-    accesses = {"places": "read", "counts": "atomic", "lists": "write", "low_counts": "atomic"}
+    line = f"fmath.list_rows(places, counts, {'lists' if call.capacity else None}, low_counts, {numbers})"
+    accesses = {"places": "read", "counts": "atomic", **_lists(call, "write"), "low_counts": "atomic"}
     template.launch("list_rows", accesses, [line], -(-call.count // block), 4)
 
 
 def _write_order(template: Template, call: _Call) -> None:
     """Writes what brings the rows of places that are longer than their lists in order."""
     low, high = call.digits
-    shares, warps = f"{low}, {high}, {call.share}, {call.tile}", call.tile // WARP_SORTED
+    shares = f"{low}, {high}, {call.share}, {call.tile}"
+    warps = min(max(call.tile // WARP_SORTED, high // WARP_COUNTED), MOST_WARPS)
     numbers = f"{call.count}, {call.rows}, {call.wraps}, {call.capacity}, {shares}"
     line = f"fmath.order_low(places, counts, low_counts, high_counts, partly, {numbers})"
     accesses = {"places": "read", "counts": "read", "low_counts": "read", "high_counts": "atomic", "partly": "write"}
@@ -171,29 +176,39 @@ def _write_order(template: Template, call: _Call) -> None:
 
 
 def _write_sums(template: Template, call: _Call) -> None:
-    """Writes what combines the rows: those of long places come first, as it is known which programs have none."""
+    """Writes what combines the rows: those of long places come first, as programs have more of them."""
     blocks = -(-call.width // call.block)
     base, numbers = call.base or None, f'"{call.mode}", {call.initial}, {call.rows}, {call.width}'
     shares = f"{call.stride}, {call.chunk}, {call.batch}, {call.block}"
-    listed = f"{call.stride}, {call.capacity}, {call.batch}, {call.block}, {type_text(call.compute)}"
     chunked = call.chunks * blocks
+    if call.capacity:
+        listed = f"{call.stride}, {call.capacity}, {call.batch}, {call.block}, {type_text(call.compute)}"
+        rest = f"combine_lists(counts, lists, source, {base}, out, program - {chunked}, {numbers}, {listed})"
+        others = call.rows * blocks
+    else:
+        filled = f"{call.initial}, {call.rows}, {call.width}, {FILLED}, {call.block}"
+        rest = f"fill_places(counts, {base}, out, program - {chunked}, {filled})"
+        others = -(-call.rows // FILLED)
     lines = [
         "program = tl.program_id(0)",
         f"if program < {chunked}:",
         f"    fmath.combine_rows(counts, packed, source, {base}, out, edges, program, {numbers}, {shares})",
         "else:",
-        f"    program -= {chunked}",
-        f"    fmath.combine_lists(counts, lists, source, {base}, out, program, {numbers}, {listed})",
+        f"    fmath.{rest}",
     ]
     known = {"counts": "read", "packed": "read"}
-    accesses = {**known, "lists": "read", "source": "read", **_base(call), "out": "write", "edges": "write"}
+    accesses = {**known, **_lists(call, "read"), "source": "read", **_base(call), "out": "write", "edges": "write"}
     sizes = {name: template.operands[name].dtype.bytes for name in ("source", "out")}
     moved = (call.count * sizes["source"] + call.rows * sizes["out"]) * call.width
-    template.launch("combine_rows", accesses, lines, chunked + call.rows * blocks, 1, moved)
+    template.launch("combine_rows", accesses, lines, chunked + others, 1, moved)
     shares = f"{call.chunk}, {ENDS}, {PARTS}, {call.columns}"
     line = f"fmath.combine_edges(counts, packed, {base}, out, edges, {numbers}, {shares})"
     accesses = {**known, **_base(call), "out": "write", "edges": "read"}
     template.launch("combine_edges", accesses, [line], -(-call.chunks // ENDS) * -(-call.width // call.columns), 4)
+
+
+def _lists(call: _Call, access: str) -> dict[str, str]:
+    return {"lists": access} if call.capacity else {}
 
 
 def _base(call: _Call) -> dict[str, str]:

@@ -31,6 +31,36 @@ def _store_places(base, out, initial: tl.constexpr, offset, mask, total, mode: t
 
 
 @triton.jit
+def fill_places(
+    counts,
+    base,
+    out,
+    program,
+    initial: tl.constexpr,
+    rows: tl.constexpr,
+    width: tl.constexpr,
+    tile: tl.constexpr,
+    block: tl.constexpr,
+):
+    """Stores the places that no row goes to, of a program's ``tile`` of places, ``block`` columns at a time.
+
+    Else it takes what `combine_rows` does.
+    """
+    place = program * tile + tl.arange(0, tile)
+    is_empty = tl.load(counts + place, place < rows, other=1) == 0
+    if tl.max(is_empty.to(tl.int32), 0) != 0:
+        for start in tl.range(0, width, block):
+            column = start + tl.arange(0, block)
+            mask = is_empty[:, None] & (column < width)[None, :]
+            offset = place.to(tl.int64)[:, None] * width + column[None, :]
+            if base is None:
+                value = tl.full([tile, block], initial, out.dtype.element_ty)
+            else:
+                value = tl.load(base + offset, mask).to(out.dtype.element_ty)
+            tl.store(out + offset, value, mask)
+
+
+@triton.jit
 def _place(packed, at, known=None):
     """Returns the place of the row at a position; -1 where it is not known."""
     if known is None:

@@ -4,11 +4,11 @@ Which row goes to which *place* is only known when the kernels run. Each place h
 that one kernel makes all of them: a row counts itself at its place, and how many came before it is where it is
 written. Programs come in any order; whoever combines a list sorts it in registers first, and so combines the rows of a
 place in their own order, whenever they came. Rows of a *long* place, one with more than fit in its list, are left to
-`ferrite_runtime.fmath.row_order`.
+`ferrite_runtime.fmath.row_order`. With a capacity of 0 there are no lists, and all places that have rows are long.
 
 Places are numbers from 0 up to ``rows``, which stands for none. ``counts`` (i32, ``rows + 3``, zero before) holds how
-many rows a place has, or at least more than ``capacity``; nothing for none; the number of long places; and that of
-their rows.
+many rows a place has, or at least more than ``capacity``; nothing for none; the number of long places, or more than
+none; and that of their rows.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def list_rows(
     Args:
         places: where rows go.
         counts: how many rows each place has, and how many places are long.
-        lists: the rows of each place, as many as there is room for.
+        lists: the rows of each place, as many as there is room for; None with a capacity of 0.
         low_counts: how many rows of a share have which lower digit, as `row_order.order_low` takes it; zero before.
         count: number of rows.
         rows: number of places.
@@ -82,12 +82,16 @@ def list_rows(
     found = tl.histogram(place & (low - 1), low, known)
     tl.atomic_add(low_counts + first // share * low + digit, found, mask=found != 0, sem="relaxed")
     is_placed = known & (place < rows)
-    # Thousands of additions to one word wait for each other: few rows tell of most places that they are long.
-    is_early = lane < first + block // _EARLY
-    _list(counts, lists, place, lane, is_placed & is_early, rows, capacity)
-    tl.debug_barrier()
-    size = tl.load(counts + place, is_placed, other=0, cache_modifier=".cg")
-    _list(counts, lists, place, lane, is_placed & ~is_early & (size <= capacity), rows, capacity)
+    if capacity == 0:
+        tl.store(counts + place, 1, is_placed)
+        tl.store(counts + (rows + 1), 1)
+    else:
+        # Thousands of additions to one word wait for each other: few rows tell of most places that they are long.
+        is_early = lane < first + block // _EARLY
+        _list(counts, lists, place, lane, is_placed & is_early, rows, capacity)
+        tl.debug_barrier()
+        size = tl.load(counts + place, is_placed, other=0, cache_modifier=".cg")
+        _list(counts, lists, place, lane, is_placed & ~is_early & (size <= capacity), rows, capacity)
 
 
 @triton.jit
@@ -141,7 +145,9 @@ def combine_lists(
         before = tl.load(base + place * width + column, inside, other=0.0).to(compute)
     if size <= capacity:
         neutral: tl.constexpr = neutral_of(mode)
-        ordered = tl.sort(tl.where(lane < size, listed, _NO_ROW))
+        ordered = tl.where(lane < size, listed, _NO_ROW)
+        if size > 1:
+            ordered = tl.sort(ordered)
         total = tl.full([block], neutral, compute)
         for first in tl.range(0, size, batch):
             number = first + tl.arange(0, batch)
