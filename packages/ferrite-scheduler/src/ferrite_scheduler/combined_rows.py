@@ -248,7 +248,8 @@ def _rounding(graph: Graph, result: Value) -> Loop | None:
 
 def _shares(rows: Rows, dtype: DType, target: Target, policy: Policy) -> tuple[tuple[str, int], ...]:
     """Returns how many rows and columns a program has: as many as leave enough of them on their way at once."""
-    batch, block = policy.combined_batch, min(power_of_two(rows.width), WIDEST // dtype.bytes)
+    block = min(power_of_two(rows.width), WIDEST // dtype.bytes)
+    batch = min(policy.combined_batch, max(1, policy.combined_ahead // (block * dtype.bytes)))
     resident = policy.combined_flight // (batch * block * dtype.bytes)
     programs = target.processors * max(1, min(resident, MOST_RESIDENT))
     # All programs run at once, and have equal shares.

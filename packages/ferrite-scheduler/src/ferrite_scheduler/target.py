@@ -98,7 +98,8 @@ class Policy:
         combined_flight: bytes of rows that the programs of a multiprocessor have on their way at once: three times
             its share of memory's bandwidth in a microsecond, as half of a program's time goes by before it knows
             which rows it wants.
-        combined_batch: rows that one of these programs has on their way, a power of two: what its registers hold.
+        combined_batch: most rows that one of these programs has on their way, a power of two.
+        combined_ahead: most bytes of them, a power of two: more take registers that other programs need.
         sort_updates: bring rows that are combined into one place together before, where that pays.
         sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
         sorted_row: fewest elements of such a row.
@@ -138,6 +139,7 @@ class Policy:
     combined_row: int = 64
     combined_flight: int = 96 << 10
     combined_batch: int = 16
+    combined_ahead: int = 4096
     sort_updates: bool = True
     sorted_bytes: int = 192 << 20
     sorted_row: int = 128

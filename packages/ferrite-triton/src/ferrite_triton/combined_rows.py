@@ -27,9 +27,9 @@ LEAST_SORTED, MOST_SORTED = 256, 2048
 """Rows that such a program sorts at once."""
 WARP_SORTED, WARP_COUNTED, MOST_WARPS = 128, 64, 16
 """How many of these rows a warp has at most, and how many values of a digit; warps of a program."""
-ENDS, PARTS = 4, 64
+ENDS, PARTS = 16, 256
 """Ends of chunks that one program looks at, and parts of one place that are read at a time."""
-COLUMNS = 64
+COLUMNS = 32
 """Columns of such a program."""
 
 
@@ -75,7 +75,7 @@ class _Call:
         mean.
         """
         mean = self.count / self.rows
-        wanted = max(power_of_two(ceil(mean + 6 * sqrt(mean) + 8)), self.batch)
+        wanted = max(power_of_two(ceil(mean + 6 * sqrt(mean) + 8)), 2 * self.batch)
         return wanted if mean >= LEAST_MEAN and wanted <= MOST_LISTED else 0
 
     @property

@@ -95,6 +95,37 @@ def list_rows(
 
 
 @triton.jit
+def _fold_list(
+    listed,
+    size,
+    source,
+    column,
+    mode: tl.constexpr,
+    width: tl.constexpr,
+    stride: tl.constexpr,
+    batch: tl.constexpr,
+    compute: tl.constexpr,
+):
+    """Returns so many listed rows combined in their own order."""
+    neutral: tl.constexpr = neutral_of(mode)
+    ordered = tl.where(tl.arange(0, listed.shape[0]) < size, listed, _NO_ROW)
+    if size > 1:
+        ordered = tl.sort(ordered)
+    total = tl.full(column.shape, neutral, compute)
+    for first in tl.range(0, size, batch):
+        number = first + tl.arange(0, batch)
+        row = tl.gather(ordered, number, 0).to(tl.int64)
+        value = tl.load(
+            source + row[:, None] * stride + column[None, :],
+            (number < size)[:, None] & (column < width)[None, :],
+            other=neutral,
+            eviction_policy="evict_first",
+        )
+        total = combined(total, folded(value.to(compute), mode), mode)
+    return total
+
+
+@triton.jit
 def combine_lists(
     counts,
     lists,
@@ -127,38 +158,28 @@ def combine_lists(
         width: elements of a row.
         stride: elements from a row to the next one in ``source``.
         capacity: rows of a list, a power of two.
-        batch: rows that are on their way at once; divides ``capacity``.
+        batch: rows that are on their way at once, a power of two, at most half a list.
         block: columns of a program.
         compute: the type that is computed in.
     """
     blocks: tl.constexpr = (width + block - 1) // block
+    half: tl.constexpr = capacity // 2
     place = (program // blocks).to(tl.int64)
     column = program % blocks * block + tl.arange(0, block)
     inside = column < width
-    lane = tl.arange(0, capacity)
     # Read before it is known how much of it counts, as is what the place is before: nothing waits for anything else.
-    listed = tl.load(lists + place * capacity + lane)
+    listed = tl.load(lists + place * capacity + tl.arange(0, half))
     size = tl.load(counts + place)
     if base is None:
-        before = tl.full([block], initial, compute)
+        total = tl.full([block], initial, compute)
     else:
-        before = tl.load(base + place * width + column, inside, other=0.0).to(compute)
+        total = tl.load(base + place * width + column, inside, other=0.0).to(compute)
     if size <= capacity:
-        neutral: tl.constexpr = neutral_of(mode)
-        ordered = tl.where(lane < size, listed, _NO_ROW)
-        if size > 1:
-            ordered = tl.sort(ordered)
-        total = tl.full([block], neutral, compute)
-        for first in tl.range(0, size, batch):
-            number = first + tl.arange(0, batch)
-            known = (number < size)[:, None]
-            row = tl.gather(ordered, number, 0).to(tl.int64)
-            value = tl.load(
-                source + row[:, None] * stride + column[None, :],
-                known & inside[None, :],
-                other=0.0,
-                eviction_policy="evict_first",
-            )
-            total = combined(total, folded(tl.where(known, value.to(compute), neutral), mode), mode)
-        total = combined(before, total, mode)
+        # Most lists are half empty, and half as many rows are sorted in half the time.
+        if size <= half:
+            own = _fold_list(listed, size, source, column, mode, width, stride, batch, compute)
+        else:
+            whole = tl.load(lists + place * capacity + tl.arange(0, capacity))
+            own = _fold_list(whole, size, source, column, mode, width, stride, batch, compute)
+        total = combined(total, own, mode)
         tl.store(out + place * width + column, total.to(out.dtype.element_ty), inside)
