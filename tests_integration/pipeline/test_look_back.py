@@ -20,10 +20,9 @@ OPTIONS = {
 }
 
 
-def compiled(function: Callable[[Tensor], Tensor], points: int = 256, programs: int = 0) -> Callable[[Tensor], Tensor]:
+def compiled(function: Callable[[Tensor], Tensor], points: int = 256) -> Callable[[Tensor], Tensor]:
     torch._dynamo.reset()
-    policy = {**OPTIONS["policy"], "look_back_points": points, "look_back_programs": programs}
-    options = OPTIONS | {"policy": policy}
+    options = OPTIONS | {"policy": {**OPTIONS["policy"], "look_back_points": points}}
     return torch.compile(function, backend="ferrite", fullgraph=True, dynamic=False, options=options)
 
 
@@ -44,17 +43,15 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], torch.dtype]
 
 
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("programs", [0, 1])
 @pytest.mark.parametrize("name", CASES)
-def test_one_pass_gives_what_eager_gives(name: str, programs: int, device: str) -> None:
+def test_one_pass_gives_what_eager_gives(name: str, device: str) -> None:
     function, shape, dtype = CASES[name]
     torch.manual_seed(0)
     x = torch.randint(-9, 9, shape, device=device).to(dtype) / (1 if dtype is torch.int32 else 8)
     x = x.to(dtype)
-    found = compiled(function, programs=programs)(x)
+    found = compiled(function)(x)
     (source,) = scans()
     assert "fmath.sum_before" in source
-    assert ("while taken <" in source) == bool(programs)
     expected = function(x.double() if dtype is torch.bfloat16 else x)
     exact = dtype in (torch.int32, torch.float32, torch.float64)  # eighths add up without rounding
     tolerance = 0.0 if exact else 8e-3
@@ -62,24 +59,9 @@ def test_one_pass_gives_what_eager_gives(name: str, programs: int, device: str) 
 
 
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("programs", [0, 1])
-def test_groups_of_parts(programs: int, device: str) -> None:
+def test_groups_of_parts(device: str) -> None:
     x = torch.randint(-9, 9, (4 * 520,), device=device) / 8  # 520 parts, 512 of them one group
-    assert torch.equal(compiled(lambda x: x.cumsum(0), 4, programs)(x), x.cumsum(0))
-
-
-@pytest.mark.parametrize("device", devices())
-def test_parts_one_after_the_other_give_the_same_bits(device: str) -> None:
-    x = torch.randn(2, 2100, device=device)
-    function = lambda x: x.cumsum(-1) * 2  # noqa: E731
-    assert torch.equal(compiled(function, programs=1)(x), compiled(function)(x))
-
-
-@pytest.mark.parametrize("programs", [0, 1])
-def test_what_may_not_be_read_everywhere_waits_for_its_part(programs: int) -> None:
-    x = torch.randint(-9, 9, (2100,)) / 8
-    function = lambda x: torch.nn.functional.pad(x, (3, 400)).cumsum(0)  # noqa: E731
-    assert torch.equal(compiled(function, programs=programs)(x), function(x))
+    assert torch.equal(compiled(lambda x: x.cumsum(0), points=4)(x), x.cumsum(0))
 
 
 def test_both_sides_know_how_many_parts_are_a_group() -> None:

@@ -139,3 +139,5 @@ def test_programs_have_equal_shares_and_run_at_once() -> None:
     (call,) = calls(scheduled(policy, target, shape="100", dims="p < 100"))
     assert dict(call.kwargs)["chunk"] == 32
     assert dict(call.kwargs)["block"] == 8
+    (call,) = calls(scheduled(replace(policy, combined_ahead=64), target, shape="100", dims="p < 100"))
+    assert dict(call.kwargs)["batch"] == 4

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from checks import check
-from ferrite_scheduler import Policy, Target
+from ferrite_scheduler import Target
 
 CACHE = Target(l2_bytes=1024)
 TWICE = """graph @f(x: f32[{n}]) -> (y, z) {{
@@ -62,11 +62,3 @@ def test_what_is_read_more_than_once_at_a_time_stays() -> None:
 def test_results_of_the_graph_stay() -> None:
     text = read_twice(64, "x, y")
     assert last_reads(text) == [[], []]
-
-
-@pytest.mark.parametrize("count", [64, 512])
-def test_the_reader_before_keeps_it_where_the_policy_asks_for_it(count: int) -> None:
-    found = check(read_twice(count), CACHE, policy=Policy(keep_reads=True))
-    kept = [[param.name for param in kernel.params if param.is_kept] for kernel in found.kernels]
-    assert kept == ([["x"], []] if count == 64 else [[], []])
-    assert ("read x: f32[64] to be kept" in str(found)) == (count == 64)

@@ -18,10 +18,10 @@ GRAPH = """graph @f(i: i64[600], x: bf16[600, 64], t: bf16[{rows}, 64]{more}) ->
 }}"""
 
 
-def program(start: str = "cast.f32(t[r, c])", rows: int = 300, taken: str = "", **policy: bool) -> dict[str, Any]:
+def program(start: str = "cast.f32(t[r, c])", rows: int = 60, taken: str = "") -> dict[str, Any]:
     more, returned = (f", {taken}: f32[4]", f", {taken}") if taken else ("", "")
     graph = parse_graph(GRAPH.format(start=start, rows=rows, more=more, returned=returned))
-    return emit_program(schedule(graph, policy=Policy(**POLICY, **policy))).to_mapping()
+    return emit_program(schedule(graph, policy=Policy(**POLICY))).to_mapping()
 
 
 def steps(found: dict[str, Any], kind: str) -> list[dict[str, Any]]:
@@ -37,15 +37,15 @@ def launches(found: dict[str, Any]) -> list[tuple[str, list[str]]]:
     return [(names[step["kernel"]], step["args"]) for step in steps(found, "launch")]
 
 
-def test_rows_are_counted_ordered_and_combined() -> None:
+def test_rows_are_listed_ordered_and_combined() -> None:
     found = program()
     assert launches(found) == [
-        ("zero_counts", ["y_counts"]),
-        ("count_places", ["i", "y_counts", "y_ranks"]),
-        ("start_places", ["y_counts", "y_starts"]),
-        ("order_rows", ["i", "y_ranks", "y_starts", "y_counts", "y_packed", "t", "y"]),
-        ("combine_rows", ["y_packed", "x", "t", "y", "y_edges"]),
-        ("combine_edges", ["y_packed", "t", "y", "y_edges"]),
+        ("zero_counts", ["y_counts", "y_low_counts", "y_high_counts"]),
+        ("list_rows", ["i", "y_counts", "y_lists", "y_low_counts"]),
+        ("order_low", ["i", "y_counts", "y_low_counts", "y_high_counts", "y_partly"]),
+        ("order_high", ["y_counts", "y_high_counts", "y_partly", "y_packed"]),
+        ("combine_rows", ["y_counts", "y_packed", "y_lists", "x", "t", "y", "y_edges"]),
+        ("combine_edges", ["y_counts", "y_packed", "t", "y", "y_edges"]),
     ]
 
 
@@ -53,9 +53,9 @@ def test_scratch_memory_is_dropped() -> None:
     found = program()
     scratch = {step["name"] for step in steps(found, "alloc")} - {"y"}
     assert scratch < freed(found)
-    # Each chunk has 16 rows, and leaves two of 64 elements; behind the last row comes one more.
+    # Each chunk has 16 rows, and leaves two of 64 elements; behind the last row come 17 more.
     shapes = {step["name"]: step["shape"] for step in steps(found, "alloc")}
-    assert shapes["y_packed"] == [609]
+    assert shapes["y_packed"] == [617]
     assert shapes["y_edges"] == [2 * 38 * 64]
 
 
@@ -67,21 +67,27 @@ def test_scratch_memory_takes_no_name_of_the_program() -> None:
 def test_a_number_that_all_places_start_with_is_in_the_text() -> None:
     found = program("f32(-1.5)")
     assert all("t" not in args for _, args in launches(found))
-    assert (
-        'fmath.combine_rows(packed, source, None, out, edges, "add", -1.5, 600, 300,' in found["kernels"][-2]["source"]
-    )
+    text = found["kernels"][-2]["source"]
+    assert 'fmath.combine_rows(counts, packed, source, None, out, edges, program, "add", -1.5, 60,' in text
+    assert 'fmath.combine_lists(counts, lists, source, None, out, program - 38, "add", -1.5, 60,' in text
 
 
-@pytest.mark.parametrize(("rows", "key"), [(32766, "i16"), (32767, "i32")])
-def test_places_are_sorted_as_narrow_as_they_are(rows: int, key: str) -> None:
-    text = GRAPH.format(start="f32(0.0)", rows=rows, more="", returned="").replace("600", str(rows))
-    policy = Policy(**POLICY, combined_in_order=True)
-    found = emit_program(schedule(parse_graph(text), policy=policy)).to_mapping()
-    (sort,) = steps(found, "extern")
-    assert sort["target"] == "aten.sort.stable"
-    (keys,) = [step for step in steps(found, "alloc") if step["name"] == sort["args"][0]["ref"]]
-    assert keys["dtype"] == key
-    assert set(sort["results"]) < freed(found)
+@pytest.mark.parametrize(("rows", "capacity"), [(75, 64), (30, 64), (6, 256)])
+def test_lists_have_room_for_rows_that_are_spread_evenly(rows: int, capacity: int) -> None:
+    shapes = {step["name"]: step["shape"] for step in steps(program(rows=rows), "alloc")}
+    assert shapes["y_lists"] == [rows * capacity]
+
+
+@pytest.mark.parametrize("rows", [76, 3])
+def test_few_rows_of_a_place_and_very_many_are_all_ordered(rows: int) -> None:
+    assert launches(program(rows=rows)) == [
+        ("zero_counts", ["y_counts", "y_low_counts", "y_high_counts"]),
+        ("list_rows", ["i", "y_counts", "y_low_counts"]),
+        ("order_low", ["i", "y_counts", "y_low_counts", "y_high_counts", "y_partly"]),
+        ("order_high", ["y_counts", "y_high_counts", "y_partly", "y_packed"]),
+        ("combine_rows", ["y_counts", "y_packed", "x", "t", "y", "y_edges"]),
+        ("combine_edges", ["y_counts", "y_packed", "t", "y", "y_edges"]),
+    ]
 
 
 def test_counts_are_all_that_is_added_atomically() -> None:
@@ -91,4 +97,4 @@ def test_counts_are_all_that_is_added_atomically() -> None:
         for param in kernel["params"]
         if param["access"] == "atomic"
     }
-    assert accesses == {("count_places", "counts")}
+    assert accesses == {("list_rows", "counts"), ("list_rows", "low_counts"), ("order_low", "high_counts")}

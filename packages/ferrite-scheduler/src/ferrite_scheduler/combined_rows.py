@@ -1,11 +1,12 @@
 """Rows of a matrix that are combined into the rows of another get kernels that own places, not atomic instructions.
 
 Such an update needs, with atomics, a copy of its target in 32 bits, one addition in the cache for each element, and a
-pass that rounds. The call ``ferrite.combine_rows`` stands for the kernels of `ferrite_runtime.fmath.combined_rows`,
-which bring the rows of a place together first: each row is read once, each place written once, in its own type.
+pass that rounds. The call ``ferrite.combine_rows`` stands for the kernels of `ferrite_runtime.fmath.row_lists`,
+which list the rows of each place first: each row is read once, each place written once, in its own type. The rows of a
+place are combined in their own order, so that results are the same in every run.
 
-What that costs besides is four small kernels to find the order, and one for what is left between programs: on an H200
-15 microseconds for 64 thousand rows and 21 for 256 thousand, a few more where places are met very unequally.
+What that costs besides is two small kernels to list rows, two that order what is too much for a list, where there is
+such, and one for what is left between programs.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ A place is counted from the end if it is negative and the call ``wraps``; the lo
 """
 MODES = ("add", "max", "min")
 MOST_PLACES = 1 << 18
-"""Most places that are counted: where each one starts is found by programs that add up all counts before their own."""
+"""Most places: they are ordered by two digits of at most 10 bits, whose values programs read all counts of."""
 MOST_RESIDENT = 32
 """Most programs that a multiprocessor runs at once."""
 WIDEST = 512
@@ -137,7 +138,6 @@ def _with_call(graph: Graph, update: Update, target: Target, policy: Policy) -> 
         ("rows", int(rows.place.size)),
         ("mode", update.mode),
         ("wraps", rows.place.wraps),
-        ("in_order", policy.combined_in_order),
         *_shares(rows, source.dtype, target, policy),
     )
     call = Extern((result,), COMBINE_ROWS, (places, source, _base(start, types)), kwargs, origins=update.origins)
@@ -248,7 +248,8 @@ def _rounding(graph: Graph, result: Value) -> Loop | None:
 
 def _shares(rows: Rows, dtype: DType, target: Target, policy: Policy) -> tuple[tuple[str, int], ...]:
     """Returns how many rows and columns a program has: as many as leave enough of them on their way at once."""
-    batch, block = policy.combined_batch, min(power_of_two(rows.width), WIDEST // dtype.bytes)
+    block = min(power_of_two(rows.width), WIDEST // dtype.bytes)
+    batch = min(policy.combined_batch, max(1, policy.combined_ahead // (block * dtype.bytes)))
     resident = policy.combined_flight // (batch * block * dtype.bytes)
     programs = target.processors * max(1, min(resident, MOST_RESIDENT))
     # All programs run at once, and have equal shares.

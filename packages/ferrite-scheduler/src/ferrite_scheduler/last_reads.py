@@ -2,13 +2,12 @@
 
 A norm over images reads them for its statistics, then again to apply these. What fits in the cache is still there the
 second time, unless the results that are written meanwhile have taken its place. So the second kernel says of each line
-that it reads that nobody needs it any more: results take the place of lines that are done with. The first one may say
-that its lines are to be kept until then (`Policy.keep_reads`).
+that it reads that nobody needs it any more: results take the place of lines that are done with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ferrite_ir.graph import Graph, TensorType, bodies_of
@@ -17,15 +16,13 @@ from ferrite_ir.sizes import hint, product
 from .dependences import Dependences
 from .memory import Work
 from .schedule import Kernel, Param
-from .target import Policy, Target
+from .target import Target
 
 LEAST_SHARE = 8
 """What takes less than one part in so many of the cache survives without being told to."""
 
 
-def mark_last_reads(
-    work: Sequence[Work], graph: Graph, dependences: Dependences, target: Target, policy: Policy
-) -> list[Work]:
+def mark_last_reads(work: Sequence[Work], graph: Graph, dependences: Dependences, target: Target) -> list[Work]:
     """Returns the work, in order, with such params marked."""
     kept = {dependences.storage[name] for name in dependences.kept}
     touched = [_storages(item, graph, dependences) for item in work]
@@ -40,8 +37,6 @@ def mark_last_reads(
             if storage in before and last[storage] == position and storage not in kept
         }
         marked.append(_with_marks(item, final, dependences, target) if final and isinstance(item, Kernel) else item)
-        if policy.keep_reads and marked[-1] is not item:
-            _keep_earlier(marked, before, dependences)
         moved.append(moved[position] + sum(storages.values()))
         before.update(dict.fromkeys(storages, position))
     return marked
@@ -78,21 +73,6 @@ def _with_marks(kernel: Kernel, final: dict[str, int], dependences: Dependences,
     return replace(
         kernel, params=tuple(replace(param, is_last=True) if is_last(param) else param for param in kernel.params)
     )
-
-
-def _keep_earlier(marked: list[Work], before: Mapping[str, int], dependences: Dependences) -> None:
-    """Marks what the last one of some work reads for the last time where it was read before."""
-    kernel = marked[-1]
-    if not isinstance(kernel, Kernel):
-        return
-    for storage in {dependences.storage[param.name] for param in kernel.params if param.is_last}:
-        earlier = marked[before[storage]]
-        if isinstance(earlier, Kernel):
-            params = tuple(
-                replace(param, is_kept=param.access == "read") if dependences.storage[param.name] == storage else param
-                for param in earlier.params
-            )
-            marked[before[storage]] = replace(earlier, params=params)
 
 
 def _bytes(tensor: TensorType) -> int:

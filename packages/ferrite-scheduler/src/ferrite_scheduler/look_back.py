@@ -17,7 +17,7 @@ from .dependences import make_node
 from .intermediates import new_value
 from .long_scans import is_strided
 from .marks import LookBackScan
-from .target import Policy, Target
+from .target import Policy
 
 LOOK_BACK_GROUP = 512
 """Parts that have one inclusive sum between them; `ferrite_runtime.fmath.look_back` knows the same number."""
@@ -32,9 +32,7 @@ def looks_back(scan: Scan, types: dict[str, TensorType], policy: Policy) -> bool
     return wanted and not is_strided(scan, make_node(0, scan, types, {}))
 
 
-def look_back_scan(
-    scan: Scan, types: dict[str, TensorType], target: Target, policy: Policy, device: str
-) -> tuple[Definition, ...]:
+def look_back_scan(scan: Scan, types: dict[str, TensorType], policy: Policy, device: str) -> tuple[Definition, ...]:
     """Returns a scan whose programs wait for each other, after the status through which they do.
 
     The status is a call, so that nothing computes it where it is read.
@@ -47,16 +45,7 @@ def look_back_scan(
     kwargs = (("dtype", Tag("dtype", "i64")), ("device", Tag("device", result.type.device or device)))
     zeros = Extern((status,), "aten.zeros.default", (status.type.shape,), kwargs)
     body = apply("where", const(True, BOOL), scan.bodies[0], cast(load(status.name, [constant(0)], I64), dtype))
-    programs = min(lines * parts, target.processors * policy.look_back_programs)
     marked = LookBackScan(
-        scan.results,
-        scan.combine,
-        scan.dims,
-        scan.along,
-        (body,),
-        scan.origins,
-        status.name,
-        policy.look_back_points,
-        programs,
+        scan.results, scan.combine, scan.dims, scan.along, (body,), scan.origins, status.name, policy.look_back_points
     )
     return zeros, marked

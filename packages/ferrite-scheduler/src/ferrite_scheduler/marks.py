@@ -29,12 +29,10 @@ class LookBackScan(Scan):
     Attributes:
         status: the value, all zero before, through which they do.
         points: length of a part, a power of two.
-        programs: how many take parts one after the other; 0 where each part has a program.
     """
 
     status: str = ""
     points: int = 0
-    programs: int = 0
 
     @property
     def operand(self) -> Scalar:

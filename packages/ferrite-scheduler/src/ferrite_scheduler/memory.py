@@ -185,7 +185,7 @@ def _run_kernel(plan: _Plan, kernel: Kernel, pending: list[str], dying: list[str
 
 
 def _marked(param: Param, in_place: dict[str, str]) -> Param:
-    return replace(param, access="readwrite", is_last=False, is_kept=False) if param.name in in_place else param
+    return replace(param, access="readwrite", is_last=False) if param.name in in_place else param
 
 
 def _argument(plan: _Plan, param: Param, taken: dict[str, str]) -> str:

@@ -71,8 +71,7 @@ class Param:
     """A tensor parameter of a kernel: the name that the body uses, how it lies in memory, and how it is accessed.
 
     ``host_scalar`` marks a 0-d tensor that lies on the CPU and is passed by value. ``is_last`` says that the tensor is
-    in the cache, that each of its elements is read once here, and none of them ever after; ``is_kept`` says that such a
-    kernel follows, so that it should stay there.
+    in the cache, that each of its elements is read once here, and none of them ever after.
     """
 
     name: str
@@ -80,11 +79,9 @@ class Param:
     access: str
     host_scalar: bool = False
     is_last: bool = False
-    is_kept: bool = False
 
     def __str__(self) -> str:
-        mark = " for the last time" if self.is_last else " to be kept" if self.is_kept else ""
-        return f"{self.access} {self.name}: {type_text(self.type)}{mark}"
+        return f"{self.access} {self.name}: {type_text(self.type)}{' for the last time' if self.is_last else ''}"
 
 
 @dataclass(frozen=True, slots=True)

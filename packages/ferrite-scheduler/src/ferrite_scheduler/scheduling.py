@@ -58,7 +58,7 @@ def schedule(
     graph = separate_terms(separate_short_runs(graph, policy), policy)
     plan, wholes = _with_either_form(graph, _clustered(graph, target, policy), target, policy)
     graph, dependences = plan.graph, plan.dependences
-    work = mark_last_reads(_work(plan, policy, wholes), graph, dependences, target, policy)
+    work = mark_last_reads(_work(plan, policy, wholes), graph, dependences, target)
     kernels, steps, outputs = plan_memory(work, graph, dependences, policy, donated)
     return Schedule(graph, kernels, steps, outputs, plan.decisions)
 

@@ -86,7 +86,7 @@ def _prepared(
         case Scan():
             parts = parts_of(definition, types, target, policy)
             if parts is not None and looks_back(definition, types, policy):
-                return look_back_scan(definition, types, target, policy, device)
+                return look_back_scan(definition, types, policy, device)
             if parts is not None:
                 return split_scan(definition, parts, types)
         case Fold() if definition.results[0].name in columns:

@@ -98,12 +98,8 @@ class Policy:
         combined_flight: bytes of rows that the programs of a multiprocessor have on their way at once: three times
             its share of memory's bandwidth in a microsecond, as half of a program's time goes by before it knows
             which rows it wants.
-        combined_batch: rows that one of these programs has on their way, a power of two: what its registers hold.
-        combined_in_order: combine the rows of a place in their own order, so that sums are the same in every run: sorts
-            places by a library call, on an H200 33 microseconds more for a quarter of a million of them.
-        look_back_programs: such programs for each multiprocessor, which then take parts one after the other, the next
-            one on its way; 0 for a program for each part.
-        keep_reads: ask the cache to keep what a kernel reads that the next one reads for the last time.
+        combined_batch: most rows that one of these programs has on their way, a power of two.
+        combined_ahead: most bytes of them, a power of two: more take registers that other programs need.
         sort_updates: bring rows that are combined into one place together before, where that pays.
         sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
         sorted_row: fewest elements of such a row.
@@ -143,9 +139,7 @@ class Policy:
     combined_row: int = 64
     combined_flight: int = 96 << 10
     combined_batch: int = 16
-    combined_in_order: bool = False
-    look_back_programs: int = 0
-    keep_reads: bool = False
+    combined_ahead: int = 4096
     sort_updates: bool = True
     sorted_bytes: int = 192 << 20
     sorted_row: int = 128

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from itertools import islice
 
 from ferrite_ir.dtypes import I32, I64
 from ferrite_ir.graph import Computed, Contract, Fold, Scan, Sort, Update, bodies_of
 from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import is_provably_at_most
+from ferrite_ir.sizes import is_provably_at_most, is_static
 from ferrite_scheduler.marks import ColumnFold
 
 from .evaluate import Evaluator
@@ -17,12 +16,11 @@ from .flat import FlatKernel, memory_loads
 from .folds import FoldText, R
 from .indices import run_atom
 from .memory import StoreText, value_of
-from .parts import loads_ahead, loop_lines, position_lines
-from .passes import READ_AGAIN_LATER, READ_THE_LAST_TIME, plan_passes, rereads, roots_of
+from .passes import READ_THE_LAST_TIME, plan_passes, rereads, roots_of
 from .products import open_product
 from .scans import ScanText
 from .sorts import SortText
-from .space import FOLD_AXES, NO_AXES
+from .space import FOLD_AXES, NO_AXES, AxisText, Space
 from .updates import UpdateText
 from .writer import Tile, Writer
 
@@ -57,8 +55,6 @@ class KernelBody:
         """Returns the lines."""
         if self._flat.space.run:
             self._write_run()
-        elif self._flat.space.ahead:
-            return self._write_parts()
         elif self._flat.space.loops and self._flat.space.folds_tile:
             self._write_loops()
         else:
@@ -139,7 +135,7 @@ class KernelBody:
 
     def _write_loops(self) -> None:
         plan = plan_passes(self._flat)
-        policies, shared = rereads(self._flat, plan), shared_loads(self._flat) | kept_loads(self._flat)
+        policies, shared = rereads(self._flat, plan), shared_loads(self._flat)
         self._write_grid_level(plan.before)
         for loop, policy in zip(plan.loops, policies, strict=True):
             self._evaluator.hints = policy | shared
@@ -205,18 +201,6 @@ class KernelBody:
             self._store_results(definition)
         self._flush()
 
-    def _write_parts(self) -> list[str]:
-        """Returns a loop over the parts that a program takes; it loads what the next one needs, then scans this one."""
-        asked = {load: self._evaluator.tile(load) for load in loads_ahead(self._flat)}
-        asking = self._writer.restart()
-        held: dict[str, Tile] = {}
-        for load, tile in asked.items():
-            name = self._writer.fresh("held")
-            held[name] = tile
-            self._writer.remember((load, None), replace(tile, text=name))
-        self._write_grid_level(self._flat.definitions)
-        return loop_lines(self._flat, 64 if self._wide else 32, asking, self._writer.restart(), held)
-
     def _write_grid_level(self, definitions: tuple[Computed, ...]) -> None:
         for definition in definitions:
             self._write_definition(definition)
@@ -259,13 +243,6 @@ def shared_loads(flat: FlatKernel) -> dict[Scalar, str]:
     }
 
 
-def kept_loads(flat: FlatKernel) -> dict[Scalar, str]:
-    """Returns a hint to keep what the next kernel reads as well, in the loops of a fold."""
-    roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
-    loads = memory_loads(flat, roots) if any(param.param.is_kept for param in flat.params.values()) else ()
-    return {load: READ_AGAIN_LATER for load in loads if flat.param_of(load.source).param.is_kept}
-
-
 def last_loads(flat: FlatKernel) -> dict[Scalar, str]:
     """Returns a hint to make room in the cache where what was read is done with."""
     if not any(param.param.is_last for param in flat.params.values()):
@@ -290,3 +267,27 @@ def with_scans(flat: FlatKernel, definitions: tuple[Computed, ...]) -> list[Comp
         if isinstance(definition, Scan) and any(result.name in wanted for result in definition.results):
             chosen.add(id(definition))
     return [definition for definition in flat.definitions if id(definition) in chosen]
+
+
+def position_lines(space: Space, axis: AxisText, position: str) -> list[str]:
+    """Returns the lines that define positions and mask of an axis; ``position`` is a vector."""
+    suffix = space.expand(axis.name)
+    is_sum = not position.startswith(("(", "tl.arange("))
+    lines = [f"{axis.name} = ({position}){suffix}" if suffix and is_sum else f"{axis.name} = {position}{suffix}"]
+    if axis.masked:
+        lines.append(f"{axis.name}mask = {_inside(space, axis)}")
+    return lines
+
+
+def _inside(space: Space, axis: AxisText) -> str:
+    """Returns the text of an axis's mask.
+
+    What a symbolic size leaves open, and the compiler makes much of, it says of all sizes for which there is such a
+    tile: the least one that holds a whole axis is more than half full, and one position is never past the end.
+    """
+    test = f"{axis.name} < {space.params.text(axis.size)}"
+    if is_static(axis.size):
+        return test
+    if axis.is_fold:
+        return test if space.loops else f"({test}) | ({axis.name} < {axis.constant} // 2)"
+    return test if axis.name == space.order[-1] else f"({test}) | ({axis.constant} == 1)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,13 +16,12 @@ from ferrite_scheduler.contractions import fits_axes
 from ferrite_scheduler.schedule import Kernel
 from ferrite_scheduler.softmax import part_softmax
 
-from .body import KernelBody
+from .body import KernelBody, position_lines
 from .errors import UnsupportedDefinition
 from .facts import collect_facts
 from .flat import FlatKernel, flatten
 from .groups import needed_multiple
 from .memory import Access, Condition, contiguous_axis, find_accesses, narrow_conditions
-from .parts import part_lines, position_lines
 from .scans import SERIAL, look_back_scans, scans_serially
 from .size_text import SizeParams
 from .space import AxisText, Space, build_space
@@ -209,6 +209,28 @@ def tile_lines(space: Space, wide: str, body: list[str]) -> list[str]:
     return lines
 
 
+def part_lines(flat: FlatKernel, width: int) -> list[str]:
+    """Returns the lines that place a program in the grid of a scan whose programs wait for each other.
+
+    They take parts in the order in which they begin, those of all lines in turn.
+    """
+    space, (scan, *_) = flat.space, look_back_scans(flat)
+    grid = [axis for axis in space.grid if axis.size != 1]
+    lines = math.prod(int(axis.size) for axis in grid)
+    text = [f"program = fmath.draw_part({flat.param_of(scan.status).text}, {lines * space.parts})"]
+    text += [f"line = program % {lines}", f"part = program // {lines}"]
+    rest = "line"
+    for axis in reversed(grid):
+        outermost = axis is grid[0]
+        text.append(f"{axis.name} = {rest}" if outermost else f"{axis.name} = {rest} % {axis.size}")
+        rest = f"({rest} // {axis.size})"
+    fold = space.fold
+    if fold is None:
+        raise AssertionError("a scan without a fold axis")
+    wide = ".to(tl.int64)" if width == 64 else ""
+    return [*text, *position_lines(space, fold, f"part{wide} * RBLOCK + tl.arange(0, RBLOCK)")]
+
+
 def quarter_lines(space: Space, axis: AxisText, program: str, body: list[str]) -> list[str]:
     """Returns the line that counts quartets along an axis, if the body draws random numbers by them."""
     name = f"{axis.name}_quarter"
@@ -303,8 +325,6 @@ def grid_expression(space: Space) -> Expr:
     """Returns the number of programs in the integer mini-language."""
     if space.run:
         return ["floordiv", "x", space.run]
-    if space.ahead:
-        return space.ahead
     factors: list[Expr] = [["ceildiv", axis.name, axis.constant] for axis in space.grid]
     if space.branches > 1:
         factors.append(space.branches)

@@ -88,7 +88,6 @@ class Space:
         serial: neighbours along the fold axis that lie ``RBLOCK // serial`` apart in a tile, so that one thread holds
             them all; 0 where a tile holds positions in order.
         parts: programs that share a line of the fold axis, each with one block of it; 0 where each has the whole.
-        ahead: programs that take such parts one after the other; 0 where each part has a program.
         run: positions of ``x`` that one program takes in blocks, one after the other; 0 where each block has a program.
         branches: how often the grid axes are gone through, each time by programs of another branch of the kernel.
         least: what a symbolic fold axis has at least, where the text is for some sizes only.
@@ -102,7 +101,6 @@ class Space:
     loops: bool
     serial: int = 0
     parts: int = 0
-    ahead: int = 0
     run: int = 0
     branches: int = 1
     least: int = 0
@@ -258,14 +256,7 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     fold = kernel.fold
     parts = -(-int(fold.size) // shared.points) if shared and fold is not None else 0
     return Space(
-        tuple(texts),
-        tiled,
-        dim_mapping(axes),
-        loops,
-        parts=parts,
-        ahead=shared.programs if shared else 0,
-        run=kernel.run,
-        branches=len(kernel.branches) or 1,
+        tuple(texts), tiled, dim_mapping(axes), loops, parts=parts, run=kernel.run, branches=len(kernel.branches) or 1
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ferrite_ir.dtypes import I64, DType
+from ferrite_ir.dtypes import DType
 from ferrite_ir.graph import Origins, TensorType
 from ferrite_scheduler.schedule import CallExtern
 
@@ -113,22 +113,6 @@ class Template:
         self.kernels.append(kernel)
         arguments = [self.operands[name].host for name in accesses]
         self.steps.append({"do": "launch", "kernel": kernel.id, "args": arguments})
-
-    def sort(self, keys: str, ranked: str, order: str, taken: Collection[str]) -> None:
-        """Adds a stable sort by a library call, which makes two more tensors: the sorted keys, and where they were."""
-        for name, dtype in ((ranked, self.operands[keys].dtype), (order, I64)):
-            self.operands[name] = Operand(_free_name(f"{self.operands[keys].host}_{name}", taken), dtype)
-            self.scratch.append(name)
-        self.steps.append(
-            {
-                "do": "extern",
-                "target": "aten.sort.stable",
-                "args": [{"ref": self.operands[keys].host}],
-                "kwargs": {"stable": True, "dim": 0, "descending": False},
-                "results": [self.operands[name].host for name in (ranked, order)],
-                "strides": [[1], [1]],
-            }
-        )
 
     def finished(self) -> Expansion:
         """Returns what was written, with the scratch memory dropped at the end."""

@@ -87,11 +87,6 @@ class Writer:
         """Writes a line at the level of the function."""
         self.function.lines.append(self.function.indent + text)
 
-    def restart(self) -> list[str]:
-        """Returns the lines so far, and forgets them and what they compute; names stay taken."""
-        lines, self.function = self.function.lines, Scope(self.function.indent)
-        return lines
-
     def open_loop(self, along: str = "r") -> None:
         """Begins the body of a loop along an axis; its header is written when it is closed."""
         self.loop = Scope("        ")

@@ -28,12 +28,6 @@ def draw_part(status, count):
 
 
 @triton.jit
-def draw_next(status):
-    """Returns the number of the part that a program takes next; no part at all when all are taken."""
-    return tl.atomic_add(status, 1, sem="relaxed").to(tl.int32)
-
-
-@triton.jit
 def _publish(words, place, value, span):
     if value.dtype.primitive_bitwidth == 64:
         bits = value.to(tl.int64, bitcast=True)

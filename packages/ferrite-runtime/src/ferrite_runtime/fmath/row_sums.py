@@ -1,0 +1,36 @@
+"""Rows combined by pairs and by tiles, as device functions; see `row_lists` and `combined_rows`."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ferrite_runtime.fmath.elementary import maximum_nan, minimum_nan
+
+
+@triton.jit
+def combined(a, b, mode: tl.constexpr):
+    """Returns two tiles combined: ``add``, ``max`` or ``min``; NaN is the largest and the smallest."""
+    if mode == "add":
+        return a + b
+    elif mode == "max":
+        return maximum_nan(a, b)
+    else:
+        return minimum_nan(a, b)
+
+
+@triton.jit
+def folded(parts, mode: tl.constexpr):
+    """Returns the rows of a tile combined."""
+    if mode == "add":
+        return tl.sum(parts, 0)
+    elif mode == "max":
+        return tl.reduce(parts, 0, maximum_nan)
+    else:
+        return tl.reduce(parts, 0, minimum_nan)
+
+
+@triton.constexpr_function
+def neutral_of(mode):
+    """Returns what changes nothing that it is combined with."""
+    return {"add": 0.0, "max": float("-inf"), "min": float("inf")}[mode]
