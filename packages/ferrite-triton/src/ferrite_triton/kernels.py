@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
