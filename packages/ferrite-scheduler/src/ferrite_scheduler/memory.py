@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ferrite_ir.bindings import results_that_bind
-from ferrite_ir.graph import Extern, Fold, Graph, If, TensorType, Update, View, While, bodies_of, names_read
+from ferrite_ir.graph import Extern, Fold, Graph, If, TensorType, Update, View, While, bodies_of
 from ferrite_ir.index import Index, linearize
 from ferrite_ir.sizes import Size
 
@@ -235,15 +235,8 @@ def _is_stored_last(kernel: Kernel, name: str) -> bool:
     folded = set(kernel.fold.dims)
     if not any(dim in folded for index in kernel.homes[name] for dim in index.dims):
         return False
-    ready: dict[str, int] = {}
-    last = mine = 0
-    for definition in kernel.body:
-        stage = max((ready.get(read, 0) for read in names_read(definition)), default=0)
-        last = max(last, stage if isinstance(definition, Fold) else 0)
-        for result in definition.results:
-            ready[result.name] = stage + isinstance(definition, Fold)
-            mine = stage if result.name == name else mine
-    return mine >= last
+    pass_of = kernel.pass_of
+    return pass_of[name] >= max((pass_of[d.results[0].name] for d in kernel.body if isinstance(d, Fold)), default=0)
 
 
 def _read_addresses(plan: _Plan, kernel: Kernel) -> dict[str, list[tuple[Index, int]]]:

@@ -18,6 +18,7 @@ from ferrite_ir.graph import (
     Call,
     Computed,
     Extern,
+    Fold,
     Graph,
     If,
     Origins,
@@ -25,6 +26,7 @@ from ferrite_ir.graph import (
     Value,
     View,
     While,
+    names_read,
     views_in,
 )
 from ferrite_ir.index import Dim, Index
@@ -142,6 +144,21 @@ class Kernel:
     def branch_of(self) -> tuple[int, ...]:
         """Returns the number of the branch of each definition of the body; 0 for all where there are none."""
         return tuple(n for n, count in enumerate(self.branches or (len(self.body),)) for _ in range(count))
+
+    @property
+    def pass_of(self) -> dict[str, int]:
+        """Returns the number of the pass over the fold axis in which a looped kernel computes each value.
+
+        What a fold gives is there after its pass; all else, where it is computed.
+        """
+        found: dict[str, int] = {}
+        ready: dict[str, int] = {}
+        for definition in self.body:
+            number = max((ready.get(read, 0) for read in names_read(definition)), default=0)
+            for result in definition.results:
+                found[result.name] = number
+                ready[result.name] = number + isinstance(definition, Fold)
+        return found
 
     @property
     def origins(self) -> Origins:

@@ -1,7 +1,7 @@
 """Runs a schedule in plain Python, with buffers reused as planned: a wrong plan gives wrong numbers or an error.
 
 Kernels run point by point. What a kernel does not store lives in registers that are gone at the next grid point, and
-a looped kernel computes its full-level values anew in every pass, so that reads at other points and overwritten
+a looped kernel computes its full-level values anew in every later pass, so that reads at other points and overwritten
 operands show.
 """
 
@@ -273,7 +273,7 @@ _UPDATES: dict[str, Callable[[Any, Any], Number]] = {
 
 
 def _refresh(run: _Run, definition: Computed, full: dict[Dim, int]) -> None:
-    """In a looped kernel, computes anew at one point all full-level values that a definition needs there."""
+    """In a looped kernel, computes anew at one point the full-level values of earlier passes that a definition needs."""
     if run.kernel.strategy != "looped":
         return
     for needed in _needed(run, definition):
@@ -281,7 +281,13 @@ def _refresh(run: _Run, definition: Computed, full: dict[Dim, int]) -> None:
 
 
 def _needed(run: _Run, definition: Computed) -> list[Computed]:
-    makers = {r.name: d for d in run.kernel.body for r in d.results if isinstance(d, Loop) and run.is_full(d)}
+    pass_of = run.kernel.pass_of
+    makers = {
+        r.name: d
+        for d in run.kernel.body
+        for r in d.results
+        if isinstance(d, Loop) and run.is_full(d) and pass_of[r.name] < pass_of[definition.results[0].name]
+    }
     wanted: set[str] = set()
     stack = [definition]
     while stack:
