@@ -273,7 +273,7 @@ _UPDATES: dict[str, Callable[[Any, Any], Number]] = {
 
 
 def _refresh(run: _Run, definition: Computed, full: dict[Dim, int]) -> None:
-    """In a looped kernel, computes anew at one point the full-level values of earlier passes that a definition needs."""
+    """In a looped kernel, computes anew at one point the full-level values of earlier passes that it is to read."""
     if run.kernel.strategy != "looped":
         return
     for needed in _needed(run, definition):
