@@ -3,8 +3,8 @@
 Which is better depends on the length: a few programs fold a short axis faster than a second kernel starts, a long one
 keeps them busy while most of the device idles. So both are scheduled. The graph gets the two stages of a split fold;
 where fusion leaves them kernels of their own, a third kernel does the work of both, and each is launched only for the
-lengths for which its form is the better one (`Kernel.idle`). A fold whose stages would share kernels with something else
-keeps the form that its hint asks for.
+lengths for which its form is the better one (`Kernel.idle`). A fold whose stages would share kernels with something
+else keeps the form that its hint asks for.
 """
 
 from __future__ import annotations
