@@ -83,6 +83,15 @@ def test_what_shares_its_kernel_has_the_form_that_its_hint_asks_for(text: str) -
     assert len(large.kernels) > 1
 
 
+def test_a_fold_of_what_changes_later_has_one_form() -> None:
+    """What does the work of both stages runs late: what the first stage reads may have been overwritten by then."""
+    text = """graph @changed(x: f32[n, 1000]) -> (s) mutates (x: z) where n: size >= 0 ~ 2 {
+      s: f32[1000] = fold sum [j < 1000 | r < n] x[r, j]
+      z: f32[n, 1000] = update set x [i < n, j < 1000] at [i, j] add(x[i, j], f32(1.0))
+    }"""
+    assert not any(kernel.idle for kernel in schedule(parse_graph(text)).kernels)
+
+
 def test_static_folds_have_one_form() -> None:
     text = COLUMNS.format(hint=2, width=1000).replace("[n,", "[20000,").replace("< n]", "< 20000]")
     found = schedule(parse_graph(text.replace(" where n: size >= 0 ~ 2", "")))

@@ -3,8 +3,8 @@
 Which is better depends on the length: a few programs fold a short axis faster than a second kernel starts, a long one
 keeps them busy while most of the device idles. So both are scheduled. The graph gets the two stages of a split fold;
 where fusion leaves them kernels of their own, a third kernel does the work of both, and each is launched only for the
-lengths for which its form is the better one (`Kernel.idle`). Whatever a fold cannot be taken apart from keeps the form
-that its hint asks for.
+lengths for which its form is the better one (`Kernel.idle`). A fold whose stages would share kernels with something
+else keeps the form that its hint asks for.
 """
 
 from __future__ import annotations
@@ -198,7 +198,8 @@ def whole_forms(
     """Returns the kernels that there have to be beside the stages of folds in two forms.
 
     Last come the names of the folds that cannot have them: whose stages share a kernel with something else, so that
-    they cannot be left out, or of which neither form makes what some kernel makes where folds have but one (``usual``).
+    they cannot be left out, of which neither form makes what some kernel makes where folds have but one (``usual``), or
+    that read what changes: what does the work of both stages runs in the place of the second.
     """
     made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
     firsts = {offer.first: offer for offer in offers}
@@ -215,12 +216,10 @@ def whole_forms(
         names = frozenset(offer.second for offer in peers)
         is_apart = last not in before and len(peers) == len(own) + len(along)
         is_usual = frozenset(made_in(item)) in usual
-        if (
-            is_apart
-            and is_usual
-            and len({offer.short for offer in peers}) == 1
-            and all(isinstance(d, Loop) for d in rest)
-        ):
+        is_alike = len({offer.short for offer in peers}) == 1 and all(isinstance(d, Loop) for d in rest)
+        read = [name for offer in own for name in names_read(offer.fold)]
+        is_fixed = not any(dependences.storage[name] in dependences.versions for name in read)
+        if is_apart and is_usual and is_alike and is_fixed:
             alone = _alone(item, seconds, graph, dependences)
             wholes.append(Whole(alone, (*before, last), own[0].long, own[0].short, names))
         else:
