@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import ferrite_runtime.host
 import ferrite_runtime.loaded
 from against_eager import assert_all_close, compiled, devices, widened
 from ferrite_runtime.cuda_engine import CudaEngine
@@ -159,6 +160,33 @@ def test_values_and_gradients(make: Callable[[], nn.Module], dtype: torch.dtype,
     names = {name for host in hosts for name in host.__code__.co_names}
     assert any(name.startswith("_run") for name in names)
     assert not {f"_aten_{product}_default" for product in ("mm", "addmm", "bmm", "baddbmm")} & names
+
+
+LIMITS = {"small": {}, "no arenas": {"MAX_ARENA": 0}, "free early": {"MAX_ARENA": 0, "MAX_LENGTHS_POSTPONED": 0}}
+"""Bytes from which on a call whose sizes are given is not small any more, by what is then done."""
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("make", [layers, Batched, Shared])
+def test_values_and_gradients_at_sizes_of_the_call(
+    make: Callable[[], nn.Module], limits: str, device: str, hosts: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, most in LIMITS[limits].items():
+        monkeypatch.setattr(ferrite_runtime.host, name, most)
+    torch.manual_seed(0)
+    model = make().to(device)
+    exact = make().to(device, torch.float64)
+    exact.load_state_dict({name: widened(value) for name, value in model.state_dict().items()})
+    call = compiled(model, fullgraph=True, dynamic=True)
+    inputs = [torch.randn(*size, 32, device=device) for size in ((4, 6), (3, 7), (3, 7), (2, 17), (5, 3), (4, 6))]
+    mine = [trained(model, call, x) for x in inputs]
+    for found, x in zip(mine, inputs, strict=True):
+        assert_all_close(found, trained(model, model, x), trained(exact, exact, widened(x)))
+    assert len(hosts) == 2, "one compilation serves all sizes"
+    names = {name for host in hosts for name in host.__code__.co_names}
+    assert not {f"_aten_{product}_default" for product in ("mm", "addmm", "bmm", "baddbmm")} & names
+    assert any(name.startswith("_plans") for name in names)
 
 
 @pytest.mark.parametrize("device", devices())
