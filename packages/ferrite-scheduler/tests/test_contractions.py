@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from checks import check, refusal
-from ferrite_ir.graph import Contract, Fold
+from ferrite_ir.graph import Contract, Fold, Loop
 from ferrite_scheduler import Policy
 from ferrite_scheduler.schedule import Kernel
 
@@ -57,6 +59,45 @@ def test_the_limit_of_rows_is_a_matter_of_policy() -> None:
 def test_operands_that_both_have_columns_make_a_fold() -> None:
     text = product(rows=3, columns=20, points=20).replace("x[m, k]", "x[m, n]")
     assert isinstance(sole(text).body[0], Fold)
+
+
+CODES = """
+graph @f(x: bf16[3, 18], w: {dtype}[20, 18], s: f32[{scales}]) -> (p) {{
+  p: f32[3, 20] = contract [m < 3, n < 20 | k < 18] x[m, k] * cast.bf16({body})
+}}"""
+SCALED = "mul(cast.f32(w[n, k]), s[n])"
+
+
+@pytest.mark.parametrize("body", [SCALED, "mul(s[n], cast.f32(w[n, k]))"])
+@pytest.mark.parametrize("dtype", ["i8", "u8"])
+def test_a_scale_for_each_column_is_applied_to_sums(dtype: str, body: str) -> None:
+    random, lowest = Random(0), -128 if dtype == "i8" else 0
+    x = [[random.randrange(-8, 9) / 8 for _ in range(18)] for _ in range(3)]
+    w = [[random.randrange(lowest, lowest + 256) for _ in range(18)] for _ in range(20)]
+    scales = [2.0 ** random.randrange(-3, 4) for _ in range(20)]  # nothing is rounded, whichever comes first
+    (kernel,) = check(CODES.format(dtype=dtype, scales=20, body=body), inputs=[x, w, scales]).kernels
+    contract, scaled = kernel.body
+    assert isinstance(contract, Contract)
+    assert str(contract.right) == "cast.bf16(w[x0, r0])"
+    assert isinstance(scaled, Loop)
+    assert kernel.stored == ("p",)
+
+
+@pytest.mark.parametrize(
+    ("parts", "policy"),
+    [
+        ({"dtype": "i16"}, {}),
+        ({"scales": 18, "body": "mul(cast.f32(w[n, k]), s[k])"}, {}),
+        ({"body": "add(cast.f32(w[n, k]), s[n])"}, {}),
+        ({}, {"scale_sums": False}),
+    ],
+    ids=["not exact", "a scale for each row", "an offset", "policy"],
+)
+def test_other_weights_are_scaled_first(parts: dict[str, object], policy: dict[str, bool]) -> None:
+    text = CODES.format(**{"dtype": "i8", "scales": 20, "body": SCALED} | parts)
+    (contract,) = sole(text, **policy).body
+    assert isinstance(contract, Contract)
+    assert contract.right.args[0].op in ("mul", "add")
 
 
 def test_products_with_the_same_rows_share_a_kernel() -> None:

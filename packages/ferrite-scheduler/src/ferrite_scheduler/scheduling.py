@@ -10,6 +10,7 @@ from ferrite_ir.passes import Dce
 
 from .branches import separate_branches
 from .cluster import Cluster, absorb, cluster_of, stored_names
+from .column_scales import scale_sums
 from .combined_rows import combine_rows
 from .contractions import keep_narrow_contractions
 from .dependences import Dependences, Node, dependences_of, make_node, nodes_of
@@ -51,7 +52,7 @@ def schedule(
 
     Symbolic sizes stay symbolic: what is decided holds for all of their values; how well it does is judged by hints.
     """
-    graph = keep_narrow_contractions(graph, policy)
+    graph = scale_sums(keep_narrow_contractions(graph, policy), policy)
     graph = separate_updates(repeat_statistics(Dce().run(graph), target, policy))
     graph = sort_updates(combine_rows(graph, target, policy), policy)
     graph = join_softmax(graph, policy)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ferrite_ir.dtypes import BOOL, F8E5M2, F32, I32, DType
+from ferrite_ir.dtypes import BF16, BOOL, F8E5M2, F16, F32, I8, I32, U8, DType
 
 from .literals import type_text
 
@@ -20,6 +20,8 @@ def cast_text(text: str, source: DType, target: DType) -> str:
         return f"{widened(text, source)} != 0"
     if source is BOOL and not target.is_narrow_float:
         return f"{text}.to({type_text(target)})"
+    if source in (I8, U8) and target in (F16, BF16):
+        return f"{text}.to({type_text(target)})"  # exact, and a fraction of the instructions
     if target.is_narrow_float:
         # torch rounds everything to f32 on the way to a narrow float, and so must we for equal results.
         wide = text if source is F32 else f"{text}.to(tl.float32)"
