@@ -14,7 +14,7 @@ from ferrite_runtime.arena import MAX_ARENA
 from ferrite_runtime.dtypes import DTYPES, torch_name
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.expr import Expr, print_condition, print_expr
-from ferrite_runtime.externs import KEEP_SIZE, result_kind
+from ferrite_runtime.externs import RESULTS_LIKE, result_kind
 from ferrite_runtime.footprint import bytes_of
 from ferrite_runtime.product_steps import HostStep, Multiply
 from ferrite_runtime.products import Place, Product
@@ -384,8 +384,9 @@ class _Writer:
             if name is None:
                 continue
             self.own(name, None, trusted=False)
-            if position == 0 and step.target in KEEP_SIZE and isinstance(step.args[0], Tagged):
-                layout = self.values[str(step.args[0].value)].layout
+            for like in RESULTS_LIKE.get(step.target, ())[position : position + 1]:
+                given = step.args[like]
+                layout = self.values[str(given.value)].layout if isinstance(given, Tagged) else None
                 self.likely_layouts |= {name: layout} if layout is not None else {}
             strides = step.strides[position] if step.strides is not None else None
             if strides is not None:
