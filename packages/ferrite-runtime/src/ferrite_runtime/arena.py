@@ -81,6 +81,8 @@ def plan_arenas(
     if total is None or total.get((), 0) > MAX_ARENA:
         return Arenas()
     buffers = _candidates(steps, outputs, device, lengths)
+    if not buffers:
+        return Arenas()
     by_dtype = {dtype: [b for b in buffers if b.dtype == dtype] for dtype in dict.fromkeys(b.dtype for b in buffers)}
     arenas = Arenas(total=total)
     for dtype, members in by_dtype.items():
