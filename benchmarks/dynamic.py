@@ -500,6 +500,7 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=500.0, help="seconds after which no backend is begun")
     parser.add_argument("--out", type=Path, default=Path("dynamic.jsonl"), help="where the rows go, one JSON a line")
     parser.add_argument("--merge", nargs="+", type=Path, help="rows of other runs: prints their table, runs nothing")
+    parser.add_argument("--fix-floats", action="store_true", help="floats of modules are constants for all backends")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--prepare", type=int, default=0, help="processes that compile everything first")
     parser.add_argument("--compile-only", action="store_true", help="measure nothing")
@@ -520,6 +521,7 @@ def main() -> int:
 def run_here(plan: argparse.Namespace) -> list[Row]:
     """Returns the rows of this process's part of the sweeps, written down as they come."""
     torch._dynamo.config.recompile_limit = 64
+    torch._dynamo.config.specialize_float = plan.fix_floats
     torch.backends.cudnn.allow_tf32 = False  # float32 is what the others are judged by
     sweeps = [] if plan.only == "models" else list(kernel_sweeps(plan))
     sweeps += [] if plan.only == "kernels" else list(model_sweeps(plan))

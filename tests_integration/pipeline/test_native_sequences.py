@@ -46,6 +46,20 @@ class Layer(nn.Module):
         return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
 
 
+class Apart(nn.Module):
+    """Attention whose query, key and value come from products of their own: so do the gradients go to."""
+
+    def __init__(self, width: int = 32, heads: int = 2) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query, self.key, self.value, self.out = (nn.Linear(width, width, bias=False) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        made = (of(x).view(*x.shape[:2], self.heads, -1) for of in (self.query, self.key, self.value))
+        y = nn.functional.scaled_dot_product_attention(*(one.transpose(1, 2) for one in made))
+        return x + self.out(y.transpose(1, 2).reshape(x.shape))
+
+
 class Batched(nn.Module):
     """Products of batches, with and without a summand."""
 
@@ -141,7 +155,7 @@ def trained(model: nn.Module, call: Callable[..., Any], x: Tensor) -> list[Tenso
 
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("make", [layers, Batched, Cell, Shared])
+@pytest.mark.parametrize("make", [layers, Apart, Batched, Cell, Shared])
 def test_values_and_gradients(make: Callable[[], nn.Module], dtype: torch.dtype, device: str, hosts: list[Any]) -> None:
     torch.manual_seed(0)
     model = make().to(device, dtype)
@@ -168,7 +182,7 @@ LIMITS = {"small": {}, "no arenas": {"MAX_ARENA": 0}, "free early": {"MAX_ARENA"
 
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("make", [layers, Batched, Shared])
+@pytest.mark.parametrize("make", [layers, Apart, Batched, Shared])
 def test_values_and_gradients_at_sizes_of_the_call(
     make: Callable[[], nn.Module], limits: str, device: str, hosts: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

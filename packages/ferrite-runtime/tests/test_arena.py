@@ -179,8 +179,9 @@ def test_other_library_calls_get_tensors_of_their_own(target: str) -> None:
     assert not places(Alloc("a", vector(8)), Alloc("b", vector(8)), call(target, "b"))
 
 
-def test_products_and_attention_read_from_an_arena() -> None:
-    steps = [Alloc("a", vector(8)), call("aten._scaled_dot_product_flash_attention.default", "a", "a", "a")]
+@pytest.mark.parametrize("target", ["flash_attention", "efficient_attention_backward"])
+def test_products_and_attention_read_from_an_arena(target: str) -> None:
+    steps = [Alloc("a", vector(8)), call(f"aten._scaled_dot_product_{target}.default", "a", "a", "a", "a")]
     assert places(*steps) == {"a": ("f32", 0)}
 
 

@@ -553,6 +553,23 @@ def test_gradients_and_autocast_do_not_reach_the_products() -> None:
     assert torch.equal(out, torch.addmm(b, 2 * x, w.t()).relu() - 1)
 
 
+def test_gradients_of_attention_are_on_its_device() -> None:
+    """All three, of which views say how they lie; what else the call returns may be elsewhere."""
+    target = "aten._scaled_dot_product_efficient_attention_backward.default"
+    names = [f"g{place}" for place in range(4)]
+    steps = [extern(target, [{"ref": "x"}] * 4, names[0]) | {"results": names}]
+    for name in names:
+        steps += [
+            {"do": "view", "name": f"v{name}", "base": name, **layout([M, K]), "offset": 0},
+            extern("aten.mm.default", [{"ref": f"v{name}"}, {"ref": "w"}], f"o{name}"),
+        ]
+    inputs = [tensor_input("x", [M, K]), tensor_input("w", [K, N])]
+    mapping = program(inputs, [], steps, [{"value": f"o{name}"} for name in names])
+    made = [type(step).__name__ for step in with_products(Program.from_mapping(mapping), LIBRARY.targets)]
+    assert made.count("Multiply") == 3
+    assert made[-1] == "Extern"
+
+
 @needs_native
 def test_matrices_that_are_not_surely_on_the_device_go_to_torch() -> None:
     """A result of any library call may be elsewhere: its address means nothing to the device."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import ferrite_runtime.host as host_module
+import ferrite_runtime.host
+import ferrite_runtime.postponement
 from ferrite_runtime.cuda_engine import CudaEngine
 from ferrite_runtime.footprint import bytes_of, lengths_of
 from ferrite_runtime.host import HEAVIER
@@ -104,8 +105,8 @@ def test_small_calls_are_one_sequence_on_one_allocation() -> None:
 def test_larger_calls_allocate_one_by_one_and_yet_larger_ones_free_early(monkeypatch) -> None:
     host = steady(layers(), given(5))
     small = host.__code__.co_names
-    monkeypatch.setattr(host_module, "MAX_ARENA", 3 * 2 * (31 * K * 4 + 512))
-    monkeypatch.setattr(host_module, "MAX_LENGTHS_POSTPONED", 5 * 32 * K * 4)
+    monkeypatch.setattr(ferrite_runtime.host, "MAX_ARENA", 3 * 2 * (31 * K * 4 + 512))
+    monkeypatch.setattr(ferrite_runtime.host, "MAX_LENGTHS_POSTPONED", 5 * 32 * K * 4)
     host = steady(layers(), given(5))
     assert host.__code__.co_names == small
     check(host)
@@ -124,8 +125,8 @@ def test_what_is_held_by_others_does_not_make_a_call_large(monkeypatch) -> None:
     mapping["steps"][5]["names"].append("w")
     mapping["steps"][6]["args"][1] = mapping["steps"][12]["args"][1] = {"ref": "v"}
     mapping["inputs"].insert(2, tensor_input("v", [K, K]))
-    monkeypatch.setattr(host_module, "MAX_POSTPONED", K * K * 4)
-    monkeypatch.setattr(host_module, "MAX_ARENA", 0)
+    monkeypatch.setattr(ferrite_runtime.postponement, "MAX_POSTPONED", K * K * 4)
+    monkeypatch.setattr(ferrite_runtime.host, "MAX_ARENA", 0)
     x, w, v, _ = inputs = [torch.randn(4, K), torch.randn(K, K), torch.randn(K, K), 4]
     host = steady(mapping, inputs)
     (found,) = host(list(inputs))
@@ -136,7 +137,7 @@ def test_what_is_held_by_others_does_not_make_a_call_large(monkeypatch) -> None:
 
 
 def test_each_call_goes_where_its_sizes_belong(monkeypatch) -> None:
-    monkeypatch.setattr(host_module, "MAX_ARENA", 3 * 2 * (31 * K * 4 + 512))
+    monkeypatch.setattr(ferrite_runtime.host, "MAX_ARENA", 3 * 2 * (31 * K * 4 + 512))
     host = steady(layers(), given(5))
     host(given(31))
     assert heavier(host)._host is None

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ferrite_runtime.expr import Expr
-from ferrite_runtime.externs import KEEP_SIZE
+from ferrite_runtime.externs import RESULTS_LIKE
 from ferrite_runtime.footprint import bytes_of
 from ferrite_runtime.product_steps import HostStep, Multiply
 from ferrite_runtime.steps import Alloc, Extern, Free, Launch, Layout, Output, Reuse, View
@@ -81,6 +81,8 @@ def plan_arenas(
     if total is None or total.get((), 0) > MAX_ARENA:
         return Arenas()
     buffers = _candidates(steps, outputs, device, lengths)
+    if not buffers:
+        return Arenas()
     by_dtype = {dtype: [b for b in buffers if b.dtype == dtype] for dtype in dict.fromkeys(b.dtype for b in buffers)}
     arenas = Arenas(total=total)
     for dtype, members in by_dtype.items():
@@ -94,7 +96,7 @@ def _total(steps: Sequence[HostStep], lengths: Names) -> Terms | None:
     """Returns the bytes that a program allocates, each buffer's rounded up; None where they are not known."""
     sizes = []
     for step in steps:
-        if isinstance(step, Extern) and step.target not in KEEP_SIZE:
+        if isinstance(step, Extern) and step.target not in RESULTS_LIKE:
             return None
         if isinstance(step, Alloc):
             size = _span(step.layout, lengths)

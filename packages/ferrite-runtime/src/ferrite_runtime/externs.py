@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ferrite_runtime.errors import ExternError
@@ -24,17 +24,21 @@ _BINDINGS = {
 }
 
 _ATTENTION = tuple(
-    f"aten._scaled_dot_product_{kind}.default"
+    f"aten._scaled_dot_product_{kind}"
     for kind in ("flash_attention", "flash_attention_for_cpu", "efficient_attention", "cudnn_attention")
 )
 
-KEEP_DEVICE = frozenset(
-    (*_ATTENTION, *(f"aten.{name}.default" for name in ("mm", "addmm", "bmm", "baddbmm", "convolution")))
-)
-"""Calls whose first result is on the device of their first argument."""
+RESULTS_LIKE: Mapping[str, tuple[int, ...]] = {
+    **{f"{name}.default": (0,) for name in _ATTENTION},
+    **{f"{name}_backward.default": (1, 2, 3) for name in _ATTENTION},
+}
+"""Of calls that allocate little besides results about as large as arguments: which arguments, result by result."""
 
-KEEP_SIZE = frozenset(_ATTENTION)
-"""Calls whose first result is about as large as their first argument."""
+LOCAL_RESULTS: Mapping[str, int] = {
+    **{target: len(like) for target, like in RESULTS_LIKE.items()},
+    **{f"aten.{name}.default": 1 for name in ("mm", "addmm", "bmm", "baddbmm", "convolution")},
+}
+"""Of calls with results on the device of their first argument: how many, from the first."""
 
 
 def resolve_extern(target: str) -> Callable[..., Any]:

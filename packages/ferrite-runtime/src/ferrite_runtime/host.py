@@ -14,8 +14,9 @@ from ferrite_runtime.arena import MAX_ARENA
 from ferrite_runtime.dtypes import DTYPES, torch_name
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.expr import Expr, print_condition, print_expr
-from ferrite_runtime.externs import KEEP_SIZE, result_kind
+from ferrite_runtime.externs import RESULTS_LIKE, result_kind
 from ferrite_runtime.footprint import bytes_of
+from ferrite_runtime.postponement import MAX_LENGTHS_POSTPONED, Postponement
 from ferrite_runtime.product_steps import HostStep, Multiply
 from ferrite_runtime.products import Place, Product
 from ferrite_runtime.program import Program
@@ -38,7 +39,7 @@ from ferrite_runtime.steps import (
     Tagged,
     View,
 )
-from ferrite_runtime.terms import Terms, bound_of, expr_of, is_number, total_of, without_number
+from ferrite_runtime.terms import Terms, expr_of, is_number
 
 
 @dataclass(slots=True)
@@ -57,12 +58,6 @@ class Value:
     trusted: bool = False
 
 
-# Buffers that die between launches which wait to be started together live this much longer, in bytes of their sum.
-MAX_POSTPONED = 8 << 20
-# The same for buffers of sizes that a call gives. The text is one for many sizes: it cannot start what waits just
-# where the sum gets too large, as it does for known sizes, but only leave the call to a text that puts nothing off.
-MAX_LENGTHS_POSTPONED = 32 << 20
-
 HEAVIER = "_heavier"
 """The function that gets calls whose sizes are too large for this one."""
 
@@ -80,10 +75,7 @@ class _Writer:
     lines: list[str] = field(default_factory=list)
     # Launches that are written but not started yet, and variables to delete once they are.
     is_waiting: bool = False
-    postponed: list[str] = field(default_factory=list)
-    postponed_bytes: Terms = field(default_factory=dict)
-    # What was put off at each start of sizes that the call gives.
-    burdens: list[Terms] = field(default_factory=list)
+    postponed: Postponement = field(default_factory=Postponement)
     values: dict[str, Value] = field(default_factory=dict)
     users: dict[str, int] = field(default_factory=dict)
     addresses: set[str] = field(default_factory=set)
@@ -185,30 +177,19 @@ class _Writer:
         """Writes the start of all launches that wait, and what was put off until then."""
         if self.is_waiting and self.sequencing is not None:
             self.lines.extend(self.sequencing.flush())
-        if self.postponed:
-            self.lines.append(f"del {', '.join(self.postponed)}")
-        self.burdens.append(without_number(self.postponed_bytes))
-        self.is_waiting, self.postponed, self.postponed_bytes = False, [], {}
+        self.is_waiting = False
+        dying = self.postponed.end()
+        if dying:
+            self.lines.append(f"del {', '.join(dying)}")
 
     def delete(self, variables: list[str]) -> None:
         """Writes that variables die; memory that a waiting launch may use is not given back before it."""
         if not variables:
             return
-        if self.is_waiting and self._postpone(variables):
+        if self.is_waiting and self.postponed.put_off(variables, map(self._bytes, variables)):
             return
         self.flush()
         self.lines.append(f"del {', '.join(variables)}")
-
-    def _postpone(self, variables: Sequence[str]) -> bool:
-        """Puts the end of variables off, and tells whether that is done: not if they may take too much memory."""
-        sizes = [self._bytes(variable) for variable in variables]
-        known = [size for size in sizes if size is not None]
-        together = total_of((self.postponed_bytes, *known))
-        if len(known) < len(sizes) or together.get((), 0) > MAX_POSTPONED:
-            return False
-        self.postponed += variables
-        self.postponed_bytes = together
-        return True
 
     def _bytes(self, variable: str) -> Terms | None:
         """Returns the size of what dies with a variable; None where it is unknown."""
@@ -222,7 +203,7 @@ class _Writer:
         """Returns the lines that hand a call over whose sizes are too large for arenas, or for what is put off."""
         if self.sequencing is None:
             return []
-        needs = ((self.sequencing.arenas.total, MAX_ARENA), (bound_of(self.burdens), MAX_LENGTHS_POSTPONED))
+        needs = ((self.sequencing.arenas.total, MAX_ARENA), (self.postponed.most(), MAX_LENGTHS_POSTPONED))
         tests = [f"{print_expr(expr_of(need))} > {most}" for need, most in needs if not is_number(need)]
         return [f"if {' or '.join(tests)}: return {HEAVIER}(args)"] if tests else []
 
@@ -384,8 +365,9 @@ class _Writer:
             if name is None:
                 continue
             self.own(name, None, trusted=False)
-            if position == 0 and step.target in KEEP_SIZE and isinstance(step.args[0], Tagged):
-                layout = self.values[str(step.args[0].value)].layout
+            for like in RESULTS_LIKE.get(step.target, ())[position : position + 1]:
+                given = step.args[like]
+                layout = self.values[str(given.value)].layout if isinstance(given, Tagged) else None
                 self.likely_layouts |= {name: layout} if layout is not None else {}
             strides = step.strides[position] if step.strides is not None else None
             if strides is not None:

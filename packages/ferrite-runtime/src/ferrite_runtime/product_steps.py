@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ferrite_runtime.externs import KEEP_DEVICE
+from ferrite_runtime.externs import LOCAL_RESULTS
 from ferrite_runtime.products import Product, product_of
 from ferrite_runtime.program import Program
 from ferrite_runtime.steps import Alloc, Extern, Layout, Reuse, Step, Tagged, View
@@ -51,13 +51,13 @@ class _Places:
         """Returns what is known before the first step."""
         known = cls(program.device)
         for value in program.inputs:
-            if value.device == program.device:
+            if value.layout is not None and value.device == program.device:
                 known._add(value.name, value.layout)
         return known
 
-    def _add(self, name: str, layout: Layout | None) -> None:
+    def _add(self, name: str, layout: Layout) -> None:
         self.local.add(name)
-        self.layouts |= {name: layout} if layout is not None else {}
+        self.layouts[name] = layout
 
     def rewritten(self, step: Step, targets: AbstractSet[str]) -> Iterator[HostStep]:
         """Yields what stands for a step, and notes what it makes."""
@@ -76,13 +76,12 @@ class _Places:
                     yield Alloc(result, product.result)
                     yield Multiply(product, result)
                     return
-                self._note_result(step)
+                self._note_results(step)
         yield step
 
-    def _note_result(self, step: Extern) -> None:
-        """Notes where a library's first result is; how it lies, only a view of it says."""
+    def _note_results(self, step: Extern) -> None:
+        """Notes where a library's results are; how they lie, only views of them say."""
         first = step.args[0] if step.args else None
-        result = step.results[0] if step.results else None
-        is_local = isinstance(first, Tagged) and first.tag == "ref" and first.value in self.local
-        if step.target in KEEP_DEVICE and is_local and result is not None:
-            self._add(result, None)
+        if isinstance(first, Tagged) and first.tag == "ref" and first.value in self.local:
+            for result in step.results[: LOCAL_RESULTS.get(step.target, 0)]:
+                self.local |= {result} if result is not None else set()
