@@ -94,6 +94,22 @@ def test_division_by_zero_raises_or_gives_a_value_on_a_cpu() -> None:
         assert found.shape == (3,)
 
 
+@each_device
+@each_type
+def test_conditions_hold_beside_divisions_by_zero(dtype: torch.dtype, device: str) -> None:
+    """A division is no promise that the divisor is not zero, where its result is thrown away."""
+    a, b = grid(dtype, device)
+    if dtype.is_signed:
+        b = torch.where(b == -1, 0, b)
+    safe = torch.where(b == 0, 1, b)
+    for number, divide in enumerate(DIVISIONS):
+        found = compiled(lambda a, b, divide=divide: torch.where(b != 0, divide(a, b), 77))(a, b)
+        assert torch.equal(found, torch.where(b != 0, divide(a, safe), 77)), f"division {number}"
+    count = torch.arange(16, dtype=torch.int32, device=device)
+    padded = compiled(lambda count: torch.nn.functional.pad(count // (count.abs() + 1), (1, 2), value=1))
+    assert padded(count).tolist() == [1, *[0] * 16, 1, 1]
+
+
 @pytest.mark.gpu
 @each_type
 def test_division_by_zero_on_a_gpu(dtype: torch.dtype) -> None:

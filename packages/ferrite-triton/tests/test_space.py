@@ -120,6 +120,14 @@ def test_long_rows_of_whole_vectors_have_a_text_of_their_own(dtype: str, vector:
     assert len({spec.id for _, spec in (*emitted.alternatives, ((), emitted.spec))}) == 4
 
 
+def test_texts_for_long_rows_expect_long_rows() -> None:
+    """What is compiled before a call tells the sizes is compiled for some that the text is launched for."""
+    (_, held), (_, whole), (_, other) = softmax_forms("bf16", "m").alternatives
+    lengths = [axis["hint"] for spec in (held, whole, other) for axis in spec.axes if axis["kind"] == "fold"]
+    assert lengths == [2, 8193, 8193]
+    assert whole.facts["bytes"] > 8192 * held.facts["bytes"] // 4
+
+
 def test_rows_of_known_vectors_need_no_other_text() -> None:
     emitted = softmax_forms("bf16", "8 * m")
     assert len(emitted.alternatives) == 2

@@ -139,12 +139,12 @@ def _write(form: _Form, params: SizeParams) -> KernelSpec:
         source=source,
         family=kernel.strategy,
         params=(*describe_params(flat), *_describe_sizes(params, width)),
-        axes=tuple(describe_axis(axis, params) for axis in space.axes),
+        axes=tuple(describe_axis(axis, params, space.least if axis.is_fold else 0) for axis in space.axes),
         blocks={axis.constant: axis.block for axis in space.axes if axis.block is not None},
         grid=grid_expression(space),
         mutated=mutated_params(flat),
         index_width=width,
-        facts=collect_facts(flat, accesses, body),
+        facts=_facts(flat, accesses, body),
         origin=origin_texts(kernel),
         sizes=tuple(params.names),
     )
@@ -307,13 +307,21 @@ def mutated_params(flat: FlatKernel) -> tuple[str, ...]:
     return tuple(param["name"] for param in describe_params(flat) if param.get("access") in ("readwrite", "atomic"))
 
 
-def describe_axis(axis: AxisText, params: SizeParams) -> dict[str, Any]:
-    """Returns an axis of the spec."""
+def _facts(flat: FlatKernel, accesses: tuple[Access, ...], body: list[str]) -> dict[str, Any]:
+    """Returns the facts of a kernel, for the sizes that its spec expects."""
+    facts, fold, least = collect_facts(flat, accesses, body), flat.space.fold, flat.space.least
+    if fold is not None and least > (expected := hint(fold.size)):
+        facts["bytes"] = facts["bytes"] * least // max(1, expected)
+    return facts
+
+
+def describe_axis(axis: AxisText, params: SizeParams, least: int = 0) -> dict[str, Any]:
+    """Returns an axis of the spec; its expected size is ``least`` where the kernel is launched for no smaller one."""
     described: dict[str, Any] = {
         "name": axis.name,
         "kind": "fold" if axis.is_fold else "grid",
         "size": params.expression(axis.size),
-        "hint": hint(axis.size),
+        "hint": max(hint(axis.size), least),
         "block": axis.constant,
     }
     if axis.max_block is not None:

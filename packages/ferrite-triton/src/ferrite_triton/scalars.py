@@ -95,6 +95,32 @@ def _floordiv_float(operands: Operands) -> str:
     return f"tl.where({b} == 0, {ratio}, {signed})"
 
 
+def _divided(spelling: str, *, lowers: bool = False) -> Spelling:
+    """Returns the spelling of a division of integers; by zero it has all bits set, as a GPU's own has it.
+
+    To the compiler a division is a promise that the divisor is not zero, also where its result is thrown away: it would
+    take the condition out of ``where(b != 0, a // b, 0)``.
+
+    Args:
+        spelling: by what is not zero.
+        lowers: whether it rounds towards minus infinity, which is one less for negative numbers, also those over zero.
+    """
+
+    def write(operands: Operands) -> str:
+        (a, b), literal = operands.texts, operands.literals[1]
+        if literal:
+            return spelling.format(a, b)
+        ones = f"~({a} * 0)" if literal == 0 else f"~{b}"
+        if lowers:
+            ones = f"{ones} - ({a} < 0).to({type_text(operands.dtype)})"
+        if literal == 0:
+            return ones
+        divisor = operands.hold(f"tl.where({b} == 0, 1, {b})")
+        return f"tl.where({b} == 0, {ones}, {spelling.format(a, divisor)})"
+
+    return write
+
+
 def _power_integer(operands: Operands) -> str:
     """Returns square-and-multiply over the bits of the exponent, with torch's results for negative exponents."""
     a, b = operands.texts
@@ -169,10 +195,10 @@ ROWS: dict[str, Row] = {
     "div": Row(_divide),
     "minimum": Row("fmath.minimum_nan({0}, {1})", "fmath.minimum_nan({0}, {1})", "tl.minimum({0}, {1})", "{0} & {1}"),
     "maximum": Row("fmath.maximum_nan({0}, {1})", "fmath.maximum_nan({0}, {1})", "tl.maximum({0}, {1})", "{0} | {1}"),
-    "floordiv": Row(_floordiv_float, "fmath.floordiv({0}, {1})", "{0} // {1}"),
-    "truncdiv": Row(_truncdiv_float, "fmath.truncdiv({0}, {1})", "{0} // {1}"),
-    "mod": Row(_mod_float, "fmath.floormod({0}, {1})", "{0} % {1}"),
-    "fmod": Row("fmath.fmod({0}, {1})", "{0} % {1}", "{0} % {1}"),
+    "floordiv": Row(_floordiv_float, _divided("fmath.floordiv({0}, {1})", lowers=True), _divided("{0} // {1}")),
+    "truncdiv": Row(_truncdiv_float, _divided("fmath.truncdiv({0}, {1})"), _divided("{0} // {1}")),
+    "mod": Row(_mod_float, _divided("fmath.floormod({0}, {1})"), _divided("{0} % {1}")),
+    "fmod": Row("fmath.fmod({0}, {1})", _divided("{0} % {1}"), _divided("{0} % {1}")),
     "pow": Row("fmath.pow({0}, {1})", _power_integer, _power_integer),
     "neg": Row("{0} * -1.0", _negative, "-{0}"),
     "abs": Row("tl.abs({0})", _magnitude, "{0}"),
