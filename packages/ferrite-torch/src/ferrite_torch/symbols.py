@@ -139,20 +139,26 @@ def _needs_number(expression: Any, environment: Any) -> NeedsNumber:
     return NeedsNumber("a size", kind, [_symbol(symbol, environment) for symbol in symbols])
 
 
-_ROUNDED = {"TruncToInt", "FloorToInt"}
-"""How torch writes a size times a scale, cut off; sizes are not negative."""
+_ROUNDED = {"TruncToInt", "FloorToInt", "CeilToInt"}
+"""How torch writes a quotient of sizes, or a size times a scale, without its fraction; sizes are not negative."""
 
 
 def _rounded(expression: Any, environment: Any) -> Size:
-    """Returns what is left of a product of a size and a number without its fraction, where the number is a short one.
+    """Returns a quotient, or the product of a size and a short number, rounded to an integer.
 
     Raises:
         NeedsNumber: it is another expression, or a product that floats would round.
     """
     (inner,) = expression.args
+    rounds_up = type(expression).__name__ == "CeilToInt"
+    if type(inner).__name__ == "IntTrueDiv":
+        # A quotient of numbers below 2**53 lies on the right side of the next integer in float64 as well.
+        above, below = (_translated(operand, environment) for operand in inner.args)
+        if isinstance(below, int) and below > 0:
+            return sizes.ceildiv(above, below) if rounds_up else sizes.floordiv(above, below)
     factors = {type(factor).__name__: factor for factor in inner.args}
     number, size = factors.get("Float"), factors.get("ToFloat")
-    if len(inner.args) == 2 and number is not None and size is not None:
+    if len(inner.args) == 2 and number is not None and size is not None and not rounds_up:
         found = scaled_size(_translated(size.args[0], environment), float(number))
         if found is not None:
             return found
