@@ -7,7 +7,8 @@ times: Monte Carlo arithmetic (Parker 1997, "Monte Carlo Arithmetic: exploiting 
 arithmetic"). Exact results stay, so that comparisons of exact numbers decide as ever.
 
 A sum or difference moves such operands once more whenever it reads them: a product that is added to something may not
-be rounded before (IEEE 754 calls that contraction), so that ``x * y - x * y`` need not be zero.
+be rounded before (IEEE 754 calls that contraction), so that ``x * y - x * y`` need not be zero. Normalisations and
+softmax are taken apart for that: what they subtract is the mean of an operand, or its maximum.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import decomposition_table
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
@@ -26,7 +28,12 @@ SAMPLES = 4
 SUMS = ("add", "sub", "rsub", "addcmul", "addcdiv", "add_", "sub_")
 """Operations that products are contracted with."""
 NARROW = (torch.float32, torch.float16, torch.bfloat16)
-"""The types that are rounded otherwise: what is exact in float64 itself is not known."""
+"""The types whose results are exact where float64 gives the same; one of float64 counts as exact if float32 has it."""
+DECOMPOSITIONS = {
+    op: function
+    for op, function in decomposition_table.items()
+    if any(word in str(op) for word in ("layer_norm", "group_norm", "batch_norm", "softmax"))
+}
 
 
 class OtherRoundings(TorchDispatchMode):
@@ -40,6 +47,9 @@ class OtherRoundings(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Returns what the operation returns, rounded otherwise."""
         kwargs = kwargs or {}
+        if func in DECOMPOSITIONS:
+            with self:
+                return DECOMPOSITIONS[func](*args, **kwargs)
         if func.overloadpacket.__name__ in SUMS:
             args = (args[0] if func._schema.is_mutable else self.reread(args[0]), *map(self.reread, args[1:]))
         wide = widened_results(func, args, kwargs) if is_computed(func) else None
@@ -51,9 +61,9 @@ class OtherRoundings(TorchDispatchMode):
 
     def move(self, result: Tensor, right: Tensor) -> None:
         """Moves those elements of a result that are not what float64 gives."""
-        if result.dtype not in NARROW or not result.numel() or result.shape != right.shape:
+        if not result.is_floating_point() or not result.numel() or result.shape != right.shape:
             return
-        is_exact = result.double() == right
+        is_exact = (result if result.dtype in NARROW else result.float()).double() == right
         self.rounded[result] = is_exact
         result.copy_(torch.where(is_exact, result, self.moved(result)))
 
@@ -65,7 +75,7 @@ class OtherRoundings(TorchDispatchMode):
 
     def moved(self, numbers: Tensor) -> Tensor:
         """Returns numbers that are off by a unit in their last places."""
-        signs = torch.randint(0, 2, numbers.shape, generator=self.generator) * 2 - 1
+        signs = torch.randint(0, 2, numbers.shape, generator=self.generator).double() * 2 - 1
         return (numbers.double() * (1 + torch.finfo(numbers.dtype).eps * signs)).to(numbers.dtype)
 
 

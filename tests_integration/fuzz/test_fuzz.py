@@ -128,6 +128,19 @@ def test_a_product_that_is_subtracted_may_not_be_rounded() -> None:
     assert difference([eager + 1e-5], [eager], [right], 1e-3, [open_])
 
 
+def test_a_product_may_be_contracted_within_a_normalisation() -> None:
+    """The mean of a single element is the element, rounded; what it is taken from may not be, in float64 either."""
+    line = Statement("t0", "F.layer_norm(({0}.double() * 0.3).unsqueeze(-1), (1,))", ("x0",))
+    program = Program(3, (ROWS,), (line,), ("t0",))
+    (right, *_), (open_, *_) = exact_results(program, "cpu", is_trained=False), doubt(program, is_trained=False)
+    eager = torch.zeros_like(right)
+    off = 1e-14 * open_.gt(1e-14).double()
+    assert off.any()
+    assert difference([off], [eager], [right], 1.0)
+    assert difference([off], [eager], [right], 1.0, [open_]) is None
+    assert difference([eager + 1e-11], [eager], [right], 1.0, [open_])
+
+
 def test_a_gradient_through_float16_is_in_doubt_by_its_roundings() -> None:
     program = Program(1, (ROWS,), (Statement("t0", "{0}.to(torch.float16).sigmoid()", ("x0",)),), ("t0",))
     right, open_ = exact_results(program, "cpu", is_trained=True)[1], doubt(program, is_trained=True)[1]
