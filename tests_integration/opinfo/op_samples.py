@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import unittest
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -60,7 +61,9 @@ def database() -> Sequence[Any]:
     if find_spec("expecttest") is None:
         # The database's module imports it for a base class of torch's own tests; nothing here uses that.
         sys.modules.setdefault("expecttest", SimpleNamespace(TestCase=unittest.TestCase))  # type: ignore[arg-type]
-    from torch.testing._internal import common_methods_invocations as entries
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it imports whatever array libraries there are, and these warn of each other
+        from torch.testing._internal import common_methods_invocations as entries
 
     # Random operators are entered as functions that set a seed first, which a compiled graph must not.
     entries.wrapper_set_seed = lambda function, *args, **kwargs: function(*args, **kwargs)
