@@ -98,6 +98,9 @@ def _floordiv_float(operands: Operands) -> str:
 def _divided(spelling: str, *, lowers: bool = False) -> Spelling:
     """Returns the spelling of a division of integers; by zero it has all bits set, as a GPU's own has it.
 
+    Of 64 bits only the lower half is set where the upper ones of both operands are 0: such numbers are divided as those
+    of 32 bits, which takes a fraction of the time. Quotients and remainders are alike in this.
+
     To the compiler a division is a promise that the divisor is not zero, also where its result is thrown away: it would
     take the condition out of ``where(b != 0, a // b, 0)``.
 
@@ -111,6 +114,8 @@ def _divided(spelling: str, *, lowers: bool = False) -> Spelling:
         if literal:
             return spelling.format(a, b)
         ones = f"~({a} * 0)" if literal == 0 else f"~{b}"
+        if operands.dtype.bits == 64:
+            ones = f"tl.where(({a} >> 32) == 0, {0xFFFFFFFF}, {ones})"
         if lowers:
             ones = f"{ones} - ({a} < 0).to({type_text(operands.dtype)})"
         if literal == 0:
