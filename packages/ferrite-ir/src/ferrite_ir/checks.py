@@ -30,6 +30,7 @@ from .graph import (
     bodies_of,
     domain_of,
     names_read,
+    overlaps,
     views_in,
 )
 from .index import Dim, Index, Indirect
@@ -107,7 +108,9 @@ class _Checker:
             self.report(
                 "V22", f"{value.name} has {len(type_.shape)} extents and {len(type_.strides)} strides", f"{value.name}:"
             )
-        elif is_computed and (any(type(stride) is int and stride <= 0 for stride, _ in steps) or _overlaps(steps)):
+        elif is_computed and (
+            any(type(stride) is int and stride <= 0 for stride, _ in steps) or overlaps(type_.shape, type_.strides)
+        ):
             self.report(
                 "V22",
                 f"with strides {list(type_.strides)} two elements of {value.name} lie at one place",
@@ -409,23 +412,6 @@ class _Checker:
                 f"{branch.condition} is {condition.type.dtype}{_shape(condition.type.shape)}, not one bool",
                 branch.condition,
             )
-
-
-def _overlaps(steps: list[tuple[Size, Size]]) -> bool:
-    """Returns whether two points of a strided array provably share a place.
-
-    Sorted by stride, a dim runs into the next one.
-    """
-    if not all(type(stride) is int and type(size) is int for stride, size in steps) or any(
-        size == 0 for _, size in steps
-    ):
-        return False
-    reach = 0
-    for stride, size in sorted(steps):
-        if stride <= reach:
-            return True
-        reach += (size - 1) * stride
-    return False
 
 
 def _shape(shape: Iterable[Size]) -> str:

@@ -8,7 +8,7 @@ value that is updated in place gets a new name for its new contents and the old 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -65,6 +65,24 @@ class TensorType:
         for size, stride in zip(self.shape, self.strides, strict=True):
             extent = sizes.add(extent, sizes.mul(sizes.add(size, -1), stride))
         return extent
+
+
+def overlaps(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Returns whether two points of a strided array provably share a place; False where not all is known.
+
+    Sorted by stride, a dim runs into the next one.
+    """
+    steps = [(stride, size) for size, stride in zip(shape, strides, strict=True) if size != 1]
+    if not all(type(stride) is int and type(size) is int for stride, size in steps) or any(
+        size == 0 for _, size in steps
+    ):
+        return False
+    reach = 0
+    for stride, size in sorted(steps):
+        if stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
 
 
 @dataclass(frozen=True, slots=True)

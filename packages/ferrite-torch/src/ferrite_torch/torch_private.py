@@ -87,10 +87,12 @@ def _keeping_tangents() -> Iterator[None]:
     from torch._functorch._aot_autograd.schemas import MemoryFormatMeta
     from torch._prims_common import suggest_memory_format
 
+    from ferrite_ir.graph import overlaps  # not needed where graphs come from the store
+
     theirs = MemoryFormatMeta.from_tensor
 
     def from_tensor(tensor: torch.Tensor, *args: Any, **named: Any) -> MemoryFormatMeta | None:
-        if _overlaps_itself(tensor):
+        if tensor.layout is torch.strided and overlaps(tensor.shape, tensor.stride()):
             return MemoryFormatMeta(memory_format=suggest_memory_format(tensor))
         return theirs(tensor, *args, **named)
 
@@ -99,20 +101,6 @@ def _keeping_tangents() -> Iterator[None]:
         yield
     finally:
         MemoryFormatMeta.from_tensor = staticmethod(theirs)  # type: ignore[method-assign]
-
-
-def _overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Returns whether elements of a tensor share places; False where its sizes are not known, or it has no strides."""
-    if tensor.layout is not torch.strided or not all(type(n) is int for n in (*tensor.shape, *tensor.stride())):
-        return False
-    if tensor.numel() == 0:
-        return False
-    reach = 0
-    for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
-        if size > 1 and stride <= reach:
-            return True
-        reach += (size - 1) * stride
-    return False
 
 
 _WHOLE = """
