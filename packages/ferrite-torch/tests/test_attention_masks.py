@@ -88,7 +88,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[bool, bool]]] = {
     "causal": (lambda q, k: torch.ones(q.shape[2], k, dtype=torch.bool).tril(), (False, True)),
     "causal, packed": (packed_causal, (False, True)),
     "causal by infinity": (additive(float("-inf")), (False, True)),
-    "causal by the least number": (lambda q, k: additive(torch.finfo(torch.float32).min)(q, k), (False, True)),
+    "causal by the least number": (lambda q, k: additive(torch.finfo(q.dtype).min)(q, k), (False, True)),
     "nearly hidden": (additive(HIDDEN / 2), (True, False)),
     "anticausal": (lambda q, k: torch.ones(q.shape[2], k, dtype=torch.bool).triu(), (True, False)),
     "window": (lambda q, k: (positions(q, k)[0] - positions(q, k)[1]).abs() < 3, (True, False)),
