@@ -67,6 +67,9 @@ IMAGES = ((1, 224), (3, 224), (7, 192), (16, 160), (31, 128), (32, 224), (64, 12
 PATCHED = tuple((batch, 224) for batch, _ in IMAGES)
 TINY = ((1, 16), (3, 16), (4, 13), (5, 16))
 
+SHARES = 3
+"""Processes that compile one sweep size by size, with --prepare."""
+
 MOST_GRAPHS = 2
 GEOMEAN_STATIC, WORST_STATIC, GEOMEAN_OTHER = 1.05, 1.15, 0.95
 BATCHES = 7
@@ -262,8 +265,9 @@ def measure(sweep: Sweep, label: str, references: References, plan: argparse.Nam
     torch._dynamo.reset()
     counters.clear()
     call: Callable[..., Any] | None = None
+    part, parts = map(int, plan.sizes.split("/"))
     for place, size in enumerate(sweep.sizes):
-        if label == "inductor static" and place not in FEW and not plan.all_static:
+        if (label == "inductor static" and place not in FEW and not plan.all_static) or place % parts != part:
             continue
         try:
             if dynamic is False and call is not None:
@@ -467,7 +471,13 @@ def prepare(gpus: Sequence[str], plan: argparse.Namespace) -> None:
     chosen = [("--only", "kernels", "--kernels", name) for name in kernels]
     chosen += [("--only", "models", "--models", name, "--modes", mode) for name, mode in models]
     backends = [label for label in plan.backends if BACKENDS[label][0] != "eager"]
-    jobs = [(*words, "--backends", label) for words in chosen for label in backends]
+    jobs = [
+        (*words, "--backends", label, "--sizes", f"{part}/{parts}")
+        for words in chosen
+        for label in backends
+        for parts in (SHARES if BACKENDS[label][1] is False else 1,)
+        for part in range(parts)
+    ]
 
     def run(number: int) -> None:
         flags = ["--compile-only", "--part", "0/1", "--out", os.devnull, *(["--tiny"] if plan.tiny else [])]
@@ -478,7 +488,7 @@ def prepare(gpus: Sequence[str], plan: argparse.Namespace) -> None:
     started = time.perf_counter()
     with ThreadPoolExecutor(plan.prepare) as pool:
         list(pool.map(run, range(len(jobs))))
-    print(f"prepared {len(jobs)} sweeps of a backend in {time.perf_counter() - started:.0f} s", flush=True)
+    print(f"prepared sweeps in {len(jobs)} processes in {time.perf_counter() - started:.0f} s", flush=True)
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -501,6 +511,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("dynamic.jsonl"), help="where the rows go, one JSON a line")
     parser.add_argument("--merge", nargs="+", type=Path, help="rows of other runs: prints their table, runs nothing")
     parser.add_argument("--fix-floats", action="store_true", help="floats of modules are constants for all backends")
+    parser.add_argument("--sizes", default="0/1", help="k/n: every n-th size, from the k-th")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--prepare", type=int, default=0, help="processes that compile everything first")
     parser.add_argument("--compile-only", action="store_true", help="measure nothing")
