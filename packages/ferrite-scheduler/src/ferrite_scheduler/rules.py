@@ -232,11 +232,7 @@ def _stays_persistent(proposal: Proposal) -> bool:
     """Returns whether the fused fold axis would fit in one tile."""
     owner, guest = proposal.owner, proposal.guest
     live = live_tiles(owner)
-    if guest.kinds and guest.fold != owner.fold:
-        live += _fresh_rows(proposal)
-    elif guest.kinds:
-        live += live_tiles(guest) - 1
-    elif proposal.placement is not None and proposal.placement.full:
+    if guest.kinds or (proposal.placement is not None and proposal.placement.full):
         live += _fresh_rows(proposal)
     if owner.run or guest.run:
         return holds_columns(owner, live + owner.columns + guest.columns, proposal.policy)
