@@ -58,6 +58,31 @@ def test_values_and_gradients(name: str, width: int, dtype: torch.dtype, device:
     assert_all_close(mine, run(function, given), run(function, widened(given)))
 
 
+def without_first(x: Tensor) -> Tensor:
+    return wide(x[:, 1:]).amax(-1)
+
+
+FOLDED: dict[str, Callable[[Tensor], Any]] = {
+    "logsumexp": logsumexp,
+    "sum": lambda x: wide(x).exp().sum(-1),
+    "max": without_first,
+    "all": lambda x: (x < 100).all(-1),
+}
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", FOLDED)
+def test_rows_that_begin_anywhere_know_nothing_of_their_neighbours(name: str, dtype: torch.dtype, device: str) -> None:
+    """Vectors at both ends of such rows hold elements of others, which are made to matter."""
+    torch.manual_seed(0)
+    x = torch.randn(16, 9001, device=device).to(dtype)
+    x[1::2] += 1000  # whose exponentials are infinite
+    function = FOLDED[name]
+    mine = compiled(function, fullgraph=True, dynamic=False)(x)
+    torch.testing.assert_close(mine, function(x), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("name", ["softmax", "logsumexp"])
 def test_infinities_and_nan_come_out_as_in_eager(name: str, device: str) -> None:

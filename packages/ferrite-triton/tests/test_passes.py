@@ -95,7 +95,9 @@ def test_neighbours_of_one_thread_share_a_running_maximum_where_rows_are_aligned
 
     assert "RBLOCK // 8, 8]" in loop_of("bf16", 50304)
     assert "RBLOCK // 4, 4]" in loop_of("f32", 50304)
-    assert "[XBLOCK, 8, RBLOCK // 8])" in loop_of("bf16", 50257), "rows begin anywhere: it reads one element at a time"
+    assert "RBLOCK // 8, 8]" in loop_of("bf16", 50257), "rows begin anywhere, and are read from a multiple before them"
+    text = text.replace("[8, {width}]", "[9, {width}]")
+    assert "[XBLOCK, 8, RBLOCK // 8])" in loop_of("bf16", 50257), "but not behind the end: it reads one at a time"
     assert "[XBLOCK, 4, RBLOCK // 8, 2])" in loop_of("bf16", 50258), "and here two"
     assert "tl.reshape" not in loop_of("f32", 512), "the block of a short row may be too narrow"
 

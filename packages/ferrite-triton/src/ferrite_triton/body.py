@@ -8,7 +8,7 @@ from itertools import islice
 from ferrite_ir.dtypes import I32, I64
 from ferrite_ir.graph import Computed, Contract, Fold, Scan, Sort, Update, bodies_of
 from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import is_provably_at_most, is_static
+from ferrite_ir.sizes import Size, is_provably_at_most, is_static
 from ferrite_scheduler.marks import ColumnFold
 
 from .evaluate import Evaluator
@@ -147,9 +147,17 @@ class KernelBody:
         fold = self._flat.space.fold
         if fold is None:
             raise AssertionError("a loop without a fold axis")
+        size: Size = fold.size
+        skew = self._flat.space.skew
+        skewed = None if skew is None else self._evaluator.offset(skew.elements).text
+        if skew is not None:
+            size = size + skew.width - 1
+            self._writer.before_loop(f"vectors_end = ({skewed} + {size}) // {skew.width} * {skew.width}")
         self._writer.open_loop()
         position = f"rstart + {self._flat.space.fold_lanes}"
-        for line in position_lines(self._flat.space, fold, f"({position}).to(tl.int64)" if self._wide else position):
+        position = f"({position}).to(tl.int64)" if self._wide else position
+        lines = position_lines(self._flat.space, fold, position)
+        for line in lines if skewed is None else skewed_lines(self._flat.space, fold, position, skewed):
             self._writer.line(line, frozenset("r"))
         first = self._writer.mark()
         finishers: list[tuple[Fold | Contract, Callable[[], tuple[Tile, ...]]]] = []
@@ -168,8 +176,8 @@ class KernelBody:
             quarter = f"rstart // 4 + tl.arange(0, RBLOCK // 4){self._flat.space.expand('r')}"
             self._writer.insert(first, f"r_quarter = {quarter}")
         stages = f", num_stages={COLUMN_STAGES}" if self._flat.space.serial else ""
-        size = self._flat.space.params.text(fold.size)
-        self._writer.close_loop(f"for rstart in tl.range(0, {size}, RBLOCK{stages}):")
+        bound = self._flat.space.params.text(size)
+        self._writer.close_loop(f"for rstart in tl.range(0, {bound}, RBLOCK{stages}):")
         for definition, finish in finishers:
             self._publish(definition, finish())
         for definition, _ in finishers:
@@ -277,6 +285,16 @@ def position_lines(space: Space, axis: AxisText, position: str) -> list[str]:
     if axis.masked:
         lines.append(f"{axis.name}mask = {_inside(space, axis)}")
     return lines
+
+
+def skewed_lines(space: Space, axis: AxisText, position: str, skewed: str) -> list[str]:
+    """Returns the lines that define positions and mask of a fold axis whose blocks begin before the row."""
+    lanes = position if position.startswith("(") else f"({position})"
+    return [
+        f"lanes = {lanes}{space.expand(axis.name)}",
+        f"{axis.name} = lanes - {skewed}",
+        f"{axis.name}mask = ({axis.name} >= 0) & ({axis.name} < {space.params.text(axis.size)})",
+    ]
 
 
 def _inside(space: Space, axis: AxisText) -> str:
