@@ -18,6 +18,7 @@ from .branches import SHARED_SHARE, costs_no_memory
 from .cluster import Cluster
 from .dependences import Access, is_opaque, stores_each_once
 from .generic import hinted, is_symbolic, size_of
+from .marks import RowResult
 from .proposal import Proposal
 from .strategy import holds_columns, is_persistent
 from .traffic import live_tiles, pass_traffic, unit_step
@@ -326,6 +327,16 @@ def _saving(proposal: Proposal) -> Refusal | None:
     return refuse("it would not save memory traffic", saved=proposal.saved, of=traffic, uncoalesced=penalty)
 
 
+def _row_results(proposal: Proposal) -> Refusal | None:
+    placement, guest = proposal.placement, proposal.guest
+    if not proposal.owner.kinds or placement is None or not placement.full:
+        return None
+    nodes = proposal.dependences.nodes
+    if any(isinstance(nodes[number].definition, RowResult) for number in guest.members):
+        return refuse("what is computed of the result of each row is computed where rows are folded")
+    return None
+
+
 def _traffic(cluster: Cluster) -> int:
     read = sum(sum(accesses.values()) for name, accesses in cluster.touched.items() if name not in cluster.made)
     return read + sum(cluster.made_bytes.values())
@@ -375,6 +386,7 @@ TASTE: tuple[Rule, ...] = (
     Rule("P02", "not too many operations", _operations),
     Rule("P03", "not far apart", _distance),
     Rule("P04", "memory traffic is saved", _saving),
+    Rule("P05", "results of rows stay with their rows", _row_results),
 )
 
 
