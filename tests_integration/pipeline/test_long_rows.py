@@ -58,6 +58,15 @@ def test_values_and_gradients(name: str, width: int, dtype: torch.dtype, device:
     assert_all_close(mine, run(function, given), run(function, widened(given)))
 
 
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("width", [60000, 65536])
+def test_rows_longer_than_their_share_of_the_cache_are_read_again_from_their_end(width: int, device: str) -> None:
+    torch.manual_seed(width)
+    x = 3 * torch.randn(2, width, device=device)
+    mine = compiled(softmax, fullgraph=True, dynamic=False)(x)
+    torch.testing.assert_close(mine, softmax(x))
+
+
 def without_first(x: Tensor) -> Tensor:
     return wide(x[:, 1:]).amax(-1)
 
