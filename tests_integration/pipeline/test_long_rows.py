@@ -59,6 +59,40 @@ def test_values_and_gradients(name: str, width: int, dtype: torch.dtype, device:
 
 
 @pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("width", [60000, 65536])
+def test_rows_longer_than_their_share_of_the_cache_are_read_again_from_their_end(width: int, device: str) -> None:
+    torch.manual_seed(width)
+    x = 3 * torch.randn(2, width, device=device)
+    mine = compiled(softmax, fullgraph=True, dynamic=False)(x)
+    torch.testing.assert_close(mine, softmax(x))
+
+
+def without_first(x: Tensor) -> Tensor:
+    return wide(x[:, 1:]).amax(-1)
+
+
+FOLDED: dict[str, Callable[[Tensor], Any]] = {
+    "logsumexp": logsumexp,
+    "sum": lambda x: wide(x).exp().sum(-1),
+    "max": without_first,
+    "all": lambda x: (x < 100).all(-1),
+}
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", FOLDED)
+def test_rows_that_begin_anywhere_know_nothing_of_their_neighbours(name: str, dtype: torch.dtype, device: str) -> None:
+    """Vectors at both ends of such rows hold elements of others, which are made to matter."""
+    torch.manual_seed(0)
+    x = torch.randn(16, 9001, device=device).to(dtype)
+    x[1::2] += 1000  # whose exponentials are infinite
+    function = FOLDED[name]
+    mine = compiled(function, fullgraph=True, dynamic=False)(x)
+    torch.testing.assert_close(mine, function(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("name", ["softmax", "logsumexp"])
 def test_infinities_and_nan_come_out_as_in_eager(name: str, device: str) -> None:
     torch.manual_seed(0)

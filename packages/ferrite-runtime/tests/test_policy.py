@@ -191,6 +191,18 @@ def test_sums_of_narrow_columns_try_one_config_more() -> None:
         assert len(configs(KernelSpec.from_mapping(kernel), H200, "default")) == 3 + narrow
 
 
+def test_sums_of_narrow_rows_try_twice_as_many_elements_for_each_thread() -> None:
+    mapping = row_sum(4096, 50304)
+    for narrow in (False, True):
+        params = [dict(param) for param in mapping["params"]]
+        params[0]["dtype"] = "bf16" if narrow else "f32"
+        kernel = spec(
+            "narrow", "", params, mapping["axes"], family="looped", facts=mapping["facts"] | {"bytes": 1 << 28}
+        )
+        second = configs(KernelSpec.from_mapping(kernel), H200, "default")[1]
+        assert second == Config.of({"XBLOCK": 1, "RBLOCK": 4096 if narrow else 2048}, 8 if narrow else 16)
+
+
 def test_columns_are_scanned_in_lines_with_several_rows_to_a_thread() -> None:
     mapping = outer(16384, 4096, family="scan")
     facts = {**mapping["facts"], "element_bytes": 2, "live_values": 9}

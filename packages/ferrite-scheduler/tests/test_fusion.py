@@ -36,6 +36,12 @@ def test_softmax_is_one_persistent_kernel():
     assert [param.name for param in kernel.params] == ["x", "y"]
 
 
+def test_rows_that_both_folds_read_are_held_once():
+    """A tile for the row and one for what is made of it: as many as the longest row for a tile leaves room for."""
+    (kernel,) = check(SOFTMAX, policy=Policy(persistent_elements=8, persistent_bytes=2 * 8 * 4)).kernels
+    assert kernel.strategy == "persistent"
+
+
 def test_looped_softmax_is_one_kernel_too():
     (kernel,) = check(SOFTMAX, policy=LOOPED).kernels
     assert kernel.strategy == "looped"

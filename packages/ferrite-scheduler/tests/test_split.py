@@ -120,6 +120,14 @@ def test_column_sum_keeps_columns_innermost():
     assert second.axes[0].size == 4096
 
 
+def test_few_columns_are_split_where_their_narrow_pieces_take_longer_than_a_second_kernel():
+    def stages(rows):
+        fold = f"s: f32[1000] = fold sum [c < 1000 | r < {rows}] cast.f32(x[r, c])"
+        return len(schedule(parse_graph(f"graph @f(x: bf16[{rows}, 1000]) -> (s) {{\n{fold}\n}}")).kernels)
+
+    assert [stages(rows) for rows in (1024, 4096, 8192, 16384)] == [1, 1, 1, 2]
+
+
 def test_many_rows_are_not_split():
     text = "graph @f(x: f32[16384, 4096]) -> (s) {\ns: f32[16384] = fold sum [i < 16384 | r < 4096] x[i, r]\n}"
     graph = parse_graph(text)

@@ -83,6 +83,17 @@ def test_a_value_is_stored_in_the_first_loop_that_knows_it() -> None:
     assert "out1" in loops[1]
 
 
+def test_the_last_pass_over_a_row_that_no_cache_holds_begins_at_its_end() -> None:
+    text = """graph @f(x: bf16[8, {width}]) -> (y) {{
+  m: f32[8] = fold max [d0 < 8 | r0 < {width}] cast.f32(x[d0, r0])
+  s: f32[8] = fold sum [d0 < 8 | r0 < {width}] exp(sub(cast.f32(x[d0, r0]), m[d0]))
+  y: bf16[8, {width}] = loop [d0 < 8, r0 < {width}] cast.bf16(div(exp(sub(cast.f32(x[d0, r0]), m[d0])), s[d0]))
+}}"""
+    loops = loops_of(source_of(text.format(width=131072)))
+    assert ["rback = 131071 // RBLOCK * RBLOCK - rstart" in loop for loop in loops] == [False, True, False]
+    assert "rback" not in source_of(text.format(width=50304))
+
+
 def test_neighbours_of_one_thread_share_a_running_maximum_where_rows_are_aligned() -> None:
     text = """graph @f(x: {dtype}[8, {width}]) -> (m, s) {{
   m: f32[8], s: f32[8] = fold online_softmax [d0 < 8 | r0 < {width}] {body}
@@ -95,7 +106,9 @@ def test_neighbours_of_one_thread_share_a_running_maximum_where_rows_are_aligned
 
     assert "RBLOCK // 8, 8]" in loop_of("bf16", 50304)
     assert "RBLOCK // 4, 4]" in loop_of("f32", 50304)
-    assert "[XBLOCK, 8, RBLOCK // 8])" in loop_of("bf16", 50257), "rows begin anywhere: it reads one element at a time"
+    assert "RBLOCK // 8, 8]" in loop_of("bf16", 50257), "rows begin anywhere, and are read from a multiple before them"
+    text = text.replace("[8, {width}]", "[9, {width}]")
+    assert "[XBLOCK, 8, RBLOCK // 8])" in loop_of("bf16", 50257), "but not behind the end: it reads one at a time"
     assert "[XBLOCK, 4, RBLOCK // 8, 2])" in loop_of("bf16", 50258), "and here two"
     assert "tl.reshape" not in loop_of("f32", 512), "the block of a short row may be too narrow"
 

@@ -20,11 +20,8 @@ from .cluster import Cluster, stored_names
 from .dependences import Dependences, Node, make_node
 from .generic import hinted, typical
 from .schedule import Conditions
-from .split import COLUMNS, LAUNCH_SECONDS, MOST_PARTS, SHORTEST_CHUNK, WORTH, Plan, is_outer, split
+from .split import COLUMNS, COLUMNS_ALONE, LAUNCH_SECONDS, MOST_PARTS, SHORTEST_CHUNK, WORTH, Plan, is_outer, split
 from .target import Policy, Target
-
-COLUMNS_ALONE = 16
-"""Columns that a program takes together where few programs fold all rows of theirs."""
 
 Domain = tuple[tuple[Size, ...], tuple[Size, ...]]
 

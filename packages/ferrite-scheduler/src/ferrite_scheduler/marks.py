@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ferrite_ir.dtypes import BOOL
-from ferrite_ir.graph import Definition, Fold, Graph, Scan, Update
+from ferrite_ir.graph import Definition, Fold, Graph, Loop, Scan, Update
 from ferrite_ir.scalar import Scalar, apply, cast, const
 
 
@@ -17,6 +17,11 @@ class ColumnFold(Fold):
     In a kernel ``dims`` are the grid dims (the rows) and ``fold_dims`` those of the fold axis (the columns): all points
     with the same home are combined.
     """
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult(Loop):
+    """What is computed of the results of rows, by the kernel that folds them; see `row_results`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +89,7 @@ def as_fold(fold: ColumnFold) -> Fold:
 
 def unmarked(graph: Graph) -> Graph:
     """Returns the graph without marks, for all that is not about layout."""
-    if not any(isinstance(definition, (ColumnFold, LookBackScan)) for definition in graph.definitions):
+    if not any(isinstance(definition, (ColumnFold, LookBackScan, RowResult)) for definition in graph.definitions):
         return graph
     return replace(graph, definitions=tuple(map(_plain, graph.definitions)))
 
@@ -95,4 +100,6 @@ def _plain(definition: Definition) -> Definition:
             return as_fold(definition)
         case LookBackScan():
             return as_scan(definition)
+        case RowResult():
+            return Loop(definition.results, definition.dims, definition.bodies, definition.origins)
     return definition

@@ -18,6 +18,7 @@ from .branches import SHARED_SHARE, costs_no_memory
 from .cluster import Cluster
 from .dependences import Access, is_opaque, stores_each_once
 from .generic import hinted, is_symbolic, size_of
+from .marks import RowResult
 from .proposal import Proposal
 from .strategy import holds_columns, is_persistent
 from .traffic import live_tiles, pass_traffic, unit_step
@@ -232,11 +233,7 @@ def _stays_persistent(proposal: Proposal) -> bool:
     """Returns whether the fused fold axis would fit in one tile."""
     owner, guest = proposal.owner, proposal.guest
     live = live_tiles(owner)
-    if guest.kinds and guest.fold != owner.fold:
-        live += _fresh_rows(proposal)
-    elif guest.kinds:
-        live += live_tiles(guest) - 1
-    elif proposal.placement is not None and proposal.placement.full:
+    if guest.kinds or (proposal.placement is not None and proposal.placement.full):
         live += _fresh_rows(proposal)
     if owner.run or guest.run:
         return holds_columns(owner, live + owner.columns + guest.columns, proposal.policy)
@@ -330,6 +327,16 @@ def _saving(proposal: Proposal) -> Refusal | None:
     return refuse("it would not save memory traffic", saved=proposal.saved, of=traffic, uncoalesced=penalty)
 
 
+def _row_results(proposal: Proposal) -> Refusal | None:
+    placement, guest = proposal.placement, proposal.guest
+    if not proposal.owner.kinds or placement is None or not placement.full:
+        return None
+    nodes = proposal.dependences.nodes
+    if any(isinstance(nodes[number].definition, RowResult) for number in guest.members):
+        return refuse("what is computed of the result of each row is computed where rows are folded")
+    return None
+
+
 def _traffic(cluster: Cluster) -> int:
     read = sum(sum(accesses.values()) for name, accesses in cluster.touched.items() if name not in cluster.made)
     return read + sum(cluster.made_bytes.values())
@@ -379,6 +386,7 @@ TASTE: tuple[Rule, ...] = (
     Rule("P02", "not too many operations", _operations),
     Rule("P03", "not far apart", _distance),
     Rule("P04", "memory traffic is saved", _saving),
+    Rule("P05", "results of rows stay with their rows", _row_results),
 )
 
 

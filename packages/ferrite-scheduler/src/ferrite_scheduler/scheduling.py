@@ -23,6 +23,7 @@ from .memory import Work, plan_memory
 from .ordering import execution_order
 from .prologues import repeat_statistics
 from .proposal import propose
+from .row_results import separate_row_results
 from .rules import judge
 from .schedule import Conditions, Decision, Kernel, Schedule
 from .short_runs import separate_short_runs
@@ -57,7 +58,7 @@ def schedule(
     graph = scale_sums(keep_narrow_contractions(graph, policy), policy)
     graph = separate_updates(repeat_statistics(Dce().run(graph), target, policy))
     graph = sort_updates(combine_rows(graph, target, policy), policy)
-    graph = join_softmax(graph, policy)
+    graph = separate_row_results(join_softmax(graph, policy), policy)
     graph = separate_terms(separate_short_runs(graph, policy), policy)
     plan, wholes = _with_either_form(graph, _clustered(graph, target, policy), target, policy)
     graph, dependences = plan.graph, plan.dependences

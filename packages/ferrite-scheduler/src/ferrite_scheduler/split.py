@@ -30,6 +30,8 @@ from .target import Policy, Target
 
 COLUMNS = 64
 """Columns of an outer fold that one program takes together."""
+COLUMNS_ALONE = 16
+"""The same where even so few leave multiprocessors without a program: each then has as many threads as can be."""
 MOST_PARTS = 512
 """Most partial states per result of a split fold: the second stage stays small."""
 SHORTEST_CHUNK = 64
@@ -174,13 +176,21 @@ def _parts(count: int, node: Node, target: Target, policy: Policy) -> int:
     wanted = target.processors * policy.programs_per_processor
     if programs >= wanted:
         return 0
-    alone, together = target.seconds(count, programs), count / target.bandwidth
+    alone, together = target.seconds(count, _programs_alone(grid, node, target)), count / target.bandwidth
     if alone < WORTH * (together + LAUNCH_SECONDS):
         return 0
     # The nearest power of two in proportion, so that as many programs as wanted are missed or exceeded by few.
     near = 1 << round(math.log2(wanted / programs))
     most = min(MOST_PARTS, points // SHORTEST_CHUNK)
     return min(near, 1 << (most.bit_length() - 1)) if most > 0 else 0
+
+
+def _programs_alone(grid: int, node: Node, target: Target) -> int:
+    """Returns how many programs fold the points of a grid that is not split."""
+    if not is_outer(node):
+        return grid
+    narrow = math.ceil(grid / COLUMNS_ALONE)
+    return narrow if narrow < target.processors else math.ceil(grid / COLUMNS)
 
 
 def is_outer(node: Node) -> bool:

@@ -8,7 +8,7 @@ from itertools import islice
 from ferrite_ir.dtypes import I32, I64
 from ferrite_ir.graph import Computed, Contract, Fold, Scan, Sort, Update, bodies_of
 from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import is_provably_at_most, is_static
+from ferrite_ir.sizes import Size, is_provably_at_most, is_static
 from ferrite_scheduler.marks import ColumnFold
 
 from .evaluate import Evaluator
@@ -16,7 +16,7 @@ from .flat import FlatKernel, memory_loads
 from .folds import FoldText, R
 from .indices import run_atom
 from .memory import StoreText, value_of
-from .passes import READ_THE_LAST_TIME, plan_passes, rereads, roots_of
+from .passes import READ_THE_LAST_TIME, goes_backwards, plan_passes, rereads, roots_of
 from .products import open_product
 from .scans import ScanText
 from .sorts import SortText
@@ -137,19 +137,32 @@ class KernelBody:
         plan = plan_passes(self._flat)
         policies, shared = rereads(self._flat, plan), shared_loads(self._flat)
         self._write_grid_level(plan.before)
-        for loop, policy in zip(plan.loops, policies, strict=True):
+        backwards = goes_backwards(self._flat, plan)
+        for loop, policy, is_backward in zip(plan.loops, policies, backwards, strict=True):
             self._evaluator.hints = policy | shared
             if loop.inside:
-                self._write_loop(loop.inside)
+                self._write_loop(loop.inside, is_backward=is_backward)
             self._write_grid_level(loop.after)
 
-    def _write_loop(self, definitions: tuple[Computed, ...]) -> None:
+    def _write_loop(self, definitions: tuple[Computed, ...], *, is_backward: bool) -> None:
         fold = self._flat.space.fold
         if fold is None:
             raise AssertionError("a loop without a fold axis")
+        size: Size = fold.size
+        skew = self._flat.space.skew
+        skewed = None if skew is None else self._evaluator.offset(skew.elements).text
+        if skew is not None:
+            size = size + skew.width - 1
+            self._writer.before_loop(f"vectors_end = ({skewed} + {size}) // {skew.width} * {skew.width}")
         self._writer.open_loop()
-        position = f"rstart + {self._flat.space.fold_lanes}"
-        for line in position_lines(self._flat.space, fold, f"({position}).to(tl.int64)" if self._wide else position):
+        start = "rback" if is_backward else "rstart"
+        if is_backward:
+            last = self._flat.space.params.operand(size - 1)
+            self._writer.line(f"rback = {last} // RBLOCK * RBLOCK - rstart", frozenset("r"))
+        position = f"{start} + {self._flat.space.fold_lanes}"
+        position = f"({position}).to(tl.int64)" if self._wide else position
+        lines = position_lines(self._flat.space, fold, position)
+        for line in lines if skewed is None else skewed_lines(self._flat.space, fold, position, skewed):
             self._writer.line(line, frozenset("r"))
         first = self._writer.mark()
         finishers: list[tuple[Fold | Contract, Callable[[], tuple[Tile, ...]]]] = []
@@ -165,11 +178,11 @@ class KernelBody:
                 self._store_results(definition)
         self._flush()
         if self._writer.uses("r_quarter", first):
-            quarter = f"rstart // 4 + tl.arange(0, RBLOCK // 4){self._flat.space.expand('r')}"
+            quarter = f"{start} // 4 + tl.arange(0, RBLOCK // 4){self._flat.space.expand('r')}"
             self._writer.insert(first, f"r_quarter = {quarter}")
         stages = f", num_stages={COLUMN_STAGES}" if self._flat.space.serial else ""
-        size = self._flat.space.params.text(fold.size)
-        self._writer.close_loop(f"for rstart in tl.range(0, {size}, RBLOCK{stages}):")
+        bound = self._flat.space.params.text(size)
+        self._writer.close_loop(f"for rstart in tl.range(0, {bound}, RBLOCK{stages}):")
         for definition, finish in finishers:
             self._publish(definition, finish())
         for definition, _ in finishers:
@@ -277,6 +290,16 @@ def position_lines(space: Space, axis: AxisText, position: str) -> list[str]:
     if axis.masked:
         lines.append(f"{axis.name}mask = {_inside(space, axis)}")
     return lines
+
+
+def skewed_lines(space: Space, axis: AxisText, position: str, skewed: str) -> list[str]:
+    """Returns the lines that define positions and mask of a fold axis whose blocks begin before the row."""
+    lanes = position if position.startswith("(") else f"({position})"
+    return [
+        f"lanes = {lanes}{space.expand(axis.name)}",
+        f"{axis.name} = lanes - {skewed}",
+        f"{axis.name}mask = ({axis.name} >= 0) & ({axis.name} < {space.params.text(axis.size)})",
+    ]
 
 
 def _inside(space: Space, axis: AxisText) -> str:

@@ -32,7 +32,7 @@ from .scalars import (
     spelling_of,
     takes_literals,
 )
-from .space import NO_AXES, Axes
+from .space import NO_AXES, Axes, Skew
 from .vanishing import vanishing_sums
 from .writer import Tile, Writer
 
@@ -401,7 +401,9 @@ class Evaluator:
 
     def _row_mask(self, param: ParamText, offset: Index) -> str:
         """Returns the mask of the fold axis for a load: up to where whole vectors of floats can be read."""
-        axis = self._space.fold
+        axis, skew = self._space.fold, self._space.skew
+        if skew is not None:
+            return "lanes < vectors_end"
         if axis is None or not param.dtype.is_float:
             return "rmask"
         end = padded_extent(offset, axis.size, WIDEST_ACCESS // param.dtype.bytes, param.param.type.storage_size)
@@ -417,7 +419,8 @@ class Evaluator:
         fold = self._space.fold
         start = None if fold is None else row_start(index, fold.size)
         if start is None:
-            return place_at(param, self._index.tile(index, value))
+            offset, skew = self._index.tile(index, value), self._space.skew
+            return place_at(param, offset if skew is None else self._vectors(offset, skew))
         # The compiler adds positions in a row to its address as constants, which it cannot do with offsets of 32 bits:
         # it does not know that they never wrap, and computes the address of each element by itself.
         key = ("row", param.text, start)
@@ -427,6 +430,13 @@ class Evaluator:
             text = f"{param.text} + {offset.text}"
             row = self._writer.remember(key, self._writer.hold("row", text, offset.axes, self._index_dtype))
         return Tile(f"{row.text} + r", row.axes | frozenset("r"), row.dtype)
+
+    def _vectors(self, offset: Tile, skew: Skew) -> Tile:
+        """Returns offsets as those of vectors where they lie along the fold axis: in skewed rows, that is."""
+        if "r" not in offset.axes:
+            return offset
+        multiples = ", ".join(str(skew.width) if name == "r" else "1" for name in self._space.order)
+        return Tile(f"tl.multiple_of({offset.text}, [{multiples}])", offset.axes, offset.dtype)
 
     def access(
         self, place: Tile, conditions: list[Tile], axes: Axes = NO_AXES, row_mask: str = "rmask"

@@ -124,6 +124,8 @@ def grouping(flat: FlatKernel, fold: Fold) -> Grouping:
         if behind(offset) is None:
             return Grouping(1, 1)
         width = WIDEST_ACCESS // flat.param_of(load.source).dtype.bytes
+        if flat.space.skew is not None:
+            return Grouping(1, width)
         # The compiler looks at addresses alone: where the last row's end is no multiple, threads hold the same points.
         near = next(n for n in _halves(width) if is_aligned_row(offset, n, row=_row_of_multiples(flat.space, n)))
         # Of several operands, the one that is read in the smallest pieces says how all of them lie.

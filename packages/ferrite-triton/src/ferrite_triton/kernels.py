@@ -24,6 +24,7 @@ from .groups import needed_multiple
 from .memory import Access, Condition, contiguous_axis, find_accesses, narrow_conditions
 from .scans import SERIAL, look_back_scans, scans_serially
 from .size_text import SizeParams
+from .skew import skew_of
 from .space import AxisText, Space, build_space
 from .spec import Expr, KernelSpec
 from .updates import needs_atomics
@@ -121,6 +122,7 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
         flat = replace(flat, space=build_space(kernel, ("r", "x")))
         if scans_serially(flat):
             flat = replace(flat, space=replace(flat.space, serial=SERIAL))
+    flat = replace(flat, space=replace(flat.space, skew=skew_of(flat)))
     return flat, accesses
 
 

@@ -7,9 +7,11 @@ pass that needs them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
-from ferrite_ir.graph import Computed, Contract, Fold, Loop, Update, names_read
+from ferrite_ir.graph import Computed, Contract, Fold, Loop, Scan, Update, names_read
 from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import hint
 
 from .flat import FlatKernel, memory_loads
 from .updates import update_scalars
@@ -106,6 +108,30 @@ def rereads(flat: FlatKernel, passes: Passes) -> list[dict[Scalar, str]]:
         earlier = {load for before in reads[:number] for load in before}
         policies.append({load: _policy(again=load in later, before=load in earlier) for load in loads})
     return policies
+
+
+LONG_PASS = 192 << 10
+"""Bytes of what a program reads again that do not all stay in the cache: of 264 programs at once, in 50 MB.
+
+Measured on an H200, softmax over rows in halves: of 256 KiB 4 % faster backwards, of 100 KiB as fast or 2 % slower.
+"""
+
+
+def goes_backwards(flat: FlatKernel, passes: Passes) -> list[bool]:
+    """Returns for each loop whether it begins with the last block of the fold axis.
+
+    One that reads again what takes more of the cache than a program's share finds the end there, not the beginning.
+    Scans go on from block to block.
+    """
+    axis, found = flat.space.fold, [False] * len(passes.loops)
+    if axis is None or flat.space.order[-1:] != ("r",):
+        return found
+    for number, (before, loop) in enumerate(pairwise(passes.loops), start=1):
+        again = loads_along_fold(flat, loop).keys() & loads_along_fold(flat, before).keys()
+        row = hint(axis.size) * sum(flat.param_of(load.source).dtype.bytes for load in again)
+        scans = any(isinstance(definition, Scan) for definition in (*loop.inside, *before.inside))
+        found[number] = row >= LONG_PASS and not scans and not found[number - 1]
+    return found
 
 
 # Eviction policy of a load along the fold axis by what the other loops do: "" leaves it to the machine, because the

@@ -77,6 +77,21 @@ class AxisText:
 
 
 @dataclass(frozen=True, slots=True)
+class Skew:
+    """How the rows of an operand lie between the vectors that a thread reads at a time; see `ferrite_triton.skew`.
+
+    Attributes:
+        source: the operand.
+        width: elements of a vector.
+        elements: between the begin of a vector and that of the row, over flat positions.
+    """
+
+    source: str
+    width: int
+    elements: Index
+
+
+@dataclass(frozen=True, slots=True)
 class Space:
     """All axes of a kernel.
 
@@ -92,6 +107,7 @@ class Space:
         branches: how often the grid axes are gone through, each time by programs of another branch of the kernel.
         least: what a symbolic fold axis has at least, where the text is for some sizes only.
         multiple: what divides it there.
+        skew: by how much blocks of the fold axis begin before rows, None where they begin with them.
         params: the params for symbolic sizes, as far as the text needs them yet.
     """
 
@@ -105,6 +121,7 @@ class Space:
     branches: int = 1
     least: int = 0
     multiple: int = 1
+    skew: Skew | None = None
     params: SizeParams = field(default_factory=SizeParams)
 
     def axis(self, name: str) -> AxisText | None:

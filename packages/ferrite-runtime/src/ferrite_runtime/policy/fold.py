@@ -204,7 +204,10 @@ def _inner_looped(shape: Shape) -> tuple[Config, ...]:
     block = min(block, next_power_of_two(shape.fold))
     rows = _keep_busy(shape, max(1, LOOP_BLOCK // 2 // block))
     warps = max(1, rows * block // (shape.device.target.warp_size * (16 if shape.element_bytes <= 2 else 8)))
-    more = ((rows, block, warps * 2), (rows, block * 2, warps * 2), (rows, block // 2 or 1, warps))
+    more = [(rows, block, warps * 2), (rows, block * 2, warps * 2), (rows, block // 2 or 1, warps)]
+    if shape.narrowest_read < shape.element_bytes:
+        # Of elements narrower than the sums, twice as many to a thread are as many bytes on their way.
+        more[0] = (rows, block * 2, warps)
     return tuple(_loop(shape, x, r, w) for x, r, w in ((rows, block, warps), *more))
 
 
