@@ -181,7 +181,10 @@ class KernelBody:
                 finishers.append((definition, self._folds.open(definition)))
                 continue
             if isinstance(definition, Contract):
-                finishers.append((definition, open_product(definition, self._folds, self._writer, self._evaluator)))
+                product = open_product(
+                    definition, self._flat, self._folds, self._writer, self._evaluator, wide=self._wide
+                )
+                finishers.append((definition, product))
                 continue
             self._write_definition(definition)
             if any(definition is wanted for wanted in definitions):
