@@ -55,6 +55,10 @@ def _rows_in_memory(node: Scalar, flat: FlatKernel, writer: Writer, *, wide: boo
     places = {atom.name: coefficient for atom, coefficient in offset.terms if isinstance(atom, Dim)}
     if len(places) < len(offset.terms) or places.keys() != ROWS:
         return None
+    key = ("matrix", node)
+    found = writer.find(key)
+    if found is not None:  # other products have the same rows
+        return found.text
     suffix = ".to(tl.int64)" if wide else ""
     row, point = writer.fresh("row"), writer.fresh("point")
     writer.before_loop(f"{row} = tl.arange(0, YBLOCK){suffix}[:, None]")
@@ -76,4 +80,4 @@ def _rows_in_memory(node: Scalar, flat: FlatKernel, writer: Writer, *, wide: boo
         arguments += [" & ".join(masks), "other=0.0"]
     load = writer.fresh("load")
     writer.line(f"{load} = tl.load({', '.join(arguments)})", R)
-    return load
+    return writer.remember(key, Tile(load, ROWS, node.dtype)).text
