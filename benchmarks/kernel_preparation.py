@@ -26,6 +26,8 @@ from zygote import Zygote, run_child, start_zygote, stop_zygote
 
 TIMEOUT = 300.0
 """Seconds after which a process is given up."""
+PREPARING = 0.5
+"""Part of the plan's time after which no process begins to compile."""
 
 Key = tuple[str, str, str]
 """A case, a type and a backend."""
@@ -69,6 +71,9 @@ def prepare_all(plan: Namespace, gpus: Sequence[str]) -> Prepared:
     failed: dict[Key, str] = {}
 
     def compile_in_child(number: int) -> None:
+        if time.perf_counter() - started > plan.deadline * PREPARING:
+            failed[keys[number]] = "the time was over"
+            return
         slot, zygote = slots.get()
         key, out, log = keys[number], work / f"{number}.json", work / f"{number}.log"
         arguments = {"key": key, "share": [slot, len(zygotes)], "out": str(out)}
@@ -82,7 +87,8 @@ def prepare_all(plan: Namespace, gpus: Sequence[str]) -> Prepared:
             records[key] = json.loads(out.read_text())
             return
         words = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        failed[key] = "timed out" if ended.timed_out else " ".join(words[-1:])
+        named = [line for line in words if "Error" in line] or words
+        failed[key] = "timed out" if ended.timed_out else " ".join(named[-1:])
 
     with tempfile.TemporaryDirectory(prefix="ferrite-kernels-", ignore_cleanup_errors=True) as folder:
         work = Path(folder)

@@ -253,7 +253,8 @@ def run(plan: argparse.Namespace) -> int:
 
 def measure(plan: argparse.Namespace) -> tuple[list[float], list[Result]]:
     """Returns copy bandwidths and the results of the plan's rows, from this process or one on each GPU."""
-    return measure_on_gpus(plan, visible_gpus()[: plan.gpus]) if plan.gpus > 1 else measure_here(plan)
+    gpus = visible_gpus()[: plan.gpus] if plan.gpus > 1 else []
+    return measure_on_gpus(plan, gpus) if len(gpus) > 1 else measure_here(plan)
 
 
 def measure_on_gpus(plan: argparse.Namespace, gpus: Sequence[str]) -> tuple[list[float], list[Result]]:
