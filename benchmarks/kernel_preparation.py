@@ -1,13 +1,14 @@
-"""Compiles the cases of `benchmarks/kernels.py` first, many at once, each for each backend in a process of its own.
+"""Compiles the cases of `benchmarks/kernels.py` first, in many processes at once.
 
-Seconds are those of `torch.compile` and the first call, in a process that keeps to its share of the cores, with empty
-caches, which every backend has its own of. What a compiler takes to start, its imports and its own processes, is
-measured on a tiny function before, and told apart. The device is shared: what a backend measures while it compiles is
-measured beside others.
+A process compiles a series of cases for one backend, and keeps to its share of the cores. Seconds are those of
+`torch.compile` and the first call of a case, with empty caches, which every backend has its own of. What a compiler
+takes to start, its imports and its own processes, is measured on a tiny function before, and told apart. The device is
+shared: what a backend measures while it compiles is measured beside others.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import queue
@@ -28,6 +29,8 @@ TIMEOUT = 300.0
 """Seconds after which a process is given up."""
 PREPARING = 0.5
 """Part of the plan's time after which no process begins to compile."""
+SERIES = 3
+"""Series that a process's place is given, one after the other: so that none is busy long after the others."""
 
 Key = tuple[str, str, str]
 """A case, a type and a backend."""
@@ -62,72 +65,91 @@ def prepare_all(plan: Namespace, gpus: Sequence[str]) -> Prepared:
     """Compiles every chosen case into ``plan.caches``, in ``plan.prepare`` processes at once, by turns on the GPUs."""
     started = time.perf_counter()
     backends = [name for name in plan.backends if name != "eager"]
-    keys = [(case.name, dtype, backend) for dtype in plan.dtypes for case in plan.chosen for backend in backends]
+    rows = [(case.name, dtype) for dtype in plan.dtypes for case in plan.chosen]
+    length = -(-len(rows) * len(backends) // (SERIES * plan.prepare)) or 1
+    jobs = [(backend, rows[first : first + length]) for first in range(0, len(rows), length) for backend in backends]
     slots: queue.Queue[tuple[int, Zygote]] = queue.Queue()
-    zygotes = [start_zygote(("torch",)) for _ in range(min(plan.prepare, len(keys)))]
+    zygotes = [start_zygote(("torch",)) for _ in range(min(plan.prepare, len(jobs)))]
     for slot in enumerate(zygotes):
         slots.put(slot)
-    records: dict[Key, dict[str, float]] = {}
+    starts: dict[str, list[float]] = {backend: [] for backend in backends}
+    seconds: dict[Key, float] = {}
     failed: dict[Key, str] = {}
 
     def compile_in_child(number: int) -> None:
-        if time.perf_counter() - started > plan.deadline * PREPARING:
-            failed[keys[number]] = "the time was over"
-            return
-        slot, zygote = slots.get()
-        key, out, log = keys[number], work / f"{number}.json", work / f"{number}.log"
-        arguments = {"key": key, "share": [slot, len(zygotes)], "out": str(out)}
-        arguments |= {"device": plan.device, "scale": plan.scale, "policy": plan.policy}
-        environment = caches_in(plan.caches / key[2])
-        if gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
-        ended = run_child(zygote, "kernel_preparation:compile_cell", arguments, environment, log, TIMEOUT)
-        slots.put((slot, zygote))
-        if out.exists():
-            records[key] = json.loads(out.read_text())
-            return
-        words = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-        named = [line for line in words if "Error" in line] or words
-        failed[key] = "timed out" if ended.timed_out else " ".join(named[-1:])
+        backend, series = jobs[number]
+        reason = "the time was over"
+        if time.perf_counter() - started < plan.deadline * PREPARING:
+            slot, zygote = slots.get()
+            out, log = work / f"{number}.json", work / f"{number}.log"
+            arguments = {"backend": backend, "rows": series, "share": [slot, len(zygotes)], "out": str(out)}
+            arguments |= {"device": plan.device, "scale": plan.scale, "policy": plan.policy}
+            environment = caches_in(plan.caches / backend)
+            if gpus:
+                environment["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
+            ended = run_child(zygote, "kernel_preparation:compile_series", arguments, environment, log, TIMEOUT)
+            slots.put((slot, zygote))
+            reason = "timed out" if ended.timed_out else last_words(log)
+            if out.exists():
+                record = json.loads(out.read_text())
+                starts[backend].append(record["start_s"])
+                seconds.update({(*row, backend): found for *row, found in record["compile_s"]})
+                failed.update({(*row, backend): why for *row, why in record["failed"]})
+        for row in series:
+            if (*row, backend) not in seconds:
+                failed.setdefault((*row, backend), reason)
 
     with tempfile.TemporaryDirectory(prefix="ferrite-kernels-", ignore_cleanup_errors=True) as folder:
         work = Path(folder)
         with ThreadPoolExecutor(len(zygotes) or 1) as pool:
-            list(pool.map(compile_in_child, range(len(keys))))
+            list(pool.map(compile_in_child, range(len(jobs))))
     for zygote in zygotes:
         stop_zygote(zygote)
-    starts = {name: [record["start_s"] for key, record in records.items() if key[2] == name] for name in backends}
-    return Prepared(
-        len(zygotes),
-        time.perf_counter() - started,
-        {name: statistics.median(seconds) for name, seconds in starts.items() if seconds},
-        {key: record["compile_s"] for key, record in records.items()},
-        failed,
-    )
+    medians = {backend: statistics.median(found) for backend, found in starts.items() if found}
+    return Prepared(len(zygotes), time.perf_counter() - started, medians, seconds, failed)
 
 
-def compile_cell(
-    key: Sequence[str], share: Sequence[int], device: str, scale: int, policy: Mapping[str, Any], out: str
+def last_words(log: Path) -> str:
+    """Returns the last line of a log that names an error, or the last one."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return " ".join(([line for line in lines if "Error" in line] or lines)[-1:])
+
+
+def compile_series(
+    backend: str,
+    rows: Sequence[Sequence[str]],
+    share: Sequence[int],
+    device: str,
+    scale: int,
+    policy: Mapping[str, Any],
+    out: str,
 ) -> None:
-    """Compiles one case in one type for one backend, in this process, and writes down the seconds."""
+    """Compiles cases in their types for one backend, in this process, and writes down the seconds after each."""
     import torch
 
     from backends import compile_with
     from kernel_cases import CASES, outcome
     from limit_cases import LIMIT_CASES
 
-    name, dtype, backend = key
     take_cores(*share)
     torch.set_default_device(device)
-    tiny = compile_with(backend, lambda x: x * 2 + 1, policy=policy)
-    ones = torch.ones(1000)
-    start_s = seconds_of(lambda: tiny(ones), device)
-    torch._dynamo.reset()
-    case = next(case for case in (*CASES, *LIMIT_CASES) if case.name == name)
-    inputs = case.make(getattr(torch, dtype), scale)
-    call = compile_with(backend, case.function, policy=policy, fullgraph=True, dynamic=False)
-    compile_s = seconds_of(lambda: outcome(case, call, inputs), device)
-    Path(out).write_text(json.dumps({"start_s": start_s, "compile_s": compile_s}))
+    cases = {case.name: case for case in (*CASES, *LIMIT_CASES)}
+    tiny, ones = compile_with(backend, lambda x: x * 2 + 1, policy=policy), torch.ones(1000)
+    record: dict[str, Any] = {"start_s": seconds_of(lambda: tiny(ones), device), "compile_s": [], "failed": []}
+    for name, dtype in rows:
+        torch._dynamo.reset()
+        gc.collect()
+        if device == "cuda":
+            torch.cuda.empty_cache()  # others are on the device
+        try:
+            case = cases[name]
+            inputs = case.make(getattr(torch, dtype), scale)
+            call = compile_with(backend, case.function, policy=policy, fullgraph=True, dynamic=False)
+            seconds = seconds_of(lambda case=case, call=call, inputs=inputs: outcome(case, call, inputs), device)
+            record["compile_s"].append([name, dtype, seconds])
+        except Exception as error:  # noqa: BLE001 - the others of the series are compiled all the same
+            record["failed"].append([name, dtype, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"])
+        Path(out).write_text(json.dumps(record))
 
 
 def seconds_of(call: Callable[[], Any], device: str) -> float:
