@@ -26,9 +26,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from tree import add_packages_to_path, compile_bytecode
+from tree import add_packages_to_path, caches_in, compile_bytecode
 
-PLACES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME", "FERRITE_CACHE_DIR")
 CALLS = 3
 
 
@@ -95,7 +94,7 @@ def measure(model: str, mode: str, *, profile: bool) -> dict[str, Any]:
 def run_process(model: str, mode: str, caches: Path, *, profile: bool) -> dict[str, Any]:
     """Returns the record of a new process, with the seconds of processor time of what it started."""
     out = caches / "record.json"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"} | {name: str(caches / name.lower()) for name in PLACES}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"} | caches_in(caches)
     command = [sys.executable, str(Path(__file__).resolve()), "--record", str(out), "--models", model, "--modes", mode]
     command += ["--profile", "here"] if profile else []
     subprocess.run(command, check=True, env=environment)

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from backends import compile_with, count_work
 from cell import Cell, build_module, inference_step, training_step, wait
-from tree import add_packages_to_path, compile_bytecode, results_folder
+from tree import add_packages_to_path, caches_in, compile_bytecode, results_folder
 from workloads import WORKLOADS
 
 
@@ -116,9 +116,7 @@ def main() -> int:
         compare_phases(plan, [argument for argument in sys.argv[1:] if argument != "--phases"])
         return 0
     with tempfile.TemporaryDirectory() as fresh:
-        caches = plan.caches or fresh
-        places = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME", "FERRITE_CACHE_DIR")
-        os.environ.update({name: f"{caches}/{name.lower()}" for name in places})
+        os.environ.update(caches_in(Path(plan.caches or fresh)))
         record = compile_once(plan)
     name = f"compile-{plan.model}-{plan.mode}-{plan.backend}"
     plan.out.mkdir(parents=True, exist_ok=True)

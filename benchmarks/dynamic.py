@@ -43,7 +43,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backends import compile_with
-from kernels import time_launches
+from kernel_results import geomean
+from kernel_timing import time_launches, visible_gpus
 from workloads import WORKLOADS, Loss
 
 MINE, STATIC, OTHER = "ferrite dynamic", "ferrite static", "inductor dynamic"
@@ -339,10 +340,6 @@ def run_sweeps(sweeps: Iterable[Sweep], plan: argparse.Namespace, report: Callab
 # --- what is said ---------------------------------------------------------------------------------------------------
 
 
-def geomean(ratios: Sequence[float]) -> float:
-    return math.exp(statistics.fmean(map(math.log, ratios)))
-
-
 def ratios_of(rows: dict[str, Row], other: str) -> dict[str, float]:
     """Returns our dynamic times over another backend's, by size."""
     mine = rows[MINE].times if MINE in rows else {}
@@ -434,11 +431,6 @@ def sizes_text(row: Row) -> str:
 
 
 # --- one process for each GPU ---------------------------------------------------------------------------------------
-
-
-def visible_gpus() -> list[str]:
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return named.split(",") if named else list(map(str, range(torch.cuda.device_count())))
 
 
 def run_on_all(gpus: Sequence[str], plan: argparse.Namespace) -> list[Row]:

@@ -21,9 +21,10 @@ class Case:
 
     `bar` marks the cases of the published bar; the others are shown beside them. `extra_bytes` are what the function
     moves that is neither an input nor an output, or (negative) inputs of which it needs only a part. A case that
-    `trains` runs forward and backward; its last tensor is the gradient of the result. `memory_bound` is false where
-    arithmetic takes longer than the floor. `error` gives the error of results that no reference run can tell, because
-    they are random.
+    `trains` runs forward and backward; its last tensor is the gradient of the result. `limit` says what takes longer
+    than memory, where something does; of matrix products, `flops` gives the operations, and the floor is their time at
+    the rate of the library's products. `error` gives the error of results that no reference run can tell, because they
+    are random.
     """
 
     name: str
@@ -32,7 +33,8 @@ class Case:
     bar: bool = True
     extra_bytes: Callable[..., int] | None = None
     trains: bool = False
-    memory_bound: bool = True
+    limit: str = ""
+    flops: Callable[..., int] | None = None
     error: Callable[..., float] | None = None
 
 
@@ -224,6 +226,9 @@ def find_places(edges: Tensor, x: Tensor) -> Tensor:
     return torch.searchsorted(edges, x, out_int32=True)
 
 
+SORTING = "comparisons: sorting n keys takes about log² n / 2 steps, each of which moves all of them between threads"
+SEARCHING = "a search: for each element ten reads of the edges, each of which waits for the one before it"
+
 CASES: tuple[Case, ...] = (
     Case("gelu+bias", gelu_bias, with_bias),
     Case("swiglu", swiglu, two_halves),
@@ -243,15 +248,15 @@ CASES: tuple[Case, ...] = (
     Case("softmax backward", softmax_backward, softmax_pair, bar=False),
     Case("cat", concatenate, halves, bar=False),
     Case("cross entropy", cross_entropy, classified, bar=False),
-    Case("sort 128", sort_rows, rows(262144, 128), bar=False, memory_bound=False),
-    Case("sort 1k", sort_rows, rows(32768, 1024), bar=False, memory_bound=False),
-    Case("sort 2k", sort_rows, rows(16384, 2048), bar=False, memory_bound=False),
-    Case("topk 8 of 128", largest(8), rows(524288, 128), bar=False, memory_bound=False),
-    Case("topk 50 of 2k", largest(50), rows(32768, 2048), bar=False, memory_bound=False),
+    Case("sort 128", sort_rows, rows(262144, 128), bar=False, limit=SORTING),
+    Case("sort 1k", sort_rows, rows(32768, 1024), bar=False, limit=SORTING),
+    Case("sort 2k", sort_rows, rows(16384, 2048), bar=False, limit=SORTING),
+    Case("topk 8 of 128", largest(8), rows(524288, 128), bar=False, limit=SORTING),
+    Case("topk 50 of 2k", largest(50), rows(32768, 2048), bar=False, limit=SORTING),
     Case("cumsum rows", lambda x: x.cumsum(-1), rows(32768, 4096), bar=False),
     Case("cumsum of two lines", lambda x: x.cumsum(-1), rows(2, 1 << 25), bar=False),
     Case("cumsum columns", lambda x: x.cumsum(0), rows(4096, 32768), bar=False),
     Case("sum segments", sum_segments, segments, bar=False),
     Case("largest of segments", largest_of_segments, segments, bar=False),
-    Case("searchsorted", find_places, boundaries, bar=False, memory_bound=False),
+    Case("searchsorted", find_places, boundaries, bar=False, limit=SEARCHING),
 )

@@ -3,37 +3,91 @@
 from __future__ import annotations
 
 import math
-import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+
+from kernel_results import Result, compile_seconds, geomean, ratios
+
+OPPONENTS = ("inductor", "inductor-max")
+"""Backends whose times are compared with ferrite's row by row."""
 
 
-def markdown_table(results: Sequence[Any], backends: Sequence[str]) -> str:
-    """Returns a row per case and type, a column per backend, in per cent of the floor, and their geometric means."""
-    cells = {(r.case, r.dtype, r.backend): r for r in results}
-    keys = list(dict.fromkeys((r.case, r.dtype, r.bytes) for r in results))
-    lines = [f"| case | type | MiB | {' | '.join(backends)} |", f"|---|---|---|{'---|' * len(backends)}"]
-    for case, dtype, count in keys:
-        row = [_cell(cells.get((case, dtype, backend))) for backend in backends]
-        lines.append(f"| {case} | {dtype} | {count / 2**20:.0f} | {' | '.join(row)} |")
-    means = [_mean([r.share for r in results if r.backend == backend and r.share]) for backend in backends]
-    lines.append(f"| geometric mean | | | {' | '.join(means)} |")
-    return "\n".join(lines) + "\n"
+def markdown_table(results: Sequence[Result], backends: Sequence[str]) -> str:
+    """Returns a row for each case and type, with what it is bound by, shares of the floor, ratios and the prediction.
+
+    Geometric means, the worst of each column and the seconds of compiling everything come last, and below the table
+    why some cases do not wait for memory.
+    """
+    cells = {(*r.row, r.backend): r for r in results}
+    rows = {r.row: r for r in results}
+    opponents = [name for name in OPPONENTS if name in backends and "ferrite" in backends]
+    compared = {name: ratios(results, name) for name in opponents}
+    limits = list(dict.fromkeys(r.limit for r in results if r.limit))
+    heads = ["case", "type", "MiB", "bound by", *backends, *(f"{name} / ferrite" for name in opponents), "predicted"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for (case, dtype), row in rows.items():
+        bound = f"[{limits.index(row.limit) + 1}]" if row.limit else "memory"
+        shares = [_cell(cells.get((case, dtype, backend))) for backend in backends]
+        beside = [_ratio(compared[name].get((case, dtype))) for name in opponents]
+        predicted = _predicted(cells.get((case, dtype, "ferrite")))
+        lines.append(f"| {' | '.join([case, dtype, f'{row.bytes / 2**20:.0f}', bound, *shares, *beside, predicted])} |")
+    lines += _summary(results, backends, compared)
+    lines += ["", *(f"[{number}] {limit}" for number, limit in enumerate(limits, 1))]
+    return "\n".join(lines).rstrip() + "\n"
 
 
-def _cell(result: Any) -> str:
-    if result is None or result.failed or result.share is None:
+def _summary(
+    results: Sequence[Result], backends: Sequence[str], compared: Mapping[str, Mapping[tuple[str, str], float]]
+) -> list[str]:
+    """Returns the rows about all cases: means, worst, means of the cases that memory bounds, compile time."""
+    shares = [[r for r in results if r.backend == backend and r.share] for backend in backends]
+    factors = [max(r.factor, 1 / r.factor) for r in results if r.backend == "ferrite" and r.factor]
+    count, seconds = compile_seconds(results, backends)
+    means = [_ratio(geomean(each.values())) for each in compared.values()]
+    worst = [_ratio(min(each.values(), default=math.nan)) for each in compared.values()]
+    none = ["" for _ in compared]
+    rows = [
+        ["geometric mean", *(_percent(geomean(r.share for r in each if r.share)) for each in shares), *means],
+        ["where memory bounds it", *(_percent(geomean(_bound(each))) for each in shares), *none],
+        ["worst of these", *(_percent(min(_bound(each), default=math.nan)) for each in shares), *worst],
+        [f"s to compile {count} rows", *(f"{seconds[b]:.1f}" if b in seconds else "" for b in backends), *none],
+    ]
+    error = f"x {geomean(factors):.2f} either way" if factors else ""
+    return [
+        f"| {' | '.join([name, '', '', '', *rest, error if not n else ''])} |" for n, (name, *rest) in enumerate(rows)
+    ]
+
+
+def _bound(results: Sequence[Result]) -> list[float]:
+    return [r.share for r in results if r.share and r.is_memory_bound]
+
+
+def _cell(result: Result | None) -> str:
+    if result is None or result.failed or result.share is None or result.ms is None:
         return "failed" if result is not None else "-"
     return f"{result.share * 100:.0f} % ({result.ms * 1e3:.0f} µs)"
 
 
-def _mean(shares: Sequence[float]) -> str:
-    return f"{math.exp(statistics.fmean(map(math.log, shares))) * 100:.1f} %" if shares else "-"
+def _predicted(result: Result | None) -> str:
+    """Returns the predicted time, and the measured one over it."""
+    if result is None or result.predicted_ms is None or result.factor is None:
+        return "-"
+    return f"{result.predicted_ms * 1e3:.0f} µs (x {result.factor:.2f})"
 
 
-def plot_roofline(results: Sequence[Any], backends: Sequence[str], bandwidth: float, path: Path) -> bool:
-    """Draws time over bytes for every backend beside the floor; returns False where matplotlib is missing."""
+def _percent(share: float) -> str:
+    return "-" if math.isnan(share) else f"{share * 100:.1f} %"
+
+
+def _ratio(ratio: float | None) -> str:
+    return "-" if ratio is None or math.isnan(ratio) else f"{ratio:.2f}"
+
+
+def plot_roofline(results: Sequence[Result], backends: Sequence[str], bandwidth: float, path: Path) -> bool:
+    """Draws time over bytes for every backend beside the floor; returns False where matplotlib is missing.
+
+    Cases that do not wait for memory are drawn hollow, what ferrite's model predicts as a dash.
+    """
     try:
         import matplotlib as mpl
     except ImportError:
@@ -44,9 +98,16 @@ def plot_roofline(results: Sequence[Any], backends: Sequence[str], bandwidth: fl
     figure, axes = plt.subplots(figsize=(8, 6))
     sizes = sorted({r.bytes for r in results if r.bytes})
     axes.plot([s / 2**20 for s in sizes], [s / bandwidth * 1e6 for s in sizes], color="black", label="floor")
-    for backend in backends:
-        found = [r for r in results if r.backend == backend and r.ms is not None]
-        axes.scatter([r.bytes / 2**20 for r in found], [r.ms * 1e3 for r in found], s=18, label=backend)
+    for number, backend in enumerate(backends):
+        for is_bound in (True, False):
+            found = [r for r in results if r.backend == backend and r.ms and r.is_memory_bound is is_bound]
+            points = [r.bytes / 2**20 for r in found], [r.ms * 1e3 for r in found if r.ms]
+            color, label = f"C{number}", backend if is_bound else None
+            axes.scatter(*points, s=18, facecolors=color if is_bound else "none", edgecolors=color, label=label)
+    told = [r for r in results if r.backend == "ferrite" and r.predicted_ms]
+    if told:
+        points = [r.bytes / 2**20 for r in told], [r.predicted_ms * 1e3 for r in told if r.predicted_ms]
+        axes.scatter(*points, s=30, marker="_", color="grey", label="predicted for ferrite")
     axes.set(xscale="log", yscale="log", xlabel="MiB that must move", ylabel="µs", title="Memory-bound kernels")
     axes.legend()
     figure.savefig(path, dpi=150)

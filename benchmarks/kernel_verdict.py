@@ -8,15 +8,14 @@ OPEN for each figure, and the cells that stand in its way.
 
 from __future__ import annotations
 
-import json
-import math
-import statistics
+import argparse
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+
+from kernel_report import markdown_table
+from kernel_results import Result, compile_seconds, geomean, ratios, read_results
 
 MEAN_SHARE, LEAST_SHARE, TUNED_SHARE = 0.80, 0.60, 0.85
 """Geometric mean of the floor in default mode, the least of any case, and the mean with configs measured."""
@@ -65,62 +64,52 @@ class Figure:
         return "\n".join((f"{word}  {self.name}: {self.found}", *(f"        {line}" for line in self.against)))
 
 
-def geomean(numbers: Iterable[float]) -> float:
-    """Returns the geometric mean; nan of nothing."""
-    logs = [math.log(number) for number in numbers]
-    return math.exp(statistics.fmean(logs)) if logs else math.nan
-
-
-def figures(results: Sequence[Any]) -> list[Figure]:
+def figures(results: Sequence[Result]) -> list[Figure]:
     """Returns every figure, judged by these results; cells that failed count as not reaching anything."""
-    table = {(r.case, r.dtype, r.backend): r for r in results}
     return [
-        _shares(table, "ferrite", MEAN_SHARE, LEAST_SHARE),
-        _shares(table, "ferrite-max", TUNED_SHARE, 0.0),
-        _speed(table, "ferrite", "inductor", FASTER, SLOWER),
-        _speed(table, "ferrite", "inductor-max", FASTER_THAN_TUNED, None),
-        _bars(table),
-        _compilation(table),
-        _predictions(table),
+        _shares(results, "ferrite", MEAN_SHARE, LEAST_SHARE),
+        _shares(results, "ferrite-max", TUNED_SHARE, 0.0),
+        _speed(results, "inductor", FASTER, SLOWER),
+        _speed(results, "inductor-max", FASTER_THAN_TUNED, None),
+        _bars(results),
+        _compilation(results),
+        _predictions(results),
     ]
 
 
-Table = dict[tuple[str, str, str], Any]
-
-
-def _shares(table: Table, backend: str, mean: float, least: float) -> Figure:
-    """Judges the shares of the floor; sorts and searches, which are bound by arithmetic, are not asked."""
+def _shares(results: Sequence[Result], backend: str, mean: float, least: float) -> Figure:
+    """Judges the shares of the floor; cases with a limit other than memory are not asked."""
     name = f"{backend}: geometric mean of the floor over {mean * 100:.0f} %"
     name += f", no case under {least * 100:.0f} %" if least else ""
-    cells = [r for r in table.values() if r.backend == backend and r.memory_bound]
+    cells = [r for r in results if r.backend == backend and r.is_memory_bound]
     if not cells:
         return Figure(name, None, "not measured")
     found = geomean(r.share for r in cells if r.share)
     low = sorted((r for r in cells if (r.share or 0.0) < least), key=lambda r: r.share or 0.0)
     reached = found >= mean and not low and all(r.share for r in cells)
-    return Figure(name, reached, f"{found * 100:.1f} % over {len(cells)} cells", tuple(map(_cell, low)))
+    worst = min(cells, key=lambda r: r.share or 0.0)
+    text = f"{found * 100:.1f} % over {len(cells)} cells, the worst {_cell(worst)}"
+    return Figure(name, reached, text, tuple(map(_cell, low)))
 
 
-def _speed(table: Table, backend: str, opponent: str, mean: float, least: float | None) -> Figure:
-    name = f"{backend}: {mean}x as fast as {opponent} in geometric mean"
+def _speed(results: Sequence[Result], opponent: str, mean: float, least: float | None) -> Figure:
+    name = f"ferrite: {mean}x as fast as {opponent} in geometric mean"
     name += f", no case slower by more than {(least - 1) * 100:.0f} %" if least else ""
-    ratios = {
-        key: table[(*key[:2], opponent)].ms / r.ms
-        for key, r in table.items()
-        if key[2] == backend and r.ms and getattr(table.get((*key[:2], opponent)), "ms", None)
-    }
-    if not ratios:
+    found = ratios(results, opponent)
+    if not found:
         return Figure(name, None, "not measured")
-    failed = [r for key, r in table.items() if key[2] == backend and not r.ms]
-    slow = sorted((ratio, key) for key, ratio in ratios.items() if least and ratio < 1 / least)
-    lines = [f"{key[0]} {key[1]}: {ratio:.2f}" for ratio, key in slow] + list(map(_cell, failed))
-    found = geomean(ratios.values())
-    return Figure(name, found >= mean and not lines, f"{found:.3f} over {len(ratios)} cells", tuple(lines))
+    failed = [r for r in results if r.backend == "ferrite" and not r.ms]
+    slow = sorted((ratio, row) for row, ratio in found.items() if least and ratio < 1 / least)
+    lines = [f"{' '.join(row)}: {ratio:.2f}" for ratio, row in slow] + list(map(_cell, failed))
+    worst = min(found, key=lambda row: found[row])
+    total = geomean(found.values())
+    text = f"{total:.3f} over {len(found)} cells, the worst {' '.join(worst)}: {found[worst]:.2f}"
+    return Figure(name, total >= mean and not lines, text, tuple(lines))
 
 
-def _bars(table: Table) -> Figure:
+def _bars(results: Sequence[Result]) -> Figure:
     name = "ferrite: every case of the published table at the best that was seen"
-    cells = [r for r in table.values() if r.backend == "ferrite" and r.case in BARS]
+    cells = [r for r in results if r.backend == "ferrite" and r.case in BARS]
     low = [r for r in cells if (r.share or 0.0) * 100 < BARS[r.case]]
     lines = [f"{_cell(r)}, bar {BARS[r.case]} %" for r in low]
     missing = [case for case in BARS if case not in {r.case for r in cells}]
@@ -132,57 +121,49 @@ def _bars(table: Table) -> Figure:
     return Figure(name, reached, f"{len(cells) - len(low)} of {len(cells)} cells", tuple(lines))
 
 
-def _compilation(table: Table) -> Figure:
+def _compilation(results: Sequence[Result]) -> Figure:
+    """Judges the seconds of compiling the rows that both compiled; the tuned backends' stand below."""
     name = f"ferrite: everything compiled in {COMPILE_SHARE} of the time of inductor"
-    pairs = [
-        (r.compile_s, other.compile_s)
-        for key, r in table.items()
-        if key[2] == "ferrite" and r.compile_s
-        for other in [table.get((*key[:2], "inductor"))]
-        if other is not None and other.compile_s
-    ]
-    if not pairs:
+    count, seconds = compile_seconds(results, ("inductor", "ferrite"))
+    if len(seconds) < 2 or not count:
         return Figure(name, None, "not measured")
-    own, theirs = map(sum, zip(*pairs, strict=True))
-    return Figure(name, own <= COMPILE_SHARE * theirs, f"{own / theirs:.2f} ({own:.0f} s, {theirs:.0f} s)")
+    tuned, tuning = compile_seconds(results, ("inductor-max", "ferrite-max"))
+    lines = [f"{backend}: {total:.0f} s for {tuned} rows" for backend, total in tuning.items()]
+    own, theirs = seconds["ferrite"], seconds["inductor"]
+    text = f"{own / theirs:.2f} over {count} rows ({own:.0f} s, {theirs:.0f} s)"
+    return Figure(name, own <= COMPILE_SHARE * theirs, text, tuple(lines))
 
 
-def _predictions(table: Table) -> Figure:
+def _predictions(results: Sequence[Result]) -> Figure:
     """Tells how far predictions are off; there is no bar, and the worst are named."""
     name = "ferrite: measured over predicted time, as a factor either way"
-    ratios = {key: r.ms / r.predicted_ms for key, r in table.items() if r.ms and r.predicted_ms and key[2] == "ferrite"}
-    if not ratios:
+    found = {r.row: r.factor for r in results if r.backend == "ferrite" and r.factor}
+    if not found:
         return Figure(name, None, "not measured")
-    factors = {key: max(ratio, 1 / ratio) for key, ratio in ratios.items()}
-    worst = sorted(factors, key=lambda key: -factors[key])[:6]
-    lines = tuple(f"{case} {dtype}: {ratios[case, dtype, backend]:.2f}" for case, dtype, backend in worst)
+    factors = {row: max(factor, 1 / factor) for row, factor in found.items()}
+    worst = sorted(factors, key=lambda row: -factors[row])[:6]
+    lines = tuple(f"{' '.join(row)}: {found[row]:.2f}" for row in worst)
     return Figure(name, True, f"{geomean(factors.values()):.3f} in geometric mean over {len(factors)} cells", lines)
 
 
-def _cell(result: Any) -> str:
+def _cell(result: Result) -> str:
     what = f"{result.share * 100:.1f} %" if result.share else f"failed: {result.failed}"
     return f"{result.case} {result.dtype}: {what}"
 
 
-def read_results(paths: Sequence[Path]) -> list[Any]:
-    """Returns the results of several files, of one cell the last."""
-    empty = {"memory_bound": True, "predicted_ms": None, "compile_s": None}
-    found: dict[tuple[str, str, str], Any] = {}
-    for path in paths:
-        for row in json.loads(path.read_text())["results"]:
-            found[row["case"], row["dtype"], row["backend"]] = SimpleNamespace(**(empty | row))
-    return list(found.values())
-
-
-def main(arguments: Sequence[str]) -> int:
+def main() -> int:
     """Prints the figures; returns 1 if one is not reached."""
-    if not arguments or arguments[0] in ("-h", "--help"):
-        print(__doc__)
-        return 0 if arguments else 2
-    judged = figures(read_results([Path(argument) for argument in arguments]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="+", type=Path, help="JSON of runs of kernels.py")
+    parser.add_argument("--table", type=Path, help="file for a Markdown table of all of them")
+    chosen = parser.parse_args()
+    results = read_results(chosen.results)
+    if chosen.table:
+        chosen.table.write_text(markdown_table(results, list(dict.fromkeys(r.backend for r in results))))
+    judged = figures(results)
     print("\n".join(map(str, judged)))
     return 1 if any(figure.reached is False for figure in judged) else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -3,9 +3,14 @@
     python benchmarks/kernels.py                                  # about four minutes on one H200
     python benchmarks/kernels.py --table kernels.md --plot kernels.png
     python benchmarks/kernels.py --cases softmax --dtypes bfloat16 --dump kernels/
+    python benchmarks/kernels.py --backends eager,inductor,inductor-max,ferrite,ferrite-max --prepare 16 --gpus 2
 
 Each function is checked against float64 first. Times are device times of launches that wait in the queue behind a
 spinning kernel, so that no host time is in them, on data several times larger than the L2 cache.
+
+``--prepare`` has all backends compile everything first, with empty caches, so many processes at once with as many
+cores each; nothing is timed meanwhile, and the seconds of compiling are those of then. ``--gpus`` shares the rows out:
+all backends of a row are timed on one GPU, in turn.
 """
 
 from __future__ import annotations
@@ -13,11 +18,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +35,17 @@ import torch
 from torch import Tensor
 
 from backends import compile_with
-from kernel_cases import CASES, Case, flatten, outcome, unavoidable_bytes
+from kernel_cases import CASES, Case, outcome, unavoidable_bytes
+from kernel_errors import exact_outputs, judged_error, smallest_step
+from kernel_preparation import Prepared, prepare_all
 from kernel_report import markdown_table, plot_roofline
+from kernel_results import Result, as_json, print_case, print_verdict, read_results
+from kernel_timing import copy_bandwidth, product_rate, time_launches, visible_gpus
 from kernel_verdict import figures
 from limit_cases import LIMIT_CASES
 from profiling import profile_step
-from tree import add_packages_to_path, results_folder
+from tree import add_packages_to_path, caches_in, results_folder
 
-BAR = 0.80  # of the floor
 COPY_BYTES = 1 << 30
 LAUNCHES = 20
 QUICK_CALLS = ("ferrite.", "aten.zeros.", "aten.empty_strided.")  # next to no device time
@@ -42,103 +53,37 @@ ERROR_BAR = 2.0  # times eager's own error
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """What one backend did on one case: milliseconds, share of the floor, error over eager's, or what went wrong."""
+class Device:
+    """What the floor is reckoned with.
 
-    case: str
-    dtype: str
-    backend: str
-    bar: bool
-    bytes: int
-    memory_bound: bool = True
-    ms: float | None = None
-    spread: float | None = None
-    share: float | None = None
-    error: float | None = None
-    compile_s: float | None = None
-    predicted_ms: float | None = None
-    failed: str | None = None
+    Attributes:
+        bandwidth: bytes per second of a copy.
+        rates: operations per second of a matrix product, by type, where a case asks for them.
+    """
+
+    bandwidth: float
+    rates: dict[torch.dtype, float]
+
+    def floor_ms(self, moved: int, flops: int, dtype: torch.dtype) -> float:
+        """Returns the milliseconds that the longer one of moving bytes and computing takes at least."""
+        return max(moved / self.bandwidth, flops / self.rates[dtype] if flops else 0.0) * 1e3
 
 
-SPIN_HERTZ = 1.8e9
-"""Steps of the spinning kernel in a second: about the clock of the device."""
-HOST_SECONDS = (0.4e-3, 1.6e-3, 6.4e-3)
-"""What the host gets for a call to fill the queue; the next where it was not enough, as its time would be measured."""
+def measure_device(plan: argparse.Namespace) -> Device:
+    """Measures what this run's floors are reckoned with."""
+    rates = {}
+    if any(case.flops for case in plan.chosen):
+        rates = {dtype: product_rate(plan.device, dtype, plan.scale) for dtype in map(type_of, plan.dtypes)}
+    return Device(copy_bandwidth(plan.device, COPY_BYTES // plan.scale**2), rates)
 
 
-def time_launches(call: Callable[[], Any], launches: int, device: str) -> float:
-    """Returns milliseconds per call of `launches` queued calls."""
-    if device != "cuda":
-        started = time.perf_counter()
-        for _ in range(launches):
-            call()
-        return (time.perf_counter() - started) * 1e3 / launches
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    for host_seconds in HOST_SECONDS:
-        if host_seconds == HOST_SECONDS[-1]:
-            launches = max(1, launches // 4)  # the queue itself may have been too short
-        torch.cuda.synchronize()
-        torch.cuda._sleep(int(launches * host_seconds * SPIN_HERTZ))
-        begin.record()
-        for _ in range(launches):
-            call()
-        end.record()
-        in_time = not begin.query()
-        torch.cuda.synchronize()
-        if in_time:
-            return begin.elapsed_time(end) / launches
-    raise RuntimeError(f"a call takes the host over {HOST_SECONDS[-1] * 1e3:.1f} ms; its device time is not known")
+def type_of(name: str) -> torch.dtype:
+    found = getattr(torch, name)
+    assert isinstance(found, torch.dtype)
+    return found
 
 
-def copy_bandwidth(device: str, count: int) -> float:
-    """Returns bytes per second, read and written, of copying a buffer of 1 GiB."""
-    source = torch.randn(count // 4)
-    target = torch.empty_like(source)
-    times = [time_launches(lambda: target.copy_(source), 8, device) for _ in range(5)]
-    return 2 * count / (statistics.median(times) * 1e-3)
-
-
-def error_of(outputs: Any, reference: Sequence[Tensor]) -> float:
-    """Returns the l2 error of all outputs together, relative to the reference."""
-    actual = flatten(outputs)
-    if len(actual) != len(reference):
-        return math.inf
-    total = size = 0.0
-    for mine, exact in zip(actual, reference, strict=True):
-        if mine.shape != exact.shape:
-            return math.inf
-        wide = exact.double()  # a result that is rounded to eight bits is so in the reference, too
-        total += (mine.double() - wide).square().sum().item() / max(wide.square().sum().item(), 1e-300)
-        size += 1.0
-    error = math.sqrt(total / max(size, 1.0))
-    return error if math.isfinite(error) else math.inf
-
-
-def judged_error(case: Case, inputs: tuple[Any, ...], outputs: Any, reference: Sequence[Tensor]) -> float:
-    """Returns the error of a case's results: against the reference, or by its own judgement where there is none."""
-    return error_of(outputs, reference) if case.error is None else case.error(outputs, *inputs)
-
-
-def exact_outputs(case: Case, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
-    """Returns the case's results on float64 inputs; none for a case that judges its results itself."""
-    if case.error is not None:
-        return ()
-    return flatten(outcome(case, case.function, tuple(map(widened, inputs))))
-
-
-def widened(x: Any) -> Any:
-    """Returns a floating-point tensor as float64, to be trained if it was."""
-    if not isinstance(x, Tensor) or not x.is_floating_point():
-        return x
-    return x.detach().double().requires_grad_(x.requires_grad)
-
-
-def smallest_step(dtype: torch.dtype) -> float:
-    """Returns an error that rounding alone explains."""
-    return torch.finfo(dtype).eps * 0.5
-
-
-def measure_case(case: Case, dtype: torch.dtype, plan: argparse.Namespace, bandwidth: float) -> list[Result]:
+def measure_case(case: Case, dtype: torch.dtype, plan: argparse.Namespace, device: Device) -> list[Result]:
     """Checks, then times, one case on every backend, batches of the backends in turn."""
     torch.manual_seed(0)
     inputs = case.make(dtype, plan.scale)
@@ -146,17 +91,18 @@ def measure_case(case: Case, dtype: torch.dtype, plan: argparse.Namespace, bandw
     eager = outcome(case, case.function, inputs)
     own_error = judged_error(case, inputs, eager, reference)
     moved = unavoidable_bytes(case, inputs, eager)
+    floor_ms = device.floor_ms(moved, case.flops(*inputs) if case.flops else 0, dtype)
     del eager
     calls: dict[str, Callable[[], Any]] = {}
     facts: dict[str, dict[str, Any]] = {}
-    short = str(dtype).removeprefix("torch.")
+    empty = Result(case.name, str(dtype).removeprefix("torch."), "", case.bar, moved, case.limit)
     failures: list[Result] = []
     for backend in plan.backends:
         try:
-            calls[backend], facts[backend] = prepare(case, backend, inputs, reference, own_error, dtype, plan)
+            calls[backend], facts[backend] = compile_checked(case, backend, inputs, reference, own_error, dtype, plan)
         except Exception as error:  # noqa: BLE001 - reported in the backend's cell
             reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:150] if str(error) else ''}"
-            failures.append(Result(case.name, short, backend, case.bar, moved, case.memory_bound, failed=reason))
+            failures.append(replace(empty, backend=backend, failed=reason))
     del reference
     times: dict[str, list[float]] = {backend: [] for backend in calls}
     for call in calls.values():
@@ -171,9 +117,7 @@ def measure_case(case: Case, dtype: torch.dtype, plan: argparse.Namespace, bandw
     for backend, measured in times.items():
         ms = statistics.median(measured)
         spread = (max(measured) - min(measured)) / ms
-        share = moved / bandwidth / (ms * 1e-3)
-        cell = Result(case.name, short, backend, case.bar, moved, case.memory_bound, ms, spread, share)
-        results.append(replace(cell, **facts[backend]))
+        results.append(replace(empty, backend=backend, ms=ms, spread=spread, share=floor_ms / ms, **facts[backend]))
     return results + failures
 
 
@@ -184,7 +128,7 @@ def print_launches(title: str, call: Callable[[], Any], device: str) -> None:
         print(f"    {kernel['ms'] * 1e3:9.1f} us  {kernel['calls']:3} x {kernel['name'][:80]}")
 
 
-def prepare(
+def compile_checked(
     case: Case,
     backend: str,
     inputs: tuple[Any, ...],
@@ -199,6 +143,7 @@ def prepare(
         ArithmeticError: the results are further from float64 than twice eager's.
     """
     torch._dynamo.reset()
+    os.environ.update(caches_in(plan.caches / backend))
     before = compiled_count(backend)
     started = time.perf_counter()
     compiled = compile_with(backend, case.function, policy=plan.policy, fullgraph=True, dynamic=False)
@@ -259,46 +204,96 @@ def read_plan() -> argparse.Namespace:
     parser.add_argument(
         "--set", choices=("bar", "limits", "all"), default="all", help="barred cases, the others, or both"
     )
-    parser.add_argument("--dtypes", default="bfloat16,float32")
-    parser.add_argument("--backends", default="eager,inductor,ferrite", help="also inductor-max and ferrite-max")
+    parser.add_argument("--dtypes", type=listed, default=["bfloat16", "float32"])
+    parser.add_argument(
+        "--backends",
+        type=listed,
+        default=["eager", "inductor", "ferrite"],
+        help="also inductor-max and ferrite-max",
+    )
     parser.add_argument("--reps", type=int, default=7, help=f"batches of {LAUNCHES} launches")
     parser.add_argument("--scale", type=int, default=1, help="divides sizes; for trying the script out")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--policy", type=json.loads, default={}, help="scheduler thresholds for ferrite, as JSON")
     parser.add_argument("--deadline", type=float, default=math.inf, help="seconds after which no new case begins")
+    parser.add_argument("--prepare", type=int, default=0, help="processes that compile everything first")
+    parser.add_argument("--gpus", type=int, default=1, help="GPUs that share the rows")
+    parser.add_argument("--part", default="0/1", help="k/n: every n-th row, from the k-th")
+    parser.add_argument("--caches", type=Path, help="folder for the backends' caches; without it they are empty")
     parser.add_argument("--launches", action="store_true", help="print what each backend launches, too")
     parser.add_argument("--dump", type=Path, help="folder for ferrite's kernel sources")
     parser.add_argument("--table", type=Path, help="file for a Markdown table")
     parser.add_argument("--plot", type=Path, help="file for a roofline plot (PNG)")
     parser.add_argument("--out", type=Path, default=results_folder() / "kernels.json")
     plan = parser.parse_args()
-    plan.backends = [name for name in plan.backends.split(",") if name]
-    wanted = [part for part in plan.cases.split(",") if part]
+    wanted = listed(plan.cases)
     cases = {"bar": CASES, "limits": LIMIT_CASES, "all": CASES + LIMIT_CASES}[plan.set]
     plan.chosen = [case for case in cases if not wanted or any(part in case.name for part in wanted)]
     return plan
 
 
+def listed(text: str) -> list[str]:
+    return [part for part in text.split(",") if part]
+
+
 def run(plan: argparse.Namespace) -> int:
-    """Measures the chosen cases, writing results as they come; returns the exit status."""
-    torch.set_default_device(plan.device)
+    """Runs the plan, compiling everything first if it says so; returns the exit status."""
     plan.out.parent.mkdir(parents=True, exist_ok=True)
-    bandwidths = [copy_bandwidth(plan.device, COPY_BYTES // plan.scale**2)]
-    print(f"copy bandwidth {bandwidths[0] / 1e12:.3f} TB/s", flush=True)
+    with tempfile.TemporaryDirectory(prefix="ferrite-caches-", ignore_cleanup_errors=True) as fresh:
+        plan.caches = plan.caches or Path(fresh)
+        if not plan.prepare:
+            return report(plan, *measure(plan))
+        prepared = prepare_all(plan, visible_gpus() if plan.device == "cuda" else [])
+        print(f"compiled in {prepared.wall_s:.0f} s, {prepared.processes} processes at once", flush=True)
+        plan.deadline -= prepared.wall_s
+        bandwidths, results = measure(plan)
+    cold = {key: prepared.compile_s.get(key) for key in ((*r.row, r.backend) for r in results)}
+    return report(plan, bandwidths, [replace(r, compile_s=cold[*r.row, r.backend]) for r in results], prepared)
+
+
+def measure(plan: argparse.Namespace) -> tuple[list[float], list[Result]]:
+    """Returns copy bandwidths and the results of the plan's rows, from this process or one on each GPU."""
+    gpus = visible_gpus()[: plan.gpus] if plan.gpus > 1 else []
+    return measure_on_gpus(plan, gpus) if len(gpus) > 1 else measure_here(plan)
+
+
+def measure_on_gpus(plan: argparse.Namespace, gpus: Sequence[str]) -> tuple[list[float], list[Result]]:
+    """Returns what processes measure, one on each GPU with every n-th row."""
+    outs = [plan.out.with_suffix(f".{number}.json") for number in range(len(gpus))]
+    workers = []
+    for number, (gpu, out) in enumerate(zip(gpus, outs, strict=True)):
+        out.unlink(missing_ok=True)
+        own = ["--prepare", "0", "--gpus", "1", "--part", f"{number}/{len(gpus)}", "--out", str(out)]
+        own += ["--deadline", str(plan.deadline), "--caches", str(plan.caches)]
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
+        workers.append(subprocess.Popen([sys.executable, __file__, *sys.argv[1:], *own], env=environment))
+    for worker in workers:
+        worker.wait()
+    there = [out for out in outs if out.exists()]
+    return [bandwidth for out in there for bandwidth in json.loads(out.read_text())["bandwidth"]], read_results(there)
+
+
+def measure_here(plan: argparse.Namespace) -> tuple[list[float], list[Result]]:
+    """Returns what this process measures of its part of the rows, written down as it comes."""
+    torch.set_default_device(plan.device)
+    device = measure_device(plan)
+    bandwidths = [device.bandwidth]
+    rates = "".join(f", products of {str(dtype)[6:]} {rate / 1e12:.0f} TFLOP/s" for dtype, rate in device.rates.items())
+    print(f"copy bandwidth {device.bandwidth / 1e12:.3f} TB/s{rates}", flush=True)
     results: list[Result] = []
     started, left_out = time.monotonic(), []
-    for dtype in (getattr(torch, name) for name in plan.dtypes.split(",")):
-        for case in plan.chosen:
-            if time.monotonic() - started > plan.deadline:
-                left_out.append(f"{case.name} {dtype}")
-                continue
-            try:
-                found = measure_case(case, dtype, plan, bandwidths[0])
-            except Exception as error:  # noqa: BLE001 - one case does not stop the rest
-                found = [Result(case.name, str(dtype), "eager", False, 0, failed=f"{type(error).__name__}: {error}")]
-            results += found
-            print_case(found, plan.backends)
-            plan.out.write_text(as_json(bandwidths, results))
+    number, parts = map(int, plan.part.split("/"))
+    for name, case in [(name, case) for name in plan.dtypes for case in plan.chosen][number::parts]:
+        if time.monotonic() - started > plan.deadline:
+            left_out.append(f"{case.name} {name}")
+            continue
+        try:
+            found = measure_case(case, type_of(name), plan, device)
+        except Exception as error:  # noqa: BLE001 - one case does not stop the rest
+            found = [Result(case.name, name, "eager", failed=f"{type(error).__name__}: {error}")]
+        results += found
+        print_case(found, plan.backends)
+        plan.out.write_text(as_json(bandwidths, results))
     bandwidths.append(copy_bandwidth(plan.device, COPY_BYTES // plan.scale**2))
     print(f"copy bandwidth at the end {bandwidths[-1] / 1e12:.3f} TB/s")
     plan.out.write_text(as_json(bandwidths, results))
@@ -306,6 +301,17 @@ def run(plan: argparse.Namespace) -> int:
         print(f"not measured, as the time was over: {', '.join(left_out)}")
     if plan.dump and "ferrite" in plan.backends:
         print(f"{dump_sources(plan.dump)} kernel sources in {plan.dump}")
+    return bandwidths, results
+
+
+def report(
+    plan: argparse.Namespace, bandwidths: Sequence[float], results: Sequence[Result], prepared: Prepared | None = None
+) -> int:
+    """Writes and prints what was found, all rows together; returns the exit status."""
+    if plan.part != "0/1":
+        return 0  # whoever asked for parts puts them together
+    facts = {"prepared": prepared.facts()} if prepared else {}
+    plan.out.write_text(as_json(bandwidths, results, **facts))
     if plan.table:
         plan.table.write_text(markdown_table(results, plan.backends))
     if plan.plot and not plot_roofline(results, plan.backends, bandwidths[0], plan.plot):
@@ -313,55 +319,11 @@ def run(plan: argparse.Namespace) -> int:
     status = print_verdict(results, plan.backends)
     if plan.chosen and not plan.cases:
         print("", *figures(results), sep="\n")
+    for backend, seconds in (prepared.start_s if prepared else {}).items():
+        print(f"starting {backend} takes {seconds:.1f} s of a process, which the seconds above do not hold")
+    for key, reason in (prepared.failed if prepared else {}).items():
+        print(f"not compiled before: {' '.join(key)}: {reason[:200]}")
     return status
-
-
-def as_json(bandwidths: Sequence[float], results: Sequence[Result]) -> str:
-    return json.dumps({"bandwidth": list(bandwidths), "results": [asdict(r) for r in results]}, indent=1)
-
-
-def print_case(results: Sequence[Result], backends: Sequence[str]) -> None:
-    """Prints one line: per backend microseconds and per cent of the floor."""
-    cells = {result.backend: result for result in results}
-    head = f"{results[0].case:20s} {results[0].dtype:9s} {results[0].bytes / 2**20:6.0f} MiB"
-    print(head + "".join(f" | {name} {cell_text(cells.get(name))}" for name in backends), flush=True)
-
-
-def cell_text(result: Result | None) -> str:
-    if result is None:
-        return "-"
-    if result.failed or result.ms is None or result.share is None:
-        return f"FAILED {result.failed}"
-    expected = f" (predicted {result.predicted_ms * 1e3:.1f})" if result.predicted_ms else ""
-    return f"{result.ms * 1e3:8.1f} us {result.share * 100:5.1f} %{expected}"
-
-
-def print_verdict(results: Sequence[Result], backends: Sequence[str]) -> int:
-    """Prints geomeans and the losing cases; returns 0 if ferrite meets the bar everywhere, or was not measured."""
-    print(f"\ngeomean share of the floor ({sum(r.bar and r.backend == backends[0] for r in results)} barred cases):")
-    for backend in backends:
-        shares = [r.share for r in results if r.backend == backend and r.bar and r.share]
-        mean = math.exp(statistics.fmean(map(math.log, shares))) if shares else math.nan
-        print(f"  {backend:12s} {mean * 100:5.1f} %  (at or over {BAR * 100:.0f} %: {sum(s >= BAR for s in shares)})")
-    print("geomean share of the floor, all cases:")
-    for backend in backends:
-        shares = [r.share for r in results if r.backend == backend and r.share]
-        mean = math.exp(statistics.fmean(map(math.log, shares))) if shares else math.nan
-        least = min(shares, default=math.nan)
-        print(f"  {backend:12s} {mean * 100:5.1f} %  (least {least * 100:.1f} %, {len(shares)} cases)")
-    own = [r for r in results if r.backend == "ferrite"]
-    if not own:
-        return 0
-    opponent = {(r.case, r.dtype): r.share for r in results if r.backend == "inductor"}
-    losing = [r for r in own if r.failed or (r.share or 0.0) < BAR]
-    for result in sorted(losing, key=lambda r: r.share or 0.0):
-        other = opponent.get((result.case, result.dtype))
-        beside = f", inductor {other * 100:.1f} %" if other else ""
-        barred = "" if result.bar else " (no bar)"
-        print(f"  losing: {result.case} {result.dtype}: {cell_text(result).strip()}{beside}{barred}")
-    passed = not any(result.bar for result in losing)
-    print(f"{'PASS' if passed else 'FAIL'}  every barred kernel at or over {BAR * 100:.0f} % of the floor")
-    return 0 if passed else 1
 
 
 if __name__ == "__main__":

@@ -258,6 +258,11 @@ def attention_heads(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
     return tuple(torch.randn(shape, dtype=dtype) for _ in range(3))
 
 
+def attention_flops(q: Tensor, k: Tensor, v: Tensor) -> int:
+    """Returns the operations of both products of attention."""
+    return 2 * q.shape[:-1].numel() * k.shape[-2] * (k.shape[-1] + v.shape[-1])
+
+
 def read_again(x: Tensor, *_: Any) -> int:
     """Returns the bytes of the input that a backward pass reads a second time."""
     return storage_bytes(x)
@@ -278,6 +283,8 @@ def trained(name: str, function: Callable[..., Any], make: Make) -> Case:
     return Case(name, function, make, bar=False, extra_bytes=read_again, trains=True)
 
 
+PRODUCTS = "matrix products, whose time at the rate of a large one is the floor here"
+
 LIMIT_CASES: tuple[Case, ...] = (
     side("logsumexp 50304", log_sum_exp, matrix(4096, 50304)),
     side("loss 128k", mean_loss, labelled(8192, 131072)),
@@ -292,7 +299,7 @@ LIMIT_CASES: tuple[Case, ...] = (
     side("cumsum 16k rows", running_sum, matrix(16384, 8192)),
     side("dropout+residual", dropout_residual, pair(16384, 4096), error=dropout_error),
     side("adam of lists", adam_step, lists_of_parameters),
-    side("written attention", written_attention, attention_heads, memory_bound=False),
+    side("written attention", written_attention, attention_heads, limit=PRODUCTS, flops=attention_flops),
     side("cumsum flat", running_sum, vector),
     side("rms norm 5000", rms_norm, lambda dtype, scale: with_weights(16384, 5000, 1)(dtype, scale)[:2]),
     side("swiglu packed", swiglu_packed, matrix(8192, 28672)),

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from cell import Cell
 from model_report import judge, print_progress, print_report
-from tree import ROOT, add_packages_to_path, compile_bytecode, results_folder
+from tree import ROOT, add_packages_to_path, caches_in, compile_bytecode, results_folder
 from workloads import WORKLOADS
 from zygote import Zygote, run_child, start_zygote, stop_zygote
 
@@ -99,8 +99,7 @@ def caches_of(folder: Path, cell: Cell) -> dict[str, str]:
     """Returns the environment that gives the cell's two processes caches of their own."""
     home = folder / "caches" / f"{cell.model}-{cell.mode}-{cell.backend}"
     home.mkdir(parents=True, exist_ok=True)
-    places = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME", "FERRITE_CACHE_DIR")
-    return {name: str(home / name.lower()) for name in places}
+    return caches_in(home)
 
 
 def run_cell(zygote: Zygote, plan: Plan, cell: Cell, work: Path, left: float) -> dict[str, Any]:

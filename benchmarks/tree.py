@@ -27,6 +27,15 @@ def compile_bytecode() -> None:
         compileall.compile_dir(folder, quiet=1, workers=0)
 
 
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "XDG_CACHE_HOME", "FERRITE_CACHE_DIR")
+"""Variables that name the folders of the compilers' caches."""
+
+
+def caches_in(folder: Path) -> dict[str, str]:
+    """Returns the environment that gives every compiler a cache of its own in a folder."""
+    return {name: str(folder / name.lower()) for name in CACHES}
+
+
 def results_folder() -> Path:
     """Returns the default folder for results."""
     return Path("benchmark-results")

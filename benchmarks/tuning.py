@@ -37,7 +37,8 @@ import torch
 
 from backends import compile_with
 from kernel_cases import CASES, Case, flatten, outcome
-from kernels import error_of, time_launches
+from kernel_errors import error_of
+from kernel_timing import time_launches
 from limit_cases import LIMIT_CASES
 from tree import add_packages_to_path, results_folder
 

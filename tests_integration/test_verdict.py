@@ -11,7 +11,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
-from kernel_verdict import BARS, figures, read_results
+from kernel_report import markdown_table
+from kernel_results import read_results
+from kernel_verdict import BARS, figures
 
 
 def row(backend: str, share: float | None, *, case: str = "gelu+bias", **more: Any) -> dict[str, Any]:
@@ -47,7 +49,7 @@ def test_one_case_is_enough_to_miss(tmp_path: Path, share: float | None) -> None
 
 
 def test_arithmetic_is_no_floor(tmp_path: Path) -> None:
-    assert judged(tmp_path, row("ferrite", 0.9), row("ferrite", 0.1, case="sort", memory_bound=False))[0].reached
+    assert judged(tmp_path, row("ferrite", 0.9), row("ferrite", 0.1, case="sort", limit="comparisons"))[0].reached
 
 
 def test_bars(tmp_path: Path) -> None:
@@ -60,3 +62,21 @@ def test_bars(tmp_path: Path) -> None:
 def test_predictions(tmp_path: Path) -> None:
     rows = [row("ferrite", 0.5, predicted_ms=0.1), row("ferrite", 0.5, case="b", predicted_ms=0.4)]
     assert "2.000 in geometric mean" in judged(tmp_path, *rows)[6].found
+
+
+def test_the_table_has_ratios_predictions_and_reasons(tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    rows = [
+        row("inductor", 0.25, compile_s=3.0),
+        row("ferrite", 0.5, compile_s=1.5, predicted_ms=0.1),
+        row("inductor", 0.2, case="sort", limit="comparisons", compile_s=1.0),
+        row("ferrite", 0.1, case="sort", limit="comparisons", compile_s=0.25),
+    ]
+    path.write_text(json.dumps({"results": rows}))
+    table = markdown_table(read_results([path]), ["inductor", "ferrite"]).splitlines()
+    assert table[2] == "| gelu+bias | bfloat16 | 0 | memory | 25 % (400 µs) | 50 % (200 µs) | 2.00 | 100 µs (x 2.00) |"
+    assert table[3] == "| sort | bfloat16 | 0 | [1] | 20 % (500 µs) | 10 % (1000 µs) | 0.50 | - |"
+    assert table[4].startswith("| geometric mean |  |  |  | 22.4 % | 22.4 % | 1.00 | x 2.00 either way |")
+    assert table[5].startswith("| where memory bounds it |  |  |  | 25.0 % | 50.0 % |")
+    assert table[7].startswith("| s to compile 2 rows |  |  |  | 4.0 | 1.8 |")
+    assert table[-1] == "[1] comparisons"

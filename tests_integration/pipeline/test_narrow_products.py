@@ -172,3 +172,20 @@ def test_several_rows_by_weights_in_memory_are_left_to_the_library(
     ferrite_torch.reset_statistics()
     check(product, given(rows, torch.bfloat16, "cpu"))
     assert len(ferrite_torch.statistics()["externs"]) == calls
+
+
+def normalised(x: Tensor, w: Tensor, bias: Tensor, *_: Tensor) -> Tensor:
+    return with_bias(F.rms_norm(x, x.shape[-1:]), w, bias)
+
+
+@own_only("looks at its kernels")
+@pytest.mark.parametrize(("function", "calls"), [(product, 1), (with_bias, 0), (normalised, 1)])
+def test_several_rows_in_memory_are_multiplied_where_their_reader_is(
+    function: Callable[..., Tensor], calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ferrite_torch
+
+    monkeypatch.setattr("ferrite_torch.lowering.narrow_products.PLAIN_ROWS", 1)
+    ferrite_torch.reset_statistics()
+    check(function, given(4, torch.bfloat16, "cpu"))
+    assert len(ferrite_torch.statistics()["externs"]) == calls

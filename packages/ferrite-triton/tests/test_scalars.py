@@ -174,6 +174,24 @@ def test_division_of_what_is_clamped_and_rounded_is_fast_unless_it_has_other_use
         assert not any(" / " in line for line in lines), other
 
 
+@pytest.mark.parametrize(
+    ("value", "is_fast"),
+    [
+        ("cast.bf16(add(cast.f32(c[d0]), mul(div(a[d0], b[d0]), f32(-0.001))))", True),
+        ("cast.bf16(abs(sub(div(a[d0], b[d0]), a[d0])))", True),
+        ("cast.bf16(floor(mul(div(a[d0], b[d0]), f32(2.0))))", False),
+        ("cast.bf16(where(lt(mul(div(a[d0], b[d0]), f32(2.0)), b[d0]), a[d0], b[d0]))", False),
+        ("cast.bf16(exp(mul(div(a[d0], b[d0]), f32(2.0))))", False),
+        ("cast.f32(cast.i32(mul(div(a[d0], b[d0]), f32(2.0))))", False),
+    ],
+)
+def test_division_is_fast_under_sums_that_are_rounded_but_not_under_jumps(value: str, is_fast: bool) -> None:  # noqa: FBT001
+    dtype = "bf16" if value.startswith("cast.bf16") else "f32"
+    graph = f"graph @f(a: f32[8], b: f32[8], c: bf16[8]) -> (y) {{\n  y: {dtype}[8] = loop [d0 < 8] {value}\n}}"
+    assert any(" / " in line for line in body(graph)) is is_fast
+    assert any("tl.div_rn(" in line for line in body(graph)) is not is_fast
+
+
 SOFTMAX = """graph @f(a: bf16[8, 4000], s: f32[8]) -> (y) {{
   m: f32[8], t: f32[8] = fold online_softmax [d0 < 8 | r0 < 4000] cast.f32(a[d0, r0])
   y: {dtype}[8, 4000] = loop [d0 < 8, r0 < 4000] {value}

@@ -120,7 +120,7 @@ class KernelBody:
         They are told apart by halves: of many branches most programs would go through dozens of conditions in a row.
         """
         if len(branches) == 1:
-            self._write_grid_level(branches[0])
+            self._write_branch(branches[0])
             return
         half = len(branches) // 2
         for header, part, number in (
@@ -130,6 +130,29 @@ class KernelBody:
             self._writer.open_branch()
             self._write_branches(part, number)
             self._writer.close_branch(header)
+
+    def _write_branch(self, definitions: tuple[Computed, ...]) -> None:
+        """Writes what the programs of one branch do: of several, in a loop over their only block.
+
+        Branches of lists are alike but for their params, and the compiler would make one of them, which every program
+        would begin with choosing all its params for: two hundred instructions, and registers that hold them. Loops it
+        keeps apart.
+        """
+        space = self._flat.space
+        axis = branch_axis(space)
+        if axis is None:
+            self._write_grid_level(definitions)
+            return
+        self._writer.open_branch()
+        self._write_grid_level(definitions)
+        lane = f"tl.arange(0, {axis.constant})"
+        lines = position_lines(space, axis, f"{axis.name}start + {lane}")
+        if self._writer.speaks_of(f"{axis.name}_quarter"):
+            quarter = f"{axis.name}start // 4 + tl.arange(0, {axis.constant} // 4)"
+            lines.append(f"{axis.name}_quarter = ({quarter}){space.expand(axis.name)}")
+        first, size = f"{axis.name}first", space.params.text(axis.size)
+        end = f"tl.minimum({first} + {axis.constant}, {size})"
+        self._writer.close_branch(f"for {axis.name}start in tl.range({first}, {end}, {axis.constant}):", lines)
 
     # --- loops over the fold axis -----------------------------------------------------------------------------------
 
@@ -171,7 +194,10 @@ class KernelBody:
                 finishers.append((definition, self._folds.open(definition)))
                 continue
             if isinstance(definition, Contract):
-                finishers.append((definition, open_product(definition, self._folds, self._writer, self._evaluator)))
+                product = open_product(
+                    definition, self._flat, self._folds, self._writer, self._evaluator, wide=self._wide
+                )
+                finishers.append((definition, product))
                 continue
             self._write_definition(definition)
             if any(definition is wanted for wanted in definitions):
@@ -219,6 +245,12 @@ class KernelBody:
             self._write_definition(definition)
             self._store_results(definition)
         self._flush()
+
+
+def branch_axis(space: Space) -> AxisText | None:
+    """Returns the axis along which a branch has blocks; None without branches, or if they have one point."""
+    axis = space.axis("x")
+    return axis if space.branches > 1 and axis is not None and axis.tiled else None
 
 
 def stages_of(flat: FlatKernel) -> int:

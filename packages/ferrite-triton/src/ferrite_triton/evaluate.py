@@ -18,7 +18,7 @@ from .errors import ScheduleMismatch
 from .flat import FlatKernel, ParamText
 from .indices import IndexText, index_dtype
 from .literals import full_text, is_negative_zero, number_text, survives_bare
-from .quotients import clamped_quotients, weights
+from .quotients import rounded_quotients, weights
 from .rows import WIDEST_ACCESS, behind, is_aligned_row, padded_extent, row_start
 from .scalars import (
     COMPARISONS,
@@ -75,7 +75,7 @@ class Evaluator:
         self._pads = any(node.op in LOOPING for node in nodes)
         self._zeroed = frozenset[Scalar]().union(*vanishing_sums(flat).values())
         self._weights, exponentials = weights(flat)
-        self._rough: dict[Scalar, Spelling] = dict.fromkeys(clamped_quotients(flat), ROUGH_QUOTIENT)
+        self._rough: dict[Scalar, Spelling] = dict.fromkeys(rounded_quotients(flat), ROUGH_QUOTIENT)
         self._rough |= dict.fromkeys(exponentials, ROUGH_EXPONENTIAL)
 
     # --- walking ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from ferrite_scheduler.contractions import fits_axes
 from ferrite_scheduler.schedule import Kernel
 from ferrite_scheduler.softmax import part_softmax
 
-from .body import KernelBody, position_lines
+from .body import KernelBody, branch_axis, position_lines
 from .errors import UnsupportedDefinition
 from .facts import collect_facts
 from .flat import FlatKernel, flatten
@@ -188,7 +188,9 @@ def header_lines(flat: FlatKernel, width: int, body: list[str]) -> list[str]:
                 # What a division by a variable takes half the instructions for, and a program begins with waiting for.
                 lines.append(f"tl.assume({blocks} > 0)")
             mine, rest = f"{rest} % {blocks}", f"{rest} // {blocks}"
-        if axis.tiled:
+        if axis is branch_axis(space):
+            lines.append(f"{axis.name}first = {mine} * {axis.constant}")  # each branch counts on from here
+        elif axis.tiled:
             lines += position_lines(space, axis, f"{mine} * {axis.constant} + tl.arange(0, {axis.constant})")
             lines += quarter_lines(space, axis, mine, body)
         else:

@@ -2,6 +2,10 @@
 
 Tiles have the axes ``y`` (all rows), ``x`` and ``r``. What is multiplied has no extent along one of the first two, and
 becomes a matrix for the instruction; its result has none along ``r``.
+
+Rows that are multiplied as they lie in memory are read as a matrix at once. Of a tile ``[YBLOCK, 1, RBLOCK]`` the
+compiler does not see where it goes, and keeps its rows in shared memory one after the other, all of them beginning in
+one bank: eight threads that read as many rows wait for each other.
 """
 
 from __future__ import annotations
@@ -10,8 +14,11 @@ from collections.abc import Callable
 
 from ferrite_ir.dtypes import F32
 from ferrite_ir.graph import Contract
+from ferrite_ir.index import Dim
+from ferrite_ir.scalar import Scalar
 
 from .evaluate import Evaluator
+from .flat import FlatKernel
 from .folds import FoldText, R
 from .space import Axes
 from .writer import Tile, Writer
@@ -21,18 +28,56 @@ COLUMNS: Axes = frozenset("xr")
 
 
 def open_product(
-    definition: Contract, folds: FoldText, writer: Writer, evaluator: Evaluator
+    definition: Contract, flat: FlatKernel, folds: FoldText, writer: Writer, evaluator: Evaluator, *, wide: bool
 ) -> Callable[[], tuple[Tile, ...]]:
     """Writes the part of a contraction inside the open loop; returns what writes the part after it.
 
     Rows and columns past the end hold anything, as what they come to is never stored. Points of the fold axis past its
-    end hold zeros, on either side: one of the two may be no number.
+    end hold zeros, on either side: one of the two may be no number. ``wide`` says that addresses have 64 bits.
     """
-    left = folds.full(evaluator.tile(definition.left), ROWS, "0.0")
+    rows = _rows_in_memory(definition.left, flat, writer, wide=wide)
+    if rows is None:
+        left = folds.full(evaluator.tile(definition.left), ROWS, "0.0")
+        rows = f"tl.reshape({left.text}, [YBLOCK, RBLOCK])"
     right = folds.full(evaluator.tile(definition.right), COLUMNS, "0.0")
     total = writer.fresh("sum")
     writer.before_loop(f"{total} = tl.full([YBLOCK, XBLOCK], 0.0, tl.float32)")
-    rows = f"tl.reshape({left.text}, [YBLOCK, RBLOCK])"
     columns = f"tl.trans(tl.reshape({right.text}, [XBLOCK, RBLOCK]))"
     writer.line(f"{total} = tl.dot({rows}, {columns}, {total})", R)
     return lambda: (writer.hold("product", f"{total}[:, :, None]", frozenset("yx"), F32),)
+
+
+def _rows_in_memory(node: Scalar, flat: FlatKernel, writer: Writer, *, wide: bool) -> str | None:
+    """Writes the load of rows that lie at equal distances in memory; returns its name, None for other operands."""
+    if node.op != "load" or node.source in flat.producers or flat.param_of(node.source).param.host_scalar:
+        return None
+    offset, space = flat.offset(node.source, node.indices), flat.space
+    places = {atom.name: coefficient for atom, coefficient in offset.terms if isinstance(atom, Dim)}
+    if len(places) < len(offset.terms) or places.keys() != ROWS:
+        return None
+    key = ("matrix", node)
+    found = writer.find(key)
+    if found is not None:  # other products have the same rows
+        return found.text
+    suffix = ".to(tl.int64)" if wide else ""
+    row, point = writer.fresh("row"), writer.fresh("point")
+    writer.before_loop(f"{row} = tl.arange(0, YBLOCK){suffix}[:, None]")
+    writer.line(f"{point} = (rstart + tl.arange(0, RBLOCK)){suffix}[None, :]", R)
+    texts = {"y": row, "r": point}
+    terms = [
+        texts[name] if coefficient == 1 else f"{texts[name]} * {space.params.operand(coefficient)}"
+        for name, coefficient in sorted(places.items(), reverse=True)
+    ]
+    if offset.const != 0:
+        terms.append(space.params.text(offset.const))
+    masks = [
+        f"({texts[axis.name]} < {space.params.text(axis.size)})"
+        for axis in space.axes
+        if axis.name in texts and axis.masked
+    ]
+    arguments = [f"{flat.param_of(node.source).text} + ({' + '.join(terms)})"]
+    if masks:
+        arguments += [" & ".join(masks), "other=0.0"]
+    load = writer.fresh("load")
+    writer.line(f"{load} = tl.load({', '.join(arguments)})", R)
+    return writer.remember(key, Tile(load, ROWS, node.dtype)).text

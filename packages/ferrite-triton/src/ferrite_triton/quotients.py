@@ -13,27 +13,28 @@ from ferrite_ir.scalar import Scalar, postorder
 
 from .flat import FlatKernel
 
-KEEPING = frozenset(("minimum", "maximum"))
-"""Operations whose result is one of their operands: they add no error to it."""
+CARRYING = frozenset(("minimum", "maximum", "neg", "abs", "mul", "add", "sub"))
+"""Operations whose result is off by no more than its operands are: they have no jumps, and no steep places."""
 
 
-def clamped_quotients(flat: FlatKernel) -> frozenset[Scalar]:
-    """Returns the f32 quotients of a kernel that are clamped, and used for nothing but rounding that to a narrow type.
+def rounded_quotients(flat: FlatKernel) -> frozenset[Scalar]:
+    """Returns the f32 quotients of a kernel that are used for nothing but what is rounded to a narrow type in the end.
 
-    Quantisation is the model: ``cast.f8e4m3fn(minimum(maximum(x / scale, low), high))``.
+    Quantisation is a model, ``cast.f8e4m3fn(minimum(maximum(x / scale, low), high))``, and a step of an optimiser,
+    ``cast.bf16(old + rate * (mean / scale))``. Up to 2 ulp of f32 instead of half of one are lost there. Where the sum
+    cancels, so that they show in a narrow result, its other terms' roundings to f32 show as well.
     """
     roots, nodes, users = _users(flat)
-    clamps: set[Scalar] = set()
+    carried: set[Scalar] = set()
     found: set[Scalar] = set()
     for node in reversed(nodes):
-        if node.dtype is not F32 or node in roots or node.op not in (*KEEPING, "div"):
+        if node.dtype is not F32 or node in roots or node.op not in (*CARRYING, "div"):
             continue
-        clamped = [user for user in users[node] if user in clamps]
-        if not all(user in clamps or (user.op == "cast" and user.dtype.is_narrow_float) for user in users[node]):
+        if not all(user in carried or (user.op == "cast" and user.dtype.is_narrow_float) for user in users[node]):
             continue
         if node.op != "div":
-            clamps.add(node)
-        elif clamped:
+            carried.add(node)
+        elif not carried.isdisjoint(users[node]):
             found.add(node)
     return frozenset(found)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
 from ferrite_ir.dtypes import DType
@@ -97,10 +97,16 @@ class Writer:
         self._trunks.append(self.function)
         self.function = Scope(self.function.indent + "    ", known=dict(self.function.known))
 
-    def close_branch(self, header: str) -> None:
-        """Ends such lines, under their header: what was known inside is forgotten."""
+    def speaks_of(self, name: str) -> bool:
+        """Returns whether a line of the open branch holds a name."""
+        return any(name in line for line in self.function.lines)
+
+    def close_branch(self, header: str, first: Sequence[str] = ()) -> None:
+        """Ends such lines, under their header and what comes first: what was known inside is forgotten."""
         branch, self.function = self.function, self._trunks.pop()
-        self.function.lines += [self.function.indent + header, *branch.lines]
+        self.function.lines.append(self.function.indent + header)
+        self.function.lines += [branch.indent + line for line in first]
+        self.function.lines += branch.lines
 
     def mark(self) -> int:
         """Returns the place of the next line of the open loop."""

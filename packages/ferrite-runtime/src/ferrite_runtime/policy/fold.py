@@ -178,15 +178,15 @@ def _products(shape: Shape) -> tuple[Config, ...]:
         columns //= 2
     points = PRODUCT_TILE // columns
     tiles = (
-        (columns, points, PRODUCT_STAGES),
-        (columns, points, PRODUCT_STAGES + 2),
-        (columns, points // 2, PRODUCT_STAGES + 2),
-        (columns * 2, points // 2, PRODUCT_STAGES),
+        (columns, points, PRODUCT_STAGES, PRODUCT_WARPS),
+        (columns, points, PRODUCT_STAGES + 2, PRODUCT_WARPS // 2),
+        (columns, points // 2, PRODUCT_STAGES + 2, PRODUCT_WARPS),
+        (columns * 2, points // 2, PRODUCT_STAGES, PRODUCT_WARPS),
     )
     limits = {axis.block: shape.limit(axis) for axis in shape.spec.axes}
     return tuple(
-        Config.of({"XBLOCK": min(x, limits["XBLOCK"]), "RBLOCK": min(r, limits["RBLOCK"])}, PRODUCT_WARPS, stages)
-        for x, r, stages in tiles
+        Config.of({"XBLOCK": min(x, limits["XBLOCK"]), "RBLOCK": min(r, limits["RBLOCK"])}, warps, stages)
+        for x, r, stages, warps in tiles
     )
 
 
