@@ -26,7 +26,6 @@ import gc
 import json
 import math
 import os
-import statistics
 import subprocess
 import sys
 import time
