@@ -299,6 +299,36 @@ def test_a_shape_that_has_to_be_divisible() -> None:
         called(*held(5))
 
 
+def test_conditions_speak_of_sizes_as_the_user_does() -> None:
+    def part(x: Tensor, n: Tensor) -> Tensor:
+        k, m = (n + 0).tolist()
+        torch._check(k >= 0)
+        torch._check(k <= m)
+        torch._check(m * 2 <= x.shape[0])
+        return x[:k] + x[m:][:k]
+
+    called = torch.compile(part, backend="ferrite", dynamic=True, fullgraph=True, options={"fallback": False})
+    for size, pair in ((8, [2, 4]), (20, [3, 10]), (9, [0, 0])):
+        x = torch.randn(size)
+        torch.testing.assert_close(called(x, T(pair)), part(x, T(pair)))
+    for pair, text in (([3, 2], r"k <= m does not hold .*: k is 3, m is 2"),
+                       ([3, 5], r"2\*m <= x.shape\[0\] does not hold .*: m is 5, x.shape\[0\] is 9")):  # fmt: skip
+        with pytest.raises(CheckFailed, match=text):
+            called(torch.randn(9), T(pair))
+
+
+def test_names_of_what_one_line_tells() -> None:
+    def added(x: Tensor) -> Tensor:
+        high, low = x[x > 0], x[x < 0]
+        return high + low
+
+    called = compiled(added)
+    x = T([1.0, -1.0, 2.0, -2.0])
+    torch.testing.assert_close(called(x), added(x))
+    with pytest.raises(CheckFailed, match=r"high.shape\[0\] is 2, low.shape\[0\] is 1"):
+        called(x[:3])
+
+
 def test_conditions_with_several_parts() -> None:
     def asked(x: Tensor, n: Tensor) -> Tensor:
         k, m = (n + 0).tolist()

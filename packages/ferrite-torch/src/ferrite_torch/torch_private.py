@@ -127,9 +127,11 @@ def _keeping_ops_whole() -> Iterator[None]:
            if o in packet.overloads()]  # fmt: skip
     taken = [(op, key, op.py_kernels.pop(key)) for op in ops for key in keys if key in op.py_kernels]
     fakes = [op for op in map(_gradient_of, ops) if op is not None and torch._C.DispatchKey.Meta not in op.py_kernels]
+    pieces = {op: function for op, key, function in taken if key == torch._C.DispatchKey.Autograd}
     for op, key, _ in taken:
         if op._overloadname == "vec" and key == torch._C.DispatchKey.CompositeImplicitAutograd:
-            op.py_kernels[key] = _resampled_by(op.overloadpacket.default)
+            whole = op.overloadpacket.default
+            op.py_kernels[key] = _resampled_by(whole, pieces.get(whole, whole))
         op._dispatch_cache.clear()
     for op in fakes:
         op.py_kernels[torch._C.DispatchKey.Meta] = _resampling_gradient
@@ -167,8 +169,12 @@ def _lies_by_channels(x: torch.Tensor) -> bool:
     return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
 
 
-def _resampled_by(op: Overload) -> Callable[..., Any]:
-    """Returns a resampling to a size, or by scales, for all axes; ``op`` takes the size, and a scale for each axis."""
+def _resampled_by(op: Overload, pieces: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a resampling to a size, or by scales, for all axes; ``op`` takes the size, and a scale for each axis.
+
+    Of a batch without images the ``pieces`` of the op do it: its own check of an empty image asks a symbolic number for
+    its truth.
+    """
 
     def resampled(x: torch.Tensor, size: Any, *options: Any) -> Any:
         *corners, scales = options
@@ -178,7 +184,8 @@ def _resampled_by(op: Overload) -> Callable[..., Any]:
                 torch.sym_int(extent * scale)  # type: ignore[no-untyped-call]
                 for extent, scale in zip(x.shape[2:], scales, strict=True)
             ]
-        return op(x, size, *corners, *(scales or [None] * rank))
+        resample = pieces if isinstance(x.shape[0], int) and x.shape[0] == 0 else op
+        return resample(x, size, *corners, *(scales or [None] * rank))
 
     return resampled
 
@@ -697,6 +704,15 @@ def symbol_facts(symbol: Any, environment: Any) -> tuple[int | None, int | None,
 def _finite(bound: Any) -> int | None:
     """Returns a bound as an integer; None for infinity, and for what is as good as that."""
     return int(bound) if getattr(bound, "is_Integer", isinstance(bound, int)) and abs(int(bound)) < 1 << 48 else None
+
+
+def symbol_source(symbol: Any, environment: Any) -> str:
+    """Returns where dynamo reads a symbol, as ``L['x'].size()[0]``; "" for one that is no number of an input.
+
+    Only the texts of guards say it publicly, and those come after everything is compiled.
+    """
+    sources = environment.var_to_sources.get(symbol)
+    return str(sources[0].name) if sources else ""
 
 
 def is_unbacked(symbol: Any, environment: Any) -> bool:

@@ -9,7 +9,7 @@ definition that binds its last symbol, before anything that uses one.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from ferrite_torch.builder import Builder
 from ferrite_torch.conditions import Condition, bound_key, condition_of, condition_text
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.lowering.views import axis_of, slice_start
-from ferrite_torch.origins import origins_of
+from ferrite_torch.origins import origins_of, source_line
 from ferrite_torch.symbols import NeedsNumber, depends_on_data, note_teller, size_of, size_of_expression, symbol_of
 from ferrite_torch.tensors import Tensor
 
@@ -69,7 +69,8 @@ class RunTimeSizes:
     """The sizes that only a run tells of one graph that is being lowered."""
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}
+        self.names: dict[str, str] = {}
+        """What the user's program calls the symbols that a run tells."""
         self._lines: dict[str, str] = {}
         self._asked: dict[Any, _Asked] = {}
         self._granted: set[Any] = set()
@@ -152,7 +153,7 @@ class RunTimeSizes:
         environment = torch_private.environment_of(node)
         found = symbol_of(symbol, environment)
         note_teller(found, environment, str(origins_of(node)[0]))
-        self._names.setdefault(str(found), label)
+        self.names.setdefault(str(found), label)
         self._lines.setdefault(str(found), str(origins_of(node)[0]))
         return found
 
@@ -205,12 +206,15 @@ class RunTimeSizes:
 
     # --- the checks -------------------------------------------------------------------------------------------------
 
-    def checked(self, graph: Graph) -> Graph:
-        """Returns a graph with its checks: those of conditions, and of the ranges of what only a run tells."""
+    def checked(self, graph: Graph, names: Mapping[str, str]) -> Graph:
+        """Returns a graph with its checks: those of conditions, and of the ranges of what only a run tells.
+
+        ``names`` are what the user's program calls symbols.
+        """
         bindings = bindings_of(graph)
         told = {found.symbol: found.result >= 0 for made in bindings.values() for found in made}
         for symbol in graph_symbols(graph):
-            is_told = symbol.name in told or symbol.name in self._names or symbol.hint is None
+            is_told = symbol.name in told or symbol.name in self.names or symbol.hint is None
             for asked in _ranges(symbol, self._lines.get(symbol.name, "")) if is_told else ():
                 self._ask(asked)
         waiting = [
@@ -228,13 +232,13 @@ class RunTimeSizes:
                 if position not in bindings:
                     continue
                 known.update(found.symbol for found in bindings[position])
-            definitions.extend(self._definition(asked) for symbols, asked in waiting if symbols <= known)
+            definitions.extend(self._definition(asked, names) for symbols, asked in waiting if symbols <= known)
             waiting = [(symbols, asked) for symbols, asked in waiting if not symbols <= known]
         return replace(graph, definitions=tuple(definitions))
 
-    def _definition(self, asked: _Asked) -> Extern:
+    def _definition(self, asked: _Asked, known: Mapping[str, str]) -> Extern:
         symbols = _symbols_of(asked.condition)
-        names = {str(size): self._names.get(str(size), str(size)) for size in symbols}
+        names = {str(size): known.get(str(size), str(size)) for size in symbols}
         text = f"{condition_text(asked.condition, names)} does not hold"
         place = ": ".join(part for part in (asked.line, asked.code, text) if part)
         made = dict.fromkeys(
@@ -301,10 +305,27 @@ def _user_name(node: torch.fx.Node) -> str:
     except SyntaxError:
         return node.name
     assigned = [made for made in line.body if isinstance(made, ast.Assign)]
-    if len(assigned) == 1 and len(assigned[0].targets) == 1 and isinstance(assigned[0].targets[0], ast.Name):
-        return assigned[0].targets[0].id
+    if len(assigned) == 1 and len(assigned[0].targets) == 1:
+        names = [found.id for found in _elements(assigned[0].targets[0]) if isinstance(found, ast.Name)]
+        told = [node] if len(names) == 1 else _told_together(node)
+        if len(names) == len(told) == len(_elements(assigned[0].targets[0])):
+            return names[told.index(node)]
     calls = [found for found in ast.walk(line) if isinstance(found, ast.Call) and _is_read(found.func)]
     return ast.unparse(calls[0]) if len(calls) == 1 and str(node.target) == READS else node.name
+
+
+def _elements(target: ast.expr) -> list[ast.expr]:
+    return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+
+
+def _told_together(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """Returns the nodes of one source line that tell sizes or numbers, in order."""
+    line = _line_of(node)
+    return [n for n in node.graph.nodes if torch_private.unbacked_bindings(n) and _line_of(n) == line]
+
+
+def _line_of(node: torch.fx.Node) -> str:
+    return source_line(node.meta.get("stack_trace"))
 
 
 def _is_read(function: ast.expr) -> bool:
