@@ -29,16 +29,18 @@ def test_size_is_what_torch_computes(function: Callable[[Any], Any]) -> None:
         assert sizes.evaluate(found, {str(symbol): number}) == function(number)
 
 
-@pytest.mark.parametrize(
-    "scale", [0.1, 0.2, 0.3, 0.6, 0.5, 1.25, 1.7, 2.5, 1 / 3, 4 / 7, 0.7, 1.4, 0.123456789, math.pi]
-)
+SHORT = (0.1, 0.2, 0.3, 0.5, 0.6, 1.25, 1.7, 2.5, 1 / 3, 4 / 7)
+OTHERS = (0.7, 1.4, 0.123456789, math.pi)
+
+
+@pytest.mark.parametrize("scale", [*SHORT, *OTHERS])
 def test_a_scaled_size_is_what_floats_give(scale: float) -> None:
     """A scale that rounds otherwise than the fraction it is short for, as 0.7 does at 90, is left to torch."""
     symbol = sizes.symbol("s0", 2, None, 17)
     found = scaled_size(symbol, scale)
     numbers = [*range(2, 3000), *(2**power + part for power in range(12, 40) for part in range(-70, 71))]
-    if found is None:
-        assert scale in (0.7, 1.4, 0.123456789, math.pi)
+    if found is None:  # the walk over a graph fixes the size
+        assert scale in OTHERS
     else:
         for number in numbers:
             assert sizes.evaluate(found, {"s0": number}) == int(number * scale), number

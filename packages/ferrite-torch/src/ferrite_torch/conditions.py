@@ -89,7 +89,7 @@ def condition_text(condition: Condition, names: Mapping[str, str]) -> str:
 
 
 def _divided(size: Size) -> tuple[Size, int] | None:
-    """Returns ``(x, d)`` of ``x - d*(x//d)``, which is 0 where the number ``d`` divides ``x``; None of anything else."""
+    """Returns ``(x, d)`` of ``x - d*(x//d)``, which is 0 where the number ``d`` divides ``x``; None of others."""
     for monomial, coefficient in size.terms if isinstance(size, Symbolic) else ():
         match monomial:
             case ((Floor(numerator=numerator, divisor=int(divisor)), 1),) if (

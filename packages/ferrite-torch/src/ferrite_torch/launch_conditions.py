@@ -1,4 +1,4 @@
-"""The conditions of launches, as people write them: ``x.shape[1] % 4 == 0`` for what the host compares with a number."""
+"""The conditions of launches as people write them: ``x.shape[1] % 4 == 0`` for what the host compares with 0."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ferrite_runtime.expr import print_expr
 
 
 def predicate_text(expr: Any, limit: int, names: Mapping[str, str], *, holds: bool = True) -> str:
-    """Returns ``expr <= limit``, or its opposite, for an expression of a program; ``names`` are those of its symbols."""
+    """Returns ``expr <= limit``, or its opposite, for an expression of a program, with these names for its symbols."""
     terms = _terms(expr)
     limit -= terms.pop((), 0)
     if not holds:
@@ -53,7 +53,7 @@ def _frozen(expr: Any) -> Any:
 
 
 def _remainder(terms: Counter[Any]) -> tuple[Any, int] | None:
-    """Returns what is divided and by what, if terms are multiples of ``x - d*(x//d)``: at most 0 where ``d`` divides."""
+    """Returns ``(x, d)`` if terms are multiples of ``x - d*(x//d)``, which is at most 0 where ``d`` divides."""
     for atom, count in terms.items():
         match atom:
             case ("floordiv", numerator, int(divisor)) if count < 0 and count % divisor == 0:
@@ -67,7 +67,6 @@ def _sum_text(terms: Mapping[Any, int], names: Mapping[str, str]) -> str:
     made = ""
     for atom, count in terms.items():
         sign = (" + " if count > 0 else " - ") if made else ("" if count > 0 else "-")
-        made += (
-            f"{sign}{print_expr(atom, names)}" if abs(count) == 1 else f"{sign}{abs(count):,}*{print_expr(atom, names)}"
-        )
+        factor = "" if abs(count) == 1 else f"{abs(count):,}*"
+        made += f"{sign}{factor}{print_expr(atom, names)}"
     return made

@@ -193,7 +193,7 @@ def scaled_size(size: Size, scale: float) -> Size | None:
 def _is_scaled_alike(fraction: Fraction, scale: float) -> bool:
     """Returns whether a size times a float, rounded to a float, has the same floor as the size times the fraction.
 
-    Let the float be ``p/q * (1 + e)``, the size ``n``, and ``n*p/q = k + r/q`` with an integer ``k`` and ``0 <= r < q``.
+    Let the float be ``p/q * (1 + e)``, the size ``n``, and ``n*p/q = k + r/q`` with integers ``k`` and ``0 <= r < q``.
     Rounding keeps order and keeps integers, so the product, rounded, is at least ``k`` if it is not less before, or so
     little less that it is rounded up: by at most half of the distance to the float below, which is at least
     ``k * 2**-54``. That is the condition on a negative ``e``, wanted for ``r = 0``; for others ``r/q`` is far greater
