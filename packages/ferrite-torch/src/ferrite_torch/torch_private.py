@@ -126,15 +126,16 @@ def _keeping_ops_whole() -> Iterator[None]:
     ops = [getattr(packet, o) for packet in packets if packet is not None for o in ("default", "vec")
            if o in packet.overloads()]  # fmt: skip
     taken = [(op, key, op.py_kernels.pop(key)) for op in ops for key in keys if key in op.py_kernels]
-    fakes = [op for op in map(_gradient_of, ops) if op is not None and torch._C.DispatchKey.Meta not in op.py_kernels]
+    meta = torch._C.DispatchKey.Meta
+    fakes = {op: fake for op, fake in _gradients_of(ops) if meta not in op.py_kernels}
     pieces = {op: function for op, key, function in taken if key == torch._C.DispatchKey.Autograd}
     for op, key, _ in taken:
         if op._overloadname == "vec" and key == torch._C.DispatchKey.CompositeImplicitAutograd:
             whole = op.overloadpacket.default
             op.py_kernels[key] = _resampled_by(whole, pieces.get(whole, whole))
         op._dispatch_cache.clear()
-    for op in fakes:
-        op.py_kernels[torch._C.DispatchKey.Meta] = _resampling_gradient
+    for op, fake in fakes.items():
+        op.py_kernels[meta] = fake
         op._dispatch_cache.clear()
     scan, composite = torch.ops.aten.cumprod_backward.default, torch._C.DispatchKey.CompositeImplicitAutograd
     scan.py_kernels[composite] = cumprod_gradient
@@ -146,23 +147,30 @@ def _keeping_ops_whole() -> Iterator[None]:
             op.py_kernels[key] = function
             op._dispatch_cache.clear()
         for op in fakes:
-            del op.py_kernels[torch._C.DispatchKey.Meta]
+            del op.py_kernels[meta]
             op._dispatch_cache.clear()
         del scan.py_kernels[composite]
         scan._dispatch_cache.clear()
 
 
-def _gradient_of(op: Overload) -> Overload | None:
-    """Returns the op that computes the gradient of a resampling."""
-    name = op._schema.name.removeprefix("aten::")
-    packet = getattr(torch.ops.aten, f"{name}_backward", None) if "upsample" in name else None
-    return packet.default if packet is not None and op._overloadname == "default" else None
+def _gradients_of(ops: Iterable[Overload]) -> Iterator[tuple[Overload, Callable[..., torch.Tensor]]]:
+    """Yields the ops that compute the gradients of others, each with a function of what its result looks like."""
+    for op in ops:
+        name = op._schema.name.removeprefix("aten::").removesuffix("_forward")
+        packet = getattr(torch.ops.aten, f"{name}_backward", None)
+        if packet is not None and op._overloadname == "default":
+            yield packet.default, _resampling_gradient if "upsample" in name else _gradient_of_loss
 
 
 def _resampling_gradient(grad: torch.Tensor, output_size: Any, input_size: Any, *options: Any) -> torch.Tensor:
     """Returns what the gradient of a resampling looks like: the library's own such function takes no symbolic size."""
     format_ = torch.channels_last if grad.dim() == 4 and _lies_by_channels(grad) else torch.contiguous_format
     return grad.new_empty(input_size).to(memory_format=format_)
+
+
+def _gradient_of_loss(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """Returns what the gradient of a loss looks like, for one that the library runs on zeros to see it."""
+    return x.new_empty(x.shape)
 
 
 def _lies_by_channels(x: torch.Tensor) -> bool:
