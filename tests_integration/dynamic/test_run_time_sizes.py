@@ -367,6 +367,26 @@ def test_nothing_is_written_before_a_check() -> None:
         called(x, T(6))
 
 
+def test_a_float_that_is_not_what_was_asked() -> None:
+    def shared(x: Tensor, n: Tensor) -> Tensor:
+        total = x.sum().item()
+        k = (n + 0).item()
+        torch._check(k >= 0)
+        torch._check(total > 0)
+        torch._check(total * 2 + k <= 100)
+        return x / total + k
+
+    called = check(shared, [(torch.full((4,), part), T(k)) for part, k in ((1.0, 3), (0.25, 98), (12.5, 0))])
+    line = shared.__code__.co_firstlineno
+    for part, k, text in (
+        (-1.0, 3, rf"_sizes.py:{line + 4}: torch._check\(total > 0\): total > 0.* does not hold"),
+        (1.0, 93, rf"_sizes.py:{line + 5}: .* 2.*\*total \+ k <= 100.* does not hold"),
+        (float("nan"), 0, "total > 0.* does not hold"),
+    ):
+        with pytest.raises(CheckFailed, match=text):
+            called(torch.full((4,), part), T(k))
+
+
 # --- gradients ------------------------------------------------------------------------------------------------------
 
 

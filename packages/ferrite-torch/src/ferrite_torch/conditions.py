@@ -11,18 +11,10 @@ from ferrite_ir.polynomials import Floor
 from ferrite_ir.sizes import Size, Symbolic
 from ferrite_torch import torch_private
 from ferrite_torch.size_names import named
-from ferrite_torch.symbols import NeedsNumber, size_of_expression
+from ferrite_torch.symbols import COMPARISONS, NeedsNumber, size_of_expression
 
 Condition = tuple[Any, ...]
 
-_COMPARISONS = {
-    "LessThan": "le",
-    "StrictLessThan": "lt",
-    "GreaterThan": "ge",
-    "StrictGreaterThan": "gt",
-    "Equality": "eq",
-    "Unequality": "ne",
-}
 _CONNECTIVES = {"And": "and", "Or": "or", "Not": "not"}
 _SIGNS = {"le": "<=", "lt": "<", "ge": ">=", "gt": ">", "eq": "==", "ne": "!="}
 
@@ -45,8 +37,8 @@ def _condition(expression: Any, environment: Any) -> Condition | bool:
     name = type(expression).__name__
     if name in ("BooleanTrue", "BooleanFalse"):
         return name == "BooleanTrue"
-    if name in _COMPARISONS:
-        return _COMPARISONS[name], *(size_of_expression(side, environment) for side in expression.args)
+    if name in COMPARISONS:
+        return COMPARISONS[name], *(size_of_expression(side, environment) for side in expression.args)
     if name not in _CONNECTIVES:
         raise NeedsNumber("", f"{name} of sizes", ())
     parts = [_condition(part, environment) for part in expression.args]

@@ -326,7 +326,7 @@ class _Walk:
         if str(target) == READS:
             return self._read_number(node, args[0], fake)
         if str(target) in ASSERTIONS:
-            self.run_time.check(node)
+            self.run_time.check(self.builder, node, self.floats)
             return None
         if isinstance(fake, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return self._number(node, fake)
@@ -348,6 +348,7 @@ class _Walk:
         self.builder.begin(node, origins_of(node))
         if isinstance(fake, torch.SymFloat):
             held = self.builder.fresh_copy(tensor)
+            self.run_time.name_float(node)
             for symbol, _ in torch_private.unbacked_bindings(node):
                 self.floats[str(symbol)] = cast(held.at(()), F64)
         else:

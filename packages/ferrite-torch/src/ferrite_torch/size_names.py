@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 _READ = (
     (re.compile(r"^[LG]\['(\w+)'\]"), r"\1"),
@@ -13,6 +14,7 @@ _READ = (
 )
 """How dynamo says where it reads a number of an input, and how users write it."""
 
+_CONVERSION = re.compile(r"ToFloat\(([^()]*)\)")
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -21,6 +23,11 @@ def input_name(source: str) -> str:
     for pattern, written in _READ:
         source = pattern.sub(written, source)
     return source
+
+
+def written(expression: Any) -> str:
+    """Returns a SymPy expression of torch's as people write it: without conversions of integers to floats."""
+    return _CONVERSION.sub(r"\1", str(expression)).replace("TruncToInt(", "int(")
 
 
 def named(text: str, names: Mapping[str, str]) -> str:

@@ -24,7 +24,7 @@ from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, Symbolic, Undecided
 from ferrite_torch import torch_private
 from ferrite_torch.errors import Unsupported
-from ferrite_torch.size_names import input_name, named
+from ferrite_torch.size_names import input_name, named, written
 from ferrite_torch.statistics import record_specialisation
 
 log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ def _translated(expression: Any, environment: Any) -> Size:
 
 def _needs_number(expression: Any, environment: Any) -> NeedsNumber:
     symbols = sorted(expression.free_symbols, key=str)
-    return NeedsNumber("", f"the size {expression}", [_symbol(symbol, environment) for symbol in symbols])
+    return NeedsNumber("", f"the size {written(expression)}", [_symbol(symbol, environment) for symbol in symbols])
 
 
 _ROUNDED = {"TruncToInt", "FloorToInt", "CeilToInt"}
@@ -252,6 +252,42 @@ def scalar_of(value: torch.SymFloat, known: Mapping[str, Scalar] = MappingProxyT
     """
     expression, environment = torch_private.symbolic_value(value)
     return _scalar(expression, environment, known)
+
+
+def truth_of(value: torch.SymBool, known: Mapping[str, Scalar]) -> tuple[Scalar, str]:
+    """Returns a condition on floats, and sizes, as a truth that a program computes, and as people write it.
+
+    Raises:
+        NeedsNumber: as `scalar_of`.
+    """
+    expression, environment = torch_private.unsimplified_value(value)
+    return _truth(expression, environment, known), written(expression)
+
+
+def _truth(expression: Any, environment: Any, known: Mapping[str, Scalar]) -> Scalar:
+    name = type(expression).__name__
+    if name in COMPARISONS:
+        return sc.apply(COMPARISONS[name], *(_scalar(side, environment, known) for side in expression.args))
+    if name not in _TRUTH_RULES:
+        raise NeedsNumber("", f"{name} of floats", ())
+    parts = [_truth(part, environment, known) for part in expression.args]
+    return (
+        functools.reduce(functools.partial(sc.apply, _TRUTH_RULES[name]), parts)
+        if len(parts) > 1
+        else sc.apply(_TRUTH_RULES[name], *parts)
+    )
+
+
+_TRUTH_RULES = {"And": "bitand", "Or": "bitor", "Not": "logical_not"}
+COMPARISONS = {
+    "LessThan": "le",
+    "StrictLessThan": "lt",
+    "GreaterThan": "ge",
+    "StrictGreaterThan": "gt",
+    "Equality": "eq",
+    "Unequality": "ne",
+}
+"""Comparisons of torch's symbolic numbers, by the name of their class."""
 
 
 def _scalar(expression: Any, environment: Any, known: Mapping[str, Scalar]) -> Scalar:

@@ -15,10 +15,12 @@ from typing import Any
 
 import torch
 
-from ferrite_ir import polynomials
+from ferrite_ir import polynomials, sizes
 from ferrite_ir.bindings import CHECK, LET, READ, SIZE, bindings_of, definition_symbols, given_symbols
+from ferrite_ir.dtypes import BOOL
 from ferrite_ir.graph import Definition, Extern, Graph
 from ferrite_ir.polynomials import Symbol
+from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, Symbolic, bounds, ceildiv, is_provably_at_most, maximum
 from ferrite_ir.text import graph_symbols
 from ferrite_torch import torch_private
@@ -27,7 +29,16 @@ from ferrite_torch.conditions import Condition, bound_key, condition_of, conditi
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.lowering.views import axis_of, slice_start
 from ferrite_torch.origins import origins_of, source_line
-from ferrite_torch.symbols import NeedsNumber, depends_on_data, note_teller, size_of, size_of_expression, symbol_of
+from ferrite_torch.size_names import named
+from ferrite_torch.symbols import (
+    NeedsNumber,
+    depends_on_data,
+    note_teller,
+    size_of,
+    size_of_expression,
+    symbol_of,
+    truth_of,
+)
 from ferrite_torch.tensors import Tensor
 
 ASSERTIONS = frozenset(
@@ -58,11 +69,15 @@ def _numbers(value: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A condition, and who asks it: the source line, and what stands there ("" where that is not known)."""
+    """A condition, and who asks it: the source line, and what stands there ("" where that is not known).
+
+    A condition on floats is one on the truth that the graph computes of them; ``text`` says what it is about.
+    """
 
     condition: Condition
     line: str
     code: str = ""
+    text: str = ""
 
 
 class RunTimeSizes:
@@ -74,6 +89,12 @@ class RunTimeSizes:
         self._lines: dict[str, str] = {}
         self._asked: dict[Any, _Asked] = {}
         self._granted: set[Any] = set()
+        self._truths: dict[Scalar, Symbolic] = {}
+
+    def name_float(self, node: torch.fx.Node) -> None:
+        """Remembers what the user's program calls the float that ``item`` reads."""
+        for symbol, _ in torch_private.unbacked_bindings(node):
+            self.names.setdefault(str(symbol), _user_name(node))
 
     # --- what binds -------------------------------------------------------------------------------------------------
 
@@ -166,25 +187,39 @@ class RunTimeSizes:
 
     # --- what is asked ----------------------------------------------------------------------------------------------
 
-    def check(self, node: torch.fx.Node) -> None:
-        """Notes what an op of `ASSERTIONS` asks.
+    def check(self, builder: Builder, node: torch.fx.Node, floats: Mapping[str, Scalar]) -> None:
+        """Notes what an op of `ASSERTIONS` asks; ``floats`` are those that a run tells, by their symbols' names.
 
         Raises:
-            Unsupported: it asks what sizes do not tell.
+            Unsupported: it asks what neither sizes nor floats tell.
         """
         if str(node.target) == "aten._assert_scalar.default":
             given = node.args[0]
             value = given.meta["val"] if isinstance(given, torch.fx.Node) else bool(given)
-            self._note(node, value)
+            try:
+                self._note(node, condition_of(value))
+            except NeedsNumber:
+                self._note_truth(builder, node, value, floats)
             return
         size, low, high = _range_of(node)
         self._note_bounds(node, size, low, high)
 
-    def _note(self, node: torch.fx.Node, value: Any) -> None:
+    def _note_truth(
+        self, builder: Builder, node: torch.fx.Node, value: torch.SymBool, floats: Mapping[str, Scalar]
+    ) -> None:
+        """Notes a condition on floats: the graph computes its truth, which the host reads."""
         try:
-            condition = condition_of(value)
+            truth, text = truth_of(value, floats)
         except NeedsNumber as need:
             raise Unsupported(f"{origins_of(node)[0]}: a check of {need.reason} is not compiled") from need
+        if truth not in self._truths:
+            self._truths[truth] = sizes.symbol(f"truth{len(self._truths)}", None, None, None)
+            builder.begin(node, origins_of(node))
+            builder.extern(READ, [self._truths[truth], builder.loop((), BOOL, lambda point: truth)], effects=True)
+        asked = _Asked(("eq", self._truths[truth], 1), *_place(node), named(text, self.names))
+        self._asked[bound_key(asked.condition)] = asked  # twice, as other conditions: the last is the user's own line
+
+    def _note(self, node: torch.fx.Node, condition: Condition | bool) -> None:  # noqa: FBT001  # or what is known of it
         if condition is False:
             raise Unsupported(f"{origins_of(node)[0]}: a check that never holds")
         if condition is not True:
@@ -237,9 +272,9 @@ class RunTimeSizes:
         return replace(graph, definitions=tuple(definitions))
 
     def _definition(self, asked: _Asked, known: Mapping[str, str]) -> Extern:
-        symbols = _symbols_of(asked.condition)
+        symbols = () if asked.text else _symbols_of(asked.condition)
         names = {str(size): known.get(str(size), str(size)) for size in symbols}
-        text = f"{condition_text(asked.condition, names)} does not hold"
+        text = f"{asked.text or condition_text(asked.condition, names)} does not hold"
         place = ": ".join(part for part in (asked.line, asked.code, text) if part)
         made = dict.fromkeys(
             f"{names[name]} comes from {self._lines[name]}"
