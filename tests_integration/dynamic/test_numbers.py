@@ -69,3 +69,30 @@ def test_a_float_argument_that_changes_compiles_nothing() -> None:
         given = 0.5 + count / 7, 1.5 + count / 3
         torch.testing.assert_close(called(x, *given), scaled(x, *given))
     assert ferrite_torch.statistics()["graphs"] <= MOST_GRAPHS
+
+
+MIXED: dict[str, Callable[[Tensor, float], Any]] = {
+    "a bound and a factor": lambda x, t: x.clamp(-t, t) * t,
+    "a bound": lambda x, t: x.clamp(max=t),
+    "what is written": lambda x, t: x.clone().fill_(t) * t,
+    "a choice": lambda x, t: torch.where(x > t, t, 0.0) * t,
+    "a result": lambda x, t: (x * t, t * 2),
+    "a root": lambda x, t: x * (t**0.5) + x.clamp(max=t),
+    "an extent": lambda x, t: x.new_zeros(int(t * 4)) + t,
+    "a branch": lambda x, t: x * t if t > 1 else x - t,
+    "a quantile and a factor": lambda x, t: torch.quantile(x, t / 100) + t * x,
+    "what is subtracted from": lambda x, t: (t - x) / t + t / (x * x + 9),
+}
+"""Functions that take a float in a place where it stays symbolic, and in one where its value is asked for."""
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_a_float_whose_value_is_asked_for_is_no_other_calls(name: str) -> None:
+    """Nor that of another process, whose graphs are stored: each round finds what the one before left."""
+    function = MIXED[name]
+    for _ in range(2):
+        torch._dynamo.reset()
+        called = torch.compile(function, backend="ferrite", fullgraph=True, options={"fallback": False})
+        for given in (0.5, 1.5, 2.0, 0.25, 3.0):
+            x = torch.randn(5)
+            torch.testing.assert_close(called(x, given), function(x, given))

@@ -491,6 +491,21 @@ def report_strides(strides: Iterable[tuple[int, ...] | None]) -> None:
         wanted.extend(strides)
 
 
+def has_guarded_floats() -> bool:
+    """Returns whether the value of a float has decided anything, so far, about the frame being compiled.
+
+    Neither the key of a graph in AOTAutograd's cache nor what is evaluated where one is found there knows of it: the
+    graph that dynamo captured names the float, and only those made of it have its value.
+    """
+    from torch._guards import TracingContext
+    from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+    context = TracingContext.try_get()
+    environment = None if context is None or context.fake_mode is None else context.fake_mode.shape_env
+    guards = () if environment is None else environment.guards
+    return any(symbol_is_type(symbol, SymT.FLOAT) for guard in guards for symbol in guard.expr.free_symbols)
+
+
 def is_data_dependent(error: BaseException) -> bool:
     """Returns whether an error says that a size or number is known only at run time: the classes are private."""
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
