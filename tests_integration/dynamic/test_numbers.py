@@ -96,3 +96,43 @@ def test_a_float_whose_value_is_asked_for_is_no_other_calls(name: str) -> None:
         for given in (0.5, 1.5, 2.0, 0.25, 3.0):
             x = torch.randn(5)
             torch.testing.assert_close(called(x, given), function(x, given))
+
+
+FACTOR = 0.5
+
+
+class Scaled(nn.Module):
+    """Uses a float of its own, one of a module of torch's, a global, and an argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.normalised = nn.LayerNorm(5)
+        self.factor = 0.5
+
+    def forward(self, x: Tensor, shift: float) -> Tensor:
+        return self.normalised(x) * self.factor / FACTOR + shift
+
+
+@torch.no_grad()
+def test_only_arguments_are_inputs_where_sizes_are_dynamic() -> None:
+    """Floats of modules and globals are constants: as inputs each would be made a tensor at each call."""
+    module = Scaled()
+    torch.compile(module, backend="ferrite", dynamic=True, options={"fallback": False})(torch.randn(3, 5), 0.25)
+    inputs = ferrite_torch.compiled_programs()[-1]["inputs"]
+    assert [entry["dtype"] for entry in inputs if entry.get("shape") == []] == ["f64"]
+
+
+@torch.no_grad()
+def test_a_float_of_a_module_that_changes_becomes_an_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    ferrite_torch.reset_statistics()
+    module = Scaled()
+    called = torch.compile(module, backend="ferrite", dynamic=True, options={"fallback": False})
+    x = torch.randn(3, 5)
+    for count in range(CHANGES):
+        module.factor = 0.5 + count / 7
+        torch.testing.assert_close(called(x, 0.25), module(x, 0.25))
+    assert ferrite_torch.statistics()["graphs"] == MOST_GRAPHS
+    for count in range(CHANGES):
+        monkeypatch.setitem(globals(), "FACTOR", 0.5 + count / 7)
+        torch.testing.assert_close(called(x, 0.25), module(x, 0.25))
+    assert ferrite_torch.statistics()["graphs"] == MOST_GRAPHS + 1

@@ -16,7 +16,7 @@ from ferrite_torch.attention_masks import HIDDEN, simplify_masks
 QUERIES = 8
 
 
-def meaning(attention: Callable[..., Any], *inputs: Any) -> list[tuple[bool, bool]]:
+def meaning(attention: Callable[..., Any], *inputs: Any, dynamic: bool = False) -> list[tuple[bool, bool]]:
     """Returns for each attention of a function whether it still has a mask, and whether it is causal by flag."""
     found: list[tuple[bool, bool]] = []
 
@@ -29,7 +29,7 @@ def meaning(attention: Callable[..., Any], *inputs: Any) -> list[tuple[bool, boo
         return module.forward
 
     torch.compiler.reset()
-    compiled = torch.compile(attention, backend=backend, fullgraph=True, dynamic=False)
+    compiled = torch.compile(attention, backend=backend, fullgraph=True, dynamic=dynamic)
     torch.testing.assert_close(compiled(*inputs), attention(*inputs))
     return found
 
@@ -88,7 +88,7 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[bool, bool]]] = {
     "causal": (lambda q, k: torch.ones(q.shape[2], k, dtype=torch.bool).tril(), (False, True)),
     "causal, packed": (packed_causal, (False, True)),
     "causal by infinity": (additive(float("-inf")), (False, True)),
-    "causal by the least number": (additive(torch.finfo(torch.float32).min), (False, True)),
+    "causal by the least number": (lambda q, k: additive(torch.finfo(q.dtype).min)(q, k), (False, True)),
     "nearly hidden": (additive(HIDDEN / 2), (True, False)),
     "anticausal": (lambda q, k: torch.ones(q.shape[2], k, dtype=torch.bool).triu(), (True, False)),
     "window": (lambda q, k: (positions(q, k)[0] - positions(q, k)[1]).abs() < 3, (True, False)),
@@ -102,6 +102,24 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[bool, bool]]] = {
 def test_masks_are_left_out_where_they_say_nothing_more(name: str) -> None:
     make, expected = CASES[name]
     assert meaning(with_mask(make), *heads()) == [expected]
+
+
+UNKNOWN_UNLESS_STATIC = frozenset(("nothing added",))
+"""Masks that are looked at when their sizes are known, but whose elements are not found for all sizes."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_masks_of_any_size_are_left_out_where_they_say_nothing_more(name: str) -> None:
+    make, expected = CASES[name]
+    found = meaning(with_mask(make), *heads(), dynamic=True)
+    assert found == [(True, False) if name in UNKNOWN_UNLESS_STATIC else expected]
+
+
+def test_a_causal_mask_over_another_number_of_keys_stays_for_any_sizes() -> None:
+    def make(query: Tensor, keys: int) -> Tensor:
+        return torch.ones(query.shape[2], keys, dtype=torch.bool).tril()
+
+    assert meaning(with_mask(make), *heads(keys=QUERIES + 4), dynamic=True) == [(True, False)]
 
 
 def test_a_mask_that_depends_on_an_input_stays() -> None:

@@ -206,3 +206,16 @@ def test_saved_tensors_that_nobody_else_reads_are_known(uses: str, wanted: list[
 def test_outside_a_compilation_nothing_is_known(name: str) -> None:
     assert getattr(torch_private, name)() == frozenset()
     assert torch_private.donated_inputs() == ()
+
+
+@pytest.mark.parametrize(("origin", "wanted"), [("ferrite_torch.backend", 0), ("another.backend", 1)])
+def test_floats_of_modules_are_constants_for_one_backend_alone(origin: str, wanted: int) -> None:
+    counts: list[int] = []
+
+    def backend(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        counts.append(sum(isinstance(fake, torch.Tensor) and fake.dtype is torch.float64 for fake in fakes))
+        return module
+
+    backend.__module__ = origin
+    torch.compile(torch.nn.LayerNorm(3), backend=backend, dynamic=True)(torch.randn(2, 3))
+    assert counts == [wanted]

@@ -3,7 +3,8 @@
 Models build masks from position numbers. Eagerly they look at the result, and leave it out or ask for causal attention
 where that is what it says; while a graph is captured they cannot look, and pass it on. The fast attention kernels take
 no mask, so that such a graph runs slower, and in more memory, than the model that it was captured from. What depends on
-no input can be computed here, and looked at again.
+no input can be computed here, and looked at again; where sizes are symbolic, its elements are found as functions of
+their place (`mask_elements.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch.nn.functional as F
 from torch.fx import Graph, GraphModule, Node
 
 from ferrite_torch import torch_private
+from ferrite_torch.mask_elements import CAUSAL, Elements, Hiding, Line
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +71,8 @@ def simplify_masks(module: GraphModule) -> int:
     if not calls:
         return 0
     changing = changing_storages(module.graph)
-    verdicts: dict[tuple[Node, int, int], str | None] = {}
+    elements = Elements(lambda node: _is_pure(node) and storage_of(node) not in changing, HIDDEN)
+    verdicts: dict[tuple[Node, Any, Any], str | None] = {}
     changed = 0
     for call in calls:
         mask = _argument(call, "attn_mask")
@@ -77,7 +80,7 @@ def simplify_masks(module: GraphModule) -> int:
         if sizes is None or _argument(call, "is_causal"):
             continue
         if (mask, *sizes) not in verdicts:
-            verdicts[mask, *sizes] = _meaning(mask, sizes, changing)
+            verdicts[mask, *sizes] = _meaning(mask, sizes, changing) or _meaning_anywhere(elements, mask, sizes)
         meaning = verdicts[mask, *sizes]
         if meaning is not None:
             _replace_mask(call, is_causal=meaning == "causal")
@@ -97,11 +100,20 @@ def _argument(call: Node, name: str) -> Any:
     return call.args[place] if place < len(call.args) else call.kwargs.get(name)
 
 
-def _sizes(call: Node) -> tuple[int, int] | None:
-    """Returns the numbers of queries and keys, None where they are not known."""
-    fakes = [_fake(_argument(call, name)) for name in ("query", "key")]
-    sizes = [fake.shape[-2] if fake is not None and fake.ndim > 1 else None for fake in fakes]
-    return (sizes[0], sizes[1]) if isinstance(sizes[0], int) and isinstance(sizes[1], int) else None
+def _sizes(call: Node) -> tuple[Any, Any] | None:
+    """Returns the numbers of queries and keys, symbolic ones as expressions; None where they are not known."""
+    query, key = (_fake(_argument(call, name)) for name in ("query", "key"))
+    if query is None or key is None or min(query.ndim, key.ndim) < 2:
+        return None
+    return _expression(query.shape[-2]), _expression(key.shape[-2])
+
+
+def _expression(size: int | torch.SymInt) -> Any:
+    """Returns a size such that those that are surely equal are equal: comparing symbolic numbers adds a guard."""
+    if isinstance(size, int):
+        return size
+    expression = torch_private.symbolic_value(size)[0]
+    return int(expression) if expression.is_number else expression
 
 
 def _fake(node: Any) -> torch.Tensor | None:
@@ -120,13 +132,30 @@ def _replace_mask(call: Node, *, is_causal: bool) -> None:
     call.args, call.kwargs = tuple(args), kwargs
 
 
-def _meaning(mask: Node, sizes: tuple[int, int], changing: frozenset[int]) -> str | None:
+def _meaning(mask: Node, sizes: tuple[Any, Any], changing: frozenset[int]) -> str | None:
     """Returns ``"nothing"`` for a mask that hides nothing, ``"causal"`` for one that hides what is to come, or None."""
     value = known_value(mask, changing)
     if value is None:
         return None
     with torch_private.without_modes():
         return _read(value, sizes)
+
+
+def _meaning_anywhere(elements: Elements, mask: Node, sizes: tuple[Any, Any]) -> str | None:
+    """Returns what `_meaning` does, for a mask that is not computed, if it means that for all sizes."""
+    found = elements.of(mask)
+    fake = _fake(mask)
+    if found is None or fake is None:
+        return None
+    if isinstance(found, Line) and not found.factors:
+        hides_nothing = found.constant == (1 if fake.dtype is torch.bool else 0)
+        return "nothing" if hides_nothing else None
+    seen = found.seen if isinstance(found, Hiding) else found
+    if seen == Line(1):
+        return "nothing"
+    spans = tuple(map(_expression, fake.shape[-2:]))
+    is_causal = seen == CAUSAL and (fake.dtype is torch.bool or seen is not found)
+    return "causal" if is_causal and sizes[0] == sizes[1] and spans == sizes else None
 
 
 def known_value(node: Node, changing: frozenset[int]) -> torch.Tensor | None:
@@ -171,7 +200,12 @@ def _operands(node: Node) -> list[Node]:
 
 def _is_known(node: Node) -> bool:
     fake = _fake(node)
-    if fake is None or not all(isinstance(size, int) for size in fake.shape) or "out" in node.kwargs:
+    return fake is not None and all(isinstance(size, int) for size in fake.shape) and _is_pure(node)
+
+
+def _is_pure(node: Node) -> bool:
+    """Returns whether a node calls a function that reads its arguments' elements and writes none."""
+    if _fake(node) is None or "out" in node.kwargs:
         return False
     known = node.target in (_FUNCTIONS if node.op == "call_function" else _METHODS)
     return known and node.op in ("call_function", "call_method")
@@ -238,7 +272,7 @@ def _called(node: Node, values: dict[Node, torch.Tensor]) -> torch.Tensor:
     return result
 
 
-def _read(mask: torch.Tensor, sizes: tuple[int, int]) -> str | None:
+def _read(mask: torch.Tensor, sizes: tuple[Any, Any]) -> str | None:
     """Returns what a mask of booleans (True is seen) or of added numbers means: see `_meaning`."""
     for axis, stride in enumerate(mask.stride()[:-2]):
         if stride == 0 and mask.shape[axis] > 1:

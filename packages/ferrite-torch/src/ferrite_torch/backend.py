@@ -202,4 +202,10 @@ def _note_fallback(error: FerriteError) -> None:
     log.warning("a graph runs eagerly: %s", error)
 
 
+def _is_ferrite(compiler: Any) -> bool:
+    """Returns whether a backend is this one, or one of this package's that calls it with options."""
+    return (getattr(compiler, "__module__", None) or "").partition(".")[0] == __package__
+
+
 torch_private.register_backend(ferrite, "ferrite")
+torch_private.fix_module_floats(_is_ferrite)

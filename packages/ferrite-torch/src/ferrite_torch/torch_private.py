@@ -43,6 +43,45 @@ def register_backend(function: Callable[..., Any], name: str) -> None:
         registry.register_backend(function, name=name)
 
 
+def fix_module_floats(is_ours: Callable[[Any], bool]) -> None:
+    """Makes dynamo take floats of modules and globals as constants until they change, where the backend is ours.
+
+    Under ``dynamic=True`` it makes every float an input at once, and each input a tensor at each call: 3 us for every
+    epsilon and dropout rate of a model. Integers of modules are constants there anyway, and without ``dynamic=True``
+    floats are, until they change: this is the same. Arguments, an optimiser's learning rate too, stay inputs. Private
+    because only the builder of variables sees where a float comes from before it becomes an input.
+
+    Args:
+        is_ours: whether a compiler function is this backend; others are left as they are.
+    """
+    from torch._dynamo import config
+    from torch._dynamo.variables.builder import VariableBuilder
+
+    theirs: Callable[[Any, float], Any] = VariableBuilder.wrap_symfloat
+    if hasattr(theirs, "__wrapped__"):
+        return
+
+    @functools.wraps(theirs)
+    def wrap_symfloat(self: Any, value: float) -> Any:
+        origin = self.source.guard_source
+        belongs = origin.is_unspecialized_nn_module() or not origin.is_local()
+        if belongs and is_ours(_innermost(self.tx.output.compiler_fn)):
+            with config.patch(assume_static_by_default=True):
+                return theirs(self, value)
+        return theirs(self, value)
+
+    VariableBuilder.wrap_symfloat = wrap_symfloat  # type: ignore[method-assign]
+
+
+def _innermost(compiler: Any) -> Any:
+    """Returns what ``torch.compile`` was given as its backend, out of the functions that torch wraps around it."""
+    while True:
+        inner = getattr(compiler, "_torchdynamo_orig_backend", None) or getattr(compiler, "compiler_fn", None)
+        if inner is None:
+            return compiler
+        compiler = inner
+
+
 def compile_with_aot(
     module: torch.fx.GraphModule,
     inputs: Sequence[Any],
@@ -87,11 +126,11 @@ def _keeping_tangents() -> Iterator[None]:
     from torch._functorch._aot_autograd.schemas import MemoryFormatMeta
     from torch._prims_common import suggest_memory_format
 
-    from ferrite_ir.graph import overlaps  # not needed where graphs come from the store
-
     theirs = MemoryFormatMeta.from_tensor
 
     def from_tensor(tensor: torch.Tensor, *args: Any, **named: Any) -> MemoryFormatMeta | None:
+        from ferrite_ir.graph import overlaps  # not imported where graphs come from the store
+
         if tensor.layout is torch.strided and overlaps(tensor.shape, tensor.stride()):
             return MemoryFormatMeta(memory_format=suggest_memory_format(tensor))
         return theirs(tensor, *args, **named)
