@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -152,6 +153,23 @@ def test_marked_inputs() -> None:
         MARKED(x, 0)
         torch.testing.assert_close(called(x), rest(x))
     assert ferrite_torch.statistics()["graphs"] == 1
+
+
+def test_marked_inputs_of_a_training_step() -> None:
+    """Nothing asks a marked extent for a value on the way to a backward; 0 and 1 are no other graphs."""
+    layers = [nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(36, 2))]
+    layers.append(copy.deepcopy(layers[0]))
+    called = compiled(layers[0])
+    for size in (4, 1, 7, 2):
+        x = torch.randn(size, 3, 6, 6)
+        marked = x.clone()
+        MARKED(marked, 0)
+        for layer, function, given in ((layers[0], called, marked), (layers[1], layers[1], x)):
+            layer.zero_grad()
+            function(given).square().sum().backward()
+        for mine, theirs in zip(*(layer.parameters() for layer in layers), strict=True):
+            torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-4, atol=1e-4)
+    assert ferrite_torch.statistics()["graphs"] == 2
 
 
 # --- numbers --------------------------------------------------------------------------------------------------------

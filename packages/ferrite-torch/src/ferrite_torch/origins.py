@@ -25,7 +25,7 @@ def op_name(node: torch.fx.Node) -> str:
 
     That of a node that computes a size is a function of Python, as ``trunc``.
     """
-    original = node.meta.get("original_aten") or node.target
+    original: Any = node.meta.get("original_aten") or node.target
     is_function = isinstance(original, (FunctionType, BuiltinFunctionType))
     return _packet_name(original.__name__ if is_function else str(original))
 

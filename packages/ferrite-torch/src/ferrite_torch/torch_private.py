@@ -231,7 +231,7 @@ def _resampled_by(op: Overload, pieces: Callable[..., Any]) -> Callable[..., Any
                 torch.sym_int(extent * scale)  # type: ignore[no-untyped-call]
                 for extent, scale in zip(x.shape[2:], scales, strict=True)
             ]
-        resample = pieces if isinstance(x.shape[0], int) and x.shape[0] == 0 else op
+        resample = pieces if type(x.shape[0]) is int and x.shape[0] == 0 else op
         return resample(x, size, *corners, *(scales or [None] * rank))
 
     return resampled

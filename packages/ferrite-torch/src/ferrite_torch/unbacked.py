@@ -195,7 +195,7 @@ class RunTimeSizes:
         """
         if str(node.target) == "aten._assert_scalar.default":
             given = node.args[0]
-            value = given.meta["val"] if isinstance(given, torch.fx.Node) else bool(given)
+            value: Any = given.meta["val"] if isinstance(given, torch.fx.Node) else bool(given)
             try:
                 self._note(node, condition_of(value))
             except NeedsNumber:
