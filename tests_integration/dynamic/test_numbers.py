@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -55,6 +56,37 @@ def test_a_learning_rate_that_changes_compiles_nothing(name: str) -> None:
     statistics = ferrite_torch.statistics()
     assert statistics["graphs"] <= MOST_GRAPHS
     assert statistics["fallbacks"] == statistics["specialised"] == {}
+
+
+SPECIAL = (0.1, 0.0, 1.0, -1.0, 1e-8, 2, 3, 0.25, math.inf, -math.inf, math.nan, -0.0, 0.5)
+
+
+def test_special_learning_rates() -> None:
+    """The first, the others, integers, and what is no number: dynamo guards the type, and that a float is not NaN."""
+    ferrite_torch.reset_statistics()
+    mine, exact = (nn.Parameter(torch.arange(4.0)) for _ in range(2))
+    own, other = (torch.optim.SGD([x], lr=0.1, momentum=0.9) for x in (mine, exact))
+    step = torch.compile(own.step, backend="ferrite", options={"fallback": False})
+    for rate in SPECIAL:
+        for x, optimiser in ((mine, own), (exact, other)):
+            x.data.copy_(torch.arange(4.0))
+            x.grad = torch.tensor([1.0, -1.0, 0.5, 2.0])
+            set_rate(optimiser, rate)
+        step()
+        other.step()
+        torch.testing.assert_close(mine, exact, equal_nan=True)
+    assert ferrite_torch.statistics()["graphs"] <= MOST_GRAPHS + 2
+    assert ferrite_torch.statistics()["specialised"] == {}
+
+
+def test_special_arguments() -> None:
+    called = torch.compile(scaled, backend="ferrite", fullgraph=True, options={"fallback": False})
+    x = torch.randn(3, 5)
+    ferrite_torch.reset_statistics()
+    for given in SPECIAL:
+        torch.testing.assert_close(called(x, given, 1.5), scaled(x, given, 1.5), equal_nan=True)
+        torch.testing.assert_close(called(x, 1.5, given), scaled(x, 1.5, given), equal_nan=True)
+    assert ferrite_torch.statistics()["specialised"] == {}
 
 
 def scaled(x: Tensor, scale: float, shift: float) -> Tensor:

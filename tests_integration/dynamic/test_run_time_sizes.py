@@ -440,3 +440,17 @@ def test_a_number_without_a_form_is_refused_with_its_line() -> None:
 
     with pytest.raises(Exception, match=r"test_run_time_sizes.py:\d+"):
         compiled(root)(torch.randn(3), T(9))
+
+
+def test_a_truth_that_leaves_a_graph_is_refused_with_its_line() -> None:
+    def broken(x: Tensor) -> Tensor:
+        k = (x > 0).sum().item()
+        large = k >= 2
+        torch._dynamo.graph_break()
+        return x + 1 if large else x
+
+    called = torch.compile(broken, backend="ferrite")
+    torch.testing.assert_close(called(torch.ones(3)), torch.full((3,), 2.0))
+    (reason,) = ferrite_torch.statistics()["fallbacks"]
+    line = broken.__code__.co_firstlineno + 2
+    assert reason == f"ge (test_run_time_sizes.py:{line}): a graph that returns whether k >= 2, which only a run tells"

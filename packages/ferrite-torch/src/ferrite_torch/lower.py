@@ -32,6 +32,7 @@ from ferrite_torch.origins import origins_of
 from ferrite_torch.refusals import Fallback
 from ferrite_torch.saved_layouts import Layouts
 from ferrite_torch.scatters import IN_PLACE
+from ferrite_torch.size_names import named
 from ferrite_torch.statistics import record_specialisation
 from ferrite_torch.symbols import (
     NeedsNumber,
@@ -595,6 +596,9 @@ class _Walk:
                 if owned.setdefault(view, item) is not item:
                     self.repeats.append(len(self.outputs))
                 self.outputs.append(view)
+            elif isinstance(result, NeedsNumber):
+                truth = named(result.reason, self.run_time.names)
+                raise Unsupported(f"{result.where}: a graph that returns {truth}, which only a run tells")
             else:
                 self.outputs.append(_plain_output(self._plain(item)))
 
