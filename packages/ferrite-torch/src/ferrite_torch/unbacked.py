@@ -28,7 +28,7 @@ from ferrite_torch.builder import Builder
 from ferrite_torch.conditions import Condition, bound_key, condition_of, condition_text
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.lowering.views import axis_of, slice_start
-from ferrite_torch.origins import origins_of, source_line
+from ferrite_torch.origins import origins_of
 from ferrite_torch.size_names import named
 from ferrite_torch.symbols import (
     NeedsNumber,
@@ -355,12 +355,8 @@ def _elements(target: ast.expr) -> list[ast.expr]:
 
 def _told_together(node: torch.fx.Node) -> list[torch.fx.Node]:
     """Returns the nodes of one source line that tell sizes or numbers, in order."""
-    line = _line_of(node)
-    return [n for n in node.graph.nodes if torch_private.unbacked_bindings(n) and _line_of(n) == line]
-
-
-def _line_of(node: torch.fx.Node) -> str:
-    return source_line(node.meta.get("stack_trace"))
+    line = origins_of(node)[0].line
+    return [n for n in node.graph.nodes if torch_private.unbacked_bindings(n) and origins_of(n)[0].line == line]
 
 
 def _is_read(function: ast.expr) -> bool:
