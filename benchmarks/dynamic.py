@@ -67,10 +67,13 @@ IMAGES = ((1, 224), (3, 224), (7, 192), (16, 160), (31, 128), (32, 224), (64, 12
 PATCHED = tuple((batch, 224) for batch, _ in IMAGES)
 TINY = ((1, 16), (3, 16), (4, 13), (5, 16))
 
+SHARES = 3
+"""Processes that compile one sweep size by size, with --prepare."""
+
 MOST_GRAPHS = 2
 GEOMEAN_STATIC, WORST_STATIC, GEOMEAN_OTHER = 1.05, 1.15, 0.95
-BATCHES = 5
-BATCH_MS = 60.0
+BATCHES = 7
+BATCH_MS = 40.0
 """Milliseconds of device time that a timed batch of calls aims at."""
 SAMPLED = 512
 """Elements of each gradient that are compared."""
@@ -262,8 +265,9 @@ def measure(sweep: Sweep, label: str, references: References, plan: argparse.Nam
     torch._dynamo.reset()
     counters.clear()
     call: Callable[..., Any] | None = None
+    part, parts = map(int, plan.sizes.split("/"))
     for place, size in enumerate(sweep.sizes):
-        if label == "inductor static" and place not in FEW and not plan.all_static:
+        if (label == "inductor static" and place not in FEW and not plan.all_static) or place % parts != part:
             continue
         try:
             if dynamic is False and call is not None:
@@ -305,7 +309,7 @@ def timed(
     clock: Callable[[Callable[[], Any], int, str], float],
     plan: argparse.Namespace,
 ) -> float:
-    """Returns the median of the milliseconds per call."""
+    """Returns the milliseconds per call in the fastest batch: what disturbs the host makes others slower."""
 
     def run() -> Any:
         return call(*given, is_judged=False) if call.__name__ == "train" else call(*given)
@@ -314,7 +318,7 @@ def timed(
         run()
     once = clock(run, 1, plan.device)
     launches = plan.launches or max(3, min(20, round(BATCH_MS / max(once, 1e-3))))
-    return statistics.median(clock(run, launches, plan.device) for _ in range(BATCHES))
+    return min(clock(run, launches, plan.device) for _ in range(BATCHES))
 
 
 def run_sweeps(sweeps: Iterable[Sweep], plan: argparse.Namespace, report: Callable[[Row], None]) -> None:
@@ -467,7 +471,13 @@ def prepare(gpus: Sequence[str], plan: argparse.Namespace) -> None:
     chosen = [("--only", "kernels", "--kernels", name) for name in kernels]
     chosen += [("--only", "models", "--models", name, "--modes", mode) for name, mode in models]
     backends = [label for label in plan.backends if BACKENDS[label][0] != "eager"]
-    jobs = [(*words, "--backends", label) for words in chosen for label in backends]
+    jobs = [
+        (*words, "--backends", label, "--sizes", f"{part}/{parts}")
+        for words in chosen
+        for label in backends
+        for parts in (SHARES if BACKENDS[label][1] is False else 1,)
+        for part in range(parts)
+    ]
 
     def run(number: int) -> None:
         flags = ["--compile-only", "--part", "0/1", "--out", os.devnull, *(["--tiny"] if plan.tiny else [])]
@@ -478,7 +488,7 @@ def prepare(gpus: Sequence[str], plan: argparse.Namespace) -> None:
     started = time.perf_counter()
     with ThreadPoolExecutor(plan.prepare) as pool:
         list(pool.map(run, range(len(jobs))))
-    print(f"prepared {len(jobs)} sweeps of a backend in {time.perf_counter() - started:.0f} s", flush=True)
+    print(f"prepared sweeps in {len(jobs)} processes in {time.perf_counter() - started:.0f} s", flush=True)
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -493,7 +503,7 @@ def main() -> int:
     parser.add_argument("--modes", nargs="*", default=["inference", "training"])
     parser.add_argument("--backends", nargs="*", default=list(BACKENDS))
     parser.add_argument("--only", choices=["kernels", "models"])
-    parser.add_argument("--part", default="", help="k/n: every n-th sweep, from the k-th, in this process")
+    parser.add_argument("--part", default="", help="k/n: of n shares of the sweeps the k-th, in this process")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--launches", type=int, default=0, help="calls of a timed batch; 0 chooses by their time")
     parser.add_argument("--all-static", action="store_true", help="the opponent's static times at all sizes")
@@ -501,6 +511,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("dynamic.jsonl"), help="where the rows go, one JSON a line")
     parser.add_argument("--merge", nargs="+", type=Path, help="rows of other runs: prints their table, runs nothing")
     parser.add_argument("--fix-floats", action="store_true", help="floats of modules are constants for all backends")
+    parser.add_argument("--sizes", default="0/1", help="k/n: every n-th size, from the k-th")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--prepare", type=int, default=0, help="processes that compile everything first")
     parser.add_argument("--compile-only", action="store_true", help="measure nothing")
@@ -535,8 +546,18 @@ def run_here(plan: argparse.Namespace) -> list[Row]:
             out.flush()
             print(sizes_text(row), flush=True)
 
-        run_sweeps(sweeps[part::parts], plan, report)
+        run_sweeps(share(sweeps, part, parts), plan, report)
     return rows
+
+
+def share(sweeps: Sequence[Sweep], part: int, parts: int) -> list[Sweep]:
+    """Returns the sweeps of a part, dealt out back and forth: those of one model lie side by side."""
+    rounds = [sweeps[start : start + parts] for start in range(0, len(sweeps), parts)]
+    return [
+        dealt[place]
+        for turn, dealt in enumerate(rounds)
+        if (place := part if turn % 2 == 0 else parts - 1 - part) < len(dealt)
+    ]
 
 
 if __name__ == "__main__":

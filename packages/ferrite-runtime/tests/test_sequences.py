@@ -113,10 +113,32 @@ def test_larger_calls_allocate_one_by_one_and_yet_larger_ones_free_early(monkeyp
     middle = heavier(host)._host
     assert middle is not None, "for 32 rows"
     assert calls_in(middle) == ["_empty", "_plans0"]
-    largest = heavier(middle)._host
-    assert largest is not None, "for 33"
-    assert HEAVIER not in largest.__globals__
-    assert len([name for name in calls_in(largest) if name.startswith("_plans")]) == 3
+    sized = heavier(middle)._host
+    assert sized is not None, "for 33"
+    assert calls_in(sized) == calls_in(middle), "all that dies is small at 33 rows"
+
+
+def test_calls_that_are_larger_by_far_free_what_is_large_early(monkeypatch) -> None:
+    """Functions are written for the sizes of the first call that needs them."""
+    monkeypatch.setattr(ferrite_runtime.host, "MAX_ARENA", 0)
+    monkeypatch.setattr(ferrite_runtime.host, "MAX_LENGTHS_POSTPONED", 2 * 10 * K * 4)
+    monkeypatch.setattr(ferrite_runtime.postponement, "MAX_POSTPONED", 10 * K * 4)
+    host = steady(layers(), given(5))
+
+    def starts(n: int) -> tuple[int, int]:
+        """Returns the number of functions there are after a call, and how often the last one starts what waits."""
+        found, level = host, 0
+        for _ in range(2):
+            x, w, _ = inputs = given(n)
+            assert torch.equal(host(list(inputs))[0], expected(x, w)), n
+        while HEAVIER in found.__globals__ and heavier(found)._host is not None:
+            found, level = heavier(found)._host, level + 1
+        return level, len([name for name in calls_in(found) if name.startswith("_plans")])
+
+    assert starts(2) == (1, 1)
+    assert starts(4) == (2, 2)
+    assert starts(39) == (3, 3)
+    assert starts(4000) == (3, 3), "it puts nothing off, whatever the size"
 
 
 def test_what_is_held_by_others_does_not_make_a_call_large(monkeypatch) -> None:

@@ -13,7 +13,7 @@ import ferrite_runtime
 import ferrite_torch
 from ferrite_torch import lower
 from ferrite_torch.lowering import products
-from ferrite_torch.lowering.products import extended_extent
+from ferrite_torch.lowering.products import FLOPS_PER_BYTE, FLOPS_PER_BYTE_IF_ODD, extended_extent
 from ferrite_torch.statistics import compiled_graphs
 
 OPTIONS = {"fallback": False, "verify": True, "use_cache": False}
@@ -24,6 +24,7 @@ def small_products_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(products, "DEVICES", ("cpu",))
     monkeypatch.setattr(products, "MINIMUM_FLOPS", 1)
     monkeypatch.setattr(products, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(products, "FLOPS_PER_BYTE_IF_ODD", 0)
     monkeypatch.setattr(products, "SMALLEST_EXTENT", 2)
     monkeypatch.setattr(products, "STRIPPED_ROWS", 16)
     monkeypatch.setattr(products, "LAST_ROWS", 8)
@@ -129,6 +130,18 @@ def test_products_that_suit_the_library_stay_as_they_are() -> None:
     torch.testing.assert_close(torch.compile(torch.mm, backend="ferrite", options=OPTIONS)(x, y), x @ y)
     assert calls("aten.mm.default") == [[[32, 1]]]
     assert ferrite_torch.statistics()["externs"] == {"aten.mm.default": {"a library product": 1}}
+
+
+@pytest.mark.parametrize(("columns", "rows", "copies"), [(4097, 8, 0), (4097, 16, 1), (4098, 128, 0), (4098, 256, 1)])
+def test_odd_extents_are_extended_for_few_rows_too(
+    columns: int, rows: int, copies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "FLOPS_PER_BYTE", FLOPS_PER_BYTE)
+    monkeypatch.setattr(products, "FLOPS_PER_BYTE_IF_ODD", FLOPS_PER_BYTE_IF_ODD)
+    left, right = torch.randn(rows, 16, dtype=torch.bfloat16), torch.randn(16, columns, dtype=torch.bfloat16)
+    torch.compile(lambda x, y: (x @ y).float().amax(1), backend="ferrite", options={"fallback": False})(left, right)
+    shapes = [strides[0] for (strides,) in calls("aten.mm.default")]
+    assert shapes == [extended_extent(columns) if copies else columns]
 
 
 def test_float32_products_stay_as_they_are() -> None:

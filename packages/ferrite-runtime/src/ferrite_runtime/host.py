@@ -59,7 +59,7 @@ class Value:
 
 
 HEAVIER = "_heavier"
-"""The function that gets calls whose sizes are too large for this one."""
+"""The function that gets calls whose sizes are too large for this one, and these sizes by name."""
 
 
 def write_call(site: Site) -> Iterable[str]:
@@ -205,7 +205,8 @@ class _Writer:
             return []
         needs = ((self.sequencing.arenas.total, MAX_ARENA), (self.postponed.most(), MAX_LENGTHS_POSTPONED))
         tests = [f"{print_expr(expr_of(need))} > {most}" for need, most in needs if not is_number(need)]
-        return [f"if {' or '.join(tests)}: return {HEAVIER}(args)"] if tests else []
+        sizes = ", ".join(f"{name!r}: {name}" for name in sorted(self.sequencing.lengths))
+        return [f"if {' or '.join(tests)}: return {HEAVIER}(args, {{{sizes}}})"] if tests else []
 
     # --- steps ------------------------------------------------------------------------------------------------------
 
@@ -476,6 +477,8 @@ def write_host(
     """
     kernels = {kernel.id: kernel for kernel in program.kernels}
     writer = _Writer(program, write_launch, sequencing, kernels=kernels)
+    if sequencing is not None:
+        writer.postponed.sizes = sequencing.sizes
     writer.lines.extend(opening)
     names = [value.name for value in program.inputs]
     if names:

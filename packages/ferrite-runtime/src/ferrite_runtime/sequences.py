@@ -1,8 +1,10 @@
 """The host function of later calls, which starts whole sequences; where a call gives sizes, one for each weight.
 
 Small calls take their time on the host: buffers lie in arenas, and memory may stay a little longer so that more is
-started at once. In larger calls buffers are allocated one by one, and in yet larger ones freed as early as they can be.
-A function that a call is too large for hands it on to the next, which is written when that happens first.
+started at once. In larger calls buffers are allocated one by one. For yet larger ones the function is written anew:
+what is large at the sizes of the first such call is freed as early as it can be, what is small stays a little longer.
+A function that a call is too large for hands it on to the next, which is written when that happens first; the last one
+frees everything early.
 """
 
 from __future__ import annotations
@@ -26,22 +28,34 @@ from ferrite_runtime.program import Program
 from ferrite_runtime.sites import Sequencing
 from ferrite_runtime.terms import Names
 
+SIZED = 3
+"""Functions that are written for the sizes of a call; each serves several times these."""
+
 
 class Later:
-    """A host function that is written when it is first called."""
+    """A host function that is written when it is first called, for the sizes of that call."""
 
-    def __init__(self, write: Callable[[], HostFunction]) -> None:
+    def __init__(self, write: Callable[[Mapping[str, int]], HostFunction]) -> None:
         self._write = write
         self._lock = threading.Lock()
         self._host: HostFunction | None = None
 
-    def __call__(self, args: list[Any]) -> tuple[Any, ...]:
-        """Calls the function."""
+    def __call__(self, args: list[Any], sizes: Mapping[str, int]) -> tuple[Any, ...]:
+        """Calls the function on arguments that have these sizes."""
         host = self._host
         if host is None:
             with self._lock:
-                host = self._host = self._host or self._write()
+                host = self._host = self._host or self._write(sizes)
         return host(args)
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """What calls a function is for: `Sequencing`'s arenas and lengths, and whether it is written for their sizes."""
+
+    arenas: Arenas
+    lengths: Names
+    is_sized: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,22 +87,30 @@ class Sequences:
         steps = with_products(self.program, self.products.targets if self.products is not None else frozenset())
         lengths = lengths_of(self.program)
         arenas = plan_arenas(steps, self.program.outputs, self.program.device, lengths)
-        weights = [(arenas, lengths)]
+        weights = [Weight(arenas, lengths)]
         if lengths:
-            weights += [(Arenas(), lengths)] if arenas.places else []
-            weights += [(Arenas(), frozenset())]
-        return self._host(steps, weights)
+            weights += [Weight(Arenas(), lengths)] if arenas.places else []
+            weights += [Weight(Arenas(), lengths, is_sized=True)] * SIZED
+            weights += [Weight(Arenas(), frozenset())]
+        return self._host(steps, weights, {})
 
-    def _host(self, steps: Sequence[HostStep], weights: Sequence[tuple[Arenas, Names]]) -> HostFunction:
-        """Returns the function for the first of these weights: arenas and lengths, as `Sequencing` has them."""
-        (arenas, lengths), *heavier = weights
+    def _host(self, steps: Sequence[HostStep], weights: Sequence[Weight], sizes: Mapping[str, int]) -> HostFunction:
+        """Returns the function for the first of these weights, in a call of these sizes."""
+        weight, *heavier = weights
         writer = SequenceWriter(self.kernels, self.native, self.products, self.graphs)
         text = write_host(
             self.program,
             writer.write,
             preamble=self.preamble,
             opening=(f"_stream = _current_stream({self.device.index})",),
-            sequencing=Sequencing(writer.flush, writer.write_product, steps, arenas, lengths),
+            sequencing=Sequencing(
+                writer.flush,
+                writer.write_product,
+                steps,
+                weight.arenas,
+                weight.lengths,
+                sizes if weight.is_sized else None,
+            ),
         )
-        later = {HEAVIER: Later(lambda: self._host(steps, heavier))} if heavier else {}
+        later = {HEAVIER: Later(lambda larger: self._host(steps, heavier, larger))} if heavier else {}
         return build_host(text, {**self.names, **writer.names, **later}, self.device)

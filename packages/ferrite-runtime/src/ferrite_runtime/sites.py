@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -81,6 +81,7 @@ class Sequencing:
         arenas: where buffers lie that are not allocated one by one.
         lengths: names that sizes of buffers may depend on which lie in arenas or die later than they could. A call in
             which these take up too much memory is left to the global function `HEAVIER` of ``host.py``.
+        sizes: values of the lengths for which it is decided what dies later; None where it is decided without.
     """
 
     flush: Flush
@@ -88,3 +89,4 @@ class Sequencing:
     steps: Sequence[HostStep] | None = None
     arenas: Arenas = field(default_factory=Arenas)
     lengths: Names = frozenset()
+    sizes: Mapping[str, int] | None = None

@@ -64,10 +64,11 @@ def plan_memory(
     dependences: Dependences,
     policy: Policy,
     donated: Collection[str] = (),
+    held: Collection[str] = (),
 ) -> tuple[tuple[Kernel, ...], tuple[Step, ...], tuple[ScheduledOutput, ...]]:
     """Returns ``(kernels, steps, outputs)`` for work in execution order.
 
-    Storages of ``donated`` inputs are the program's own.
+    Storages of ``donated`` inputs are the program's own; ``held`` ones are never freed.
     """
     plan = _Plan(graph, dependences, policy, owned=set(donated) - dict(graph.mutations).keys())
     plan.taken = set(graph.values)
@@ -76,7 +77,7 @@ def plan_memory(
         plan.host[value.name] = value.name
         plan.types[value.name] = value.type
     _name_hosts(plan, work)
-    deaths = _deaths(plan, work)
+    deaths = _deaths(plan, work, held)
     shared = _shared_storages(plan)
     plan.rooms = find_rooms(work, graph, dependences, plan.owned - shared)
     plan.owned -= {*plan.rooms, *(room.inside for room in plan.rooms.values())}
@@ -127,13 +128,13 @@ def _taken_over(definition: object, name: str, plan: _Plan) -> str | None:
     return None
 
 
-def _deaths(plan: _Plan, work: Sequence[Work]) -> dict[int, list[str]]:
+def _deaths(plan: _Plan, work: Sequence[Work], held: Collection[str]) -> dict[int, list[str]]:
     """Returns for each position the host names last used there, in first-use order; unused inputs at -1."""
     last: dict[str, int] = {value.name: -1 for value in plan.graph.inputs}
     for position, item in enumerate(work):
         for name in _names_touched(plan, item):
             last[plan.host[name]] = position
-    for name in plan.graph.output_names:
+    for name in (*plan.graph.output_names, *held):
         last.pop(plan.host[name], None)
     deaths: dict[int, list[str]] = {}
     for host, position in last.items():

@@ -40,6 +40,7 @@ def schedule(
     target: Target = DEFAULT_TARGET,
     policy: Policy = DEFAULT_POLICY,
     donated: Collection[str] = (),
+    held: Collection[str] = (),
 ) -> Schedule:
     """Returns the schedule of a graph: kernels, host steps in order, and the decisions behind them.
 
@@ -49,6 +50,7 @@ def schedule(
         policy: thresholds.
         donated: names of inputs that nobody reads after the program and that share storage with nothing else: once
             dead, their storage may serve others.
+        held: names of inputs that the caller holds until the program ends: dropping them would free nothing.
 
     Symbolic sizes stay symbolic: what is decided holds for all of their values; how well it does is judged by hints.
     """
@@ -60,7 +62,7 @@ def schedule(
     plan, wholes = _with_either_form(graph, _clustered(graph, target, policy), target, policy)
     graph, dependences = plan.graph, plan.dependences
     work = mark_last_reads(_work(plan, policy, wholes), graph, dependences, target)
-    kernels, steps, outputs = plan_memory(work, graph, dependences, policy, donated)
+    kernels, steps, outputs = plan_memory(work, graph, dependences, policy, donated, held)
     return Schedule(graph, kernels, steps, outputs, plan.decisions)
 
 

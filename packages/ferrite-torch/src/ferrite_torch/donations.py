@@ -1,6 +1,8 @@
-"""Tensors that a forward saved and only its backward reads: once dead there, their memory may hold other values.
+"""Whose the memory of a graph's arguments is: the graph's own once they are dead, or the caller's to the end.
 
-The gradient of the logits of a language model is written over the logits, the largest tensor of a training step.
+What a forward saved and only its backward reads may hold other values there: the gradient of the logits of a language
+model is written over the logits, the largest tensor of a training step. All arguments of a forward graph are held by
+the frame that calls it, those of a backward graph that are parameters by their modules.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from ferrite_ir.graph import Value
 from ferrite_torch import torch_private
 from ferrite_torch.lower import LoweredModule
 
@@ -28,12 +31,31 @@ def _fakes(module: torch.fx.GraphModule) -> Iterator[object]:
         yield fake if isinstance(fake, torch.Tensor) and fake.layout == torch.strided else None
 
 
+def held_arguments(module: torch.fx.GraphModule, kind: str) -> frozenset[int]:
+    """Returns the positions of the arguments of a graph of this kind that its caller holds while it runs."""
+    if kind == "backward":
+        return frozenset(torch_private.held_inputs(module))
+    return frozenset(range(len(module.graph.find_nodes(op="placeholder"))))
+
+
 def donated_names(lowered: LoweredModule, arguments: Iterable[int]) -> frozenset[str]:
-    """Returns the inputs of a lowered graph that these arguments of its module are."""
+    """Returns the inputs of a lowered graph that these arguments of its module are, of those on the graph's device."""
+    return frozenset(
+        value.name
+        for value in _inputs_of(lowered, arguments)
+        if value.type.dtype.kind != "opaque" and not value.type.device
+    )
+
+
+def held_names(lowered: LoweredModule, arguments: Iterable[int]) -> frozenset[str]:
+    """Returns the inputs of a lowered graph that these arguments of its module are, and its constants."""
+    constants = lowered.graph.inputs[: len(lowered.constants)]
+    return frozenset(value.name for value in (*constants, *_inputs_of(lowered, arguments)))
+
+
+def _inputs_of(lowered: LoweredModule, arguments: Iterable[int]) -> Iterator[Value]:
     wanted = set(arguments)
     inputs = lowered.graph.inputs[len(lowered.constants) :]
-    return frozenset(
-        value.name  # integers come after these
-        for value, position in zip(inputs, lowered.selection, strict=False)
-        if position in wanted and value.type.dtype.kind != "opaque" and not value.type.device
-    )
+    for value, position in zip(inputs, lowered.selection, strict=False):  # integers come after these
+        if position in wanted:
+            yield value

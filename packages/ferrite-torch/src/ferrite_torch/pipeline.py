@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from ferrite_runtime import Store, choose_store
 from ferrite_scheduler import Policy, schedule
 from ferrite_torch import torch_private
 from ferrite_torch.artifact import Artifact, keep_artifact, recall_artifact
-from ferrite_torch.donations import donated_arguments, donated_names
+from ferrite_torch.donations import donated_arguments, donated_names, held_arguments, held_names
 from ferrite_torch.environment import compile_facts, stores_graphs
 from ferrite_torch.errors import FerriteError, translate
 from ferrite_torch.graph_key import constant_paths, graph_key
@@ -52,7 +53,7 @@ def compile_graph(
         dynamic = torch_private.is_symbolic(_placeholder_values(module)) or has_unbacked(module)
         if dynamic:
             # Layouts of saved tensors are agreed upon in numbers.
-            ambient = _Ambient(ambient.regenerated, frozenset(), ambient.donated)
+            ambient = replace(ambient, saved=frozenset())
         with watch.phase("key"):
             key = _key(module, kind, options, layouts, ambient) if stores_graphs(options) and not dynamic else None
         store = choose_store(runtime_options(options))
@@ -109,7 +110,8 @@ def _produce(
         graph = _simplified(lowered.graph, options)
     target = target_of(graph.device, options.target)
     with watch.phase("schedule"):
-        plan = schedule(graph, target, policy, donated_names(lowered, ambient.donated))
+        donated, held = donated_names(lowered, ambient.donated), held_names(lowered, ambient.held)
+        plan = schedule(graph, target, policy, donated, held)
     with watch.phase("emit"):
         program = emit_program(plan, target).to_mapping()
     artifact = Artifact(
@@ -143,11 +145,14 @@ def _keep(store: Store, key: str, artifact: Artifact) -> str | None:
     return key
 
 
+@dataclass(frozen=True, slots=True)
 class _Ambient:
     """What AOTAutograd's metadata says about the graph being compiled: see `torch_private` and `donations`."""
 
-    def __init__(self, regenerated: frozenset[int], saved: frozenset[int], donated: frozenset[int]) -> None:
-        self.regenerated, self.saved, self.donated = regenerated, saved, donated
+    regenerated: frozenset[int]
+    saved: frozenset[int]
+    donated: frozenset[int]
+    held: frozenset[int]
 
     @classmethod
     def of(cls, module: torch.fx.GraphModule, kind: str) -> _Ambient:
@@ -158,11 +163,12 @@ class _Ambient:
             frozenset() if kind == "backward" else torch_private.regenerated_outputs(),
             torch_private.saved_outputs(count) if kind == "forward" else frozenset(),
             donated_arguments(module) if kind == "backward" else frozenset(),
+            held_arguments(module, kind),
         )
 
-    def facts(self) -> tuple[list[int], list[int], list[int]]:
+    def facts(self) -> tuple[list[int], ...]:
         """Returns it in a form that prints the same if it is equal."""
-        return sorted(self.regenerated), sorted(self.saved), sorted(self.donated)
+        return sorted(self.regenerated), sorted(self.saved), sorted(self.donated), sorted(self.held)
 
 
 _PHASE_NAMES = {

@@ -129,7 +129,7 @@ def _keeping_tangents() -> Iterator[None]:
     theirs = MemoryFormatMeta.from_tensor
 
     def from_tensor(tensor: torch.Tensor, *args: Any, **named: Any) -> MemoryFormatMeta | None:
-        from ferrite_ir.graph import overlaps  # not imported where graphs come from the store
+        from ferrite_ir.graph import overlaps  # not needed where graphs come from the store
 
         if tensor.layout is torch.strided and overlaps(tensor.shape, tensor.stride()):
             return MemoryFormatMeta(memory_format=suggest_memory_format(tensor))
@@ -506,6 +506,27 @@ def donated_inputs() -> tuple[int, ...]:
     found = tuple(positions)
     positions.clear()
     return found
+
+
+def held_inputs(module: torch.fx.GraphModule) -> list[int]:
+    """Returns the positions of arguments of the backward graph being compiled that are parameters or buffers.
+
+    Only AOTAutograd's metadata tells them from other inputs of the forward, by their numbers there.
+    """
+    from torch._functorch._aot_autograd.schemas import PlainTensorMeta
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    if (
+        metadata is None
+        or metadata.tokens
+        or not all(isinstance(m, PlainTensorMeta) for m in metadata.subclass_inp_meta)
+    ):
+        return []  # the parts of tensor subclasses are several: numbers would not match
+    names = {f"primals_{number + 1}" for number in metadata.static_input_indices or ()}
+    placeholders = module.graph.find_nodes(op="placeholder")
+    return [position for position, node in enumerate(placeholders) if node.target in names]
 
 
 def keeps_graph() -> bool:
