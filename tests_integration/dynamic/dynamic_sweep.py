@@ -1,7 +1,8 @@
 """The operator cases and the tiny models under ``dynamic=True`` at many sizes, against eager and float64.
 
-One function is compiled once and called with inputs of other and other sizes, extents of 0 and 1 among them; what eager
-refuses at a size is left out. ``run.py`` does all of it, the tests a sample.
+One function is compiled once and called with inputs of other and other sizes, extents of 0 and 1 among them. Left out,
+with the reason, is a size that eager refuses or dies of, or at which dynamo's graph cannot be captured whatever
+compiles it. ``run.py`` does all of it, the tests a sample.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import ferrite_torch
 import resampling_cases
 import tiny_models
 import training_cases
-from against_eager import assert_all_close, assert_close, gradients, widened
+from against_eager import assert_all_close, assert_close, gradients, tensors_of, widened
+from fatal_signals import fatal_signal
 from op_cases import FAMILIES as EVERYDAY
 from op_cases import Case, Draw
 
@@ -68,11 +70,15 @@ class Resized(Draw):
 
 @dataclass(slots=True)
 class Outcome:
-    """How a function did: the sizes it was right at, what went wrong at others, and what was compiled."""
+    """How a function did: the sizes it was right at, what went wrong at others, and what was compiled.
+
+    ``absent`` are the sizes that say nothing about ferrite, each with the reason.
+    """
 
     name: str
     right: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    absent: list[str] = field(default_factory=list)
     graphs: int = 0
     fixed: list[str] = field(default_factory=list)
 
@@ -80,7 +86,8 @@ class Outcome:
         """Returns the outcome as a line."""
         wrong = f"; WRONG {'; '.join(self.wrong)}" if self.wrong else ""
         fixed = f"; fixed: {'; '.join(self.fixed)[:300]}" if self.fixed else ""
-        return f"{self.name}: {len(self.right)} sizes right, {self.graphs} graphs{wrong}{fixed}"
+        absent = f"; left out {'; '.join(self.absent)}" if self.absent else ""
+        return f"{self.name}: {len(self.right)} sizes right, {self.graphs} graphs{wrong}{fixed}{absent}"
 
 
 @contextmanager
@@ -101,16 +108,46 @@ def check_case(name: str, changes: Sequence[str], *, training: bool) -> Outcome:
         called = torch.compile(case.function, backend="ferrite", dynamic=True, fullgraph=True, options=OPTIONS)
         for change in changes:
             torch.manual_seed(3)
-            try:
-                wanted = _results(case, case.inputs(Resized("cpu", torch.float32, 1, change)), training=training)
-            except Exception:  # noqa: BLE001 - eager has nothing to say at this size
+            wanted, reason = _wanted(case, Resized("cpu", torch.float32, 1, change), training=training)
+            if wanted is None:
+                outcome.absent.append(f"{change}: {reason}")
                 continue
             try:
                 _compare(called, *wanted)
                 outcome.right.append(change)
             except Exception as error:  # noqa: BLE001 - whatever goes wrong is the finding
-                outcome.wrong.append(f"{change}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+                found = f"{change}: {_short(error)}"
+                (outcome.absent if _is_uncapturable(case, wanted[0]) else outcome.wrong).append(found)
     return outcome
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def _wanted(case: Case, draw: Draw, *, training: bool) -> tuple[tuple[Any, ...] | None, str]:
+    """Returns the inputs of a case with what eager and float64 make of them; None where eager does not, and why.
+
+    Without elements some kernels of eager divide integers by zero, which ends a process: a forked one tries it first.
+    """
+    try:
+        inputs = case.inputs(draw)
+        if not all(x.numel() for x in tensors_of(inputs)):
+            death = fatal_signal(lambda: _results(case, inputs, training=training))
+            if death:
+                return None, f"eager dies of {death}"
+        return _results(case, inputs, training=training), ""
+    except Exception as error:  # noqa: BLE001 - eager has nothing to say at this size
+        return None, f"eager: {type(error).__name__}"
+
+
+def _is_uncapturable(case: Case, inputs: tuple[Any, ...]) -> bool:
+    """Returns whether dynamo makes no graph of a call even where nothing compiles it."""
+    try:
+        torch.compile(case.function, backend="eager", dynamic=True, fullgraph=True)(*inputs)
+    except Exception:  # noqa: BLE001 - whatever dynamo or torch's fake kernels raise
+        return True
+    return False
 
 
 def _results(case: Case, inputs: tuple[Any, ...], *, training: bool) -> tuple[Any, ...]:
@@ -176,7 +213,7 @@ def check_model(architecture: tiny_models.Architecture, sizes: Sequence[tuple[in
                 _compare_models(called, model, plain, wide, inputs, training=training)
                 outcome.right.append(str(size))
             except Exception as error:  # noqa: BLE001 - whatever goes wrong is the finding
-                outcome.wrong.append(f"{size}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+                outcome.wrong.append(f"{size}: {_short(error)}")
     return outcome
 
 

@@ -50,8 +50,11 @@ def main() -> int:
             if any(part in architecture.name for part in chosen.only):
                 report(check_model(architecture, sizes_of(architecture), training=training))
     right, wrong = sum(len(o.right) for o in outcomes), sum(len(o.wrong) for o in outcomes)
-    fixed = sum(bool(o.fixed) for o in outcomes)
-    print(f"{len(outcomes)} functions: {right} calls right, {wrong} wrong; {fixed} functions had a size fixed")
+    fixed, absent = sum(bool(o.fixed) for o in outcomes), sum(len(o.absent) for o in outcomes)
+    print(
+        f"{len(outcomes)} functions: {right} calls right, {wrong} wrong, {absent} left out;"
+        f" {fixed} functions had a size fixed"
+    )
     return int(bool(wrong))
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
 import ferrite_torch
 from against_eager import own_only
@@ -76,3 +77,24 @@ def test_a_generate_loop_compiles_three_graphs_at_most(*, is_static: bool) -> No
         check(torch.randint(VOCABULARY, (2, 7)), 2)
     assert ferrite_torch.statistics()["graphs"] <= MOST_GRAPHS
     assert ferrite_torch.statistics()["specialised"] == {}
+
+
+@pytest.mark.parametrize("dynamic", [None, True], ids=["automatic", "dynamic"])
+@pytest.mark.parametrize("is_static", [False, True], ids=["growing", "static"])
+def test_other_prompts_compile_what_dynamo_asks_for(*, is_static: bool, dynamic: bool | None) -> None:
+    """A cache that comes out of a prompt is a view of the packed projections, one that a step made is not.
+
+    Dynamo guards strides: the first step behind a prompt is a graph of its own, and a second length makes it dynamic.
+    """
+    model, counter = Decoder().eval(), CompileCounter()
+    prompts = [torch.randint(VOCABULARY, (2, length)) for length in (5, 9, 7)]
+    own = torch.compile(model, backend="ferrite", options={"fallback": False}, fullgraph=True, dynamic=dynamic)
+    other = torch.compile(model, backend=counter, fullgraph=True, dynamic=dynamic)
+    ferrite_torch.reset_statistics()
+    for called in (own, other):
+        torch._dynamo.reset()
+        for prompt in prompts:
+            mine, theirs = (generated(each, prompt, is_static=is_static, steps=3) for each in (called, model))
+            assert torch.equal(mine, theirs)
+    assert ferrite_torch.statistics()["graphs"] == counter.frame_count
+    assert counter.frame_count <= (MOST_GRAPHS if dynamic or is_static else MOST_GRAPHS + 2)

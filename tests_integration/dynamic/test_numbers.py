@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,37 @@ def test_a_learning_rate_that_changes_compiles_nothing(name: str) -> None:
     assert statistics["fallbacks"] == statistics["specialised"] == {}
 
 
+SPECIAL = (0.1, 0.0, 1.0, -1.0, 1e-8, 2, 3, 0.25, math.inf, -math.inf, math.nan, -0.0, 0.5)
+
+
+def test_special_learning_rates() -> None:
+    """The first, the others, integers, and what is no number: dynamo guards the type, and that a float is not NaN."""
+    ferrite_torch.reset_statistics()
+    mine, exact = (nn.Parameter(torch.arange(4.0)) for _ in range(2))
+    own, other = (torch.optim.SGD([x], lr=0.1, momentum=0.9) for x in (mine, exact))
+    step = torch.compile(own.step, backend="ferrite", options={"fallback": False})
+    for rate in SPECIAL:
+        for x, optimiser in ((mine, own), (exact, other)):
+            x.data.copy_(torch.arange(4.0))
+            x.grad = torch.tensor([1.0, -1.0, 0.5, 2.0])
+            set_rate(optimiser, rate)
+        step()
+        other.step()
+        torch.testing.assert_close(mine, exact, equal_nan=True)
+    assert ferrite_torch.statistics()["graphs"] <= MOST_GRAPHS + 2
+    assert ferrite_torch.statistics()["specialised"] == {}
+
+
+def test_special_arguments() -> None:
+    called = torch.compile(scaled, backend="ferrite", fullgraph=True, options={"fallback": False})
+    x = torch.randn(3, 5)
+    ferrite_torch.reset_statistics()
+    for given in SPECIAL:
+        torch.testing.assert_close(called(x, given, 1.5), scaled(x, given, 1.5), equal_nan=True)
+        torch.testing.assert_close(called(x, 1.5, given), scaled(x, 1.5, given), equal_nan=True)
+    assert ferrite_torch.statistics()["specialised"] == {}
+
+
 def scaled(x: Tensor, scale: float, shift: float) -> Tensor:
     return torch.add(x.exp(), x, alpha=scale) / shift + (x > shift)
 
@@ -69,6 +101,33 @@ def test_a_float_argument_that_changes_compiles_nothing() -> None:
         given = 0.5 + count / 7, 1.5 + count / 3
         torch.testing.assert_close(called(x, *given), scaled(x, *given))
     assert ferrite_torch.statistics()["graphs"] <= MOST_GRAPHS
+
+
+MIXED: dict[str, Callable[[Tensor, float], Any]] = {
+    "a bound and a factor": lambda x, t: x.clamp(-t, t) * t,
+    "a bound": lambda x, t: x.clamp(max=t),
+    "what is written": lambda x, t: x.clone().fill_(t) * t,
+    "a choice": lambda x, t: torch.where(x > t, t, 0.0) * t,
+    "a result": lambda x, t: (x * t, t * 2),
+    "a root": lambda x, t: x * (t**0.5) + x.clamp(max=t),
+    "an extent": lambda x, t: x.new_zeros(int(t * 4)) + t,
+    "a branch": lambda x, t: x * t if t > 1 else x - t,
+    "a quantile and a factor": lambda x, t: torch.quantile(x, t / 100) + t * x,
+    "what is subtracted from": lambda x, t: (t - x) / t + t / (x * x + 9),
+}
+"""Functions that take a float in a place where it stays symbolic, and in one where its value is asked for."""
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_a_float_whose_value_is_asked_for_is_no_other_calls(name: str) -> None:
+    """Nor that of another process, whose graphs are stored: each round finds what the one before left."""
+    function = MIXED[name]
+    for _ in range(2):
+        torch._dynamo.reset()
+        called = torch.compile(function, backend="ferrite", options={"fallback": False})
+        for given in (0.5, 1.5, 2.0, 0.25, 3.0):
+            x = torch.randn(5)
+            torch.testing.assert_close(called(x, given), function(x, given))
 
 
 FACTOR = 0.5

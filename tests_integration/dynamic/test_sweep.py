@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 import torch
+from torch import Tensor
 
 from against_eager import own_only
 from dynamic_sweep import CASES, CHANGES, check_case, check_model, resized_inputs, sizes_of
+from fatal_signals import fatal_signal
 from op_cases import FAMILIES as EVERYDAY
+from op_cases import Case
 from tiny_models import ARCHITECTURES
 
 pytestmark = own_only("the sweep is about ferrite's own compilation")
@@ -41,6 +47,29 @@ def test_the_sweep_sees_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", off_by_a_little)
     outcome = check_case("pointwise-relu", ["as written", "twice"], training=False)
     assert (outcome.right, len(outcome.wrong)) == (["as written"], 1)
+
+
+def test_a_size_that_dynamo_refuses_by_itself_says_nothing() -> None:
+    """Fake tensors know of no greatest element of no rows, where eager returns no rows."""
+    outcome = check_case("reductions-inf-norm", ["no rows"], training=True)
+    assert (outcome.right, outcome.wrong) == ([], [])
+    assert outcome.absent[0].startswith("no rows: TorchRuntimeError: ")
+
+
+def test_the_sweep_outlives_eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    def relu(x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and not x.numel():
+            os.kill(os.getpid(), signal.SIGFPE)
+        return torch.relu(x)
+
+    monkeypatch.setitem(CASES, "deadly", Case("deadly", relu, lambda draw: (draw.plain(3, 5),)))
+    outcome = check_case("deadly", ["as written", "no rows"], training=True)
+    assert (outcome.right, outcome.wrong, outcome.absent) == (["as written"], [], ["no rows: eager dies of SIGFPE"])
+
+
+def test_fatal_signals() -> None:
+    assert fatal_signal(lambda: os.kill(os.getpid(), signal.SIGFPE)) == "SIGFPE"
+    assert fatal_signal(lambda: 1 // 0) == ""
 
 
 def test_sizes_differ() -> None:

@@ -12,7 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from ferrite_ir import sizes
-from ferrite_torch.symbols import size_of
+from ferrite_torch.size_names import input_name, named
+from ferrite_torch.symbols import scaled_size, size_of
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,27 @@ def test_size_is_what_torch_computes(function: Callable[[Any], Any]) -> None:
     found, symbol = size_of(function(length)), size_of(length)
     for number in (2, 6, 7, 31, 32, 33, 64, 1000):
         assert sizes.evaluate(found, {str(symbol): number}) == function(number)
+
+
+SHORT = (0.1, 0.2, 0.3, 0.5, 0.6, 1.25, 1.7, 2.5, 1 / 3, 4 / 7)
+OTHERS = (0.7, 1.4, 0.123456789, math.pi)
+
+
+@pytest.mark.parametrize("scale", [*SHORT, *OTHERS])
+def test_a_scaled_size_is_what_floats_give(scale: float) -> None:
+    """A scale that rounds otherwise than the fraction it is short for, as 0.7 does at 90, is left to torch."""
+    symbol = sizes.symbol("s0", 2, None, 17)
+    found = scaled_size(symbol, scale)
+    numbers = [*range(2, 3000), *(2**power + part for power in range(12, 40) for part in range(-70, 71))]
+    if found is None:  # the walk over a graph fixes the size
+        assert scale in OTHERS
+    else:
+        for number in numbers:
+            assert sizes.evaluate(found, {"s0": number}) == int(number * scale), number
+
+
+def test_names_of_inputs() -> None:
+    assert input_name("L['x'].size()[0]") == "x.shape[0]"
+    assert input_name("L['args'][0].stride()[1]") == "args[0].stride(1)"
+    assert input_name("L['self']._modules['norm']._buffers['mean'].size()[2]") == "self.norm.mean.shape[2]"
+    assert named("s7*4 + s70", {"s7": "x.shape[0]"}) == "x.shape[0]*4 + s70"

@@ -33,6 +33,8 @@ CONDITIONS: list[tuple[Callable[[Any, Any], Any], Callable[[int, int], bool]]] =
     (lambda a, b: a >= 2, lambda k, m: k >= 2),
     (lambda a, b: a + 1 < b * 2, lambda k, m: k + 1 < m * 2),
     (lambda a, b: a % 3 == b, lambda k, m: k % 3 == m),
+    (lambda a, b: (a + b) % 4 == 0, lambda k, m: (k + m) % 4 == 0),
+    (lambda a, b: a // 2 % 3 != 0, lambda k, m: k // 2 % 3 != 0),
     (lambda a, b: torch.sym_not(a <= b), lambda k, m: k > m),
     (lambda a, b: (a > 1) | (b != 4), lambda k, m: k > 1 or m != 4),
     (lambda a, b: (a > 1) & torch.sym_not((b > 3) & (a < 9)), lambda k, m: k > 1 and not (m > 3 and k < 9)),
@@ -49,6 +51,15 @@ def test_conditions(
     for k in range(12):
         for m in range(7):
             assert eval(text, {"k": k, "m": m}) == holds(k, m), (text, k, m)
+
+
+def test_divisibility_is_written_as_such(numbers: tuple[Any, Any]) -> None:
+    names = {str(size_of(numbers[0])): "k", str(size_of(numbers[1])): "m"}
+    for asked, text in (
+        (numbers[0] % 3 == 0, "k % 3 == 0"),
+        ((numbers[0] + numbers[1]) % 4 != 0, "(k+m) % 4 != 0"),
+    ):
+        assert condition_text(condition_of(asked), names) == text
 
 
 def test_what_asks_the_same_has_one_key(numbers: tuple[Any, Any]) -> None:

@@ -70,9 +70,10 @@ class TensorType:
 def overlaps(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
     """Returns whether two points of a strided array provably share a place; False where not all is known.
 
-    Sorted by stride, a dim runs into the next one.
+    Sorted by stride, a dim runs into the next one. Numbers that are no ``int`` are not known, and asked nothing: an
+    answer of torch's own symbolic ones would be a guard, or an error.
     """
-    steps = [(stride, size) for size, stride in zip(shape, strides, strict=True) if size != 1]
+    steps = [(stride, size) for size, stride in zip(shape, strides, strict=True) if type(size) is not int or size != 1]
     if not all(type(stride) is int and type(size) is int for stride, size in steps) or any(
         size == 0 for _, size in steps
     ):

@@ -60,7 +60,8 @@ def ferrite(
         rewrite_attention(module)
         simplify_masks(module)
         multiply_out(module)
-        is_kept = stores_graphs(chosen) and not torch_private.is_symbolic(_traced(module, inputs))
+        is_open = torch_private.is_symbolic(_traced(module, inputs)) or torch_private.has_guarded_floats()
+        is_kept = stores_graphs(chosen) and not is_open
         plan = plan_storage(module, inputs, list(_tensors(module, inputs)), chosen) if is_kept else None
         if plan is None or not plan.is_completed():
             _warm_up(module, inputs, chosen)
@@ -120,8 +121,9 @@ def _compiler(kind: str, options: Options, *, stored: bool) -> torch_private.Gra
             traced = changed_layouts(module, inputs if kind == "backward" else ())[1]
             call = run_eagerly(module, traced)
             return mark_storable(call, None, options) if stored else call
-        # The tensors that a module holds are not part of what is stored.
-        key = compiled.key if not module.graph.find_nodes(op="get_attr") else None  # type: ignore[attr-defined]
+        # The tensors that a module holds are not part of what is stored, nor is what the value of a float decided.
+        is_whole = not module.graph.find_nodes(op="get_attr") and not torch_private.has_guarded_floats()
+        key = compiled.key if is_whole else None  # type: ignore[attr-defined]
         call = _guarded(compiled) if options.fallback else compiled
         return mark_storable(call, key, options) if stored else call
 

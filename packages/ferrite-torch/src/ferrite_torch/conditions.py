@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from ferrite_ir.polynomials import Floor
+from ferrite_ir.sizes import Size, Symbolic
 from ferrite_torch import torch_private
-from ferrite_torch.symbols import NeedsNumber, size_of_expression
+from ferrite_torch.size_names import named
+from ferrite_torch.symbols import COMPARISONS, NeedsNumber, size_of_expression
 
 Condition = tuple[Any, ...]
 
-_COMPARISONS = {
-    "LessThan": "le",
-    "StrictLessThan": "lt",
-    "GreaterThan": "ge",
-    "StrictGreaterThan": "gt",
-    "Equality": "eq",
-    "Unequality": "ne",
-}
 _CONNECTIVES = {"And": "and", "Or": "or", "Not": "not"}
 _SIGNS = {"le": "<=", "lt": "<", "ge": ">=", "gt": ">", "eq": "==", "ne": "!="}
 
@@ -43,10 +37,10 @@ def _condition(expression: Any, environment: Any) -> Condition | bool:
     name = type(expression).__name__
     if name in ("BooleanTrue", "BooleanFalse"):
         return name == "BooleanTrue"
-    if name in _COMPARISONS:
-        return _COMPARISONS[name], *(size_of_expression(side, environment) for side in expression.args)
+    if name in COMPARISONS:
+        return COMPARISONS[name], *(size_of_expression(side, environment) for side in expression.args)
     if name not in _CONNECTIVES:
-        raise NeedsNumber("a condition", f"{name} of sizes", ())
+        raise NeedsNumber("", f"{name} of sizes", ())
     parts = [_condition(part, environment) for part in expression.args]
     if name == "Not":
         return not parts[0] if isinstance(parts[0], bool) else ("not", parts[0])
@@ -77,11 +71,26 @@ def condition_text(condition: Condition, names: Mapping[str, str]) -> str:
     """Returns a condition as people write it, with these names for the symbols."""
     kind, *parts = condition
     if kind in _SIGNS:
-        left, right = (_named(str(part), names) for part in parts)
+        divided = _divided(parts[0] - parts[1]) or _divided(parts[1] - parts[0]) if kind in ("eq", "ne") else None
+        if divided is not None:
+            return f"{_operand(divided[0], names)} % {divided[1]} {_SIGNS[kind]} 0"
+        left, right = (named(str(part), names) for part in parts)
         return f"{left} {_SIGNS[kind]} {right}"
     inner = [condition_text(part, names) for part in parts]
     return f"not ({inner[0]})" if kind == "not" else f" {kind} ".join(f"({text})" for text in inner)
 
 
-def _named(text: str, names: Mapping[str, str]) -> str:
-    return re.sub(r"[A-Za-z_]\w*", lambda found: names.get(found[0], found[0]), text)
+def _divided(size: Size) -> tuple[Size, int] | None:
+    """Returns ``(x, d)`` of ``x - d*(x//d)``, which is 0 where the number ``d`` divides ``x``; None of others."""
+    for monomial, coefficient in size.terms if isinstance(size, Symbolic) else ():
+        match monomial:
+            case ((Floor(numerator=numerator, divisor=int(divisor)), 1),) if (
+                coefficient == -divisor and size - numerator == -divisor * monomial[0][0].size
+            ):
+                return numerator, divisor
+    return None
+
+
+def _operand(size: Size, names: Mapping[str, str]) -> str:
+    text = named(str(size), names)
+    return text if isinstance(size, Symbolic) and len(size.terms) == 1 and "//" not in text else f"({text})"

@@ -144,6 +144,9 @@ def _candidates() -> dict[Any, Any]:
     for name in ("_softmax", "_log_softmax"):
         whole = getattr(aten, name).default
         table[whole] = _unless_only_a_run_tells(table[whole])
+    for name in ("mse_loss", "smooth_l1_loss", "huber_loss"):
+        gradient = getattr(aten, f"{name}_backward").default
+        table[gradient] = _nothing_of_nothing(table[gradient])
     return {op: rule for op, rule in table.items() if str(op).rpartition(".")[0] not in KEPT and _is_plain(op)}
 
 
@@ -200,6 +203,20 @@ def _unless_only_a_run_tells(rule: Callable[..., torch.Tensor]) -> Callable[...,
         return rule(x, *args, **kwargs)
 
     return decomposed
+
+
+def _nothing_of_nothing(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Returns a decomposition of the gradient of a loss for operands without elements too.
+
+    The pieces divide by the number of elements while they are traced.
+    """
+
+    def gradient(grad: torch.Tensor, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if any(type(size) is int and size == 0 for size in x.shape):
+            return torch.zeros_like(x)
+        return rule(grad, x, *args, **kwargs)
+
+    return gradient
 
 
 def _is_plain(op: Any) -> bool:

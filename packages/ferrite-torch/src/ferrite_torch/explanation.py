@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 
 from ferrite_torch import torch_private
 from ferrite_torch.backend import ferrite
+from ferrite_torch.launch_conditions import predicate_text
 from ferrite_torch.statistics import CompiledGraph, compiled_graphs, statistics
 
 OTHERWISE = "otherwise"
@@ -22,7 +23,7 @@ class KernelLine:
 
     Its name and family, how often a call launches it, and the torch ops (with source lines) it computes. Where a launch
     chooses among kernels by the sizes of the call, ``condition`` says when it takes this one: ``otherwise`` marks the
-    one that is left.
+    one that is left, followed by when there is a launch at all, where that depends on sizes too.
     """
 
     name: str
@@ -33,24 +34,30 @@ class KernelLine:
 
     def __str__(self) -> str:
         times = f" x{self.launches}" if self.launches > 1 else ""
-        when = f"if {self.condition}: " if self.condition not in ("", OTHERWISE) else ""
-        when = f"{OTHERWISE}: " if self.condition == OTHERWISE else when
+        when = self.condition if self.condition.startswith(OTHERWISE) else f"if {self.condition}"
+        when = f"{when}: " if self.condition else ""
         return f"kernel {self.name}{times} [{self.family}]: {when}{', '.join(self.origin)}"
 
 
 @dataclass(frozen=True, slots=True)
 class GraphExplanation:
-    """One compiled graph: its kind, kernels, library calls ``(op, reason, count)`` and compile seconds by phase."""
+    """One compiled graph: its kind, kernels, library calls ``(op, reason, count)`` and compile seconds by phase.
+
+    ``launches`` counts those of a call, at most: one may not take place at all, and then has no kernel without a
+    condition.
+    """
 
     kind: str
     kernels: tuple[KernelLine, ...]
     externs: tuple[tuple[str, str, int], ...]
     seconds: Mapping[str, float]
+    launches: int = 0
 
     def __str__(self) -> str:
-        launches = sum(kernel.launches for kernel in self.kernels if kernel.condition in ("", OTHERWISE))
+        always = sum(kernel.launches for kernel in self.kernels if kernel.condition in ("", OTHERWISE))
+        launches = f"{'' if always == self.launches else 'at most '}{self.launches} launches"
         calls = sum(count for _, _, count in self.externs)
-        lines = [f"{self.kind} graph: {launches} launches of {len(self.kernels)} kernels, {calls} library calls"]
+        lines = [f"{self.kind} graph: {launches} of {len(self.kernels)} kernels, {calls} library calls"]
         lines += [f"  {kernel}" for kernel in self.kernels]
         lines += [f"  library {op}{f' x{count}' if count > 1 else ''}: {reason}" for op, reason, count in self.externs]
         return "\n".join(lines)
@@ -107,13 +114,13 @@ def _risen(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ..
 def explain_graph(record: CompiledGraph) -> GraphExplanation:
     """Returns the kernels and library calls of one compiled graph."""
     launches: Counter[str] = Counter()
+    steps = [step for step in record.program["steps"] if step["do"] == "launch"]
     conditions: dict[str, dict[str, None]] = {}
-    for step in record.program["steps"]:
-        if step["do"] == "launch":
-            for kernel, condition in _choices(step):
-                launches[kernel] += 1
-                if condition:
-                    conditions.setdefault(kernel, {})[condition] = None
+    for step in steps:
+        for kernel, condition in _choices(step, record.names):
+            launches[kernel] += 1
+            if condition:
+                conditions.setdefault(kernel, {})[condition] = None
     kernels = tuple(
         KernelLine(
             spec["name"],
@@ -125,29 +132,22 @@ def explain_graph(record: CompiledGraph) -> GraphExplanation:
         for spec in record.program["kernels"]
     )
     externs = tuple((op, reason, count) for (op, reason), count in Counter(record.externs).items())
-    return GraphExplanation(record.kind, kernels, externs, record.seconds)
+    return GraphExplanation(record.kind, kernels, externs, record.seconds, len(steps))
 
 
-def _choices(launch: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _choices(launch: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Yields the kernels that a launch chooses among, with the conditions under which each is taken."""
-    choices = [
-        (other["kernel"], " and ".join(f"{_expression(expr)} <= {limit:,}" for expr, limit in other["when"]))
-        for other in launch.get("alternatives", ())
-    ]
-    idle = " or ".join(condition for kernel, condition in choices if kernel is None)
-    others = [(kernel, condition) for kernel, condition in choices if kernel is not None]
-    for kernel, condition in others:
-        yield kernel, f"{condition} and not ({idle})" if idle else condition
-    rest = [OTHERWISE] if others else []
-    yield launch["kernel"], ", ".join([*rest, f"not ({idle})"] if idle else rest)
+    alternatives = launch.get("alternatives", ())
+    idle = [other["when"] for other in alternatives if other["kernel"] is None]
+    awake = " and ".join(_negated(when, names) for when in idle)
+    others = [other for other in alternatives if other["kernel"] is not None]
+    for other in others:
+        condition = " and ".join(predicate_text(expr, limit, names) for expr, limit in other["when"])
+        yield other["kernel"], f"{awake} and {condition}" if awake else condition
+    rest = OTHERWISE if others else ""
+    yield launch["kernel"], f"{rest} if {awake}" if rest and awake else rest or awake
 
 
-_SIGNS = {"add": " + ", "sub": " - ", "mul": "*", "floordiv": "//", "mod": " % "}
-
-
-def _expression(expr: Any) -> str:
-    """Returns an expression of a program as people write it; they are as deep as users wrote them."""
-    if not isinstance(expr, (list, tuple)):
-        return str(expr)
-    parts = [_expression(part) for part in expr[1:]]
-    return f"({_SIGNS[expr[0]].join(parts)})" if expr[0] in _SIGNS else f"{expr[0]}({', '.join(parts)})"
+def _negated(when: Sequence[tuple[Any, int]], names: Mapping[str, str]) -> str:
+    parts = [predicate_text(expr, limit, names, holds=False) for expr, limit in when]
+    return parts[0] if len(parts) == 1 else f"({' or '.join(parts)})"

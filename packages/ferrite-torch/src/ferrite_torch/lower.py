@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -32,8 +32,18 @@ from ferrite_torch.origins import origins_of
 from ferrite_torch.refusals import Fallback
 from ferrite_torch.saved_layouts import Layouts
 from ferrite_torch.scatters import IN_PLACE
+from ferrite_torch.size_names import named
 from ferrite_torch.statistics import record_specialisation
-from ferrite_torch.symbols import NeedsNumber, depends_on_data, scalar_of, settled, size_of, sizes_of, steps_of
+from ferrite_torch.symbols import (
+    NeedsNumber,
+    depends_on_data,
+    input_names,
+    scalar_of,
+    settled,
+    size_of,
+    sizes_of,
+    steps_of,
+)
 from ferrite_torch.tensors import Tensor, grid_point
 from ferrite_torch.unbacked import ASSERTIONS, BINDING_VIEWS, READS, RunTimeSizes
 
@@ -65,6 +75,7 @@ class LoweredModule:
         externs: ``(op, reason)`` of each library call, in order.
         repeats: positions of outputs that equal an earlier output (or an input) but are tensors of their own in torch.
         fallbacks: the library calls that stand for one op of the module each, with their source lines.
+        names: what the user's program calls symbols of the graph.
     """
 
     graph: Graph
@@ -74,6 +85,7 @@ class LoweredModule:
     externs: tuple[tuple[str, str], ...]
     repeats: tuple[int, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 def lower(module: torch.fx.GraphModule, inputs: Sequence[Any] | None = None, name: str = "graph") -> Graph:
@@ -219,6 +231,8 @@ class _Walk:
             self._visit(node)
         except Undecided as question:
             raise NeedsNumber(f"{origins_of(node)[0]}", question.question, question.sizes) from question
+        except NeedsNumber as need:
+            raise need.at(f"{origins_of(node)[0]}") from need
 
     def _visit(self, node: torch.fx.Node) -> None:
         rule = self._RULES.get(node.op)
@@ -233,7 +247,9 @@ class _Walk:
         graph = self.builder.finish(self.name, self.outputs, self.mutations.items())
         taken = given_sizes(graph, self.size_arguments)
         graph = replace(graph, sizes=tuple((name, size) for _, name, size in taken)) if taken else graph
-        graph = self.run_time.checked(graph)
+        fakes = (node.meta.get("val") for node in self.module.graph.find_nodes(op="placeholder"))
+        names = {**input_names(next(torch_private.environments(fakes), None)), **self.run_time.names}
+        graph = self.run_time.checked(graph, names)
         return LoweredModule(
             graph,
             tuple(self.constant_tensors),
@@ -242,6 +258,7 @@ class _Walk:
             tuple(self.externs),
             tuple(self.repeats),
             tuple(self.fallbacks),
+            names,
         )
 
     def _placeholder(self, node: torch.fx.Node) -> Any:
@@ -310,7 +327,7 @@ class _Walk:
         if str(target) == READS:
             return self._read_number(node, args[0], fake)
         if str(target) in ASSERTIONS:
-            self.run_time.check(node)
+            self.run_time.check(self.builder, node, self.floats)
             return None
         if isinstance(fake, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return self._number(node, fake)
@@ -332,6 +349,7 @@ class _Walk:
         self.builder.begin(node, origins_of(node))
         if isinstance(fake, torch.SymFloat):
             held = self.builder.fresh_copy(tensor)
+            self.run_time.name_float(node)
             for symbol, _ in torch_private.unbacked_bindings(node):
                 self.floats[str(symbol)] = cast(held.at(()), F64)
         else:
@@ -578,6 +596,9 @@ class _Walk:
                 if owned.setdefault(view, item) is not item:
                     self.repeats.append(len(self.outputs))
                 self.outputs.append(view)
+            elif isinstance(result, NeedsNumber):
+                truth = named(result.reason, self.run_time.names)
+                raise Unsupported(f"{result.where}: a graph that returns {truth}, which only a run tells")
             else:
                 self.outputs.append(_plain_output(self._plain(item)))
 

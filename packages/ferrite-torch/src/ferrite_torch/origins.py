@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from pathlib import PurePath
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
@@ -20,9 +21,13 @@ def origins_of(node: torch.fx.Node) -> Origins:
 
 
 def op_name(node: torch.fx.Node) -> str:
-    """Returns the aten op that the user's program called, where known, else the node's own: ``aten.gelu``."""
-    original = node.meta.get("original_aten") or node.target
-    return _packet_name(str(original))
+    """Returns the aten op that the user's program called, where known, else the node's own: ``aten.gelu``.
+
+    That of a node that computes a size is a function of Python, as ``trunc``.
+    """
+    original: Any = node.meta.get("original_aten") or node.target
+    is_function = isinstance(original, (FunctionType, BuiltinFunctionType))
+    return _packet_name(original.__name__ if is_function else str(original))
 
 
 @lru_cache(maxsize=4096)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,8 +60,9 @@ def compile_graph(
         with watch.phase("recall"):
             artifact = recall_artifact(store, key) if key else None
         is_new = artifact is None
+        names: Mapping[str, str] = {}
         if artifact is None:
-            artifact = settled(
+            artifact, names = settled(
                 lambda: _produce(module, kind, options, layouts, ambient, watch), lambda: _placeholder_values(module)
             )
         with watch.phase("load"):
@@ -73,7 +74,7 @@ def compile_graph(
         raise
     except Exception as error:
         raise translate(error, watch.current) from error
-    record_graph(CompiledGraph(kind, artifact.program, artifact.externs, watch.seconds, is_recalled=not is_new))
+    record_graph(CompiledGraph(kind, artifact.program, artifact.externs, watch.seconds, not is_new, names))
     log.info("%s graph: %s", kind, _summary(artifact.program, watch.seconds))
     if not dynamic:
         torch_private.report_strides(artifact.strides)
@@ -89,7 +90,8 @@ def _placeholder_values(module: torch.fx.GraphModule) -> list[Any]:
 
 def _produce(
     module: torch.fx.GraphModule, kind: str, options: Options, layouts: Layouts, ambient: _Ambient, watch: _Phases
-) -> Artifact:
+) -> tuple[Artifact, Mapping[str, str]]:
+    """Returns a graph compiled, and what the user's program calls its symbols."""
     policy = Policy(**options.policy)
     with watch.phase("lower"):
         lowered = lower_module(
@@ -112,7 +114,7 @@ def _produce(
         plan = schedule(graph, target, policy, donated, held)
     with watch.phase("emit"):
         program = emit_program(plan, target).to_mapping()
-    return Artifact(
+    artifact = Artifact(
         kind=kind,
         program=program,
         arguments=lowered.arguments,
@@ -125,6 +127,7 @@ def _produce(
         changed=changed_outputs(module, graph),
         donated=tuple(sorted(ambient.donated)),
     )
+    return artifact, lowered.names
 
 
 def _key(module: torch.fx.GraphModule, kind: str, options: Options, layouts: Layouts, ambient: _Ambient) -> str | None:

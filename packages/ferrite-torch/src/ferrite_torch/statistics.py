@@ -24,6 +24,7 @@ class CompiledGraph:
         externs: ``(op, reason)`` for each library call, in program order.
         seconds: compile seconds by phase.
         is_recalled: whether it came out of the store instead of being compiled.
+        names: what the user's program calls symbols of the program's sizes.
     """
 
     kind: str
@@ -31,6 +32,7 @@ class CompiledGraph:
     externs: tuple[tuple[str, str], ...]
     seconds: Mapping[str, float]
     is_recalled: bool = False
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

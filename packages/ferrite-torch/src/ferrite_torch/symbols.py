@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -23,6 +24,7 @@ from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, Symbolic, Undecided
 from ferrite_torch import torch_private
 from ferrite_torch.errors import Unsupported
+from ferrite_torch.size_names import input_name, named, written
 from ferrite_torch.statistics import record_specialisation
 
 log = logging.getLogger(__name__)
@@ -44,7 +46,7 @@ class NeedsNumber(Exception):
     """Some part of the compiler cannot go on with a symbolic size.
 
     Attributes:
-        where: the op and the source line, or the stage.
+        where: the op and the source line, or the stage; "" where the one who asks does not know it.
         reason: what it asked.
         sizes: the sizes to fix.
     """
@@ -52,6 +54,10 @@ class NeedsNumber(Exception):
     def __init__(self, where: str, reason: str, involved: Iterable[Size]) -> None:
         super().__init__(f"{where}: {reason}")
         self.where, self.reason, self.sizes = where, reason, tuple(involved)
+
+    def at(self, where: str) -> NeedsNumber:
+        """Returns the same, with a place if it has none."""
+        return self if self.where else NeedsNumber(where, self.reason, self.sizes)
 
 
 def size_of(value: int | torch.SymInt | Symbolic) -> Size:
@@ -106,6 +112,13 @@ def _step(stride: int | torch.SymInt) -> Size:
     return _translated(torch_private.without_least_extents(expression, environment), environment)
 
 
+def input_names(environment: Any) -> dict[str, str]:
+    """Returns what the user's program calls the symbols that are numbers of inputs: ``x.shape[0]``, by their names."""
+    known = _symbols.get(environment, {}) if environment is not None else {}
+    sources = {name: torch_private.symbol_source(symbol, environment) for name, symbol in known.items()}
+    return {name: input_name(source) for name, source in sources.items() if source}
+
+
 def depends_on_data(involved: Iterable[Size], environment: Any) -> bool:
     """Returns whether only a run tells some of these sizes."""
     known = _symbols.get(environment, {}) if environment is not None else {}
@@ -135,8 +148,7 @@ def _translated(expression: Any, environment: Any) -> Size:
 
 def _needs_number(expression: Any, environment: Any) -> NeedsNumber:
     symbols = sorted(expression.free_symbols, key=str)
-    kind = f"{type(expression).__name__} of sizes"
-    return NeedsNumber("a size", kind, [_symbol(symbol, environment) for symbol in symbols])
+    return NeedsNumber("", f"the size {written(expression)}", [_symbol(symbol, environment) for symbol in symbols])
 
 
 _ROUNDED = {"TruncToInt", "FloorToInt", "CeilToInt"}
@@ -165,16 +177,30 @@ def _rounded(expression: Any, environment: Any) -> Size:
     raise _needs_number(expression, environment)
 
 
-EXACT_SCALE = 1 << 12
-"""Denominators up to which a scale is a fraction that sizes are multiplied by without rounding."""
+MOST_PARTS = 1 << 12
+"""Greatest numerator and denominator of the fractions that scales are taken for."""
 
 
 def scaled_size(size: Size, scale: float) -> Size | None:
     """Returns ``floor(size * scale)`` as torch computes it in float64; None where that rounds a symbolic size."""
     if isinstance(size, int):
         return int(size * scale)
-    up, down = float(scale).as_integer_ratio()
-    return sizes.floordiv(size * up, down) if down <= EXACT_SCALE and up > 0 else None
+    fraction = Fraction(scale).limit_denominator(MOST_PARTS)
+    up, down = fraction.as_integer_ratio()
+    return sizes.floordiv(size * up, down) if 0 < up <= MOST_PARTS and _is_scaled_alike(fraction, scale) else None
+
+
+def _is_scaled_alike(fraction: Fraction, scale: float) -> bool:
+    """Returns whether a size times a float, rounded to a float, has the same floor as the size times the fraction.
+
+    Let the float be ``p/q * (1 + e)``, the size ``n``, and ``n*p/q = k + r/q`` with integers ``k`` and ``0 <= r < q``.
+    Rounding keeps order and keeps integers, so the product, rounded, is at least ``k`` if it is not less before, or so
+    little less that it is rounded up: by at most half of the distance to the float below, which is at least
+    ``k * 2**-54``. That is the condition on a negative ``e``, wanted for ``r = 0``; for others ``r/q`` is far greater
+    than ``n*p/q * |e|``. It stays below ``k + 1`` as ``n*p/q * 2**-52`` is less than ``1/q``: sizes are below 2**40.
+    """
+    error = Fraction(scale) / fraction - 1
+    return Fraction(-1, 1 << 54) <= error <= Fraction(1, 1 << 53)
 
 
 def _chosen(expression: Any, environment: Any) -> Size:
@@ -228,6 +254,42 @@ def scalar_of(value: torch.SymFloat, known: Mapping[str, Scalar] = MappingProxyT
     return _scalar(expression, environment, known)
 
 
+def truth_of(value: torch.SymBool, known: Mapping[str, Scalar]) -> tuple[Scalar, str]:
+    """Returns a condition on floats, and sizes, as a truth that a program computes, and as people write it.
+
+    Raises:
+        NeedsNumber: as `scalar_of`.
+    """
+    expression, environment = torch_private.unsimplified_value(value)
+    return _truth(expression, environment, known), written(expression)
+
+
+def _truth(expression: Any, environment: Any, known: Mapping[str, Scalar]) -> Scalar:
+    name = type(expression).__name__
+    if name in COMPARISONS:
+        return sc.apply(COMPARISONS[name], *(_scalar(side, environment, known) for side in expression.args))
+    if name not in _TRUTH_RULES:
+        raise NeedsNumber("", f"{name} of floats", ())
+    parts = [_truth(part, environment, known) for part in expression.args]
+    return (
+        functools.reduce(functools.partial(sc.apply, _TRUTH_RULES[name]), parts)
+        if len(parts) > 1
+        else sc.apply(_TRUTH_RULES[name], *parts)
+    )
+
+
+_TRUTH_RULES = {"And": "bitand", "Or": "bitor", "Not": "logical_not"}
+COMPARISONS = {
+    "LessThan": "le",
+    "StrictLessThan": "lt",
+    "GreaterThan": "ge",
+    "StrictGreaterThan": "gt",
+    "Equality": "eq",
+    "Unequality": "ne",
+}
+"""Comparisons of torch's symbolic numbers, by the name of their class."""
+
+
 def _scalar(expression: Any, environment: Any, known: Mapping[str, Scalar]) -> Scalar:
     if expression.is_Number:
         return sc.const(float(expression), F64)
@@ -239,7 +301,7 @@ def _scalar(expression: Any, environment: Any, known: Mapping[str, Scalar]) -> S
     if expression.is_integer and name not in _FLOAT_RULES:
         return sc.cast(sc.index_value(ix.constant(_translated(expression, environment)), I64), F64)
     if name not in _FLOAT_RULES:
-        raise NeedsNumber("a number", f"{name} of sizes", ())
+        raise NeedsNumber("", f"{name} of sizes", ())
     operands = [_scalar(operand, environment, known) for operand in expression.args]
     return (
         functools.reduce(lambda a, b: sc.apply(_FLOAT_RULES[name], a, b), operands[1:], operands[0])
@@ -307,8 +369,10 @@ def _specialise(need: NeedsNumber, fakes: Iterable[Any]) -> None:
             raise Unsupported(f"{need.where}: {need.reason}, a size that is known only when the graph runs{told}")
         value = torch_private.specialise_symbol(known[symbol.name], environment)
         fixed += 1
-        record_specialisation(need.where, need.reason)
-        _note(f"{need.where}: size {symbol.name} is fixed to {value}, and other values compile anew: {need.reason}")
+        names = input_names(environment)
+        where, reason, name = need.where or "a size", named(need.reason, names), names.get(symbol.name, symbol.name)
+        record_specialisation(where, reason)
+        _note(f"{where}: {name} is fixed to {value}, and other values compile anew: {reason}")
     if not fixed:
         raise Unsupported(f"{need.where}: {need.reason}")
 

@@ -165,13 +165,16 @@ def _keeping_ops_whole() -> Iterator[None]:
     ops = [getattr(packet, o) for packet in packets if packet is not None for o in ("default", "vec")
            if o in packet.overloads()]  # fmt: skip
     taken = [(op, key, op.py_kernels.pop(key)) for op in ops for key in keys if key in op.py_kernels]
-    fakes = [op for op in map(_gradient_of, ops) if op is not None and torch._C.DispatchKey.Meta not in op.py_kernels]
+    meta = torch._C.DispatchKey.Meta
+    fakes = {op: fake for op, fake in _gradients_of(ops) if meta not in op.py_kernels}
+    pieces = {op: function for op, key, function in taken if key == torch._C.DispatchKey.Autograd}
     for op, key, _ in taken:
         if op._overloadname == "vec" and key == torch._C.DispatchKey.CompositeImplicitAutograd:
-            op.py_kernels[key] = _resampled_by(op.overloadpacket.default)
+            whole = op.overloadpacket.default
+            op.py_kernels[key] = _resampled_by(whole, pieces.get(whole, whole))
         op._dispatch_cache.clear()
-    for op in fakes:
-        op.py_kernels[torch._C.DispatchKey.Meta] = _resampling_gradient
+    for op, fake in fakes.items():
+        op.py_kernels[meta] = fake
         op._dispatch_cache.clear()
     scan, composite = torch.ops.aten.cumprod_backward.default, torch._C.DispatchKey.CompositeImplicitAutograd
     scan.py_kernels[composite] = cumprod_gradient
@@ -183,17 +186,19 @@ def _keeping_ops_whole() -> Iterator[None]:
             op.py_kernels[key] = function
             op._dispatch_cache.clear()
         for op in fakes:
-            del op.py_kernels[torch._C.DispatchKey.Meta]
+            del op.py_kernels[meta]
             op._dispatch_cache.clear()
         del scan.py_kernels[composite]
         scan._dispatch_cache.clear()
 
 
-def _gradient_of(op: Overload) -> Overload | None:
-    """Returns the op that computes the gradient of a resampling."""
-    name = op._schema.name.removeprefix("aten::")
-    packet = getattr(torch.ops.aten, f"{name}_backward", None) if "upsample" in name else None
-    return packet.default if packet is not None and op._overloadname == "default" else None
+def _gradients_of(ops: Iterable[Overload]) -> Iterator[tuple[Overload, Callable[..., torch.Tensor]]]:
+    """Yields the ops that compute the gradients of others, each with a function of what its result looks like."""
+    for op in ops:
+        name = op._schema.name.removeprefix("aten::").removesuffix("_forward")
+        packet = getattr(torch.ops.aten, f"{name}_backward", None)
+        if packet is not None and op._overloadname == "default":
+            yield packet.default, _resampling_gradient if "upsample" in name else _gradient_of_loss
 
 
 def _resampling_gradient(grad: torch.Tensor, output_size: Any, input_size: Any, *options: Any) -> torch.Tensor:
@@ -202,12 +207,21 @@ def _resampling_gradient(grad: torch.Tensor, output_size: Any, input_size: Any, 
     return grad.new_empty(input_size).to(memory_format=format_)
 
 
+def _gradient_of_loss(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """Returns what the gradient of a loss looks like, for one that the library runs on zeros to see it."""
+    return x.new_empty(x.shape)
+
+
 def _lies_by_channels(x: torch.Tensor) -> bool:
     return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
 
 
-def _resampled_by(op: Overload) -> Callable[..., Any]:
-    """Returns a resampling to a size, or by scales, for all axes; ``op`` takes the size, and a scale for each axis."""
+def _resampled_by(op: Overload, pieces: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a resampling to a size, or by scales, for all axes; ``op`` takes the size, and a scale for each axis.
+
+    Of a batch without images the ``pieces`` of the op do it: its own check of an empty image asks a symbolic number for
+    its truth.
+    """
 
     def resampled(x: torch.Tensor, size: Any, *options: Any) -> Any:
         *corners, scales = options
@@ -217,7 +231,8 @@ def _resampled_by(op: Overload) -> Callable[..., Any]:
                 torch.sym_int(extent * scale)  # type: ignore[no-untyped-call]
                 for extent, scale in zip(x.shape[2:], scales, strict=True)
             ]
-        return op(x, size, *corners, *(scales or [None] * rank))
+        resample = pieces if type(x.shape[0]) is int and x.shape[0] == 0 else op
+        return resample(x, size, *corners, *(scales or [None] * rank))
 
     return resampled
 
@@ -536,6 +551,21 @@ def report_strides(strides: Iterable[tuple[int, ...] | None]) -> None:
         wanted.extend(strides)
 
 
+def has_guarded_floats() -> bool:
+    """Returns whether the value of a float has decided anything, so far, about the frame being compiled.
+
+    Neither the key of a graph in AOTAutograd's cache nor what is evaluated where one is found there knows of it: the
+    graph that dynamo captured names the float, and only those made of it have its value.
+    """
+    from torch._guards import TracingContext
+    from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+    context = TracingContext.try_get()
+    environment = None if context is None or context.fake_mode is None else context.fake_mode.shape_env
+    guards = () if environment is None else environment.guards
+    return any(symbol_is_type(symbol, SymT.FLOAT) for guard in guards for symbol in guard.expr.free_symbols)
+
+
 def is_data_dependent(error: BaseException) -> bool:
     """Returns whether an error says that a size or number is known only at run time: the classes are private."""
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
@@ -757,6 +787,15 @@ def symbol_facts(symbol: Any, environment: Any) -> tuple[int | None, int | None,
 def _finite(bound: Any) -> int | None:
     """Returns a bound as an integer; None for infinity, and for what is as good as that."""
     return int(bound) if getattr(bound, "is_Integer", isinstance(bound, int)) and abs(int(bound)) < 1 << 48 else None
+
+
+def symbol_source(symbol: Any, environment: Any) -> str:
+    """Returns where dynamo reads a symbol, as ``L['x'].size()[0]``; "" for one that is no number of an input.
+
+    Only the texts of guards say it publicly, and those come after everything is compiled.
+    """
+    sources = environment.var_to_sources.get(symbol)
+    return str(sources[0].name) if sources else ""
 
 
 def is_unbacked(symbol: Any, environment: Any) -> bool:

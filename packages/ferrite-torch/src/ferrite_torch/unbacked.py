@@ -9,16 +9,18 @@ definition that binds its last symbol, before anything that uses one.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from ferrite_ir import polynomials
+from ferrite_ir import polynomials, sizes
 from ferrite_ir.bindings import CHECK, LET, READ, SIZE, bindings_of, definition_symbols, given_symbols
+from ferrite_ir.dtypes import BOOL
 from ferrite_ir.graph import Definition, Extern, Graph
 from ferrite_ir.polynomials import Symbol
+from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, Symbolic, bounds, ceildiv, is_provably_at_most, maximum
 from ferrite_ir.text import graph_symbols
 from ferrite_torch import torch_private
@@ -27,7 +29,16 @@ from ferrite_torch.conditions import Condition, bound_key, condition_of, conditi
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.lowering.views import axis_of, slice_start
 from ferrite_torch.origins import origins_of
-from ferrite_torch.symbols import NeedsNumber, depends_on_data, note_teller, size_of, size_of_expression, symbol_of
+from ferrite_torch.size_names import named
+from ferrite_torch.symbols import (
+    NeedsNumber,
+    depends_on_data,
+    note_teller,
+    size_of,
+    size_of_expression,
+    symbol_of,
+    truth_of,
+)
 from ferrite_torch.tensors import Tensor
 
 ASSERTIONS = frozenset(
@@ -58,21 +69,32 @@ def _numbers(value: Any) -> Iterator[Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A condition, and who asks it: the source line, and what stands there ("" where that is not known)."""
+    """A condition, and who asks it: the source line, and what stands there ("" where that is not known).
+
+    A condition on floats is one on the truth that the graph computes of them; ``text`` says what it is about.
+    """
 
     condition: Condition
     line: str
     code: str = ""
+    text: str = ""
 
 
 class RunTimeSizes:
     """The sizes that only a run tells of one graph that is being lowered."""
 
     def __init__(self) -> None:
-        self._names: dict[str, str] = {}
+        self.names: dict[str, str] = {}
+        """What the user's program calls the symbols that a run tells."""
         self._lines: dict[str, str] = {}
         self._asked: dict[Any, _Asked] = {}
         self._granted: set[Any] = set()
+        self._truths: dict[Scalar, Symbolic] = {}
+
+    def name_float(self, node: torch.fx.Node) -> None:
+        """Remembers what the user's program calls the float that ``item`` reads."""
+        for symbol, _ in torch_private.unbacked_bindings(node):
+            self.names.setdefault(str(symbol), _user_name(node))
 
     # --- what binds -------------------------------------------------------------------------------------------------
 
@@ -152,7 +174,7 @@ class RunTimeSizes:
         environment = torch_private.environment_of(node)
         found = symbol_of(symbol, environment)
         note_teller(found, environment, str(origins_of(node)[0]))
-        self._names.setdefault(str(found), label)
+        self.names.setdefault(str(found), label)
         self._lines.setdefault(str(found), str(origins_of(node)[0]))
         return found
 
@@ -165,25 +187,39 @@ class RunTimeSizes:
 
     # --- what is asked ----------------------------------------------------------------------------------------------
 
-    def check(self, node: torch.fx.Node) -> None:
-        """Notes what an op of `ASSERTIONS` asks.
+    def check(self, builder: Builder, node: torch.fx.Node, floats: Mapping[str, Scalar]) -> None:
+        """Notes what an op of `ASSERTIONS` asks; ``floats`` are those that a run tells, by their symbols' names.
 
         Raises:
-            Unsupported: it asks what sizes do not tell.
+            Unsupported: it asks what neither sizes nor floats tell.
         """
         if str(node.target) == "aten._assert_scalar.default":
             given = node.args[0]
-            value = given.meta["val"] if isinstance(given, torch.fx.Node) else bool(given)
-            self._note(node, value)
+            value: Any = given.meta["val"] if isinstance(given, torch.fx.Node) else bool(given)
+            try:
+                self._note(node, condition_of(value))
+            except NeedsNumber:
+                self._note_truth(builder, node, value, floats)
             return
         size, low, high = _range_of(node)
         self._note_bounds(node, size, low, high)
 
-    def _note(self, node: torch.fx.Node, value: Any) -> None:
+    def _note_truth(
+        self, builder: Builder, node: torch.fx.Node, value: torch.SymBool, floats: Mapping[str, Scalar]
+    ) -> None:
+        """Notes a condition on floats: the graph computes its truth, which the host reads."""
         try:
-            condition = condition_of(value)
+            truth, text = truth_of(value, floats)
         except NeedsNumber as need:
             raise Unsupported(f"{origins_of(node)[0]}: a check of {need.reason} is not compiled") from need
+        if truth not in self._truths:
+            self._truths[truth] = sizes.symbol(f"truth{len(self._truths)}", None, None, None)
+            builder.begin(node, origins_of(node))
+            builder.extern(READ, [self._truths[truth], builder.loop((), BOOL, lambda point: truth)], effects=True)
+        asked = _Asked(("eq", self._truths[truth], 1), *_place(node), named(text, self.names))
+        self._asked[bound_key(asked.condition)] = asked  # twice, as other conditions: the last is the user's own line
+
+    def _note(self, node: torch.fx.Node, condition: Condition | bool) -> None:  # noqa: FBT001  # or what is known of it
         if condition is False:
             raise Unsupported(f"{origins_of(node)[0]}: a check that never holds")
         if condition is not True:
@@ -205,12 +241,15 @@ class RunTimeSizes:
 
     # --- the checks -------------------------------------------------------------------------------------------------
 
-    def checked(self, graph: Graph) -> Graph:
-        """Returns a graph with its checks: those of conditions, and of the ranges of what only a run tells."""
+    def checked(self, graph: Graph, names: Mapping[str, str]) -> Graph:
+        """Returns a graph with its checks: those of conditions, and of the ranges of what only a run tells.
+
+        ``names`` are what the user's program calls symbols.
+        """
         bindings = bindings_of(graph)
         told = {found.symbol: found.result >= 0 for made in bindings.values() for found in made}
         for symbol in graph_symbols(graph):
-            is_told = symbol.name in told or symbol.name in self._names or symbol.hint is None
+            is_told = symbol.name in told or symbol.name in self.names or symbol.hint is None
             for asked in _ranges(symbol, self._lines.get(symbol.name, "")) if is_told else ():
                 self._ask(asked)
         waiting = [
@@ -228,14 +267,14 @@ class RunTimeSizes:
                 if position not in bindings:
                     continue
                 known.update(found.symbol for found in bindings[position])
-            definitions.extend(self._definition(asked) for symbols, asked in waiting if symbols <= known)
+            definitions.extend(self._definition(asked, names) for symbols, asked in waiting if symbols <= known)
             waiting = [(symbols, asked) for symbols, asked in waiting if not symbols <= known]
         return replace(graph, definitions=tuple(definitions))
 
-    def _definition(self, asked: _Asked) -> Extern:
-        symbols = _symbols_of(asked.condition)
-        names = {str(size): self._names.get(str(size), str(size)) for size in symbols}
-        text = f"{condition_text(asked.condition, names)} does not hold"
+    def _definition(self, asked: _Asked, known: Mapping[str, str]) -> Extern:
+        symbols = () if asked.text else _symbols_of(asked.condition)
+        names = {str(size): known.get(str(size), str(size)) for size in symbols}
+        text = f"{asked.text or condition_text(asked.condition, names)} does not hold"
         place = ": ".join(part for part in (asked.line, asked.code, text) if part)
         made = dict.fromkeys(
             f"{names[name]} comes from {self._lines[name]}"
@@ -301,10 +340,23 @@ def _user_name(node: torch.fx.Node) -> str:
     except SyntaxError:
         return node.name
     assigned = [made for made in line.body if isinstance(made, ast.Assign)]
-    if len(assigned) == 1 and len(assigned[0].targets) == 1 and isinstance(assigned[0].targets[0], ast.Name):
-        return assigned[0].targets[0].id
+    if len(assigned) == 1 and len(assigned[0].targets) == 1:
+        names = [found.id for found in _elements(assigned[0].targets[0]) if isinstance(found, ast.Name)]
+        told = [node] if len(names) == 1 else _told_together(node)
+        if len(names) == len(told) == len(_elements(assigned[0].targets[0])):
+            return names[told.index(node)]
     calls = [found for found in ast.walk(line) if isinstance(found, ast.Call) and _is_read(found.func)]
     return ast.unparse(calls[0]) if len(calls) == 1 and str(node.target) == READS else node.name
+
+
+def _elements(target: ast.expr) -> list[ast.expr]:
+    return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+
+
+def _told_together(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """Returns the nodes of one source line that tell sizes or numbers, in order."""
+    line = origins_of(node)[0].line
+    return [n for n in node.graph.nodes if torch_private.unbacked_bindings(n) and origins_of(n)[0].line == line]
 
 
 def _is_read(function: ast.expr) -> bool:

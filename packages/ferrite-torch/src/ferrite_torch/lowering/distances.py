@@ -116,7 +116,7 @@ def distances_backward(b: Builder, grad: Tensor, x: Tensor, y: Tensor, p: float,
     """Returns the gradient of the distances by ``x``."""
     refuse_opaque(x.dtype, y.dtype, grad.dtype)
     shape, norm, count = sizes_of(b.fake.shape), Norm(float(p)), y.shape[-2]
-    if count == 0:
+    if 0 in (count, x.numel, y.numel):  # then torch does not broadcast the batches either
         return b.loop(shape, x.dtype, lambda point: sc.const(0, x.dtype.compute))
 
     def bodies(point: Point, fold: Point) -> tuple[Scalar]:

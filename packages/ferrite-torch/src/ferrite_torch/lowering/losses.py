@@ -12,6 +12,7 @@ from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.elementwise import element_at, refuse_opaque
 from ferrite_torch.lowering.expressions import (
     add,
+    amount,
     both,
     choose,
     div,
@@ -46,7 +47,7 @@ def soft_margin_backward(b: Builder, grad: Tensor, x: Tensor, target: Tensor, re
         sign = element_at(target, shape, point, x.dtype.compute)
         slope = neg(mul(sign, logistic(neg(mul(sign, element_at(x, shape, point, sign.dtype))))))
         slope = mul(slope, element_at(grad, shape, point, sign.dtype))
-        return slope if count == 1 else div(slope, float(count))
+        return slope if count == 1 else div(slope, amount(count, sign.dtype))
 
     return b.loop(shape, dtype_of(b.fake.dtype), body)
 
@@ -105,10 +106,11 @@ def multilabel_margin(b: Builder, x: Tensor, target: Tensor, reduction: int) -> 
     else:
         (total,) = b.fold("sum", (), (labels.rows,), lambda point, fold: (losses.at(fold),))
         count = labels.classes * (labels.rows if reduction == MEAN else 1)
+    pairs = amount(count, x.dtype.compute)
     seen, shape = reshaped(total, sizes_of(fake.shape)), sizes_of(named_fake.shape)
     named = reshaped(labels.named, shape)
     return (
-        b.loop(sizes_of(fake.shape), dtype_of(fake.dtype), lambda point: div(seen.at(point), float(count))),
+        b.loop(sizes_of(fake.shape), dtype_of(fake.dtype), lambda point: div(seen.at(point), pairs)),
         b.loop(shape, dtype_of(named_fake.dtype), lambda point: sc.cast(named.at(point), x.dtype.compute)),
     )
 
@@ -134,12 +136,12 @@ def multilabel_margin_backward(
         return (sub(pushed(row, fold[0], point[1]), choose(mine, by_label.at(here), 0.0)),)
 
     (counts,) = b.fold("sum", (rows, classes), (classes,), bodies)
-    scale = 1 / (classes * (rows if reduction == MEAN else 1))
+    pairs = amount(classes * (rows if reduction == MEAN else 1), compute)
     grads = reshaped(grad, (rows,) if reduction == NONE else ())
 
     def body(point: Point) -> Scalar:
         outer = grads.value_at(point[:1] if reduction == NONE else ())
-        return mul(counts.at(point), mul(outer, scale))
+        return mul(counts.at(point), div(outer, pairs))
 
     flat = b.loop((rows, classes), x.dtype, body)
     return reshaped(flat, sizes_of(b.fake.shape))
