@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import ceil, prod
+from math import prod
 from typing import TypeAlias
 
 from ferrite_ir.dtypes import F32, I32, I64, DType
@@ -247,11 +247,8 @@ def _rounding(graph: Graph, result: Value) -> Loop | None:
 
 
 def _shares(rows: Rows, dtype: DType, target: Target, policy: Policy) -> tuple[tuple[str, int], ...]:
-    """Returns how many rows and columns a program has: as many as leave enough of them on their way at once."""
+    """Returns how many rows and columns a program has on their way, and how many programs do so at once."""
     block = min(power_of_two(rows.width), WIDEST // dtype.bytes)
     batch = min(policy.combined_batch, max(1, policy.combined_ahead // (block * dtype.bytes)))
     resident = policy.combined_flight // (batch * block * dtype.bytes)
-    programs = target.processors * max(1, min(resident, MOST_RESIDENT))
-    # All programs run at once, and have equal shares.
-    chunk = ceil(rows.count * ceil(rows.width / block) / programs)
-    return ("chunk", ceil(chunk / batch) * batch), ("batch", batch), ("block", block)
+    return ("batch", batch), ("block", block), ("programs", target.processors * max(1, min(resident, MOST_RESIDENT)))
