@@ -104,7 +104,7 @@ def list_rows(
         rows: number of places.
         wraps: whether places may count from the end.
         capacity: rows of a list.
-        chunk: rows of a chunk, at least ``capacity``.
+        chunk: rows of a chunk, a power of two, at least ``capacity``.
         tile: rows of a share, a power of two; times ``rows + 1`` it is less than 31 bits.
     """
     program = tl.program_id(0)
