@@ -65,11 +65,10 @@ def listed(
     wraps: bool = False,
     capacity: int = CAPACITY,
     chunk: int = CHUNK,
-    wide: bool = False,
+    word: torch.dtype = torch.int32,
 ) -> Listed:
     count, shares = len(index), -(-len(index) // TILE)
     slots = max(count // (capacity + 1) + count // chunk, 1)
-    word = torch.int64 if wide else torch.int32
     tensors = {
         "counts": torch.zeros(places, dtype=word),
         "lists": torch.full((places, capacity), -7, dtype=torch.int32),
@@ -130,14 +129,14 @@ def places_of(kind: str, count: int, places: int) -> torch.Tensor:
     }[kind]
 
 
-@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("word", [torch.int32, torch.int64])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_rows_and_runs_are_counted_and_rows_listed(dtype: torch.dtype, wide: bool) -> None:
+def test_rows_and_runs_are_counted_and_rows_listed(dtype: torch.dtype, word: torch.dtype) -> None:
     torch.manual_seed(0)
     index = torch.randint(60, (300,)).to(dtype)
     index[64:128] = 7
     index[200:220] = 9
-    found = listed(index, 60, wide=wide)
+    found = listed(index, 60, word=word)
     assert torch.equal(found.sizes, torch.bincount(index, minlength=60).to(found.sizes.dtype))
     shares = index.split(TILE)
     assert found.runs.tolist() == [sum(int((part == place).any()) for part in shares) for place in range(60)]

@@ -1,12 +1,11 @@
 """Rows of a matrix that are combined into the rows of another get kernels that own places, not atomic instructions.
 
 Such an update needs, with atomics, a copy of its target in 32 bits, one addition in the cache for each element, and a
-pass that rounds. The call ``ferrite.combine_rows`` stands for the kernels of `ferrite_runtime.fmath.row_lists`,
-which list the rows of each place first: each row is read once, each place written once, in its own type. The rows of a
-place are combined in their own order, so that results are the same in every run.
+pass that rounds. The call ``ferrite.combine_rows`` stands for the kernels of `ferrite_runtime.fmath.row_lists`
+and `combined_rows`, which list the rows of each place first: each row is read once, each place written once, in its own
+type. The rows of a place are combined in their own order, so that results are the same in every run.
 
-What that costs besides is two small kernels to list rows, two that order what is too much for a list, where there is
-such, and one for what is left between programs.
+What that costs besides is two small kernels, one that sets counters to zero and one that lists rows.
 """
 
 from __future__ import annotations
@@ -46,7 +45,9 @@ A place is counted from the end if it is negative and the call ``wraps``; the lo
 """
 MODES = ("add", "max", "min")
 MOST_PLACES = 1 << 18
-"""Most places: they are ordered by two digits of at most 10 bits, whose values programs read all counts of."""
+"""Most places: one and the number of a row in its share, of at most 4096, are sorted as 32 bits."""
+MOST_ROWS = 1 << 22
+"""Most rows: what a place has in each share of them is sorted in registers."""
 MOST_RESIDENT = 32
 """Most programs that a multiprocessor runs at once."""
 WIDEST = 512
@@ -156,7 +157,7 @@ def _pays(rows: Rows, source: View | None, dtype: DType, tensor: TensorType, pol
     scratch = 0 if dtype is tensor.dtype else 2 * int(tensor.numel)
     # Rows that lie in no memory, or not as they are combined, have to be written, and read again.
     saved = (elements + scratch - (2 * elements if source is None else 0)) * F32.bytes
-    is_counted = int(rows.place.size) <= MOST_PLACES and rows.count <= I32.highest
+    is_counted = int(rows.place.size) <= MOST_PLACES and rows.count <= MOST_ROWS
     return is_counted and rows.width >= policy.combined_row and saved >= policy.combined_bytes
 
 

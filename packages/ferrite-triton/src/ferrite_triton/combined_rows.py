@@ -11,7 +11,7 @@ from ferrite_ir.graph import View
 from ferrite_scheduler.schedule import CallExtern
 from ferrite_scheduler.strategy import power_of_two
 
-from .literals import number_text, type_text
+from .literals import number_text
 from .templates import Expansion, Operand, Scratch, Template
 
 ZEROED = 1024

@@ -252,7 +252,11 @@ def combine_rows(
     """Combines the rows of a few places with what these are before, and takes its part of long places.
 
     Args:
-        counts, lists, runs, ordered, queue: as `row_lists.list_rows` left them.
+        counts: how many rows and runs each place has, as `row_lists.list_rows` leaves it, and the next four.
+        lists: the rows of each place.
+        runs: the runs of each place.
+        ordered: the rows of each share, by place.
+        queue: the chunks that are asked for.
         tasks: how many chunks are asked for; then counters, zero before: two for each of ``slots`` and each block.
         parts: ``slots`` rows of the type that is computed in: what chunks come to.
         source: the first element of the matrix of rows.
@@ -260,9 +264,13 @@ def combine_rows(
         out: the first element of what they are after.
         mode: ``add``, ``max`` or ``min``.
         initial: what the places are before, where they are one number.
-        count, rows, capacity, chunk, tile: as `row_lists.list_rows` took them.
+        count: number of rows.
+        rows: number of places.
         width: elements of a row.
         stride: elements from a row to the next one in ``source``.
+        capacity: rows of a list, a power of two.
+        chunk: rows of a chunk.
+        tile: rows of a share.
         spread: the power of two that holds the number of shares.
         slots: chunks that may be asked for, at most.
         group: places of a program.
