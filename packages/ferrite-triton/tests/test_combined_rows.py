@@ -90,6 +90,15 @@ def test_numbers_that_need_more_bits_have_them() -> None:
     assert (dtypes["y_counts"], dtypes["y_runs"], dtypes["y_lists"]) == ("i64", "i64", "i32")
 
 
+def test_shares_are_larger_where_the_runs_of_many_places_would_take_much_memory() -> None:
+    shapes = {step["name"]: step["shape"] for step in steps(program(rows=1 << 18), "alloc")}
+    assert shapes["y_runs"] == [3 << 18]
+    text = GRAPH.replace("600", "100000").format(start="f32(0.0)", rows=1 << 17, more="", returned="")
+    found = emit_program(schedule(parse_graph(text), policy=Policy(**POLICY))).to_mapping()
+    shapes = {step["name"]: step["shape"] for step in steps(found, "alloc")}
+    assert shapes["y_runs"] == [49 << 17]  # shares of 2048 rows, not of 1024
+
+
 def test_counts_are_all_that_is_added_atomically() -> None:
     accesses = {
         (kernel["name"].rpartition("_")[0], param["name"])

@@ -20,6 +20,8 @@ SHARES = 128
 """Shares of the rows, about one for each processor; chunks of a place sort as many runs."""
 LEAST_SHARE, MOST_SHARE = 256, 4096
 """Rows of a share, which a program sorts at once."""
+MOST_RUNS = 1 << 23
+"""Runs that there is room for, if shares are not too large then."""
 SORTED_WARP, MOST_WARPS = 128, 16
 """How many of these rows a warp has, and warps of a program at most."""
 LEAST_LISTED, MOST_LISTED = 16, 256
@@ -96,8 +98,9 @@ class _Call:
 
     @property
     def share(self) -> int:
-        """Returns the rows of a share."""
-        return min(max(power_of_two(-(-self.count // SHARES)), LEAST_SHARE), MOST_SHARE)
+        """Returns the rows of a share: more of them where there are many places, whose runs take memory."""
+        wanted = max(-(-self.count // SHARES), -(-self.rows * self.count // MOST_RUNS), LEAST_SHARE)
+        return min(power_of_two(wanted), MOST_SHARE)
 
     @property
     def shares(self) -> int:
