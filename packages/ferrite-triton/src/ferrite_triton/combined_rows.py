@@ -16,8 +16,8 @@ from .templates import Expansion, Operand, Scratch, Template
 
 ZEROED = 1024
 """Numbers that one program makes zero."""
-SHARES = 128
-"""Shares of the rows, about one for each processor; chunks of a place sort as many runs."""
+SHARES = 512
+"""Shares of the rows, unless that makes them short; chunks of a place sort as many runs."""
 LEAST_SHARE, MOST_SHARE = 256, 4096
 """Rows of a share, which a program sorts at once."""
 MOST_RUNS = 1 << 23
@@ -26,6 +26,8 @@ SORTED_WARP, MOST_WARPS = 128, 16
 """How many of these rows a warp has, and warps of a program at most."""
 LEAST_LISTED, MOST_LISTED = 16, 256
 """Rows of a list: a warp sorts them in registers."""
+LEAST_DEPTH = 2
+"""Rows of a place that are on their way at once, at least: where places have one row on average, some have two."""
 LEAST_CHUNK, MOST_CHUNKS = 128, 4096
 """Rows of a chunk at least, and chunks for which these are not more: each looks at all of them."""
 REGISTERS = 80
@@ -67,8 +69,8 @@ class _Call:
 
     @property
     def depth(self) -> int:
-        """Returns how many rows of one place are on their way at once: as many as it has on average."""
-        return min(self.batch, power_of_two(ceil(self.count / self.rows)))
+        """Returns how many rows of one place are on their way at once: about as many as it has on average."""
+        return min(self.batch, max(power_of_two(ceil(self.count / self.rows)), LEAST_DEPTH))
 
     @property
     def group(self) -> int:
