@@ -166,8 +166,8 @@ def _pays(rows: Rows, source: View | None, dtype: DType, tensor: TensorType, pol
     scratch = 0 if dtype is tensor.dtype else 2 * int(tensor.numel)
     # Rows that lie in no memory, or not as they are combined, have to be written, and read again.
     saved = (elements + scratch - (2 * elements if source is None else 0)) * F32.bytes
-    is_counted = int(rows.place.size) <= MOST_PLACES and rows.count <= MOST_ROWS
-    return is_counted and rows.width >= policy.combined_row and saved >= policy.combined_bytes
+    is_counted = 0 < int(rows.place.size) <= MOST_PLACES and 0 < rows.count <= MOST_ROWS
+    return is_counted and rows.width >= max(policy.combined_row, 1) and saved >= policy.combined_bytes
 
 
 def _source(update: Update, rows: Rows, types: Types) -> View | None:
