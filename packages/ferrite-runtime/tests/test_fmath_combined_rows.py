@@ -55,7 +55,7 @@ class Listed:
 
     @property
     def slots(self) -> int:
-        return len(self.tensors["queue"])
+        return self.tensors["queue"].shape[1]
 
 
 def listed(
@@ -74,12 +74,12 @@ def listed(
         "lists": torch.full((places, capacity), -7, dtype=torch.int32),
         "runs": torch.full((places, shares), -7, dtype=word),
         "ordered": torch.full((shares * TILE,), -7, dtype=torch.int32),
-        "queue": torch.full((slots,), -7, dtype=torch.int64),
+        "queue": torch.full((2, slots), -7, dtype=torch.int32),
         "tasks": torch.zeros(1 + 2 * slots * -(-WIDTH // BLOCK), dtype=torch.int32),
     }
     accesses = dict.fromkeys(tensors, "write") | {"counts": "atomic", "tasks": "atomic"}
     run(
-        f"list_rows(places, {', '.join(tensors)}, {count}, {places}, {wraps}, {capacity}, {chunk}, {TILE})",
+        f"list_rows(places, {', '.join(tensors)}, {count}, {places}, {wraps}, {capacity}, {chunk}, {slots}, {TILE})",
         shares,
         places=(index, "read"),
         **{name: (x, accesses[name]) for name, x in tensors.items()},
@@ -156,9 +156,9 @@ def test_runs_of_long_places_are_their_rows_and_all_their_chunks_are_asked_for(k
         runs = found.tensors["runs"][place, : int(found.runs[place])].sort().values
         pieces = [found.tensors["ordered"][run // TILE :][: run % TILE + 1] for run in runs.tolist()]
         assert torch.cat([torch.empty(0), *pieces]).tolist() == (index == place).nonzero().flatten().tolist()
-    asked = found.tensors["queue"][: int(found.tensors["tasks"][0])].tolist()
+    asked = found.tensors["queue"][:, : int(found.tensors["tasks"][0])].T.tolist()
     assert sorted(asked) == [
-        (place << 32) + number
+        [place, number]
         for place, size in enumerate(found.sizes.tolist())
         if size > CAPACITY
         for number in range(-(-size // chunk))
@@ -223,7 +223,7 @@ def test_results_do_not_depend_on_who_came_first() -> None:
             torch.stack([shuffled(*pair) for pair in zip(found.tensors[name], sizes, strict=True)])
             for name, sizes in (("lists", found.sizes.clamp(max=CAPACITY)), ("runs", found.runs))
         )
-        queue = shuffled(found.tensors["queue"], found.tensors["tasks"][0])
+        queue = shuffled(found.tensors["queue"].T, found.tensors["tasks"][0]).T.contiguous()
         other = Listed(found.count, 20, found.tensors | {"lists": lists, "runs": runs, "queue": queue}, CAPACITY, 16)
         assert torch.equal(combined(other, source, base, "add"), expected)
 

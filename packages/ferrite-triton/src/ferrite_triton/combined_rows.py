@@ -119,7 +119,7 @@ class _Call:
             "lists": (I32, self.rows * self.capacity),
             "runs": (I32 if run_bits <= NARROW else I64, self.rows * self.shares),
             "ordered": (I32, self.shares * self.share),
-            "queue": (I64, max(self.slots, 1)),
+            "queue": (I32, 2 * max(self.slots, 1)),
             "tasks": (I32, 1 + 2 * self.slots * self.blocks),
             "parts": (self.compute, max(self.slots, 1) * self.width),
         }
@@ -166,7 +166,7 @@ def _write_zeros(template: Template, call: _Call) -> None:
 
 def _write_lists(template: Template, call: _Call) -> None:
     """Writes what counts the rows of each place and lists them."""
-    numbers = f"{call.count}, {call.rows}, {call.wraps}, {call.capacity}, {call.chunk}, {call.share}"
+    numbers = f"{call.count}, {call.rows}, {call.wraps}, {call.capacity}, {call.chunk}, {call.slots}, {call.share}"
     line = f"fmath.list_rows(places, counts, lists, runs, ordered, queue, tasks, {numbers})"
     accesses = {"places": "read", "counts": "atomic", **dict.fromkeys(("lists", "runs", "ordered", "queue"), "write")}
     warps = min(max(call.share // SORTED_WARP, 1), MOST_WARPS)

@@ -19,10 +19,10 @@ from ferrite_runtime.fmath.row_sums import combined, folded, neutral_of
 _NO_ROW = tl.constexpr(0x7FFFFFFF)
 _GROUP = tl.constexpr(32)
 """Chunks of one place that are combined first."""
-_TASKS = tl.constexpr(256)
+_TASKS = tl.constexpr(1024)
 """Chunks of the queue that are looked at together."""
-_PARTS = tl.constexpr(8)
-"""Parts of one place that are on their way at once."""
+_AHEAD = tl.constexpr(2048)
+"""Elements of parts that are on their way at once."""
 
 
 @triton.jit
@@ -121,8 +121,7 @@ def _first_part(queue, asked, place):
     before = 0
     for first in tl.range(0, asked, _TASKS):
         at = first + tl.arange(0, _TASKS)
-        word = tl.load(queue + at, at < asked, other=-1)
-        before += tl.sum(((word >= 0) & ((word >> 32).to(tl.int32) < place)).to(tl.int32), 0)
+        before += tl.sum((tl.load(queue + at, at < asked, other=place) < place).to(tl.int32), 0)
     return before
 
 
@@ -138,8 +137,9 @@ def _fold_parts(parts, number, stride: tl.constexpr, column, inside, mode: tl.co
     """Returns so many parts, ``stride`` elements apart, combined in their order."""
     neutral: tl.constexpr = neutral_of(mode)
     total = tl.full(column.shape, neutral, parts.dtype.element_ty)
-    for first in tl.range(0, number, _PARTS):
-        at = first + tl.arange(0, _PARTS)
+    ahead: tl.constexpr = max(_AHEAD // column.shape[0], 1)
+    for first in tl.range(0, number, ahead):
+        at = first + tl.arange(0, ahead)
         value = tl.load(
             parts + at.to(tl.int64)[:, None] * stride + column[None, :],
             (at < number)[:, None] & inside[None, :],
@@ -190,8 +190,8 @@ def _combine_chunk(
     compute: tl.constexpr = parts.dtype.element_ty
     column = task % blocks * block + tl.arange(0, block)
     inside = column < width
-    chosen = tl.load(queue + task // blocks)
-    place, number = (chosen >> 32).to(tl.int32), chosen.to(tl.int32)
+    place = tl.load(queue + task // blocks)
+    number = tl.load(queue + slots + task // blocks)
     word = tl.load(counts + place)
     size = rows_in(word, count)
     first = number * chunk

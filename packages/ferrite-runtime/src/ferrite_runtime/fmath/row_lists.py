@@ -59,7 +59,16 @@ def runs_in(word, count: tl.constexpr):
 
 @triton.jit
 def _ask_for_chunks(
-    queue, tasks, place, before, length, is_first, capacity: tl.constexpr, chunk: tl.constexpr, tile: tl.constexpr
+    queue,
+    tasks,
+    place,
+    before,
+    length,
+    is_first,
+    capacity: tl.constexpr,
+    chunk: tl.constexpr,
+    slots: tl.constexpr,
+    tile: tl.constexpr,
 ):
     """Asks for the chunks of long places that begin within these runs, and for the first one of what becomes long."""
     becomes_long = is_first & (before <= capacity) & (before + length > capacity)
@@ -69,8 +78,8 @@ def _ask_for_chunks(
     if tl.max(asked, 0) != 0:
         at = tl.atomic_add(tasks + place * 0, asked, mask=asked > 0, sem="relaxed")
         for step in tl.range(0, tile // chunk + 2):
-            word = (place.to(tl.int64) << 32) | (first + step).to(tl.int64)
-            tl.store(queue + at + step, word, step < asked)
+            tl.store(queue + at + step, place, step < asked)
+            tl.store(queue + slots + at + step, first + step, step < asked)
 
 
 @triton.jit
@@ -87,6 +96,7 @@ def list_rows(
     wraps: tl.constexpr,
     capacity: tl.constexpr,
     chunk: tl.constexpr,
+    slots: tl.constexpr,
     tile: tl.constexpr,
 ):
     """Counts the rows of each place, lists them, and asks for the chunks of long places.
@@ -98,13 +108,14 @@ def list_rows(
         runs: of each place as many words as there are shares (i32, or i64 where that is too short), of which each run
             has one: where it begins in ``ordered``, times ``tile``, and one less than its rows.
         ordered: the rows of each share, by place and number; ``tile`` for each share.
-        queue: the chunks that are asked for: their place above 32 bits, in these their number.
+        queue: the chunks that are asked for: ``slots`` places, then as many numbers of chunks.
         tasks: how many there are; zero before.
         count: number of rows.
         rows: number of places.
         wraps: whether places may count from the end.
         capacity: rows of a list.
         chunk: rows of a chunk, a power of two, at least ``capacity``.
+        slots: chunks that may be asked for, at most.
         tile: rows of a share, a power of two; times ``rows + 1`` it is less than 31 bits.
     """
     program = tl.program_id(0)
@@ -122,9 +133,9 @@ def list_rows(
     word = length.to(counts.dtype.element_ty) + (1 << row_bits(count))
     found = tl.atomic_add(counts + place, word, mask=is_first, sem="relaxed")
     before = rows_in(found, count)
-    slots: tl.constexpr = (count + tile - 1) // tile
+    shares: tl.constexpr = (count + tile - 1) // tile
     run = number.to(runs.dtype.element_ty) * tile + (length - 1)
-    tl.store(runs + place.to(tl.int64) * slots + runs_in(found, count), run, is_first)
-    _ask_for_chunks(queue, tasks, place, before, length, is_first, capacity, chunk, tile)
+    tl.store(runs + place.to(tl.int64) * shares + runs_in(found, count), run, is_first)
+    _ask_for_chunks(queue, tasks, place, before, length, is_first, capacity, chunk, slots, tile)
     at = tl.gather(before, head, 0) + lane - head
     tl.store(lists + place.to(tl.int64) * capacity + at, row, is_placed & (at < capacity))
