@@ -66,10 +66,11 @@ def listed(
     capacity: int = CAPACITY,
     chunk: int = CHUNK,
     word: torch.dtype = torch.int32,
+    tensors: dict[str, torch.Tensor] | None = None,
 ) -> Listed:
     count, shares = len(index), -(-len(index) // TILE)
     slots = max(count // (capacity + 1) + count // chunk, 1)
-    tensors = {
+    tensors = tensors or {
         "counts": torch.zeros(places, dtype=word),
         "lists": torch.full((places, capacity), -7, dtype=torch.int32),
         "runs": torch.full((places, shares), -7, dtype=word),
@@ -163,6 +164,18 @@ def test_runs_of_long_places_are_their_rows_and_all_their_chunks_are_asked_for(k
         if size > CAPACITY
         for number in range(-(-size // chunk))
     ]
+
+
+def test_lists_that_are_made_again_stay_in_bounds() -> None:
+    index = places_of("one", 300, 40)
+    tensors = {name: x.clone() for name, x in listed(index, 40).tensors.items()}
+    behind = {}
+    for name in ("lists", "runs", "queue", "ordered"):
+        room = torch.cat([tensors[name].flatten(), torch.full((1000,), -9, dtype=tensors[name].dtype)])
+        tensors[name], behind[name] = room[:-1000].view(tensors[name].shape), room[-1000:]
+    for _ in range(3):
+        listed(index, 40, tensors=tensors)
+    assert all((words == -9).all() for words in behind.values())
 
 
 def test_places_count_from_the_end_and_the_lowest_number_is_none() -> None:

@@ -11,6 +11,8 @@ the order of their shares are the rows of a place in their own order, whoever ca
 
 The rows of long places are combined by *chunks*, of which the last one may be shorter. The run that fills a chunk
 asks for the next one in a queue. Who came first decides where in the queue a chunk stands, and nothing else.
+
+A kernel that is timed runs again on counters that are not zero: what it writes then is wrong, but in bounds.
 """
 
 from __future__ import annotations
@@ -78,8 +80,9 @@ def _ask_for_chunks(
     if tl.max(asked, 0) != 0:
         at = tl.atomic_add(tasks + place * 0, asked, mask=asked > 0, sem="relaxed")
         for step in tl.range(0, tile // chunk + 2):
-            tl.store(queue + at + step, place, step < asked)
-            tl.store(queue + slots + at + step, first + step, step < asked)
+            known = (step < asked) & (at + step < slots)
+            tl.store(queue + at + step, place, known)
+            tl.store(queue + slots + at + step, first + step, known)
 
 
 @triton.jit
@@ -135,7 +138,8 @@ def list_rows(
     before = rows_in(found, count)
     shares: tl.constexpr = (count + tile - 1) // tile
     run = number.to(runs.dtype.element_ty) * tile + (length - 1)
-    tl.store(runs + place.to(tl.int64) * shares + runs_in(found, count), run, is_first)
+    slot = runs_in(found, count)
+    tl.store(runs + place.to(tl.int64) * shares + slot, run, is_first & (slot < shares))
     _ask_for_chunks(queue, tasks, place, before, length, is_first, capacity, chunk, slots, tile)
     at = tl.gather(before, head, 0) + lane - head
     tl.store(lists + place.to(tl.int64) * capacity + at, row, is_placed & (at < capacity))
