@@ -16,10 +16,11 @@ from .templates import Expansion, Operand, Scratch, Template
 
 ZEROED = 1024
 """Numbers that one program makes zero."""
-SHARES = 512
-"""Shares of the rows, unless that makes them short; chunks of a place sort as many runs."""
-LEAST_SHARE, MOST_SHARE = 256, 4096
-"""Rows of a share, which a program sorts at once."""
+SHARES, MANY_SHARES = 128, 1024
+"""Shares of the rows: about one for each processor, and more of them, but not too many, before they are long."""
+LEAST_SHARE, LONG_SHARE, MOST_SHARE = 256, 1024, 4096
+"""Rows of a share, which a program sorts at once: the longer, the more steps that takes. Chunks of a place sort as many
+runs as there are shares."""
 MOST_RUNS = 1 << 23
 """Runs that there is room for, if shares are not too large then."""
 SORTED_WARP, MOST_WARPS = 128, 16
@@ -101,8 +102,8 @@ class _Call:
     @property
     def share(self) -> int:
         """Returns the rows of a share: more of them where there are many places, whose runs take memory."""
-        wanted = max(-(-self.count // SHARES), -(-self.rows * self.count // MOST_RUNS), LEAST_SHARE)
-        return min(power_of_two(wanted), MOST_SHARE)
+        wanted = max(min(-(-self.count // SHARES), LONG_SHARE), LEAST_SHARE, -(-self.count // MANY_SHARES))
+        return min(power_of_two(max(wanted, -(-self.rows * self.count // MOST_RUNS))), MOST_SHARE)
 
     @property
     def shares(self) -> int:
