@@ -1,7 +1,8 @@
-"""Rows listed by place, ordered where lists are too short, and combined, in the interpreter: each in its order."""
+"""Rows listed by place and combined, in the interpreter: each place's in their own order, however many it has."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -13,10 +14,15 @@ from runtime_kernels import spec, tensor
 torch = pytest.importorskip("torch")
 
 NONE = torch.iinfo(torch.int64).min
-BLOCK, CAPACITY = 32, 16
-LOW, HIGH, SHARE, TILE, CHUNK = 8, 16, 64, 32, 8
-NEUTRAL = {"add": torch.zeros(6), "max": torch.full((6,), -torch.inf), "min": torch.full((6,), torch.inf)}
-NAMES = {torch.int32: "i32", torch.int64: "i64", torch.float32: "f32", torch.bfloat16: "bf16"}
+CAPACITY, CHUNK, TILE = 8, 8, 32
+WIDTH, BLOCK = 6, 4
+NEUTRAL = {
+    "add": torch.zeros(WIDTH),
+    "max": torch.full((WIDTH,), -torch.inf),
+    "min": torch.full((WIDTH,), torch.inf),
+}
+FUNCTIONS = {"add": torch.add, "max": torch.maximum, "min": torch.minimum}
+NAMES = {torch.int32: "i32", torch.int64: "i64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float64: "f64"}
 
 
 def run(call: str, programs: int, **tensors: tuple[torch.Tensor, str]) -> None:
@@ -27,114 +33,162 @@ def run(call: str, programs: int, **tensors: tuple[torch.Tensor, str]) -> None:
     Kernel(spec("kernel", body, params, [], **extra))(*(x for x, _ in tensors.values()))
 
 
+@dataclass
+class Listed:
+    """What is known of rows once they are listed."""
+
+    count: int
+    places: int
+    tensors: dict[str, torch.Tensor]
+    capacity: int
+    chunk: int
+
+    @property
+    def sizes(self) -> torch.Tensor:
+        """How many rows each place has."""
+        return self.tensors["counts"] & ((1 << self.count.bit_length()) - 1)
+
+    @property
+    def runs(self) -> torch.Tensor:
+        """How many runs each place has."""
+        return self.tensors["counts"] >> self.count.bit_length()
+
+    @property
+    def slots(self) -> int:
+        return self.tensors["queue"].shape[1]
+
+
 def listed(
-    places: torch.Tensor, rows: int, *, wraps: bool = False, capacity: int = CAPACITY
-) -> tuple[torch.Tensor, ...]:
-    """Returns the counts and the lists of all places, and the counts of lower digits in each share."""
-    count = len(places)
-    counts, lists = torch.zeros(rows + 3, dtype=torch.int32), torch.full((rows, capacity), -7, dtype=torch.int32)
-    low = torch.zeros(-(-count // SHARE), LOW, dtype=torch.int32)
+    index: torch.Tensor,
+    places: int,
+    *,
+    wraps: bool = False,
+    capacity: int = CAPACITY,
+    chunk: int = CHUNK,
+    word: torch.dtype = torch.int32,
+    tensors: dict[str, torch.Tensor] | None = None,
+) -> Listed:
+    count, shares = len(index), -(-len(index) // TILE)
+    slots = max(count // (capacity + 1) + count // chunk, 1)
+    tensors = tensors or {
+        "counts": torch.zeros(places, dtype=word),
+        "lists": torch.full((places, capacity), -7, dtype=torch.int32),
+        "runs": torch.full((places, shares), -7, dtype=word),
+        "ordered": torch.full((shares * TILE,), -7, dtype=torch.int32),
+        "queue": torch.full((2, slots), -7, dtype=torch.int32),
+        "tasks": torch.zeros(1 + 2 * slots * -(-WIDTH // BLOCK), dtype=torch.int32),
+    }
+    accesses = dict.fromkeys(tensors, "write") | {"counts": "atomic", "tasks": "atomic"}
     run(
-        f"list_rows(places, counts, lists, low_counts, {count}, {rows}, {wraps}, {capacity}, {LOW}, {SHARE}, {BLOCK})",
-        -(-count // BLOCK),
-        places=(places, "read"),
-        counts=(counts, "atomic"),
-        lists=(lists, "write"),
-        low_counts=(low, "atomic"),
-    )
-    return counts, lists, low
-
-
-def ordered(
-    places: torch.Tensor, counts: torch.Tensor, low: torch.Tensor, rows: int, capacity: int = CAPACITY
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the places of the rows that are in no list, and these rows, in the order in which they are combined."""
-    count, shares = len(places), len(low)
-    high = torch.zeros(shares, HIGH, dtype=torch.int32)
-    partly, packed = torch.zeros(count, dtype=torch.int64), torch.full((count + CHUNK + 1,), 99, dtype=torch.int64)
-    shape = f"{LOW}, {HIGH}, {SHARE}, {TILE}"
-    numbers = f"{count}, {rows}, False, {capacity}, {shape}"
-    run(
-        f"order_low(places, counts, low_counts, high_counts, partly, {numbers})",
+        f"list_rows(places, {', '.join(tensors)}, {count}, {places}, {wraps}, {capacity}, {chunk}, {slots}, {TILE})",
         shares,
-        places=(places, "read"),
-        counts=(counts, "read"),
-        low_counts=(low, "read"),
-        high_counts=(high, "atomic"),
-        partly=(partly, "write"),
+        places=(index, "read"),
+        **{name: (x, accesses[name]) for name, x in tensors.items()},
     )
-    run(
-        f"order_high(counts, high_counts, partly, packed, {count}, {rows}, {shape}, {CHUNK})",
-        shares,
-        counts=(counts, "readwrite"),
-        high_counts=(high, "read"),
-        partly=(partly, "read"),
-        packed=(packed, "write"),
-    )
-    size = int(counts[rows + 2])
-    if size:
-        assert (packed[size : size + CHUNK + 1] >> 32 == -1).all()
-        assert (packed[size : size + CHUNK + 1] & 0xFFFFFFFF == 0).all()
-    return packed[:size] >> 32, packed[:size] & 0xFFFFFFFF
+    return Listed(count, places, tensors, capacity, chunk)
 
 
 def combined(
-    counts: torch.Tensor, lists: torch.Tensor, source: torch.Tensor, base: torch.Tensor, mode: str, batch: int = 4
+    found: Listed,
+    source: torch.Tensor,
+    base: torch.Tensor,
+    mode: str,
+    *,
+    group: int = 2,
+    depth: int = 2,
+    initial: float | None = None,
 ) -> torch.Tensor:
-    """Returns places with the rows of their lists combined into them."""
-    rows, width = base.shape
-    out, blocks = torch.full_like(base, 77.0), -(-width // 4)
-    line = (
-        f'combine_lists(counts, lists, source, base, out, tl.program_id(0), "{mode}", 0.0, {rows}, {width}, {width}, '
-        f"{CAPACITY}, {batch}, 4, tl.float32)"
+    """Returns places with their rows combined into them."""
+    out, blocks = torch.full_like(base, 77.0), -(-WIDTH // BLOCK)
+    parts = torch.zeros(found.slots, WIDTH, dtype=torch.float64 if source.dtype is torch.float64 else torch.float32)
+    shares = found.tensors["runs"].shape[1]
+    spread = max(2, 1 << (shares - 1).bit_length())
+    known = ["counts", "lists", "runs", "ordered", "queue", "tasks"]
+    sizes = f"{found.count}, {found.places}, {WIDTH}, {source.stride(0)}, {found.capacity}, {found.chunk}, {TILE}"
+    shape = f"{spread}, {found.slots}, {group}, {depth}, {BLOCK}"
+    before = "base" if initial is None else "None"
+    tensors = {name: (found.tensors[name].clone(), "atomic" if name == "tasks" else "read") for name in known}
+    run(
+        f'combine_rows({", ".join(known)}, parts, source, {before}, out, "{mode}", {initial}, {sizes}, {shape})',
+        -(-found.places // group) * blocks,
+        **tensors,
+        parts=(parts, "readwrite"),
+        source=(source, "read"),
+        base=(base, "read"),
+        out=(out, "write"),
     )
-    known = {"counts": counts, "lists": lists, "source": source, "base": base}
-    run(line, rows * blocks, **{name: (x, "read") for name, x in known.items()}, out=(out, "write"))
     return out
 
 
-def places_of(kind: str, count: int, rows: int) -> torch.Tensor:
-    frequent = torch.randint(4, (count,)) * (rows // 4) + 3
+def places_of(kind: str, count: int, places: int) -> torch.Tensor:
+    frequent = torch.randint(4, (count,)) * (places // 4) + 3
     return {
-        "any": torch.randint(rows, (count,)),
+        "any": torch.randint(places, (count,)),
         "few": frequent,
-        "skewed": torch.where(torch.rand(count) < 0.5, frequent, torch.randint(rows, (count,))),
-        "one": torch.full((count,), rows - 1),
+        "skewed": torch.where(torch.rand(count) < 0.5, frequent, torch.randint(places, (count,))),
+        "one": torch.full((count,), places - 1),
     }[kind]
 
 
+@pytest.mark.parametrize("word", [torch.int32, torch.int64])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_rows_are_counted_and_listed(dtype: torch.dtype) -> None:
+def test_rows_and_runs_are_counted_and_rows_listed(dtype: torch.dtype, word: torch.dtype) -> None:
     torch.manual_seed(0)
-    places = torch.randint(100, (300,)).to(dtype)
-    places[64:128] = 7  # blocks of one place
-    places[200:220] = 9
-    counts, lists, low = listed(places, 100)
-    expected = torch.bincount(places, minlength=101).int()
-    is_long = expected > CAPACITY
-    assert torch.equal(counts[:101][~is_long], expected[~is_long])
-    assert (counts[:101][is_long] > CAPACITY).all()
-    assert (counts[:101] <= expected).all()
-    assert counts[101:].tolist() == [int(is_long.sum()), 0]
-    assert torch.equal(low, torch.stack([torch.bincount(part % LOW, minlength=LOW) for part in places.split(SHARE)]))
-    for place in range(100):
-        found = lists[place, : min(int(expected[place]), CAPACITY)]
-        members = (places == place).nonzero().flatten().tolist()
-        assert len(set(found.tolist())) == len(found)
-        assert set(found.tolist()) <= set(members)
+    index = torch.randint(60, (300,)).to(dtype)
+    index[64:128] = 7
+    index[200:220] = 9
+    found = listed(index, 60, word=word)
+    assert torch.equal(found.sizes, torch.bincount(index, minlength=60).to(found.sizes.dtype))
+    shares = index.split(TILE)
+    assert found.runs.tolist() == [sum(int((part == place).any()) for part in shares) for place in range(60)]
+    for place in range(60):
+        rows = found.tensors["lists"][place, : min(int(found.sizes[place]), CAPACITY)].tolist()
+        assert len(set(rows)) == len(rows)
+        assert set(rows) <= set((index == place).nonzero().flatten().tolist())
+
+
+@pytest.mark.parametrize("chunk", [CHUNK, 4 * CHUNK])
+@pytest.mark.parametrize("kind", ["any", "few", "skewed", "one"])
+def test_runs_of_long_places_are_their_rows_and_all_their_chunks_are_asked_for(kind: str, chunk: int) -> None:
+    torch.manual_seed(0)
+    index = places_of(kind, 300, 40)
+    found = listed(index, 40, chunk=chunk)
+    for place in range(40):
+        runs = found.tensors["runs"][place, : int(found.runs[place])].sort().values
+        pieces = [found.tensors["ordered"][run // TILE :][: run % TILE + 1] for run in runs.tolist()]
+        assert torch.cat([torch.empty(0), *pieces]).tolist() == (index == place).nonzero().flatten().tolist()
+    asked = found.tensors["queue"][:, : int(found.tensors["tasks"][0])].T.tolist()
+    assert sorted(asked) == [
+        [place, number]
+        for place, size in enumerate(found.sizes.tolist())
+        if size > CAPACITY
+        for number in range(-(-size // chunk))
+    ]
+
+
+def test_lists_that_are_made_again_stay_in_bounds() -> None:
+    index = places_of("one", 300, 40)
+    tensors = {name: x.clone() for name, x in listed(index, 40).tensors.items()}
+    behind = {}
+    for name in ("lists", "runs", "queue", "ordered"):
+        room = torch.cat([tensors[name].flatten(), torch.full((1000,), -9, dtype=tensors[name].dtype)])
+        tensors[name], behind[name] = room[:-1000].view(tensors[name].shape), room[-1000:]
+    for _ in range(3):
+        listed(index, 40, tensors=tensors)
+    assert all((words == -9).all() for words in behind.values())
 
 
 def test_places_count_from_the_end_and_the_lowest_number_is_none() -> None:
-    counts, lists, _ = listed(torch.tensor([-1, 4, NONE, 0, -5]), 5, wraps=True)
-    assert counts.tolist() == [2, 0, 0, 0, 2, 0, 0, 0]
-    assert sorted(lists[0, :2].tolist()) == [3, 4]
-    assert sorted(lists[4, :2].tolist()) == [0, 1]
+    found = listed(torch.tensor([-1, 4, NONE, 0, -5]), 5, wraps=True)
+    assert found.sizes.tolist() == [2, 0, 0, 0, 2]
+    assert found.tensors["lists"][0, :2].tolist() == [3, 4]
+    assert found.tensors["lists"][4, :2].tolist() == [0, 1]
 
 
 def test_rows_of_no_place_are_in_no_list() -> None:
-    counts, lists, _ = listed(torch.full((40,), NONE), 3)
-    assert counts.tolist() == [0, 0, 0, 0, 0, 0]
-    assert (lists == -7).all()
+    found = listed(torch.full((40,), NONE), 3)
+    assert found.tensors["counts"].tolist() == [0, 0, 0]
+    assert (found.tensors["lists"] == -7).all()
 
 
 @pytest.mark.parametrize("place", [5, -1])
@@ -143,63 +197,78 @@ def test_a_place_that_there_is_not_is_refused(place: int) -> None:
         listed(torch.tensor([0, place]), 5)
 
 
-@pytest.mark.parametrize("capacity", [CAPACITY, 0])
-@pytest.mark.parametrize("kind", ["any", "few", "skewed", "one"])
-@pytest.mark.parametrize("count", [1, 17, 64, 300])
-def test_rows_of_long_places_are_in_the_order_of_a_stable_sort(count: int, kind: str, capacity: int) -> None:
-    torch.manual_seed(0)
-    places = places_of(kind, count, 100)
-    places[torch.rand(count) < 0.1] = NONE
-    counts, _, low = listed(places, 100, capacity=capacity)
-    found, rows = ordered(places, counts, low, 100, capacity)
-    is_long = torch.bincount(places[places != NONE], minlength=100) > capacity
-    expected = places.sort(stable=True)
-    kept = (expected.values != NONE) & is_long[expected.values.clamp(min=0)]
-    assert torch.equal(found, expected.values[kept])
-    assert torch.equal(rows, expected.indices[kept])
-
-
 @pytest.mark.parametrize("mode", ["add", "max", "min"])
-def test_rows_of_a_list_are_combined_in_their_own_order_whenever_they_came(mode: str) -> None:
+@pytest.mark.parametrize("kind", ["any", "few", "skewed"])
+def test_rows_of_a_place_are_combined_in_their_own_order(kind: str, mode: str) -> None:
     torch.manual_seed(0)
-    places = torch.randint(20, (120,))
-    places[:40] = torch.randint(3, (40,)) + 5  # some are long
-    counts, lists, _ = listed(places, 20)
+    index = places_of(kind, 120, 20)
+    index[torch.rand(120) < 0.1] = NONE
+    found = listed(index, 20, chunk=128)
     # Sums of these depend on their order.
-    source = torch.randn(120, 6) * 10.0 ** torch.randint(-4, 5, (120, 1))
-    base = torch.randn(20, 6)
-    one_by_one, by_batches = (combined(counts, lists, source, base, mode, batch) for batch in (1, 4))
-    function = {"add": torch.add, "max": torch.maximum, "min": torch.minimum}[mode]
+    source = torch.randn(120, WIDTH) * 10.0 ** torch.randint(-4, 5, (120, 1))
+    base = torch.randn(20, WIDTH)
+    out = combined(found, source, base, mode, group=1, depth=1)
     for place in range(20):
-        rows = source[places == place]
-        is_long = len(rows) > CAPACITY
-        expected = torch.full((6,), 77.0) if is_long else function(base[place], reduce(function, rows, NEUTRAL[mode]))
-        assert torch.equal(one_by_one[place], expected)
+        rows = reduce(FUNCTIONS[mode], source[index == place], NEUTRAL[mode])
+        assert torch.equal(out[place], FUNCTIONS[mode](base[place], rows))
+
+
+@pytest.mark.parametrize("kind", ["any", "few", "skewed", "one"])
+@pytest.mark.parametrize("count", [1, 17, 64, 700])
+def test_sums_are_exact_however_rows_are_spread(count: int, kind: str) -> None:
+    """Of 700 rows one place has 88 chunks: they are combined by groups, and these once more."""
+    torch.manual_seed(0)
+    index = places_of(kind, count, 30)
+    source, base = (torch.randint(-64, 64, (rows, WIDTH)).float() for rows in (count, 30))
+    out = combined(listed(index, 30), source, base, "add")
+    assert torch.equal(out, base.index_add(0, index, source))
+
+
+def test_results_do_not_depend_on_who_came_first() -> None:
+    torch.manual_seed(0)
+    index = places_of("skewed", 600, 20)
+    found = listed(index, 20, chunk=16)
+    source = torch.randn(600, WIDTH) * 10.0 ** torch.randint(-4, 5, (600, 1))
+    base = torch.randn(20, WIDTH)
+    expected = combined(found, source, base, "add")
     for _ in range(3):
-        came = torch.stack([listed_anyhow(*pair) for pair in zip(lists, counts[:20], strict=True)])
-        assert torch.equal(combined(counts, came, source, base, mode), by_batches)
+        lists, runs = (
+            torch.stack([shuffled(*pair) for pair in zip(found.tensors[name], sizes, strict=True)])
+            for name, sizes in (("lists", found.sizes.clamp(max=CAPACITY)), ("runs", found.runs))
+        )
+        queue = shuffled(found.tensors["queue"].T, found.tensors["tasks"][0]).T.contiguous()
+        other = Listed(found.count, 20, found.tensors | {"lists": lists, "runs": runs, "queue": queue}, CAPACITY, 16)
+        assert torch.equal(combined(other, source, base, "add"), expected)
 
 
-def listed_anyhow(rows: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
-    """Returns a list as if its rows had come in another order."""
-    size = min(int(size), CAPACITY)
-    return torch.cat([rows[:size][torch.randperm(size)], rows[size:]])
+def shuffled(words: torch.Tensor, size: torch.Tensor) -> torch.Tensor:
+    """Returns words of which the first so many come in another order."""
+    size = int(size)
+    return torch.cat([words[:size][torch.randperm(size)], words[size:]])
 
 
-@pytest.mark.parametrize("before", ["base", "None"])
-def test_places_of_no_row_are_what_they_were(before: str) -> None:
-    counts = torch.tensor([0, 2, 1, 0, 0, 3, 0, 0], dtype=torch.int32)
-    base, out = torch.randn(5, 6), torch.full((5, 6), 77.0)
-    line = f"fill_places(counts, {before}, out, tl.program_id(0), -1.5, 5, 6, 2, 4)"
-    run(line, 3, counts=(counts, "read"), base=(base, "read"), out=(out, "write"))
-    is_empty = counts[:5] == 0
-    assert torch.equal(out[is_empty], base[is_empty] if before == "base" else torch.full((3, 6), -1.5))
-    assert (out[~is_empty] == 77.0).all()
+def test_lists_of_several_places_are_combined_side_by_side() -> None:
+    torch.manual_seed(0)
+    index = torch.randint(30, (40,))
+    source, base = torch.randint(-64, 64, (40, WIDTH)).float(), torch.zeros(30, WIDTH)
+    found = listed(index, 30)
+    expected = base.index_add(0, index, source) - 1.5
+    for group, depth in ((1, 4), (4, 1), (8, 2)):
+        out = combined(found, source, base, "add", group=group, depth=depth, initial=-1.5)
+        assert torch.equal(out, expected)
 
 
 def test_half_types_are_summed_in_32_bits() -> None:
-    places = torch.zeros(10, dtype=torch.int64)
-    counts, lists, _ = listed(places, 1)
-    source = torch.full((10, 3), 1 + 2.0**-7).bfloat16()
-    out = combined(counts, lists, source, torch.full((1, 3), 256.0).bfloat16(), "add")
-    assert (out == torch.tensor(256 + 10 * (1 + 2.0**-7)).bfloat16()).all()
+    source = torch.full((10, WIDTH), 1 + 2.0**-7).bfloat16()
+    for capacity in (16, 8):
+        found = listed(torch.zeros(10, dtype=torch.int64), 1, capacity=capacity, chunk=16)
+        out = combined(found, source, torch.full((1, WIDTH), 256.0).bfloat16(), "add")
+        assert (out == torch.tensor(256 + 10 * (1 + 2.0**-7)).bfloat16()).all()
+
+
+def test_nan_is_the_largest_and_the_smallest() -> None:
+    index, source = places_of("few", 100, 20), torch.zeros(100, WIDTH)
+    source[50, 1] = torch.nan
+    for mode in ("max", "min"):
+        out = combined(listed(index, 20), source, torch.zeros(20, WIDTH), mode)
+        assert out.isnan().nonzero().tolist() == [[int(index[50]), 1]]

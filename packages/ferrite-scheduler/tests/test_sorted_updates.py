@@ -10,7 +10,7 @@ from checks import check
 from ferrite_ir.graph import Extern
 from ferrite_scheduler import Policy, Schedule
 
-POLICY = Policy(sort_updates=True, sorted_bytes=0, sorted_row=1)
+POLICY = Policy(combine_rows=False, sort_updates=True, sorted_bytes=0, sorted_row=1)
 WIDTH = 64
 GRAPH = """graph @f(i: i64[{shape}], x: f32[{shape}, {width}]) -> (y) {{
   s: f32[2, {width}] = loop [r < 2, c < {width}] f32(0.5)

@@ -37,15 +37,13 @@ def launches(found: dict[str, Any]) -> list[tuple[str, list[str]]]:
     return [(names[step["kernel"]], step["args"]) for step in steps(found, "launch")]
 
 
-def test_rows_are_listed_ordered_and_combined() -> None:
+def test_rows_are_listed_and_combined() -> None:
     found = program()
+    listed = ["y_counts", "y_lists", "y_runs", "y_ordered", "y_queue", "y_tasks"]
     assert launches(found) == [
-        ("zero_counts", ["y_counts", "y_low_counts", "y_high_counts"]),
-        ("list_rows", ["i", "y_counts", "y_lists", "y_low_counts"]),
-        ("order_low", ["i", "y_counts", "y_low_counts", "y_high_counts", "y_partly"]),
-        ("order_high", ["y_counts", "y_high_counts", "y_partly", "y_packed"]),
-        ("combine_rows", ["y_counts", "y_packed", "y_lists", "x", "t", "y", "y_edges"]),
-        ("combine_edges", ["y_counts", "y_packed", "t", "y", "y_edges"]),
+        ("zero_counts", ["y_counts", "y_tasks"]),
+        ("list_rows", ["i", *listed]),
+        ("combine_rows", [*listed, "y_parts", "x", "t", "y"]),
     ]
 
 
@@ -53,10 +51,11 @@ def test_scratch_memory_is_dropped() -> None:
     found = program()
     scratch = {step["name"] for step in steps(found, "alloc")} - {"y"}
     assert scratch < freed(found)
-    # Each chunk has 16 rows, and leaves two of 64 elements; behind the last row come 17 more.
     shapes = {step["name"]: step["shape"] for step in steps(found, "alloc")}
-    assert shapes["y_packed"] == [617]
-    assert shapes["y_edges"] == [2 * 38 * 64]
+    # Three shares of 256 rows; places that fill their list of 64 and chunks of 128 that are full.
+    assert shapes["y_runs"] == [60 * 3]
+    assert shapes["y_ordered"] == [3 * 256]
+    assert shapes["y_queue"] == [2 * (600 // 65 + 600 // 128)]
 
 
 def test_scratch_memory_takes_no_name_of_the_program() -> None:
@@ -67,27 +66,37 @@ def test_scratch_memory_takes_no_name_of_the_program() -> None:
 def test_a_number_that_all_places_start_with_is_in_the_text() -> None:
     found = program("f32(-1.5)")
     assert all("t" not in args for _, args in launches(found))
-    text = found["kernels"][-2]["source"]
-    assert 'fmath.combine_rows(counts, packed, source, None, out, edges, program, "add", -1.5, 60,' in text
-    assert 'fmath.combine_lists(counts, lists, source, None, out, program - 38, "add", -1.5, 60,' in text
+    text = found["kernels"][-1]["source"]
+    assert 'tasks, parts, source, None, out, "add", -1.5, 600, 60, 64, 64, 64, 128, 256,' in text
 
 
-@pytest.mark.parametrize(("rows", "capacity"), [(75, 64), (30, 64), (6, 256)])
+@pytest.mark.parametrize(
+    ("rows", "capacity"), [(1200, 16), (300, 32), (75, 64), (30, 64), (6, 256), (5, 256), (2, 32), (1, 32)]
+)
 def test_lists_have_room_for_rows_that_are_spread_evenly(rows: int, capacity: int) -> None:
     shapes = {step["name"]: step["shape"] for step in steps(program(rows=rows), "alloc")}
     assert shapes["y_lists"] == [rows * capacity]
 
 
-@pytest.mark.parametrize("rows", [76, 3])
-def test_few_rows_of_a_place_and_very_many_are_all_ordered(rows: int) -> None:
-    assert launches(program(rows=rows)) == [
-        ("zero_counts", ["y_counts", "y_low_counts", "y_high_counts"]),
-        ("list_rows", ["i", "y_counts", "y_low_counts"]),
-        ("order_low", ["i", "y_counts", "y_low_counts", "y_high_counts", "y_partly"]),
-        ("order_high", ["y_counts", "y_high_counts", "y_partly", "y_packed"]),
-        ("combine_rows", ["y_counts", "y_packed", "x", "t", "y", "y_edges"]),
-        ("combine_edges", ["y_counts", "y_packed", "t", "y", "y_edges"]),
-    ]
+@pytest.mark.parametrize(("rows", "side_by_side"), [(1200, "8, 2"), (300, "8, 2"), (75, "2, 8"), (2, "1, 16")])
+def test_places_of_few_rows_are_combined_side_by_side(rows: int, side_by_side: str) -> None:
+    assert f", {side_by_side}, 64)" in program(rows=rows)["kernels"][-1]["source"]
+
+
+def test_numbers_that_need_more_bits_have_them() -> None:
+    text = GRAPH.replace("600", "4000000").format(start="f32(0.0)", rows=60, more="", returned="")
+    found = emit_program(schedule(parse_graph(text), policy=Policy(**POLICY))).to_mapping()
+    dtypes = {step["name"]: step["dtype"] for step in steps(found, "alloc")}
+    assert (dtypes["y_counts"], dtypes["y_runs"], dtypes["y_lists"]) == ("i64", "i64", "i32")
+
+
+def test_shares_are_larger_where_the_runs_of_many_places_would_take_much_memory() -> None:
+    shapes = {step["name"]: step["shape"] for step in steps(program(rows=1 << 18), "alloc")}
+    assert shapes["y_runs"] == [3 << 18]
+    text = GRAPH.replace("600", "100000").format(start="f32(0.0)", rows=1 << 17, more="", returned="")
+    found = emit_program(schedule(parse_graph(text), policy=Policy(**POLICY))).to_mapping()
+    shapes = {step["name"]: step["shape"] for step in steps(found, "alloc")}
+    assert shapes["y_runs"] == [49 << 17]  # shares of 2048 rows, not of 1024
 
 
 def test_counts_are_all_that_is_added_atomically() -> None:
@@ -97,4 +106,4 @@ def test_counts_are_all_that_is_added_atomically() -> None:
         for param in kernel["params"]
         if param["access"] == "atomic"
     }
-    assert accesses == {("list_rows", "counts"), ("list_rows", "low_counts"), ("order_low", "high_counts")}
+    assert accesses == {("list_rows", "counts"), ("list_rows", "tasks"), ("combine_rows", "tasks")}

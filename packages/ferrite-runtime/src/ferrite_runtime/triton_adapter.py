@@ -108,13 +108,15 @@ def _compile(job: Job, function: Any, constants: dict[str, int]) -> Any:
         constexprs={(len(params) + i,): value for i, value in enumerate(constants.values())},
         attrs=triton_attributes(params, aligned=job.aligned, divisors=job.divisors),
     )
-    options = {
+    options: dict[str, Any] = {
         "num_warps": job.config.num_warps,
         "num_stages": job.config.num_stages,
         "enable_fp_fusion": True,
         "sanitize_overflow": False,
         "debug": bool(job.spec.facts.get(CHECKED)),
     }
+    if "registers" in job.spec.facts and job.target.backend == "cuda":
+        options["maxnreg"] = job.spec.facts["registers"]
     target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
     return triton.compile(source, target=target, options=options)
 

@@ -1,19 +1,18 @@
 """Rows of a matrix that are combined into the rows of another get kernels that own places, not atomic instructions.
 
 Such an update needs, with atomics, a copy of its target in 32 bits, one addition in the cache for each element, and a
-pass that rounds. The call ``ferrite.combine_rows`` stands for the kernels of `ferrite_runtime.fmath.row_lists`,
-which list the rows of each place first: each row is read once, each place written once, in its own type. The rows of a
-place are combined in their own order, so that results are the same in every run.
+pass that rounds. The call ``ferrite.combine_rows`` stands for the kernels of `ferrite_runtime.fmath.row_lists`
+and `combined_rows`, which list the rows of each place first: each row is read once, each place written once, in its own
+type. The rows of a place are combined in their own order, so that results are the same in every run.
 
-What that costs besides is two small kernels to list rows, two that order what is too much for a list, where there is
-such, and one for what is left between programs.
+What that costs besides is two small kernels, one that sets counters to zero and one that lists rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import ceil, prod
+from math import prod
 from typing import TypeAlias
 
 from ferrite_ir.dtypes import F32, I32, I64, DType
@@ -46,7 +45,9 @@ A place is counted from the end if it is negative and the call ``wraps``; the lo
 """
 MODES = ("add", "max", "min")
 MOST_PLACES = 1 << 18
-"""Most places: they are ordered by two digits of at most 10 bits, whose values programs read all counts of."""
+"""Most places: one and the number of a row in its share, of at most 4096, are sorted as 32 bits."""
+MOST_ROWS = 1 << 22
+"""Most rows: what a place has in each share of them is sorted in registers."""
 MOST_RESIDENT = 32
 """Most programs that a multiprocessor runs at once."""
 WIDEST = 512
@@ -102,31 +103,46 @@ def rows_of(update: Update, tensor: TensorType) -> Rows | None:
 
 def combine_rows(graph: Graph, target: Target, policy: Policy) -> Graph:
     """Returns the graph with such updates made calls; the same object where there are none."""
-    if not policy.combine_rows:
+    updates = [definition for definition in graph.definitions if isinstance(definition, Update)]
+    if not policy.combine_rows or not updates:
         return graph
-    changed = graph
-    for update in graph.definitions:
-        if isinstance(update, Update):
-            changed = _with_call(changed, update, target, policy)
-    return changed if changed is graph else Dce().run(changed)
+    types = {name: value.type for name, value in graph.values.items()}
+    readers: dict[str, list[Definition]] = {}
+    for definition in graph.definitions:
+        for name in names_read(definition):
+            readers.setdefault(name, []).append(definition)
+    changes: dict[str, tuple[Definition, ...]] = {}
+    for update in updates:
+        rounding = _rounding(graph, update.result, readers)
+        found = _as_call(graph, update, rounding, types, target, policy)
+        if found:
+            changes |= {update.result.name: found, **({rounding.results[0].name: ()} if rounding is not None else {})}
+    if not changes:
+        return graph
+    definitions = tuple(new for old in graph.definitions for new in changes.get(_name_of(old), (old,)))
+    return Dce().run(replace(graph, definitions=definitions))
 
 
-def _with_call(graph: Graph, update: Update, target: Target, policy: Policy) -> Graph:
-    """Returns the graph with one update, and the rounding of its result, made a call if that pays."""
+def _name_of(definition: Definition) -> str:
+    """Returns the name of the first result of a definition, "" if nobody uses that."""
+    results = definition.results
+    return results[0].name if results and results[0] is not None else ""
+
+
+def _as_call(
+    graph: Graph, update: Update, rounding: Loop | None, types: Types, target: Target, policy: Policy
+) -> tuple[Definition, ...]:
+    """Returns the call that does what an update and the rounding of its result do, behind what it reads; or nothing."""
     start, tensor = graph.definer.get(update.target), graph.values[update.target].type
     rows = rows_of(update, tensor)
     if rows is None or update.mode not in MODES or not isinstance(start, Loop) or not tensor.dtype.is_float:
-        return graph
+        return ()
     if update.condition is not None and not update.condition.dims <= frozenset(rows.dims):
-        return graph
-    if (rows.count * rows.width + 2 * int(tensor.numel)) * F32.bytes < policy.combined_bytes:
-        return graph  # before anything looks at the whole graph: there may be thousands of small ones
-    types = {name: value.type for name, value in graph.values.items()}
-    rounding = _rounding(graph, update.result)
+        return ()
     result = rounding.results[0] if rounding is not None else update.result
     source = _source(update, rows, types)
     if not _pays(rows, source, result.type.dtype, tensor, policy):
-        return graph
+        return ()
     places, before = _places(update, rows, types)
     if source is None:
         shape = tuple(dim.size for dim in (*rows.dims, *rows.columns))
@@ -140,14 +156,8 @@ def _with_call(graph: Graph, update: Update, target: Target, policy: Policy) -> 
         ("wraps", rows.place.wraps),
         *_shares(rows, source.dtype, target, policy),
     )
-    call = Extern((result,), COMBINE_ROWS, (places, source, _base(start, types)), kwargs, origins=update.origins)
-    found: list[Definition] = []
-    for definition in graph.definitions:
-        if definition is update:
-            found += [*before, call]
-        elif definition is not rounding:
-            found.append(definition)
-    return replace(graph, definitions=tuple(found))
+    arguments = (places, source, _base(start, types))
+    return (*before, Extern((result,), COMBINE_ROWS, arguments, kwargs, origins=update.origins))
 
 
 def _pays(rows: Rows, source: View | None, dtype: DType, tensor: TensorType, policy: Policy) -> bool:
@@ -156,8 +166,8 @@ def _pays(rows: Rows, source: View | None, dtype: DType, tensor: TensorType, pol
     scratch = 0 if dtype is tensor.dtype else 2 * int(tensor.numel)
     # Rows that lie in no memory, or not as they are combined, have to be written, and read again.
     saved = (elements + scratch - (2 * elements if source is None else 0)) * F32.bytes
-    is_counted = int(rows.place.size) <= MOST_PLACES and rows.count <= I32.highest
-    return is_counted and rows.width >= policy.combined_row and saved >= policy.combined_bytes
+    is_counted = 0 < int(rows.place.size) <= MOST_PLACES and 0 < rows.count <= MOST_ROWS
+    return is_counted and rows.width >= max(policy.combined_row, 1) and saved >= policy.combined_bytes
 
 
 def _source(update: Update, rows: Rows, types: Types) -> View | None:
@@ -230,12 +240,12 @@ def _base(start: Loop, types: Types) -> View | Number:
     return whole(result)
 
 
-def _rounding(graph: Graph, result: Value) -> Loop | None:
+def _rounding(graph: Graph, result: Value, readers: dict[str, list[Definition]]) -> Loop | None:
     """Returns the only definition that reads a value, if it rounds it and does nothing else."""
-    readers = [definition for definition in graph.definitions if result.name in names_read(definition)]
-    if len(readers) != 1 or result.name in graph.output_names:
+    own = readers.get(result.name, [])
+    if len(own) != 1 or result.name in graph.output_names:
         return None
-    (reader,) = readers
+    (reader,) = own
     if not isinstance(reader, Loop) or len(reader.results) != 1:
         return None
     (rounded,) = reader.results
@@ -247,11 +257,8 @@ def _rounding(graph: Graph, result: Value) -> Loop | None:
 
 
 def _shares(rows: Rows, dtype: DType, target: Target, policy: Policy) -> tuple[tuple[str, int], ...]:
-    """Returns how many rows and columns a program has: as many as leave enough of them on their way at once."""
+    """Returns how many rows and columns a program has on their way, and how many programs do so at once."""
     block = min(power_of_two(rows.width), WIDEST // dtype.bytes)
     batch = min(policy.combined_batch, max(1, policy.combined_ahead // (block * dtype.bytes)))
     resident = policy.combined_flight // (batch * block * dtype.bytes)
-    programs = target.processors * max(1, min(resident, MOST_RESIDENT))
-    # All programs run at once, and have equal shares.
-    chunk = ceil(rows.count * ceil(rows.width / block) / programs)
-    return ("chunk", ceil(chunk / batch) * batch), ("batch", batch), ("block", block)
+    return ("batch", batch), ("block", block), ("programs", target.processors * max(1, min(resident, MOST_RESIDENT)))

@@ -1,4 +1,4 @@
-"""The kernels of ``ferrite.combine_rows``: texts around device functions of `ferrite_runtime.fmath.combined_rows`."""
+"""The kernels of ``ferrite.combine_rows``: texts around device functions of `ferrite_runtime.fmath`."""
 
 from __future__ import annotations
 
@@ -11,26 +11,30 @@ from ferrite_ir.graph import View
 from ferrite_scheduler.schedule import CallExtern
 from ferrite_scheduler.strategy import power_of_two
 
-from .literals import number_text, type_text
+from .literals import number_text
 from .templates import Expansion, Operand, Scratch, Template
 
-COUNTED = 1024
-"""Rows that one program counts and lists, and numbers that it makes zero."""
-LEAST_MEAN, MOST_LISTED = 8, 256
-"""Rows of a place on average that make a program for it worth while, which waits for what to read before it reads; and
-of a list at most: what one warp sorts in registers while it waits."""
-FILLED = 16
-"""Places that a program looks at, to see whether they are empty."""
-SHARES = 128
-"""Programs that order rows, at most: each reads what all of them have counted."""
-LEAST_SORTED, MOST_SORTED = 256, 2048
-"""Rows that such a program sorts at once."""
-WARP_SORTED, WARP_COUNTED, MOST_WARPS = 128, 64, 16
-"""How many of these rows a warp has at most, and how many values of a digit; warps of a program."""
-ENDS, PARTS = 16, 256
-"""Ends of chunks that one program looks at, and parts of one place that are read at a time."""
-COLUMNS = 32
-"""Columns of such a program."""
+ZEROED = 1024
+"""Numbers that one program makes zero."""
+SHARES, MANY_SHARES = 128, 1024
+"""Shares of the rows: about one for each processor, and more of them, but not too many, before they are long."""
+LEAST_SHARE, LONG_SHARE, MOST_SHARE = 256, 1024, 4096
+"""Rows of a share, which a program sorts at once: the longer, the more steps that takes. Chunks of a place sort as many
+runs as there are shares."""
+MOST_RUNS = 1 << 23
+"""Runs that there is room for, if shares are not too large then."""
+SORTED_WARP, MOST_WARPS = 128, 16
+"""How many of these rows a warp has, and warps of a program at most."""
+LEAST_LISTED, MOST_LISTED = 16, 256
+"""Rows of a list: a warp sorts them in registers."""
+LEAST_DEPTH = 2
+"""Rows of a place that are on their way at once, at least: where places have one row on average, some have two."""
+LEAST_CHUNK, MOST_CHUNKS = 128, 4096
+"""Rows of a chunk at least, and chunks for which these are not more: each looks at all of them."""
+REGISTERS = 80
+"""Registers of a thread that combines rows: enough for all rows that are on their way, and for 25 warps at once."""
+NARROW = 31
+"""Bits of a number in 32 bits that is never negative."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +42,10 @@ class _Call:
     """What is known of a call before it runs.
 
     Attributes:
-        count, rows, width, stride, chunk, batch, block, mode, wraps: as the device functions take them.
-        initial: as they take it, as text.
+        count, rows, width, stride, block, mode, wraps: as the device functions take them.
+        batch: rows that a program has on their way at once.
+        programs: programs that the device runs at once.
+        initial: as the device functions take it, as text.
         compute: the type that is computed in.
         base: name of the tensor that places are before, "" where that is one number, ``initial``.
     """
@@ -48,9 +54,9 @@ class _Call:
     rows: int
     width: int
     stride: int
-    chunk: int
     batch: int
     block: int
+    programs: int
     mode: str
     initial: str
     wraps: bool
@@ -58,59 +64,65 @@ class _Call:
     base: str
 
     @property
-    def chunks(self) -> int:
-        """Returns the number of chunks."""
-        return -(-self.count // self.chunk)
+    def blocks(self) -> int:
+        """Returns the number of blocks of columns."""
+        return -(-self.width // self.block)
 
     @property
-    def columns(self) -> int:
-        """Returns the columns of a program that combines edges."""
-        return min(self.block, COLUMNS)
+    def depth(self) -> int:
+        """Returns how many rows of one place are on their way at once: about as many as it has on average."""
+        return min(self.batch, max(power_of_two(ceil(self.count / self.rows)), LEAST_DEPTH))
+
+    @property
+    def group(self) -> int:
+        """Returns how many places a program combines side by side."""
+        return self.batch // self.depth
 
     @property
     def capacity(self) -> int:
-        """Returns the rows of a list: enough for all places if each is as likely as any other; 0 for no lists.
+        """Returns the rows of a list: enough for all places if each is as likely as any other.
 
         How many rows a place has is then close to a Poisson variable, which is hardly ever six deviations above its
-        mean.
+        mean. Where that is more than a list may have, nearly all places are long and lists are short.
         """
         mean = self.count / self.rows
-        wanted = max(power_of_two(ceil(mean + 6 * sqrt(mean) + 8)), 2 * self.batch)
-        return wanted if mean >= LEAST_MEAN and wanted <= MOST_LISTED else 0
+        wanted = power_of_two(ceil(mean + 6 * sqrt(mean) + 8))
+        return max(wanted if wanted <= MOST_LISTED else 0, 2 * self.depth, LEAST_LISTED)
 
     @property
-    def tile(self) -> int:
-        """Returns how many rows a program sorts at once."""
-        return min(max(power_of_two(-(-self.count // SHARES)), LEAST_SORTED), MOST_SORTED)
+    def chunk(self) -> int:
+        """Returns the rows of a chunk."""
+        return max(LEAST_CHUNK, self.capacity, power_of_two(-(-self.count // MOST_CHUNKS)))
+
+    @property
+    def slots(self) -> int:
+        """Returns how many chunks there may be: one for each long place, and one for each that is full."""
+        return self.count // (self.capacity + 1) + self.count // self.chunk
 
     @property
     def share(self) -> int:
-        """Returns how many rows a program sorts."""
-        return -(-self.count // (SHARES * self.tile)) * self.tile
+        """Returns the rows of a share: more of them where there are many places, whose runs take memory."""
+        wanted = max(min(-(-self.count // SHARES), LONG_SHARE), LEAST_SHARE, -(-self.count // MANY_SHARES))
+        return min(power_of_two(max(wanted, -(-self.rows * self.count // MOST_RUNS))), MOST_SHARE)
 
     @property
     def shares(self) -> int:
-        """Returns how many programs sort rows."""
+        """Returns the number of shares."""
         return -(-self.count // self.share)
-
-    @property
-    def digits(self) -> tuple[int, int]:
-        """Returns how many values the lower and the higher digit of a place have, that of no place included."""
-        bits = max(self.rows.bit_length(), 2)
-        return 1 << bits // 2, 1 << bits - bits // 2
 
     @property
     def scratch(self) -> Scratch:
         """Returns the tensors that only these kernels know."""
-        low, high = self.digits
+        count_bits = self.count.bit_length() + self.shares.bit_length()
+        run_bits = (self.shares * self.share * self.share - 1).bit_length()
         return {
-            "counts": (I32, self.rows + 3),
-            **({"lists": (I32, self.rows * self.capacity)} if self.capacity else {}),
-            "low_counts": (I32, self.shares * low),
-            "high_counts": (I32, self.shares * high),
-            "partly": (I64, self.count),
-            "packed": (I64, self.count + self.chunk + 1),
-            "edges": (self.compute, 2 * self.chunks * self.width),
+            "counts": (I32 if count_bits <= NARROW else I64, self.rows),
+            "lists": (I32, self.rows * self.capacity),
+            "runs": (I32 if run_bits <= NARROW else I64, self.rows * self.shares),
+            "ordered": (I32, self.shares * self.share),
+            "queue": (I32, 2 * max(self.slots, 1)),
+            "tasks": (I32, 1 + 2 * self.slots * self.blocks),
+            "parts": (self.compute, max(self.slots, 1) * self.width),
         }
 
 
@@ -139,77 +151,43 @@ def write_combined_rows(step: CallExtern, taken: Collection[str]) -> Expansion:
     if isinstance(base, View):
         operands["base"] = Operand(base.name, base.dtype)
     template = Template.of(step, operands, call.scratch, taken)
+    _write_zeros(template, call)
     _write_lists(template, call)
-    _write_order(template, call)
     _write_sums(template, call)
     return template.finished()
 
 
+def _write_zeros(template: Template, call: _Call) -> None:
+    """Writes what makes all counters zero."""
+    zeroed = {name: call.scratch[name][1] for name in ("counts", "tasks")}
+    lines = [f"lane = tl.program_id(0) * {ZEROED} + tl.arange(0, {ZEROED})"]
+    lines += [f"tl.store({name} + lane, 0, lane < {extent})" for name, extent in zeroed.items()]
+    template.launch("zero_counts", dict.fromkeys(zeroed, "write"), lines, -(-max(zeroed.values()) // ZEROED), 4)
+
+
 def _write_lists(template: Template, call: _Call) -> None:
     """Writes what counts the rows of each place and lists them."""
-    low, _ = call.digits
-    zeroed = {name: call.scratch[name][1] for name in ("counts", "low_counts", "high_counts")}
-    zeros = [f"lane = tl.program_id(0) * {COUNTED} + tl.arange(0, {COUNTED})"]
-    zeros += [f"tl.store({name} + lane, 0, lane < {extent})" for name, extent in zeroed.items()]
-    accesses = dict.fromkeys(zeroed, "write")
-    template.launch("zero_counts", accesses, zeros, -(-max(zeroed.values()) // COUNTED), 4)
-    block = min(COUNTED, call.tile)
-    numbers = f"{call.count}, {call.rows}, {call.wraps}, {call.capacity}, {low}, {call.share}, {block}"
-    line = f"fmath.list_rows(places, counts, {'lists' if call.capacity else None}, low_counts, {numbers})"
-    accesses = {"places": "read", "counts": "atomic", **_lists(call, "write"), "low_counts": "atomic"}
-    template.launch("list_rows", accesses, [line], -(-call.count // block), 4)
-
-
-def _write_order(template: Template, call: _Call) -> None:
-    """Writes what brings the rows of places that are longer than their lists in order."""
-    low, high = call.digits
-    shares = f"{low}, {high}, {call.share}, {call.tile}"
-    warps = min(max(call.tile // WARP_SORTED, high // WARP_COUNTED), MOST_WARPS)
-    numbers = f"{call.count}, {call.rows}, {call.wraps}, {call.capacity}, {shares}"
-    line = f"fmath.order_low(places, counts, low_counts, high_counts, partly, {numbers})"
-    accesses = {"places": "read", "counts": "read", "low_counts": "read", "high_counts": "atomic", "partly": "write"}
-    template.launch("order_low", accesses, [line], call.shares, warps)
-    numbers = f"{call.count}, {call.rows}, {shares}, {call.chunk}"
-    line = f"fmath.order_high(counts, high_counts, partly, packed, {numbers})"
-    accesses = {"counts": "readwrite", "high_counts": "read", "partly": "read", "packed": "write"}
-    template.launch("order_high", accesses, [line], call.shares, warps)
+    numbers = f"{call.count}, {call.rows}, {call.wraps}, {call.capacity}, {call.chunk}, {call.slots}, {call.share}"
+    line = f"fmath.list_rows(places, counts, lists, runs, ordered, queue, tasks, {numbers})"
+    accesses = {"places": "read", "counts": "atomic", **dict.fromkeys(("lists", "runs", "ordered", "queue"), "write")}
+    warps = min(max(call.share // SORTED_WARP, 1), MOST_WARPS)
+    template.launch("list_rows", {**accesses, "tasks": "atomic"}, [line], call.shares, warps)
 
 
 def _write_sums(template: Template, call: _Call) -> None:
-    """Writes what combines the rows: those of long places come first, as programs have more of them."""
-    blocks = -(-call.width // call.block)
-    base, numbers = call.base or None, f'"{call.mode}", {call.initial}, {call.rows}, {call.width}'
-    shares = f"{call.stride}, {call.chunk}, {call.batch}, {call.block}"
-    chunked = call.chunks * blocks
-    if call.capacity:
-        listed = f"{call.stride}, {call.capacity}, {call.batch}, {call.block}, {type_text(call.compute)}"
-        rest = f"combine_lists(counts, lists, source, {base}, out, program - {chunked}, {numbers}, {listed})"
-        others = call.rows * blocks
-    else:
-        filled = f"{call.initial}, {call.rows}, {call.width}, {FILLED}, {call.block}"
-        rest = f"fill_places(counts, {base}, out, program - {chunked}, {filled})"
-        others = -(-call.rows // FILLED)
-    lines = [
-        "program = tl.program_id(0)",
-        f"if program < {chunked}:",
-        f"    fmath.combine_rows(counts, packed, source, {base}, out, edges, program, {numbers}, {shares})",
-        "else:",
-        f"    fmath.{rest}",
-    ]
-    known = {"counts": "read", "packed": "read"}
-    accesses = {**known, **_lists(call, "read"), "source": "read", **_base(call), "out": "write", "edges": "write"}
-    sizes = {name: template.operands[name].dtype.bytes for name in ("source", "out")}
-    moved = (call.count * sizes["source"] + call.rows * sizes["out"]) * call.width
-    template.launch("combine_rows", accesses, lines, chunked + others, 1, moved)
-    shares = f"{call.chunk}, {ENDS}, {PARTS}, {call.columns}"
-    line = f"fmath.combine_edges(counts, packed, {base}, out, edges, {numbers}, {shares})"
-    accesses = {**known, **_base(call), "out": "write", "edges": "read"}
-    template.launch("combine_edges", accesses, [line], -(-call.chunks // ENDS) * -(-call.width // call.columns), 4)
-
-
-def _lists(call: _Call, access: str) -> dict[str, str]:
-    return {"lists": access} if call.capacity else {}
-
-
-def _base(call: _Call) -> dict[str, str]:
-    return {call.base: "read"} if call.base else {}
+    """Writes what combines the rows."""
+    base = call.base or None
+    spread = max(power_of_two(call.shares), 2)
+    sizes = f"{call.count}, {call.rows}, {call.width}, {call.stride}, {call.capacity}, {call.chunk}, {call.share}"
+    shape = f"{spread}, {call.slots}, {call.group}, {call.depth}, {call.block}"
+    known = ("counts", "lists", "runs", "ordered", "queue")
+    operands = f"{', '.join(known)}, tasks, parts, source, {base}, out"
+    line = f'fmath.combine_rows({operands}, "{call.mode}", {call.initial}, {sizes}, {shape})'
+    accesses = {**dict.fromkeys(known, "read"), "tasks": "atomic", "parts": "readwrite", "source": "read"}
+    accesses |= {**({call.base: "read"} if call.base else {}), "out": "write"}
+    bytes_of = {name: template.operands[name].dtype.bytes for name in ("source", "out")}
+    moved = (call.count * bytes_of["source"] + call.rows * bytes_of["out"]) * call.width
+    # Long places are shared by as many programs as run at once.
+    shared = min(call.slots * call.blocks, call.programs)
+    programs = max(-(-call.rows // call.group) * call.blocks, shared)
+    template.launch("combine_rows", accesses, [line], programs, 1, bytes=moved, registers=REGISTERS)

@@ -75,7 +75,7 @@ class Template:
         return found
 
     def launch(
-        self, name: str, accesses: dict[str, str], lines: list[str], programs: int, warps: int, moved: int = 0
+        self, name: str, accesses: dict[str, str], lines: list[str], programs: int, warps: int, **more: int
     ) -> None:
         """Adds a kernel of these lines, and its launch.
 
@@ -85,7 +85,8 @@ class Template:
             lines: its body.
             programs: how many there are.
             warps: of each.
-            moved: bytes of memory that one launch must move, 0 where that is too little to tell.
+            more: further facts: ``bytes`` of memory that one launch must move, if they are many, and ``registers`` that
+                a thread may have at most.
         """
         imports = ["import triton", "import triton.language as tl"]
         if any("fmath." in line for line in lines):
@@ -107,7 +108,7 @@ class Template:
             grid=programs,
             mutated=tuple(name for name, access in accesses.items() if access in ("atomic", "readwrite")),
             index_width=64,
-            facts={"num_warps": warps, "num_stages": 1, **({"bytes": moved} if moved else {})},
+            facts={"num_warps": warps, "num_stages": 1, **more},
             origin=tuple(dict.fromkeys(str(origin) for origin in self.origins if str(origin))),
         )
         self.kernels.append(kernel)

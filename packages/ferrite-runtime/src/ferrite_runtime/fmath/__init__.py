@@ -4,7 +4,7 @@ Everything here is a ``@triton.jit`` function over float32 and float64 tiles (in
 """
 
 from ferrite_runtime.fmath.atomics import atomic_max_nan, atomic_min_nan, atomic_mul
-from ferrite_runtime.fmath.combined_rows import combine_edges, combine_rows, fill_places
+from ferrite_runtime.fmath.combined_rows import combine_rows
 from ferrite_runtime.fmath.elementary import *
 from ferrite_runtime.fmath.incomplete_gamma import igamma, igammac
 from ferrite_runtime.fmath.look_back import draw_part, publish_part, sum_before
@@ -19,8 +19,7 @@ from ferrite_runtime.fmath.polynomials import (
     laguerre_l,
     legendre_p,
 )
-from ferrite_runtime.fmath.row_lists import combine_lists, list_rows
-from ferrite_runtime.fmath.row_order import order_high, order_low
+from ferrite_runtime.fmath.row_lists import list_rows
 from ferrite_runtime.fmath.runs import add_runs, maximum_runs, minimum_runs
 from ferrite_runtime.fmath.sorting import sort_first, sort_stable
 from ferrite_runtime.fmath.special import airy_ai, j0, j1, k0, k0e, k1, k1e, ndtri, y0, y1, zeta

@@ -1,14 +1,11 @@
-"""Rows of long places combined, in the order of their places, as device functions; see `row_order`.
+"""Rows combined into the places where they go, each place's in their own order, as a device function.
 
-Each program takes a *chunk* of the rows, as many as any other, combines rows that follow each other in registers and
-stores the result where their place is, rounded once. A program stores a place of which it had all rows. Of others, at
-either end of its chunk, it leaves the part that it had at an *edge*, and one more kernel combines those parts, in the
-order of the chunks.
+`row_lists` has listed them. A program combines the lists of a few places in registers and stores each place once. Of
+long places it takes chunks, if there are any, before that: it finds the rows of a chunk by the runs of the place.
 
-No element is combined in memory, so that rows which all go to one place do not wait for each other.
-
-``rows`` is the number of places, ``width`` that of the elements of a row. Behind the last row come more with the place
--1: no program has to look where to stop.
+What the chunks of a place come to is combined by groups, and the groups once more, always the same ones in the same
+order: by whichever program comes last. No element is combined in memory, so that rows which all go to one place do not
+wait for each other, and no further kernel has to look whether there is anything left to do.
 """
 
 from __future__ import annotations
@@ -16,215 +13,320 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ferrite_runtime.fmath.row_order import place_of
+from ferrite_runtime.fmath.row_lists import rows_in, runs_in
 from ferrite_runtime.fmath.row_sums import combined, folded, neutral_of
+
+_NO_ROW = tl.constexpr(0x7FFFFFFF)
+_GROUP = tl.constexpr(32)
+"""Chunks of one place that are combined first."""
+_TASKS = tl.constexpr(1024)
+"""Chunks of the queue that are looked at together."""
+_AHEAD = tl.constexpr(2048)
+"""Elements of parts that are on their way at once."""
 
 
 @triton.jit
-def _store_places(base, out, initial: tl.constexpr, offset, mask, total, mode: tl.constexpr):
-    """Stores places of which all rows have been combined."""
+def _fold_rows(
+    row,
+    size,
+    source,
+    column,
+    mode: tl.constexpr,
+    width: tl.constexpr,
+    stride: tl.constexpr,
+    depth: tl.constexpr,
+    compute: tl.constexpr,
+):
+    """Returns the first ``size`` rows of each line of numbers combined, ``depth`` of each line at a time."""
+    neutral: tl.constexpr = neutral_of(mode)
+    lines: tl.constexpr = row.shape[0]
+    inside = (column < width)[None, None, :]
+    total = tl.full([lines, column.shape[0]], neutral, compute)
+    for first in tl.range(0, tl.max(size, 0), depth):
+        at = first + tl.arange(0, depth)[None, :]
+        number = tl.gather(row, tl.broadcast_to(at, [lines, depth]), 1).to(tl.int64)
+        value = tl.load(
+            source + number[:, :, None] * stride + column[None, None, :],
+            (at < size[:, None])[:, :, None] & inside,
+            other=neutral,
+            eviction_policy="evict_first",
+        )
+        total = combined(total, folded(value.to(compute), mode, 1), mode)
+    return total
+
+
+@triton.jit
+def _fold_lists(
+    row,
+    size,
+    source,
+    column,
+    mode: tl.constexpr,
+    width: tl.constexpr,
+    stride: tl.constexpr,
+    depth: tl.constexpr,
+    compute: tl.constexpr,
+):
+    """Returns the rows of lists combined in their own order."""
+    is_listed = tl.arange(0, row.shape[1])[None, :] < size[:, None]
+    ordered = tl.where(is_listed, row, _NO_ROW)
+    if tl.max(size, 0) > 1:
+        ordered = tl.sort(ordered)
+    return _fold_rows(ordered, size, source, column, mode, width, stride, depth, compute)
+
+
+@triton.jit
+def _rows_of_chunk(
+    word,
+    runs,
+    ordered,
+    place,
+    first,
+    count: tl.constexpr,
+    chunk: tl.constexpr,
+    tile: tl.constexpr,
+    spread: tl.constexpr,
+):
+    """Returns a chunk of the rows of a place, from so many on; ``spread`` is the power of two that holds all shares."""
+    shares: tl.constexpr = (count + tile - 1) // tile
+    slot = tl.arange(0, spread)
+    known = slot < runs_in(word, count)
+    run = tl.sort(tl.load(runs + place.to(tl.int64) * shares + slot, known, other=_last_word(runs.dtype.element_ty)))
+    length = tl.where(known, (run % tile).to(tl.int32) + 1, 0)
+    end = tl.cumsum(length, 0)
+    shift = (run // tile).to(tl.int32) - (end - length)
+    # The first run that ends behind a row is the one that it is in.
+    wanted = first + tl.arange(0, chunk)
+    found = wanted * 0
+    half: tl.constexpr = spread // 2
+    for level in tl.static_range(_levels(spread)):
+        middle = found + (half >> level) - 1
+        found = tl.where(tl.gather(end, middle, 0) <= wanted, middle + 1, found)
+    return tl.load(ordered + wanted + tl.gather(shift, found, 0), wanted < rows_in(word, count), other=0)
+
+
+@triton.constexpr_function
+def _levels(spread):
+    return spread.bit_length() - 1
+
+
+@triton.constexpr_function
+def _last_word(dtype):
+    return (1 << (dtype.primitive_bitwidth - 1)) - 1
+
+
+@triton.jit
+def _first_part(queue, asked, place):
+    """Returns where the parts of a long place begin: behind those of the places before it."""
+    before = 0
+    for first in tl.range(0, asked, _TASKS):
+        at = first + tl.arange(0, _TASKS)
+        before += tl.sum((tl.load(queue + at, at < asked, other=place) < place).to(tl.int32), 0)
+    return before
+
+
+@triton.jit
+def _is_last(done, expected):
+    """Counts a program whose stores others may read, and returns whether all that are expected have been counted."""
+    tl.debug_barrier()
+    return tl.atomic_add(done, 1, sem="acq_rel") == expected - 1
+
+
+@triton.jit
+def _fold_parts(parts, number, stride: tl.constexpr, column, inside, mode: tl.constexpr):
+    """Returns so many parts, ``stride`` elements apart, combined in their order."""
+    neutral: tl.constexpr = neutral_of(mode)
+    total = tl.full(column.shape, neutral, parts.dtype.element_ty)
+    ahead: tl.constexpr = max(_AHEAD // column.shape[0], 1)
+    for first in tl.range(0, number, ahead):
+        at = first + tl.arange(0, ahead)
+        value = tl.load(
+            parts + at.to(tl.int64)[:, None] * stride + column[None, :],
+            (at < number)[:, None] & inside[None, :],
+            other=neutral,
+            cache_modifier=".cg",
+        )
+        total = combined(total, folded(value, mode, 0), mode)
+    return total
+
+
+@triton.jit
+def _store_place(base, out, initial: tl.constexpr, offset, inside, total, mode: tl.constexpr):
+    """Stores a place of which all rows have been combined."""
     if base is None:
         before = tl.full(total.shape, initial, total.dtype)
     else:
-        before = tl.load(base + offset, mask).to(total.dtype)
-    tl.store(out + offset, combined(before, total, mode).to(out.dtype.element_ty), mask)
+        before = tl.load(base + offset, inside, other=0.0).to(total.dtype)
+    tl.store(out + offset, combined(before, total, mode).to(out.dtype.element_ty), inside)
 
 
 @triton.jit
-def fill_places(
+def _combine_chunk(
     counts,
+    runs,
+    ordered,
+    queue,
+    asked,
+    done,
+    parts,
+    source,
     base,
     out,
-    program,
+    task,
+    mode: tl.constexpr,
     initial: tl.constexpr,
-    rows: tl.constexpr,
+    count: tl.constexpr,
     width: tl.constexpr,
+    stride: tl.constexpr,
+    chunk: tl.constexpr,
     tile: tl.constexpr,
+    spread: tl.constexpr,
+    slots: tl.constexpr,
+    batch: tl.constexpr,
     block: tl.constexpr,
 ):
-    """Stores the places that no row goes to, of a program's ``tile`` of places, ``block`` columns at a time.
-
-    Else it takes what `combine_rows` does.
-    """
-    place = program * tile + tl.arange(0, tile)
-    is_empty = tl.load(counts + place, place < rows, other=1) == 0
-    if tl.max(is_empty.to(tl.int32), 0) != 0:
-        for start in tl.range(0, width, block):
-            column = start + tl.arange(0, block)
-            mask = is_empty[:, None] & (column < width)[None, :]
-            offset = place.to(tl.int64)[:, None] * width + column[None, :]
-            if base is None:
-                value = tl.full([tile, block], initial, out.dtype.element_ty)
-            else:
-                value = tl.load(base + offset, mask).to(out.dtype.element_ty)
-            tl.store(out + offset, value, mask)
-
-
-@triton.jit
-def _place(packed, at, known=None):
-    """Returns the place of the row at a position; -1 where it is not known."""
-    if known is None:
-        return place_of(tl.load(packed + at))
+    """Combines a chunk of the rows of a long place, and all chunks of the place if it is the last one to come."""
+    blocks: tl.constexpr = (width + block - 1) // block
+    compute: tl.constexpr = parts.dtype.element_ty
+    column = task % blocks * block + tl.arange(0, block)
+    inside = column < width
+    place = tl.load(queue + task // blocks)
+    number = tl.load(queue + slots + task // blocks)
+    word = tl.load(counts + place)
+    size = rows_in(word, count)
+    first = number * chunk
+    row = _rows_of_chunk(word, runs, ordered, place, first, count, chunk, tile, spread)
+    own = tl.minimum(size - first, chunk) + tl.arange(0, 1)
+    total = tl.reshape(_fold_rows(row[None, :], own, source, column, mode, width, stride, batch, compute), [block])
+    offset = place.to(tl.int64) * width + column
+    chunks = (size + chunk - 1) // chunk
+    if chunks == 1:
+        _store_place(base, out, initial, offset, inside, total, mode)
     else:
-        return place_of(tl.load(packed + at, known, other=-1))
+        start = _first_part(queue, asked, place)
+        group = number // _GROUP * _GROUP
+        members = tl.minimum(chunks - group, _GROUP)
+        parted = parts + start.to(tl.int64) * width
+        tl.store(parted + number.to(tl.int64) * width + column, total, inside)
+        counter = done + task % blocks + start * blocks
+        if _is_last(counter + group * blocks, members):
+            grouped = parted + group.to(tl.int64) * width
+            total = _fold_parts(grouped, members, width, column, inside, mode)
+            if chunks <= _GROUP:
+                _store_place(base, out, initial, offset, inside, total, mode)
+            else:
+                groups = (chunks + _GROUP - 1) // _GROUP
+                tl.store(grouped + column, total, inside)
+                if _is_last(counter + slots * blocks, groups):
+                    total = _fold_parts(parted, groups, _GROUP * width, column, inside, mode)
+                    _store_place(base, out, initial, offset, inside, total, mode)
 
 
 @triton.jit
 def combine_rows(
     counts,
-    packed,
+    lists,
+    runs,
+    ordered,
+    queue,
+    tasks,
+    parts,
     source,
     base,
     out,
-    edges,
-    program,
     mode: tl.constexpr,
     initial: tl.constexpr,
+    count: tl.constexpr,
     rows: tl.constexpr,
     width: tl.constexpr,
     stride: tl.constexpr,
+    capacity: tl.constexpr,
     chunk: tl.constexpr,
-    batch: tl.constexpr,
+    tile: tl.constexpr,
+    spread: tl.constexpr,
+    slots: tl.constexpr,
+    group: tl.constexpr,
+    depth: tl.constexpr,
     block: tl.constexpr,
 ):
-    """Combines a chunk of the rows of long places, in their order.
+    """Combines the rows of a few places with what these are before, and takes its part of long places.
 
     Args:
-        counts: where `order_high` has stored how many such rows there are.
-        packed: these rows and their places, in order.
+        counts: how many rows and runs each place has, as `row_lists.list_rows` leaves it, and the next four.
+        lists: the rows of each place.
+        runs: the runs of each place.
+        ordered: the rows of each share, by place.
+        queue: the chunks that are asked for.
+        tasks: how many chunks are asked for; then counters, zero before: two for each of ``slots`` and each block.
+        parts: ``slots`` rows of the type that is computed in: what chunks come to.
         source: the first element of the matrix of rows.
         base: the first element of what the places are before, None where it is one number.
         out: the first element of what they are after.
-        edges: for each chunk two rows (of the type that is computed in): what it had of the place that it begins
-            with, and of the place that it ends with where that began in it, unless all of their rows are its own.
-        program: number of the chunk, and within it of the ``block`` columns.
         mode: ``add``, ``max`` or ``min``.
         initial: what the places are before, where they are one number.
+        count: number of rows.
         rows: number of places.
         width: elements of a row.
         stride: elements from a row to the next one in ``source``.
-        chunk: rows of a program.
-        batch: rows that are on their way at once; divides ``chunk``.
+        capacity: rows of a list, a power of two.
+        chunk: rows of a chunk.
+        tile: rows of a share.
+        spread: the power of two that holds the number of shares.
+        slots: chunks that may be asked for, at most.
+        group: places of a program.
+        depth: rows of each that are on their way at once, a power of two, at most half a list.
         block: columns of a program.
     """
     blocks: tl.constexpr = (width + block - 1) // block
-    neutral: tl.constexpr = neutral_of(mode)
-    number = program // blocks
-    first = number * chunk
-    count = tl.load(counts + (rows + 2))
-    if first < count:
-        column = program % blocks * block + tl.arange(0, block)
-        inside = column < width
-        total = tl.full([block], neutral, edges.dtype.element_ty)
-        # Whether all rows of the place have been met that are before this one.
-        is_whole = _place(packed, first) != _place(packed, first - 1, first > 0)
-        for step in tl.range(0, chunk, batch):
-            places = ()
-            values = ()
-            # All loads of a batch come first: no store holds up the ones behind it.
-            for lane in tl.static_range(batch):
-                word = tl.load(packed + (first + step + lane))
-                value = tl.load(
-                    source + word.to(tl.int32).to(tl.int64) * stride + column, inside, eviction_policy="evict_first"
-                )
-                places += (place_of(word),)  # type: ignore[assignment]
-                values += (value,)  # type: ignore[assignment]
-            places += (_place(packed, first + step + batch),)  # type: ignore[assignment]
-            for lane in tl.static_range(batch):
-                total = combined(total, values[lane].to(total.dtype), mode)
-                place = places[lane]
-                if place != places[lane + 1]:
-                    if is_whole:
-                        offset = place.to(tl.int64) * width + column
-                        _store_places(base, out, initial, offset, inside, total, mode)
-                    else:
-                        tl.store(edges + (number * 2).to(tl.int64) * width + column, total, inside)
-                    total = tl.full([block], neutral, total.dtype)
-                    is_whole = True
-        end = first + chunk
-        if (end < count) & (_place(packed, end - 1) == _place(packed, end)):
-            edge = tl.where(is_whole, number * 2 + 1, number * 2).to(tl.int64)
-            tl.store(edges + edge * width + column, total, inside)
-
-
-@triton.jit
-def combine_edges(
-    counts,
-    packed,
-    base,
-    out,
-    edges,
-    mode: tl.constexpr,
-    initial: tl.constexpr,
-    rows: tl.constexpr,
-    width: tl.constexpr,
-    chunk: tl.constexpr,
-    ends: tl.constexpr,
-    parts: tl.constexpr,
-    block: tl.constexpr,
-):
-    """Combines what chunks had of one place, by the program of the chunk that the place began in.
-
-    It takes what `combine_rows` does. A program has so many ``ends`` of chunks; most places have two parts, and where
-    there are more they are read so many ``parts`` at a time.
-    """
-    blocks: tl.constexpr = (width + block - 1) // block
+    compute: tl.constexpr = parts.dtype.element_ty
+    half: tl.constexpr = capacity // 2
     program = tl.program_id(0)
-    first = program // blocks * ends
-    count = tl.load(counts + (rows + 2))
-    if (first + 1) * chunk < count:
-        column = program % blocks * block + tl.arange(0, block)
-        inside = column < width
-        lanes = tl.arange(0, ends)
-        number = first + lanes
-        end = (number + 1) * chunk
-        known = end < count
-        place = _place(packed, end - 1, known)
-        # Read at once with what tells whether it counts.
-        edge = edges + (number * 2 + 1).to(tl.int64)[:, None] * width + column[None, :]
-        mask = known[:, None] & inside[None, :]
-        total = combined(tl.load(edge, mask), tl.load(edge + width, mask), mode)
-        # It goes on in the next chunk, and there were none of its rows in the one before.
-        is_cut = known & (place == _place(packed, end, known))
-        is_cut = is_cut & (place != _place(packed, end - chunk - 1, known & (number > 0)))
-        is_long = is_cut & (place == _place(packed, end + chunk, end + chunk < count))
-        offset = place.to(tl.int64)[:, None] * width + column[None, :]
-        _store_places(base, out, initial, offset, mask & (is_cut & ~is_long)[:, None], total, mode)
-        if tl.max(is_long.to(tl.int32), 0) != 0:
-            for lane in tl.range(0, ends):
-                if tl.max((is_long & (lanes == lane)).to(tl.int32), 0) != 0:
-                    at = (first + lane + 1) * chunk
-                    _combine_long(packed, base, out, edges, mode, initial, count, width, chunk, parts, at, column)
-
-
-@triton.jit
-def _combine_long(
-    packed,
-    base,
-    out,
-    edges,
-    mode: tl.constexpr,
-    initial: tl.constexpr,
-    count,
-    width: tl.constexpr,
-    chunk: tl.constexpr,
-    parts: tl.constexpr,
-    end,
-    column,
-):
-    """Combines the parts of the place that a chunk ends with, which began there and has three or more."""
-    neutral: tl.constexpr = neutral_of(mode)
-    inside = column < width
-    place = _place(packed, end - 1)
-    total = tl.load(edges + (end // chunk * 2 - 1).to(tl.int64) * width + column, inside)
-    goes_on, at = end < count, end
-    while goes_on:
-        lane = at + tl.arange(0, parts) * chunk
-        known = lane < count
-        offset = (lane // chunk * 2).to(tl.int64)[:, None] * width + column[None, :]
-        value = tl.load(edges + offset, known[:, None] & inside[None, :], other=neutral)
-        is_same = _place(packed, lane, known) == place
-        total = combined(total, folded(tl.where(is_same[:, None], value, neutral), mode), mode)
-        goes_on = tl.min(is_same.to(tl.int32), 0) != 0
-        at += parts * chunk
-    _store_places(base, out, initial, place.to(tl.int64) * width + column, inside, total, mode)
+    asked = tl.load(tasks)
+    place = program // blocks * group + tl.arange(0, group)
+    column = program % blocks * block + tl.arange(0, block)
+    known = place < rows
+    # Read before it is known how much of it counts, as is what the place is before: nothing waits for anything else.
+    lines = lists + place.to(tl.int64)[:, None] * capacity
+    row = tl.load(lines + tl.arange(0, half)[None, :], known[:, None], other=0)
+    size = rows_in(tl.load(counts + place, known, other=0), count)
+    offset = place.to(tl.int64)[:, None] * width + column[None, :]
+    inside = known[:, None] & (column < width)[None, :]
+    if base is None:
+        before = tl.full([group, block], initial, compute)
+    else:
+        before = tl.load(base + offset, inside, other=0.0).to(compute)
+    for task in tl.range(program, asked * blocks, tl.num_programs(0)):
+        _combine_chunk(
+            counts,
+            runs,
+            ordered,
+            queue,
+            asked,
+            tasks + 1,
+            parts,
+            source,
+            base,
+            out,
+            task,
+            mode,
+            initial,
+            count,
+            width,
+            stride,
+            chunk,
+            tile,
+            spread,
+            slots,
+            group * depth,
+            block,
+        )
+    is_short = size <= capacity
+    size = tl.where(is_short, size, 0)
+    # Most lists are half empty, and half as many rows are sorted in half the time.
+    if tl.max(size, 0) <= half:
+        own = _fold_lists(row, size, source, column, mode, width, stride, depth, compute)
+    else:
+        full = tl.load(lines + tl.arange(0, capacity)[None, :], known[:, None], other=0)
+        own = _fold_lists(full, size, source, column, mode, width, stride, depth, compute)
+    total = combined(before, own, mode)
+    tl.store(out + offset, total.to(out.dtype.element_ty), inside & is_short[:, None])

@@ -1,14 +1,18 @@
-"""Rows of a matrix listed by where they go, and combined from such lists, as device functions.
+"""Rows of a matrix listed by where they go, as a device function; `combined_rows` combines them.
 
-Which row goes to which *place* is only known when the kernels run. Each place has a list of a fixed ``capacity``, so
-that one kernel makes all of them: a row counts itself at its place, and how many came before it is where it is
-written. Programs come in any order; whoever combines a list sorts it in registers first, and so combines the rows of a
-place in their own order, whenever they came. Rows of a *long* place, one with more than fit in its list, are left to
-`ferrite_runtime.fmath.row_order`. With a capacity of 0 there are no lists, and all places that have rows are long.
+Which row goes to which *place* is only known when the kernels run. A program takes a *share* of the rows, one after the
+other, and sorts them by place and number, so that rows of a place which follow each other are a *run*. A run, not a
+row, counts itself at its place, however many rows it has: a place that most rows go to is counted once in each share.
 
-Places are numbers from 0 up to ``rows``, which stands for none. ``counts`` (i32, ``rows + 3``, zero before) holds how
-many rows a place has, or at least more than ``capacity``; nothing for none; the number of long places, or more than
-none; and that of their rows.
+Each place has a list of a fixed ``capacity``. How many rows were counted before a run is where its rows are written;
+programs come in any order, and whoever combines a list sorts it first. Of a *long* place, one with more rows than fit
+in its list, the runs are known as well: where each begins among the sorted rows of its share, and its length. Runs in
+the order of their shares are the rows of a place in their own order, whoever came first.
+
+The rows of long places are combined by *chunks*, of which the last one may be shorter. The run that fills a chunk
+asks for the next one in a queue. Who came first decides where in the queue a chunk stands, and nothing else.
+
+A kernel that is timed runs again on counters that are not zero: what it writes then is wrong, but in bounds.
 """
 
 from __future__ import annotations
@@ -16,16 +20,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ferrite_runtime.fmath.row_sums import combined, folded, neutral_of
-
-_NO_ROW = tl.constexpr(0x7FFFFFFF)
-_EARLY = tl.constexpr(32)
-"""One row in so many counts itself before it looks whether its place is long."""
-
 
 @triton.jit
-def find_places(places, lane, known, rows: tl.constexpr, wraps: tl.constexpr):
-    """Returns places as they are counted; those that lie outside are none, as is the lowest number of all."""
+def _find_places(places, lane, known, rows: tl.constexpr, wraps: tl.constexpr):
+    """Returns places; those that lie outside are none, which is ``rows``, as is the lowest number of all."""
     given = tl.load(places + lane, known, other=0).to(tl.int64)
     place = given
     if wraps:
@@ -37,12 +35,54 @@ def find_places(places, lane, known, rows: tl.constexpr, wraps: tl.constexpr):
 
 
 @triton.jit
-def _list(counts, lists, place, row, mask, rows: tl.constexpr, capacity: tl.constexpr):
-    """Counts rows at their places, and lists those that there is room for."""
-    before = tl.atomic_add(counts + place, 1, mask=mask, sem="relaxed")
-    tl.store(lists + place.to(tl.int64) * capacity + before, row, mask & (before < capacity))
-    # Of a long place one row is the first that its list has no room for.
-    tl.atomic_add(counts + (rows + 1) + row * 0, 1, mask=mask & (before == capacity), sem="relaxed")
+def _nearer_end(place, end, next_place, next_end):
+    """Returns the end of the run that goes on behind so many sorted lanes, or of the one that begins there."""
+    return next_place, tl.where(place == next_place, end, next_end)
+
+
+@triton.constexpr_function
+def row_bits(count):
+    """Returns how many bits of a place's word count its rows; those above count its runs."""
+    return count.bit_length()
+
+
+@triton.jit
+def rows_in(word, count: tl.constexpr):
+    """Returns how many rows a place's word counts."""
+    mask: tl.constexpr = (1 << row_bits(count)) - 1
+    return (word & mask).to(tl.int32)
+
+
+@triton.jit
+def runs_in(word, count: tl.constexpr):
+    """Returns how many runs a place's word counts."""
+    return (word >> row_bits(count)).to(tl.int32)
+
+
+@triton.jit
+def _ask_for_chunks(
+    queue,
+    tasks,
+    place,
+    before,
+    length,
+    is_first,
+    capacity: tl.constexpr,
+    chunk: tl.constexpr,
+    slots: tl.constexpr,
+    tile: tl.constexpr,
+):
+    """Asks for the chunks of long places that begin within these runs, and for the first one of what becomes long."""
+    becomes_long = is_first & (before <= capacity) & (before + length > capacity)
+    first = tl.maximum((before + chunk - 1) // chunk, 1)
+    asked = tl.where(is_first, (before + length - 1) // chunk + 1 - first, 0) + becomes_long.to(tl.int32)
+    first = tl.where(becomes_long, 0, first)
+    if tl.max(asked, 0) != 0:
+        at = tl.atomic_add(tasks + place * 0, asked, mask=asked > 0, sem="relaxed")
+        for step in tl.range(0, tile // chunk + 2):
+            known = (step < asked) & (at + step < slots)
+            tl.store(queue + at + step, place, known)
+            tl.store(queue + slots + at + step, first + step, known)
 
 
 @triton.jit
@@ -50,136 +90,56 @@ def list_rows(
     places,
     counts,
     lists,
-    low_counts,
+    runs,
+    ordered,
+    queue,
+    tasks,
     count: tl.constexpr,
     rows: tl.constexpr,
     wraps: tl.constexpr,
     capacity: tl.constexpr,
-    low: tl.constexpr,
-    share: tl.constexpr,
-    block: tl.constexpr,
+    chunk: tl.constexpr,
+    slots: tl.constexpr,
+    tile: tl.constexpr,
 ):
-    """Counts the rows of each place and the places that are long, and lists rows.
+    """Counts the rows of each place, lists them, and asks for the chunks of long places.
 
     Args:
         places: where rows go.
-        counts: how many rows each place has, and how many places are long.
-        lists: the rows of each place, as many as there is room for; None with a capacity of 0.
-        low_counts: how many rows of a share have which lower digit, as `row_order.order_low` takes it; zero before.
+        counts: how many rows and runs each place has, in one word (i32, or i64 where that is too short); zero before.
+        lists: the rows of each place, as many as there is room for.
+        runs: of each place as many words as there are shares (i32, or i64 where that is too short), of which each run
+            has one: where it begins in ``ordered``, times ``tile``, and one less than its rows.
+        ordered: the rows of each share, by place and number; ``tile`` for each share.
+        queue: the chunks that are asked for: ``slots`` places, then as many numbers of chunks.
+        tasks: how many there are; zero before.
         count: number of rows.
         rows: number of places.
         wraps: whether places may count from the end.
         capacity: rows of a list.
-        low: how many values the lower digit has.
-        share: rows of a share.
-        block: rows of a program, a power of two that divides ``share``.
+        chunk: rows of a chunk, a power of two, at least ``capacity``.
+        slots: chunks that may be asked for, at most.
+        tile: rows of a share, a power of two; times ``rows + 1`` it is less than 31 bits.
     """
-    first = tl.program_id(0) * block
-    lane = first + tl.arange(0, block)
-    known = lane < count
-    place = find_places(places, lane, known, rows, wraps)
-    digit = tl.arange(0, low)
-    found = tl.histogram(place & (low - 1), low, known)
-    tl.atomic_add(low_counts + first // share * low + digit, found, mask=found != 0, sem="relaxed")
-    is_placed = known & (place < rows)
-    if capacity == 0:
-        tl.store(counts + place, 1, is_placed)
-        tl.store(counts + (rows + 1), 1)
-    else:
-        # Thousands of additions to one word wait for each other: few rows tell of most places that they are long.
-        is_early = lane < first + block // _EARLY
-        _list(counts, lists, place, lane, is_placed & is_early, rows, capacity)
-        tl.debug_barrier()
-        size = tl.load(counts + place, is_placed, other=0, cache_modifier=".cg")
-        _list(counts, lists, place, lane, is_placed & ~is_early & (size <= capacity), rows, capacity)
-
-
-@triton.jit
-def _fold_list(
-    listed,
-    size,
-    source,
-    column,
-    mode: tl.constexpr,
-    width: tl.constexpr,
-    stride: tl.constexpr,
-    batch: tl.constexpr,
-    compute: tl.constexpr,
-):
-    """Returns so many listed rows combined in their own order."""
-    neutral: tl.constexpr = neutral_of(mode)
-    ordered = tl.where(tl.arange(0, listed.shape[0]) < size, listed, _NO_ROW)
-    if size > 1:
-        ordered = tl.sort(ordered)
-    total = tl.full(column.shape, neutral, compute)
-    for first in tl.range(0, size, batch):
-        number = first + tl.arange(0, batch)
-        row = tl.gather(ordered, number, 0).to(tl.int64)
-        value = tl.load(
-            source + row[:, None] * stride + column[None, :],
-            (number < size)[:, None] & (column < width)[None, :],
-            other=neutral,
-            eviction_policy="evict_first",
-        )
-        total = combined(total, folded(value.to(compute), mode), mode)
-    return total
-
-
-@triton.jit
-def combine_lists(
-    counts,
-    lists,
-    source,
-    base,
-    out,
-    program,
-    mode: tl.constexpr,
-    initial: tl.constexpr,
-    rows: tl.constexpr,
-    width: tl.constexpr,
-    stride: tl.constexpr,
-    capacity: tl.constexpr,
-    batch: tl.constexpr,
-    block: tl.constexpr,
-    compute: tl.constexpr,
-):
-    """Combines the rows of one place with what it is before, unless it is long; rows are combined in their own order.
-
-    Args:
-        counts: how many rows each place has.
-        lists: the rows of each place, in any order.
-        source: the first element of the matrix of rows.
-        base: the first element of what the places are before, None where it is one number.
-        out: the first element of what they are after.
-        program: number of the place, and within it of the ``block`` columns.
-        mode: ``add``, ``max`` or ``min``.
-        initial: what the places are before, where they are one number.
-        rows: number of places.
-        width: elements of a row.
-        stride: elements from a row to the next one in ``source``.
-        capacity: rows of a list, a power of two.
-        batch: rows that are on their way at once, a power of two, at most half a list.
-        block: columns of a program.
-        compute: the type that is computed in.
-    """
-    blocks: tl.constexpr = (width + block - 1) // block
-    half: tl.constexpr = capacity // 2
-    place = (program // blocks).to(tl.int64)
-    column = program % blocks * block + tl.arange(0, block)
-    inside = column < width
-    # Read before it is known how much of it counts, as is what the place is before: nothing waits for anything else.
-    listed = tl.load(lists + place * capacity + tl.arange(0, half))
-    size = tl.load(counts + place)
-    if base is None:
-        total = tl.full([block], initial, compute)
-    else:
-        total = tl.load(base + place * width + column, inside, other=0.0).to(compute)
-    if size <= capacity:
-        # Most lists are half empty, and half as many rows are sorted in half the time.
-        if size <= half:
-            own = _fold_list(listed, size, source, column, mode, width, stride, batch, compute)
-        else:
-            whole = tl.load(lists + place * capacity + tl.arange(0, capacity))
-            own = _fold_list(whole, size, source, column, mode, width, stride, batch, compute)
-        total = combined(total, own, mode)
-        tl.store(out + place * width + column, total.to(out.dtype.element_ty), inside)
+    program = tl.program_id(0)
+    lane = tl.arange(0, tile)
+    number = program * tile + lane
+    place = _find_places(places, number, number < count, rows, wraps)
+    key = tl.sort(place * tile + lane)
+    place, row = key // tile, program * tile + key % tile
+    tl.store(ordered + number, row)
+    _, head = tl.associative_scan((place, lane), 0, _nearer_end)
+    _, tail = tl.associative_scan((place, lane), 0, _nearer_end, reverse=True)
+    is_placed = place < rows
+    is_first = is_placed & (head == lane)
+    length = tail - lane + 1  # of a run, in its first lane
+    word = length.to(counts.dtype.element_ty) + (1 << row_bits(count))
+    found = tl.atomic_add(counts + place, word, mask=is_first, sem="relaxed")
+    before = rows_in(found, count)
+    shares: tl.constexpr = (count + tile - 1) // tile
+    run = number.to(runs.dtype.element_ty) * tile + (length - 1)
+    slot = runs_in(found, count)
+    tl.store(runs + place.to(tl.int64) * shares + slot, run, is_first & (slot < shares))
+    _ask_for_chunks(queue, tasks, place, before, length, is_first, capacity, chunk, slots, tile)
+    at = tl.gather(before, head, 0) + lane - head
+    tl.store(lists + place.to(tl.int64) * capacity + at, row, is_placed & (at < capacity))

@@ -20,14 +20,14 @@ def combined(a, b, mode: tl.constexpr):
 
 
 @triton.jit
-def folded(parts, mode: tl.constexpr):
-    """Returns the rows of a tile combined."""
+def folded(parts, mode: tl.constexpr, axis: tl.constexpr):
+    """Returns a tile combined along an axis."""
     if mode == "add":
-        return tl.sum(parts, 0)
+        return tl.sum(parts, axis)
     elif mode == "max":
-        return tl.reduce(parts, 0, maximum_nan)
+        return tl.reduce(parts, axis, maximum_nan)
     else:
-        return tl.reduce(parts, 0, minimum_nan)
+        return tl.reduce(parts, axis, minimum_nan)
 
 
 @triton.constexpr_function
