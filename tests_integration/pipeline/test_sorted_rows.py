@@ -12,7 +12,7 @@ from against_eager import assert_all_close, compiled, devices, widened
 OPTIONS = {
     "fallback": False,
     "verify": True,
-    "policy": {"sort_updates": True, "sorted_bytes": 0, "sorted_row": 1},
+    "policy": {"combine_rows": False, "sort_updates": True, "sorted_bytes": 0, "sorted_row": 1},
 }
 PLACES = 5
 

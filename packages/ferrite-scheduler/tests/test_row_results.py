@@ -48,3 +48,15 @@ def test_a_fold_of_more_than_the_rows_reads_their_results_again() -> None:
         policy=SHORT,
     )
     assert "s_row" not in found.graph.values
+
+
+def test_dims_of_one_point_are_left_out_of_the_rows() -> None:
+    found = check(
+        """
+        graph @f(x: f32[6, 1, 8]) -> (s) {
+          m: f32[6, 1] = fold max [i < 6, k < 1 | j < 8] x[i, k, j]
+          s: f32[]     = fold sum [ | i < 6, k < 1] exp(m[i, k])
+        }""",
+        policy=SHORT,
+    )
+    assert found.graph.values["s_row"].type.shape == (6,)

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ferrite_ir.graph import Definition, Fold, Graph, TensorType
-from ferrite_ir.index import Dim, Index
-from ferrite_ir.scalar import Scalar, load, postorder
+from ferrite_ir.index import Dim, Index, constant
+from ferrite_ir.scalar import Scalar, load, postorder, substitute_dims
 from ferrite_ir.sizes import hint, product
 
 from .intermediates import new_value
@@ -67,8 +67,9 @@ def _as_dims(node: Scalar, own: Mapping[Index, Dim]) -> tuple[Dim, ...]:
 
 
 def _separated(fold: Fold, dims: tuple[Dim, ...], types: dict[str, TensorType]) -> Iterator[Definition]:
-    """Yields the loop over rows, and the fold of what it computes."""
-    (body,), result = fold.bodies, fold.results[0]
+    """Yields the loop over rows, and the fold of what it computes; other dims of the fold have one point."""
+    single = {dim: constant(0) for dim in (*fold.dims, *fold.fold_dims) if dim not in dims}
+    body, result = substitute_dims(fold.bodies[0], single), fold.results[0]
     tensor = TensorType(body.dtype, tuple(dim.size for dim in dims), device=result.type.device)
     value = new_value(f"{result.name}_row", tensor, types)
     yield RowResult((value,), dims, (body,), fold.origins)
