@@ -27,6 +27,7 @@ from ferrite_scheduler import Policy, Target, schedule
 from ferrite_torch import torch_private
 from ferrite_torch.capture import Captured, capture
 from ferrite_torch.decompositions import decomposition_table
+from ferrite_torch.donations import held_arguments, held_names
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.errors import FerriteError, Unsupported, translate
 from ferrite_torch.lower import LoweredModule, lower_module
@@ -261,11 +262,12 @@ class _Exporter:
             )
             phase = "simplifying"
             graph = PIPELINE.run(lowered.graph)
+            held = held_names(lowered, held_arguments(module, kind))
             grouped: dict[str, tuple[list[str], Program]] = {}
             for name in self.targets:
                 phase = f"code generation for {name}"
                 target = scheduler_target(name)
-                mapping = emit_program(schedule(graph, target, policy), target).to_mapping()
+                mapping = emit_program(schedule(graph, target, policy, held=held), target).to_mapping()
                 program = Program.from_mapping(mapping)
                 grouped.setdefault(repr(program), ([], program))[0].append(name)
         except FerriteError:
