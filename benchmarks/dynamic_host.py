@@ -4,10 +4,8 @@
 
 Needs no GPU: kernels are launched on one that does nothing (`idle_gpu.py`), library calls run on the host, so models
 are narrow. "Call" is all that a program pays: dynamo's guards, AOTAutograd, ours, and library calls. "Program" is ours
-alone, with the library calls, of all graphs of a call. "Floats fixed" is a dynamic call under
-``torch._dynamo.config.specialize_float``: without it ``dynamic=True`` makes every float of a module a tensor at each
-call. "Changing" takes other sizes from call to call. All are microseconds of this thread's processor time, the least of
-several batches.
+alone, with the library calls, of all graphs of a call. "Changing" takes other sizes from call to call. All are
+microseconds of this thread's processor time, the least of several batches.
 """
 
 from __future__ import annotations
@@ -120,9 +118,7 @@ def measure(model: str, mode: str, repeats: int) -> str:
     step = step_of(module, mode, dynamic=True)
     dynamic = microseconds(step, same, repeats)
     changing = microseconds(step, batches, repeats)
-    with torch._dynamo.config.patch(specialize_float=True):
-        fixed = microseconds(step_of(module, mode, dynamic=True), same, repeats)
-    pairs = (static, dynamic, fixed, changing)
+    pairs = (static, dynamic, changing)
     return f"{model} {mode:10}" + "".join(f"{call:9.0f} {program:8.0f}" for call, program in pairs)
 
 
@@ -140,8 +136,8 @@ def main() -> int:
 
     idle_gpu.install()
     loaded.choose_engine = lambda *given: Recorder(idle_gpu.idle_engine(*given))
-    print(f"{'':16}" + "".join(f"{name:>18}" for name in ("static", "dynamic", "floats fixed", "changing")))
-    print(f"{'':16}" + f"{'call':>9} {'program':>8}" * 4)
+    print(f"{'':16}" + "".join(f"{name:>18}" for name in ("static", "dynamic", "changing")))
+    print(f"{'':16}" + f"{'call':>9} {'program':>8}" * 3)
     for model in plan.models.split(","):
         for mode in plan.modes.split(","):
             print(measure(model, mode, plan.repeats), flush=True)

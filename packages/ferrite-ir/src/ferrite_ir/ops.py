@@ -140,5 +140,8 @@ def _rows() -> list[ScalarOp]:
 
 OPS: dict[str, ScalarOp] = {row.name: row for row in _rows()}
 
+RANDOM = ("rand", "randn", "randint64")
+"""Functions that draw random numbers: what was drawn is never drawn again at another place."""
+
 # Forms with operands that are not all scalars: see scalar.py.
 SPECIAL_FORMS = ("load", "const", "index", "cast", "bitcast")

@@ -476,9 +476,8 @@ def write_host(
             alternatives. Without it none waits, and alternatives are branches.
     """
     kernels = {kernel.id: kernel for kernel in program.kernels}
-    writer = _Writer(program, write_launch, sequencing, kernels=kernels)
-    if sequencing is not None:
-        writer.postponed.sizes = sequencing.sizes
+    postponed = Postponement(sequencing.sizes if sequencing is not None else None)
+    writer = _Writer(program, write_launch, sequencing, postponed=postponed, kernels=kernels)
     writer.lines.extend(opening)
     names = [value.name for value in program.inputs]
     if names:

@@ -11,15 +11,13 @@ from dataclasses import replace
 
 from ferrite_ir.graph import Definition, Fold, Graph, TensorType
 from ferrite_ir.index import Dim, Index, constant
+from ferrite_ir.ops import RANDOM
 from ferrite_ir.scalar import Scalar, load, postorder, substitute_dims
 from ferrite_ir.sizes import hint, product
 
 from .intermediates import new_value
 from .marks import RowResult
 from .target import Policy
-
-DRAWN = ("rand", "randn", "randint64")
-"""Operations of bodies that stay where they are."""
 
 
 def separate_row_results(graph: Graph, policy: Policy) -> Graph:
@@ -50,7 +48,7 @@ def _rows_of(fold: Fold, rows: Mapping[str, Fold]) -> tuple[Dim, ...]:
         return ()
     own = {dim.index: dim for dim in (*fold.dims, *fold.fold_dims) if dim.size != 1}
     nodes = tuple(postorder(fold.bodies))
-    if any(node.op in DRAWN for node in nodes):
+    if any(node.op in RANDOM for node in nodes):
         return ()
     for node in nodes:
         if node.op == "load" and node.source in rows:

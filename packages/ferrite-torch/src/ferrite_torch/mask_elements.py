@@ -126,17 +126,12 @@ class Elements:
 def _without_single(element: Element, shape: Shape) -> Element:
     """Returns an element without the axes of one place: the index there is zero."""
     single = {axis for axis in range(-len(shape), 0) if isinstance(shape[axis], int) and shape[axis] == 1}
-    return _moved(element, lambda axis: None if axis in single else (axis, 1, 0))
+    return _substituted(element, lambda axis: Line(0) if axis in single else _along(axis))
 
 
-def _moved(element: Element, place: Callable[[int], tuple[int, int, int] | None]) -> Element:
-    """Returns an element with other indices: ``place`` maps an axis to another, a factor and an offset, or to zero."""
-
-    def replaced(axis: int) -> Line:
-        found = place(axis)
-        return Line(0) if found is None else line(found[2], {found[0]: found[1]})
-
-    return _substituted(element, replaced)
+def _along(axis: int, factor: int = 1, offset: int = 0) -> Line:
+    """Returns the index along an axis, times a factor, plus an offset."""
+    return line(offset, {axis: factor})
 
 
 def _substituted(element: Element, replaced: Callable[[int], Line]) -> Element:
@@ -195,7 +190,7 @@ def _from_end(axis: int, ndim: int) -> int:
 def _range(_: Elements, node: Node, *bounds: Any, **options: Any) -> Element | None:
     start, step = (bounds[0] if len(bounds) > 1 else 0), (bounds[2] if len(bounds) > 2 else 1)
     known = not {"start", "end", "step", "out"} & options.keys() and isinstance(start, int) and isinstance(step, int)
-    return line(start, {-1: step}) if known and _holds_indices(_dtype(node)) else None
+    return _along(-1, step, start) if known and _holds_indices(_dtype(node)) else None
 
 
 def _holds_indices(dtype: torch.dtype) -> bool:
@@ -239,8 +234,9 @@ def _same(elements: Elements, node: Node, x: Any, *rest: Any, **options: Any) ->
 def _sum(sign: int) -> Callable[..., Element | None]:
     def rule(elements: Elements, node: Node, x: Any, y: Any) -> Element | None:
         a, b = elements.line(x), elements.line(y)
-        known = a is not None and b is not None and _holds_indices(_dtype(node))
-        return a + b.times(sign) if known and a is not None and b is not None else None
+        if a is None or b is None or not _holds_indices(_dtype(node)):
+            return None
+        return a + b.times(sign)
 
     return rule
 
@@ -332,8 +328,8 @@ def _differences(elements: Elements, node: Node, x: Any, *, dim: int = -1, prepe
     step = dict(found.factors).get(axis, 0)
     if prepend is not None:
         before = elements.line(prepend)
-        first = _moved(found, lambda each: None if each == axis else (each, 1, 0))
-        if before is None or not isinstance(first, Line) or first + before.times(-1) != Line(step):
+        first = found + _along(axis, -step)
+        if before is None or first + before.times(-1) != Line(step):
             return None
         if prepend.meta["example_value"].shape[axis] != 1:
             return None
@@ -358,7 +354,7 @@ def _transposed(elements: Elements, node: Node, x: Any, first: int, second: int)
 
 
 def _renumbered(element: Element | None, new: Callable[[int], int]) -> Element | None:
-    return None if element is None else _moved(element, lambda axis: (new(axis), 1, 0))
+    return None if element is None else _substituted(element, lambda axis: _along(new(axis)))
 
 
 def _item(elements: Elements, node: Node, x: Any, index: Any) -> Element | None:
@@ -388,7 +384,7 @@ def _sliced(found: Element, entries: Sequence[Any], ndim: int, result_ndim: int)
     taken = sum(entry is not None and entry is not Ellipsis for entry in entries)
     rest = [slice(None)] * (ndim - taken)
     at = entries.index(Ellipsis) if Ellipsis in entries else len(entries)
-    places: dict[int, tuple[int, int, int] | Line] = {}
+    places: dict[int, Line] = {}
     axis, result = 0, 0
     for entry in (*entries[:at], *rest, *entries[at + 1 :]):
         if entry is None:
@@ -398,19 +394,14 @@ def _sliced(found: Element, entries: Sequence[Any], ndim: int, result_ndim: int)
             start, step = (0 if entry.start is None else entry.start), (1 if entry.step is None else entry.step)
             if not isinstance(start, int) or not isinstance(step, int) or start < 0:
                 return None
-            places[axis - ndim] = result - result_ndim, step, start
+            places[axis - ndim] = _along(result - result_ndim, step, start)
             result += 1
         elif isinstance(entry, int) and not isinstance(entry, bool) and entry >= 0:
             places[axis - ndim] = Line(entry)
         else:
             return None
         axis += 1
-
-    def replaced(each: int) -> Line:
-        place = places[each]
-        return place if isinstance(place, Line) else line(place[2], {place[0]: place[1]})
-
-    return _substituted(found, replaced)
+    return _substituted(found, places.__getitem__)
 
 
 _RULES: Mapping[str, Callable[..., Element | None]] = {

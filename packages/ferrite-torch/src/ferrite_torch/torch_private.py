@@ -456,16 +456,30 @@ def storage_key(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def _forward_metadata() -> Any:
+    """Returns what AOTAutograd knows of the forward graph of what is being compiled, None outside of that."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    return None if context is None else context.fw_metadata
+
+
+def _frame_environment() -> Any:
+    """Returns the environment that knows the symbols of the frame being compiled, None if there is none."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    return None if context is None or context.fake_mode is None else context.fake_mode.shape_env
+
+
 def regenerated_outputs() -> frozenset[int]:
     """Returns the positions of results of the graph being compiled that AOTAutograd replaces by views of the inputs.
 
     Only their shape and strides are read, so they need no storage of their own. Only AOTAutograd's metadata says which.
     """
     from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
-    from torch._guards import TracingContext
 
-    context = TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
+    metadata = _forward_metadata()
     if metadata is None or not all(isinstance(meta, PlainTensorMeta) for meta in metadata.subclass_fw_graph_out_meta):
         return frozenset()  # the results of tensor subclasses are several: positions would not match
     first = len(metadata.tokens) + metadata.num_mutated_inp_runtime_indices
@@ -498,10 +512,7 @@ def donated_inputs() -> tuple[int, ...]:
     They may share storage with each other. Only AOTAutograd's metadata says which. It is told that there are none: it
     would refuse to run such a backward under ``retain_graph``, where ours copies what it overwrites (`keeps_graph`).
     """
-    from torch._guards import TracingContext
-
-    context = TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
+    metadata = _forward_metadata()
     positions = getattr(metadata, "bw_donated_idxs", None) or []
     found = tuple(positions)
     positions.clear()
@@ -514,10 +525,8 @@ def held_inputs(module: torch.fx.GraphModule) -> list[int]:
     Only AOTAutograd's metadata tells them from other inputs of the forward, by their numbers there.
     """
     from torch._functorch._aot_autograd.schemas import PlainTensorMeta
-    from torch._guards import TracingContext
 
-    context = TracingContext.try_get()
-    metadata = None if context is None else context.fw_metadata
+    metadata = _forward_metadata()
     if (
         metadata is None
         or metadata.tokens
@@ -557,11 +566,9 @@ def has_guarded_floats() -> bool:
     Neither the key of a graph in AOTAutograd's cache nor what is evaluated where one is found there knows of it: the
     graph that dynamo captured names the float, and only those made of it have its value.
     """
-    from torch._guards import TracingContext
     from torch.utils._sympy.symbol import SymT, symbol_is_type
 
-    context = TracingContext.try_get()
-    environment = None if context is None or context.fake_mode is None else context.fake_mode.shape_env
+    environment = _frame_environment()
     guards = () if environment is None else environment.guards
     return any(symbol_is_type(symbol, SymT.FLOAT) for guard in guards for symbol in guard.expr.free_symbols)
 
@@ -645,11 +652,9 @@ def relax_dynamic_marks() -> None:
     A marked size that is specialised is an error to dynamo. The constraint lies with the fake inputs it traced with;
     one that only warns takes its place.
     """
-    from torch._guards import TracingContext
     from torch.fx.experimental.symbolic_shapes import RelaxedUnspecConstraint
 
-    context = TracingContext.try_get()
-    shapes = None if context is None or context.fake_mode is None else context.fake_mode.shape_env
+    shapes = _frame_environment()
     for tracked in () if shapes is None else shapes.tracked_fakes or ():
         sizes: Any = getattr(tracked.symbolic_context, "constraint_sizes", None) or ()
         for axis, constraint in enumerate(sizes):
