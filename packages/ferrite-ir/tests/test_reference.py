@@ -6,7 +6,7 @@ import math
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferrite_ir import philox
@@ -90,6 +90,7 @@ def test_bit_patterns_of_small_floats_are_read_back(dtype: DType) -> None:
             assert same(round_to(value, dtype), value)
 
 
+@settings(deadline=None)
 @given(st.floats(width=32, allow_nan=False))
 def test_bf16_is_the_nearest_of_its_neighbours(value: float) -> None:
     rounded = float(round_to(value, BF16))
@@ -321,6 +322,7 @@ FLOATS = st.floats(-100, 100).map(lambda x: round(x, 3)) | st.sampled_from([NAN,
 
 
 @pytest.mark.parametrize("combine", [name for name in COMBINES if name not in ("any", "all", "xor")])
+@settings(deadline=None)
 @given(values=st.lists(FLOATS, min_size=3, max_size=6), cut=st.integers(1, 2))
 def test_combines_are_associative(combine: str, values: list[float], cut: int) -> None:
     lifted = [lift(combine, (x, i) if COMBINES[combine].lifted == 2 else (x,)) for i, x in enumerate(values)]

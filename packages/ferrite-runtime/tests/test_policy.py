@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferrite_runtime.config import Config
@@ -326,6 +326,7 @@ def specs(draw) -> KernelSpec:
     return KernelSpec.from_mapping(spec("k", "", [tensor("a")], axes, family=family, facts=facts, blocks=fixed))
 
 
+@settings(deadline=None)
 @given(specs(), st.sampled_from(["none", "default", "max"]), st.sampled_from(CROSS_TARGETS))
 def test_every_config_is_one_that_the_kernel_and_the_device_allow(kernel: KernelSpec, tune: str, target: str) -> None:
     device = typical_device(Target.parse(target))
@@ -351,6 +352,7 @@ def check_blocks(kernel: KernelSpec, config: Config) -> None:
     assert tile <= 1 << 20
 
 
+@settings(deadline=None)
 @given(specs())
 def test_interpreter_gets_few_large_programs(kernel: KernelSpec) -> None:
     sizes = kernel.hint_sizes()
@@ -371,6 +373,7 @@ def test_devices_are_described() -> None:
         assert typical_device(Target.parse(target)).multiprocessors > 0
 
 
+@settings(deadline=None)
 @given(st.integers(-3, 1 << 40))
 def test_powers_of_two(value: int) -> None:
     above, below = next_power_of_two(value), previous_power_of_two(value)

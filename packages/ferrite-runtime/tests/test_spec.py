@@ -7,7 +7,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferrite_runtime import IdentityMismatch, KernelSpec, Program, SpecError, UnknownField, UnknownFormat
@@ -180,6 +180,7 @@ EXPRS = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(EXPRS, st.tuples(*[st.integers(-9, 9)] * 3))
 def test_evaluated_and_printed_expressions_agree(raw: object, values: tuple[int, int, int]) -> None:
     expr = read_expr(raw, "grid")
@@ -197,6 +198,7 @@ def test_evaluated_and_printed_expressions_agree(raw: object, values: tuple[int,
     assert set(expr_names(expr)) <= set(NAMES)
 
 
+@settings(deadline=None)
 @given(st.integers(-100, 100), st.integers(-20, 20).filter(bool))
 def test_division_rounds_as_said(a: int, b: int) -> None:
     assert evaluate(("floordiv", a, b), {}) == math.floor(a / b)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferrite_runtime.expr import evaluate
@@ -23,11 +23,13 @@ expressions = st.recursive(st.integers(-4, 9) | st.sampled_from(NAMES), operands
 values = st.fixed_dictionaries({name: st.integers(0, 6) for name in NAMES})
 
 
+@settings(deadline=None)
 @given(expressions, values)
 def test_the_value_stays(expr, at) -> None:
     assert evaluate(expr_of(terms_of(expr)), at) == evaluate(expr, at)
 
 
+@settings(deadline=None)
 @given(expressions, expressions, values)
 def test_the_same_is_equal(left, right, at) -> None:
     if is_same(left, right):
@@ -36,6 +38,7 @@ def test_the_same_is_equal(left, right, at) -> None:
     assert is_same(("sub", ("add", left, right), right), left)
 
 
+@settings(deadline=None)
 @given(expressions, expressions, values)
 def test_sums_products_and_bounds(left, right, at) -> None:
     one, other = evaluate(left, at), evaluate(right, at)
@@ -47,6 +50,7 @@ def test_sums_products_and_bounds(left, right, at) -> None:
         assert not is_within(*both) or one <= other
 
 
+@settings(deadline=None)
 @given(expressions, values, values)
 def test_what_grows_does(expr, less, more) -> None:
     terms = terms_of(expr)

@@ -48,11 +48,13 @@ loose_digits = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(loose_digits)
 def test_normal_form_means_the_same(digits):
     assert all(value(digits, p) == value(normalized(digits), p) for p in range(48))
 
 
+@settings(deadline=None)
 @given(bijections())
 def test_inverse_undoes(case):
     count, digits = case
@@ -65,6 +67,7 @@ def test_inverse_undoes(case):
     assert inverse(back) == digits
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_composition_is_composition_where_it_exists(data):
     count, inner = data.draw(bijections())
@@ -74,6 +77,7 @@ def test_composition_is_composition_where_it_exists(data):
         assert all(value(found, p) == value(outer, value(inner, p)) for p in range(count))
 
 
+@settings(deadline=None)
 @given(bijections(fixed=[2, 3, 4]), bijections(fixed=[2, 3, 4]))
 def test_permutations_of_one_cut_compose(first, second):
     found = compose(second[1], first[1])
@@ -81,6 +85,7 @@ def test_permutations_of_one_cut_compose(first, second):
         assert is_bijection(found, 24)
 
 
+@settings(deadline=None)
 @given(bijections(), st.sampled_from([1, 2, 3]))
 def test_lifting_adds_a_fold_below(case, fold):
     count, digits = case
@@ -89,6 +94,7 @@ def test_lifting_adds_a_fold_below(case, fold):
     assert lowered(up, fold) == digits
 
 
+@settings(deadline=None)
 @given(bijections())
 def test_separation_is_what_it_says(case):
     count, digits = case
@@ -101,7 +107,7 @@ def test_separation_is_what_it_says(case):
         assert [image // fold for image in images[::fold]] == [value(on_grid, g) for g in range(count // fold)]
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_indices_as_digits_mean_the_same(data):
     sizes = tuple(data.draw(st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=3)))

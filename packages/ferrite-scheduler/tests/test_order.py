@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferrite_scheduler.order import MergeOrder
@@ -38,6 +38,7 @@ def reaches_through_third(after, groups, a, b):
     return False
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 14), st.sampled_from([0.1, 0.25, 0.5]))
 def test_merges_exactly_what_has_no_third_between_and_stays_sorted(seed, count, density):
     rng = Random(seed)

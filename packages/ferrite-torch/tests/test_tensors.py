@@ -4,7 +4,7 @@ import itertools
 import math
 
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferrite_ir import index as ix
@@ -103,6 +103,7 @@ def expand(draw: st.DrawFn, ours: Tensor, theirs: torch.Tensor) -> tuple[Tensor,
     return ours.viewed((size, *ours.shape), lambda p: p[1:]), theirs.expand(size, *theirs.shape)
 
 
+@settings(deadline=None)
 @given(viewed_arrays())
 def test_views_address_the_elements_that_torch_views_do(pair: tuple[Tensor, torch.Tensor]) -> None:
     ours, theirs = pair

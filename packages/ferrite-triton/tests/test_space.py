@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from by_hand import schedule_text
@@ -134,6 +134,7 @@ def test_rows_of_known_vectors_need_no_other_text() -> None:
     assert "[XBLOCK, RBLOCK // 8, 8]" in emitted.alternatives[1][1].source
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4))
 def test_dims_of_an_axis_are_laid_out_row_major(extents: list[int]) -> None:
     dims = tuple(Dim(f"d{i}", extent) for i, extent in enumerate(extents))
