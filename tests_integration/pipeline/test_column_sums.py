@@ -70,4 +70,45 @@ def test_one_kernel_reads_the_rows(name: str) -> None:
     backward = compiled_programs()[-1]
     runs = [kernel for kernel in backward["kernels"] if "run" in kernel["facts"]]
     assert [kernel["facts"]["run"] for kernel in runs] == [2]
-    assert runs[0]["grid"] == ["floordiv", "x", 2]
+    assert runs[0]["grid"] == 200
+
+
+class Rows(torch.nn.Module):
+    """A function with its vectors as parameters: their lengths are static whatever the rows are."""
+
+    def __init__(self, name: str, columns: int, device: str) -> None:
+        super().__init__()
+        self.name = name
+        self.w = torch.nn.Parameter(torch.linspace(0.5, 1.5, columns, device=device))
+        self.b = torch.nn.Parameter(torch.linspace(-1, 1, columns, device=device))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return FUNCTIONS[self.name](x, self.w.to(x.dtype), self.b.to(x.dtype))
+
+
+def run_of_rows(module: Callable[..., Tensor], x: Tensor, parameters: list[torch.nn.Parameter]) -> list[Tensor]:
+    leaf = x.detach().clone().requires_grad_()
+    result = module(leaf)
+    return [result.detach(), *gradients([result], [leaf, *parameters])]
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_any_number_of_rows(name: str, device: str) -> None:
+    from ferrite_torch import compiled_programs
+
+    torch.manual_seed(0)
+    module = Rows(name, 300, device)
+    parameters = list(module.parameters())
+    policy = {"run_minimum": 1 << 17}
+    call = compiled(module, fullgraph=True, dynamic=True, options={**OPTIONS, "policy": policy})
+    for rows in (200, 2, 3, 131, 263, 264, 265, 529):
+        x = torch.randn(2, rows, 300, device=device)
+        torch._dynamo.mark_static(x, 0)
+        torch._dynamo.mark_static(x, 2)
+        mine = run_of_rows(call, x, parameters)
+        wide = Rows(name, 300, device).double()
+        exact = run_of_rows(wide, x.double(), list(wide.parameters()))
+        assert_all_close(mine, run_of_rows(module, x, parameters), exact)
+    backward = compiled_programs()[-1]
+    assert [kernel["grid"] for kernel in backward["kernels"] if "run" in kernel["facts"]] == [264, 264]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from checks import EAGER_TO_SPLIT, check, kernel_of
+from checks import EAGER_TO_SPLIT, agrees, check, kernel_of
 from ferrite_ir import parse_graph
+from ferrite_ir.evaluate import evaluate
 from ferrite_ir.graph import Fold
 from ferrite_scheduler import Policy, Schedule, Target, schedule
 from ferrite_scheduler.marks import ColumnFold
+from ferrite_scheduler.simulate import simulate
 
 POLICY = Policy(run_minimum=200, run_columns=2)
 TARGET = Target(name="two processors", processors=2)
@@ -135,3 +137,39 @@ def test_shorter_rows_are_shared_among_more_programs_as_long_as_runs_are_long():
 
     assert [runs(65536, columns) for columns in (768, 1024, 2048, 4096, 8192)] == [1024, 1024, 512, 256, 128]
     assert [runs(rows, 768) for rows in (32768, 16384, 8192)] == [512, 256, 256], "fewer sums are worth less memory"
+
+
+ANY_ROWS = """
+graph @f(g: f32[n, 2, 6], x: f32[n, 2, 6], scale: f32[n, 2], w: f32[6]) -> (dx, dw, db) where n: size >= 0 ~ {hint} {{
+  s: f32[n, 2] = fold sum [i < n, j < 2 | c < 6] mul(g[i, j, c], mul(w[c], x[i, j, c]))
+  dx: f32[n, 2, 6] = loop [i < n, j < 2, c < 6] sub(mul(g[i, j, c], w[c]), mul(x[i, j, c], mul(s[i, j], scale[i, j])))
+  dw: f32[6] = fold sum [c < 6 | i < n, j < 2] mul(g[i, j, c], mul(x[i, j, c], scale[i, j]))
+  db: f32[6] = fold sum [c < 6 | i < n, j < 2] g[i, j, c]
+}}"""
+
+
+@pytest.mark.parametrize("hint", [2, 4096])
+def test_any_number_of_rows_is_cut_into_as_many_runs(hint):
+    graph = parse_graph(ANY_ROWS.format(hint=hint))
+    found = schedule(graph, TARGET, Policy(run_minimum=1 << 17, run_columns=2))
+    assert column_folds(found)[0] == ["dw_part", "db_part"]
+    first = kernel_of(found, "dx")
+    assert first.runs == 4, "two programs on each of two processors"
+    assert str(first.run) == "((2*n+3)//4)"
+    for n in (0, 1, 2, 3, 4, 7, 12):
+        values = {
+            "g": [[[(i * 5 + j + c) % 7 - 3.0 for c in range(6)] for j in range(2)] for i in range(n)],
+            "x": [[[(i + j * 3 + c) % 5 - 2.0 for c in range(6)] for j in range(2)] for i in range(n)],
+            "scale": [[i + j + 0.5 for j in range(2)] for i in range(n)],
+            "w": [0.5, 1.0, -1.0, 2.0, 0.25, 3.0],
+        }
+        given = [values[value.name] for value in graph.inputs]
+        expected = evaluate(graph, given, symbols={"n": n})
+        for backwards in (False, True):
+            assert agrees(expected, simulate(found, given, symbols={"n": n}, backwards=backwards)), n
+
+
+def test_a_few_rows_at_hand_say_nothing_of_the_rows_to_come():
+    """Where even several thousand rows would be found in the cache again, nothing is gained."""
+    found = schedule(parse_graph(ANY_ROWS.format(hint=2)), TARGET, Policy(run_minimum=1 << 20, run_columns=2))
+    assert not any(column_folds(found))

@@ -82,7 +82,7 @@ def test_strategy_storage_and_places_count() -> None:
         replace(kernel, stored=("m", "y")),
         replace(kernel, homes={**kernel.homes, "m": kernel.homes["y"]}),
         replace(kernel, params=kernel.params[::-1]),
-        replace(kernel, run=2),
+        replace(kernel, runs=2),
     ):
         assert without_names(other) != without_names(kernel)
 

@@ -62,7 +62,7 @@ class Cluster:
         first, last: smallest and largest node number.
         along, across: in a fold cluster, bytes of full-level accesses contiguous along the fold, or along the grid.
         rows: in a fold cluster, the number of distinct full-level loads from memory.
-        run: rows that one program takes one after the other, for column folds; 0 without any.
+        runs: in how many runs its rows are cut, each for one program, for column folds; 0 without any.
         columns: the number of column folds.
         inner: length of the blocks of a row that are folded by themselves; 0 without any.
     """
@@ -85,7 +85,7 @@ class Cluster:
     along: int = 0
     across: int = 0
     rows: int = 0
-    run: int = 0
+    runs: int = 0
     columns: int = 0
     inner: int = 0
 
@@ -174,7 +174,7 @@ def cluster_of(node: Node, dependences: Dependences) -> Cluster:
     cluster.ops = node.ops + 1
     cluster.first = cluster.last = node.number
     if isinstance(definition, ColumnFold):
-        cluster.run, cluster.columns = int(definition.fold_dims[0].size), 1
+        cluster.runs, cluster.columns = definition.runs, 1
     if kinds:
         _tally_all(cluster, cluster)
     return cluster
@@ -226,7 +226,7 @@ def absorb(owner: Cluster, guest: Cluster, placement: Placement) -> None:
         owner.updated[storage] = (placement.moved(access), number)
     owner.kinds |= guest.kinds
     owner.ops += guest.ops
-    owner.run = max(owner.run, guest.run)
+    owner.runs = max(owner.runs, guest.runs)
     owner.columns += guest.columns
     owner.inner = max(owner.inner, guest.inner, guest.fold if guest.kinds and guest.fold != owner.fold else 0)
     owner.first, owner.last = min(owner.first, guest.first), max(owner.last, guest.last)

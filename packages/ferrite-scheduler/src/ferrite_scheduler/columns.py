@@ -6,18 +6,21 @@ keeps its share of every column sum in registers meanwhile. The shares lie in me
 second stage combines them, so the result depends on no order of programs. The backward pass of a layer norm is the
 model: a gradient by row, and those of weight and bias by column.
 
+A symbolic number of rows is cut into as many runs as keep a device busy, however many rows that leaves each: the last
+ones, or of few rows most, are short or empty, and leave sums of nothing.
+
 In the graph the first stage is a `Fold` like that of any split fold; `ColumnFold` marks it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ferrite_ir.graph import Definition, Fold, Graph, Loop, TensorType, names_read
-from ferrite_ir.sizes import is_static, product
+from ferrite_ir.sizes import Size, floordiv, hint, is_static, product
 
-from .dependences import Node, make_node
+from .dependences import Node, Touch, make_node
 from .strategy import power_of_two
 from .target import Policy, Target
 
@@ -31,17 +34,32 @@ LEAST_SHARE = 2
 """Programs of a multiprocessor that there are whatever their runs' length: one waits for memory while another sums."""
 
 
+SEVERAL_ROWS = 8192
+"""What a symbolic number of rows is at least taken for: with few of them runs cost no more launches than they save."""
+
+
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """How rows are cut into runs: their number, and the rows in each."""
+    """How rows are cut into runs: their number, and whether all have equally many rows."""
 
     count: int
-    rows: int
+    exact: bool
 
 
-def find_column_sums(graph: Graph, types: dict[str, TensorType], target: Target, policy: Policy) -> dict[str, Runs]:
-    """Returns for each sum over rows, by its result, how to cut it, where something could share its read of them."""
-    sums = [d for d in graph.definitions if isinstance(d, Fold) and _is_column_sum(d, policy)]
+def rows_of_run(rows: Size, count: int) -> Size:
+    """Returns how many rows each of ``count`` runs has, the last ones fewer if that is no divisor."""
+    return floordiv(rows + (count - 1), count)
+
+
+def find_column_sums(
+    graph: Graph, types: dict[str, TensorType], target: Target, policy: Policy, settled: Collection[str] = ()
+) -> dict[str, Runs]:
+    """Returns for each sum over rows, by its result, how to cut it, where something could share its read of them.
+
+    Sums whose results are ``settled`` stay as they are.
+    """
+    folds = [d for d in graph.definitions if isinstance(d, Fold) and _is_column_sum(d, policy)]
+    sums = [fold for fold in folds if fold.results[0].name not in settled]
     if not sums:
         return {}
     makers = {result.name: d for d in graph.definitions for result in d.results if result is not None}
@@ -59,26 +77,34 @@ def find_column_sums(graph: Graph, types: dict[str, TensorType], target: Target,
 
 
 def _is_column_sum(fold: Fold, policy: Policy) -> bool:
-    sizes = [dim.size for dim in (*fold.dims, *fold.fold_dims)]
-    if fold.combine != "sum" or not all(map(is_static, sizes)) or not fold.bodies[0].dtype.is_float:
-        return False
     columns = product(dim.size for dim in fold.dims)
+    if fold.combine != "sum" or not is_static(columns) or not fold.bodies[0].dtype.is_float:
+        return False
     return policy.run_columns <= columns and power_of_two(columns) <= policy.persistent_elements
 
 
 def runs_of(fold: Fold, node: Node, target: Target, policy: Policy) -> Runs | None:
-    """Returns how to cut the rows of a column sum evenly, or None if the sum is another way round, small, or odd."""
-    heavy = [touch for touch in node.loads if touch.bytes >= policy.run_minimum]
+    """Returns how to cut the rows of a column sum, or None if the sum is another way round, or small."""
+    heavy = [touch for touch in node.loads if _is_heavy(touch, fold, policy)]
     if not heavy or not all(_is_by_row(node, touch.known) for touch in heavy):
         return None
     rows, extents = product(dim.size for dim in fold.fold_dims), [dim.size for dim in fold.fold_dims]
+    if not is_static(rows):
+        return Runs(target.processors * LEAST_SHARE, exact=False)
     for share in _shares(product(dim.size for dim in fold.dims), policy):
         programs = target.processors * share
         least = policy.run_rows if share > LEAST_SHARE else 1
         for count in range(programs, int(programs * LEAST_FULL), -1):
             if rows % count == 0 and rows // count >= least and cuts_evenly(rows // count, extents):
-                return Runs(count, rows // count)
+                return Runs(count, exact=True)
     return None
+
+
+def _is_heavy(touch: Touch, fold: Fold, policy: Policy) -> bool:
+    """Returns whether what a column sum reads is too large, or may be, to be found in the cache again."""
+    rows = product(dim.size for dim in fold.fold_dims)
+    scale = 1 if is_static(rows) else max(1, SEVERAL_ROWS / max(1, hint(rows)))
+    return touch.bytes * scale >= policy.run_minimum
 
 
 def _shares(columns: int, policy: Policy) -> Iterator[int]:
@@ -113,7 +139,7 @@ def _has_company(
     if later is None:
         return False
     for touch in node.loads:
-        if touch.bytes < policy.run_minimum:
+        if not _is_heavy(touch, fold, policy):
             continue
         makes = [makers[touch.name]] if touch.name in makers else []
         for other in (*makes, *readers[touch.name]):

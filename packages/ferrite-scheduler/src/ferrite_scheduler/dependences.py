@@ -177,7 +177,7 @@ class _Space:
 def _space_of(definition: Computed, memo: Memo) -> _Space:
     match definition:
         case ColumnFold():
-            key: tuple[Any, ...] = (definition.dims, definition.fold_dims, "rows")
+            key: tuple[Any, ...] = (definition.by_row.dims, definition.by_row.fold_dims, "rows")
         case Fold() | Contract():
             key = (definition.dims, definition.fold_dims, True)
         case Scan() | Sort():
@@ -196,8 +196,7 @@ def _make_space(definition: Computed, key: tuple[Any, ...]) -> _Space:
     has_fold = True
     match definition:
         case ColumnFold():
-            run, *columns = definition.dims
-            grid_dims, fold_dims = _wide((run, *definition.fold_dims)), _wide(columns)
+            grid_dims, fold_dims = _wide(definition.by_row.fold_dims), _wide(definition.by_row.dims)
         case Fold() | Contract():
             grid_dims, fold_dims = _wide(definition.dims), _wide(definition.fold_dims)
         case Scan() | Sort():
@@ -249,7 +248,7 @@ def _scan_bodies(
     loads: list[Touch] = []
     expressions: dict[Digits, None] = {}
     rigid: dict[Dim, None] = {}
-    stack = list(bodies_of(definition))
+    stack = list(bodies_of(definition.by_row if isinstance(definition, ColumnFold) else definition))
     if isinstance(definition, Update):
         stack += indirects_of(definition.indices)
     seen = set(stack)

@@ -7,7 +7,19 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ferrite_ir.dtypes import I64
-from ferrite_ir.graph import Computed, Contract, Fold, Graph, Loop, Scan, Sort, Update, bodies_of, index_loads
+from ferrite_ir.graph import (
+    Computed,
+    Contract,
+    Fold,
+    Graph,
+    Loop,
+    Scan,
+    Sort,
+    Update,
+    bodies_of,
+    index_loads,
+    row_major,
+)
 from ferrite_ir.index import Dim, Index, constant, delinearize, floordiv, linearize, mod, substitute
 from ferrite_ir.scalar import Scalar, index_value, load, rewrite
 from ferrite_ir.sizes import product
@@ -79,18 +91,18 @@ def build_kernel(
     for node, member, mapping, moved in zip(nodes, members, layout.mappings, layout.moved, strict=True):
         rewritten = _rewrite(node, member, layout, _mover(mapping, moved))
         body.append(rewritten)
-        home = _home_indices(node, mapping, rewritten)
+        home = _home_indices(node, mapping, rewritten, layout)
         homes.update((result.name, home) for result in rewritten.results)
     if not fits_axes(body, layout.axes):
         raise Misfit("factors of a contraction do not lie on axes of their own")
     reads = _check_homes(body, homes)
     kept = tuple([name for node in nodes for name in node.result_names if name in stored or node.stores is not None])
     params = _params(body, reads, kept, graph, dependences)
-    if cluster.run and len(layout.axes) > 2:
+    if cluster.runs and len(layout.axes) > 2:
         raise Misfit("rows that a program takes one after the other lie on two axes")
     name = kernel_name(strategy, body)
-    axes, run, inner = layout.axes, cluster.run, cluster.inner
-    return Kernel(name, strategy, axes, tuple(body), homes, kept, params, run=run, inner=inner)
+    axes, runs, inner = layout.axes, cluster.runs, cluster.inner
+    return Kernel(name, strategy, axes, tuple(body), homes, kept, params, runs=runs, inner=inner)
 
 
 def _layout_key(
@@ -109,7 +121,7 @@ def _layout_key(
         ]
         if node.stores is not None:
             stores.append((node.stores.known, node.stores.bytes, node.stores.rigid))
-        dims = (node.definition.dims, node.grid_dims, node.fold_dims)  # type: ignore[union-attr]
+        dims = (_own_dims(node), node.grid_dims, node.fold_dims)
         place = (member.full, member.place, member.inner)
         parts.append((dims, _rows_of(node), *place, node.expressions, node.rigid, *loads, None, *stores))
     return tuple(parts)
@@ -170,7 +182,8 @@ def _lay_out_empty(node: Node) -> Layout:
 
 
 def _own_dims(node: Node) -> tuple[Dim, ...]:
-    return node.definition.dims + getattr(node.definition, "fold_dims", ())  # type: ignore[union-attr]
+    definition = node.definition.by_row if isinstance(node.definition, ColumnFold) else node.definition
+    return definition.dims + getattr(definition, "fold_dims", ())  # type: ignore[union-attr]
 
 
 def _over_cluster(digits: Digits, member: Member, fold: int) -> Digits | None:
@@ -329,6 +342,9 @@ def _rewrite(node: Node, member: Member, layout: Layout, move: Mover) -> Compute
     match definition:
         case Loop():
             return Loop(definition.results, dims, tuple(map(move, definition.bodies)), definition.origins)
+        case ColumnFold():
+            bodies = tuple(map(move, definition.by_row.bodies))
+            return replace(definition, dims=grid_dims, fold_dims=fold_dims, bodies=bodies, whole=None)
         case Fold():
             bodies = tuple(map(move, definition.bodies))
             if layout.inner_dims and node.fold == product(dim.size for dim in layout.inner_dims):
@@ -349,10 +365,30 @@ def _rewrite(node: Node, member: Member, layout: Layout, move: Mover) -> Compute
     raise TypeError(f"not a computed definition: {type(definition).__name__}")
 
 
-def _home_indices(node: Node, mapping: dict[Dim, Index], rewritten: Computed) -> tuple[Index, ...]:
+def _home_indices(node: Node, mapping: dict[Dim, Index], rewritten: Computed, layout: Layout) -> tuple[Index, ...]:
     if isinstance(rewritten, Update):
         return rewritten.indices
+    if isinstance(node.definition, ColumnFold):
+        return _run_indices(node.definition, mapping, layout)
     return tuple(mapping[dim] for dim in node.definition.dims)  # type: ignore[union-attr]
+
+
+def _run_indices(fold: ColumnFold, mapping: dict[Dim, Index], layout: Layout) -> tuple[Index, ...]:
+    """Returns where a column fold has the share of a run: the number of the run, and the column.
+
+    Raises:
+        Misfit: the kernel takes the rows in another order.
+    """
+    whole = fold.by_row
+    row = _position(whole.fold_dims, [mapping[dim] for dim in whole.fold_dims])
+    if row != _position(layout.grid_dims, [dim.index for dim in layout.grid_dims]):
+        raise Misfit("rows of a column fold are taken in another order")
+    return floordiv(row, fold.fold_dims[0].size), *(mapping[dim] for dim in whole.dims)
+
+
+def _position(dims: Sequence[Dim], indices: Sequence[Index]) -> Index:
+    """Returns the position of a point among those of dims, the last of them fastest."""
+    return linearize(tuple(indices), row_major(tuple(dim.size for dim in dims)))
 
 
 def _check_homes(body: Sequence[Computed], homes: dict[str, tuple[Index, ...]]) -> tuple[str, ...]:

@@ -16,7 +16,23 @@ class ColumnFold(Fold):
     In a graph it is the `Fold` that it looks like, with dims ``(run, columns…)`` and one fold dim, the rows of a run.
     In a kernel ``dims`` are the grid dims (the rows) and ``fold_dims`` those of the fold axis (the columns): all points
     with the same home are combined.
+
+    Attributes:
+        whole: the fold that it is the first stage of, over all rows: no row is masked out there. None in a kernel.
     """
+
+    whole: Fold | None = None
+
+    @property
+    def by_row(self) -> Fold:
+        """Returns the fold over all rows, in a graph."""
+        assert self.whole is not None, "column folds of graphs know their rows"
+        return self.whole
+
+    @property
+    def runs(self) -> int:
+        """Returns in how many runs the rows are cut."""
+        return int(self.results[0].type.shape[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +93,9 @@ def as_scan(scan: LookBackScan) -> Scan:
     return Scan(scan.results, scan.combine, scan.dims, scan.along, scan.bodies, scan.origins)
 
 
-def as_column_fold(fold: Fold) -> ColumnFold:
+def as_column_fold(fold: Fold, whole: Fold) -> ColumnFold:
     """Returns the first stage of a split fold, to be laid out along rows."""
-    return ColumnFold(fold.results, fold.combine, fold.dims, fold.fold_dims, fold.bodies, fold.origins)
+    return ColumnFold(fold.results, fold.combine, fold.dims, fold.fold_dims, fold.bodies, fold.origins, whole)
 
 
 def as_fold(fold: ColumnFold) -> Fold:

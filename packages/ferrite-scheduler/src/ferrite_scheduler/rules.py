@@ -162,11 +162,11 @@ def _directions(proposal: Proposal) -> Refusal | None:
 
 def _runs(proposal: Proposal) -> Refusal | None:
     owner, guest, placement = proposal.owner, proposal.guest, proposal.placement
-    if not (owner.run or guest.run):
+    if not (owner.runs or guest.runs):
         return None
-    if owner.run and guest.run and owner.run != guest.run:
-        return refuse("their programs take runs of different lengths", first=owner.run, second=guest.run)
-    if guest.run and placement is not None and placement.back is not None:
+    if owner.runs and guest.runs and owner.runs != guest.runs:
+        return refuse("their rows are cut into runs of different lengths", first=owner.runs, second=guest.runs)
+    if guest.runs and placement is not None and placement.back is not None:
         return refuse("the rows of a column fold would be taken in another order")
     if owner.updated or guest.updated:
         return refuse("a kernel with column folds updates nothing in place")
@@ -187,7 +187,7 @@ def _blocks(proposal: Proposal) -> Refusal | None:
         return None
     if block & (block - 1):
         return refuse("blocks of a row are folded with it if their length is a power of two", block=block)
-    if owner.updated or guest.updated or owner.run or guest.run:
+    if owner.updated or guest.updated or owner.runs or guest.runs:
         return refuse("a kernel that folds blocks of rows sums no columns and updates nothing in place", block=block)
     for cluster in (owner, guest):
         other = other_combine(cluster, proposal.dependences)
@@ -235,7 +235,7 @@ def _stays_persistent(proposal: Proposal) -> bool:
     live = live_tiles(owner)
     if guest.kinds or (proposal.placement is not None and proposal.placement.full):
         live += _fresh_rows(proposal)
-    if owner.run or guest.run:
+    if owner.runs or guest.runs:
         return holds_columns(owner, live + owner.columns + guest.columns, proposal.policy)
     return is_persistent(owner, live, proposal.policy)
 

@@ -100,8 +100,9 @@ class Kernel:
         homes: for each value defined in the body, the index tuple at which it is defined, in kernel dims (its logical
             index).
         stored: names of the values of the body that are written to memory. The result of an `Update` is always stored.
-        run: positions of ``x`` that one program takes one after the other, because the body has a `ColumnFold`; 0 where
-            every position is on its own.
+        runs: in how many runs the positions of ``x`` are cut, because the body has a `ColumnFold`: one program takes
+            those of a run one after the other, and there is one for each run, though it be empty. 0 where every
+            position is on its own.
         params: tensors in memory that it reads or writes. For an `Update` the result's name stands for the target's
             storage.
         persistent_up_to: for a looped kernel whose fold axis is symbolic, how long that may be to fit in one tile; 0 if
@@ -124,7 +125,7 @@ class Kernel:
     stored: tuple[str, ...]
     params: tuple[Param, ...]
     persistent_up_to: int = 0
-    run: int = 0
+    runs: int = 0
     tile: int = 4096
     inner: int = 0
     branches: tuple[int, ...] = ()
@@ -139,6 +140,12 @@ class Kernel:
     def fold(self) -> Axis | None:
         """Returns the fold axis, or None."""
         return self.axes[-1] if self.axes and self.axes[-1].is_fold else None
+
+    @property
+    def run(self) -> Size:
+        """Returns the number of positions of ``x`` in a run: the last ones may have fewer. 0 without runs."""
+        rows = next((axis.size for axis in self.axes if axis.name == "x"), 1)
+        return sizes.floordiv(rows + (self.runs - 1), self.runs) if self.runs else 0
 
     @property
     def branch_of(self) -> tuple[int, ...]:
@@ -167,7 +174,9 @@ class Kernel:
 
     def __str__(self) -> str:
         params = ", ".join(map(str, self.params))
-        runs = f" in runs of {self.run}" if self.run else f" in blocks of {self.inner}" if self.inner else ""
+        runs = (
+            f" in runs of {sizes.text(self.run)}" if self.runs else f" in blocks of {self.inner}" if self.inner else ""
+        )
         runs += f" in {len(self.branches)} branches" if self.branches else ""
         rows = [" and ".join(f"{sizes.text(size)} <= {limit}" for size, limit in row) for row in self.idle]
         runs += f" unless {' or '.join(rows)}" if rows else ""

@@ -82,10 +82,12 @@ def _with_either_form(
 ) -> tuple[_Plan, list[tuple[Whole, _Plan]]]:
     """Returns a plan with both forms of folds that have two, and what does the work of both stages of some.
 
-    ``plan`` has the form that the hint asks for. What shares a kernel with the fold in it, or does not, still does.
+    ``plan`` has the form that the hint asks for. What shares a kernel with the fold in it, or does not, still does:
+    sums of columns that ride with rows have the form that is right for all lengths.
     """
     usual = {frozenset(made_in(item)) for item in plan.clusters}
-    refused: frozenset[str] = frozenset()
+    definitions = [node.definition for node in plan.dependences.nodes]
+    refused = frozenset(d.by_row.results[0].name for d in definitions if isinstance(d, ColumnFold))
     while True:
         offered, offers = offer_splits(graph, target, policy, refused)
         if not offers:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any, TypeAlias, cast
 
 from ferrite_ir.evaluate import EvaluationError, Evaluator
@@ -169,6 +170,13 @@ class _Run:
         self.registers: dict[str, _Registers] = {}
         self.columns: dict[tuple[str, tuple[int, ...]], State] = {}
 
+    def begin_columns(self) -> None:
+        """Writes what runs without rows leave in memory: sums of nothing."""
+        results = [d.results[0] for d in self.kernel.body if isinstance(d, ColumnFold)]
+        for result in results:
+            for home in product(*map(range, self.host.sizes(result.type.shape))):
+                self.tensors[result.name].write(home, 0.0)
+
     def memory(self) -> Mapping[str, Tensor]:
         """Returns what loads see: registers before memory."""
         return cast("Mapping[str, Tensor]", {**self.tensors, **self.registers})
@@ -201,6 +209,7 @@ class _Run:
 
 def _launch(kernel: Kernel, arguments: Sequence[Tensor], host: Evaluator, *, backwards: bool) -> None:
     run = _Run(kernel, arguments, host)
+    run.begin_columns()
     grid = list(run.places([dim for axis in kernel.grid for dim in axis.dims]))
     numbers = kernel.branch_of
     launched = [(branch, place) for branch in dict.fromkeys(numbers) for place in grid]

@@ -17,7 +17,7 @@ from ferrite_ir.index import Dim, Index, constant, delinearize
 from ferrite_ir.scalar import Scalar, apply, const, index_value, load, substitute_dims
 from ferrite_ir.sizes import Size, floordiv, hint, is_static, product
 
-from .columns import Runs, cuts_evenly, find_column_sums
+from .columns import Runs, cuts_evenly, find_column_sums, rows_of_run
 from .dependences import Node, is_opaque, make_node
 from .few_parts import FEW_PARTS, WRITTEN_OUT, states_of_folds, written_out
 from .generic import hinted
@@ -59,7 +59,7 @@ def prepare_folds(graph: Graph, target: Target, policy: Policy, settled: Collect
     types = {name: value.type for name, value in graph.values.items()}
     states = states_of_folds(graph)
     plans = _plans(graph, types, states, target, policy, settled)
-    columns = find_column_sums(graph, types, target, policy)
+    columns = find_column_sums(graph, types, target, policy, settled)
     definitions: list[Definition] = []
     changed = False
     for definition in graph.definitions:
@@ -93,8 +93,9 @@ def _prepared(
                 return split_scan(definition, parts, types)
         case Fold() if definition.results[0].name in columns:
             runs = columns[definition.results[0].name]
-            first, second = split(definition, Plan(runs.count, runs.rows, exact=True), types)
-            return as_column_fold(first), second
+            chunk = rows_of_run(product(dim.size for dim in definition.fold_dims), runs.count)
+            first, second = split(definition, Plan(runs.count, chunk, exact=runs.exact), types)
+            return as_column_fold(first, definition), second
         case Fold():
             plan = plans.get(_domain(definition))
             if plan is not None:

@@ -32,7 +32,7 @@ def strategy_of(cluster: Cluster, policy: Policy) -> str:
             return strategy
     if "contract" in cluster.kinds:
         return "looped"
-    if cluster.run or cluster.inner:
+    if cluster.runs or cluster.inner:
         return "persistent"
     if is_symbolic(cluster.fold):
         return "looped"

@@ -53,7 +53,7 @@ class KernelBody:
 
     def write(self) -> list[str]:
         """Returns the lines."""
-        if self._flat.space.run:
+        if self._flat.space.runs:
             self._write_run()
         elif self._flat.space.loops and self._flat.space.folds_tile:
             self._write_loops()
@@ -223,8 +223,14 @@ class KernelBody:
             raise AssertionError("a run without rows")
         self._writer.function.known[run_atom(space)] = Tile("program", NO_AXES, I64 if self._wide else I32)
         self._evaluator.hints = shared_loads(self._flat)
+        first, bound = f"program * {space.run}", str(space.run)
+        if rows.masked:  # the last runs have fewer rows, or none
+            size = space.params.text(rows.size)
+            self._writer.before_loop(f"run = ({size} + {space.runs - 1}) // {space.runs}")
+            self._writer.before_loop(f"xend = tl.minimum(program * run + run, {size})")
+            first, bound = "program * run", "xend - program * run"
         self._writer.open_loop("x")
-        for line in position_lines(space, rows, f"program * {space.run} + xstart + tl.arange(0, XBLOCK)"):
+        for line in position_lines(space, rows, f"{first} + xstart + tl.arange(0, XBLOCK)"):
             self._writer.line(line, frozenset("x"))
         finishers: list[tuple[ColumnFold, Callable[[], tuple[Tile, ...]]]] = []
         for definition in self._flat.definitions:
@@ -234,7 +240,7 @@ class KernelBody:
             self._write_definition(definition)
             self._store_results(definition)
         self._flush()
-        self._writer.close_loop(f"for xstart in tl.range(0, {space.run}, XBLOCK, num_stages={stages_of(self._flat)}):")
+        self._writer.close_loop(f"for xstart in tl.range(0, {bound}, XBLOCK, num_stages={stages_of(self._flat)}):")
         for definition, finish in finishers:
             self._publish(definition, finish())
             self._store_results(definition)
@@ -340,6 +346,8 @@ def _inside(space: Space, axis: AxisText) -> str:
     What a symbolic size leaves open, and the compiler makes much of, it says of all sizes for which there is such a
     tile: the least one that holds a whole axis is more than half full, and one position is never past the end.
     """
+    if space.runs and axis.name == "x":
+        return f"(x < xend) | ({axis.constant} == 1)"
     test = f"{axis.name} < {space.params.text(axis.size)}"
     if is_static(axis.size):
         return test

@@ -56,8 +56,8 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
         facts["branches"] = flat.space.branches
     if any(isinstance(definition, Contract) for definition in flat.definitions):
         facts["product"] = True
-    if flat.space.run:
-        facts["run"] = flat.space.run
+    if flat.space.runs:
+        facts["run"] = hint(flat.space.run)
     if flat.space.loops:
         facts["passes"] = sum(line.startswith("    for rstart in ") for line in text)
     if (rows := rows_together(flat)) > 1:

@@ -334,6 +334,9 @@ class FoldText:
         row = simple_row(combine, dtype)
         lanes = self.accumulator(combine, axes, row.identity(dtype), dtype)
         new = self.spread(tiles[0], axes)
+        rows = self._space.axis("x")
+        if rows is not None and rows.masked:
+            new = f"tl.where(xmask, {new}, {row.identity(dtype)})"
         self._writer.line(f"{lanes.text} = {row.step.format(a=lanes.text, v=new)}", X)
 
         def finish() -> tuple[Tile, ...]:

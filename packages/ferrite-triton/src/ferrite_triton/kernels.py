@@ -171,7 +171,7 @@ def header_lines(flat: FlatKernel, width: int, body: list[str]) -> list[str]:
     rest = f"tl.program_id(0){wide}"
     if space.parts:
         return part_lines(flat, width)
-    if space.run:  # the loop over the rows of the run says where they lie
+    if space.runs:  # the loop over the rows of the run says where they lie
         lines.append(f"program = {rest}")
         grid = []
     if len(grid) > 1 or space.branches > 1:
@@ -335,8 +335,8 @@ def describe_axis(axis: AxisText, params: SizeParams, least: int = 0) -> dict[st
 
 def grid_expression(space: Space) -> Expr:
     """Returns the number of programs in the integer mini-language."""
-    if space.run:
-        return ["floordiv", "x", space.run]
+    if space.runs:
+        return space.runs
     factors: list[Expr] = [["ceildiv", axis.name, axis.constant] for axis in space.grid]
     if space.branches > 1:
         factors.append(space.branches)

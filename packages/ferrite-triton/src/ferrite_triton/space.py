@@ -103,7 +103,9 @@ class Space:
         serial: neighbours along the fold axis that lie ``RBLOCK // serial`` apart in a tile, so that one thread holds
             them all; 0 where a tile holds positions in order.
         parts: programs that share a line of the fold axis, each with one block of it; 0 where each has the whole.
-        run: positions of ``x`` that one program takes in blocks, one after the other; 0 where each block has a program.
+        runs: in how many runs the positions of ``x`` are cut, of which a program takes one in blocks, one after the
+            other; 0 where each block has a program.
+        run: positions of a run; where ``x`` is masked the last runs may have fewer.
         branches: how often the grid axes are gone through, each time by programs of another branch of the kernel.
         least: what a symbolic fold axis has at least, where the text is for some sizes only.
         multiple: what divides it there.
@@ -117,7 +119,8 @@ class Space:
     loops: bool
     serial: int = 0
     parts: int = 0
-    run: int = 0
+    runs: int = 0
+    run: Size = 0
     branches: int = 1
     least: int = 0
     multiple: int = 1
@@ -257,9 +260,8 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
         elif shared or (has_fold and axis.name != "x"):
             # One position of the outer axes per program: tiles stay two-dimensional.
             texts.append(AxisText(axis.name, size, tiled=False, masked=False, block=1, max_block=1))
-        elif kernel.run:
-            largest = kernel.run & -kernel.run
-            texts.append(AxisText(axis.name, size, tiled=True, masked=False, block=None, max_block=largest))
+        elif kernel.runs:
+            texts.append(_run_axis(axis.name, size, kernel))
         else:
             role = "grid" if has_fold else "pointwise" if grid_tiles == 1 else "tiled"
             texts.append(_free_axis(axis.name, size, FREE_BLOCK[role]))
@@ -273,7 +275,14 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     fold = kernel.fold
     parts = -(-int(fold.size) // shared.points) if shared and fold is not None else 0
     return Space(
-        tuple(texts), tiled, dim_mapping(axes), loops, parts=parts, run=kernel.run, branches=len(kernel.branches) or 1
+        tuple(texts),
+        tiled,
+        dim_mapping(axes),
+        loops,
+        parts=parts,
+        runs=kernel.runs,
+        run=kernel.run,
+        branches=len(kernel.branches) or 1,
     )
 
 
@@ -287,6 +296,14 @@ def cut_axes(kernel: Kernel) -> tuple[Axis, ...]:
         outer -= 1
         reached *= int(fold.dims[outer].size)
     return (*kernel.grid, Axis("b", fold.dims[:outer]), Axis("r", fold.dims[outer:]))
+
+
+def _run_axis(name: str, size: Size, kernel: Kernel) -> AxisText:
+    """Returns an axis that is cut into runs: with a mask unless all have equally many positions."""
+    run = kernel.run
+    if sizes.is_static(size) and size == run * kernel.runs:
+        return AxisText(name, size, tiled=True, masked=False, block=None, max_block=run & -run)
+    return AxisText(name, size, tiled=True, masked=True, block=None, max_block=None)
 
 
 def _whole_axis(name: str, size: int, least: int = 1) -> AxisText:
