@@ -18,7 +18,6 @@ from ferrite_ir.graph import Extern, Graph, Output, Update, Value, View, whole
 from ferrite_ir.scalar import Scalar, cast
 from ferrite_ir.sizes import Size, Symbolic, Undecided, hint, symbols_of
 from ferrite_ir.text import graph_symbols
-from ferrite_torch import torch_private
 from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.errors import FerriteError, Unsupported, translate
@@ -45,6 +44,15 @@ from ferrite_torch.symbols import (
     steps_of,
 )
 from ferrite_torch.tensors import Tensor, grid_point
+from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
+from ferrite_torch.torch_private.operators import HigherOrderOp, Overload
+from ferrite_torch.torch_private.symbolic_shapes import (
+    environment_of,
+    environments,
+    is_data_dependent,
+    is_unbacked_number,
+    unbacked_bindings,
+)
 from ferrite_torch.unbacked import ASSERTIONS, BINDING_VIEWS, READS, RunTimeSizes
 
 log = logging.getLogger(__name__)
@@ -151,7 +159,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
 
 
 def _explained(error: Exception, node: torch.fx.Node) -> FerriteError:
-    if torch_private.is_data_dependent(error):
+    if is_data_dependent(error):
         return Unsupported(f"{origins_of(node)[0]}: a size is known only when the graph runs")
     return translate(error, "lowering", origins_of(node))
 
@@ -248,7 +256,7 @@ class _Walk:
         taken = given_sizes(graph, self.size_arguments)
         graph = replace(graph, sizes=tuple((name, size) for _, name, size in taken)) if taken else graph
         fakes = (node.meta.get("val") for node in self.module.graph.find_nodes(op="placeholder"))
-        names = {**input_names(next(torch_private.environments(fakes), None)), **self.run_time.names}
+        names = {**input_names(next(environments(fakes), None)), **self.run_time.names}
         graph = self.run_time.checked(graph, names)
         return LoweredModule(
             graph,
@@ -334,9 +342,9 @@ class _Walk:
         for operand in node.all_input_nodes:
             if isinstance(self.results[operand], NeedsNumber):
                 raise self._refusal(node, self.results[operand])
-        if isinstance(target, torch_private.Overload):
+        if isinstance(target, Overload):
             return self._call_op(node, target, args, kwargs)
-        if isinstance(target, torch_private.HigherOrderOp):
+        if isinstance(target, HigherOrderOp):
             if str(target) == "with_effects":
                 return self._call_with_effects(node, args, kwargs)
             raise Unsupported(f"{origins_of(node)[0]}: the higher-order op {target} is not compiled yet")
@@ -350,7 +358,7 @@ class _Walk:
         if isinstance(fake, torch.SymFloat):
             held = self.builder.fresh_copy(tensor)
             self.run_time.name_float(node)
-            for symbol, _ in torch_private.unbacked_bindings(node):
+            for symbol, _ in unbacked_bindings(node):
                 self.floats[str(symbol)] = cast(held.at(()), F64)
         else:
             self.run_time.read(self.builder, node, tensor)
@@ -363,10 +371,10 @@ class _Walk:
                 return size_of(fake)
             if isinstance(fake, torch.SymFloat):
                 return self._float(node, fake)
-            if not torch_private.is_unbacked_number(fake):
+            if not is_unbacked_number(fake):
                 return bool(fake)
         except NeedsNumber as need:
-            if not torch_private.is_unbacked_number(fake):
+            if not is_unbacked_number(fake):
                 raise
             return need
         return NeedsNumber(str(origins_of(node)[0]), f"whether {fake}", ())
@@ -375,7 +383,7 @@ class _Walk:
         try:
             return scalar_of(fake, self.floats)
         except NeedsNumber:
-            if torch_private.is_unbacked_number(fake):
+            if is_unbacked_number(fake):
                 raise
             return self._fixed(node, fake)
 
@@ -385,7 +393,7 @@ class _Walk:
         Raises:
             Unsupported: it has none yet.
         """
-        if torch_private.is_unbacked_number(fake):
+        if is_unbacked_number(fake):
             raise Unsupported(f"{origins_of(node)[0]}: a library call or a result takes {fake}, which only a run tells")
         record_specialisation(str(origins_of(node)[0]) if node.op == "call_function" else node.name, "a symbolic float")
         return float(fake)
@@ -401,9 +409,7 @@ class _Walk:
     def _refusal(self, node: torch.fx.Node, need: NeedsNumber) -> Unsupported:
         return Unsupported(f"{origins_of(node)[0]}: {need.reason}, a number that is known only when the graph runs")
 
-    def _call_op(
-        self, node: torch.fx.Node, op: torch_private.Overload, args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> Any:
+    def _call_op(self, node: torch.fx.Node, op: Overload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         self.builder.begin(node, origins_of(node), lambda name: self.lifetimes.may_reuse(name, node))
         name = str(op)
         if name == "aten.copy_.default" and self._is_input(node.args[0]):
@@ -416,7 +422,7 @@ class _Walk:
             except Unlowered as refusal:
                 reason = str(refusal)
             except (Undecided, NeedsNumber) as need:
-                if not depends_on_data(need.sizes, torch_private.environment_of(node)):
+                if not depends_on_data(need.sizes, environment_of(node)):
                     raise
                 reason = ONLY_A_RUN_TELLS
             except Exception as error:  # noqa: BLE001  # a defect of a lowering, of whatever kind
@@ -425,7 +431,7 @@ class _Walk:
         self.fallbacks.append(Fallback(name, reason or NO_LOWERING, str(origins_of(node)[0])))
         return self._library(node, args, kwargs)
 
-    def _lowering(self, name: str, op: torch_private.Overload, args: Sequence[Any]) -> Callable[..., Any] | None:
+    def _lowering(self, name: str, op: Overload, args: Sequence[Any]) -> Callable[..., Any] | None:
         in_place = IN_PLACE.get(name)
         if in_place is not None and isinstance(args[0], Tensor) and self.builder.owns(args[0]):
             return in_place
@@ -453,12 +459,12 @@ class _Walk:
 
     def _defect(self, error: Exception, node: torch.fx.Node) -> str:
         sizes = _sizes_of_node(node)
-        if depends_on_data(sizes, torch_private.environment_of(node)):
+        if depends_on_data(sizes, environment_of(node)):
             return ONLY_A_RUN_TELLS
         if sizes:
             kind = f"its lowering takes no symbolic size ({type(error).__name__}: {error})"
             raise NeedsNumber(f"{origins_of(node)[0]}", kind, sizes) from error
-        if self.strict or torch_private.is_data_dependent(error):
+        if self.strict or is_data_dependent(error):
             raise _explained(error, node) from error
         kind = type(error).__name__
         log.warning("%s runs as a library call: its lowering failed with %s: %s", node.target, kind, error)
@@ -471,7 +477,7 @@ class _Walk:
         """
         if not all(map(self._is_here, _tensors_of(node))) and not self._is_number_for_kernels(node):
             return OTHER_DEVICE
-        if torch_private.unbacked_bindings(node) and str(node.target) not in BINDING_VIEWS:
+        if unbacked_bindings(node) and str(node.target) not in BINDING_VIEWS:
             return ONLY_A_RUN_TELLS
         if any(tensor.device and tensor.ndim for tensor in tensors_in([*args, *kwargs.values()])):
             return OTHER_DEVICE
@@ -618,14 +624,14 @@ class _Walk:
         if view is None:
             raise Unsupported(f"{origins_of(node)[0]}: a result that is no strided tensor")
         assert same_layout(shape, view.strides, strides) or tensor.numel == 0
-        owners.setdefault(self.lifetimes.root(tensor.value.name), torch_private.storage_key(fake))
+        owners.setdefault(self.lifetimes.root(tensor.value.name), storage_key(fake))
         return View(view.name, view.dtype, shape, strides, view.offset)
 
     def _may_share(
         self, node: torch.fx.Node, fake: torch.Tensor, tensor: Tensor, owners: dict[str, int | None]
     ) -> bool:
         root = self.lifetimes.root(tensor.value.name)
-        key = torch_private.storage_key(fake)
+        key = storage_key(fake)
         source = self.lifetimes.source(root)
         if source is not None:
             return source.op == "get_attr" or _storage(source) == key
@@ -664,7 +670,7 @@ def _is_token(node: torch.fx.Node, user: torch.fx.Node) -> bool:
 
 def _storage(node: Any) -> int | None:
     fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-    return torch_private.storage_key(fake) if isinstance(fake, torch.Tensor) else None
+    return storage_key(fake) if isinstance(fake, torch.Tensor) else None
 
 
 def _sizes_of_node(node: torch.fx.Node) -> list[Size]:
@@ -673,7 +679,7 @@ def _sizes_of_node(node: torch.fx.Node) -> list[Size]:
     found: dict[Size, None] = {}
     for value in values:
         for item in value if isinstance(value, (tuple, list)) else (value,):
-            numbers = (*item.shape, *item.stride()) if torch_private.is_fake(item) else (item,)
+            numbers = (*item.shape, *item.stride()) if is_fake(item) else (item,)
             found.update((size_of(number), None) for number in numbers if isinstance(number, torch.SymInt))
     return [size for size in found if isinstance(size, Symbolic)]
 
