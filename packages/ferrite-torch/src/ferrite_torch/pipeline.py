@@ -19,8 +19,9 @@ from ferrite_torch.environment import compile_facts, stores_graphs
 from ferrite_torch.errors import FerriteError, translate
 from ferrite_torch.graph_key import constant_paths, graph_key
 from ferrite_torch.loading import constants_of, load_artifact, run_eagerly, runtime_options
-from ferrite_torch.lower import OTHER_DEVICE, graph_device, lower_module
+from ferrite_torch.lower import OTHER_DEVICE, lower_module
 from ferrite_torch.options import Options
+from ferrite_torch.placement import graph_device
 from ferrite_torch.refusals import refuse_fallbacks
 from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
 from ferrite_torch.statistics import CompiledGraph, Stopwatch, record_graph
