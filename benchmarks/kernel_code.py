@@ -61,12 +61,13 @@ def emitted_kernels(names: list[str], dtype_name: str, policy: dict[str, Any]) -
     """Yields each chosen case's kernels, in launch order, as (case, spec)."""
     import torch
 
-    from ferrite_torch import FerriteError, Options, export, torch_private
+    from ferrite_torch import FerriteError, Options, export
+    from ferrite_torch.torch_private.fake_tensors import fake_mode
     from kernel_cases import CASES, Case
     from limit_cases import LIMIT_CASES
 
     def exported(case: Case) -> Any:
-        with torch_private.fake_mode():
+        with fake_mode():
             inputs = case.make(getattr(torch, dtype_name), 1)
         given = inputs[:-1] if case.trains else inputs
         options = Options(policy=policy)

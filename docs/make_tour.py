@@ -17,11 +17,11 @@ import torch
 from ferrite_ir import PIPELINE, fingerprint
 from ferrite_runtime import load_program
 from ferrite_scheduler import Policy, Target, explain, schedule
-from ferrite_torch import torch_private
 from ferrite_torch.decompositions import decomposition_table
 from ferrite_torch.loading import run_eagerly
 from ferrite_torch.lower import lower_module
 from ferrite_torch.lowering.recomputation import stays_whole
+from ferrite_torch.torch_private.aot import compile_with_aot
 from ferrite_triton import emit_program
 
 PAGE = Path(__file__).with_name("tour.md")
@@ -76,7 +76,7 @@ def capture(model: Any, *inputs: torch.Tensor) -> torch.fx.GraphModule:
     def backend(module: torch.fx.GraphModule, fakes: Sequence[Any]) -> Any:
         table = decomposition_table(stays_whole)
         compilers = dict.fromkeys(("forward", "backward", "inference"), compile_one)
-        return torch_private.compile_with_aot(module, fakes, decompositions=table, **compilers)
+        return compile_with_aot(module, fakes, decompositions=table, **compilers)
 
     torch.compiler.reset()
     torch.compile(model, backend=backend)(*inputs)

@@ -12,11 +12,11 @@ from torch import Tensor
 from ferrite_ir import PIPELINE
 from ferrite_runtime import cross_compile
 from ferrite_scheduler import Policy, Target, schedule
-from ferrite_torch import torch_private
 from ferrite_torch.decompositions import decomposition_table
 from ferrite_torch.loading import run_eagerly
 from ferrite_torch.lower import lower_module
 from ferrite_torch.lowering.recomputation import stays_whole
+from ferrite_torch.torch_private.aot import compile_with_aot
 from ferrite_triton import emit_program
 
 FOLDS: dict[str, Callable[[Tensor], Any]] = {
@@ -53,7 +53,7 @@ def programs(function: Callable[..., Any], *inputs: Tensor) -> list[dict[str, An
     def backend(module: torch.fx.GraphModule, fakes: Sequence[Any]) -> Any:
         compilers = dict.fromkeys(("forward", "backward", "inference"), compile_one)
         table = dict(decomposition_table(stays_whole))
-        return torch_private.compile_with_aot(module, fakes, decompositions=table, **compilers)
+        return compile_with_aot(module, fakes, decompositions=table, **compilers)
 
     torch.compile(function, backend=backend, fullgraph=True, dynamic=False)(*inputs)
     return found

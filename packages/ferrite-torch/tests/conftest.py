@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from ferrite_torch import torch_private
 from ferrite_torch.decompositions import decomposition_table
 from ferrite_torch.loading import run_eagerly
 from ferrite_torch.lower import LoweredModule, lower_module
 from ferrite_torch.lowering.recomputation import stays_whole
+from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot
+from ferrite_torch.torch_private.aot_metadata import regenerated_outputs
 
 Lower = Callable[..., dict[str, LoweredModule]]
 
@@ -32,16 +33,16 @@ def lowered() -> Lower:
     def capture(function: Callable[..., Any], *inputs: Any, strict: bool = True) -> dict[str, LoweredModule]:
         found: dict[str, LoweredModule] = {}
 
-        def compiler(kind: str) -> torch_private.GraphCompiler:
+        def compiler(kind: str) -> GraphCompiler:
             def compile_one(module: torch.fx.GraphModule, fakes: Any) -> Any:
-                outputs = frozenset() if kind == "backward" else torch_private.regenerated_outputs()
+                outputs = frozenset() if kind == "backward" else regenerated_outputs()
                 found[kind] = lower_module(module, name=kind, strict=strict, regenerated=outputs)
                 return run_eagerly(module)
 
             return compile_one
 
         def backend(module: torch.fx.GraphModule, fakes: Any) -> Any:
-            return torch_private.compile_with_aot(
+            return compile_with_aot(
                 module,
                 fakes,
                 forward=compiler("forward"),

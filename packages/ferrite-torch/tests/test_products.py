@@ -11,7 +11,7 @@ import torch
 
 import ferrite_runtime
 import ferrite_torch
-from ferrite_torch import lower
+from ferrite_torch import graph_outputs
 from ferrite_torch.lowering import products
 from ferrite_torch.lowering.products import FLOPS_PER_BYTE, FLOPS_PER_BYTE_IF_ODD, extended_extent
 from ferrite_torch.statistics import compiled_graphs
@@ -28,7 +28,7 @@ def small_products_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(products, "SMALLEST_EXTENT", 2)
     monkeypatch.setattr(products, "STRIPPED_ROWS", 16)
     monkeypatch.setattr(products, "LAST_ROWS", 8)
-    monkeypatch.setattr(lower, "PADDING_HELD", 1)
+    monkeypatch.setattr(graph_outputs, "PADDING_HELD", 1)
     torch._dynamo.reset()
     ferrite_torch.reset_statistics()
     torch.manual_seed(0)

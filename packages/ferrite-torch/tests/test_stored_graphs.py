@@ -16,14 +16,16 @@ from torch._functorch import config as functorch_config
 
 import ferrite_torch
 from ferrite_runtime import Store, choose_store, save_record
-from ferrite_torch import pipeline, stored_graphs, torch_private
+from ferrite_torch import pipeline, stored_graphs
 from ferrite_torch.artifact import GRAPHS, Artifact, keep_artifact, recall_artifact
 from ferrite_torch.decompositions import DeferredTable
 from ferrite_torch.loading import runtime_options
 from ferrite_torch.options import Options
+from ferrite_torch.torch_private import aot
+from ferrite_torch.torch_private.aot_cache import stores_graphs
 
 needs_stored_graphs = pytest.mark.skipif(
-    not torch_private.stores_graphs(), reason="this torch's AOTAutograd keeps no graphs of other compilers"
+    not stores_graphs(), reason="this torch's AOTAutograd keeps no graphs of other compilers"
 )
 
 
@@ -78,7 +80,7 @@ class TestAfterAot:
         first = train()
         assert recalled() == (2, 0)
         monkeypatch.setattr(pipeline, "lower_module", None)
-        monkeypatch.setattr(torch_private, "_partition", None)
+        monkeypatch.setattr(aot, "min_cut", None)
         second = train()
         assert recalled() == (2, 2)
         assert counters["aot_autograd"]["autograd_cache_hit"] == 1
@@ -250,7 +252,7 @@ class TestSwitchedOff:
 
     def test_compiled_autograd_traces_backwards_itself(self) -> None:
         with torch._dynamo.config.patch(compiled_autograd=True):
-            assert not torch_private.stores_graphs()
+            assert not stores_graphs()
 
 
 class TestBeforeAot:
@@ -258,7 +260,7 @@ class TestBeforeAot:
 
     @pytest.fixture(autouse=True)
     def _no_aot_cache(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(torch_private, "stores_graphs", lambda: False)
+        monkeypatch.setattr(stored_graphs, "stores_graphs", lambda: False)
 
     def test_forward_and_backward(self, monkeypatch: pytest.MonkeyPatch) -> None:
         first = train()
@@ -339,7 +341,7 @@ def test_tables_are_filled_when_looked_at() -> None:
 def test_restored_graphs_are_data() -> None:
     import pickle
 
-    if not torch_private.stores_graphs():
+    if not stores_graphs():
         pytest.skip("this torch keeps no graphs of other compilers")
     graph = stored_graphs.restore("f" * 64, {"fallback": True})
     written = pickle.dumps(graph)

@@ -12,9 +12,11 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from ferrite_ir.bindings import CHECK, LET, READ, SIZE
 from ferrite_ir.graph import Extern
-from ferrite_torch import torch_private
 from ferrite_torch.conditions import bound_key, condition_of, condition_text
 from ferrite_torch.symbols import NeedsNumber, depends_on_data, size_of, steps_of
+from ferrite_torch.torch_private.aot import compile_with_aot
+from ferrite_torch.torch_private.nodes import source_text
+from ferrite_torch.torch_private.symbolic_shapes import environment_of, is_unbacked, replaced_symbol, unbacked_bindings
 
 
 @pytest.fixture
@@ -132,19 +134,19 @@ def test_private_parts(captured: None) -> None:
             keep(graph, inputs)
             return make_boxed_func(graph.forward)
 
-        return torch_private.compile_with_aot(
+        return compile_with_aot(
             module, fakes, forward=compile_one, backward=compile_one, inference=compile_one, decompositions={}
         )
 
     torch.compile(found, backend=backend)(torch.ones(4, 3))
     (node,) = seen[0].graph.find_nodes(op="call_function", target=torch.ops.aten.nonzero.default)
-    ((symbol, path),) = torch_private.unbacked_bindings(node)
+    ((symbol, path),) = unbacked_bindings(node)
     assert path == (("size", 0),)
     assert symbol == node.meta["val"].shape[0].node.expr  # under the name that it has now
-    assert torch_private.source_text(node) == "places = torch.nonzero(x)"
-    environment = torch_private.environment_of(node)
-    assert torch_private.is_unbacked(symbol, environment)
-    assert torch_private.replaced_symbol(symbol, environment) is None
+    assert source_text(node) == "places = torch.nonzero(x)"
+    environment = environment_of(node)
+    assert is_unbacked(symbol, environment)
+    assert replaced_symbol(symbol, environment) is None
     assert depends_on_data((size_of(node.meta["val"].shape[0]),), environment)
     product = torch.empty_like(node.meta["val"], memory_format=torch.contiguous_format).t()
     assert [str(step) for step in steps_of(product)] == ["1", "2"]
@@ -152,4 +154,4 @@ def test_private_parts(captured: None) -> None:
         table = torch.empty(3, node.meta["val"].shape[0])
     assert [str(step) for step in steps_of(table)] == [str(symbol), "1"]
     plain = next(iter(seen[0].graph.find_nodes(op="placeholder")))
-    assert torch_private.unbacked_bindings(plain) == []
+    assert unbacked_bindings(plain) == []

@@ -18,8 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch.fx import Graph, GraphModule, Node
 
-from ferrite_torch import torch_private
 from ferrite_torch.mask_elements import CAUSAL, Elements, Hiding, Line
+from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key, without_modes
+from ferrite_torch.torch_private.symbolic_shapes import symbolic_value
 
 log = logging.getLogger(__name__)
 
@@ -112,13 +113,13 @@ def _expression(size: int | torch.SymInt) -> Any:
     """Returns a size such that those that are surely equal are equal: comparing symbolic numbers adds a guard."""
     if isinstance(size, int):
         return size
-    expression = torch_private.symbolic_value(size)[0]
+    expression = symbolic_value(size)[0]
     return int(expression) if expression.is_number else expression
 
 
 def _fake(node: Any) -> torch.Tensor | None:
     value = node.meta.get("example_value") if isinstance(node, Node) else None
-    return value if isinstance(value, torch.Tensor) and torch_private.is_fake(value) else None
+    return value if isinstance(value, torch.Tensor) and is_fake(value) else None
 
 
 def _replace_mask(call: Node, *, is_causal: bool) -> None:
@@ -137,7 +138,7 @@ def _meaning(mask: Node, sizes: tuple[Any, Any], changing: frozenset[int]) -> st
     value = known_value(mask, changing)
     if value is None:
         return None
-    with torch_private.without_modes():
+    with without_modes():
         return _read(value, sizes)
 
 
@@ -170,7 +171,7 @@ def known_value(node: Node, changing: frozenset[int]) -> torch.Tensor | None:
     if sum(storages.values()) > MOST_BYTES:
         return None
     try:
-        with torch_private.without_modes(), torch.device("cpu"), torch.no_grad():
+        with without_modes(), torch.device("cpu"), torch.no_grad():
             return _computed(made_by)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         log.info("a mask stays, as computing it failed: %s", error)
@@ -214,7 +215,7 @@ def _is_pure(node: Node) -> bool:
 def storage_of(node: Node) -> int | None:
     """Returns what tells the storage of a node's tensor from others; None where it has no one tensor."""
     fake = _fake(node)
-    return None if fake is None else torch_private.storage_key(fake)
+    return None if fake is None else storage_key(fake)
 
 
 def changing_storages(graph: Graph) -> frozenset[int]:

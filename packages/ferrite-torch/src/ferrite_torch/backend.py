@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from ferrite_runtime import warm_up
-from ferrite_torch import torch_private
 from ferrite_torch.attention_masks import simplify_masks
 from ferrite_torch.attention_patterns import rewrite_attention
 from ferrite_torch.decompositions import DeferredTable, decomposition_table
@@ -20,6 +19,16 @@ from ferrite_torch.options import Options, parse_options
 from ferrite_torch.statistics import record_fallback
 from ferrite_torch.stored_graphs import Plan, mark_storable, plan_storage
 from ferrite_torch.symbolic_floats import float_rules, multiply_out
+from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot
+from ferrite_torch.torch_private.dynamo import (
+    fix_module_floats,
+    flatten_inputs,
+    is_restart,
+    keep_writes_through_restarts,
+    register_backend,
+)
+from ferrite_torch.torch_private.nodes import example_of
+from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats, is_symbolic
 
 log = logging.getLogger(__name__)
 
@@ -53,22 +62,22 @@ def ferrite(
     """
     chosen = parse_options(mode, options)
     if any(isinstance(value, (list, tuple, dict)) for value in inputs):
-        return torch_private.flatten_inputs(module, inputs, lambda *flat: ferrite(*flat, mode=mode, options=options))
+        return flatten_inputs(module, inputs, lambda *flat: ferrite(*flat, mode=mode, options=options))
     try:
         _check_devices(module, inputs)
         _check_layouts(module, inputs)
         rewrite_attention(module)
         simplify_masks(module)
         multiply_out(module)
-        is_open = torch_private.is_symbolic(_traced(module, inputs)) or torch_private.has_guarded_floats()
+        is_open = is_symbolic(_traced(module, inputs)) or has_guarded_floats()
         is_kept = stores_graphs(chosen) and not is_open
         plan = plan_storage(module, inputs, list(_tensors(module, inputs)), chosen) if is_kept else None
         if plan is None or not plan.is_completed():
             _warm_up(module, inputs, chosen)
         return _compile(module, inputs, chosen, plan)
     except Exception as error:  # every layer's, whatever it is: the table translates them all
-        if torch_private.is_restart(error):
-            torch_private.keep_writes_through_restarts()
+        if is_restart(error):
+            keep_writes_through_restarts()
             raise
         translated = translate(error, "capturing the graph")
         if not chosen.fallback or isinstance(translated, ExternRefused):
@@ -82,7 +91,7 @@ def _compile(
 ) -> Callable[..., Any]:
     """Returns the graph compiled, or loaded from AOTAutograd's cache where the plan allows to store it."""
     stored = plan is not None
-    compiled = torch_private.compile_with_aot(
+    compiled = compile_with_aot(
         module,
         inputs,
         forward=_compiler("forward", options, stored=stored),
@@ -107,7 +116,7 @@ def _decompositions() -> dict[Any, Any]:
     return {**table, **float_rules(table)}
 
 
-def _compiler(kind: str, options: Options, *, stored: bool) -> torch_private.GraphCompiler:
+def _compiler(kind: str, options: Options, *, stored: bool) -> GraphCompiler:
     def compile_one(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
         from ferrite_torch.pipeline import compile_graph  # noqa: PLC0415
         from ferrite_torch.saved_layouts import changed_layouts  # noqa: PLC0415
@@ -122,7 +131,7 @@ def _compiler(kind: str, options: Options, *, stored: bool) -> torch_private.Gra
             call = run_eagerly(module, traced)
             return mark_storable(call, None, options) if stored else call
         # The tensors that a module holds are not part of what is stored, nor is what the value of a float decided.
-        is_whole = not module.graph.find_nodes(op="get_attr") and not torch_private.has_guarded_floats()
+        is_whole = not module.graph.find_nodes(op="get_attr") and not has_guarded_floats()
         key = compiled.key if is_whole else None  # type: ignore[attr-defined]
         call = _guarded(compiled) if options.fallback else compiled
         return mark_storable(call, key, options) if stored else call
@@ -194,7 +203,7 @@ def _tensors(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Iterator[to
 
 def _traced(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
     """Returns the inputs, and what dynamo traced with in their place: only there are sizes symbolic."""
-    return [*map(torch_private.example_of, module.graph.find_nodes(op="placeholder")), *inputs]
+    return [*map(example_of, module.graph.find_nodes(op="placeholder")), *inputs]
 
 
 def _note_fallback(error: FerriteError) -> None:
@@ -207,5 +216,5 @@ def _is_ferrite(compiler: Any) -> bool:
     return (getattr(compiler, "__module__", None) or "").partition(".")[0] == __package__
 
 
-torch_private.register_backend(ferrite, "ferrite")
-torch_private.fix_module_floats(_is_ferrite)
+register_backend(ferrite, "ferrite")
+fix_module_floats(_is_ferrite)

@@ -15,8 +15,12 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ferrite_runtime import PackageInvalid, describe
-from ferrite_torch import torch_private
 from ferrite_torch.errors import Unsupported
+from ferrite_torch.torch_private.attention import attention_in_graph
+from ferrite_torch.torch_private.fake_tensors import fake_mode, is_fake, move_fake, storage_key
+from ferrite_torch.torch_private.nodes import map_leaves
+from ferrite_torch.torch_private.partitioning import partition
+from ferrite_torch.torch_private.tracing import exporting, trace_functional, written_arguments
 
 log = logging.getLogger(__name__)
 
@@ -85,10 +89,10 @@ def capture(  # what a call is, and how to take it apart
     held = tuple(_held_tensors(model))
     leaves: list[torch.Tensor] = []
     arguments = _described([tuple(args), dict(kwargs)], leaves, "arguments")
-    with torch_private.fake_mode():
+    with fake_mode():
         fakes = [_fake_of(value, training) for value in (*(each.tensor for each in held), *leaves)]
         call = _Call(model, [each.name for each in held], arguments)
-        with torch_private.exporting(), _portable_attention(training):
+        with exporting(), _portable_attention(training):
             call.rehearse(fakes)
             forward, backward, saved, derived = _trace(call, fakes, training, decompositions)
     for module in (forward, backward):
@@ -160,14 +164,14 @@ class _Call:
         values = [fake.detach() for fake in fakes]
         with torch.no_grad():
             leaves = self._run(values[:held], values[held:])
-        written = torch_private.written_arguments(lambda *flat: tuple(self._run(flat[:held], flat[held:])), values)
+        written = written_arguments(lambda *flat: tuple(self._run(flat[:held], flat[held:])), values)
         inputs = [place - held for place in written if place >= held]
         if inputs:
             raise Unsupported(f"the model writes to its tensor argument number {inputs[0]}; clone it first")
         self.mutated = written
-        seen = {torch_private.storage_key(value) for value in values}
+        seen = {storage_key(value) for value in values}
         for position, leaf in enumerate(leaves):
-            key = torch_private.storage_key(leaf)
+            key = storage_key(leaf)
             if key in seen:
                 self.copied.add(position)
             seen.add(key)
@@ -188,11 +192,11 @@ def _trace(
     training: bool,  # noqa: FBT001
     decompositions: Mapping[Any, Any],
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule | None, int, tuple[int, ...]]:
-    traced, derived = torch_private.trace_functional(call, fakes, joint=training, decompositions=dict(decompositions))
+    traced, derived = trace_functional(call, fakes, joint=training, decompositions=dict(decompositions))
     if not training:
         return traced, None, 0, ()
     results = call.outputs + len(call.mutated)
-    forward, backward = torch_private.partition(traced, results, len(call.names))
+    forward, backward = partition(traced, results, len(call.names))
     returned: Any = forward.graph.output_node().args[0]
     return forward, backward, len(returned) - results, derived
 
@@ -205,10 +209,10 @@ def place_on(module: torch.fx.GraphModule, device: str) -> None:
     for node in module.graph.nodes:
         values = node.meta.get("val")
         for value in values if isinstance(values, (tuple, list)) else (values,):
-            if torch_private.is_fake(value):
-                torch_private.move_fake(value, moved)
+            if is_fake(value):
+                move_fake(value, moved)
         node.args, node.kwargs = (
-            torch_private.map_leaves(part, lambda leaf: moved if isinstance(leaf, torch.device) else leaf)
+            map_leaves(part, lambda leaf: moved if isinstance(leaf, torch.device) else leaf)
             for part in (node.args, node.kwargs)
         )
     module.recompile()
@@ -224,7 +228,7 @@ class _WholeAttention(TorchFunctionMode):
         """Calls ``func``, or the op of ours that stands for attention until the graph is traced."""
         kwargs = kwargs or {}
         if func is torch.nn.functional.scaled_dot_product_attention:
-            return torch_private.attention_in_graph(*args, **kwargs)
+            return attention_in_graph(*args, **kwargs)
         return func(*args, **kwargs)
 
 

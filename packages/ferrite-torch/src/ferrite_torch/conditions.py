@@ -9,9 +9,9 @@ import torch
 
 from ferrite_ir.polynomials import Floor
 from ferrite_ir.sizes import Size, Symbolic
-from ferrite_torch import torch_private
 from ferrite_torch.size_names import named
 from ferrite_torch.symbols import COMPARISONS, NeedsNumber, size_of_expression
+from ferrite_torch.torch_private.symbolic_shapes import unsimplified_value
 
 Condition = tuple[Any, ...]
 
@@ -29,7 +29,7 @@ def condition_of(value: torch.SymBool | bool) -> Condition | bool:  # noqa: FBT0
     """
     if isinstance(value, bool):
         return value
-    expression, environment = torch_private.unsimplified_value(value)
+    expression, environment = unsimplified_value(value)
     return _condition(expression, environment)
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from ferrite_torch import torch_private
+from ferrite_torch.torch_private.operators import Overload, core_decompositions, decompositions_of, schema_of
+from ferrite_torch.torch_private.symbolic_shapes import is_unbacked_number
 
 _KEPT_NAMES = """
     mm bmm addmm baddbmm mv dot addmv convolution convolution_backward _scaled_dot_product_flash_attention_for_cpu
@@ -136,7 +137,7 @@ class DeferredTable(dict[Any, Any]):
 def _candidates() -> dict[Any, Any]:
     aten = torch.ops.aten
     extra = [getattr(aten, name) for name in EXTRA if hasattr(aten, name)]
-    table = {**torch_private.core_decompositions(), **torch_private.decompositions_of(extra)}
+    table = {**core_decompositions(), **decompositions_of(extra)}
     norm = aten.linalg_vector_norm.default
     table[norm] = _with_extents_dropped(table[norm])
     table[aten.zero.default] = _zeros_laid_out_alike
@@ -198,7 +199,7 @@ def _unless_only_a_run_tells(rule: Callable[..., torch.Tensor]) -> Callable[...,
     """
 
     def decomposed(x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if any(isinstance(size, torch.SymInt) and torch_private.is_unbacked_number(size) for size in x.shape):
+        if any(isinstance(size, torch.SymInt) and is_unbacked_number(size) for size in x.shape):
             return NotImplemented
         return rule(x, *args, **kwargs)
 
@@ -221,6 +222,6 @@ def _nothing_of_nothing(rule: Callable[..., torch.Tensor]) -> Callable[..., torc
 
 def _is_plain(op: Any) -> bool:
     """Returns whether an overload can occur in a traced graph: of aten or prims, without ``out=``."""
-    if not isinstance(op, torch_private.Overload) or op.namespace not in ("aten", "prims", "quantized_decomposed"):
+    if not isinstance(op, Overload) or op.namespace not in ("aten", "prims", "quantized_decomposed"):
         return False
-    return not any(argument.is_out for argument in torch_private.schema_of(op).arguments)
+    return not any(argument.is_out for argument in schema_of(op).arguments)

@@ -13,15 +13,16 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from ferrite_ir.graph import Value
-from ferrite_torch import torch_private
 from ferrite_torch.lower import LoweredModule
+from ferrite_torch.torch_private.aot_metadata import donated_inputs, held_inputs
+from ferrite_torch.torch_private.fake_tensors import storage_key
 
 
 def donated_arguments(module: torch.fx.GraphModule) -> frozenset[int]:
     """Returns the positions of the arguments of a backward graph that are its own: nothing else is in their storage."""
-    storages = [torch_private.storage_key(fake) if isinstance(fake, torch.Tensor) else None for fake in _fakes(module)]
+    storages = [storage_key(fake) if isinstance(fake, torch.Tensor) else None for fake in _fakes(module)]
     tenants = Counter(storages)
-    given = (place for place in torch_private.donated_inputs() if place < len(storages))
+    given = (place for place in donated_inputs() if place < len(storages))
     return frozenset(place for place in given if storages[place] is not None and tenants[storages[place]] == 1)
 
 
@@ -34,7 +35,7 @@ def _fakes(module: torch.fx.GraphModule) -> Iterator[object]:
 def held_arguments(module: torch.fx.GraphModule, kind: str) -> frozenset[int]:
     """Returns the positions of the arguments of a graph of this kind that its caller holds while it runs."""
     if kind == "backward":
-        return frozenset(torch_private.held_inputs(module))
+        return frozenset(held_inputs(module))
     return frozenset(range(len(module.graph.find_nodes(op="placeholder"))))
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from ferrite_torch import torch_private
 from ferrite_torch.backend import ferrite
 from ferrite_torch.launch_conditions import predicate_text
 from ferrite_torch.statistics import CompiledGraph, compiled_graphs, statistics
+from ferrite_torch.torch_private.dynamo import explain_graph_breaks
 
 OTHERWISE = "otherwise"
 
@@ -96,7 +96,7 @@ def explain(model: Callable[..., Any], *inputs: Any, **keywords: Any) -> Explana
     records = [record for record in compiled_graphs() if id(record) not in known]
     after = statistics()
     torch.compiler.reset()
-    report = torch_private.explain_graph_breaks(model, *inputs, **keywords)
+    report = explain_graph_breaks(model, *inputs, **keywords)
     torch.compiler.reset()
     return Explanation(
         tuple(map(explain_graph, records)),

@@ -24,7 +24,6 @@ from ferrite_runtime import (
 from ferrite_runtime import Options as RuntimeOptions
 from ferrite_runtime import Target as GpuTarget
 from ferrite_scheduler import Policy, Target, schedule
-from ferrite_torch import torch_private
 from ferrite_torch.capture import Captured, capture
 from ferrite_torch.decompositions import decomposition_table
 from ferrite_torch.donations import held_arguments, held_names
@@ -33,6 +32,8 @@ from ferrite_torch.errors import FerriteError, Unsupported, translate
 from ferrite_torch.lower import LoweredModule, lower_module
 from ferrite_torch.lowering.recomputation import stays_whole
 from ferrite_torch.options import Options
+from ferrite_torch.torch_private.fake_tensors import is_fake
+from ferrite_torch.torch_private.symbolic_shapes import is_data_dependent
 from ferrite_triton import emit_program
 
 CPU = "cpu"
@@ -177,7 +178,7 @@ class _Exporter:
         except FerriteError:
             raise
         except Exception as error:
-            if torch_private.is_data_dependent(error):
+            if is_data_dependent(error):
                 raise Unsupported(f"what the model does depends on the values of its inputs: {error}") from error
             raise translate(error, "capturing the model") from error
 
@@ -185,7 +186,7 @@ class _Exporter:
         layout = Layout(dtype_of(tensor.dtype).name, tuple(tensor.shape), tuple(tensor.stride()))
         if kind != "constant":
             return Weight(name, kind, layout, needs_grad=tensor.requires_grad)
-        if tensor.is_meta or torch_private.is_fake(tensor):
+        if tensor.is_meta or is_fake(tensor):
             raise Unsupported(f"the model holds {name}, which has no data and is in no state dict")
         data = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
         blob = hashlib.sha256(data).hexdigest()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ferrite_torch.builder import Builder, Unlowered
-from ferrite_torch.torch_private import Overload, schema_of
+from ferrite_torch.torch_private.operators import Overload, schema_of
 
 _PREFIX = "aten._foreach_"
 

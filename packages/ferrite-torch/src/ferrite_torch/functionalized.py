@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from ferrite_torch import torch_private
+from ferrite_torch.torch_private.operators import unwrapped_function
+from ferrite_torch.torch_private.tracing import trace_on_fakes
 
 
 def unwrap_functionalized(module: torch.fx.GraphModule) -> None:
@@ -21,7 +22,7 @@ def unwrap_functionalized(module: torch.fx.GraphModule) -> None:
     The graph computes the same afterwards, op by op as well.
     """
     for node in list(module.graph.nodes):
-        dense = torch_private.unwrapped_function(node)
+        dense = unwrapped_function(node)
         if dense is not None:
             _unwrap(module.graph, node, dense)
 
@@ -34,7 +35,7 @@ def _unwrap(graph: torch.fx.Graph, node: torch.fx.Node, dense: Callable[..., Any
         found = dict(zip(operands, values, strict=True))
         return dense(*torch.fx.node.map_arg(node.args, found.get), **torch.fx.node.map_arg(node.kwargs, found.get))
 
-    traced = torch_private.trace_on_fakes(call, fakes)
+    traced = trace_on_fakes(call, fakes)
     placeholders = traced.graph.find_nodes(op="placeholder")
     copies = dict(zip(placeholders, operands, strict=True))
     with graph.inserting_before(node):

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from ferrite_torch import torch_private
+from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
+from ferrite_torch.torch_private.operators import HigherOrderOp, Overload, Packet, schema_of
 
 READ_META = ("val",)
 """The metadata of nodes that lowering may read; all of it goes into the key."""
@@ -95,7 +96,7 @@ class _Describer:
     def input(self, value: Any) -> str:
         if not isinstance(value, torch.Tensor):
             return self.value(value)
-        if not torch_private.is_fake(value) or value.is_conj() or value.is_neg() or value.is_quantized:
+        if not is_fake(value) or value.is_conj() or value.is_neg() or value.is_quantized:
             raise NoKey(f"an input of type {type(value).__name__}")
         return f"{self.tensor(value)} {value.requires_grad} {value.is_leaf} {value.is_inference()}"
 
@@ -105,9 +106,9 @@ class _Describer:
             return ""
         if node.op == "call_method":
             return str(target)
-        if node.op != "call_function" or isinstance(target, (torch_private.HigherOrderOp, torch_private.Packet)):
+        if node.op != "call_function" or isinstance(target, (HigherOrderOp, Packet)):
             raise NoKey(f"{node.op} of {target}")
-        if isinstance(target, torch_private.Overload):
+        if isinstance(target, Overload):
             if target.namespace not in _KNOWN_NAMESPACES:
                 raise NoKey(f"a call of {target}")
             return str(target)
@@ -121,9 +122,9 @@ class _Describer:
                 return ""
             case "get_attr":
                 return self.constant(str(target))
-        if isinstance(target, torch_private.Overload):
+        if isinstance(target, Overload):
             # The schemas of torch's own ops come with its version, those of others may change under one name.
-            return str(target) if target.namespace in _KNOWN_NAMESPACES else str(torch_private.schema_of(target))
+            return str(target) if target.namespace in _KNOWN_NAMESPACES else str(schema_of(target))
         if target is operator.getitem:
             return "getitem"
         raise NoKey(f"a call of {target}")
@@ -164,7 +165,7 @@ class _Describer:
         if value.layout != torch.strided:
             raise NoKey(f"a tensor of layout {value.layout}")
         shape, strides = [int(size) for size in value.shape], [int(stride) for stride in value.stride()]
-        storage = self.storages.setdefault(torch_private.storage_key(value), len(self.storages))
+        storage = self.storages.setdefault(storage_key(value), len(self.storages))
         held = int(value.untyped_storage().nbytes())
         offset = int(value.storage_offset())
         return f"{value.dtype} {shape} {strides} {value.device} in {storage} of {held} at {offset}"

@@ -15,7 +15,7 @@ import torch
 from ferrite_torch.builder import Builder
 from ferrite_torch.symbols import steps_of
 from ferrite_torch.tensors import Tensor
-from ferrite_torch.torch_private import Overload, schema_of
+from ferrite_torch.torch_private.operators import Overload, schema_of
 
 # Reads its operand's storage after the call that wrote it has returned: its result is that storage, whatever its schema
 # says.

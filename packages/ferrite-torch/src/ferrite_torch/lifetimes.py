@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ferrite_torch.tensors import Tensor
+from ferrite_torch.torch_private.fake_tensors import storage_key
 
 _COPY_BACK = "aten.copy_.default"
 
@@ -98,3 +99,9 @@ def tensors_in(result: Any) -> Iterator[Tensor]:
             yield item
         elif isinstance(item, (tuple, list)):
             stack.extend(item)
+
+
+def storage_of(node: Any) -> int | None:
+    """Returns the key of the storage that the one result of a node lies in for torch, None for other values."""
+    fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return storage_key(fake) if isinstance(fake, torch.Tensor) else None

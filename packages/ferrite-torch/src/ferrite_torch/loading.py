@@ -13,10 +13,11 @@ import torch
 
 import ferrite_runtime
 from ferrite_runtime import LoadedProgram, load_program
-from ferrite_torch import torch_private
 from ferrite_torch.artifact import Artifact
 from ferrite_torch.layouts import Layouts, copied, in_layouts
 from ferrite_torch.options import Options
+from ferrite_torch.torch_private.aot_metadata import keeps_graph
+from ferrite_torch.torch_private.fake_tensors import without_modes
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -29,7 +30,7 @@ def load_artifact(artifact: Artifact, options: Options, constants: Sequence[torc
     Raises:
         FerriteRuntimeError: the program does not load here.
     """
-    with torch_private.without_modes():
+    with without_modes():
         compiled = load_program(artifact.program, options=runtime_options(options))
     call = in_layouts(boxed(compiled, artifact, tuple(constants)), artifact.layouts)
     call = mark_boxed(_sparing(call, artifact.donated))
@@ -43,7 +44,7 @@ def _sparing(function: Boxed, donated: tuple[int, ...]) -> Boxed:
         return function
 
     def call(arguments: list[Any]) -> Any:
-        if torch_private.keeps_graph():
+        if keeps_graph():
             for position in donated:
                 arguments[position] = copied(arguments[position])
         return function(arguments)

@@ -13,20 +13,22 @@ from ferrite_ir import PIPELINE, Graph, require_valid
 from ferrite_ir.text import graph_symbols
 from ferrite_runtime import Store, choose_store
 from ferrite_scheduler import Policy, schedule
-from ferrite_torch import torch_private
 from ferrite_torch.artifact import Artifact, keep_artifact, recall_artifact
 from ferrite_torch.donations import donated_arguments, donated_names, held_arguments, held_names
 from ferrite_torch.environment import compile_facts, stores_graphs
 from ferrite_torch.errors import FerriteError, translate
 from ferrite_torch.graph_key import constant_paths, graph_key
 from ferrite_torch.loading import constants_of, load_artifact, run_eagerly, runtime_options
-from ferrite_torch.lower import OTHER_DEVICE, graph_device, lower_module
+from ferrite_torch.lower import OTHER_DEVICE, lower_module
 from ferrite_torch.options import Options
+from ferrite_torch.placement import graph_device
 from ferrite_torch.refusals import refuse_fallbacks
 from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
 from ferrite_torch.statistics import CompiledGraph, Stopwatch, record_graph
 from ferrite_torch.symbols import settled
 from ferrite_torch.targets import target_of
+from ferrite_torch.torch_private.aot_metadata import regenerated_outputs, report_strides, saved_outputs
+from ferrite_torch.torch_private.symbolic_shapes import is_symbolic
 from ferrite_torch.unbacked import has_unbacked
 from ferrite_triton import emit_program
 
@@ -50,7 +52,7 @@ def compile_graph(
     try:
         layouts, traced = changed_layouts(module, inputs if kind == "backward" else ())
         ambient = _Ambient.of(module, kind)
-        dynamic = torch_private.is_symbolic(_placeholder_values(module)) or has_unbacked(module)
+        dynamic = is_symbolic(_placeholder_values(module)) or has_unbacked(module)
         if dynamic:
             # Layouts of saved tensors are agreed upon in numbers.
             ambient = replace(ambient, saved=frozenset())
@@ -77,7 +79,7 @@ def compile_graph(
     record_graph(CompiledGraph(kind, artifact.program, artifact.externs, watch.seconds, not is_new, names))
     log.info("%s graph: %s", kind, _summary(artifact.program, watch.seconds))
     if not dynamic:
-        torch_private.report_strides(artifact.strides)
+        report_strides(artifact.strides)
     # The backend waits before the first call, to fall back in time: to what keeps the layouts that others count on.
     compiled.eager = run_eagerly(module, traced, artifact.changed)  # type: ignore[attr-defined]
     compiled.key = key  # type: ignore[attr-defined]
@@ -147,7 +149,7 @@ def _keep(store: Store, key: str, artifact: Artifact) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Ambient:
-    """What AOTAutograd's metadata says about the graph being compiled: see `torch_private` and `donations`."""
+    """What AOTAutograd's metadata says about the graph being compiled: see `aot_metadata` and `donations`."""
 
     regenerated: frozenset[int]
     saved: frozenset[int]
@@ -160,8 +162,8 @@ class _Ambient:
         returned = module.graph.output_node().args[0]
         count = len(returned) if isinstance(returned, (tuple, list)) else 1
         return cls(
-            frozenset() if kind == "backward" else torch_private.regenerated_outputs(),
-            torch_private.saved_outputs(count) if kind == "forward" else frozenset(),
+            frozenset() if kind == "backward" else regenerated_outputs(),
+            saved_outputs(count) if kind == "forward" else frozenset(),
             donated_arguments(module) if kind == "backward" else frozenset(),
             held_arguments(module, kind),
         )

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from ferrite_runtime import Store, choose_store
-from ferrite_torch import torch_private
 from ferrite_torch.artifact import recall_artifact
 from ferrite_torch.environment import compile_facts, options_mapping
 from ferrite_torch.errors import EnvironmentProblem
@@ -24,6 +23,7 @@ from ferrite_torch.graph_key import NoKey, captured_key
 from ferrite_torch.loading import Boxed, load_artifact, runtime_options
 from ferrite_torch.options import Options
 from ferrite_torch.statistics import CompiledGraph, Stopwatch, record_graph
+from ferrite_torch.torch_private.aot_cache import output_code, refuse_to_store, stores_graphs
 
 COMPLETED = "completed"
 """The kind of the store's notes on which captured graphs were compiled before."""
@@ -48,7 +48,7 @@ class Plan:
         try:
             return captured_key(module, inputs, self.facts, asked)
         except NoKey as reason:
-            return torch_private.refuse_to_store(str(reason))
+            return refuse_to_store(str(reason))
 
     def is_completed(self) -> bool:
         """Returns whether an earlier process compiled this graph: all of it is expected in the stores."""
@@ -64,7 +64,7 @@ def plan_storage(
     module: torch.fx.GraphModule, inputs: Sequence[Any], tensors: Sequence[torch.Tensor], options: Options
 ) -> Plan | None:
     """Returns how a captured graph may be stored; None where torch has no cache for it, or it is switched off."""
-    if not hasattr(module, "graph") or not torch_private.stores_graphs():
+    if not hasattr(module, "graph") or not stores_graphs():
         return None
     device = next((value.device.type for value in tensors if value.device.type != "cpu"), "cpu")
     facts = _digest(compile_facts(device, options))
@@ -115,7 +115,7 @@ def load_stored(key: str, options: Options) -> Boxed:
 @functools.cache
 def _stored_class() -> type:
     """Returns the class of stored graphs: a subclass of torch's, which not every torch has."""
-    base: Any = torch_private.output_code()
+    base: Any = output_code()
 
     class StoredGraph(base):  # type: ignore[misc]  # a class known at run time only
         """A compiled graph in the form that AOTAutograd's cache takes; the method names are torch's."""
@@ -135,7 +135,7 @@ def _stored_class() -> type:
 
         def prepare_for_serialization(self) -> None:
             if self.key is None:
-                torch_private.refuse_to_store("this graph runs eagerly, or cannot be written down")
+                refuse_to_store("this graph runs eagerly, or cannot be written down")
 
         def post_compile(self, inputs: Any, constants: Any, settings: Any) -> None:
             self.call = load_stored(self.key, Options(**self.options))  # type: ignore[arg-type]

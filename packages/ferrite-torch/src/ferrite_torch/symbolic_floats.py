@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ferrite_torch import torch_private
+from ferrite_torch.torch_private.nodes import example_of
 
 
 def _added(x: Any, y: Any, *, alpha: Any = 1) -> Any:
@@ -120,7 +120,7 @@ def multiply_out(module: torch.fx.GraphModule) -> None:
         with module.graph.inserting_before(node):
             products = [module.graph.call_function(operator.mul, (operand, number)) for operand in listed]
         for product, operand in zip(products, listed, strict=True):
-            product.meta["example_value"] = torch_private.example_of(operand)
+            product.meta["example_value"] = example_of(operand)
         multiplied = products if isinstance(operands, (list, tuple)) else products[0]
         node.args = (*node.args[:place], multiplied, *node.args[place + 1 :])
         node.kwargs = {key: value for key, value in node.kwargs.items() if key != factor}
@@ -149,13 +149,13 @@ def _put_sign_on_products(graph: torch.fx.Graph, negative: torch.fx.Node) -> Non
 
 
 def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.fx.Node) and isinstance(torch_private.example_of(value), torch.Tensor)
+    return isinstance(value, torch.fx.Node) and isinstance(example_of(value), torch.Tensor)
 
 
 def _is_float(value: Any) -> bool:
-    return isinstance(value, torch.fx.Node) and isinstance(torch_private.example_of(value), torch.SymFloat)
+    return isinstance(value, torch.fx.Node) and isinstance(example_of(value), torch.SymFloat)
 
 
 def _is_floating(value: Any) -> bool:
-    example = torch_private.example_of(value) if isinstance(value, torch.fx.Node) else None
+    example = example_of(value) if isinstance(value, torch.fx.Node) else None
     return isinstance(example, torch.Tensor) and example.is_floating_point()

@@ -22,10 +22,21 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import F64, I64
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, Symbolic, Undecided
-from ferrite_torch import torch_private
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.size_names import input_name, named, written
 from ferrite_torch.statistics import record_specialisation
+from ferrite_torch.torch_private.symbolic_shapes import (
+    current_symbol,
+    environments,
+    is_unbacked,
+    relax_dynamic_marks,
+    specialise_symbol,
+    symbol_facts,
+    symbol_source,
+    symbolic_value,
+    unsimplified_value,
+    without_least_extents,
+)
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +79,7 @@ def size_of(value: int | torch.SymInt | Symbolic) -> Size:
     """
     if isinstance(value, int | Symbolic):
         return value
-    expression, environment = torch_private.symbolic_value(value)
+    expression, environment = symbolic_value(value)
     return _translated(expression, environment)
 
 
@@ -108,14 +119,14 @@ def steps_of(tensor: torch.Tensor) -> tuple[Size, ...]:
 def _step(stride: int | torch.SymInt) -> Size:
     if isinstance(stride, int):
         return stride
-    expression, environment = torch_private.symbolic_value(stride)
-    return _translated(torch_private.without_least_extents(expression, environment), environment)
+    expression, environment = symbolic_value(stride)
+    return _translated(without_least_extents(expression, environment), environment)
 
 
 def input_names(environment: Any) -> dict[str, str]:
     """Returns what the user's program calls the symbols that are numbers of inputs: ``x.shape[0]``, by their names."""
     known = _symbols.get(environment, {}) if environment is not None else {}
-    sources = {name: torch_private.symbol_source(symbol, environment) for name, symbol in known.items()}
+    sources = {name: symbol_source(symbol, environment) for name, symbol in known.items()}
     return {name: input_name(source) for name, source in sources.items() if source}
 
 
@@ -123,7 +134,7 @@ def depends_on_data(involved: Iterable[Size], environment: Any) -> bool:
     """Returns whether only a run tells some of these sizes."""
     known = _symbols.get(environment, {}) if environment is not None else {}
     names = {symbol.name for size in involved for symbol in polynomials.symbols_in(size)}
-    return any(torch_private.is_unbacked(known[name], environment) for name in names if name in known)
+    return any(is_unbacked(known[name], environment) for name in names if name in known)
 
 
 def _translated(expression: Any, environment: Any) -> Size:
@@ -250,7 +261,7 @@ def scalar_of(value: torch.SymFloat, known: Mapping[str, Scalar] = MappingProxyT
     Raises:
         NeedsNumber: it is no such number, or computed by a function that the language does not have.
     """
-    expression, environment = torch_private.symbolic_value(value)
+    expression, environment = symbolic_value(value)
     return _scalar(expression, environment, known)
 
 
@@ -260,7 +271,7 @@ def truth_of(value: torch.SymBool, known: Mapping[str, Scalar]) -> tuple[Scalar,
     Raises:
         NeedsNumber: as `scalar_of`.
     """
-    expression, environment = torch_private.unsimplified_value(value)
+    expression, environment = unsimplified_value(value)
     return _truth(expression, environment, known), written(expression)
 
 
@@ -326,10 +337,10 @@ _FLOAT_RULES = {
 
 def _symbol(expression: Any, environment: Any) -> Symbolic:
     known = _taken.setdefault(environment, {})
-    expression = torch_private.current_symbol(expression, environment)
+    expression = current_symbol(expression, environment)
     name = str(expression)
     if name not in known:
-        low, high, hint = torch_private.symbol_facts(expression, environment)
+        low, high, hint = symbol_facts(expression, environment)
         known[name] = sizes.symbol(name, low, high, hint)
         _symbols.setdefault(environment, {})[name] = expression
     return known[name]
@@ -355,19 +366,19 @@ def settled(make: Callable[[], Made], fakes: Callable[[], Iterable[Any]]) -> Mad
 
 
 def _specialise(need: NeedsNumber, fakes: Iterable[Any]) -> None:
-    environment = next(torch_private.environments(fakes), None)
+    environment = next(environments(fakes), None)
     symbols = dict.fromkeys(symbol for size in need.sizes for symbol in polynomials.symbols_in(size))
     known = _symbols.get(environment, {}) if environment is not None else {}
-    torch_private.relax_dynamic_marks()
+    relax_dynamic_marks()
     fixed = 0
     for symbol in symbols:
         if symbol.name not in known:
             raise Unsupported(f"{need.where}: {need.reason}, which only a run tells")
-        if torch_private.is_unbacked(known[symbol.name], environment):
+        if is_unbacked(known[symbol.name], environment):
             teller = _tellers.get(environment, {}).get(symbol.name, "")
             told = f" ({symbol.name} comes from {teller})" if teller else ""
             raise Unsupported(f"{need.where}: {need.reason}, a size that is known only when the graph runs{told}")
-        value = torch_private.specialise_symbol(known[symbol.name], environment)
+        value = specialise_symbol(known[symbol.name], environment)
         fixed += 1
         names = input_names(environment)
         where, reason, name = need.where or "a size", named(need.reason, names), names.get(symbol.name, symbol.name)

@@ -23,7 +23,6 @@ from ferrite_ir.polynomials import Symbol
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, Symbolic, bounds, ceildiv, is_provably_at_most, maximum
 from ferrite_ir.text import graph_symbols
-from ferrite_torch import torch_private
 from ferrite_torch.builder import Builder
 from ferrite_torch.conditions import Condition, bound_key, condition_of, condition_text
 from ferrite_torch.errors import Unsupported
@@ -40,6 +39,14 @@ from ferrite_torch.symbols import (
     truth_of,
 )
 from ferrite_torch.tensors import Tensor
+from ferrite_torch.torch_private.fake_tensors import is_fake
+from ferrite_torch.torch_private.nodes import source_text
+from ferrite_torch.torch_private.symbolic_shapes import (
+    environment_of,
+    is_unbacked_number,
+    replaced_symbol,
+    unbacked_bindings,
+)
 
 ASSERTIONS = frozenset(
     f"aten.{name}.default" for name in ("_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size")
@@ -52,16 +59,12 @@ BINDING_VIEWS = frozenset(("aten.slice.Tensor", "aten.select.int"))
 
 def has_unbacked(module: torch.fx.GraphModule) -> bool:
     """Returns whether some size or number of a graph is known only when it runs."""
-    return any(
-        torch_private.is_unbacked_number(number)
-        for node in module.graph.nodes
-        for number in _numbers(node.meta.get("val"))
-    )
+    return any(is_unbacked_number(number) for node in module.graph.nodes for number in _numbers(node.meta.get("val")))
 
 
 def _numbers(value: Any) -> Iterator[Any]:
     for item in value if isinstance(value, (list, tuple)) else (value,):
-        if torch_private.is_fake(item) and item.layout == torch.strided:
+        if is_fake(item) and item.layout == torch.strided:
             yield from (number for number in (*item.shape, *item.stride()) if isinstance(number, torch.SymInt))
         elif isinstance(item, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             yield item
@@ -93,21 +96,21 @@ class RunTimeSizes:
 
     def name_float(self, node: torch.fx.Node) -> None:
         """Remembers what the user's program calls the float that ``item`` reads."""
-        for symbol, _ in torch_private.unbacked_bindings(node):
+        for symbol, _ in unbacked_bindings(node):
             self.names.setdefault(str(symbol), _user_name(node))
 
     # --- what binds -------------------------------------------------------------------------------------------------
 
     def read(self, builder: Builder, node: torch.fx.Node, tensor: Tensor) -> None:
         """Binds the number that ``item`` reads; the host waits for it."""
-        for symbol, _ in torch_private.unbacked_bindings(node):
+        for symbol, _ in unbacked_bindings(node):
             name = self._raw(symbol, node, _user_name(node))
             builder.extern(READ, [name, tensor], effects=True)
             self._equate(name, symbol, node)
 
     def bind(self, builder: Builder, node: torch.fx.Node, result: Any, count: int) -> None:
         """Binds what a node tells by its results; ``count`` definitions are older than the node's own."""
-        found = torch_private.unbacked_bindings(node)
+        found = unbacked_bindings(node)
         if not found:
             return
         for place in range(count, len(builder.definitions)):
@@ -136,11 +139,11 @@ class RunTimeSizes:
         """Binds what a view in `BINDING_VIEWS` computes from numbers, and has it checked that it lies inside."""
         if str(node.target) == "aten.select.int":
             size, place = x.shape[axis_of(given[0], x.ndim)], size_of(given[1])
-            if isinstance(place, Symbolic) and depends_on_data((place,), torch_private.environment_of(node)):
+            if isinstance(place, Symbolic) and depends_on_data((place,), environment_of(node)):
                 self.ask(node, ("le", -size, place))
                 self.ask(node, ("lt", place, size))
             return
-        if torch_private.unbacked_bindings(node):
+        if unbacked_bindings(node):
             self._bind_slice(builder, node, x, given)
 
     def _bind_slice(self, builder: Builder, node: torch.fx.Node, x: Tensor, given: Sequence[Any]) -> None:
@@ -152,7 +155,7 @@ class RunTimeSizes:
         first = slice_start(start, size)
         last = size if end is None else slice_start(end, size)
         length = ceildiv(maximum(last - first, 0), int(step))
-        for symbol, path in torch_private.unbacked_bindings(node):
+        for symbol, path in unbacked_bindings(node):
             if path == (("size", axis),):
                 name = self._raw(symbol, node, f"{_user_name(node)}.shape[{axis}]")
                 builder.extern(LET, [name, length], effects=True)
@@ -171,7 +174,7 @@ class RunTimeSizes:
 
     def _raw(self, symbol: Any, node: torch.fx.Node, label: str) -> Symbolic:
         """Returns the symbol itself, whatever torch has learned of it, under a name that people know."""
-        environment = torch_private.environment_of(node)
+        environment = environment_of(node)
         found = symbol_of(symbol, environment)
         note_teller(found, environment, str(origins_of(node)[0]))
         self.names.setdefault(str(found), label)
@@ -180,9 +183,9 @@ class RunTimeSizes:
 
     def _equate(self, name: Symbolic, symbol: Any, node: torch.fx.Node) -> None:
         """Has it checked that a symbol is what torch has replaced it by, if it has."""
-        known = torch_private.replaced_symbol(symbol, torch_private.environment_of(node))
+        known = replaced_symbol(symbol, environment_of(node))
         if known is not None:
-            environment = torch_private.environment_of(node)
+            environment = environment_of(node)
             self._ask(_Asked(("eq", name, size_of_expression(known, environment)), *_place(node)))
 
     # --- what is asked ----------------------------------------------------------------------------------------------
@@ -330,13 +333,13 @@ def _symbols_of(condition: Condition) -> tuple[Symbolic, ...]:
 def _place(node: torch.fx.Node) -> tuple[str, str]:
     """Returns the source line of a node, and what stands there."""
     origin = origins_of(node)[0]
-    return origin.line, torch_private.source_text(node)
+    return origin.line, source_text(node)
 
 
 def _user_name(node: torch.fx.Node) -> str:
     """Returns what the user's line calls the result of a node: a variable, or the call of a method itself."""
     try:
-        line = ast.parse(torch_private.source_text(node).removeprefix("return "))
+        line = ast.parse(source_text(node).removeprefix("return "))
     except SyntaxError:
         return node.name
     assigned = [made for made in line.body if isinstance(made, ast.Assign)]
@@ -356,7 +359,7 @@ def _elements(target: ast.expr) -> list[ast.expr]:
 def _told_together(node: torch.fx.Node) -> list[torch.fx.Node]:
     """Returns the nodes of one source line that tell sizes or numbers, in order."""
     line = origins_of(node)[0].line
-    return [n for n in node.graph.nodes if torch_private.unbacked_bindings(n) and origins_of(n)[0].line == line]
+    return [n for n in node.graph.nodes if unbacked_bindings(n) and origins_of(n)[0].line == line]
 
 
 def _is_read(function: ast.expr) -> bool:

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 
 from ferrite_ir.graph import Update
-from ferrite_torch import torch_private
+from ferrite_torch.torch_private.operators import decompositions_of
 
 aten = torch.ops.aten
-decomposed = torch_private.decompositions_of([aten.nll_loss_backward])[aten.nll_loss_backward.default]
+decomposed = decompositions_of([aten.nll_loss_backward])[aten.nll_loss_backward.default]
 TYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool)
 NUMBERS = TYPES[:-1]
 

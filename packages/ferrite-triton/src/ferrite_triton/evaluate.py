@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from ferrite_ir.dtypes import BF16, BOOL, F16, F32, F64, DType
@@ -12,27 +11,28 @@ from ferrite_ir.index import Index, floordiv
 from ferrite_ir.scalar import Scalar, indirects, indirects_of, postorder
 from ferrite_ir.sizes import hint, is_provably_at_most
 
+from .addresses import AddressText
 from .bounds import assert_in_bounds
 from .casts import bitcast_text, cast_text
 from .errors import ScheduleMismatch
 from .flat import FlatKernel, ParamText
 from .indices import IndexText, index_dtype
-from .literals import full_text, is_negative_zero, number_text, survives_bare
+from .literals import full_text, is_negative_zero, number_text
+from .operands import computes_wider, constant_tile, has_peer, named, operand_text
 from .quotients import rounded_quotients, weights
-from .rows import WIDEST_ACCESS, behind, is_aligned_row, padded_extent, row_start
+from .rows import behind, is_aligned_row
 from .scalars import (
     COMPARISONS,
     FOR_NARROW,
     LOOPING,
     ROUGH_EXPONENTIAL,
     ROUGH_QUOTIENT,
-    SELECTIONS,
     Operands,
     Spelling,
     spelling_of,
     takes_literals,
 )
-from .space import NO_AXES, Axes, Skew
+from .space import NO_AXES, Axes
 from .vanishing import vanishing_sums
 from .writer import Tile, Writer
 
@@ -60,6 +60,7 @@ class Evaluator:
 
     Attributes:
         hints: eviction policy by load, where one is wanted.
+        addresses: where elements lie in memory.
     """
 
     def __init__(self, flat: FlatKernel, writer: Writer, width: int) -> None:
@@ -70,6 +71,7 @@ class Evaluator:
         self.results: dict[str, Tile] = {}
         self._index = IndexText(writer, flat.space, width, lambda node: self._known(node, None))
         self._index_dtype = index_dtype(width)
+        self.addresses = AddressText(writer, flat.space, self._index, self._index_dtype)
         self._inside: dict[Scalar, bool] = {}
         nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
         self._pads = any(node.op in LOOPING for node in nodes)
@@ -240,7 +242,7 @@ class Evaluator:
         node, guard = key
         match node.op:
             case "const":
-                return _constant(node)
+                return constant_tile(node)
             case "load":
                 return self._write_load(node, guard)
             case "index":
@@ -249,7 +251,7 @@ class Evaluator:
                 return self._write_cast(node, guard)
             case "bitcast":
                 tile = self._known(node.args[0], guard)
-                return self._hold("bits", bitcast_text(_named(tile), tile.dtype, node.dtype), tile.axes, node.dtype)
+                return self._hold("bits", bitcast_text(named(tile), tile.dtype, node.dtype), tile.axes, node.dtype)
             case "masked" if (load := self._guarded_load(node)) is not None:
                 return self._write_guarded_load(node, load, guard)
             case op if op in COMPARISONS and self._compares_indices(node):
@@ -269,14 +271,14 @@ class Evaluator:
 
     def _write_operation(self, node: Scalar, tiles: list[Tile]) -> Tile:
         axes = NO_AXES.union(*(tile.axes for tile in tiles))
-        narrow = _computes_wider(node, tiles)
+        narrow = computes_wider(node, tiles)
         dtype = tiles[0].dtype.compute
         spelling = spelling_of(node.op, dtype)
         if node.op in FOR_NARROW and dtype is F32 and self._reads_narrow(node.args[0]):
             spelling = FOR_NARROW[node.op]
         spelling = self._rough.get(node, spelling)
-        bare = takes_literals(spelling) and _has_peer(node.op, tiles)
-        texts = tuple(_operand(tile, bare=bare, narrow=narrow) for tile in tiles)
+        bare = takes_literals(spelling) and has_peer(node.op, tiles)
+        texts = tuple(operand_text(tile, bare=bare, narrow=narrow) for tile in tiles)
         if isinstance(spelling, str):
             expression = spelling.format(*texts)
         else:
@@ -292,7 +294,7 @@ class Evaluator:
         axis = self._space.order[-1]
         quarter = f"{axis}_quarter" if base.literal == 0 else f"{base.text} + {axis}_quarter"
         axes = base.axes | {axis}
-        drawn = f"fmath.rand4({_named(seed)}, {quarter})"
+        drawn = f"fmath.rand4({named(seed)}, {quarter})"
         return self._hold("rand", f"tl.reshape({drawn}, {self._space.shape(axes)})", axes, node.dtype)
 
     def _reads_narrow(self, root: Scalar) -> bool:
@@ -316,20 +318,20 @@ class Evaluator:
         if quotient is not None:
             left, right = (self._known(operand, guard) for operand in quotient.args)
             bare = left.literal is None or right.literal is None
-            divisor = _operand(right, bare=bare)
+            divisor = operand_text(right, bare=bare)
             divided = f"* (1.0 / {divisor})" if quotient in self._weights else f"/ {divisor}"
-            expression = f"({_operand(left, bare=bare)} {divided})"
+            expression = f"({operand_text(left, bare=bare)} {divided})"
             return self._hold("div", cast_text(expression, F32, node.dtype), left.axes | right.axes, node.dtype)
         tile = self._known(node.args[0], guard)
         if self._is_wide_scalar(node.args[0]) and node.dtype is F32:
             return tile
-        return self._hold("cast", cast_text(_named(tile), tile.dtype, node.dtype), tile.axes, node.dtype)
+        return self._hold("cast", cast_text(named(tile), tile.dtype, node.dtype), tile.axes, node.dtype)
 
     def _write_index(self, node: Scalar, guard: Guard | None) -> Tile:
         tile = self._index.tile(node.args[0], lambda value: self._known(value, guard))
         if tile.dtype is node.dtype:
             return tile
-        return self._hold("index", cast_text(_named(tile), tile.dtype, node.dtype), tile.axes, node.dtype)
+        return self._hold("index", cast_text(named(tile), tile.dtype, node.dtype), tile.axes, node.dtype)
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
@@ -380,9 +382,9 @@ class Evaluator:
     def _load_line(self, node: Scalar, guard: Guard | None, other: str | None) -> Tile:
         param = self._flat.param_of(node.source)
         index = self._flat.offset(node.source, node.indices)
-        place = self._place(param, index, lambda value: self._known(value, guard))
+        place = self.addresses.place(param, index, lambda value: self._known(value, guard))
         conditions = [self._known(condition, outer) for condition, outer in _conditions(guard)]
-        pointer, mask, axes = self.access(place, conditions, row_mask=self._row_mask(param, index))
+        pointer, mask, axes = self.addresses.access(place, conditions, row_mask=self.addresses.row_mask(param, index))
         if index.is_indirect:
             assert_in_bounds(
                 self._flat, self._writer, node.indices, lambda value: self._known(value, guard), (mask, axes)
@@ -399,72 +401,11 @@ class Evaluator:
             arguments.append(f'eviction_policy="{hint}"')
         return self._hold("load", f"tl.load({', '.join(arguments)})", axes, node.dtype)
 
-    def _row_mask(self, param: ParamText, offset: Index) -> str:
-        """Returns the mask of the fold axis for a load: up to where whole vectors of floats can be read."""
-        axis, skew = self._space.fold, self._space.skew
-        if skew is not None:
-            return "lanes < vectors_end"
-        if axis is None or not param.dtype.is_float:
-            return "rmask"
-        end = padded_extent(offset, axis.size, WIDEST_ACCESS // param.dtype.bytes, param.param.type.storage_size)
-        return "rmask" if end is None else f"r < {end}"
-
     def place(self, param: ParamText, index: Index) -> Tile:
         """Returns the address of an element of a parameter, of whose index the indirect parts are written first."""
         for value in indirects_of((index,)):
             self.tile(value)
-        return self._place(param, index, None)
-
-    def _place(self, param: ParamText, index: Index, value: Callable[[Scalar], Tile] | None) -> Tile:
-        fold = self._space.fold
-        start = None if fold is None else row_start(index, fold.size)
-        if start is None:
-            offset, skew = self._index.tile(index, value), self._space.skew
-            return place_at(param, offset if skew is None else self._vectors(offset, skew))
-        # The compiler adds positions in a row to its address as constants, which it cannot do with offsets of 32 bits:
-        # it does not know that they never wrap, and computes the address of each element by itself.
-        key = ("row", param.text, start)
-        row = self._writer.find(key)
-        if row is None:
-            offset = self._index.tile(start, value)
-            text = f"{param.text} + {offset.text}"
-            row = self._writer.remember(key, self._writer.hold("row", text, offset.axes, self._index_dtype))
-        return Tile(f"{row.text} + r", row.axes | frozenset("r"), row.dtype)
-
-    def _vectors(self, offset: Tile, skew: Skew) -> Tile:
-        """Returns offsets as those of vectors where they lie along the fold axis: in skewed rows, that is."""
-        if "r" not in offset.axes:
-            return offset
-        multiples = ", ".join(str(skew.width) if name == "r" else "1" for name in self._space.order)
-        return Tile(f"tl.multiple_of({offset.text}, [{multiples}])", offset.axes, offset.dtype)
-
-    def access(
-        self, place: Tile, conditions: list[Tile], axes: Axes = NO_AXES, row_mask: str = "rmask"
-    ) -> tuple[str, str, Axes]:
-        """Returns the pointer text, the mask text ("" for none) and the axes of an access to memory.
-
-        Args:
-            place: the addresses of the elements.
-            conditions: under which they are.
-            axes: those that it varies along beside those of the addresses and the conditions.
-            row_mask: the mask along the fold axis.
-        """
-        axes = axes.union(place.axes, *(condition.axes for condition in conditions))
-        names = [axis.name for axis in self._space.axes if axis.name in axes and axis.masked]
-        masks = [row_mask if name == "r" else f"{name}mask" for name in names]
-        masks += [condition.text for condition in conditions]
-        if len(masks) > 1:
-            masks = [f"({mask})" if " " in mask else mask for mask in masks]
-        pointer = place.text
-        if self._space.tiled(axes) != self._space.tiled(place.axes):
-            pointer = f"tl.broadcast_to({pointer}, {self._space.shape(axes)})"
-        return pointer, " & ".join(masks), axes
-
-
-def place_at(param: ParamText, offset: Tile) -> Tile:
-    """Returns the address of the element of a parameter at an offset."""
-    text = param.text if offset.literal == 0 else f"{param.text} + {offset.text}"
-    return Tile(text, offset.axes, offset.dtype)
+        return self.addresses.place(param, index)
 
 
 def _conditions(guard: Guard | None) -> list[Key]:
@@ -473,36 +414,3 @@ def _conditions(guard: Guard | None) -> list[Key]:
         found.append((guard.condition, guard.outer))
         guard = guard.outer
     return found[::-1]
-
-
-def _constant(node: Scalar) -> Tile:
-    if is_negative_zero(node.value):
-        return Tile(full_text(node.value, node.dtype), NO_AXES, node.dtype)
-    return Tile(number_text(node.value, node.dtype), NO_AXES, node.dtype, node.value)
-
-
-def _named(tile: Tile) -> str:
-    """Returns text that a method can be called on."""
-    return tile.text if tile.literal is None else full_text(tile.literal, tile.dtype)
-
-
-def _operand(tile: Tile, *, bare: bool, narrow: bool = False) -> str:
-    if tile.literal is not None:
-        bare = bare and survives_bare(tile.literal, tile.dtype)
-        return tile.text if bare else full_text(tile.literal, tile.dtype.compute if narrow else tile.dtype)
-    return f"{tile.text}.to(tl.float32)" if narrow and tile.dtype.is_narrow_float else tile.text
-
-
-def _has_peer(op: str, tiles: list[Tile]) -> bool:
-    """Returns whether the literals among the operands take their type from a tile."""
-    if op in SELECTIONS:
-        return tiles[0].literal is None and any(tile.literal is None for tile in tiles[1:])
-    # Reflected comparisons and shifts are not everywhere: a literal may only stand on the right.
-    return tiles[0].literal is None or (op in ("add", "sub", "mul") and tiles[-1].literal is None)
-
-
-def _computes_wider(node: Scalar, tiles: list[Tile]) -> bool:
-    """Returns whether narrow operands are widened first: always for arithmetic, for a choice only if 8 bits wide."""
-    if node.op in SELECTIONS:
-        return node.dtype.is_narrow_float and node.dtype.bits == 8
-    return any(tile.dtype.is_narrow_float for tile in tiles)

@@ -168,7 +168,7 @@ class StoreText:
 
     def store_at(self, place: Tile, tile: Tile, conditions: list[Tile] | None = None, axes: Axes = NO_AXES) -> None:
         """Writes the store of a tile at an address, where the conditions hold, for every position of ``axes``."""
-        pointer, mask, axes = self._evaluator.access(place, conditions or [], axes | tile.axes)
+        pointer, mask, axes = self._evaluator.addresses.access(place, conditions or [], axes | tile.axes)
         value = full_text(tile.literal, tile.dtype) if tile.literal is not None and tile.dtype is F64 else tile.text
         self._writer.line(f"tl.store({pointer}, {value}{', ' + mask if mask else ''})", axes)
 

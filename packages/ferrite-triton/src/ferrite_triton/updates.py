@@ -12,10 +12,11 @@ from ferrite_ir.scalar import Scalar, indirects_of
 from ferrite_ir.sizes import Size, hint, is_provably_at_most
 from ferrite_scheduler.marks import SortedUpdate
 
+from .addresses import place_at
 from .bounds import assert_in_bounds
 from .casts import cast_text
 from .errors import UnsupportedUpdate
-from .evaluate import Evaluator, place_at
+from .evaluate import Evaluator
 from .flat import FlatKernel, ParamText
 from .literals import full_text, type_text
 from .memory import StoreText
@@ -123,7 +124,7 @@ class UpdateText:
         value = self.evaluator.tile(update.operand if isinstance(update, SortedUpdate) else update.body)
         conditions = [] if update.condition is None else [self.evaluator.tile(update.condition)]
         offset = self.evaluator.offset(self.flat.offset(update.result.name, update.indices))
-        _, mask, reach = self.evaluator.access(place_at(param, offset), conditions, axes)
+        _, mask, reach = self.evaluator.addresses.access(place_at(param, offset), conditions, axes)
         assert_in_bounds(self.flat, self.writer, update.indices, self.evaluator.tile, (mask, reach))
         if needs_atomics(self.flat, update):
             check_atomic(update, param)
@@ -138,7 +139,7 @@ class UpdateText:
     ) -> None:
         template = check_atomic(update, param)
         points = domain_axes(self.flat, update) | value.axes
-        pointer, mask, axes = self.evaluator.access(place_at(param, offset), conditions, points)
+        pointer, mask, axes = self.evaluator.addresses.access(place_at(param, offset), conditions, points)
         text = value.text if value.literal is None else full_text(value.literal, value.dtype)
         if isinstance(update, SortedUpdate) and self._write_runs(
             update, param, self._spread(offset, axes), value, mask
@@ -177,7 +178,7 @@ class UpdateText:
     def _combine_with_old(
         self, update: Update, param: ParamText, offset: Tile, value: Tile, conditions: list[Tile]
     ) -> Tile:
-        pointer, mask, axes = self.evaluator.access(place_at(param, offset), conditions)
+        pointer, mask, axes = self.evaluator.addresses.access(place_at(param, offset), conditions)
         old = self.writer.hold("old", f"tl.load({pointer}{', ' + mask if mask else ''})", axes, param.dtype)
         wide = param.dtype.compute
         texts = tuple(

@@ -30,9 +30,9 @@ from ferrite_torch.lowering.expressions import (
     smaller,
     sub,
 )
-from ferrite_torch.lowering.indexing import accumulated, place
 from ferrite_torch.lowering.pooling import largest_of_places, per_axis
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.lowering.stores import accumulated, place
 from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 

@@ -34,9 +34,9 @@ from ferrite_torch.lowering.expressions import (
     number_of,
     sub,
 )
-from ferrite_torch.lowering.indexing import accumulated, place
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.searching import insertion_place
+from ferrite_torch.lowering.stores import accumulated, place
 from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor, grid_point
 

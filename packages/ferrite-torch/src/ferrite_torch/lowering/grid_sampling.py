@@ -45,9 +45,9 @@ from ferrite_torch.lowering.expressions import (
     smaller,
     sub,
 )
-from ferrite_torch.lowering.indexing import accumulated
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.resampling import cubic_weights
+from ferrite_torch.lowering.stores import accumulated
 from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 

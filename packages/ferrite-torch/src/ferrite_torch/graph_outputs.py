@@ -1,0 +1,133 @@
+"""Results of a module as outputs of its graph, with exactly torch's strides and sharing of storage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ferrite_ir.graph import Output, View, whole
+from ferrite_ir.sizes import Symbolic, hint
+from ferrite_torch.builder import Builder
+from ferrite_torch.errors import Unsupported
+from ferrite_torch.graph_numbers import plain_value
+from ferrite_torch.library import laid_out, same_layout
+from ferrite_torch.lifetimes import Lifetimes, storage_of
+from ferrite_torch.origins import origins_of
+from ferrite_torch.size_names import named
+from ferrite_torch.symbols import NeedsNumber, size_of, sizes_of, steps_of
+from ferrite_torch.tensors import Tensor
+
+PADDING_HELD = 1 / 32
+"""Share of a result's bytes that it may keep alive of the larger value that it is a part of."""
+VIEWS = frozenset(
+    f"aten.{name}.default" for name in ("view", "_unsafe_view", "reshape", "alias", "detach", "squeeze", "unsqueeze")
+)
+
+
+def returned_nodes(module: torch.fx.GraphModule, saved: frozenset[int]) -> frozenset[torch.fx.Node]:
+    """Returns the nodes whose result, or a view of all of it, the caller gets in its exact layout.
+
+    ``saved`` has the positions of outputs that may lie as they like.
+    """
+    found: set[torch.fx.Node] = set()
+    for position, node in enumerate(_returned(module.graph.output_node())):
+        if position in saved:
+            continue
+        base = node
+        while isinstance(base, torch.fx.Node) and str(base.target) in VIEWS:
+            base = base.args[0]
+        if isinstance(base, torch.fx.Node):
+            found.add(base)
+    return frozenset(found)
+
+
+def _returned(node: torch.fx.Node) -> tuple[Any, ...]:
+    """Returns what an output node returns."""
+    returned = node.args[0]
+    return tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
+
+
+class GraphOutputs:
+    """The outputs of one graph that is being lowered.
+
+    Attributes:
+        values: the outputs, in order.
+        repeats: positions of outputs that equal an earlier output (or an input) but are tensors of their own in torch.
+    """
+
+    def __init__(
+        self, builder: Builder, lifetimes: Lifetimes, regenerated: frozenset[int], saved: frozenset[int]
+    ) -> None:
+        self._builder, self._lifetimes = builder, lifetimes
+        self._regenerated, self._saved = regenerated, saved
+        self.values: list[Output] = []
+        self.repeats: list[int] = []
+        self._owners: dict[str, int | None] = {}
+
+    def collect(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any], names: Mapping[str, str]) -> None:
+        """Makes outputs of what an output node returns; ``names`` is what the user's program calls symbols.
+
+        Raises:
+            Unsupported: a result is no value that a graph returns.
+        """
+        owned = {whole(value): self._lifetimes.source(value.name) for value in self._builder.inputs}
+        for item in _returned(node):
+            if not isinstance(item, torch.fx.Node):
+                self.values.append(_plain_output(item))
+                continue
+            result = results[item]
+            if isinstance(result, Tensor):
+                view = self._view(item, result)
+                if owned.setdefault(view, item) is not item:
+                    self.repeats.append(len(self.values))
+                self.values.append(view)
+            elif isinstance(result, NeedsNumber):
+                truth = named(result.reason, names)
+                raise Unsupported(f"{result.where}: a graph that returns {truth}, which only a run tells")
+            else:
+                self.values.append(_plain_output(plain_value(item, result)))
+
+    def _view(self, node: torch.fx.Node, tensor: Tensor) -> View:
+        """Returns an output with exactly torch's strides, sharing storage with exactly what torch's does."""
+        self._builder.begin(node, origins_of(node) if node.op == "call_function" else ())
+        fake: torch.Tensor = node.meta["val"]
+        shape, strides = sizes_of(fake.shape), steps_of(fake)
+        if len(self.values) not in self._regenerated and not self._may_share(node, fake, tensor):
+            tensor = self._builder.fresh_copy(tensor, strides if 0 not in strides else None)
+        view = tensor.strided()
+        if view is None or len(self.values) not in self._saved or 0 in view.strides:
+            tensor = laid_out(self._builder, tensor, strides)
+            view = tensor.strided()
+        else:
+            strides = view.strides
+        if view is None:
+            raise Unsupported(f"{origins_of(node)[0]}: a result that is no strided tensor")
+        assert same_layout(shape, view.strides, strides) or tensor.numel == 0
+        self._owners.setdefault(self._lifetimes.root(tensor.value.name), storage_of(node))
+        return View(view.name, view.dtype, shape, strides, view.offset)
+
+    def _may_share(self, node: torch.fx.Node, fake: torch.Tensor, tensor: Tensor) -> bool:
+        root, key = self._lifetimes.root(tensor.value.name), storage_of(node)
+        source = self._lifetimes.source(root)
+        if source is not None:
+            return source.op == "get_attr" or storage_of(source) == key
+        if self._owners.get(root, key) != key:
+            return False
+        # A small result must not keep a large value alive that torch would have freed; a little padding does no harm.
+        kind = tensor.value.type
+        held = hint(kind.storage_size) * kind.dtype.bytes
+        needed = max(hint(size_of(fake.untyped_storage().nbytes())), hint(tensor.numel) * kind.dtype.bytes)
+        return node.op == "placeholder" or held <= needed * (1 + PADDING_HELD)
+
+
+def _plain_output(value: Any) -> Output:
+    match value:
+        case None | bool() | int() | float() | Symbolic():
+            return value
+        case torch.SymInt():
+            return size_of(value)  # type: ignore[no-any-return]
+        case torch.SymFloat() | torch.SymBool():
+            return float(value) if isinstance(value, torch.SymFloat) else bool(value)
+    raise Unsupported(f"a graph that returns a {type(value).__name__}")

@@ -1,0 +1,51 @@
+"""Where the nodes of a graph compute: on the one device of its kernels, or elsewhere."""
+
+from __future__ import annotations
+
+import torch
+
+from ferrite_torch.errors import Unsupported
+
+CASTS = frozenset(("aten._to_copy.default", "prims.convert_element_type.default"))
+
+
+def graph_device(module: torch.fx.GraphModule) -> str:
+    """Returns the device type that the kernels of a graph run on: the only accelerator in it, else the CPU.
+
+    Raises:
+        Unsupported: two accelerators, or two devices of one type.
+    """
+    found: dict[torch.device, None] = {}
+    for node in module.graph.nodes:
+        for fake in _tensors_of(node):
+            found.setdefault(fake.device)
+    accelerators = [device for device in found if device.type != "cpu"]
+    if len({str(device) for device in accelerators}) > 1:
+        raise Unsupported(f"a graph on several devices: {', '.join(map(str, accelerators))}")
+    return accelerators[0].type if accelerators else "cpu"
+
+
+def is_made_on(device: str, node: torch.fx.Node) -> bool:
+    """Returns whether all tensors that a node makes are on a type of device."""
+    return all(fake.device.type == device for fake in _tensors_of(node))
+
+
+def is_number_for(device: str, node: torch.fx.Node) -> bool:
+    """Returns whether a node casts a 0-d tensor of the CPU for operations on a type of device alone.
+
+    Such are the floats that dynamo keeps symbolic, say the constant of a norm. The kernels that read them cast them
+    as well, where each library call would cost the host as much as dozens of launches.
+    """
+    if str(node.target) not in CASTS or any(fake.ndim or fake.device.type == device for fake in _tensors_of(node)):
+        return False
+    return all(
+        (_tensors_of(user) and is_made_on(device, user)) or (user.op != "output" and is_number_for(device, user))
+        for user in node.users
+    )
+
+
+def _tensors_of(node: torch.fx.Node) -> list[torch.Tensor]:
+    """Returns the fake tensors that a node makes."""
+    fakes = node.meta.get("val")
+    listed = fakes if isinstance(fakes, (tuple, list)) else (fakes,)
+    return [fake for fake in listed if isinstance(fake, torch.Tensor)]

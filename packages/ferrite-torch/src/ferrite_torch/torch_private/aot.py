@@ -1,0 +1,99 @@
+"""Calling AOTAutograd: graphs of dynamo made functional, differentiated and split, each then compiled on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from ferrite_torch.torch_private.aot_cache import StoredKey, keeping_graphs, output_code
+from ferrite_torch.torch_private.partitioning import min_cut
+from ferrite_torch.torch_private.whole_ops import keeping_ops_whole
+
+BoxedFunction = Callable[[list[Any]], Any]
+GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], BoxedFunction]
+
+
+def compile_with_aot(
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    *,
+    forward: GraphCompiler,
+    backward: GraphCompiler,
+    inference: GraphCompiler,
+    decompositions: dict[Any, Any],
+    stored_key: StoredKey | None = None,
+) -> Callable[..., Any]:
+    """Returns the module split by AOTAutograd and compiled graph by graph; kept by its cache if there is a key for it.
+
+    Private because torch offers functionalisation, joint tracing and partitioning of a dynamo graph nowhere else; this
+    is the call that its own backends make. The helper class in ``torch._dynamo.backends.common`` is not used: it
+    imports the default backend for its logging.
+    """
+    from torch._functorch.aot_autograd import aot_module_simplified
+
+    stored = stored_key is not None
+    keeping = nullcontext() if stored_key is None else keeping_graphs(stored_key)
+    with keeping, keeping_ops_whole(), _keeping_tangents():
+        compiled = aot_module_simplified(
+            module,
+            list(inputs),
+            fw_compiler=_storable(forward) if stored else forward,  # type: ignore[arg-type]  # a protocol class
+            bw_compiler=_lazily(backward),  # type: ignore[arg-type]
+            inference_compiler=_storable(inference) if stored else inference,  # type: ignore[arg-type]
+            partition_fn=min_cut,
+            decompositions=decompositions,
+            keep_inference_input_mutations=True,
+        )
+    return _undisturbed(compiled, "a compiled graph")
+
+
+@contextmanager
+def _keeping_tangents() -> Iterator[None]:
+    """Makes AOTAutograd take gradients as they come where an output overlaps itself, as the windows of an unfold do.
+
+    It copies them to the strides of the outputs otherwise; from torch 2.13 it leaves out strides of 0, which is all it
+    knows of overlaps. A copy to places that are shared loses elements without a word.
+    """
+    from torch._functorch._aot_autograd.schemas import MemoryFormatMeta
+    from torch._prims_common import suggest_memory_format
+
+    theirs = MemoryFormatMeta.from_tensor
+
+    def from_tensor(tensor: torch.Tensor, *args: Any, **named: Any) -> MemoryFormatMeta | None:
+        from ferrite_ir.graph import overlaps  # not needed where graphs come from the store
+
+        if tensor.layout is torch.strided and overlaps(tensor.shape, tensor.stride()):
+            return MemoryFormatMeta(memory_format=suggest_memory_format(tensor))
+        return theirs(tensor, *args, **named)
+
+    MemoryFormatMeta.from_tensor = staticmethod(from_tensor)  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        MemoryFormatMeta.from_tensor = staticmethod(theirs)  # type: ignore[method-assign]
+
+
+def _storable(compiler: GraphCompiler) -> Any:
+    """Returns a compiler whose results AOTAutograd may keep: it asks for a class of its own."""
+    from torch._functorch._aot_autograd.schemas import SerializableAOTDispatchCompiler
+
+    wanted: Any = SerializableAOTDispatchCompiler  # typed for functions that return the class, not functions around it
+    return wanted(output_code(), compiler)
+
+
+def _lazily(backward: GraphCompiler) -> GraphCompiler:
+    """Returns the backward compiler kept from dynamo, which may be active when a backward is compiled lazily."""
+    undisturbed = _undisturbed(backward, "the backward compiler")
+
+    def compile_backward(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> BoxedFunction:
+        return _undisturbed(undisturbed(module, inputs), "a compiled backward graph")
+
+    return compile_backward
+
+
+def _undisturbed(function: Callable[..., Any], reason: str) -> Callable[..., Any]:
+    disabled: Callable[..., Any] = torch.compiler.disable(function, reason=reason)  # type: ignore[no-untyped-call]
+    return disabled

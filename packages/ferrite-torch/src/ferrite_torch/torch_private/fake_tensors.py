@@ -1,0 +1,52 @@
+"""Tensors without data, from which graphs know shapes, strides and storages."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+
+# The tensors in node.meta["val"]: torch publishes no name for the class.
+from torch._subclasses.fake_tensor import FakeTensor
+
+
+def is_fake(value: Any) -> bool:
+    """Returns whether a value is a tensor without data."""
+    return isinstance(value, FakeTensor)
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Returns a number that two fake tensors share exactly if they share storage.
+
+    Fake tensors have no data pointer; the storage's C++ address is the one thing that tells them apart.
+    """
+    return int(tensor.untyped_storage()._cdata)
+
+
+def move_fake(fake: Any, device: torch.device) -> None:
+    """Moves a tensor without data to another device, in place, so that what shares its storage still does.
+
+    A fake is on the device that this attribute says; nothing public changes it.
+    """
+    fake.fake_device = device
+
+
+def fake_mode() -> Any:
+    """Returns a mode in which tensors have no data; real ones that a model holds besides its state may meet them.
+
+    The class lives in a private module.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def without_modes() -> AbstractContextManager[Any]:
+    """Returns a context in which tensors are real again.
+
+    Compilers are called under AOTAutograd's fake-tensor mode, which has no public way out.
+    """
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    return _disable_current_modes()

@@ -1,0 +1,30 @@
+"""What the nodes of captured graphs carry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def example_of(placeholder: torch.fx.Node) -> Any:
+    """Returns the fake input that dynamo traced with: only there are sizes symbolic, the inputs it passes are real."""
+    return placeholder.meta.get("example_value", placeholder.meta.get("val"))
+
+
+def source_text(node: torch.fx.Node) -> str:
+    """Returns the line of the user's program that a node comes from, "" where it is not known.
+
+    Only the text of a stack trace has it.
+    """
+    lines = str(node.meta.get("stack_trace") or "").splitlines()
+    places = [place for place, line in enumerate(lines) if line.lstrip().startswith("File ")]
+    return lines[places[-1] + 1].strip() if places and places[-1] + 1 < len(lines) else ""
+
+
+def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
+    """Returns the arguments of a node with each leaf mapped; torch.fx exports the walk under a private name only."""
+    from torch.fx.node import map_aggregate
+
+    return map_aggregate(value, function)

@@ -1,0 +1,57 @@
+"""The operators that graphs call: their classes, schemas and torch's own decompositions of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+
+Overload = torch._ops.OpOverload
+"""An aten op in the form that graphs hold; torch gives the class no public name."""
+
+Packet = torch._ops.OpOverloadPacket
+"""All overloads of an op under one name; no public name either."""
+
+HigherOrderOp = torch._ops.HigherOrderOperator
+"""An op that takes functions, such as ``cond``; no public name either."""
+
+
+def schema_of(op: Overload) -> Any:
+    """Returns an op's schema: which arguments it writes, which results alias them; only a private attribute has it."""
+    return op._schema
+
+
+def unwrapped_function(node: torch.fx.Node) -> Callable[..., Any] | None:
+    """Returns what a call of ``auto_functionalized`` means, on the same arguments; None for any other node.
+
+    The functions that take the wrapper apart live beside it, in a private module.
+    """
+    if not isinstance(node.target, HigherOrderOp) or not str(node.target).startswith("auto_functionalized"):
+        return None
+    from torch._higher_order_ops import auto_functionalize
+
+    function: Callable[..., Any] = getattr(auto_functionalize, f"{node.target}_dense")
+    return function
+
+
+def core_decompositions() -> dict[torch._ops.OpOverload, Callable[..., Any]]:
+    """Returns torch's table of decompositions to core aten.
+
+    The private form leaves out the hundreds of composite ops that the dispatcher takes apart anyway: 2 ms instead of
+    75.
+    """
+    from torch import _decomp
+
+    table = getattr(_decomp, "_core_aten_decompositions_post_autograd", _decomp.core_aten_decompositions)()
+    return dict(table.items())
+
+
+def decompositions_of(ops: Iterable[Any]) -> dict[Any, Callable[..., Any]]:
+    """Returns torch's decompositions of these ops (packets or overloads); ops without one are left out.
+
+    ``torch._decomp`` is where they live; ``torch.export`` republishes only the core ones.
+    """
+    from torch._decomp import get_decompositions
+
+    return dict(get_decompositions(list(ops)))

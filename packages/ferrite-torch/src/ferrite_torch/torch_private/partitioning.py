@@ -1,0 +1,41 @@
+"""Splitting a joint graph into its forward and its backward."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ferrite_torch.host_results import correct_devices
+from ferrite_torch.pool_offsets import save_pool_offsets
+from ferrite_torch.saved_extrema import save_extrema
+
+
+def partition(
+    joint: torch.fx.GraphModule, results: int, held: int
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+    """Returns the forward and the backward of a joint graph with so many results, the first arguments being weights."""
+    forward, backward = min_cut(joint, None, num_fwd_outputs=results, static_lifetime_input_indices=list(range(held)))
+    return forward, backward
+
+
+def min_cut(joint: torch.fx.GraphModule, inputs: Any, **rest: Any) -> Any:
+    """Splits a joint graph where the fewest bytes cross.
+
+    The min-cut partitioner is published only in functorch's private modules.
+    """
+    from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    correct_devices(joint.graph)
+    with _fakes_of(joint):
+        save_pool_offsets(joint.graph)
+    save_extrema(joint.graph)
+    return min_cut_rematerialization_partition(joint, inputs, **rest)
+
+
+def _fakes_of(module: torch.fx.GraphModule) -> AbstractContextManager[Any]:
+    """Returns the mode in which ops make fake tensors that belong with those of a graph."""
+    fakes = (node.meta.get("val") for node in module.graph.nodes)
+    return next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), nullcontext())

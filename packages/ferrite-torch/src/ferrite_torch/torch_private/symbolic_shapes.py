@@ -1,0 +1,189 @@
+"""Symbolic numbers: what an environment knows of their symbols, where they come from, and fixing their values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ferrite_torch.torch_private.fake_tensors import is_fake
+
+
+def symbolic_value(value: torch.SymInt | torch.SymFloat) -> tuple[Any, Any]:
+    """Returns the SymPy expression of a symbolic number, and the environment that knows its symbols."""
+    return value.node.expr, value.node.shape_env
+
+
+def unsimplified_value(value: torch.SymBool) -> tuple[Any, Any]:
+    """Returns the SymPy expression of a condition as it was asked, and the environment that knows its symbols.
+
+    The public expression is what is left of it when all that was asked before is taken for granted, itself included.
+    """
+    return value.node._expr, value.node.shape_env
+
+
+def is_unbacked_number(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> bool:
+    """Returns whether a symbolic number depends on data."""
+    expression, environment = value.node.expr, value.node.shape_env
+    return any(is_unbacked(symbol, environment) for symbol in getattr(expression, "free_symbols", ()))
+
+
+def environment_of(node: torch.fx.Node) -> Any:
+    """Returns the environment that knows the symbols in the results of a node, None if there are none."""
+    stack = [node.meta.get("val")]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, (list, tuple)):
+            stack.extend(value)
+        elif isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return value.node.shape_env
+        elif isinstance(value, FakeTensor) and value.fake_mode.shape_env is not None:
+            return value.fake_mode.shape_env
+    return None
+
+
+def environments(values: Iterable[Any]) -> Iterator[Any]:
+    """Yields the environments of the symbolic integers in some values, which may be fake tensors."""
+    for value in values:
+        for number in (*value.shape, *value.stride()) if is_fake(value) else (value,):
+            if isinstance(number, torch.SymInt):
+                yield number.node.shape_env
+
+
+def is_symbolic(values: Iterable[Any]) -> bool:
+    """Returns whether symbolic integers, or tensors with symbolic sizes or strides, are among some values."""
+    return any(True for _ in environments(values))
+
+
+def frame_environment() -> Any:
+    """Returns the environment that knows the symbols of the frame being compiled, None if there is none."""
+    from torch._guards import TracingContext
+
+    context = TracingContext.try_get()
+    return None if context is None or context.fake_mode is None else context.fake_mode.shape_env
+
+
+def has_guarded_floats() -> bool:
+    """Returns whether the value of a float has decided anything, so far, about the frame being compiled.
+
+    Neither the key of a graph in AOTAutograd's cache nor what is evaluated where one is found there knows of it: the
+    graph that dynamo captured names the float, and only those made of it have its value.
+    """
+    from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+    environment = frame_environment()
+    guards = () if environment is None else environment.guards
+    return any(symbol_is_type(symbol, SymT.FLOAT) for guard in guards for symbol in guard.expr.free_symbols)
+
+
+def relax_dynamic_marks() -> None:
+    """Allows the sizes that ``mark_dynamic`` marked, in the frame being compiled, to be specialised.
+
+    A marked size that is specialised is an error to dynamo. The constraint lies with the fake inputs it traced with;
+    one that only warns takes its place.
+    """
+    from torch.fx.experimental.symbolic_shapes import RelaxedUnspecConstraint
+
+    shapes = frame_environment()
+    for tracked in () if shapes is None else shapes.tracked_fakes or ():
+        sizes: Any = getattr(tracked.symbolic_context, "constraint_sizes", None) or ()
+        for axis, constraint in enumerate(sizes):
+            if constraint is not None:
+                sizes[axis] = RelaxedUnspecConstraint(warn_only=True)
+
+
+def is_data_dependent(error: BaseException) -> bool:
+    """Returns whether an error says that a size or number is known only at run time: the classes are private."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    kinds = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
+    return isinstance(error, kinds)
+
+
+def unbacked_bindings(node: torch.fx.Node) -> list[tuple[Any, tuple[tuple[str, Any], ...]]]:
+    """Returns the symbols whose values a run of a node tells, each with the way to it from the node's result.
+
+    The way is a tuple of steps: ``("item", position)`` of a tuple, ``("size", axis)`` and ``("stride", axis)`` of a
+    tensor, ``("storage_offset", None)``, ``("bool", None)``, and other names for what is not known here. Tracing
+    anew gives new symbols, which are then the old ones under other names.
+    """
+    found = node.meta.get("unbacked_bindings")
+    if not found:
+        return []
+    environment = environment_of(node)
+    return [(current_symbol(symbol, environment), tuple(_path_steps(path))) for symbol, path in found.items()]
+
+
+def _path_steps(path: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    steps = list(path)
+    while steps:
+        step = steps.pop(0)
+        match type(step).__name__:
+            case "CallMethodKey":
+                yield step.name, steps.pop(0).idx if steps and hasattr(steps[0], "idx") else None
+            case "SequenceKey":
+                yield "item", step.idx
+            case "ConvertIntKey":
+                yield "bool", None
+            case other:
+                yield other, None
+
+
+def current_symbol(symbol: Any, environment: Any) -> Any:
+    """Returns a symbol that only a run tells under the name that it has now."""
+    return (getattr(environment, "unbacked_renamings", None) or {}).get(symbol, symbol)
+
+
+def replaced_symbol(symbol: Any, environment: Any) -> Any:
+    """Returns the expression that torch knows a symbol to be equal to, None for a symbol that stands for itself."""
+    expression = environment.replace(symbol)
+    return None if expression == symbol else expression
+
+
+def without_least_extents(expression: Any, environment: Any) -> Any:
+    """Returns a stride with ``Max(1, u0)`` as ``u0``, for extents that only a run tells."""
+
+    def is_least(part: Any) -> bool:
+        if type(part).__name__ != "Max" or 1 not in part.args:
+            return False
+        return all(is_unbacked(symbol, environment) for symbol in part.free_symbols)
+
+    return expression.replace(is_least, lambda part: part.func(*(arg for arg in part.args if arg != 1)))
+
+
+def symbol_facts(symbol: Any, environment: Any) -> tuple[int | None, int | None, int | None]:
+    """Returns the least and greatest value of a symbol, and its present one; None for what is not known."""
+    span = environment.var_to_range.get(symbol)
+    low, high = (None, None) if span is None else (_finite(span.lower), _finite(span.upper))
+    known = getattr(environment, "backed_var_to_val", None)
+    hint = (environment.var_to_val if known is None else known).get(symbol)
+    return low, high, None if hint is None or is_unbacked(symbol, environment) else _finite(hint)
+
+
+def _finite(bound: Any) -> int | None:
+    """Returns a bound as an integer; None for infinity, and for what is as good as that."""
+    return int(bound) if getattr(bound, "is_Integer", isinstance(bound, int)) and abs(int(bound)) < 1 << 48 else None
+
+
+def symbol_source(symbol: Any, environment: Any) -> str:
+    """Returns where dynamo reads a symbol, as ``L['x'].size()[0]``; "" for one that is no number of an input.
+
+    Only the texts of guards say it publicly, and those come after everything is compiled.
+    """
+    sources = environment.var_to_sources.get(symbol)
+    return str(sources[0].name) if sources else ""
+
+
+def is_unbacked(symbol: Any, environment: Any) -> bool:
+    """Returns whether only a run tells the value of a symbol."""
+    from torch.utils._sympy.symbol import SymT, symbol_is_type
+
+    return bool(symbol_is_type(symbol, (SymT.UNBACKED_INT, SymT.UNBACKED_FLOAT)))
+
+
+def specialise_symbol(symbol: Any, environment: Any) -> int:
+    """Returns the present value of a symbol, and has it guarded."""
+    return int(environment.evaluate_expr(symbol))

@@ -1,0 +1,73 @@
+"""Functions of flat tensors traced into graphs, without dynamo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ferrite_torch.torch_private.attention import name_attention
+from ferrite_torch.torch_private.fake_tensors import without_modes
+
+
+def trace_on_fakes(function: Callable[..., Any], fakes: Sequence[Any]) -> torch.fx.GraphModule:
+    """Returns the ops that a function calls on fake tensors, in a graph; ``make_fx`` is experimental."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    modes = [fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)]
+    with without_modes(), modes[0] if modes else nullcontext():
+        return make_fx(function)(*fakes)
+
+
+def trace_functional(
+    function: Callable[..., Any], fakes: Sequence[Any], *, joint: bool, decompositions: dict[Any, Any]
+) -> tuple[torch.fx.GraphModule, tuple[int, ...]]:
+    """Returns a function of flat tensors as a functional graph; ``joint`` with its derivative, to be partitioned.
+
+    The function writes to nothing, and its results share storage with nothing that outlives them. The second value has
+    the positions of the results whose gradients the derivative takes. ``torch.export`` offers the graph without its
+    derivative only, and with another calling convention.
+    """
+    from torch._functorch.aot_autograd import _aot_export_function
+
+    with nullcontext() if joint else torch.no_grad():
+        found: Any = _aot_export_function(function, tuple(fakes), decompositions=decompositions, trace_joint=joint)
+    traced, metadata = found[0], found[1]
+    kinds = sorted({info.output_type.name for info in metadata.output_info} - {"non_alias", "unsafe_view_alias"})
+    if kinds or any(info.mutates_data for info in metadata.input_info):
+        raise TypeError(f"the captured function still has side effects: {', '.join(kinds) or 'it writes to an input'}")
+    name_attention(traced)
+    derived = (place for place, info in enumerate(metadata.output_info) if info.requires_grad)
+    return traced, tuple(derived)
+
+
+def written_arguments(function: Callable[..., Any], fakes: Sequence[Any]) -> list[int]:
+    """Returns the positions of the tensors that a function of flat tensors writes to.
+
+    Only functionalisation sees all of it: norms write their running statistics without a trace in the tensors.
+    """
+    from torch._functorch.aot_autograd import _aot_export_function
+
+    with torch.no_grad():
+        metadata = _aot_export_function(function, tuple(fakes), decompositions={}, trace_joint=False)[1]
+    return [place for place, info in enumerate(metadata.input_info) if info.mutates_data or info.mutates_metadata]
+
+
+@contextmanager
+def exporting() -> Iterator[None]:
+    """Makes ``torch.compiler.is_compiling()`` and ``is_exporting()`` true: models then leave checks of values out.
+
+    ``torch.export`` sets the same two flags, and nothing public does.
+    """
+    flags = [name for name in ("_is_compiling_flag", "_is_exporting_flag") if hasattr(torch.compiler, name)]
+    before = {name: getattr(torch.compiler, name) for name in flags}
+    try:
+        for name in flags:
+            setattr(torch.compiler, name, True)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(torch.compiler, name, value)

@@ -1,0 +1,106 @@
+"""Ops that autograd sees whole, so that the gradients of resampling, losses and scans are ops too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ferrite_torch.scan_gradients import cumprod_gradient
+from ferrite_torch.torch_private.operators import Overload
+
+_WHOLE = """
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
+    _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d
+    _upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa multilabel_margin_loss_forward
+"""
+
+
+@contextmanager
+def keeping_ops_whole() -> Iterator[None]:
+    """Makes autograd see some ops as what they are, so that their gradients are ops too.
+
+    torch takes these apart in Python before autograd looks at them; no table of decompositions changes that, only the
+    functions that it entered for these dispatch keys, which exporting a model sets aside in the same way. The gradients
+    of the pieces of a resampling are scatters, and the pieces of the multilabel loss count targets that are none. The
+    forms that take a size or scales for all axes (``vec``) become the others: what torch's library has in the place
+    takes no symbolic size. The gradient of a cumulative product is in pieces already in torch's library, several for
+    every element of a line; ours takes its place.
+    """
+    keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+    packets = (getattr(torch.ops.aten, name, None) for name in _WHOLE.split())
+    ops = [getattr(packet, o) for packet in packets if packet is not None for o in ("default", "vec")
+           if o in packet.overloads()]  # fmt: skip
+    taken = [(op, key, op.py_kernels.pop(key)) for op in ops for key in keys if key in op.py_kernels]
+    meta = torch._C.DispatchKey.Meta
+    fakes = {op: fake for op, fake in _gradients_of(ops) if meta not in op.py_kernels}
+    pieces = {op: function for op, key, function in taken if key == torch._C.DispatchKey.Autograd}
+    for op, key, _ in taken:
+        if op._overloadname == "vec" and key == torch._C.DispatchKey.CompositeImplicitAutograd:
+            whole = op.overloadpacket.default
+            op.py_kernels[key] = _resampled_by(whole, pieces.get(whole, whole))
+        op._dispatch_cache.clear()
+    for op, fake in fakes.items():
+        op.py_kernels[meta] = fake
+        op._dispatch_cache.clear()
+    scan, composite = torch.ops.aten.cumprod_backward.default, torch._C.DispatchKey.CompositeImplicitAutograd
+    scan.py_kernels[composite] = cumprod_gradient
+    scan._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for op, key, function in taken:
+            op.py_kernels[key] = function
+            op._dispatch_cache.clear()
+        for op in fakes:
+            del op.py_kernels[meta]
+            op._dispatch_cache.clear()
+        del scan.py_kernels[composite]
+        scan._dispatch_cache.clear()
+
+
+def _gradients_of(ops: Iterable[Overload]) -> Iterator[tuple[Overload, Callable[..., torch.Tensor]]]:
+    """Yields the ops that compute the gradients of others, each with a function of what its result looks like."""
+    for op in ops:
+        name = op._schema.name.removeprefix("aten::").removesuffix("_forward")
+        packet = getattr(torch.ops.aten, f"{name}_backward", None)
+        if packet is not None and op._overloadname == "default":
+            yield packet.default, _resampling_gradient if "upsample" in name else _gradient_of_loss
+
+
+def _resampling_gradient(grad: torch.Tensor, output_size: Any, input_size: Any, *options: Any) -> torch.Tensor:
+    """Returns what the gradient of a resampling looks like: the library's own such function takes no symbolic size."""
+    format_ = torch.channels_last if grad.dim() == 4 and _lies_by_channels(grad) else torch.contiguous_format
+    return grad.new_empty(input_size).to(memory_format=format_)
+
+
+def _gradient_of_loss(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """Returns what the gradient of a loss looks like, for one that the library runs on zeros to see it."""
+    return x.new_empty(x.shape)
+
+
+def _lies_by_channels(x: torch.Tensor) -> bool:
+    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
+def _resampled_by(op: Overload, pieces: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a resampling to a size, or by scales, for all axes; ``op`` takes the size, and a scale for each axis.
+
+    Of a batch without images the ``pieces`` of the op do it: its own check of an empty image asks a symbolic number for
+    its truth.
+    """
+
+    def resampled(x: torch.Tensor, size: Any, *options: Any) -> Any:
+        *corners, scales = options
+        rank = x.dim() - 2
+        if size is None:
+            size = [
+                torch.sym_int(extent * scale)  # type: ignore[no-untyped-call]
+                for extent, scale in zip(x.shape[2:], scales, strict=True)
+            ]
+        resample = pieces if type(x.shape[0]) is int and x.shape[0] == 0 else op
+        return resample(x, size, *corners, *(scales or [None] * rank))
+
+    return resampled

@@ -1,0 +1,100 @@
+"""Addresses of elements in memory, and the masks under which they are accessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ferrite_ir.dtypes import DType
+from ferrite_ir.index import Index
+from ferrite_ir.scalar import Scalar
+
+from .flat import ParamText
+from .indices import IndexText
+from .rows import WIDEST_ACCESS, padded_extent, row_start
+from .space import NO_AXES, Axes, Skew, Space
+from .writer import Tile, Writer
+
+
+class AddressText:
+    """Writes the addresses of one kernel.
+
+    Args:
+        writer: takes the lines.
+        space: the axes.
+        index: writes offsets.
+        dtype: of the address arithmetic.
+    """
+
+    def __init__(self, writer: Writer, space: Space, index: IndexText, dtype: DType) -> None:
+        self._writer = writer
+        self._space = space
+        self._index = index
+        self._dtype = dtype
+
+    def place(self, param: ParamText, index: Index, value: Callable[[Scalar], Tile] | None = None) -> Tile:
+        """Returns the address of an element of a parameter.
+
+        Args:
+            param: the parameter.
+            index: where the element is, counted from the first one.
+            value: gives the tile of the scalar in an indirect index; it is computed already.
+        """
+        fold = self._space.fold
+        start = None if fold is None else row_start(index, fold.size)
+        if start is None:
+            offset, skew = self._index.tile(index, value), self._space.skew
+            return place_at(param, offset if skew is None else self._vectors(offset, skew))
+        # The compiler adds positions in a row to its address as constants, which it cannot do with offsets of 32 bits:
+        # it does not know that they never wrap, and computes the address of each element by itself.
+        key = ("row", param.text, start)
+        row = self._writer.find(key)
+        if row is None:
+            offset = self._index.tile(start, value)
+            text = f"{param.text} + {offset.text}"
+            row = self._writer.remember(key, self._writer.hold("row", text, offset.axes, self._dtype))
+        return Tile(f"{row.text} + r", row.axes | frozenset("r"), row.dtype)
+
+    def _vectors(self, offset: Tile, skew: Skew) -> Tile:
+        """Returns offsets as those of vectors where they lie along the fold axis: in skewed rows, that is."""
+        if "r" not in offset.axes:
+            return offset
+        multiples = ", ".join(str(skew.width) if name == "r" else "1" for name in self._space.order)
+        return Tile(f"tl.multiple_of({offset.text}, [{multiples}])", offset.axes, offset.dtype)
+
+    def row_mask(self, param: ParamText, offset: Index) -> str:
+        """Returns the mask of the fold axis for a load: up to where whole vectors of floats can be read."""
+        axis, skew = self._space.fold, self._space.skew
+        if skew is not None:
+            return "lanes < vectors_end"
+        if axis is None or not param.dtype.is_float:
+            return "rmask"
+        end = padded_extent(offset, axis.size, WIDEST_ACCESS // param.dtype.bytes, param.param.type.storage_size)
+        return "rmask" if end is None else f"r < {end}"
+
+    def access(
+        self, place: Tile, conditions: list[Tile], axes: Axes = NO_AXES, row_mask: str = "rmask"
+    ) -> tuple[str, str, Axes]:
+        """Returns the pointer text, the mask text ("" for none) and the axes of an access to memory.
+
+        Args:
+            place: the addresses of the elements.
+            conditions: under which they are.
+            axes: those that it varies along beside those of the addresses and the conditions.
+            row_mask: the mask along the fold axis.
+        """
+        axes = axes.union(place.axes, *(condition.axes for condition in conditions))
+        names = [axis.name for axis in self._space.axes if axis.name in axes and axis.masked]
+        masks = [row_mask if name == "r" else f"{name}mask" for name in names]
+        masks += [condition.text for condition in conditions]
+        if len(masks) > 1:
+            masks = [f"({mask})" if " " in mask else mask for mask in masks]
+        pointer = place.text
+        if self._space.tiled(axes) != self._space.tiled(place.axes):
+            pointer = f"tl.broadcast_to({pointer}, {self._space.shape(axes)})"
+        return pointer, " & ".join(masks), axes
+
+
+def place_at(param: ParamText, offset: Tile) -> Tile:
+    """Returns the address of the element of a parameter at an offset."""
+    text = param.text if offset.literal == 0 else f"{param.text} + {offset.text}"
+    return Tile(text, offset.axes, offset.dtype)
