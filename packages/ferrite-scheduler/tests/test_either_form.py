@@ -31,6 +31,15 @@ SOFTMAX = """graph @rows(x: f32[2, n]) -> (y) where n: size >= 0 ~ {hint} {{
   y: f32[2, n] = loop [i < 2, j < n] div(exp(x[i, j]), s[i])
 }}"""
 
+PAIRS = """graph @pairs(a: bf16[n, {width}], b: f32[n, {width}], c: bf16[n, {width}], d: f32[n, {width}])
+  -> (p, q, r, s) where n: size >= 0 ~ {hint} {{
+  p: f32[{width}] = fold sum [j < {width} | i < n] cast.f32(a[i, j])
+  q: f32[{width}] = fold sum [j < {width} | i < n] mul(cast.f32(a[i, j]), b[i, j])
+  r: f32[{width}] = fold sum [j < {width} | i < n] cast.f32(c[i, j])
+  s: f32[{width}] = fold sum [j < {width} | i < n] mul(cast.f32(c[i, j]), d[i, j])
+}}"""
+"""Two pairs of sums, of which the second stages are small enough to share a kernel."""
+
 
 def is_idle(kernel: Kernel, values: dict[str, int]) -> bool:
     return any(all(value_of(size, values) <= most for size, most in row) for row in kernel.idle)
@@ -41,7 +50,7 @@ def launched(found: Schedule, **values: int) -> list[int]:
 
 
 @pytest.mark.parametrize("hint", [2, 4096])
-@pytest.mark.parametrize("text", [COLUMNS, TOTAL, WIDE, STORED, SOFTMAX])
+@pytest.mark.parametrize("text", [COLUMNS, TOTAL, WIDE, STORED, SOFTMAX, PAIRS])
 def test_both_forms_are_right(text: str, hint: int) -> None:
     graph = parse_graph(text.format(hint=hint, width=3))
     found = schedule(graph, EAGER_TO_SPLIT)
@@ -67,6 +76,15 @@ def test_a_form_is_launched_for_the_lengths_that_it_is_better_for(hint: int) -> 
         "tu", "readwrite"
     )
     assert f"unless n <= {length}" in str(found)
+
+
+@pytest.mark.parametrize("hint", [2, 100_000])
+def test_stages_share_kernels_with_those_of_folds_that_are_one_kernel_whole(hint: int) -> None:
+    found = schedule(parse_graph(PAIRS.format(hint=hint, width=1000)))
+    short, long = ({frozenset(found.kernels[k].homes) for k in launched(found, n=n)} for n in (2, 100_000))
+    assert frozenset().union(*short) == {"p", "q", "r", "s"}
+    assert frozenset().union(*long) == {name + end for name in "pqrs" for end in ("", "_part")}
+    assert {frozenset(name.removesuffix("_part") for name in names) for names in long} == short
 
 
 def test_many_columns_are_never_split() -> None:

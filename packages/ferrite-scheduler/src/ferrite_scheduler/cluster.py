@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 
 from ferrite_ir.graph import Computed, Contract, Fold, Scan, Sort
 
-from .dependences import Access, Dependences, Node, count_elements, is_opaque, readable_homes
+from .dependences import Access, Dependences, Node, Stage, count_elements, is_opaque, readable_homes
 from .digits import Digits, compose, grid_part, inverse, lifted
 from .generic import hinted
 from .marks import ColumnFold, LookBackScan
@@ -65,6 +65,7 @@ class Cluster:
         runs: in how many runs its rows are cut, each for one program, for column folds; 0 without any.
         columns: the number of column folds.
         inner: length of the blocks of a row that are folded by themselves; 0 without any.
+        stage: which stage of what group of folds in two forms it makes, None for none; see `Dependences.stages`.
     """
 
     grid: int
@@ -88,6 +89,7 @@ class Cluster:
     runs: int = 0
     columns: int = 0
     inner: int = 0
+    stage: Stage | None = None
 
     @property
     def points(self) -> int:
@@ -173,6 +175,7 @@ def cluster_of(node: Node, dependences: Dependences) -> Cluster:
     cluster.loads, cluster.stores = len(cluster.touched), len(cluster.made)
     cluster.ops = node.ops + 1
     cluster.first = cluster.last = node.number
+    cluster.stage = dependences.stages.get(node.number)
     if isinstance(definition, ColumnFold):
         cluster.runs, cluster.columns = definition.runs, 1
     if kinds:
@@ -228,6 +231,7 @@ def absorb(owner: Cluster, guest: Cluster, placement: Placement) -> None:
     owner.ops += guest.ops
     owner.runs = max(owner.runs, guest.runs)
     owner.columns += guest.columns
+    owner.stage = owner.stage or guest.stage
     owner.inner = max(owner.inner, guest.inner, guest.fold if guest.kinds and guest.fold != owner.fold else 0)
     owner.first, owner.last = min(owner.first, guest.first), max(owner.last, guest.last)
 

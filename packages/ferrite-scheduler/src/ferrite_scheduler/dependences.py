@@ -8,7 +8,7 @@ program order), both linear in the number of uses.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -352,6 +352,10 @@ def _points_in(tensor: TensorType) -> int:
     return count
 
 
+Stage: TypeAlias = tuple[int, bool]
+"""The number of a group of folds in two forms, and whether it is their second stage."""
+
+
 @dataclass(frozen=True, slots=True)
 class Dependences:
     """Edges between nodes, and which names share storage.
@@ -365,6 +369,8 @@ class Dependences:
         storage: for each name the name of the oldest value that shares its storage.
         versions: for each storage that something writes in place, the names that share it.
         kept: names that outlive the graph.
+        stages: by node, of what group of folds in two forms it is a stage, and which: such nodes share a kernel with
+            their like, so that it can be left out for some sizes (see `either_form`).
     """
 
     nodes: tuple[Node, ...]
@@ -375,6 +381,7 @@ class Dependences:
     storage: dict[str, str]
     versions: dict[str, list[str]]
     kept: frozenset[str]
+    stages: Mapping[int, Stage] = field(default_factory=dict)
 
 
 def dependences_of(graph: Graph, nodes: tuple[Node, ...]) -> Dependences:

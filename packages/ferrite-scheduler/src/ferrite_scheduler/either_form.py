@@ -3,8 +3,9 @@
 Which is better depends on the length: a few programs fold a short axis faster than a second kernel starts, a long one
 keeps them busy while most of the device idles. So both are scheduled. The graph gets the two stages of a split fold;
 where fusion leaves them kernels of their own, a third kernel does the work of both, and each is launched only for the
-lengths for which its form is the better one (`Kernel.idle`). A fold whose stages would share kernels with something
-else keeps the form that its hint asks for.
+lengths for which its form is the better one (`Kernel.idle`). Folds that are one kernel where they are whole are a
+*group*: their stages share kernels with each other alone (rule F13). A fold that shares a kernel with something else
+keeps the form that its hint asks for.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ferrite_ir.graph import Computed, Definition, Fold, Graph, Loop, TensorType
 from ferrite_ir.sizes import Size, floordiv, is_static, product
 
 from .cluster import Cluster, stored_names
-from .dependences import Dependences, Node, make_node
+from .dependences import Dependences, Node, Stage, make_node
 from .generic import hinted, typical
 from .schedule import Conditions
 from .split import COLUMNS, COLUMNS_ALONE, LAUNCH_SECONDS, MOST_PARTS, SHORTEST_CHUNK, WORTH, Plan, is_outer, split
@@ -163,7 +164,59 @@ def _threshold(bytes_: float, node: Node, target: Target, policy: Policy) -> Thr
     return Threshold(length, least, parts) if parts >= 2 else None
 
 
-# --- after fusion -----------------------------------------------------------------------------------------------------
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+
+def sharing_folds(
+    offers: Sequence[Offer], graph: Graph, clusters: Sequence[Cluster | Node], dependences: Dependences
+) -> frozenset[str]:
+    """Returns the names of the folds that share a kernel with something else where each has one form.
+
+    Args:
+        offers: the folds.
+        graph: with all of them whole.
+        clusters: the kernels of a plan in which each is whole or split, as its hint asks for.
+        dependences: those of that plan.
+    """
+    names = {offer.second for offer in offers}
+    made = {name: item for item in clusters for name in made_in(item)}
+    stages = {name: _first_stages(name, graph, dependences) for name in names}
+    alike = names.union(*stages.values())
+    items = {name: [made[stage] for stage in (name, *stages[name])] for name in names}
+    return frozenset(name for name in names if not all(_is_apart(item, alike, dependences) for item in items[name]))
+
+
+def _first_stages(name: str, graph: Graph, dependences: Dependences) -> list[str]:
+    """Returns what the definition of a fold's result reads that is no value of the graph with whole folds."""
+    read = names_read(dependences.nodes[dependences.definer[name]].definition)
+    return [other for other in read if other not in graph.values]
+
+
+def _is_apart(item: Cluster | Node, names: Collection[str], dependences: Dependences) -> bool:
+    """Returns whether a kernel makes nothing but folds of these names and what follows them point by point."""
+    return isinstance(item, Cluster) and all(
+        (isinstance(d, Fold) and d.results[0].name in names) or (isinstance(d, Loop) and not item.members[n].full)
+        for n, d in zip(sorted(item.members), _body(item, dependences), strict=True)
+    )
+
+
+def group_stages(
+    offers: Sequence[Offer], clusters: Sequence[Cluster | Node], dependences: Dependences
+) -> dict[str, Stage]:
+    """Returns the stage that each stage of folds is, by the name of its result.
+
+    Folds of one group are one kernel where all are whole, which ``clusters`` are, and change form at one length.
+    """
+    made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
+    names = {offer.second for offer in offers}
+    groups: dict[object, int] = {}
+    found: dict[str, Stage] = {}
+    for offer in offers:
+        place = made[offer.second]
+        is_apart = _is_apart(clusters[place], names, dependences)
+        group = groups.setdefault((place, offer.short) if is_apart else offer.second, len(groups))
+        found[offer.first], found[offer.second] = (group, False), (group, True)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,17 +239,12 @@ class Whole:
 
 
 def whole_forms(
-    clusters: Sequence[Cluster | Node],
-    graph: Graph,
-    dependences: Dependences,
-    offers: Sequence[Offer],
-    usual: Collection[frozenset[str]],
+    clusters: Sequence[Cluster | Node], graph: Graph, dependences: Dependences, offers: Sequence[Offer]
 ) -> tuple[tuple[Whole, ...], frozenset[str]]:
     """Returns the kernels that there have to be beside the stages of folds in two forms.
 
-    Last come the names of the folds that cannot have them: whose stages share a kernel with something else, so that
-    they cannot be left out, of which neither form makes what some kernel makes where folds have but one (``usual``), or
-    that read what changes: what does the work of both stages runs in the place of the second.
+    Last come the names of the folds that cannot have them as they read what changes: what does the work of both stages
+    runs in the place of the second.
     """
     made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
     firsts = {offer.first: offer for offer in offers}
@@ -207,20 +255,14 @@ def whole_forms(
         item = clusters[last]
         own = [seconds[name] for name in made_in(item) if name in seconds]
         before = tuple(dict.fromkeys(made[offer.first] for offer in own))
-        along = [name for place in before for name in made_in(clusters[place])]
-        rest = [d for d in _body(item, dependences) if d.results[0].name not in seconds]
-        peers = [*own, *(firsts[name] for name in along if name in firsts)]
-        names = frozenset(offer.second for offer in peers)
-        is_apart = last not in before and len(peers) == len(own) + len(along)
-        is_usual = frozenset(made_in(item)) in usual
-        is_alike = len({offer.short for offer in peers}) == 1 and all(isinstance(d, Loop) for d in rest)
+        along = [firsts[name] for place in before for name in made_in(clusters[place])]
+        names = frozenset(offer.second for offer in (*own, *along))
         read = [name for offer in own for name in names_read(offer.fold)]
-        is_fixed = not any(dependences.storage[name] in dependences.versions for name in read)
-        if is_apart and is_usual and is_alike and is_fixed:
-            alone = _alone(item, seconds, graph, dependences)
-            wholes.append(Whole(alone, (*before, last), own[0].long, own[0].short, names))
-        else:
+        if any(dependences.storage[name] in dependences.versions for name in read):
             unfit |= names
+            continue
+        alone = _alone(item, seconds, graph, dependences)
+        wholes.append(Whole(alone, (*before, last), own[0].long, own[0].short, names))
     return tuple(wholes), frozenset(unfit)
 
 

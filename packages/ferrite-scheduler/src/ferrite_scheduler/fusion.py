@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 from ferrite_ir.graph import Loop
 
 from .cluster import Cluster, absorb, cluster_of
-from .dependences import Access, Dependences, Node, Touch
+from .dependences import Access, Dependences, Node, Stage, Touch
 from .generic import hinted
 from .order import MergeOrder
 from .proposal import Proposal, propose
@@ -101,12 +101,12 @@ def candidates(dependences: Dependences, policy: Policy) -> dict[tuple[int, int]
 
 def _companions(dependences: Dependences, policy: Policy) -> Iterator[tuple[int, int]]:
     """Yields neighbours over equal spaces that are small, update in place or are detached: fused they save a launch."""
-    last: dict[tuple[int, int, str], int] = {}
+    last: dict[tuple[int, int, str, Stage | None], int] = {}
     for node in dependences.nodes:
         why = _reason_to_join(node, dependences, policy)
         if not why:
             continue
-        key = (node.grid, node.fold, why)
+        key = (node.grid, node.fold, why, dependences.stages.get(node.number))
         if key in last:
             yield last[key], node.number
         last[key] = node.number

@@ -257,6 +257,17 @@ def _contractions(proposal: Proposal) -> Refusal | None:
     return refuse("a contraction shares a kernel only with pointwise definitions over its result")
 
 
+def _stages(proposal: Proposal) -> Refusal | None:
+    owner, guest, weighing = proposal.owner, proposal.guest, proposal.weighing
+    if owner.stage == guest.stage:
+        return None
+    other, staged = (owner, guest) if owner.stage is None else (guest, owner)
+    _, is_second = staged.stage or (0, False)
+    if is_second and other.stage is None and not other.kinds and weighing is not None and weighing.joined:
+        return None  # what follows a fold point by point follows it in both of its forms
+    return refuse("stages of a fold that is launched whole for some sizes share a kernel with their like alone")
+
+
 LEGALITY: tuple[Rule, ...] = (
     Rule("F01", "both are kernels with points", _empty),
     Rule("F02", "same device", _devices),
@@ -269,6 +280,7 @@ LEGALITY: tuple[Rule, ...] = (
     Rule("F10", "column folds ride with rows that fit in a tile", _runs),
     Rule("F11", "blocks of rows are folded with rows that fit in a tile", _blocks),
     Rule("F12", "contractions keep company with what reads their results", _contractions),
+    Rule("F13", "stages of folds in two forms keep to themselves", _stages),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ferrite_ir.graph import Graph
@@ -13,8 +13,8 @@ from .cluster import Cluster, absorb, cluster_of, stored_names
 from .column_scales import scale_sums
 from .combined_rows import combine_rows
 from .contractions import keep_narrow_contractions
-from .dependences import Dependences, Node, dependences_of, make_node, nodes_of
-from .either_form import Whole, made_in, offer_splits, whole_forms
+from .dependences import Dependences, Node, Stage, dependences_of, make_node, nodes_of
+from .either_form import Whole, group_stages, offer_splits, sharing_folds, whole_forms
 from .fusion import fuse
 from .last_reads import mark_last_reads
 from .loops import Layouts, Misfit, build_kernel
@@ -85,15 +85,18 @@ def _with_either_form(
     ``plan`` has the form that the hint asks for. What shares a kernel with the fold in it, or does not, still does:
     sums of columns that ride with rows have the form that is right for all lengths.
     """
-    usual = {frozenset(made_in(item)) for item in plan.clusters}
     definitions = [node.definition for node in plan.dependences.nodes]
     refused = frozenset(d.by_row.results[0].name for d in definitions if isinstance(d, ColumnFold))
+    _, offers = offer_splits(graph, target, policy, refused)
+    refused |= sharing_folds(offers, graph, plan.clusters, plan.dependences)
     while True:
         offered, offers = offer_splits(graph, target, policy, refused)
         if not offers:
             return plan, []
-        both = _clustered(offered, target, policy, frozenset(offer.first for offer in offers))
-        wholes, unfit = whole_forms(both.clusters, both.graph, both.dependences, offers, usual)
+        whole = _clustered(graph, target, policy, {offer.second for offer in offers})
+        stages = group_stages(offers, whole.clusters, whole.dependences)
+        both = _clustered(offered, target, policy, {offer.first for offer in offers}, stages)
+        wholes, unfit = whole_forms(both.clusters, both.graph, both.dependences, offers)
         alone = [_clustered(form.graph, target, policy, form.folds) for form in wholes]
         pairs = list(zip(wholes, alone, strict=True))
         unfit = unfit.union(*(form.folds for form, single in pairs if len(single.clusters) != 1))
@@ -102,12 +105,24 @@ def _with_either_form(
         refused |= unfit
 
 
-def _clustered(graph: Graph, target: Target, policy: Policy, settled: Collection[str] = ()) -> _Plan:
-    """Returns a graph cut into clusters, its folds prepared but for those, by result, whose form is ``settled``."""
+def _clustered(
+    graph: Graph,
+    target: Target,
+    policy: Policy,
+    settled: Collection[str] = (),
+    stages: Mapping[str, Stage] | None = None,
+) -> _Plan:
+    """Returns a graph cut into clusters, its folds prepared but for those, by result, whose form is ``settled``.
+
+    ``stages`` says, by result, which definitions are stages of folds in two forms.
+    """
     graph = prepare_folds(graph, target, policy, settled)
     nodes = nodes_of(graph)
     graph = unmarked(graph)
     dependences = dependences_of(graph, nodes)
+    if stages:
+        numbers = {dependences.definer[name]: stage for name, stage in stages.items()}
+        dependences = replace(dependences, stages=numbers)
     fusion = fuse(dependences, target, policy)
     clusters = [fusion.clusters.get(number, nodes[number]) for number in execution_order(fusion, graph)]
     clusters, dependences = _without_lonely_columns(clusters, graph, dependences, target, policy)
