@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -34,9 +34,8 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def counted() -> Iterator[None]:
+def counted() -> None:
     ferrite_torch.reset_statistics()
-    yield
 
 
 def compiled(call: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -105,7 +104,11 @@ def test_each_number_of_rows_takes_a_form_that_is_right_for_it(call, device: str
             assert_all_close([mine(target, index, x)], [call(target, index, x)], [call(*wide)])
     program = check_kernels()
     launches = [step for step in program["steps"] if step["do"] == "launch"]
-    assert [[other["when"][0][1] for other in step["alternatives"]] for step in launches] == [[256], [64, 256], [64, 256]]
+    assert [[other["when"][0][1] for other in step["alternatives"]] for step in launches] == [
+        [256],
+        [64, 256],
+        [64, 256],
+    ]
 
 
 @pytest.mark.parametrize("device", devices())

@@ -26,7 +26,7 @@ NAMES = {torch.int32: "i32", torch.int64: "i64", torch.float32: "f32", torch.bfl
 
 
 def run(call: str, programs: int, count: int, **tensors: tuple[torch.Tensor, str]) -> None:
-    """Runs a kernel of one line over tensors, each with its access; the line may ask for the number of rows as ``n0``."""
+    """Runs a kernel of one line over tensors, each with its access; the line may take the number of rows as ``n0``."""
     params = [tensor(name, NAMES[x.dtype], access) for name, (x, access) in tensors.items()]
     params.append({"name": "n0", "role": "size", "dtype": "i32"})
     body = f"@triton.jit\ndef kernel({', '.join((*tensors, 'n0'))}):\n    fmath.{call}\n"
@@ -249,10 +249,12 @@ def test_sums_are_exact_however_rows_are_spread(count: int, kind: str) -> None:
     assert torch.equal(out, base.index_add(0, index, source))
 
 
-@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("how", [{"in_order": False}, {"in_order": True}], ids=str)
 @pytest.mark.parametrize("kind", ["skewed", "one"])
 @pytest.mark.parametrize("count", [0, 1, 2, 31, 32, 33, 331])
-def test_how_many_rows_there_are_may_be_known_only_when_kernels_run(count: int, kind: str, in_order: bool) -> None:
+def test_how_many_rows_there_are_may_be_known_only_when_kernels_run(
+    count: int, kind: str, how: dict[str, bool]
+) -> None:
     """Runs that stand in the order of their shares are looked at four at a time: several times."""
     torch.manual_seed(0)
     index = places_of(kind, count, 20)
@@ -260,8 +262,8 @@ def test_how_many_rows_there_are_may_be_known_only_when_kernels_run(count: int, 
     source = torch.randn(count, WIDTH) * 10.0 ** torch.randint(-4, 5, (count, 1))
     base = torch.randn(20, WIDTH)
     expected = combined(listed(index, 20, chunk=16), source, base, "add") if count else base
-    found = listed(index, 20, chunk=16, word=torch.int64, most=(1 << 31) - 1, in_order=in_order)
-    assert torch.equal(combined(found, source, base, "add", spread=4 if in_order else 16), expected)
+    found = listed(index, 20, chunk=16, word=torch.int64, most=(1 << 31) - 1, **how)
+    assert torch.equal(combined(found, source, base, "add", spread=4 if found.in_order else 16), expected)
 
 
 def test_runs_may_stand_in_the_order_of_their_shares() -> None:

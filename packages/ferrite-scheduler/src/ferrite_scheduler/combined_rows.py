@@ -7,8 +7,8 @@ type. The rows of a place are combined in their own order, so that results are t
 
 What that costs besides is two small kernels, one that sets counters to zero and one that lists rows.
 
-How many rows there are may be symbolic: the kernels are right for any number. How many places there are and how long rows are
-must be known.
+How many rows there are may be symbolic: the kernels are right for any number. How many places there are, how long rows
+are and how far they are apart must be known.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ MOST_PLACES = 1 << 18
 MOST_SHARE = 1 << 12
 """Most rows of a share."""
 MOST_ROWS = 1 << 22
-"""Most rows: what a place has in each share of them is sorted in registers. Where their number is symbolic, the most that are
-expected: kernels find the rows of a place in another way where there are more."""
+"""Most rows: what a place has in each share of them is sorted in registers. Where their number is symbolic, the most
+that are expected: where there are more, kernels find the rows of a place in another way."""
 MOST_RESIDENT = 32
 """Most programs that a multiprocessor runs at once."""
 WIDEST = 512

@@ -73,6 +73,7 @@ class _Call:
         """Returns the tensors that only these kernels know."""
         return scratch_of(self.count, self.shapes, self.compute)
 
+
 def write_combined_rows(step: CallExtern, taken: Collection[str]) -> Expansion:
     """Returns the kernels and steps of a call; ``taken`` are the names that the host uses."""
     definition, result = step.definition, step.results[0]
@@ -153,9 +154,7 @@ def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec
     # Long places are shared by as many programs as run at once.
     shared = minimum(slots * shape.blocks, call.programs)
     programs = host_expression(maximum(-(-call.rows // shape.group) * shape.blocks, shared))
-    return template.write(
-        "combine_rows", accesses, [line], programs, 1, call.sizes, bytes=moved, registers=REGISTERS
-    )
+    return template.write("combine_rows", accesses, [line], programs, 1, call.sizes, bytes=moved, registers=REGISTERS)
 
 
 def _further(call: _Call, shape: RowsShape) -> str:

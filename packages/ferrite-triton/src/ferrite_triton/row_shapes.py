@@ -1,13 +1,14 @@
 """How rows are listed and combined: what `combined_rows` chooses by how many there are.
 
-Where their number is symbolic, each `RowsShape` serves all numbers up to its own, and `shapes_for` makes a few. Which one a
-call takes is decided by its number of rows alone, so that results do not depend on the sizes that were met before.
+Where their number is symbolic, each `RowsShape` serves all numbers up to its own, and `shapes_for` makes a few. Which
+one a call takes is decided by its number of rows alone, so that results do not depend on the sizes that were met before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import ceil, sqrt
 
 from ferrite_ir.dtypes import I32, I64, DType
@@ -187,7 +188,7 @@ def _most_listed(count: Size, shapes: Sequence[RowsShape]) -> Size:
     """Returns the rows of the longest list of all shapes up to the one that a call takes."""
     longest = shapes[0].capacity
     total: Size = longest
-    for before, shape in zip(shapes, shapes[1:], strict=False):
+    for before, shape in pairwise(shapes):
         if shape.capacity > longest:
             total = total + (shape.capacity - longest) * minimum(1, count // (before.count + 1))
             longest = shape.capacity

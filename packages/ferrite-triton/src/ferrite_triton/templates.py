@@ -144,7 +144,9 @@ class Template:
         if not is_provably_at_most(size, most):
             number = host_expression(size)
             message = f"kernels count at most {most} {what}"
-            self.steps.append({"do": "check", "holds": ["le", number, most], "message": message, "names": [[what, number]]})
+            self.steps.append(
+                {"do": "check", "holds": ["le", number, most], "message": message, "names": [[what, number]]}
+            )
 
     def finished(self) -> Expansion:
         """Returns what was written, with the scratch memory dropped at the end."""

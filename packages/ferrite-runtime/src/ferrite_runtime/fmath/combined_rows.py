@@ -292,7 +292,7 @@ def combine_rows(
     depth: tl.constexpr,
     block: tl.constexpr,
     most: tl.constexpr = None,
-    in_order: tl.constexpr = False,
+    in_order: tl.constexpr = False,  # noqa: FBT002 - kernels cannot be told to name it
 ):
     """Combines the rows of a few places with what these are before, and takes its part of long places.
 

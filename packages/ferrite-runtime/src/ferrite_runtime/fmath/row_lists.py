@@ -105,7 +105,7 @@ def list_rows(
     slots,
     tile: tl.constexpr,
     most: tl.constexpr = None,
-    in_order: tl.constexpr = False,
+    in_order: tl.constexpr = False,  # noqa: FBT002 - kernels cannot be told to name it
 ):
     """Counts the rows of each place, lists them, and asks for the chunks of long places.
 
