@@ -109,6 +109,8 @@ def rows_of(update: Update, tensor: TensorType) -> Rows | None:
     dims = tuple(dim for dim in update.dims if dim not in columns)
     if not isinstance(place, Indirect) or not isinstance(place.value, Scalar) or place.value.dims != frozenset(dims):
         return None
+    if not is_static(place.size):
+        return None
     is_whole = len(columns) == len(rest) == len(set(columns)) and tuple(dim.size for dim in columns) == tensor.shape[1:]
     return Rows(place, dims, columns) if is_whole and columns and dims else None
 

@@ -1,7 +1,7 @@
 """How rows are listed and combined: what `combined_rows` chooses by how many there are.
 
 Where their number is symbolic, each `RowsShape` serves all numbers up to its own, and `shapes_for` makes a few. Which
-one a call takes is decided by its number of rows alone, so that results do not depend on the sizes that were met before.
+one a call takes is decided by its number of rows alone, so that results do not depend on sizes that were met before.
 """
 
 from __future__ import annotations
@@ -155,10 +155,13 @@ def scratch_of(count: Size, shapes: Sequence[RowsShape], compute: DType) -> Scra
         count_bits = count.bit_length() + first.shares.bit_length()
         run_bits = (first.shares * first.share * first.share - 1).bit_length()
         counted, ran = (I32 if bits <= NARROW else I64 for bits in (count_bits, run_bits))
-        slots, shares, listed, ordered = first.slots(count), first.shares, first.capacity, first.shares * first.share
+        shares, listed, ordered = first.shares, first.capacity, first.shares * first.share
+        slots = first.slots(count)
+        room: Size = max(slots, 1)
     else:
         counted = ran = I64
         slots = most_slots(count, shapes)
+        room = slots + 1
         # Up to the number that a shape is made for, there are as many shares as for that at most.
         bounded = max((shape.shares for shape in shapes if shape.share < last.share), default=0)
         shares = first.shares_of(count)
@@ -166,7 +169,6 @@ def scratch_of(count: Size, shapes: Sequence[RowsShape], compute: DType) -> Scra
             shares = maximum(minimum(shares, bounded), last.shares_of(count))
         listed = _most_listed(count, shapes)
         ordered = count + (last.share - 1)
-    room = maximum(slots, 1)
     return {
         "counts": (counted, first.rows),
         "lists": (I32, first.rows * listed),
@@ -179,9 +181,11 @@ def scratch_of(count: Size, shapes: Sequence[RowsShape], compute: DType) -> Scra
 
 
 def most_slots(count: Size, shapes: Sequence[RowsShape]) -> Size:
-    """Returns how many chunks there may be at most, whichever shape a call takes."""
-    capacity, chunk = min(shape.capacity for shape in shapes), min(shape.chunk for shape in shapes)
-    return count // (capacity + 1) + count // chunk
+    """Returns how many chunks there may be at most, whichever shape a call takes; as many as there may be for one."""
+    if len(shapes) == 1:
+        return shapes[0].slots(count)
+    longer, chunk = min(shape.capacity for shape in shapes) + 1, min(shape.chunk for shape in shapes)
+    return count // (longer * chunk // (longer + chunk))  # at least the sum of the two quotients, with one division
 
 
 def _most_listed(count: Size, shapes: Sequence[RowsShape]) -> Size:
