@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 import ferrite_torch
 import ferrite_triton.row_shapes
-from against_eager import assert_all_close, devices, own_only, widened
+from against_eager import assert_all_close, devices, gradients, own_only, widened
 from ferrite_runtime import IndexOutOfBounds
-from test_combined_rows import PLACES, added, largest, looked_up, padded, places, put, scaled, smallest, summed
+from row_cases import PLACES, added, largest, looked_up, padded, places, put, scaled, smallest, summed
 
 pytestmark = own_only("it looks at its kernels")
 
@@ -202,6 +202,23 @@ def test_rows_that_are_computed_are_written_first() -> None:
         wide = scaled(widened(target), index, widened(x))
         assert_all_close([mine(target, index, x)], [scaled(target, index, x)], [wide])
     check_kernels()
+
+
+def test_gradients_of_bags_are_added_to_the_rows_that_these_read() -> None:
+    def bagged(index: Tensor, table: Tensor) -> Tensor:
+        return F.embedding_bag(index, table, mode="sum", padding_idx=3)
+
+    torch.manual_seed(0)
+    table = torch.randn(3000, 24).bfloat16().requires_grad_()
+    torch._dynamo.mark_static(table)
+    mine = compiled(bagged)
+    for count in (5, 2, 33):
+        index = torch.where(torch.rand(count, 4) < 0.5, 3, torch.randint(3000, (count, 4)))
+        torch._dynamo.mark_static(index, 1)
+        wide = widened(table.detach()).requires_grad_()
+        found = [gradients([call(index, x)], [x]) for call, x in ((mine, table), (bagged, table), (bagged, wide))]
+        assert_all_close(*found)
+    check_kernels(graphs=2)
 
 
 class Tied(nn.Module):

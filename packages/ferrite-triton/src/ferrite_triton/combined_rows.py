@@ -102,7 +102,7 @@ def write_combined_rows(step: CallExtern, taken: Collection[str]) -> Expansion:
     if isinstance(base, View):
         operands["base"] = Operand(base.name, base.dtype)
     template = Template.of(step, operands, call.scratch, taken)
-    template.require(count, most_rows(call.shapes[0]), "rows that others are combined into")
+    template.require(count, most_rows(call.shapes[0]), "rows to combine")
     for write in (_write_zeros, _write_lists, _write_sums):
         written = [(shape.count, write(template, call, shape)) for shape in call.shapes]
         # Of shapes with one kernel the last is the one for most rows.

@@ -143,7 +143,7 @@ class Template:
         """Adds a check that a size is at most so much, unless it is known; ``what`` says of what there are so many."""
         if not is_provably_at_most(size, most):
             number = host_expression(size)
-            message = f"kernels count at most {most} {what}"
+            message = f"a call takes at most {most} {what}"
             self.steps.append(
                 {"do": "check", "holds": ["le", number, most], "message": message, "names": [[what, number]]}
             )
