@@ -11,9 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ferrite_torch
+import ferrite_triton.combined_rows
 import ferrite_triton.row_shapes
 from against_eager import assert_all_close, devices, gradients, own_only, widened
-from ferrite_runtime import IndexOutOfBounds
+from ferrite_runtime import CheckFailed, IndexOutOfBounds
 from row_cases import PLACES, added, largest, looked_up, padded, places, put, scaled, smallest, summed
 
 pytestmark = own_only("it looks at its kernels")
@@ -142,7 +143,9 @@ def test_what_a_call_computes_does_not_depend_on_the_sizes_before() -> None:
 def test_more_rows_than_the_first_form_is_for(device: str) -> None:
     torch.manual_seed(0)
     mine = compiled(summed)
-    for count in (20, 4096, 4097):
+    # The interpreter would take minutes for what the last forms are for.
+    many = () if device == "cpu" else (20_000, 70_000, 300_000, 1_500_000, 5_000_000)
+    for count in (20, 4096, 4097, *many):
         target, index, x = given("any", count, 8, torch.float32, device)
         x = x.mul(8).round()
         torch._dynamo.mark_static(x, 1)
@@ -189,6 +192,15 @@ def test_a_place_that_is_none_is_named() -> None:
     mine(target, index, x)
     with pytest.raises(IndexOutOfBounds, match="index_add"):
         mine(target, torch.tensor([0, PLACES] * 8), x)
+
+
+def test_more_rows_than_can_be_counted_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ferrite_triton.combined_rows, "most_rows", lambda shape: 50)
+    mine = compiled(added)
+    target, index, x = given("any", 50, 8, torch.float32, "cpu")
+    torch.testing.assert_close(mine(target, index, x), added(target, index, x))
+    with pytest.raises(CheckFailed, match=r"at most 50 rows to combine.*51"):
+        mine(*given("any", 51, 8, torch.float32, "cpu"))
 
 
 def test_rows_that_are_computed_are_written_first() -> None:

@@ -11,8 +11,9 @@ from ferrite_ir import parse_graph
 from ferrite_ir.dtypes import F32
 from ferrite_ir.sizes import evaluate, symbol
 from ferrite_scheduler import Policy, schedule
+from ferrite_scheduler.target import DEFAULT_POLICY
 from ferrite_triton import emit_program
-from ferrite_triton.row_shapes import RowsShape, most_rows, scratch_of, shapes_for
+from ferrite_triton.row_shapes import MOST_COUNTED, RowsShape, most_rows, scratch_of, shapes_for
 
 POLICY = {"combined_bytes": 0, "combined_row": 1}
 GRAPH = """graph @f(i: i64[600], x: bf16[600, 64], t: bf16[{rows}, 64]{more}) -> (y{returned}) {{
@@ -136,8 +137,8 @@ WIDTH, BATCH, BLOCK = 768, 8, 256
 shapes = partial(shapes_for, width=WIDTH, batch=BATCH, block=BLOCK)
 
 
-def symbolic(where: str = "s0: size >= 0 ~ 600") -> dict[str, Any]:
-    text = GRAPH.replace("600", "s0").format(start="f32(0.0)", rows=60, more="", returned="")
+def symbolic(where: str = "s0: size >= 0 ~ 600", rows: int = 60) -> dict[str, Any]:
+    text = GRAPH.replace("600", "s0").format(start="f32(0.0)", rows=rows, more="", returned="")
     return emit_program(
         schedule(parse_graph(text.replace("(y)", f"(y) where {where}")), policy=Policy(**POLICY))
     ).to_mapping()
@@ -201,6 +202,27 @@ def test_a_launch_takes_what_is_right_for_its_number_of_rows() -> None:
         assert (step["args"][-1], step["expected"]) == ("s0", 0)
     (condition,) = steps(found, "check")
     assert condition["holds"] == ["le", "s0", (1 << 31) - 1 - 4096]
+
+
+@pytest.mark.parametrize("rows", [1, 5, 60, 1000, 30_000])
+def test_all_launches_of_a_call_take_one_shape(rows: int) -> None:
+    """What lists rows and what combines them must know them by the same shares, lists and chunks."""
+    found = symbolic(rows=rows)
+    (allocated,) = (step for step in steps(found, "alloc") if step["name"] == "y_counts")
+    assert allocated["dtype"] == "i64"
+    sources = {kernel["id"]: kernel["source"] for kernel in found["kernels"]}
+    _, listing, combining = steps(found, "launch")
+    batch = DEFAULT_POLICY.combined_batch
+    for n in COUNTS:
+        shape = chosen(shapes_for(symbol("s0", low=0), rows, 64, batch, 64), n)
+        slots = str(shape.slots(symbol("n0", low=0)))
+        further = f"{MOST_COUNTED}{', True' if shape.in_order else ''})"
+        lists = f"n0, {rows}, False, {shape.capacity}, {shape.chunk}, {slots}, {shape.share}, {further}"
+        sums = f"n0, {rows}, 64, 64, {shape.capacity}, {shape.chunk}, {shape.share}, {shape.spread}, {slots}, "
+        for step, numbers in ((listing, lists), (combining, f"{sums}{shape.group}, {shape.depth}, 64, {further}")):
+            conditions = [(other["when"][0][1], other["kernel"]) for other in step["alternatives"]]
+            taken = next((kernel for limit, kernel in conditions if n <= limit), step["kernel"])
+            assert numbers in sources[taken]
 
 
 def test_nothing_is_checked_of_numbers_of_rows_that_are_known_to_be_small() -> None:

@@ -104,10 +104,14 @@ def write_combined_rows(step: CallExtern, taken: Collection[str]) -> Expansion:
     template = Template.of(step, operands, call.scratch, taken)
     template.require(count, most_rows(call.shapes[0]), "rows to combine")
     for write in (_write_zeros, _write_lists, _write_sums):
-        written = [(shape.count, write(template, call, shape)) for shape in call.shapes]
-        # Of shapes with one kernel the last is the one for most rows.
-        *forms, (_, kernel) = {kernel.id: (limit, kernel) for limit, kernel in written}.values()
-        template.launch(kernel, [(((count, limit),), other) for limit, other in forms])
+        forms: list[tuple[int, KernelSpec]] = []
+        for shape in call.shapes:
+            kernel = write(template, call, shape)
+            if forms and forms[-1][1].id == kernel.id:
+                forms.pop()  # the same for more rows
+            forms.append((shape.count, kernel))
+        *alternatives, (_, last) = forms
+        template.launch(last, [(((count, limit),), kernel) for limit, kernel in alternatives])
     return template.finished()
 
 
