@@ -62,6 +62,8 @@ SEQUENCES = ((1, 128), (2, 512), (3, 77), (4, 250), (5, 256), (7, 511), (8, 1023
 SHORT_SEQUENCES = ((1, 128), (2, 512), (3, 77), (4, 250), (5, 256), (7, 511), (8, 321), (16, 512), (6, 384), (2, 500),
                    (16, 33), (24, 448))  # fmt: skip
 """Sizes for BERT, which has 512 positions."""
+VOCABULARY = 50257
+"""Rows of the table that gradients are looked up for."""
 IMAGES = ((1, 224), (3, 224), (7, 192), (16, 160), (31, 128), (32, 224), (64, 128), (33, 96), (48, 224), (65, 224),
           (100, 64), (128, 224))  # fmt: skip
 PATCHED = tuple((batch, 224) for batch, _ in IMAGES)
@@ -127,6 +129,11 @@ def kernel_sweeps(plan: argparse.Namespace) -> Iterator[Sweep]:
     def columns(size: tuple[int, ...]) -> tuple[Tensor, ...]:
         return (torch.randn(512, *size, dtype=dtype, device=plan.device),)
 
+    def looked_up(size: tuple[int, ...]) -> tuple[Tensor, ...]:
+        gradient = torch.randn(*size, 768, dtype=dtype, device=plan.device)
+        torch._dynamo.mark_static(gradient, 1)  # as the rows of a table are, which is a parameter
+        return gradient, torch.randint(VOCABULARY, size, device=plan.device)
+
     cases: dict[str, tuple[Callable[..., Any], Callable[[tuple[int, ...]], tuple[Tensor, ...]]]] = {
         "gelu": (lambda x: F.gelu(x * 2 + 1), matrix),
         "layer norm": (lambda x: F.layer_norm(x, (width,)), matrix),
@@ -136,6 +143,10 @@ def kernel_sweeps(plan: argparse.Namespace) -> Iterator[Sweep]:
         "transpose": (lambda x: (x + 1).t().contiguous(), matrix),
         "cat": (lambda x, y: torch.cat([x, y * 2], 1), pair),
         "column sums": (lambda x: x.float().sum(0), matrix),
+        "embedding gradient": (
+            lambda x, index: torch.ops.aten.embedding_dense_backward(x, index, VOCABULARY, -1, False),
+            looked_up,
+        ),
     }
     for name, (function, make) in cases.items():
         if not plan.kernels or name in plan.kernels:
@@ -145,7 +156,7 @@ def kernel_sweeps(plan: argparse.Namespace) -> Iterator[Sweep]:
 
 
 def exact_call(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda *given: function(*(x.float() for x in given))
+    return lambda *given: function(*(x.float() if x.is_floating_point() else x for x in given))
 
 
 def model_sweeps(plan: argparse.Namespace) -> Iterator[Sweep]:

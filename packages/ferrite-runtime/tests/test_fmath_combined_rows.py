@@ -25,12 +25,13 @@ FUNCTIONS = {"add": torch.add, "max": torch.maximum, "min": torch.minimum}
 NAMES = {torch.int32: "i32", torch.int64: "i64", torch.float32: "f32", torch.bfloat16: "bf16", torch.float64: "f64"}
 
 
-def run(call: str, programs: int, **tensors: tuple[torch.Tensor, str]) -> None:
-    """Runs a kernel of one line over tensors, each with its access."""
+def run(call: str, programs: int, count: int, **tensors: tuple[torch.Tensor, str]) -> None:
+    """Runs a kernel of one line over tensors, each with its access; the line may take the number of rows as ``n0``."""
     params = [tensor(name, NAMES[x.dtype], access) for name, (x, access) in tensors.items()]
-    body = f"@triton.jit\ndef kernel({', '.join(tensors)}):\n    fmath.{call}\n"
+    params.append({"name": "n0", "role": "size", "dtype": "i32"})
+    body = f"@triton.jit\ndef kernel({', '.join((*tensors, 'n0'))}):\n    fmath.{call}\n"
     extra: dict[str, Any] = {"family": "template", "grid": programs}
-    Kernel(spec("kernel", body, params, [], **extra))(*(x for x, _ in tensors.values()))
+    Kernel(spec("kernel", body, params, [], **extra))(*(x for x, _ in tensors.values()), count)
 
 
 @dataclass
@@ -42,16 +43,33 @@ class Listed:
     tensors: dict[str, torch.Tensor]
     capacity: int
     chunk: int
+    most: int | None = None
+    in_order: bool = False
+
+    @property
+    def bits(self) -> int:
+        """How many bits of a word count rows."""
+        return (self.most or self.count).bit_length()
+
+    @property
+    def number(self) -> str:
+        """The number of rows as kernels have it: not before they run where only the most is known."""
+        return "n0" if self.most else str(self.count)
+
+    @property
+    def further(self) -> str:
+        """The last arguments of both functions."""
+        return f", {self.most}, {self.in_order}" if self.most else ""
 
     @property
     def sizes(self) -> torch.Tensor:
         """How many rows each place has."""
-        return self.tensors["counts"] & ((1 << self.count.bit_length()) - 1)
+        return self.tensors["counts"] & ((1 << self.bits) - 1)
 
     @property
     def runs(self) -> torch.Tensor:
         """How many runs each place has."""
-        return self.tensors["counts"] >> self.count.bit_length()
+        return self.tensors["counts"] >> self.bits
 
     @property
     def slots(self) -> int:
@@ -67,25 +85,30 @@ def listed(
     chunk: int = CHUNK,
     word: torch.dtype = torch.int32,
     tensors: dict[str, torch.Tensor] | None = None,
+    most: int | None = None,
+    in_order: bool = False,
 ) -> Listed:
     count, shares = len(index), -(-len(index) // TILE)
     slots = max(count // (capacity + 1) + count // chunk, 1)
     tensors = tensors or {
         "counts": torch.zeros(places, dtype=word),
         "lists": torch.full((places, capacity), -7, dtype=torch.int32),
-        "runs": torch.full((places, shares), -7, dtype=word),
+        "runs": torch.full((places, shares), 0 if in_order else -7, dtype=word),
         "ordered": torch.full((shares * TILE,), -7, dtype=torch.int32),
         "queue": torch.full((2, slots), -7, dtype=torch.int32),
         "tasks": torch.zeros(1 + 2 * slots * -(-WIDTH // BLOCK), dtype=torch.int32),
     }
+    found = Listed(count, places, tensors, capacity, chunk, most, in_order)
     accesses = dict.fromkeys(tensors, "write") | {"counts": "atomic", "tasks": "atomic"}
+    numbers = f"{found.number}, {places}, {wraps}, {capacity}, {chunk}, {slots}, {TILE}{found.further}"
     run(
-        f"list_rows(places, {', '.join(tensors)}, {count}, {places}, {wraps}, {capacity}, {chunk}, {slots}, {TILE})",
+        f"list_rows(places, {', '.join(tensors)}, {numbers})",
         shares,
+        count,
         places=(index, "read"),
         **{name: (x, accesses[name]) for name, x in tensors.items()},
     )
-    return Listed(count, places, tensors, capacity, chunk)
+    return found
 
 
 def combined(
@@ -97,20 +120,22 @@ def combined(
     group: int = 2,
     depth: int = 2,
     initial: float | None = None,
+    spread: int | None = None,
 ) -> torch.Tensor:
     """Returns places with their rows combined into them."""
     out, blocks = torch.full_like(base, 77.0), -(-WIDTH // BLOCK)
     parts = torch.zeros(found.slots, WIDTH, dtype=torch.float64 if source.dtype is torch.float64 else torch.float32)
     shares = found.tensors["runs"].shape[1]
-    spread = max(2, 1 << (shares - 1).bit_length())
+    spread = spread or max(2, 1 << (shares - 1).bit_length())
     known = ["counts", "lists", "runs", "ordered", "queue", "tasks"]
-    sizes = f"{found.count}, {found.places}, {WIDTH}, {source.stride(0)}, {found.capacity}, {found.chunk}, {TILE}"
-    shape = f"{spread}, {found.slots}, {group}, {depth}, {BLOCK}"
+    sizes = f"{found.number}, {found.places}, {WIDTH}, {source.stride(0)}, {found.capacity}, {found.chunk}, {TILE}"
+    shape = f"{spread}, {found.slots}, {group}, {depth}, {BLOCK}{found.further}"
     before = "base" if initial is None else "None"
     tensors = {name: (found.tensors[name].clone(), "atomic" if name == "tasks" else "read") for name in known}
     run(
         f'combine_rows({", ".join(known)}, parts, source, {before}, out, "{mode}", {initial}, {sizes}, {shape})',
         -(-found.places // group) * blocks,
+        found.count,
         **tensors,
         parts=(parts, "readwrite"),
         source=(source, "read"),
@@ -222,6 +247,34 @@ def test_sums_are_exact_however_rows_are_spread(count: int, kind: str) -> None:
     source, base = (torch.randint(-64, 64, (rows, WIDTH)).float() for rows in (count, 30))
     out = combined(listed(index, 30), source, base, "add")
     assert torch.equal(out, base.index_add(0, index, source))
+
+
+@pytest.mark.parametrize("how", [{"in_order": False}, {"in_order": True}], ids=str)
+@pytest.mark.parametrize("kind", ["skewed", "one"])
+@pytest.mark.parametrize("count", [0, 1, 2, 31, 32, 33, 331])
+def test_how_many_rows_there_are_may_be_known_only_when_kernels_run(
+    count: int, kind: str, how: dict[str, bool]
+) -> None:
+    """Runs that stand in the order of their shares are looked at four at a time: several times."""
+    torch.manual_seed(0)
+    index = places_of(kind, count, 20)
+    # Sums of these depend on their order.
+    source = torch.randn(count, WIDTH) * 10.0 ** torch.randint(-4, 5, (count, 1))
+    base = torch.randn(20, WIDTH)
+    expected = combined(listed(index, 20, chunk=16), source, base, "add") if count else base
+    found = listed(index, 20, chunk=16, word=torch.int64, most=(1 << 31) - 1, **how)
+    assert torch.equal(combined(found, source, base, "add", spread=4 if found.in_order else 16), expected)
+
+
+def test_runs_may_stand_in_the_order_of_their_shares() -> None:
+    torch.manual_seed(0)
+    index = places_of("skewed", 300, 40)
+    found = listed(index, 40, word=torch.int64, most=(1 << 31) - 1, in_order=True)
+    for share, part in enumerate(index.split(TILE)):
+        words = found.tensors["runs"][:, share]
+        assert torch.equal(words != 0, torch.bincount(part, minlength=40) != 0)
+        lengths = torch.where(words != 0, (words - 1) % TILE + 1, 0)
+        assert torch.equal(lengths, torch.bincount(part, minlength=40))
 
 
 def test_results_do_not_depend_on_who_came_first() -> None:

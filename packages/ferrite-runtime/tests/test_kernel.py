@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ferrite_runtime import InputError, Kernel, KernelCompileError, KernelRunError, OptionError, Options
+from ferrite_runtime.buckets import bucket_of, bucket_text
 from ferrite_runtime.kernel import choice_bucket
 from ferrite_runtime.spec import KernelSpec
-from runtime_kernels import fold_axis, pointwise, row_softmax, scaled, spec
+from runtime_kernels import fold_axis, pointwise, row_softmax, scaled, spec, tensor
 
 torch = pytest.importorskip("torch")
 
@@ -37,6 +38,14 @@ def test_each_bucket_of_sizes_has_a_choice() -> None:
     buckets = [choice_bucket(rows, (None, None, length)) for length in (0, 1, 513, 1024, 1025)]
     assert [dict(bucket)["r"] for bucket in buckets] == [1, 1, 1024, 1024, 2048]
     assert choice_bucket(KernelSpec.from_mapping(mapping), (None, None)) == ()
+
+
+def test_a_template_is_built_once_for_all_sizes() -> None:
+    """What divides a number that is in no address is no reason to compile again."""
+    params = [tensor("x"), {"name": "n", "role": "size", "dtype": "i32"}]
+    template = KernelSpec.from_mapping(spec("rows", "", params, [], family="template", grid="n"))
+    assert {bucket_of(template, {"n": size}) for size in (0, 1, 7, 8, 16)} == {()}
+    assert bucket_text(template, {"n": "n"}) == "()"
 
 
 @pytest.mark.parametrize(

@@ -7,21 +7,26 @@ from random import Random
 
 import pytest
 
-from checks import check
+from checks import agrees, check
+from ferrite_ir import parse_graph
+from ferrite_ir.evaluate import evaluate
 from ferrite_ir.graph import Extern, Update
-from ferrite_scheduler import Policy, Schedule, Target
+from ferrite_scheduler import Policy, Schedule, Target, schedule
 from ferrite_scheduler.combined_rows import COMBINE_ROWS
+from ferrite_scheduler.simulate import simulate
 from ferrite_scheduler.target import DEFAULT_TARGET
 
 POLICY = Policy(combined_bytes=0, combined_row=1)
-GRAPH = """graph @f(i: {index}[{shape}], x: bf16[{shape}, 8], t: bf16[3, 8]) -> (y) {{
-  s: f32[3, 8] = loop [r < 3, c < 8] {start}
-  u: f32[3, 8] = update {mode} s [{dims}, c < 8] at [{place}] {body}
-  y: bf16[3, 8] = loop [r < 3, c < 8] {result}
+GRAPH = """graph @f(i: {index}[{shape}], x: bf16[{shape}, 8], t: bf16[{places}, 8]) -> (y){where} {{
+  s: f32[{places}, 8] = loop [r < {places}, c < 8] {start}
+  u: f32[{places}, 8] = update {mode} s [{dims}, c < 8] at [{place}] {body}
+  y: bf16[{places}, 8] = loop [r < {places}, c < 8] {result}
 }}"""
 ROWS = {
     "index": "i64",
+    "where": "",
     "shape": "19",
+    "places": "3",
     "dims": "p < 19",
     "start": "cast.f32(t[r, c])",
     "mode": "add",
@@ -140,3 +145,61 @@ def test_programs_have_as_many_rows_on_their_way_as_a_processor_should() -> None
     assert {"batch": 16, "block": 8, "programs": 6}.items() <= dict(call.kwargs).items()
     (call,) = calls(scheduled(replace(policy, combined_ahead=64), target, shape="100", dims="p < 100"))
     assert {"batch": 4, "programs": 24}.items() <= dict(call.kwargs).items()
+
+
+ANY_NUMBER = {"shape": "n", "dims": "p < n", "where": " where n: size >= 0 ~ 19"}
+
+
+def scheduled_for_any(policy: Policy = POLICY, **parts: str) -> Schedule:
+    return schedule(parse_graph(GRAPH.format(**(ROWS | ANY_NUMBER | parts))), policy=policy)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"mode": "max", "start": "f32(-2.5)"},
+        {"body": "cast.f32(x[p, c]) if ne(i[p], i64(1))"},
+        {"place": "wrap(i[p], 3), c"},
+        {"place": "at(mod(add(i[p], i64(2)), i64(3)), 3), c"},
+        {"body": "mul(cast.f32(x[p, c]), f32(2.0))", "places": "5000", "place": "at(i[p], 5000), c"},
+    ],
+)
+def test_how_many_rows_there_are_may_be_symbolic(parts: dict[str, str]) -> None:
+    graph, random = parse_graph(GRAPH.format(**(ROWS | ANY_NUMBER | parts))), Random(0)
+    found = schedule(graph, policy=POLICY)
+    (call,) = calls(found)
+    assert [str(size) for size in (call.args[0].shape[0], call.args[1].shape[0])] == ["n", "n"]
+    places = int(parts.get("places", 3))
+    before = [[random.randrange(-8, 8) / 8 for _ in range(8)] for _ in range(places)]
+    for n in (0, 1, 2, 19, 31):
+        rows = [[random.randrange(-8, 8) / 8 for _ in range(8)] for _ in range(n)]
+        given = [[random.randrange(3) for _ in range(n)], rows, before]
+        expected = evaluate(graph, given, symbols={"n": n})
+        assert agrees(expected, simulate(found, given, symbols={"n": n})), n
+
+
+def test_rows_of_several_symbolic_dims_are_one_line_of_rows() -> None:
+    several = {"shape": "a, b", "dims": "p < a, q < b", "place": "at(i[p, q], 3), c", "body": "cast.f32(x[p, q, c])"}
+    (call,) = calls(scheduled_for_any(**several, where=" where a: size >= 0 ~ 4, b: size >= 0 ~ 5"))
+    assert (call.args[0].name, call.args[1].name) == ("i", "x")
+    assert [str(size) for size in call.args[1].shape] == ["a*b", "8"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ({"places": "m", "place": "at(i[p], m), c", "where": " where n: size >= 0 ~ 19, m: size >= 1 ~ 3"}, "m places"),
+        ({"places": "40000", "place": "at(i[p], 40000), c"}, "words for runs would take more than the rows"),
+        ({"where": " where n: size >= 0 ~ 5000000"}, "more rows than are expected, as if there were always as many"),
+        ({"body": "mul(cast.f32(x[p, c]), f32(2.0))"}, "the rows would have to be written"),
+    ],
+)
+def test_other_updates_of_symbolic_sizes_stay(parts: dict[str, str], why: str) -> None:
+    assert not calls(scheduled_for_any(**parts)), why
+
+
+def test_a_small_first_call_says_little_about_what_later_ones_save() -> None:
+    policy = replace(POLICY, combined_bytes=1000 * 8 * 4)
+    assert calls(scheduled_for_any(policy, where=" where n: size >= 0 ~ 2"))
+    assert not calls(scheduled(policy, shape="2", dims="p < 2"))

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from ferrite_ir import parse_graph
+from ferrite_ir.dtypes import F32
+from ferrite_ir.sizes import evaluate, symbol
 from ferrite_scheduler import Policy, schedule
+from ferrite_scheduler.target import DEFAULT_POLICY
 from ferrite_triton import emit_program
+from ferrite_triton.row_shapes import MOST_COUNTED, RowsShape, most_rows, scratch_of, shapes_for
 
 POLICY = {"combined_bytes": 0, "combined_row": 1}
 GRAPH = """graph @f(i: i64[600], x: bf16[600, 64], t: bf16[{rows}, 64]{more}) -> (y{returned}) {{
@@ -107,3 +112,126 @@ def test_counts_are_all_that_is_added_atomically() -> None:
         if param["access"] == "atomic"
     }
     assert accesses == {("list_rows", "counts"), ("list_rows", "tasks"), ("combine_rows", "tasks")}
+
+
+COUNTS = (
+    0,
+    1,
+    2,
+    16,
+    17,
+    4095,
+    4096,
+    4097,
+    16384,
+    16385,
+    65537,
+    262144,
+    300_000,
+    1 << 20,
+    1 << 22,
+    (1 << 22) + 1,
+    1 << 26,
+)
+WIDTH, BATCH, BLOCK = 768, 8, 256
+shapes = partial(shapes_for, width=WIDTH, batch=BATCH, block=BLOCK)
+
+
+def symbolic(where: str = "s0: size >= 0 ~ 600", rows: int = 60) -> dict[str, Any]:
+    text = GRAPH.replace("600", "s0").format(start="f32(0.0)", rows=rows, more="", returned="")
+    return emit_program(
+        schedule(parse_graph(text.replace("(y)", f"(y) where {where}")), policy=Policy(**POLICY))
+    ).to_mapping()
+
+
+def chosen(found: tuple[RowsShape, ...], count: int) -> RowsShape:
+    """Returns the shape that a call of so many rows takes."""
+    return next((shape for shape in found[:-1] if count <= shape.count), found[-1])
+
+
+@pytest.mark.parametrize("rows", [1, 5, 60, 1000, 50257, 1 << 18])
+@pytest.mark.parametrize("most", [None, 500, 100_000, 1 << 22])
+def test_scratch_memory_is_enough_for_any_number_of_rows(rows: int, most: int | None) -> None:
+    count = symbol("n", low=0, high=most)
+    found = shapes(count, rows)
+    scratch = {name: extent for name, (_, extent) in scratch_of(count, found, F32).items()}
+    for n in (n for n in COUNTS if most is None or n <= most):
+        shape, extents = chosen(found, n), {name: evaluate(extent, {"n": n}) for name, extent in scratch.items()}
+        slots, shares = shape.slots(n), shape.shares_of(n)
+        long_places, full_chunks = n // (shape.capacity + 1), n // shape.chunk
+        assert slots >= long_places + full_chunks
+        assert extents["counts"] == rows
+        assert extents["lists"] >= rows * shape.capacity
+        assert extents["runs"] >= rows * shares
+        assert extents["ordered"] >= shares * shape.share
+        assert extents["queue"] >= 2 * slots
+        assert extents["tasks"] >= 1 + 2 * slots * shape.blocks
+        assert extents["parts"] >= slots * WIDTH
+        assert shape.in_order or shares <= shape.spread
+
+
+@pytest.mark.parametrize("rows", [60, 50257])
+def test_scratch_memory_is_not_much_more_than_one_number_of_rows_needs(rows: int) -> None:
+    count = symbol("n", low=0)
+    scratch = scratch_of(count, shapes(count, rows), F32)
+    for n in (100, 8192, 100_000, 1 << 20):
+        needed = scratch_of(n, shapes(n, rows), F32)
+        for name in ("lists", "runs", "parts"):
+            (dtype, extent), (least, wanted) = scratch[name], needed[name]
+            # Shapes are made for up to four times as many rows, lists are powers of two, words have 64 bits.
+            assert evaluate(extent, {"n": n}) * dtype.bytes <= 16 * wanted * least.bytes, (name, n)
+
+
+def test_numbers_have_32_bits_up_to_what_is_checked() -> None:
+    for width in (1, 64, 768, 1 << 20):
+        shape = RowsShape(1 << 12, 1, width, 1, 64)
+        most = most_rows(shape)
+        assert most + 4096 < 1 << 31
+        assert 1 + 2 * (most // 17 + most // 128) * shape.blocks < 1 << 31
+
+
+def test_a_launch_takes_what_is_right_for_its_number_of_rows() -> None:
+    found = symbolic()
+    names = {kernel["id"]: kernel["name"].rpartition("_")[0] for kernel in found["kernels"]}
+    for step, name in zip(steps(found, "launch"), ("zero_counts", "list_rows", "combine_rows"), strict=True):
+        kernels = [*(other["kernel"] for other in step["alternatives"]), step["kernel"]]
+        assert {names[kernel] for kernel in kernels} == {name}
+        limits = [other["when"] for other in step["alternatives"]]
+        assert limits == sorted(limits)
+        assert limits[-1] == [["s0", 1 << 22]]
+        assert (step["args"][-1], step["expected"]) == ("s0", 0)
+    (condition,) = steps(found, "check")
+    assert condition["holds"] == ["le", "s0", (1 << 31) - 1 - 4096]
+
+
+@pytest.mark.parametrize("rows", [1, 5, 60, 1000, 30_000])
+def test_all_launches_of_a_call_take_one_shape(rows: int) -> None:
+    """What lists rows and what combines them must know them by the same shares, lists and chunks."""
+    found = symbolic(rows=rows)
+    (allocated,) = (step for step in steps(found, "alloc") if step["name"] == "y_counts")
+    assert allocated["dtype"] == "i64"
+    sources = {kernel["id"]: kernel["source"] for kernel in found["kernels"]}
+    _, listing, combining = steps(found, "launch")
+    batch = DEFAULT_POLICY.combined_batch
+    for n in COUNTS:
+        shape = chosen(shapes_for(symbol("s0", low=0), rows, 64, batch, 64), n)
+        slots = str(shape.slots(symbol("n0", low=0)))
+        further = f"{MOST_COUNTED}{', True' if shape.in_order else ''})"
+        lists = f"n0, {rows}, False, {shape.capacity}, {shape.chunk}, {slots}, {shape.share}, {further}"
+        sums = f"n0, {rows}, 64, 64, {shape.capacity}, {shape.chunk}, {shape.share}, {shape.spread}, {slots}, "
+        for step, numbers in ((listing, lists), (combining, f"{sums}{shape.group}, {shape.depth}, 64, {further}")):
+            conditions = [(other["when"][0][1], other["kernel"]) for other in step["alternatives"]]
+            taken = next((kernel for limit, kernel in conditions if n <= limit), step["kernel"])
+            assert numbers in sources[taken]
+
+
+def test_nothing_is_checked_of_numbers_of_rows_that_are_known_to_be_small() -> None:
+    found = symbolic("s0: size >= 0 <= 4000 ~ 600")
+    assert not steps(found, "check")
+    assert [step.get("alternatives", []) for step in steps(found, "launch")] == [[], [], []]
+    assert all(", True" not in kernel["source"] for kernel in found["kernels"])
+
+
+def test_texts_depend_on_no_hint() -> None:
+    one, other = (symbolic(f"s0: size >= 0 ~ {hint}")["kernels"] for hint in (2, 100_000))
+    assert [kernel["source"] for kernel in one] == [kernel["source"] for kernel in other]

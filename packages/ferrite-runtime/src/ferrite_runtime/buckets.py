@@ -15,7 +15,10 @@ from ferrite_runtime.expr import print_expr
 from ferrite_runtime.spec import KernelSpec
 
 Bucket: TypeAlias = tuple[int, ...]
-"""For each size param what divides it (see `divisor_of`), then for each symbolic axis the bits of its last position."""
+"""For each size param what divides it (see `divisor_of`), then for each symbolic axis the bits of its last position.
+
+Templates have neither: their sizes lie in no address, and they have no config to choose.
+"""
 
 
 class BucketedKernel:
@@ -49,7 +52,7 @@ class BucketedKernel:
         key = bucket_of(self.spec, sizes)
         found = self._kernels.get(key)
         if found is None:
-            names = list(self.spec.size_names())
+            names = _promised(self.spec)
             places = [position for position, param in enumerate(self.spec.params) if param.name in names]
             divisors = tuple((place, part) for place, part in zip(places, key, strict=False) if part > 1)
             axes = self.spec.axis_sizes(sizes)
@@ -75,9 +78,14 @@ class BucketedKernel:
         return 0 in self.spec.axis_sizes(sizes).values()
 
 
+def _promised(spec: KernelSpec) -> tuple[str, ...]:
+    """Returns the size params of which the compiler is told what divides them."""
+    return () if spec.family == "template" else tuple(spec.size_names())
+
+
 def bucket_of(spec: KernelSpec, sizes: Mapping[str, int]) -> Bucket:
     """Returns the bucket of these values of the size params."""
-    divisors = [divisor_of(sizes[name]) for name in spec.size_names()]
+    divisors = [divisor_of(sizes[name]) for name in _promised(spec)]
     axes = spec.axis_sizes(sizes)
     bits = [max(0, axes[axis.name] - 1).bit_length() for axis in spec.axes if not isinstance(axis.size, int)]
     return (*divisors, *bits)
@@ -85,7 +93,7 @@ def bucket_of(spec: KernelSpec, sizes: Mapping[str, int]) -> Bucket:
 
 def bucket_parts(spec: KernelSpec, names: Mapping[str, str]) -> list[str]:
     """Returns the texts that compute the parts of a bucket; ``names`` are the texts of the size params."""
-    divisors = [divisor_text(names[name]) for name in spec.size_names()]
+    divisors = [divisor_text(names[name]) for name in _promised(spec)]
     sizes = [axis.size for axis in spec.axes if not isinstance(axis.size, int)]
     # An empty axis counts as one of a single position, as `bucket_of` has it.
     return [*divisors, *(f"(({print_expr(size, names)} or 1) - 1).bit_length()" for size in sizes)]
@@ -93,4 +101,5 @@ def bucket_parts(spec: KernelSpec, names: Mapping[str, str]) -> list[str]:
 
 def bucket_text(spec: KernelSpec, names: Mapping[str, str]) -> str:
     """Returns text that computes the bucket of a launch; ``names`` are the texts of the size params."""
-    return f"({', '.join(bucket_parts(spec, names))},)"
+    parts = bucket_parts(spec, names)
+    return f"({', '.join(parts)},)" if parts else "()"

@@ -6,6 +6,9 @@ and `combined_rows`, which list the rows of each place first: each row is read o
 type. The rows of a place are combined in their own order, so that results are the same in every run.
 
 What that costs besides is two small kernels, one that sets counters to zero and one that lists rows.
+
+How many rows there are may be symbolic: the kernels are right for any number. How many places there are, how long rows
+are and how far they are apart must be known.
 """
 
 from __future__ import annotations
@@ -32,8 +35,9 @@ from ferrite_ir.graph import (
 from ferrite_ir.index import Atom, Dim, Index, Indirect, linearize
 from ferrite_ir.passes import Dce
 from ferrite_ir.scalar import Number, Scalar, apply, cast, const, load
-from ferrite_ir.sizes import is_static
+from ferrite_ir.sizes import Size, is_static, product
 
+from .generic import generic, typical
 from .intermediates import new_value
 from .strategy import power_of_two
 from .target import Policy, Target
@@ -45,9 +49,12 @@ A place is counted from the end if it is negative and the call ``wraps``; the lo
 """
 MODES = ("add", "max", "min")
 MOST_PLACES = 1 << 18
-"""Most places: one and the number of a row in its share, of at most 4096, are sorted as 32 bits."""
+"""Most places: one and the number of a row in its share, of at most `MOST_SHARE`, are sorted as 32 bits."""
+MOST_SHARE = 1 << 12
+"""Most rows of a share."""
 MOST_ROWS = 1 << 22
-"""Most rows: what a place has in each share of them is sorted in registers."""
+"""Most rows: what a place has in each share of them is sorted in registers. Where their number is symbolic, the most
+that are expected: where there are more, kernels find the rows of a place in another way."""
 MOST_RESIDENT = 32
 """Most programs that a multiprocessor runs at once."""
 WIDEST = 512
@@ -71,9 +78,14 @@ class Rows:
     columns: tuple[Dim, ...]
 
     @property
-    def count(self) -> int:
+    def count(self) -> Size:
         """Returns the number of rows."""
-        return prod(int(dim.size) for dim in self.dims)
+        return product(dim.size for dim in self.dims)
+
+    @property
+    def typical(self) -> int:
+        """Returns the number of rows, or how many are expected where it is symbolic."""
+        return typical(generic(self.count))
 
     @property
     def width(self) -> int:
@@ -89,13 +101,15 @@ def plain_atom(index: Index) -> Atom | None:
 
 def rows_of(update: Update, tensor: TensorType) -> Rows | None:
     """Returns what an update into a tensor of this type does, if it combines whole rows with its first dim's."""
-    sizes = (*tensor.shape, *(dim.size for dim in update.dims))
-    if not update.indices or not all(map(is_static, sizes)) or tensor.strides != row_major(tensor.shape):
+    # Symbolic places would make lists, words for runs and what a program combines depend on two sizes: shapes for both.
+    if not update.indices or not all(map(is_static, tensor.shape)) or tensor.strides != row_major(tensor.shape):
         return None
     place, *rest = map(plain_atom, update.indices)
     columns = tuple(atom for atom in rest if isinstance(atom, Dim))
     dims = tuple(dim for dim in update.dims if dim not in columns)
     if not isinstance(place, Indirect) or not isinstance(place.value, Scalar) or place.value.dims != frozenset(dims):
+        return None
+    if not is_static(place.size):
         return None
     is_whole = len(columns) == len(rest) == len(set(columns)) and tuple(dim.size for dim in columns) == tensor.shape[1:]
     return Rows(place, dims, columns) if is_whole and columns and dims else None
@@ -162,11 +176,15 @@ def _as_call(
 
 def _pays(rows: Rows, source: View | None, dtype: DType, tensor: TensorType, policy: Policy) -> bool:
     """Returns whether the bytes that need not be moved in 32 bits are worth the kernels that find the order."""
-    elements = rows.count * rows.width
+    elements = rows.typical * rows.width
     scratch = 0 if dtype is tensor.dtype else 2 * int(tensor.numel)
+    row_bytes = rows.width * (F32 if source is None else source.dtype).bytes
+    if not is_static(rows.count) and int(rows.place.size) * I64.bytes > MOST_SHARE * row_bytes:
+        # Each place has a word for each share of the rows: however many there are, these take no more than the rows.
+        return False
     # Rows that lie in no memory, or not as they are combined, have to be written, and read again.
     saved = (elements + scratch - (2 * elements if source is None else 0)) * F32.bytes
-    is_counted = 0 < int(rows.place.size) <= MOST_PLACES and 0 < rows.count <= MOST_ROWS
+    is_counted = 0 < int(rows.place.size) <= MOST_PLACES and 0 < rows.typical <= MOST_ROWS
     return is_counted and rows.width >= max(policy.combined_row, 1) and saved >= policy.combined_bytes
 
 
@@ -189,21 +207,24 @@ def _source(update: Update, rows: Rows, types: Types) -> View | None:
     return View(body.source, body.dtype, (rows.count, rows.width), (stride, 1), first)
 
 
-def _steps(found: Scalar, types: Types) -> tuple[dict[Dim, int], int] | None:
+def _steps(found: Scalar, types: Types) -> tuple[dict[Dim, Size], Size] | None:
     """Returns how many elements a load moves with each dim, and where it begins; None where that is not so simple."""
     offset = linearize(found.indices, types[found.source].strides)
-    if not all(isinstance(atom, Dim) and is_static(step) for atom, step in offset.terms) or not is_static(offset.const):
+    if not all(isinstance(atom, Dim) for atom, _ in offset.terms):
         return None
-    return {atom: int(step) for atom, step in offset.terms if isinstance(atom, Dim)}, int(offset.const)
+    return {atom: step for atom, step in offset.terms if isinstance(atom, Dim)}, offset.const
 
 
-def _along(dims: tuple[Dim, ...], steps: dict[Dim, int], default: int) -> int | None:
-    """Returns how many elements lie between neighbours along dims that are walked as one, None if they are not."""
-    walked = [(int(dim.size), steps.get(dim, 0)) for dim in dims if dim.size != 1]
+def _along(dims: tuple[Dim, ...], steps: dict[Dim, Size], default: int) -> int | None:
+    """Returns how many elements lie between neighbours along dims that are walked as one.
+
+    None if they are not walked as one, or that is no number.
+    """
+    walked = [(dim.size, steps.get(dim, 0)) for dim in dims if dim.size != 1]
     if any(outer != size * inner for (_, outer), (size, inner) in pairwise(walked)):
         return None
     step = walked[-1][1] if walked else default
-    return step if step > 0 else None
+    return int(step) if is_static(step) and step > 0 else None
 
 
 def _places(update: Update, rows: Rows, types: Types) -> tuple[View, tuple[Definition, ...]]:

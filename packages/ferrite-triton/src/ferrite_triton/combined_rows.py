@@ -4,37 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from math import ceil, sqrt
 
-from ferrite_ir.dtypes import F32, F64, I32, I64, DType
+from ferrite_ir.dtypes import F32, F64, DType
 from ferrite_ir.graph import View
+from ferrite_ir.sizes import Size, hint, is_static, maximum, minimum, symbol
 from ferrite_scheduler.schedule import CallExtern
-from ferrite_scheduler.strategy import power_of_two
 
 from .literals import number_text
+from .row_shapes import MOST_COUNTED, RowsShape, most_rows, most_slots, scratch_of, shapes_for
+from .size_text import host_expression
+from .spec import KernelSpec
 from .templates import Expansion, Operand, Scratch, Template
 
 ZEROED = 1024
 """Numbers that one program makes zero."""
-SHARES, MANY_SHARES = 128, 1024
-"""Shares of the rows: about one for each processor, and more of them, but not too many, before they are long."""
-LEAST_SHARE, LONG_SHARE, MOST_SHARE = 256, 1024, 4096
-"""Rows of a share, which a program sorts at once: the longer, the more steps that takes. Chunks of a place sort as many
-runs as there are shares."""
-MOST_RUNS = 1 << 23
-"""Runs that there is room for, if shares are not too large then."""
 SORTED_WARP, MOST_WARPS = 128, 16
-"""How many of these rows a warp has, and warps of a program at most."""
-LEAST_LISTED, MOST_LISTED = 16, 256
-"""Rows of a list: a warp sorts them in registers."""
-LEAST_DEPTH = 2
-"""Rows of a place that are on their way at once, at least: where places have one row on average, some have two."""
-LEAST_CHUNK, MOST_CHUNKS = 128, 4096
-"""Rows of a chunk at least, and chunks for which these are not more: each looks at all of them."""
+"""How many rows of a share a warp has, and warps of a program at most."""
 REGISTERS = 80
 """Registers of a thread that combines rows: enough for all rows that are on their way, and for 25 warps at once."""
-NARROW = 31
-"""Bits of a number in 32 bits that is never negative."""
+COUNT = "n0"
+"""What kernels call a number of rows that is symbolic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,88 +31,47 @@ class _Call:
     """What is known of a call before it runs.
 
     Attributes:
-        count, rows, width, stride, block, mode, wraps: as the device functions take them.
-        batch: rows that a program has on their way at once.
+        count: number of rows.
+        rows, width, stride, mode, wraps: as the device functions take them.
         programs: programs that the device runs at once.
         initial: as the device functions take it, as text.
         compute: the type that is computed in.
         base: name of the tensor that places are before, "" where that is one number, ``initial``.
+        shapes: what is chosen for how many rows; see `shapes_for`.
+        scratch: the tensors that only these kernels know.
     """
 
-    count: int
+    count: Size
     rows: int
     width: int
     stride: int
-    batch: int
-    block: int
     programs: int
     mode: str
     initial: str
     wraps: bool
     compute: DType
     base: str
+    shapes: tuple[RowsShape, ...]
 
     @property
-    def blocks(self) -> int:
-        """Returns the number of blocks of columns."""
-        return -(-self.width // self.block)
+    def is_static(self) -> bool:
+        """Returns whether the number of rows is known."""
+        return is_static(self.count)
 
     @property
-    def depth(self) -> int:
-        """Returns how many rows of one place are on their way at once: about as many as it has on average."""
-        return min(self.batch, max(power_of_two(ceil(self.count / self.rows)), LEAST_DEPTH))
+    def sizes(self) -> dict[str, Size]:
+        """Returns the sizes that kernels take."""
+        return {} if self.is_static else {COUNT: self.count}
 
     @property
-    def group(self) -> int:
-        """Returns how many places a program combines side by side."""
-        return self.batch // self.depth
-
-    @property
-    def capacity(self) -> int:
-        """Returns the rows of a list: enough for all places if each is as likely as any other.
-
-        How many rows a place has is then close to a Poisson variable, which is hardly ever six deviations above its
-        mean. Where that is more than a list may have, nearly all places are long and lists are short.
-        """
-        mean = self.count / self.rows
-        wanted = power_of_two(ceil(mean + 6 * sqrt(mean) + 8))
-        return max(wanted if wanted <= MOST_LISTED else 0, 2 * self.depth, LEAST_LISTED)
-
-    @property
-    def chunk(self) -> int:
-        """Returns the rows of a chunk."""
-        return max(LEAST_CHUNK, self.capacity, power_of_two(-(-self.count // MOST_CHUNKS)))
-
-    @property
-    def slots(self) -> int:
-        """Returns how many chunks there may be: one for each long place, and one for each that is full."""
-        return self.count // (self.capacity + 1) + self.count // self.chunk
-
-    @property
-    def share(self) -> int:
-        """Returns the rows of a share: more of them where there are many places, whose runs take memory."""
-        wanted = max(min(-(-self.count // SHARES), LONG_SHARE), LEAST_SHARE, -(-self.count // MANY_SHARES))
-        return min(power_of_two(max(wanted, -(-self.rows * self.count // MOST_RUNS))), MOST_SHARE)
-
-    @property
-    def shares(self) -> int:
-        """Returns the number of shares."""
-        return -(-self.count // self.share)
+    def number(self) -> Size:
+        """Returns the number of rows as kernels know it."""
+        return self.count if self.is_static else symbol(COUNT, low=0)
 
     @property
     def scratch(self) -> Scratch:
         """Returns the tensors that only these kernels know."""
-        count_bits = self.count.bit_length() + self.shares.bit_length()
-        run_bits = (self.shares * self.share * self.share - 1).bit_length()
-        return {
-            "counts": (I32 if count_bits <= NARROW else I64, self.rows),
-            "lists": (I32, self.rows * self.capacity),
-            "runs": (I32 if run_bits <= NARROW else I64, self.rows * self.shares),
-            "ordered": (I32, self.shares * self.share),
-            "queue": (I32, 2 * max(self.slots, 1)),
-            "tasks": (I32, 1 + 2 * self.slots * self.blocks),
-            "parts": (self.compute, max(self.slots, 1) * self.width),
-        }
+        return scratch_of(self.count, self.shapes, self.compute)
 
 
 def write_combined_rows(step: CallExtern, taken: Collection[str]) -> Expansion:
@@ -134,13 +82,16 @@ def write_combined_rows(step: CallExtern, taken: Collection[str]) -> Expansion:
     if value is None or result is None:
         return Expansion((), ())
     compute = F64 if source.dtype is F64 else F32
+    count, width = source.shape
+    batch, block = given.pop("batch"), given.pop("block")
     call = _Call(
-        count=int(source.shape[0]),
-        width=int(source.shape[1]),
+        count=count,
+        width=int(width),
         stride=int(source.strides[0]),
         initial="0.0" if isinstance(base, View) else number_text(base, compute),
         compute=compute,
         base="base" if isinstance(base, View) else "",
+        shapes=shapes_for(count, given["rows"], int(width), batch, block),
         **given,
     )
     operands = {
@@ -151,43 +102,65 @@ def write_combined_rows(step: CallExtern, taken: Collection[str]) -> Expansion:
     if isinstance(base, View):
         operands["base"] = Operand(base.name, base.dtype)
     template = Template.of(step, operands, call.scratch, taken)
-    _write_zeros(template, call)
-    _write_lists(template, call)
-    _write_sums(template, call)
+    template.require(count, most_rows(call.shapes[0]), "rows to combine")
+    for write in (_write_zeros, _write_lists, _write_sums):
+        forms: list[tuple[int, KernelSpec]] = []
+        for shape in call.shapes:
+            kernel = write(template, call, shape)
+            if forms and forms[-1][1].id == kernel.id:
+                forms.pop()  # the same for more rows
+            forms.append((shape.count, kernel))
+        *alternatives, (_, last) = forms
+        template.launch(last, [(((count, limit),), kernel) for limit, kernel in alternatives])
     return template.finished()
 
 
-def _write_zeros(template: Template, call: _Call) -> None:
-    """Writes what makes all counters zero."""
-    zeroed = {name: call.scratch[name][1] for name in ("counts", "tasks")}
-    lines = [f"lane = tl.program_id(0) * {ZEROED} + tl.arange(0, {ZEROED})"]
-    lines += [f"tl.store({name} + lane, 0, lane < {extent})" for name, extent in zeroed.items()]
-    template.launch("zero_counts", dict.fromkeys(zeroed, "write"), lines, -(-max(zeroed.values()) // ZEROED), 4)
+def _write_zeros(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
+    """Writes what makes all counters zero, and runs that stand in the order of their shares."""
+    tasks = 1 + 2 * most_slots(call.number, call.shapes) * shape.blocks
+    zeroed: dict[str, Size] = {"counts": call.rows, "tasks": tasks}
+    program, extents = "tl.program_id(0)", {name: str(extent) for name, extent in zeroed.items()}
+    if shape.in_order:
+        shares = shape.shares_of(call.number)
+        zeroed["runs"], extents["runs"] = call.rows * shares, f"({shares}).to(tl.int64) * {call.rows}"
+        program += ".to(tl.int64)"
+    lines = [f"lane = {program} * {ZEROED} + tl.arange(0, {ZEROED})"]
+    lines += [f"tl.store({name} + lane, 0, lane < {extent})" for name, extent in extents.items()]
+    accesses = dict.fromkeys(zeroed if call.is_static else ("counts", "tasks", "runs"), "write")
+    programs = (maximum(*zeroed.values()) + (ZEROED - 1)) // ZEROED
+    return template.write("zero_counts", accesses, lines, host_expression(programs), 4, call.sizes)
 
 
-def _write_lists(template: Template, call: _Call) -> None:
+def _write_lists(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
     """Writes what counts the rows of each place and lists them."""
-    numbers = f"{call.count}, {call.rows}, {call.wraps}, {call.capacity}, {call.chunk}, {call.slots}, {call.share}"
-    line = f"fmath.list_rows(places, counts, lists, runs, ordered, queue, tasks, {numbers})"
+    slots = shape.slots(call.number)
+    numbers = f"{call.number}, {call.rows}, {call.wraps}, {shape.capacity}, {shape.chunk}, {slots}, {shape.share}"
+    line = f"fmath.list_rows(places, counts, lists, runs, ordered, queue, tasks, {numbers}{_further(call, shape)})"
     accesses = {"places": "read", "counts": "atomic", **dict.fromkeys(("lists", "runs", "ordered", "queue"), "write")}
-    warps = min(max(call.share // SORTED_WARP, 1), MOST_WARPS)
-    template.launch("list_rows", {**accesses, "tasks": "atomic"}, [line], call.shares, warps)
+    warps = min(max(shape.share // SORTED_WARP, 1), MOST_WARPS)
+    programs = host_expression(shape.shares_of(call.number))
+    return template.write("list_rows", {**accesses, "tasks": "atomic"}, [line], programs, warps, call.sizes)
 
 
-def _write_sums(template: Template, call: _Call) -> None:
+def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
     """Writes what combines the rows."""
-    base = call.base or None
-    spread = max(power_of_two(call.shares), 2)
-    sizes = f"{call.count}, {call.rows}, {call.width}, {call.stride}, {call.capacity}, {call.chunk}, {call.share}"
-    shape = f"{spread}, {call.slots}, {call.group}, {call.depth}, {call.block}"
+    base, slots = call.base or None, shape.slots(call.number)
+    sizes = f"{call.number}, {call.rows}, {call.width}, {call.stride}, {shape.capacity}, {shape.chunk}, {shape.share}"
+    tiles = f"{shape.spread}, {slots}, {shape.group}, {shape.depth}, {shape.block}{_further(call, shape)}"
     known = ("counts", "lists", "runs", "ordered", "queue")
     operands = f"{', '.join(known)}, tasks, parts, source, {base}, out"
-    line = f'fmath.combine_rows({operands}, "{call.mode}", {call.initial}, {sizes}, {shape})'
+    line = f'fmath.combine_rows({operands}, "{call.mode}", {call.initial}, {sizes}, {tiles})'
     accesses = {**dict.fromkeys(known, "read"), "tasks": "atomic", "parts": "readwrite", "source": "read"}
     accesses |= {**({call.base: "read"} if call.base else {}), "out": "write"}
     bytes_of = {name: template.operands[name].dtype.bytes for name in ("source", "out")}
-    moved = (call.count * bytes_of["source"] + call.rows * bytes_of["out"]) * call.width
+    expected = min(hint(call.count), shape.count)
+    moved = (expected * bytes_of["source"] + call.rows * bytes_of["out"]) * call.width
     # Long places are shared by as many programs as run at once.
-    shared = min(call.slots * call.blocks, call.programs)
-    programs = max(-(-call.rows // call.group) * call.blocks, shared)
-    template.launch("combine_rows", accesses, [line], programs, 1, bytes=moved, registers=REGISTERS)
+    shared = minimum(slots * shape.blocks, call.programs)
+    programs = host_expression(maximum(-(-call.rows // shape.group) * shape.blocks, shared))
+    return template.write("combine_rows", accesses, [line], programs, 1, call.sizes, bytes=moved, registers=REGISTERS)
+
+
+def _further(call: _Call, shape: RowsShape) -> str:
+    """Returns the last arguments of the device functions: what they do not know of a symbolic number of rows."""
+    return "" if call.is_static else f", {MOST_COUNTED}{', True' if shape.in_order else ''}"

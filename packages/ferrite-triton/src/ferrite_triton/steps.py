@@ -77,6 +77,14 @@ def launch_form(emitted: Emitted, idle: Sequence[Conditions] = ()) -> LaunchForm
     return LaunchForm(emitted.spec.id, tuple(map(host_expression, emitted.spec.sizes)), alternatives, expected)
 
 
+def encode_launch(form: LaunchForm, tensors: Sequence[str]) -> dict[str, Any]:
+    """Returns the launch of a kernel on these tensors."""
+    launch = {"do": "launch", "kernel": form.kernel, "args": [*tensors, *form.sizes]}
+    if not form.alternatives:
+        return launch
+    return launch | {"alternatives": list(form.alternatives), "expected": form.expected}
+
+
 def encode_output(output: Any) -> dict[str, Any]:
     """Returns an output of a program: a host name, a number or nothing."""
     if output is None:
@@ -193,11 +201,7 @@ def encode_step(step: Step, launches: Sequence[LaunchForm], bound: Mapping[str, 
         UnsupportedDefinition: the program format has no such step yet.
     """
     if isinstance(step, Launch):
-        form = launches[step.kernel]
-        launch = {"do": "launch", "kernel": form.kernel, "args": [*step.args, *form.sizes]}
-        if not form.alternatives:
-            return launch
-        return launch | {"alternatives": list(form.alternatives), "expected": form.expected}
+        return encode_launch(launches[step.kernel], step.args)
     if isinstance(step, CallGraph):
         raise UnsupportedDefinition(_control_flow(step.definition))
     if isinstance(step, CallExtern):

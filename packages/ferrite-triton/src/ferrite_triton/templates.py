@@ -6,18 +6,22 @@ Their scratch memory is allocated before the first launch and dropped after the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from ferrite_ir.dtypes import DType
+from ferrite_ir.dtypes import I32, DType
 from ferrite_ir.graph import Origins, TensorType
-from ferrite_scheduler.schedule import CallExtern
+from ferrite_ir.sizes import Size, hint, is_provably_at_most
+from ferrite_scheduler.schedule import CallExtern, Conditions
 
-from .spec import KernelSpec
-from .steps import encode_layout
+from .kernels import Emitted
+from .size_text import host_expression
+from .spec import Expr, KernelSpec
+from .steps import encode_launch, encode_layout, launch_form
 
-Scratch: TypeAlias = Mapping[str, tuple[DType, int]]
+Scratch: TypeAlias = Mapping[str, tuple[DType, Size]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Template:
         Args:
             step: the call.
             operands: its operands and results.
-            scratch: type and extent of each further tensor.
+            scratch: type and extent of each further tensor; an extent may be symbolic.
             taken: names that the host uses already.
         """
         value, result = step.definition.results[0], step.results[0]
@@ -74,17 +78,25 @@ class Template:
             found.steps.append({"do": "alloc", "name": host, **encode_layout(type_), **device})
         return found
 
-    def launch(
-        self, name: str, accesses: dict[str, str], lines: list[str], programs: int, warps: int, **more: int
-    ) -> None:
-        """Adds a kernel of these lines, and its launch.
+    def write(
+        self,
+        name: str,
+        accesses: dict[str, str],
+        lines: list[str],
+        programs: Expr,
+        warps: int,
+        sizes: Mapping[str, Size] = MappingProxyType({}),
+        **more: int,
+    ) -> KernelSpec:
+        """Returns a kernel of these lines.
 
         Args:
             name: what it is called, before a digest of its text.
             accesses: of each tensor that it takes, in order.
             lines: its body.
-            programs: how many there are.
+            programs: how many there are, over the names of the sizes.
             warps: of each.
+            sizes: the symbolic sizes that it takes as integers of 32 bits, by name.
             more: further facts: ``bytes`` of memory that one launch must move, if they are many, and ``registers`` that
                 a thread may have at most.
         """
@@ -92,17 +104,21 @@ class Template:
         if any("fmath." in line for line in lines):
             imports.append("from ferrite_runtime import fmath")
         kinds = "# " + ", ".join(f"{name}: {self.operands[name].dtype}" for name in accesses)
-        text = "\n".join([f"({', '.join(accesses)}):", *(f"    {line}" for line in (kinds, *lines)), ""])
+        head = f"({', '.join((*accesses, *sizes))}):"
+        text = "\n".join([head, *(f"    {line}" for line in (kinds, *lines)), ""])
         full = f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-        params = tuple(
+        tensors = (
             {"name": name, "role": "tensor", "dtype": self.operands[name].dtype.name, "access": access, "align": 16}
             for name, access in accesses.items()
         )
-        kernel = KernelSpec(
+        numbers = (
+            {"name": name, "role": "size", "dtype": I32.name, "hint": hint(size)} for name, size in sizes.items()
+        )
+        return KernelSpec(
             name=full,
             source="\n".join([*imports, "", "", "@triton.jit", f"def {full}{text}"]),
             family="template",
-            params=params,
+            params=(*tensors, *numbers),
             axes=(),
             blocks={},
             grid=programs,
@@ -110,10 +126,27 @@ class Template:
             index_width=64,
             facts={"num_warps": warps, "num_stages": 1, **more},
             origin=tuple(dict.fromkeys(str(origin) for origin in self.origins if str(origin))),
+            sizes=tuple(sizes.values()),
         )
-        self.kernels.append(kernel)
-        arguments = [self.operands[name].host for name in accesses]
-        self.steps.append({"do": "launch", "kernel": kernel.id, "args": arguments})
+
+    def launch(self, kernel: KernelSpec, alternatives: Sequence[tuple[Conditions, KernelSpec]] = ()) -> None:
+        """Adds the launch of a kernel, or of the first of these alternatives whose conditions hold.
+
+        All take the same tensors and sizes.
+        """
+        form = launch_form(Emitted(kernel, tuple(alternatives)))
+        tensors = [self.operands[param["name"]].host for param in kernel.params if param["role"] == "tensor"]
+        self.kernels += [*(other for _, other in alternatives), kernel]
+        self.steps.append(encode_launch(form, tensors))
+
+    def require(self, size: Size, most: int, what: str) -> None:
+        """Adds a check that a size is at most so much, unless it is known; ``what`` says of what there are so many."""
+        if not is_provably_at_most(size, most):
+            number = host_expression(size)
+            message = f"a call takes at most {most} {what}"
+            self.steps.append(
+                {"do": "check", "holds": ["le", number, most], "message": message, "names": [[what, number]]}
+            )
 
     def finished(self) -> Expansion:
         """Returns what was written, with the scratch memory dropped at the end."""

@@ -82,27 +82,64 @@ def _rows_of_chunk(
     ordered,
     place,
     first,
-    count: tl.constexpr,
+    shares,
+    most: tl.constexpr,
     chunk: tl.constexpr,
     tile: tl.constexpr,
     spread: tl.constexpr,
 ):
-    """Returns a chunk of the rows of a place, from so many on; ``spread`` is the power of two that holds all shares."""
-    shares: tl.constexpr = (count + tile - 1) // tile
+    """Returns a chunk of the rows of a place, from so many on; ``spread`` is a power of two that holds all shares."""
     slot = tl.arange(0, spread)
-    known = slot < runs_in(word, count)
+    known = slot < runs_in(word, most)
     run = tl.sort(tl.load(runs + place.to(tl.int64) * shares + slot, known, other=_last_word(runs.dtype.element_ty)))
     length = tl.where(known, (run % tile).to(tl.int32) + 1, 0)
     end = tl.cumsum(length, 0)
     shift = (run // tile).to(tl.int32) - (end - length)
-    # The first run that ends behind a row is the one that it is in.
     wanted = first + tl.arange(0, chunk)
+    found = _runs_with(wanted, end)
+    return tl.load(ordered + wanted + tl.gather(shift, found, 0), wanted < rows_in(word, most), other=0)
+
+
+@triton.jit
+def _rows_of_chunk_in_order(
+    runs,
+    ordered,
+    place,
+    first,
+    shares,
+    chunk: tl.constexpr,
+    tile: tl.constexpr,
+    spread: tl.constexpr,
+):
+    """Returns the same where runs stand in the order of their shares, ``spread`` of which are looked at together."""
+    wanted = first + tl.arange(0, chunk)
+    row = wanted * 0
+    before = first * 0
+    for share in tl.range(0, shares, spread):
+        slot = share + tl.arange(0, spread)
+        word = tl.load(runs + place.to(tl.int64) * shares + slot, slot < shares, other=0)
+        run = word - 1
+        length = tl.where(word != 0, (run % tile).to(tl.int32) + 1, 0)
+        end = before + tl.cumsum(length, 0)
+        shift = (run // tile).to(tl.int32) - (end - length)
+        after = before + tl.sum(length, 0)
+        inside = (wanted >= before) & (wanted < after)
+        found = _runs_with(wanted, end)
+        row = tl.load(ordered + wanted + tl.gather(shift, found, 0), inside, other=row)
+        before = after
+    return row
+
+
+@triton.jit
+def _runs_with(wanted, end):
+    """Returns the run that each wanted row is in: the first one that ends behind it."""
+    spread: tl.constexpr = end.shape[0]
     found = wanted * 0
     half: tl.constexpr = spread // 2
     for level in tl.static_range(_levels(spread)):
         middle = found + (half >> level) - 1
         found = tl.where(tl.gather(end, middle, 0) <= wanted, middle + 1, found)
-    return tl.load(ordered + wanted + tl.gather(shift, found, 0), wanted < rows_in(word, count), other=0)
+    return found
 
 
 @triton.constexpr_function
@@ -175,15 +212,17 @@ def _combine_chunk(
     task,
     mode: tl.constexpr,
     initial: tl.constexpr,
-    count: tl.constexpr,
+    count,
     width: tl.constexpr,
     stride: tl.constexpr,
     chunk: tl.constexpr,
     tile: tl.constexpr,
     spread: tl.constexpr,
-    slots: tl.constexpr,
+    slots,
     batch: tl.constexpr,
     block: tl.constexpr,
+    most: tl.constexpr,
+    in_order: tl.constexpr,
 ):
     """Combines a chunk of the rows of a long place, and all chunks of the place if it is the last one to come."""
     blocks: tl.constexpr = (width + block - 1) // block
@@ -193,9 +232,13 @@ def _combine_chunk(
     place = tl.load(queue + task // blocks)
     number = tl.load(queue + slots + task // blocks)
     word = tl.load(counts + place)
-    size = rows_in(word, count)
+    size = rows_in(word, most)
     first = number * chunk
-    row = _rows_of_chunk(word, runs, ordered, place, first, count, chunk, tile, spread)
+    shares = (count + tile - 1) // tile
+    if in_order:
+        row = _rows_of_chunk_in_order(runs, ordered, place, first, shares, chunk, tile, spread)
+    else:
+        row = _rows_of_chunk(word, runs, ordered, place, first, shares, most, chunk, tile, spread)
     own = tl.minimum(size - first, chunk) + tl.arange(0, 1)
     total = tl.reshape(_fold_rows(row[None, :], own, source, column, mode, width, stride, batch, compute), [block])
     offset = place.to(tl.int64) * width + column
@@ -236,7 +279,7 @@ def combine_rows(
     out,
     mode: tl.constexpr,
     initial: tl.constexpr,
-    count: tl.constexpr,
+    count,
     rows: tl.constexpr,
     width: tl.constexpr,
     stride: tl.constexpr,
@@ -244,10 +287,12 @@ def combine_rows(
     chunk: tl.constexpr,
     tile: tl.constexpr,
     spread: tl.constexpr,
-    slots: tl.constexpr,
+    slots,
     group: tl.constexpr,
     depth: tl.constexpr,
     block: tl.constexpr,
+    most: tl.constexpr = None,
+    in_order: tl.constexpr = False,  # noqa: FBT002 - kernels cannot be told to name it
 ):
     """Combines the rows of a few places with what these are before, and takes its part of long places.
 
@@ -271,12 +316,15 @@ def combine_rows(
         capacity: rows of a list, a power of two.
         chunk: rows of a chunk.
         tile: rows of a share.
-        spread: the power of two that holds the number of shares.
+        spread: a power of two that holds the number of shares; ``in_order``, any.
         slots: chunks that may be asked for, at most.
         group: places of a program.
         depth: rows of each that are on their way at once, a power of two, at most half a list.
         block: columns of a program.
+        most: the most rows that there may be, ``count`` itself if None; as `row_lists.list_rows` had it.
+        in_order: whether the runs of a place stand in the order of their shares.
     """
+    limit: tl.constexpr = count if most is None else most
     blocks: tl.constexpr = (width + block - 1) // block
     compute: tl.constexpr = parts.dtype.element_ty
     half: tl.constexpr = capacity // 2
@@ -288,7 +336,7 @@ def combine_rows(
     # Read before it is known how much of it counts, as is what the place is before: nothing waits for anything else.
     lines = lists + place.to(tl.int64)[:, None] * capacity
     row = tl.load(lines + tl.arange(0, half)[None, :], known[:, None], other=0)
-    size = rows_in(tl.load(counts + place, known, other=0), count)
+    size = rows_in(tl.load(counts + place, known, other=0), limit)
     offset = place.to(tl.int64)[:, None] * width + column[None, :]
     inside = known[:, None] & (column < width)[None, :]
     if base is None:
@@ -319,6 +367,8 @@ def combine_rows(
             slots,
             group * depth,
             block,
+            limit,
+            in_order,
         )
     is_short = size <= capacity
     size = tl.where(is_short, size, 0)

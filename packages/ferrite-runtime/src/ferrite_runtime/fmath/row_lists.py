@@ -12,6 +12,9 @@ the order of their shares are the rows of a place in their own order, whoever ca
 The rows of long places are combined by *chunks*, of which the last one may be shorter. The run that fills a chunk
 asks for the next one in a queue. Who came first decides where in the queue a chunk stands, and nothing else.
 
+How many rows there are may be known only when a kernel runs. ``most`` is then the most that there may be, which decides
+how many bits of a word count rows, and what depends on it in other ways is chosen by whoever writes the kernel.
+
 A kernel that is timed runs again on counters that are not zero: what it writes then is wrong, but in bounds.
 """
 
@@ -41,22 +44,22 @@ def _nearer_end(place, end, next_place, next_end):
 
 
 @triton.constexpr_function
-def row_bits(count):
+def row_bits(most):
     """Returns how many bits of a place's word count its rows; those above count its runs."""
-    return count.bit_length()
+    return most.bit_length()
 
 
 @triton.jit
-def rows_in(word, count: tl.constexpr):
+def rows_in(word, most: tl.constexpr):
     """Returns how many rows a place's word counts."""
-    mask: tl.constexpr = (1 << row_bits(count)) - 1
+    mask: tl.constexpr = (1 << row_bits(most)) - 1
     return (word & mask).to(tl.int32)
 
 
 @triton.jit
-def runs_in(word, count: tl.constexpr):
+def runs_in(word, most: tl.constexpr):
     """Returns how many runs a place's word counts."""
-    return (word >> row_bits(count)).to(tl.int32)
+    return (word >> row_bits(most)).to(tl.int32)
 
 
 @triton.jit
@@ -69,7 +72,7 @@ def _ask_for_chunks(
     is_first,
     capacity: tl.constexpr,
     chunk: tl.constexpr,
-    slots: tl.constexpr,
+    slots,
     tile: tl.constexpr,
 ):
     """Asks for the chunks of long places that begin within these runs, and for the first one of what becomes long."""
@@ -94,13 +97,15 @@ def list_rows(
     ordered,
     queue,
     tasks,
-    count: tl.constexpr,
+    count,
     rows: tl.constexpr,
     wraps: tl.constexpr,
     capacity: tl.constexpr,
     chunk: tl.constexpr,
-    slots: tl.constexpr,
+    slots,
     tile: tl.constexpr,
+    most: tl.constexpr = None,
+    in_order: tl.constexpr = False,  # noqa: FBT002 - kernels cannot be told to name it
 ):
     """Counts the rows of each place, lists them, and asks for the chunks of long places.
 
@@ -109,7 +114,9 @@ def list_rows(
         counts: how many rows and runs each place has, in one word (i32, or i64 where that is too short); zero before.
         lists: the rows of each place, as many as there is room for.
         runs: of each place as many words as there are shares (i32, or i64 where that is too short), of which each run
-            has one: where it begins in ``ordered``, times ``tile``, and one less than its rows.
+            has one: where it begins in ``ordered``, times ``tile``, and one less than its rows. Which one is decided by
+            who comes first, or, ``in_order``, by the share: the word is then one more, and zero before where there is
+            no run.
         ordered: the rows of each share, by place and number; ``tile`` for each share.
         queue: the chunks that are asked for: ``slots`` places, then as many numbers of chunks.
         tasks: how many there are; zero before.
@@ -120,7 +127,10 @@ def list_rows(
         chunk: rows of a chunk, a power of two, at least ``capacity``.
         slots: chunks that may be asked for, at most.
         tile: rows of a share, a power of two; times ``rows + 1`` it is less than 31 bits.
+        most: the most rows that there may be, ``count`` itself if None. With ``tile`` more it is less than 32 bits.
+        in_order: whether the runs of a place stand in the order of their shares.
     """
+    limit: tl.constexpr = count if most is None else most
     program = tl.program_id(0)
     lane = tl.arange(0, tile)
     number = program * tile + lane
@@ -133,12 +143,15 @@ def list_rows(
     is_placed = place < rows
     is_first = is_placed & (head == lane)
     length = tail - lane + 1  # of a run, in its first lane
-    word = length.to(counts.dtype.element_ty) + (1 << row_bits(count))
+    word = length.to(counts.dtype.element_ty) + (1 << row_bits(limit))
     found = tl.atomic_add(counts + place, word, mask=is_first, sem="relaxed")
-    before = rows_in(found, count)
-    shares: tl.constexpr = (count + tile - 1) // tile
+    before = rows_in(found, limit)
+    shares = (count + tile - 1) // tile
     run = number.to(runs.dtype.element_ty) * tile + (length - 1)
-    slot = runs_in(found, count)
+    if in_order:
+        run, slot = run + 1, program
+    else:
+        slot = runs_in(found, limit)
     tl.store(runs + place.to(tl.int64) * shares + slot, run, is_first & (slot < shares))
     _ask_for_chunks(queue, tasks, place, before, length, is_first, capacity, chunk, slots, tile)
     at = tl.gather(before, head, 0) + lane - head

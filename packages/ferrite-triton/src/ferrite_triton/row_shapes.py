@@ -1,0 +1,199 @@
+"""How rows are listed and combined: what `combined_rows` chooses by how many there are.
+
+Where their number is symbolic, each `RowsShape` serves all numbers up to its own, and `shapes_for` makes a few. Which
+one a call takes is decided by its number of rows alone, so that results do not depend on sizes that were met before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import ceil, sqrt
+
+from ferrite_ir.dtypes import I32, I64, DType
+from ferrite_ir.sizes import Size, bounds, is_static, maximum, minimum
+from ferrite_scheduler.combined_rows import MOST_ROWS, MOST_SHARE
+from ferrite_scheduler.strategy import power_of_two
+
+from .templates import Scratch
+
+SHARES, MANY_SHARES = 128, 1024
+"""Shares of the rows: about one for each processor, and more of them, but not too many, before they are long."""
+LEAST_SHARE, LONG_SHARE = 256, 1024
+"""Rows of a share, which a program sorts at once: the longer, the more steps that takes. Chunks of a place sort as many
+runs as there are shares."""
+MOST_RUNS = 1 << 23
+"""Runs that there is room for, if shares are not too large then."""
+LEAST_LISTED, MOST_LISTED = 16, 256
+"""Rows of a list: a warp sorts them in registers."""
+LEAST_DEPTH = 2
+"""Rows of a place that are on their way at once, at least: where places have one row on average, some have two."""
+LEAST_CHUNK, MOST_CHUNKS = 128, 4096
+"""Rows of a chunk at least, and chunks for which these are not more: each looks at all of them."""
+NARROW = 31
+"""Bits of a number in 32 bits that is never negative."""
+LEAST_CLASS, CLASS_STEP = 1 << 12, 4
+"""Rows that the first shape is for where their number is symbolic, and how many times as many each further one."""
+MOST_COUNTED = (1 << NARROW) - 1
+"""Rows that a word of 64 bits may count where their number is symbolic: their own have 32 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowsShape:
+    """What is chosen for so many rows.
+
+    Attributes:
+        count: number of rows; where it is symbolic, the most that the shape is made for.
+        rows: number of places.
+        width: elements of a row.
+        batch: rows that a program has on their way at once.
+        block: columns of a program.
+        in_order: whether runs stand in the order of their shares: any number of shares is right then.
+    """
+
+    count: int
+    rows: int
+    width: int
+    batch: int
+    block: int
+    in_order: bool = False
+
+    @property
+    def blocks(self) -> int:
+        """Returns the number of blocks of columns."""
+        return -(-self.width // self.block)
+
+    @property
+    def depth(self) -> int:
+        """Returns how many rows of one place are on their way at once: about as many as it has on average."""
+        return min(self.batch, max(power_of_two(ceil(self.count / self.rows)), LEAST_DEPTH))
+
+    @property
+    def group(self) -> int:
+        """Returns how many places a program combines side by side."""
+        return self.batch // self.depth
+
+    @property
+    def capacity(self) -> int:
+        """Returns the rows of a list: enough for all places if each is as likely as any other.
+
+        How many rows a place has is then close to a Poisson variable, which is hardly ever six deviations above its
+        mean. Where that is more than a list may have, nearly all places are long and lists are short.
+        """
+        mean = self.count / self.rows
+        wanted = power_of_two(ceil(mean + 6 * sqrt(mean) + 8))
+        return max(wanted if wanted <= MOST_LISTED else 0, 2 * self.depth, LEAST_LISTED)
+
+    @property
+    def chunk(self) -> int:
+        """Returns the rows of a chunk."""
+        return max(LEAST_CHUNK, self.capacity, power_of_two(-(-self.count // MOST_CHUNKS)))
+
+    def slots(self, count: Size) -> Size:
+        """Returns how many chunks there may be: one for each long place, and one for each that is full."""
+        return count // (self.capacity + 1) + count // self.chunk
+
+    @property
+    def share(self) -> int:
+        """Returns the rows of a share: more of them where there are many places, whose runs take memory."""
+        wanted = max(min(-(-self.count // SHARES), LONG_SHARE), LEAST_SHARE, -(-self.count // MANY_SHARES))
+        return min(power_of_two(max(wanted, -(-self.rows * self.count // MOST_RUNS))), MOST_SHARE)
+
+    def shares_of(self, count: Size) -> Size:
+        """Returns the number of shares of so many rows."""
+        return (count + (self.share - 1)) // self.share
+
+    @property
+    def shares(self) -> int:
+        """Returns the number of shares of all rows."""
+        return -(-self.count // self.share)
+
+    @property
+    def spread(self) -> int:
+        """Returns the power of two that holds the number of shares."""
+        return max(power_of_two(self.shares), 2)
+
+    def is_like(self, other: RowsShape) -> bool:
+        """Returns whether kernels of the two have the same numbers."""
+        numbers = [(s.depth, s.capacity, s.chunk, s.share, s.spread, s.in_order) for s in (self, other)]
+        return numbers[0] == numbers[1]
+
+
+def shapes_for(count: Size, rows: int, width: int, batch: int, block: int) -> tuple[RowsShape, ...]:
+    """Returns the shapes for a number of rows, each for more of them than the one before; one if it is static.
+
+    The last one is right for any number, if there may be more of them than `MOST_ROWS`: what a place has in each share
+    is not sorted in registers then, but takes zeros to be written before, and is walked through by each chunk.
+    """
+    if is_static(count):
+        return (RowsShape(count, rows, width, batch, block),)
+    _, most = bounds(count)
+    found: list[RowsShape] = []
+    limit = LEAST_CLASS
+    while limit <= MOST_ROWS:
+        shape = RowsShape(limit, rows, width, batch, block)
+        if found and found[-1].is_like(shape):
+            found.pop()
+        found.append(shape)
+        if most is not None and most <= limit:
+            return tuple(found)
+        limit *= CLASS_STEP
+    return (*found, replace(found[-1], in_order=True))
+
+
+def most_rows(shape: RowsShape) -> int:
+    """Returns how many rows there may be for all numbers of rows, shares and tasks to have 32 bits."""
+    # There are fewer chunks than one for each eight rows, and two counters for each block of each.
+    return min(MOST_COUNTED - MOST_SHARE, (1 << NARROW + 2) // shape.blocks)
+
+
+def scratch_of(count: Size, shapes: Sequence[RowsShape], compute: DType) -> Scratch:
+    """Returns the tensors that only these kernels know, large enough for whichever shape a call takes."""
+    (first, *_), last = shapes, shapes[-1]
+    if is_static(count):
+        count_bits = count.bit_length() + first.shares.bit_length()
+        run_bits = (first.shares * first.share * first.share - 1).bit_length()
+        counted, ran = (I32 if bits <= NARROW else I64 for bits in (count_bits, run_bits))
+        shares, listed, ordered = first.shares, first.capacity, first.shares * first.share
+        slots = first.slots(count)
+        room: Size = max(slots, 1)
+    else:
+        counted = ran = I64
+        slots = most_slots(count, shapes)
+        room = slots + 1
+        # Up to the number that a shape is made for, there are as many shares as for that at most.
+        bounded = max((shape.shares for shape in shapes if shape.share < last.share), default=0)
+        shares = first.shares_of(count)
+        if bounded:
+            shares = maximum(minimum(shares, bounded), last.shares_of(count))
+        listed = _most_listed(count, shapes)
+        ordered = count + (last.share - 1)
+    return {
+        "counts": (counted, first.rows),
+        "lists": (I32, first.rows * listed),
+        "runs": (ran, first.rows * shares),
+        "ordered": (I32, ordered),
+        "queue": (I32, 2 * room),
+        "tasks": (I32, 1 + 2 * slots * first.blocks),
+        "parts": (compute, room * first.width),
+    }
+
+
+def most_slots(count: Size, shapes: Sequence[RowsShape]) -> Size:
+    """Returns how many chunks there may be at most, whichever shape a call takes; as many as there may be for one."""
+    if len(shapes) == 1:
+        return shapes[0].slots(count)
+    longer, chunk = min(shape.capacity for shape in shapes) + 1, min(shape.chunk for shape in shapes)
+    return count // (longer * chunk // (longer + chunk))  # at least the sum of the two quotients, with one division
+
+
+def _most_listed(count: Size, shapes: Sequence[RowsShape]) -> Size:
+    """Returns the rows of the longest list of all shapes up to the one that a call takes."""
+    longest = shapes[0].capacity
+    total: Size = longest
+    for before, shape in pairwise(shapes):
+        if shape.capacity > longest:
+            total = total + (shape.capacity - longest) * minimum(1, count // (before.count + 1))
+            longest = shape.capacity
+    return total
