@@ -10,9 +10,10 @@
 Every backend gets the same sizes in the same order, small and odd ones among them. "Dynamic" compiles with
 ``dynamic=True`` and keeps what it compiled over the whole sweep; "static" compiles for each size anew (the opponent,
 whose static times bear on no bar, at a few sizes only). Results, and samples of all gradients in training, are compared
-with eager and with float32 before anything is timed. Compilations are counted by dynamo, per captured graph. Times are
-medians of batches of calls: of kernels on the device alone, of models as a program runs them. ``--budget`` seconds
-after the start no further backend is begun, and what was not run is said to be missing.
+with eager and with float32 before anything is timed. Compilations are counted by dynamo, per captured graph. At each
+size all backends take turns, batch by batch, and the fastest batch of each counts: of kernels on the device alone, of
+models as a program runs them. ``--budget`` seconds after the start no further size is begun, and what was not run is
+said to be missing.
 
 Most of the time goes into compilations. ``--prepare`` has every backend compile each sweep in a process of its own,
 many at once, into the backends' caches. Nothing is measured meanwhile; what is measured then is compiled from there.
@@ -75,6 +76,7 @@ SHARES = 3
 MOST_GRAPHS = 2
 GEOMEAN_STATIC, WORST_STATIC, GEOMEAN_OTHER = 1.05, 1.15, 0.95
 BATCHES = 7
+WARM_CALLS = 2
 BATCH_MS = 40.0
 """Milliseconds of device time that a timed batch of calls aims at."""
 SAMPLED = 512
@@ -265,42 +267,76 @@ def arguments(sweep: Sweep, size: tuple[int, ...]) -> tuple[Any, ...]:
     return sweep.make(size)
 
 
-def measure(sweep: Sweep, label: str, references: References, plan: argparse.Namespace) -> Row:
-    """Returns what a backend does over a sweep."""
+class Runner:
+    """One backend on one sweep: what it has compiled, and what it has done."""
+
+    def __init__(self, sweep: Sweep, label: str) -> None:
+        self.row = Row(sweep.name, label)
+        self._sweep = sweep
+        self._call: Callable[..., Any] | None = None
+
+    def compiled(self) -> Callable[..., Any]:
+        """Returns the function of the sweep: one for all sizes, which a static backend compiles anew for each."""
+        if self._call is None:
+            backend, dynamic = BACKENDS[self.row.backend]
+            options = {} if dynamic is None else {"dynamic": dynamic}
+            self._call = self._sweep.build(lambda function: compile_with(backend, function, **options))
+        return self._call
+
+    def ready(
+        self, size: tuple[int, ...], given: tuple[Any, ...], references: References | None
+    ) -> Callable[[], Any] | None:
+        """Returns a call at a size, compiled, judged and run, or None if it failed; without references it only runs."""
+        from torch._dynamo.utils import counters
+
+        before, started = counters["stats"]["unique_graphs"], time.perf_counter()
+        try:
+            call = self.compiled()
+            result = call(*given)
+            if references is not None:
+                exact, eager = references.at(size, given)
+                error = error_of(result, exact.to(given[0].device))
+                if error > ERROR_FACTOR * eager + ERROR_FLOOR:
+                    self.row.wrong.append(f"{text_of(size)}: error {error:.1e}, eager's {eager:.1e}")
+            run = functools.partial(call, *given, **({"is_judged": False} if call.__name__ == "train" else {}))
+            for _ in range(WARM_CALLS if references is not None else 0):
+                run()
+        except Exception as error:  # noqa: BLE001 - a backend that fails is a result
+            self.row.wrong.append(f"{text_of(size)}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+            return None
+        finally:
+            self.row.graphs += counters["stats"]["unique_graphs"] - before
+            self.row.seconds += time.perf_counter() - started
+        return run
+
+
+def measure(sweep: Sweep, plan: argparse.Namespace, until: float) -> list[Row]:
+    """Returns what every backend does over a sweep, up to a point of time."""
     from torch._dynamo.utils import counters
 
-    backend, dynamic = BACKENDS[label]
-    row = Row(sweep.name, label)
-    started = time.perf_counter()
-    options = {} if dynamic is None else {"dynamic": dynamic}
     torch._dynamo.reset()
     counters.clear()
-    call: Callable[..., Any] | None = None
+    references = None if plan.compile_only else References(sweep)
+    runners = {label: Runner(sweep, label) for label in plan.backends}
     part, parts = map(int, plan.sizes.split("/"))
     for place, size in enumerate(sweep.sizes):
-        if (label == "inductor static" and place not in FEW and not plan.all_static) or place % parts != part:
+        if place % parts != part:
             continue
-        try:
-            if dynamic is False and call is not None:
-                row.graphs += counters["stats"]["unique_graphs"]
-                torch._dynamo.reset()
-                counters.clear()
-                call = None
-            call = call or sweep.build(lambda function: compile_with(backend, function, **options))
-            given = arguments(sweep, size)
-            if plan.compile_only:
-                call(*given)
+        if time.monotonic() > until:
+            for runner in runners.values():
+                runner.row.wrong.append(f"{text_of(size)}: not run, the time was over")
+            continue
+        given = arguments(sweep, size)
+        ready: dict[str, Callable[[], Any]] = {}
+        for label, runner in runners.items():
+            if label == "inductor static" and place not in FEW and not plan.all_static:
                 continue
-            exact, eager = references.at(size, given)
-            error = error_of(call(*given), exact.to(given[0].device))
-            if error > ERROR_FACTOR * eager + ERROR_FLOOR:
-                row.wrong.append(f"{text_of(size)}: error {error:.1e}, eager's {eager:.1e}")
-            row.times[text_of(size)] = timed(call, given, sweep.clock, plan)
-        except Exception as error:  # noqa: BLE001 - a backend that fails is a result
-            row.wrong.append(f"{text_of(size)}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
-    row.graphs += counters["stats"]["unique_graphs"]
-    row.seconds = time.perf_counter() - started
-    return row
+            run = runner.ready(size, given, references)
+            if run is not None and references is not None:
+                ready[label] = run
+        for label, milliseconds in timed(ready, sweep.clock, plan).items():
+            runners[label].row.times[text_of(size)] = milliseconds
+    return [runner.row for runner in runners.values()]
 
 
 def time_calls(call: Callable[[], Any], launches: int, device: str) -> float:
@@ -315,36 +351,33 @@ def time_calls(call: Callable[[], Any], launches: int, device: str) -> float:
 
 
 def timed(
-    call: Callable[..., Any],
-    given: tuple[Any, ...],
+    runs: dict[str, Callable[[], Any]],
     clock: Callable[[Callable[[], Any], int, str], float],
     plan: argparse.Namespace,
-) -> float:
-    """Returns the milliseconds per call in the fastest batch: what disturbs the host makes others slower."""
+) -> dict[str, float]:
+    """Returns the milliseconds per call in the fastest batch of each: what disturbs the host makes others slower.
 
-    def run() -> Any:
-        return call(*given, is_judged=False) if call.__name__ == "train" else call(*given)
-
-    for _ in range(2):
-        run()
-    once = clock(run, 1, plan.device)
-    launches = plan.launches or max(3, min(20, round(BATCH_MS / max(once, 1e-3))))
-    return min(clock(run, launches, plan.device) for _ in range(BATCHES))
+    They take turns batch by batch, so that a host that is slower for a while is so for all.
+    """
+    once = {label: clock(run, 1, plan.device) for label, run in runs.items()}
+    launches = {label: plan.launches or max(3, min(20, round(BATCH_MS / max(ms, 1e-3)))) for label, ms in once.items()}
+    fastest = dict.fromkeys(runs, math.inf)
+    for _ in range(BATCHES):
+        for label, run in runs.items():
+            run()  # what the others have driven out of the host's caches is there again
+            fastest[label] = min(fastest[label], clock(run, launches[label], plan.device))
+    return fastest
 
 
 def run_sweeps(sweeps: Iterable[Sweep], plan: argparse.Namespace, report: Callable[[Row], None]) -> None:
     """Measures every backend on the sweeps, until the time is over."""
     until = time.monotonic() + plan.budget
     for sweep in sweeps:
-        references = References(sweep)
-        for label in plan.backends:
-            if time.monotonic() > until:
-                report(Row(sweep.name, label, wrong=["not run: the time was over"]))
-                continue
-            report(measure(sweep, label, references, plan))
-            gc.collect()
-            if plan.device == "cuda":
-                torch.cuda.empty_cache()
+        for row in measure(sweep, plan, until):
+            report(row)
+        gc.collect()
+        if plan.device == "cuda":
+            torch.cuda.empty_cache()
 
 
 # --- what is said ---------------------------------------------------------------------------------------------------
