@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from ferrite_runtime import CheckFailed, recurring
 from ferrite_runtime.cuda_engine import CudaEngine
+from ferrite_runtime.engine import build_host
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.expr import evaluate, settle
 from ferrite_runtime.native_launcher import find_launcher
 from ferrite_runtime.product_library import find_products
 from ferrite_runtime.program import Program
-from ferrite_runtime.recurring import Recurring
+from ferrite_runtime.recurring import Recurring, write_entry
 from ferrite_runtime.sized_program import at_sizes, size_roots
 from ferrite_runtime.steps import Check, Free, Launch, Output
 from ferrite_runtime.store import MemoryStore
@@ -138,14 +139,18 @@ def test_checks_keep_what_they_say() -> None:
 # --- which sizes get a function -------------------------------------------------------------------------------------
 
 
+def entry(front: Recurring, mapping: dict):
+    names = {"_prepared": front.prepared, "_meet": front}
+    return build_host(write_entry(Program.from_mapping(mapping), ("n",)), names, torch.device("cpu"))
+
+
 class Written:
     """Functions that return for which sizes they are; counts how often one is written."""
 
     def __init__(self) -> None:
         self.sizes: list[tuple[int, ...]] = []
         self.recurring = Recurring(lambda args: "usual", self.write)
-        mapping = layers(count=1)
-        self.call = self.recurring.entry(Program.from_mapping(mapping), ("n",))
+        self.call = entry(self.recurring, layers(count=1))
 
     def write(self, sizes: tuple[int, ...]):
         self.sizes.append(sizes)
@@ -192,7 +197,7 @@ def test_sizes_are_read_from_scalars_and_tensors() -> None:
     seen: list[tuple[int, ...]] = []
     front = Recurring(lambda args: (), lambda sizes: lambda args: ())
     front.prepared = type("Seen", (dict,), {"get": lambda self, sizes: seen.append(sizes)})()
-    front.entry(Program.from_mapping(mapping), ("n",))([torch.empty(7, K), None])
+    entry(front, mapping)([torch.empty(7, K), None])
     assert seen == [(7,)]
 
 
@@ -263,7 +268,7 @@ def test_a_check_fails_as_it_does_at_sizes_that_are_new(monkeypatch) -> None:
     mapping["steps"].insert(0, check)
     host = entry_of(mapping, given(5))
     for _ in range(5):
-        with pytest.raises(CheckFailed, match="model.py:3: few rows: rows is 7"):
+        with pytest.raises(CheckFailed, match=r"model.py:3: few rows: rows is 7"):
             host(given(7))
     assert (7,) in prepared(host)
     x, w, _ = inputs = given(6)

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import ferrite_torch
 from ferrite_torch import torch_private
-from ferrite_torch.loading import run_eagerly
+from ferrite_torch.loading import mark_boxed, run_eagerly
 
 
 def test_the_backend_is_in_the_registry() -> None:
@@ -200,6 +200,37 @@ def test_saved_tensors_that_nobody_else_reads_are_known(uses: str, wanted: list[
     y = torch.compile(lambda x: (x @ x).sin().cumsum(0), backend=backend)(torch.randn(4, 4, requires_grad=True))
     y.sum().backward(retain_graph=uses == "several")
     assert found == [wanted]
+
+
+@pytest.mark.parametrize(("dropped", "traced_anew", "marked"), [(0, 0, 1), (1, 0, 0), (1, 1, 1)])
+def test_saved_tensors_carry_no_marks(dropped: int, traced_anew: int, marked: int) -> None:
+    """AOTAutograd marks the sizes of those that may change unless told not to; compiled autograd has the marks."""
+    found: list[str] = []
+
+    def backward(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        run = run_eagerly(module)
+
+        def call(arguments: list[Any]) -> Any:
+            tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
+            found.extend(name for tensor in tensors for name in vars(tensor) if "dynamic_indices" in name)
+            return run(arguments)
+
+        return mark_boxed(call)
+
+    def forward(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        with torch._dynamo.config.patch(compiled_autograd=bool(traced_anew)):
+            if dropped:
+                torch_private.drop_dynamic_marks()
+        return run_eagerly(module)
+
+    def backend(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        return torch_private.compile_with_aot(
+            module, fakes, forward=forward, backward=backward, inference=forward, decompositions={}
+        )
+
+    call = torch.compile(lambda x: x.sin().exp(), backend=backend, dynamic=True)
+    call(torch.randn(4, 5, requires_grad=True)).sum().backward()
+    assert bool(found) == marked
 
 
 @pytest.mark.parametrize("name", ["regenerated_outputs"])

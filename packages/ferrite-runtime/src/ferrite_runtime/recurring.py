@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 from ferrite_runtime.engine import HostFunction
 from ferrite_runtime.program import Program
+from ferrite_runtime.sites import HostText
 from ferrite_runtime.sized_program import leading_lets
 from ferrite_runtime.steps import Probe
 
@@ -44,43 +45,51 @@ class Recurring:
         self.usual = usual
         self._write = write
         self._met: dict[Sizes, int] = {}
+        self._writing: set[Sizes] = set()
         self._lock = threading.Lock()
 
     def __call__(self, args: list[Any], sizes: Sizes) -> tuple[Any, ...]:
         """Runs the program at sizes that nothing is prepared for, and prepares what is due."""
         if self._is_due(sizes):
-            host = self._write(sizes)
-            with self._lock:
-                if len(self.prepared) >= MOST:
-                    del self.prepared[next(iter(self.prepared))]
-                self.prepared[sizes] = host
+            try:
+                self._keep(sizes, self._write(sizes))
+            finally:
+                self._writing.discard(sizes)
         return self.usual(args)
 
     def _is_due(self, sizes: Sizes) -> bool:
         """Counts a call, and tells whether it is the one that has a function written."""
         with self._lock:
             met = self._met.pop(sizes, 0) + 1
-            if met >= (MEETINGS if len(self.prepared) < MOST else MEETINGS_WHEN_FULL):
-                return True
             if len(self._met) >= MOST_COUNTED:
                 self._met.clear()
             self._met[sizes] = met
-            return False
+            if met < (MEETINGS if len(self.prepared) < MOST else MEETINGS_WHEN_FULL) or sizes in self._writing:
+                return False
+            self._writing.add(sizes)
+            return True
 
-    def entry(self, program: Program, roots: Sequence[str]) -> HostFunction:
-        """Returns the function that calls begin with: it finds out the sizes ``roots`` and who is to be called."""
-        texts = ", ".join(_size_texts(program, roots))
-        lines = (
-            "def host(args):",
-            f"    _sizes = ({texts},)",
-            "    _host = _prepared.get(_sizes)",
-            "    return _meet(args, _sizes) if _host is None else _host(args)",
-            "",
-        )
-        namespace: dict[str, Any] = {"_prepared": self.prepared, "_meet": self}
-        exec(compile("\n".join(lines), "<ferrite sizes>", "exec"), namespace)
-        host: HostFunction = namespace["host"]
-        return host
+    def _keep(self, sizes: Sizes, host: HostFunction) -> None:
+        with self._lock:
+            self._met.pop(sizes, None)
+            if len(self.prepared) >= MOST:
+                del self.prepared[next(iter(self.prepared))]
+            self.prepared[sizes] = host
+
+
+def write_entry(program: Program, roots: Sequence[str]) -> HostText:
+    """Returns the text of the function that calls begin with: it finds out the sizes ``roots`` and who is to be called.
+
+    Its globals are the functions that are prepared, ``_prepared``, and the `Recurring` that has them, ``_meet``.
+    """
+    lines = (
+        "def host(args):",
+        f"    _sizes = ({', '.join(_size_texts(program, roots))},)",
+        "    _host = _prepared.get(_sizes)",
+        "    return _meet(args, _sizes) if _host is None else _host(args)",
+        "",
+    )
+    return HostText("\n".join(lines), {}, {}, ())
 
 
 def _size_texts(program: Program, roots: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ from ferrite_runtime.native_launcher import NativeLauncher
 from ferrite_runtime.product_library import ProductLibrary
 from ferrite_runtime.product_steps import HostStep, with_products
 from ferrite_runtime.program import Program
-from ferrite_runtime.recurring import Recurring
+from ferrite_runtime.recurring import Recurring, write_entry
 from ferrite_runtime.sites import Sequencing
 from ferrite_runtime.sized_program import at_sizes, size_roots
 from ferrite_runtime.terms import Names
@@ -88,17 +88,19 @@ class Sequences:
     def host(self) -> HostFunction:
         """Returns the function for all calls; those of sizes that come again it leaves to others."""
         roots = size_roots(self.program)
-        usual = self._for_any()
+        usual = self.usual()
         if not roots:
             return usual
-        return Recurring(usual, lambda sizes: self._for_these(roots, sizes)).entry(self.program, roots)
+        recurring = Recurring(usual, lambda sizes: self._for_these(roots, sizes))
+        names = {"_prepared": recurring.prepared, "_meet": recurring}
+        return build_host(write_entry(self.program, roots), names, self.device)
 
     def _for_these(self, roots: Sequence[str], sizes: Sequence[int]) -> HostFunction:
         """Returns the function for calls in which ``roots`` are these sizes."""
         program = at_sizes(self.program, dict(zip(roots, map(int, sizes), strict=True)))
-        return replace(self, program=program)._for_any()
+        return replace(self, program=program).usual()
 
-    def _for_any(self) -> HostFunction:
+    def usual(self) -> HostFunction:
         """Returns the function for calls at any sizes that the program takes, written for the smallest."""
         steps = with_products(self.program, self.products.targets if self.products is not None else frozenset())
         lengths = lengths_of(self.program)

@@ -112,6 +112,8 @@ def _compiler(kind: str, options: Options, *, stored: bool) -> torch_private.Gra
         from ferrite_torch.pipeline import compile_graph  # noqa: PLC0415
         from ferrite_torch.saved_layouts import changed_layouts  # noqa: PLC0415
 
+        if kind == "forward":
+            torch_private.drop_dynamic_marks()
         try:
             compiled = compile_graph(module, kind, options, inputs)
         except FerriteError as error:
