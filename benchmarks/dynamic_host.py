@@ -4,8 +4,9 @@
 
 Needs no GPU: kernels are launched on one that does nothing (`idle_gpu.py`), library calls run on the host, so models
 are narrow. "Call" is all that a program pays: dynamo's guards, AOTAutograd, ours, and library calls. "Program" is ours
-alone, with the library calls, of all graphs of a call. "Changing" takes other sizes from call to call. All are
-microseconds of this thread's processor time, the least of several batches.
+alone, with the library calls, of all graphs of a call. "Changing" takes other sizes from call to call, which come
+again; "unprepared" is the same without the functions that are written for such sizes (`ferrite_runtime.recurring`), as
+it is where sizes do not come again. All are microseconds of this thread's processor time, the least of several batches.
 """
 
 from __future__ import annotations
@@ -30,11 +31,13 @@ SIZES = ((3, 13), (3, 14), (4, 13))
 
 def narrow(model: str) -> nn.Module:
     """Returns a model of several layers that computes next to nothing."""
-    from architectures import Decoder, DecoderConfig
+    from architectures import Decoder, DecoderConfig, VisionConfig, VisionTransformer
     from workloads import FirstOutput
 
     if model == "llama":
         return Decoder(DecoderConfig(64, 16, 32, LAYERS, 2, 1, 64))
+    if model == "vit":
+        return VisionTransformer(VisionConfig(32, 8, 16, 32, LAYERS, 2, 64))
     if model == "gpt2":
         from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -48,6 +51,13 @@ def narrow(model: str) -> nn.Module:
     shape = {"num_hidden_layers": LAYERS, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
     dropped = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return FirstOutput(BertForMaskedLM(BertConfig(vocab_size=64, **dropped, **shape)))
+
+
+def batch_of(model: str, size: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns a batch of this many lines and tokens, or as many images as there would be tokens, and its labels."""
+    if model == "vit":
+        return torch.randn(size[0] * size[1], 3, 32, 32), torch.randint(64, (size[0] * size[1],))
+    return torch.randint(64, size), torch.randint(64, size)
 
 
 class Recorder:
@@ -75,6 +85,7 @@ def step_of(module: nn.Module, mode: str, *, dynamic: bool) -> Callable[[tuple[A
     """Returns a function that calls the compiled module on a batch, with its backward in training."""
     torch._dynamo.reset()
     compiled = torch.compile(module, backend="ferrite", dynamic=dynamic, options={"fallback": False})
+    parameters = list(module.parameters())
 
     def infer(batch: tuple[Any, ...]) -> None:
         with torch.no_grad():
@@ -82,7 +93,7 @@ def step_of(module: nn.Module, mode: str, *, dynamic: bool) -> Callable[[tuple[A
 
     def train(batch: tuple[Any, ...]) -> None:
         compiled(*batch).backward()
-        for parameter in module.parameters():
+        for parameter in parameters:
             parameter.grad = None
 
     return infer if mode == "inference" else train
@@ -108,17 +119,23 @@ def microseconds(
 
 def measure(model: str, mode: str, repeats: int) -> str:
     """Returns a row of the table."""
+    from ferrite_runtime import recurring
     from workloads import Loss
 
     torch.manual_seed(0)
     module = Loss(narrow(model)).train(mode == "training")
-    batches = [tuple(torch.randint(64, size) for _ in range(2)) for size in SIZES]
+    batches = [batch_of(model, size) for size in SIZES]
     same = batches[:1] * len(batches)
     static = microseconds(step_of(module, mode, dynamic=False), same, repeats)
     step = step_of(module, mode, dynamic=True)
+    meetings, recurring.MEETINGS = recurring.MEETINGS, sys.maxsize
+    unprepared = microseconds(step, batches, repeats)
+    recurring.MEETINGS = meetings
+    for batch in batches * meetings:
+        step(batch)
     dynamic = microseconds(step, same, repeats)
     changing = microseconds(step, batches, repeats)
-    pairs = (static, dynamic, changing)
+    pairs = (static, dynamic, changing, unprepared)
     return f"{model} {mode:10}" + "".join(f"{call:9.0f} {program:8.0f}" for call, program in pairs)
 
 
@@ -126,7 +143,7 @@ def main() -> int:
     import idle_gpu
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="llama,gpt2,bert")
+    parser.add_argument("--models", default="llama,gpt2,bert,vit")
     parser.add_argument("--modes", default="inference,training")
     parser.add_argument("--repeats", type=int, default=30)
     plan = parser.parse_args()
@@ -136,8 +153,8 @@ def main() -> int:
 
     idle_gpu.install()
     loaded.choose_engine = lambda *given: Recorder(idle_gpu.idle_engine(*given))
-    print(f"{'':16}" + "".join(f"{name:>18}" for name in ("static", "dynamic", "changing")))
-    print(f"{'':16}" + f"{'call':>9} {'program':>8}" * 3)
+    print(f"{'':16}" + "".join(f"{name:>18}" for name in ("static", "dynamic", "changing", "unprepared")))
+    print(f"{'':16}" + f"{'call':>9} {'program':>8}" * 4)
     for model in plan.models.split(","):
         for mode in plan.modes.split(","):
             print(measure(model, mode, plan.repeats), flush=True)

@@ -6,7 +6,7 @@ Without a GPU the engine for GPUs runs on tensors of the host, with a driver tha
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import ferrite_runtime.host
 import ferrite_runtime.loaded
+import ferrite_runtime.recurring
 from against_eager import assert_all_close, compiled, devices, widened
 from ferrite_runtime.cuda_engine import CudaEngine
 from ferrite_runtime.native_launcher import find_launcher
@@ -140,6 +141,13 @@ def hosts(monkeypatch: pytest.MonkeyPatch, drivers: list[Any]) -> list[Any]:
     return found
 
 
+def names_in(hosts: Iterable[Any]) -> set[str]:
+    """Returns the global names that host functions use, and those that they leave calls of some sizes to."""
+    fronts = {host: host.__globals__.get("_meet") for host in hosts}
+    behind = [(host,) if front is None else (front.usual, *front.prepared.values()) for host, front in fronts.items()]
+    return {name for functions in behind for function in functions for name in function.__code__.co_names}
+
+
 def tensors(result: Any) -> list[Tensor]:
     return list(result) if isinstance(result, tuple) else [result]
 
@@ -176,8 +184,14 @@ def test_values_and_gradients(make: Callable[[], nn.Module], dtype: torch.dtype,
     assert not {f"_aten_{product}_default" for product in ("mm", "addmm", "bmm", "baddbmm")} & names
 
 
-LIMITS = {"small": {}, "no arenas": {"MAX_ARENA": 0}, "free early": {"MAX_ARENA": 0, "MAX_LENGTHS_POSTPONED": 0}}
-"""Bytes from which on a call whose sizes are given is not small any more, by what is then done."""
+LIMITS = {
+    "small": {},
+    "no arenas": {"MAX_ARENA": 0},
+    "free early": {"MAX_ARENA": 0, "MAX_LENGTHS_POSTPONED": 0},
+    "come again": {"MEETINGS": 1},
+}
+"""What says how a call is treated whose sizes are given: bytes from which on it is not small any more, or how often
+these sizes have to come."""
 
 
 @pytest.mark.parametrize("device", devices())
@@ -187,20 +201,24 @@ def test_values_and_gradients_at_sizes_of_the_call(
     make: Callable[[], nn.Module], limits: str, device: str, hosts: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, most in LIMITS[limits].items():
-        monkeypatch.setattr(ferrite_runtime.host, name, most)
+        monkeypatch.setattr(ferrite_runtime.recurring if name == "MEETINGS" else ferrite_runtime.host, name, most)
     torch.manual_seed(0)
     model = make().to(device)
     exact = make().to(device, torch.float64)
     exact.load_state_dict({name: widened(value) for name, value in model.state_dict().items()})
     call = compiled(model, fullgraph=True, dynamic=True)
-    inputs = [torch.randn(*size, 32, device=device) for size in ((4, 6), (3, 7), (3, 7), (2, 17), (5, 3), (4, 6))]
+    sizes = ((4, 6), (3, 7), (3, 7), (2, 17), (5, 3), (4, 6), (3, 7))
+    inputs = [torch.randn(*size, 32, device=device) for size in sizes]
     mine = [trained(model, call, x) for x in inputs]
     for found, x in zip(mine, inputs, strict=True):
         assert_all_close(found, trained(model, model, x), trained(exact, exact, widened(x)))
     assert len(hosts) == 2, "one compilation serves all sizes"
-    names = {name for host in hosts for name in host.__code__.co_names}
+    names = names_in(hosts)
     assert not {f"_aten_{product}_default" for product in ("mm", "addmm", "bmm", "baddbmm")} & names
     assert any(name.startswith("_plans") for name in names)
+    for host in hosts:
+        again = host.__globals__["_meet"].prepared
+        assert len(again) == (4 if limits == "come again" else 0), "different sizes"
 
 
 @pytest.mark.parametrize("device", devices())

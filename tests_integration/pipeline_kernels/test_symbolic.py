@@ -14,7 +14,7 @@ import torch
 
 from ferrite_ir import PIPELINE, evaluate, require_valid
 from ferrite_ir.parse import parse_graph
-from ferrite_runtime import InputError, LoadedProgram, Program, load_program
+from ferrite_runtime import InputError, LoadedProgram, Program, load_program, recurring
 from ferrite_runtime.bucketed_sequence import Plans
 from ferrite_runtime.cuda_engine import CudaEngine
 from ferrite_runtime.native_launcher import find_launcher
@@ -137,14 +137,19 @@ def fakes() -> Any:
 CALLS = ((16, 64), (3, 7), (16, 64), (65, 3), (2, 130), (32, 16), (33, 17), (3, 7), (2, 130))
 
 
-LAUNCHERS = [*((name, "sequences") for name in GRAPHS), ("rows", "one by one"), ("softmax", "one by one")]
+WAYS = ("sequences", "known sizes")
+"""Native sequences looked up by buckets, and those of functions that are written for each combination of sizes."""
+LAUNCHERS = [*((name, way) for name in GRAPHS for way in WAYS), ("rows", "one by one"), ("softmax", "one by one")]
 
 
 @pytest.mark.parametrize(("name", "launcher"), LAUNCHERS)
-def test_the_gpu_engine_keeps_a_build_for_each_bucket(name: str, launcher: str) -> None:
+def test_the_gpu_engine_keeps_a_build_for_each_bucket(
+    name: str, launcher: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The engine for GPUs runs with a driver that interprets, so what is launched with which blocks is real."""
+    monkeypatch.setattr(recurring, "MEETINGS", 1 if launcher == "known sizes" else 1000)
     native = None if launcher == "one by one" else find_launcher(STORE, may_build=True)
-    if launcher == "sequences" and native is None:
+    if launcher in WAYS and native is None:
         pytest.skip("no C compiler here")
     pool = fakes().FakePool()
     machine = fakes().fake_machine(pool=pool)
@@ -208,16 +213,17 @@ SUMS = """graph @f(x: f32[n, m]) -> (c, s) on cpu where n: size >= 0 ~ 2, m: siz
 SUM_SIZES = ((2, 3), (1, 1), (0, 3), (7, 2), (4508, 3), (4509, 3), (9560, 3), (9561, 3), (8191, 2), (3, 1700), (31, 3))
 
 
-@pytest.mark.parametrize("launcher", ["interpreter", "one by one", "sequences"])
-def test_folds_in_two_forms(launcher: str) -> None:
+@pytest.mark.parametrize("launcher", ["interpreter", "one by one", *WAYS])
+def test_folds_in_two_forms(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel does the work of two up to a length; what is not launched is no part of a native sequence."""
+    monkeypatch.setattr(recurring, "MEETINGS", 1 if launcher == "known sizes" else 1000)
     machine = fakes().fake_machine()
     if launcher == "interpreter":
         program = loaded(SUMS)
         first = steady = lambda inputs: program(*inputs)
     else:
-        native = find_launcher(STORE, may_build=True) if launcher == "sequences" else None
-        if launcher == "sequences" and native is None:
+        native = find_launcher(STORE, may_build=True) if launcher in WAYS else None
+        if launcher in WAYS and native is None:
             pytest.skip("no C compiler here")
         engine = engine_on(SUMS, machine, native)
         first = engine.first(torch.device("cpu", 0))

@@ -72,7 +72,12 @@ def steady(mapping: dict, inputs: list):
     )
     device = torch.device("cpu", 0)
     engine.first(device)(list(inputs))
-    return engine.steady(device, lambda args: None)
+    return usual(engine.steady(device, lambda args: None))
+
+
+def usual(host):
+    """Returns the function for sizes that do not come again."""
+    return host.__globals__["_meet"].usual if "_meet" in host.__globals__ else host
 
 
 def given(n: int) -> list:

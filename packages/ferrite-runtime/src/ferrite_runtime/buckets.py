@@ -35,7 +35,7 @@ class BucketedKernel:
         kernel = cls(spec, machine)
         hints = {param.name: param.hint for param in spec.params if param.role == "size"}
         if None not in hints.values():
-            kernel._bucket({name: int(hint or 0) for name, hint in hints.items()})
+            kernel.at({name: int(hint or 0) for name, hint in hints.items()})
         return kernel
 
     def wait(self) -> None:
@@ -46,9 +46,10 @@ class BucketedKernel:
     def kernel(self, arguments: Sequence[Any]) -> DeviceKernel:
         """Returns the kernel for the sizes among these arguments."""
         pairs = zip(self.spec.params, arguments, strict=True)
-        return self._bucket({param.name: value for param, value in pairs if param.role == "size"})
+        return self.at({param.name: value for param, value in pairs if param.role == "size"})
 
-    def _bucket(self, sizes: Mapping[str, int]) -> DeviceKernel:
+    def at(self, sizes: Mapping[str, int]) -> DeviceKernel:
+        """Returns the kernel for these values of the size params."""
         key = bucket_of(self.spec, sizes)
         found = self._kernels.get(key)
         if found is None:
@@ -71,11 +72,12 @@ class BucketedKernel:
 
     def is_idle(self, arguments: Sequence[Any]) -> bool:
         """Tells whether a launch has nothing to do, as one of its axes is empty; an empty fold has a value."""
-        if self.spec.facts.get("folds"):
-            return False
         pairs = zip(self.spec.params, arguments, strict=True)
-        sizes = {param.name: value for param, value in pairs if param.role == "size"}
-        return 0 in self.spec.axis_sizes(sizes).values()
+        return self.is_idle_at({param.name: value for param, value in pairs if param.role == "size"})
+
+    def is_idle_at(self, sizes: Mapping[str, int]) -> bool:
+        """Tells whether launches at these values of the size params have nothing to do."""
+        return not self.spec.facts.get("folds") and 0 in self.spec.axis_sizes(sizes).values()
 
 
 def _promised(spec: KernelSpec) -> tuple[str, ...]:

@@ -16,7 +16,8 @@ _MAX_DEPTH = 100
 _COMPARISONS = {"le": "<=", "lt": "<", "ge": ">=", "gt": ">", "eq": "==", "ne": "!="}
 _CONNECTIVES = ("and", "or", "not")
 _VARIADIC = ("add", "mul", "min", "max")
-_BINARY = ("sub", "floordiv", "ceildiv", "mod")
+_DIVISIONS = ("floordiv", "ceildiv", "mod")
+_BINARY = ("sub", *_DIVISIONS)
 
 _JOIN = {"add": " + ", "mul": " * ", "sub": " - ", "floordiv": " // ", "mod": " % "}
 
@@ -128,9 +129,33 @@ def evaluate(expr: Expr, values: Mapping[str, int]) -> int:
             raise SpecError(expr, "this name has no value here")
         return values[expr]
     operands = [evaluate(operand, values) for operand in expr[1:]]
-    if expr[0] in ("floordiv", "ceildiv", "mod") and operands[1] == 0:
+    if expr[0] in _DIVISIONS and operands[1] == 0:
         raise SpecError("", f"{print_expr(expr)} divides by zero")
     return _APPLY[expr[0]](operands)
+
+
+def settle(expr: Expr, values: Mapping[str, int]) -> Expr:
+    """Returns ``expr`` with the ``values`` of names in it; what depends on no other name is a number then.
+
+    A division by zero is left as it is, to fail where it is computed.
+    """
+    if isinstance(expr, int):
+        return expr
+    if isinstance(expr, str):
+        return values.get(expr, expr)
+    operands = [settle(operand, values) for operand in expr[1:]]
+    numbers = [operand for operand in operands if isinstance(operand, int)]
+    if len(numbers) < len(operands) or (expr[0] in _DIVISIONS and numbers[1] == 0):
+        return (expr[0], *operands)
+    return _APPLY[expr[0]](numbers)
+
+
+def settle_condition(condition: Condition, values: Mapping[str, int]) -> Condition:
+    """Returns ``condition`` with the ``values`` of names in it."""
+    kind, *parts = condition
+    if kind in _COMPARISONS:
+        return (kind, *(settle(part, values) for part in parts))
+    return (kind, *(settle_condition(part, values) for part in parts))
 
 
 def _product(operands: list[int]) -> int:

@@ -14,7 +14,7 @@ from ferrite_runtime.bucketed_sequence import Choice, Plans, Unsettled
 from ferrite_runtime.buckets import BucketedKernel, bucket_parts
 from ferrite_runtime.cuda_kernels import DeviceKernel
 from ferrite_runtime.dtypes import DTYPES
-from ferrite_runtime.grids import constant_depths, programs_text
+from ferrite_runtime.grids import constant_depths, constant_sizes, programs_text
 from ferrite_runtime.launch import MAX_PROGRAMS, argument_offsets, check_packing, pack_format
 from ferrite_runtime.native_launcher import NativeLauncher
 from ferrite_runtime.product_library import ProductLibrary
@@ -150,6 +150,13 @@ class SequenceWriter:
         """Yields the lines of one launch: none, if it can wait."""
         yield from self._make_room(len(site.arguments))
         kernel = self.kernels[site.kernel.id]
+        sizes = constant_sizes(site)
+        if isinstance(kernel, BucketedKernel) and sizes is not None and not site.options:
+            if kernel.is_idle_at(sizes):
+                yield "# nothing to do: an empty axis"
+                return
+            of_sizes = kernel.at(sizes)
+            kernel = kernel if of_sizes.config is None else of_sizes
         if site.options or isinstance(kernel, BucketedKernel):
             yield from self._write_choice(site)
             return

@@ -4,14 +4,15 @@ Small calls take their time on the host: buffers lie in arenas, and memory may s
 started at once. In larger calls buffers are allocated one by one. For yet larger ones the function is written anew:
 what is large at the sizes of the first such call is freed as early as it can be, what is small stays a little longer.
 A function that a call is too large for hands it on to the next, which is written when that happens first; the last one
-frees everything early.
+frees everything early. All these are for sizes that change: those that come again have functions of their own, see
+``recurring.py``.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ferrite_runtime.arena import Arenas, plan_arenas
@@ -25,7 +26,9 @@ from ferrite_runtime.native_launcher import NativeLauncher
 from ferrite_runtime.product_library import ProductLibrary
 from ferrite_runtime.product_steps import HostStep, with_products
 from ferrite_runtime.program import Program
+from ferrite_runtime.recurring import Recurring, write_entry
 from ferrite_runtime.sites import Sequencing
+from ferrite_runtime.sized_program import at_sizes, size_roots
 from ferrite_runtime.terms import Names
 
 SIZED = 3
@@ -83,7 +86,22 @@ class Sequences:
     names: Mapping[str, Any]
 
     def host(self) -> HostFunction:
-        """Returns the function for calls at any sizes, written for the smallest."""
+        """Returns the function for all calls; those of sizes that come again it leaves to others."""
+        roots = size_roots(self.program)
+        usual = self.usual()
+        if not roots:
+            return usual
+        recurring = Recurring(usual, lambda sizes: self._for_these(roots, sizes))
+        names = {"_prepared": recurring.prepared, "_meet": recurring}
+        return build_host(write_entry(self.program, roots), names, self.device)
+
+    def _for_these(self, roots: Sequence[str], sizes: Sequence[int]) -> HostFunction:
+        """Returns the function for calls in which ``roots`` are these sizes."""
+        program = at_sizes(self.program, dict(zip(roots, map(int, sizes), strict=True)))
+        return replace(self, program=program).usual()
+
+    def usual(self) -> HostFunction:
+        """Returns the function for calls at any sizes that the program takes, written for the smallest."""
         steps = with_products(self.program, self.products.targets if self.products is not None else frozenset())
         lengths = lengths_of(self.program)
         arenas = plan_arenas(steps, self.program.outputs, self.program.device, lengths)

@@ -20,6 +20,7 @@ from ferrite_torch.statistics import record_fallback
 from ferrite_torch.stored_graphs import Plan, mark_storable, plan_storage
 from ferrite_torch.symbolic_floats import float_rules, multiply_out
 from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot
+from ferrite_torch.torch_private.aot_metadata import drop_dynamic_marks
 from ferrite_torch.torch_private.dynamo import (
     fix_module_floats,
     flatten_inputs,
@@ -121,6 +122,8 @@ def _compiler(kind: str, options: Options, *, stored: bool) -> GraphCompiler:
         from ferrite_torch.pipeline import compile_graph  # noqa: PLC0415
         from ferrite_torch.saved_layouts import changed_layouts  # noqa: PLC0415
 
+        if kind == "forward":
+            drop_dynamic_marks()
         try:
             compiled = compile_graph(module, kind, options, inputs)
         except FerriteError as error:

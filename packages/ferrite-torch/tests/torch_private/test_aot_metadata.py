@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from ferrite_torch.loading import run_eagerly
+from ferrite_torch.loading import mark_boxed, run_eagerly
 from ferrite_torch.torch_private.aot import compile_with_aot
-from ferrite_torch.torch_private.aot_metadata import donated_inputs, regenerated_outputs
+from ferrite_torch.torch_private.aot_metadata import donated_inputs, drop_dynamic_marks, regenerated_outputs
 
 
 def test_results_made_anew_from_inputs_are_known() -> None:
@@ -52,3 +52,32 @@ def test_saved_tensors_that_nobody_else_reads_are_known(uses: str, wanted: list[
 def test_outside_a_compilation_nothing_is_known() -> None:
     assert regenerated_outputs() == frozenset()
     assert donated_inputs() == ()
+
+
+@pytest.mark.parametrize(("dropped", "traced_anew", "marked"), [(0, 0, 1), (1, 0, 0), (1, 1, 1)])
+def test_saved_tensors_carry_no_marks(dropped: int, traced_anew: int, marked: int) -> None:
+    """AOTAutograd marks the sizes of those that may change unless told not to; compiled autograd has the marks."""
+    found: list[str] = []
+
+    def backward(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        run = run_eagerly(module)
+
+        def call(arguments: list[Any]) -> Any:
+            tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
+            found.extend(name for tensor in tensors for name in vars(tensor) if "dynamic_indices" in name)
+            return run(arguments)
+
+        return mark_boxed(call)
+
+    def forward(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        with torch._dynamo.config.patch(compiled_autograd=bool(traced_anew)):
+            if dropped:
+                drop_dynamic_marks()
+        return run_eagerly(module)
+
+    def backend(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        return compile_with_aot(module, fakes, forward=forward, backward=backward, inference=forward, decompositions={})
+
+    call = torch.compile(lambda x: x.sin().exp(), backend=backend, dynamic=True)
+    call(torch.randn(4, 5, requires_grad=True)).sum().backward()
+    assert bool(found) == marked

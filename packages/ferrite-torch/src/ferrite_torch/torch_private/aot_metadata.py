@@ -50,6 +50,19 @@ def saved_outputs(count: int) -> frozenset[int]:
     return frozenset() if getattr(config, "compiled_autograd", False) else frozenset(range(metadata.num_forward, count))
 
 
+def drop_dynamic_marks() -> None:
+    """Has AOTAutograd save tensors for the backward as they are, without writing on each which of its sizes may change.
+
+    It does so in every call (0.2 us a tensor), for dynamo to read where compiled autograd traces the backward anew.
+    Where that is on, the marks stay.
+    """
+    from torch._dynamo import config
+
+    marks = getattr(_forward_metadata(), "dynamic_saved_tensors_idxs", None)
+    if marks and not getattr(config, "compiled_autograd", False):
+        marks.clear()
+
+
 def donated_inputs() -> tuple[int, ...]:
     """Returns the positions of arguments of the backward graph being compiled that nobody else reads, then or later.
 
