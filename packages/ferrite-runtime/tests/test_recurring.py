@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given as drawn
+from hypothesis import settings
 from hypothesis import strategies as st
 
 from ferrite_runtime import CheckFailed, recurring
@@ -41,6 +42,7 @@ EXPRS = st.recursive(LEAVES, lambda inner: st.tuples(st.sampled_from(OPERATORS),
 VALUES = st.fixed_dictionaries({name: st.integers(-20, 20) for name in NAMES})
 
 
+@settings(deadline=None)
 @drawn(EXPRS, VALUES, st.sets(st.sampled_from(NAMES)))
 def test_a_settled_expression_has_the_same_value(expr, values: dict[str, int], known: set[str]) -> None:
     settled = settle(expr, {name: values[name] for name in known})
@@ -199,6 +201,21 @@ def test_sizes_are_read_from_scalars_and_tensors() -> None:
     front.prepared = type("Seen", (dict,), {"get": lambda self, sizes: seen.append(sizes)})()
     entry(front, mapping)([torch.empty(7, K), None])
     assert seen == [(7,)]
+
+
+def test_sizes_whose_function_cannot_be_written_go_on_with_that_for_all(monkeypatch, caplog) -> None:
+    monkeypatch.setattr(recurring, "MEETINGS", 2)
+    tries: list[tuple[int, ...]] = []
+
+    def write(sizes: tuple[int, ...]):
+        tries.append(sizes)
+        raise KeyError("a defect")
+
+    call = entry(Recurring(lambda args: "usual", write), layers(count=1))
+    assert [call([None, None, n]) for n in (5, 5, 5, 5, 6)] == ["usual"] * 5
+    assert tries == [(5,)]
+    assert "sizes (5,)" in caplog.text
+    assert "a defect" in caplog.text
 
 
 def test_threads_write_each_function_once(monkeypatch) -> None:

@@ -8,6 +8,7 @@ there are only so many. Where sizes keep changing none is written, and a call pa
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -17,6 +18,8 @@ from ferrite_runtime.program import Program
 from ferrite_runtime.sites import HostText
 from ferrite_runtime.sized_program import leading_lets
 from ferrite_runtime.steps import Probe
+
+log = logging.getLogger(__name__)
 
 MEETINGS = 32
 """Calls of the same sizes after which a function is written for them."""
@@ -52,10 +55,23 @@ class Recurring:
         """Runs the program at sizes that nothing is prepared for, and prepares what is due."""
         if self._is_due(sizes):
             try:
-                self._keep(sizes, self._write(sizes))
+                self._keep(sizes, self._written(sizes))
             finally:
                 self._writing.discard(sizes)
         return self.usual(args)
+
+    def _written(self, sizes: Sizes) -> HostFunction:
+        """Returns the function for sizes; the one for all of them, with a warning, if none can be written."""
+        try:
+            return self._write(sizes)
+        except Exception:
+            log.warning(
+                "no host function could be written for the sizes %s: their calls go on with the one for all sizes. "
+                "Please report it, with the text below.",
+                sizes,
+                exc_info=True,
+            )
+            return self.usual
 
     def _is_due(self, sizes: Sizes) -> bool:
         """Counts a call, and tells whether it is the one that has a function written."""
