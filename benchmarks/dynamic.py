@@ -11,9 +11,9 @@ Every backend gets the same sizes in the same order, small and odd ones among th
 ``dynamic=True`` and keeps what it compiled over the whole sweep; "static" compiles for each size anew (the opponent,
 whose static times bear on no bar, at a few sizes only). Results, and samples of all gradients in training, are compared
 with eager and with float32 before anything is timed. Compilations are counted by dynamo, per captured graph. At each
-size all backends take turns, batch by batch, and the fastest batch of each counts: of kernels on the device alone, of
-models as a program runs them. ``--budget`` seconds after the start no further size is begun, and what was not run is
-said to be missing.
+size all backends are called 40 times, then take turns, batch by batch, and the fastest batch of each counts: of
+kernels on the device alone, of models as a program runs them. ``--budget`` seconds after the start no further size is
+begun, and what was not run is said to be missing.
 
 Most of the time goes into compilations. ``--prepare`` has every backend compile each sweep in a process of its own,
 many at once, into the backends' caches. Nothing is measured meanwhile; what is measured then is compiled from there.
@@ -76,7 +76,8 @@ SHARES = 3
 MOST_GRAPHS = 2
 GEOMEAN_STATIC, WORST_STATIC, GEOMEAN_OTHER = 1.05, 1.15, 0.95
 BATCHES = 7
-WARM_CALLS = 2
+WARM_CALLS = 40
+"""Calls of each backend at each size before it is timed: ferrite prepares the host for sizes that came 32 times."""
 BATCH_MS = 40.0
 """Milliseconds of device time that a timed batch of calls aims at."""
 SAMPLED = 512
@@ -270,9 +271,9 @@ def arguments(sweep: Sweep, size: tuple[int, ...]) -> tuple[Any, ...]:
 class Runner:
     """One backend on one sweep: what it has compiled, and what it has done."""
 
-    def __init__(self, sweep: Sweep, label: str) -> None:
+    def __init__(self, sweep: Sweep, label: str, warm_calls: int) -> None:
         self.row = Row(sweep.name, label)
-        self._sweep = sweep
+        self._sweep, self._warm_calls = sweep, warm_calls
         self._call: Callable[..., Any] | None = None
 
     def compiled(self) -> Callable[..., Any]:
@@ -286,7 +287,7 @@ class Runner:
     def ready(
         self, size: tuple[int, ...], given: tuple[Any, ...], references: References | None
     ) -> Callable[[], Any] | None:
-        """Returns a call at a size, compiled, judged and run, or None if it failed; without references it only runs."""
+        """Returns a call at a size, compiled, judged and warm, or None if it failed; without references nobody judges."""
         from torch._dynamo.utils import counters
 
         before, started = counters["stats"]["unique_graphs"], time.perf_counter()
@@ -299,7 +300,7 @@ class Runner:
                 if error > ERROR_FACTOR * eager + ERROR_FLOOR:
                     self.row.wrong.append(f"{text_of(size)}: error {error:.1e}, eager's {eager:.1e}")
             run = functools.partial(call, *given, **({"is_judged": False} if call.__name__ == "train" else {}))
-            for _ in range(WARM_CALLS if references is not None else 0):
+            for _ in range(self._warm_calls):
                 run()
         except Exception as error:  # noqa: BLE001 - a backend that fails is a result
             self.row.wrong.append(f"{text_of(size)}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
@@ -317,7 +318,8 @@ def measure(sweep: Sweep, plan: argparse.Namespace, until: float) -> list[Row]:
     torch._dynamo.reset()
     counters.clear()
     references = None if plan.compile_only else References(sweep)
-    runners = {label: Runner(sweep, label) for label in plan.backends}
+    warm_calls = 0 if plan.compile_only else 1 if plan.tiny else WARM_CALLS
+    runners = {label: Runner(sweep, label, warm_calls) for label in plan.backends}
     part, parts = map(int, plan.sizes.split("/"))
     for place, size in enumerate(sweep.sizes):
         if place % parts != part:
