@@ -287,7 +287,7 @@ class Runner:
     def ready(
         self, size: tuple[int, ...], given: tuple[Any, ...], references: References | None
     ) -> Callable[[], Any] | None:
-        """Returns a call at a size, compiled, judged and warm, or None if it failed; without references nobody judges."""
+        """Returns a call at a size, compiled, judged and warm, or None if it failed; without references unjudged."""
         from torch._dynamo.utils import counters
 
         before, started = counters["stats"]["unique_graphs"], time.perf_counter()
