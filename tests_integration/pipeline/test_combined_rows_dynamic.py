@@ -34,6 +34,12 @@ def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ferrite_triton.row_shapes, "MANY_SHARES", 8)
 
 
+@pytest.fixture
+def few_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has no kernels for numbers of rows that a test does not call them with: all of them are compiled for a GPU."""
+    monkeypatch.setattr(ferrite_triton.row_shapes, "MOST_ROWS", ferrite_triton.row_shapes.LEAST_CLASS)
+
+
 @pytest.fixture(autouse=True)
 def counted() -> None:
     ferrite_torch.reset_statistics()
@@ -78,6 +84,7 @@ def check_kernels(graphs: int = 1) -> dict[str, Any]:
         (padded, (torch.bfloat16,)),
     ],
 )
+@pytest.mark.usefixtures("few_classes")
 def test_one_compilation_serves_any_number_of_rows(call, dtypes: Sequence[torch.dtype], device: str) -> None:
     torch.manual_seed(0)
     for compilations, dtype in enumerate(dtypes):
@@ -170,6 +177,7 @@ def test_no_row_at_all(device: str) -> None:
     check_kernels()
 
 
+@pytest.mark.usefixtures("few_classes")
 def test_numbers_of_places_and_rows_may_lie_anyhow() -> None:
     def added_in_part(target: Tensor, index: Tensor, x: Tensor) -> Tensor:
         return added(target, index, x[:, 8:32])
@@ -186,6 +194,7 @@ def test_numbers_of_places_and_rows_may_lie_anyhow() -> None:
     check_kernels()
 
 
+@pytest.mark.usefixtures("few_classes")
 def test_a_place_that_is_none_is_named() -> None:
     mine = compiled(added)
     target, index, x = given("any", 16, 8, torch.float32, "cpu")
@@ -194,6 +203,7 @@ def test_a_place_that_is_none_is_named() -> None:
         mine(target, torch.tensor([0, PLACES] * 8), x)
 
 
+@pytest.mark.usefixtures("few_classes")
 def test_more_rows_than_can_be_counted_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ferrite_triton.combined_rows, "most_rows", lambda shape: 50)
     mine = compiled(added)
@@ -203,6 +213,7 @@ def test_more_rows_than_can_be_counted_are_refused(monkeypatch: pytest.MonkeyPat
         mine(*given("any", 51, 8, torch.float32, "cpu"))
 
 
+@pytest.mark.usefixtures("few_classes")
 def test_rows_that_are_computed_are_written_first() -> None:
     torch.manual_seed(0)
     mine = compiled(scaled)
@@ -216,6 +227,7 @@ def test_rows_that_are_computed_are_written_first() -> None:
     check_kernels()
 
 
+@pytest.mark.usefixtures("few_classes")
 def test_gradients_of_bags_are_added_to_the_rows_that_these_read() -> None:
     def bagged(index: Tensor, table: Tensor) -> Tensor:
         return F.embedding_bag(index, table, mode="sum", padding_idx=3)
