@@ -32,8 +32,6 @@ TILE = 1024
 """Elements that a program takes at least: several rows, where they are shorter."""
 LEAST_SHARE = 2
 """Programs of a multiprocessor that there are whatever their runs' length: one waits for memory while another sums."""
-
-
 SEVERAL_ROWS = 8192
 """What a symbolic number of rows is at least taken for: with few of them runs cost no more launches than they save."""
 

@@ -87,10 +87,12 @@ def _with_either_form(
     """
     definitions = [node.definition for node in plan.dependences.nodes]
     refused = frozenset(d.by_row.results[0].name for d in definitions if isinstance(d, ColumnFold))
-    _, offers = offer_splits(graph, target, policy, refused)
-    refused |= sharing_folds(offers, graph, plan.clusters, plan.dependences)
+    offered, offers = offer_splits(graph, target, policy, refused)
+    unfit = sharing_folds(offers, graph, plan.clusters, plan.dependences)
     while True:
-        offered, offers = offer_splits(graph, target, policy, refused)
+        if unfit:
+            refused |= unfit
+            offered, offers = offer_splits(graph, target, policy, refused)
         if not offers:
             return plan, []
         whole = _clustered(graph, target, policy, {offer.second for offer in offers})
@@ -102,7 +104,6 @@ def _with_either_form(
         unfit = unfit.union(*(form.folds for form, single in pairs if len(single.clusters) != 1))
         if not unfit:
             return both, pairs
-        refused |= unfit
 
 
 def _clustered(
