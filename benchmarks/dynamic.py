@@ -11,12 +11,13 @@ Every backend gets the same sizes in the same order, small and odd ones among th
 ``dynamic=True`` and keeps what it compiled over the whole sweep; "static" compiles for each size anew (the opponent,
 whose static times bear on no bar, at a few sizes only). Results, and samples of all gradients in training, are compared
 with eager and with float32 before anything is timed. Compilations are counted by dynamo, per captured graph. At each
-size all backends are called 40 times, then take turns, batch by batch, and the fastest batch of each counts: of
-kernels on the device alone, of models as a program runs them. ``--budget`` seconds after the start no further size is
-begun, and what was not run is said to be missing.
+size all backends are called 40 times, or for half a second, then take turns, batch by batch, and the fastest batch of
+each counts: of kernels on the device alone, of models as a program runs them. ``--budget`` seconds after the start no
+backend begins another size, and what was not run is said to be missing.
 
 Most of the time goes into compilations. ``--prepare`` has every backend compile each sweep in a process of its own,
-many at once, into the backends' caches. Nothing is measured meanwhile; what is measured then is compiled from there.
+many at once, into the backends' caches. What is measured then is compiled from there; what the backends themselves
+measured meanwhile, to choose between builds of a kernel, beside each other, they have to measure again.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from backends import compile_with
+from choices import forget_choices
 from kernel_results import geomean
 from kernel_timing import time_launches, visible_gpus
 from workloads import WORKLOADS, Loss
@@ -75,11 +77,17 @@ SHARES = 3
 
 MOST_GRAPHS = 2
 GEOMEAN_STATIC, WORST_STATIC, GEOMEAN_OTHER = 1.05, 1.15, 0.95
-BATCHES = 7
-WARM_CALLS = 40
-"""Calls of each backend at each size before it is timed: ferrite prepares the host for sizes that came 32 times."""
-BATCH_MS = 40.0
-"""Milliseconds of device time that a timed batch of calls aims at."""
+BATCHES = 7, 40
+"""Least and most batches of each backend at each size."""
+KERNEL_SECONDS, MODEL_SECONDS = 0.3, 1.5
+"""After so many seconds at a size the least number of batches is enough: the host's mood changes more slowly."""
+WARM_CALLS, WARM_SECONDS = 40, 0.5
+"""Calls of each backend at each size before it is timed: ferrite prepares the host for sizes that came 32 times.
+
+Calls that take longer are the device's; half a second of them is enough.
+"""
+BATCH_MS = 20.0
+"""Milliseconds that a timed batch of calls aims at."""
 SAMPLED = 512
 """Elements of each gradient that are compared."""
 ERROR_FACTOR, ERROR_FLOOR = 2.0, 1e-2
@@ -94,6 +102,7 @@ class Sweep:
         make: the arguments at a size.
         build: given the backend's compiler, the function to call on them, and one of float32 that is exact.
         clock: times queued calls: of kernels on the device alone, of models as a program runs them.
+        seconds: after which, at each size, no more batches are timed than there have to be.
     """
 
     name: str
@@ -102,6 +111,7 @@ class Sweep:
     exact: Callable[..., Any]
     sizes: Sequence[tuple[int, ...]]
     clock: Callable[[Callable[[], Any], int, str], float]
+    seconds: float
 
 
 @dataclass(slots=True)
@@ -153,9 +163,8 @@ def kernel_sweeps(plan: argparse.Namespace) -> Iterator[Sweep]:
     }
     for name, (function, make) in cases.items():
         if not plan.kernels or name in plan.kernels:
-            yield Sweep(
-                name, make, lambda compiler, f=function: compiler(f), exact_call(function), sizes, time_launches
-            )
+            build, exact = (lambda compiler, f=function: compiler(f)), exact_call(function)
+            yield Sweep(name, make, build, exact, sizes, time_launches, KERNEL_SECONDS)
 
 
 def exact_call(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -200,6 +209,7 @@ def model_sweeps(plan: argparse.Namespace) -> Iterator[Sweep]:
                 ),
                 sizes,
                 time_calls,
+                MODEL_SECONDS,
             )
 
 
@@ -300,7 +310,12 @@ class Runner:
                 if error > ERROR_FACTOR * eager + ERROR_FLOOR:
                     self.row.wrong.append(f"{text_of(size)}: error {error:.1e}, eager's {eager:.1e}")
             run = functools.partial(call, *given, **({"is_judged": False} if call.__name__ == "train" else {}))
-            for _ in range(self._warm_calls):
+            warmed = time.perf_counter()
+            for call_number in range(self._warm_calls):
+                if call_number % 8 == 0 and given[0].is_cuda:
+                    torch.cuda.synchronize()
+                if time.perf_counter() - warmed > WARM_SECONDS:
+                    break
                 run()
         except Exception as error:  # noqa: BLE001 - a backend that fails is a result
             self.row.wrong.append(f"{text_of(size)}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
@@ -324,19 +339,18 @@ def measure(sweep: Sweep, plan: argparse.Namespace, until: float) -> list[Row]:
     for place, size in enumerate(sweep.sizes):
         if place % parts != part:
             continue
-        if time.monotonic() > until:
-            for runner in runners.values():
-                runner.row.wrong.append(f"{text_of(size)}: not run, the time was over")
-            continue
-        given = arguments(sweep, size)
+        given = arguments(sweep, size) if time.monotonic() < until else ()
         ready: dict[str, Callable[[], Any]] = {}
         for label, runner in runners.items():
             if label == "inductor static" and place not in FEW and not plan.all_static:
                 continue
+            if time.monotonic() > until:
+                runner.row.wrong.append(f"{text_of(size)}: not run, the time was over")
+                continue
             run = runner.ready(size, given, references)
             if run is not None and references is not None:
                 ready[label] = run
-        for label, milliseconds in timed(ready, sweep.clock, plan).items():
+        for label, milliseconds in timed(ready, sweep, plan).items():
             runners[label].row.times[text_of(size)] = milliseconds
     return [runner.row for runner in runners.values()]
 
@@ -352,22 +366,23 @@ def time_calls(call: Callable[[], Any], launches: int, device: str) -> float:
     return (time.perf_counter() - started) * 1e3 / launches
 
 
-def timed(
-    runs: dict[str, Callable[[], Any]],
-    clock: Callable[[Callable[[], Any], int, str], float],
-    plan: argparse.Namespace,
-) -> dict[str, float]:
+def timed(runs: dict[str, Callable[[], Any]], sweep: Sweep, plan: argparse.Namespace) -> dict[str, float]:
     """Returns the milliseconds per call in the fastest batch of each: what disturbs the host makes others slower.
 
-    They take turns batch by batch, so that a host that is slower for a while is so for all.
+    They take turns batch by batch, so that a host that is slower for a while is so for all; where a batch takes little
+    time there are more of them.
     """
-    once = {label: clock(run, 1, plan.device) for label, run in runs.items()}
+    once = {label: sweep.clock(run, 1, plan.device) for label, run in runs.items()}
     launches = {label: plan.launches or max(3, min(20, round(BATCH_MS / max(ms, 1e-3)))) for label, ms in once.items()}
     fastest = dict.fromkeys(runs, math.inf)
-    for _ in range(BATCHES):
+    least, most = BATCHES
+    until = time.perf_counter() + sweep.seconds
+    for turn in range(1 if plan.tiny else most):
+        if turn >= least and time.perf_counter() > until:
+            break
         for label, run in runs.items():
             run()  # what the others have driven out of the host's caches is there again
-            fastest[label] = min(fastest[label], clock(run, launches[label], plan.device))
+            fastest[label] = min(fastest[label], sweep.clock(run, launches[label], plan.device))
     return fastest
 
 
@@ -502,16 +517,17 @@ def run_on_all(gpus: Sequence[str], plan: argparse.Namespace) -> list[Row]:
 
 
 def prepare(gpus: Sequence[str], plan: argparse.Namespace) -> None:
-    """Has every backend compile every sweep, so many processes at once, by turns on the GPUs."""
+    """Has every backend compile every sweep, so many processes at once, by turns on the GPUs; the slowest first."""
     kernels = [] if plan.only == "models" else plan.kernels or [sweep.name for sweep in kernel_sweeps(plan)]
     models = [] if plan.only == "kernels" else [(name, mode) for name in plan.models for mode in plan.modes]
     chosen = [("--only", "kernels", "--kernels", name) for name in kernels]
     chosen += [("--only", "models", "--models", name, "--modes", mode) for name, mode in models]
     backends = [label for label in plan.backends if BACKENDS[label][0] != "eager"]
+    backends.sort(key=lambda label: BACKENDS[label] != BACKENDS[OTHER])
     jobs = [
         (*words, "--backends", label, "--sizes", f"{part}/{parts}")
-        for words in chosen
         for label in backends
+        for words in reversed(chosen)
         for parts in (SHARES if BACKENDS[label][1] is False else 1,)
         for part in range(parts)
     ]
@@ -525,6 +541,7 @@ def prepare(gpus: Sequence[str], plan: argparse.Namespace) -> None:
     started = time.perf_counter()
     with ThreadPoolExecutor(plan.prepare) as pool:
         list(pool.map(run, range(len(jobs))))
+    forget_choices()
     print(f"prepared sweeps in {len(jobs)} processes in {time.perf_counter() - started:.0f} s", flush=True)
 
 

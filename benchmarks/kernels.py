@@ -9,8 +9,9 @@ Each function is checked against float64 first. Times are device times of launch
 spinning kernel, so that no host time is in them, on data several times larger than the L2 cache.
 
 ``--prepare`` has all backends compile everything first, with empty caches, so many processes at once with as many
-cores each; nothing is timed meanwhile, and the seconds of compiling are those of then. ``--gpus`` shares the rows out:
-all backends of a row are timed on one GPU, in turn.
+cores each; nothing is timed meanwhile, and the seconds of compiling are those of then. What backends measure meanwhile,
+to choose between builds, is forgotten. ``--gpus`` shares the rows out: all backends of a row are timed on one GPU, in
+turn.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import torch
 from torch import Tensor
 
 from backends import compile_with
+from choices import forget_choices
 from kernel_cases import CASES, Case, outcome, unavoidable_bytes
 from kernel_errors import exact_outputs, judged_error, smallest_step
 from kernel_preparation import Prepared, prepare_all
@@ -245,6 +247,8 @@ def run(plan: argparse.Namespace) -> int:
             return report(plan, *measure(plan))
         prepared = prepare_all(plan, visible_gpus() if plan.device == "cuda" else [])
         print(f"compiled in {prepared.wall_s:.0f} s, {prepared.processes} processes at once", flush=True)
+        for backend in plan.backends:
+            forget_choices(caches_in(plan.caches / backend))
         plan.deadline -= prepared.wall_s
         bandwidths, results = measure(plan)
     cold = {key: prepared.compile_s.get(key) for key in ((*r.row, r.backend) for r in results)}

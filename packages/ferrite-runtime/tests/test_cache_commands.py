@@ -125,6 +125,17 @@ def test_gc_removes_the_old_and_the_unused(run: Run, store: LayeredStore, folder
     assert run("cache", "gc", "--limit", "much")[0] == 2
 
 
+def test_gc_forgets_measurements_where_asked(run: Run, store: LayeredStore) -> None:
+    use(store)
+    Choices(store).add([measured(LARGE, 2.0)])
+    assert run("cache", "gc", "--json")[1]["forgotten"] == 0
+    status, out = run("cache", "gc", "--measurements")
+    assert (status, out.splitlines()[0]) == (0, "forgot 2 measurements")
+    assert Choices(store).recall(situation_of(SPEC, H200)) is None
+    kinds = [kind["kind"] for kind in run("cache", "stat", "--json")[1]["layers"][0]["kinds"]]
+    assert kinds == ["jobs", "kernels", "native"]  # what was compiled is still there
+
+
 @pytest.mark.parametrize("name", ["all.pack", "records.jsonl"])
 def test_export_and_import(run: Run, store: LayeredStore, tmp_path: Path, name: str) -> None:
     use(store)

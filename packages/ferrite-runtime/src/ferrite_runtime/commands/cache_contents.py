@@ -10,6 +10,7 @@ from typing import Any
 
 from ferrite_runtime.commands.cache_store import add_store, open_store
 from ferrite_runtime.commands.output import FINE, FOUND, REFUSED, format_bytes, print_json, print_table
+from ferrite_runtime.records import RECORDS
 from ferrite_runtime.settings import parse_size, read_settings
 from ferrite_runtime.storage.backend import Backend, Busy, Unwritable
 from ferrite_runtime.storage.layers import OLD_LAYOUT, LayeredStore
@@ -93,10 +94,16 @@ def add_collect(parser: argparse.ArgumentParser) -> None:
     """Says what `cache gc` takes."""
     add_store(parser)
     parser.add_argument("--limit", metavar="SIZE", help="of what is left, such as 500MiB (default: the store's limit)")
+    parser.add_argument(
+        "--measurements", action="store_true", help="forget what was measured too: on a busy machine, or a slower one"
+    )
 
 
 def run_collect(arguments: argparse.Namespace) -> int:
-    """Removes damaged entries, files of old layouts, and what was not used for longest beyond the limit."""
+    """Removes damaged entries, files of old layouts, and what was not used for longest beyond the limit.
+
+    Measurements go if that is asked for; what was compiled for them stays.
+    """
     store = open_store(arguments)
     limit = read_settings().cache_limit if arguments.limit is None else parse_size(arguments.limit, "--limit")
     if store.own is None:
@@ -111,6 +118,7 @@ def run_collect(arguments: argparse.Namespace) -> int:
         if separator:
             store.remove(kind, key)
             damaged += 1
+    forgotten = _forget_measurements(store) if arguments.measurements else 0
     try:
         # Where there is no limit in size, only what is of no use goes.
         removed = store.own.collect(limit if limit or arguments.limit else 1 << 62)
@@ -119,11 +127,23 @@ def run_collect(arguments: argparse.Namespace) -> int:
         return REFUSED
     after = store.own.file_size() + _tree_size(old)
     if arguments.json:
-        print_json({"removed": removed, "damaged": damaged, "freed": max(0, before - after), "file_size": after})
+        counts = {"removed": removed, "damaged": damaged, "forgotten": forgotten}
+        print_json({**counts, "freed": max(0, before - after), "file_size": after})
     else:
+        if arguments.measurements:
+            print(f"forgot {forgotten} measurements")
         print(f"removed {removed} entries and {damaged} damaged ones, {format_bytes(max(0, before - after))} freed")
         print(f"{format_bytes(after)} are left")
     return FINE
+
+
+def _forget_measurements(store: LayeredStore) -> int:
+    """Removes all measurements of a store's own; returns how many there were."""
+    assert store.own is not None, "the caller has looked"
+    keys = store.own.keys(RECORDS)
+    for key in keys:
+        store.remove(RECORDS, key)
+    return len(keys)
 
 
 def _tree_size(folder: Path) -> int:
