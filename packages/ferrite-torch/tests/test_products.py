@@ -163,13 +163,14 @@ def saving(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     return torch.sin(x @ w) @ v
 
 
-def operands() -> list[torch.Tensor]:
-    return [torch.randn(shape).bfloat16().requires_grad_() for shape in ((8, 8), (8, 57), (57, 8))]
+def operands(rows: int = 8) -> list[torch.Tensor]:
+    return [torch.randn(shape).bfloat16().requires_grad_() for shape in ((rows, 8), (8, 57), (57, 8))]
 
 
+@pytest.mark.parametrize("rows", [(8,), (8, 13, 2)], ids=["static", "dynamic"])
 @pytest.mark.parametrize("eager", ["", "forward", "backward"])
-def test_saved_tensors_keep_their_pitch(eager: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever of the two graphs falls back to eager execution."""
+def test_saved_tensors_keep_their_pitch(eager: str, rows: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of the two graphs falls back to eager execution, and whether or not their number of rows is known."""
     kinds = []
 
     def wait(program: Any) -> None:
@@ -178,16 +179,20 @@ def test_saved_tensors_keep_their_pitch(eager: str, monkeypatch: pytest.MonkeyPa
             raise RuntimeError("no compiler")
 
     monkeypatch.setattr(ferrite_runtime.LoadedProgram, "wait", wait)
-    ours = operands()
-    theirs = copy.deepcopy(ours)
     run = torch.compile(saving, backend="ferrite", options={**OPTIONS, "fallback": bool(eager)})
-    torch.testing.assert_close(run(*ours), saving(*theirs), rtol=2e-2, atol=2e-2)
-    run(*ours).float().sum().backward()
-    saving(*theirs).float().sum().backward()
-    for one, other in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=5e-2, atol=5e-2)
-    backward = compiled_graphs()[1].program
-    assert [64, 1] in [value["strides"] for value in backward["inputs"]]
+    for count in rows:
+        ours = operands(count)
+        theirs = copy.deepcopy(ours)
+        if len(rows) > 1:
+            torch._dynamo.mark_dynamic(ours[0], 0)
+        torch.testing.assert_close(run(*ours), saving(*theirs), rtol=2e-2, atol=2e-2)
+        run(*ours).float().sum().backward()
+        saving(*theirs).float().sum().backward()
+        for one, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(one.grad, other.grad, rtol=5e-2, atol=5e-2)
+    forward, backward = compiled_graphs()
+    assert (forward.kind, backward.kind) == ("forward", "backward")
+    assert [64, 1] in [value.get("strides") for value in backward.program["inputs"]]
 
 
 def test_tensors_saved_elsewhere_come_back_into_their_pitch() -> None:

@@ -134,6 +134,41 @@ def test_rows_of_known_vectors_need_no_other_text() -> None:
     assert "[XBLOCK, RBLOCK // 8, 8]" in emitted.alternatives[1][1].source
 
 
+@pytest.mark.parametrize(
+    ("rows", "words", "mask"), [("n", 2008, "r < 2008"), ("4", 2008, "r < 2008"), ("n", 2003, "rmask")]
+)
+def test_rows_are_read_past_their_end_where_memory_goes_on(rows: str, words: int, mask: str) -> None:
+    """However many rows there are: what lies behind the last one is known to be there."""
+    text = f"""graph @f(x: bf16[{rows}, {words}]) -> (s) where n: size >= 1 ~ 4 {{
+      s: f32[{rows}] = fold sum [d0 < {rows} | r0 < 2001] cast.f32(x[d0, r0])
+    }}"""
+    (load,) = [line for line in emit(text, "looped").source.splitlines() if "tl.load" in line]
+    assert mask in load
+
+
+@pytest.mark.parametrize(
+    ("steps", "body", "is_held"),
+    [
+        ("m", "cast.f32(x[r0, d0])", True),
+        ("m", "mul(cast.f32(x[r0, d0]), cast.f32(y[r0, d0]))", False),
+        ("1000", "cast.f32(x[r0, d0])", False),
+    ],
+)
+def test_columns_in_steps_of_a_symbolic_length_have_an_address_of_their_own(
+    steps: str, body: str, *, is_held: bool
+) -> None:
+    """Of a single operand: several share their offsets."""
+    sizes = "n: size >= 1 ~ 999, m: size >= 1 ~ 1000"
+    text = f"""graph @f(x: bf16[n, {steps}], y: bf16[n, {steps}]) -> (s) where {sizes} {{
+      s: f32[{steps}] = fold sum [d0 < {steps} | r0 < n] {body}
+    }}"""
+    source = emit(text, "looped").source
+    assert ("= in0 + x\n" in source) is is_held
+    before, _, loop = source.partition("for rstart")
+    assert ("= in0 + x\n" in before) is is_held
+    assert "tl.load(column" in loop if is_held else "tl.load(in0 + i" in loop
+
+
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4))
 def test_dims_of_an_axis_are_laid_out_row_major(extents: list[int]) -> None:

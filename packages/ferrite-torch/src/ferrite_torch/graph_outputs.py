@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from ferrite_ir.graph import Output, View, whole
-from ferrite_ir.sizes import Symbolic, hint
+from ferrite_ir.sizes import Size, Symbolic, hint, is_static
 from ferrite_torch.builder import Builder
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.graph_numbers import plain_value
@@ -97,7 +97,7 @@ class GraphOutputs:
         if len(self.values) not in self._regenerated and not self._may_share(node, fake, tensor):
             tensor = self._builder.fresh_copy(tensor, strides if 0 not in strides else None)
         view = tensor.strided()
-        if view is None or len(self.values) not in self._saved or 0 in view.strides:
+        if view is None or not self._may_lie_otherwise(view.strides, strides):
             tensor = laid_out(self._builder, tensor, strides)
             view = tensor.strided()
         else:
@@ -107,6 +107,10 @@ class GraphOutputs:
         assert same_layout(shape, view.strides, strides) or tensor.numel == 0
         self._owners.setdefault(self._lifetimes.root(tensor.value.name), storage_of(node))
         return View(view.name, view.dtype, shape, strides, view.offset)
+
+    def _may_lie_otherwise(self, strides: Sequence[Size], traced: Sequence[Size]) -> bool:
+        """Returns whether the next output may have other strides than it was traced with: see `saved_layouts`."""
+        return len(self.values) in self._saved and 0 not in strides and all(map(is_static, (*strides, *traced)))
 
     def _may_share(self, node: torch.fx.Node, fake: torch.Tensor, tensor: Tensor) -> bool:
         root, key = self._lifetimes.root(tensor.value.name), storage_of(node)

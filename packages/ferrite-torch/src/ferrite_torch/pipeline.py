@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ferrite_ir import PIPELINE, Graph, require_valid
-from ferrite_ir.text import graph_symbols
 from ferrite_runtime import Store, choose_store
 from ferrite_scheduler import Policy, schedule
 from ferrite_torch.artifact import Artifact, keep_artifact, recall_artifact
@@ -53,9 +52,6 @@ def compile_graph(
         layouts, traced = changed_layouts(module, inputs if kind == "backward" else ())
         ambient = _Ambient.of(module, kind)
         dynamic = is_symbolic(_placeholder_values(module)) or has_unbacked(module)
-        if dynamic:
-            # Layouts of saved tensors are agreed upon in numbers.
-            ambient = replace(ambient, saved=frozenset())
         with watch.phase("key"):
             key = _key(module, kind, options, layouts, ambient) if stores_graphs(options) and not dynamic else None
         store = choose_store(runtime_options(options))
@@ -78,8 +74,7 @@ def compile_graph(
         raise translate(error, watch.current) from error
     record_graph(CompiledGraph(kind, artifact.program, artifact.externs, watch.seconds, not is_new, names))
     log.info("%s graph: %s", kind, _summary(artifact.program, watch.seconds))
-    if not dynamic:
-        report_strides(artifact.strides)
+    report_strides(artifact.strides)
     # The backend waits before the first call, to fall back in time: to what keeps the layouts that others count on.
     compiled.eager = run_eagerly(module, traced, artifact.changed)  # type: ignore[attr-defined]
     compiled.key = key  # type: ignore[attr-defined]
@@ -125,7 +120,7 @@ def _produce(
         constants=constant_paths(module),
         externs=lowered.externs,
         layouts=layouts,
-        strides=() if graph.sizes or graph_symbols(graph) else tuple(strides_of(graph.outputs)),
+        strides=tuple(strides_of(graph.outputs)),
         changed=changed_outputs(module, graph),
         donated=tuple(sorted(ambient.donated)),
     )

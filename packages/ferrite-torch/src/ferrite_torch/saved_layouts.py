@@ -2,6 +2,7 @@
 
 A compiled forward reports the strides of its outputs to AOTAutograd, the backward is compiled for the strides that it
 is told of, and where either runs eagerly instead, tensors are copied into the layout that the other side counts on.
+Layouts are agreed upon in numbers: a tensor that was traced with symbolic strides, or would get such, keeps those.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from ferrite_ir.graph import Graph, Output, View
+from ferrite_ir.sizes import is_static
 from ferrite_torch.layouts import Layouts
 from ferrite_torch.symbols import steps_of
 
@@ -33,8 +35,11 @@ def changed_layouts(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> tupl
 
 
 def strides_of(outputs: Iterable[Output]) -> list[tuple[int, ...] | None]:
-    """Returns the strides of each output of a graph, None for those that are no tensors."""
-    return [output.strides if isinstance(output, View) else None for output in outputs]
+    """Returns the strides of each output of a graph, None for those that are no tensors or have symbolic strides.
+
+    Those lie as they were traced.
+    """
+    return [o.strides if isinstance(o, View) and all(map(is_static, o.strides)) else None for o in outputs]
 
 
 def changed_outputs(module: torch.fx.GraphModule, graph: Graph) -> Layouts:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ferrite_ir.dtypes import DType
+from ferrite_ir.dtypes import I32, DType
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
 
 from .flat import ParamText
 from .indices import IndexText
-from .rows import WIDEST_ACCESS, padded_extent, row_start
+from .rows import WIDEST_ACCESS, column_start, padded_extent, row_start
 from .space import NO_AXES, Axes, Skew, Space
 from .writer import Tile, Writer
 
@@ -23,13 +23,19 @@ class AddressText:
         space: the axes.
         index: writes offsets.
         dtype: of the address arithmetic.
+        has_one_operand: whether a single tensor is read along the fold axis.
     """
 
-    def __init__(self, writer: Writer, space: Space, index: IndexText, dtype: DType) -> None:
+    def __init__(
+        self, writer: Writer, space: Space, index: IndexText, dtype: DType, *, has_one_operand: bool = False
+    ) -> None:
         self._writer = writer
         self._space = space
         self._index = index
         self._dtype = dtype
+        # An address of its own for each column lets the compiler order the loads of a step before their use, where
+        # otherwise it saves the registers and waits for each. Offsets that several operands share are cheaper.
+        self._counts_down_columns = has_one_operand and space.loops and dtype is I32
 
     def place(self, param: ParamText, index: Index, value: Callable[[Scalar], Tile] | None = None) -> Tile:
         """Returns the address of an element of a parameter.
@@ -41,18 +47,34 @@ class AddressText:
         """
         fold = self._space.fold
         start = None if fold is None else row_start(index, fold.size)
+        column = column_start(index) if start is None and self._counts_down_columns else None
+        if column is not None:
+            step = self._index.tile(index - column, value)
+            return self._from(param, "column", column, value, step.text, step.axes)
         if start is None:
             offset, skew = self._index.tile(index, value), self._space.skew
             return place_at(param, offset if skew is None else self._vectors(offset, skew))
         # The compiler adds positions in a row to its address as constants, which it cannot do with offsets of 32 bits:
         # it does not know that they never wrap, and computes the address of each element by itself.
-        key = ("row", param.text, start)
-        row = self._writer.find(key)
-        if row is None:
+        return self._from(param, "row", start, value, "r", frozenset("r"))
+
+    def _from(
+        self,
+        param: ParamText,
+        name: str,
+        start: Index,
+        value: Callable[[Scalar], Tile] | None,
+        step: str,
+        axes: Axes,
+    ) -> Tile:
+        """Returns an address so many steps behind the first one of a row or column, which a line holds."""
+        key = (name, param.text, start)
+        first = self._writer.find(key)
+        if first is None:
             offset = self._index.tile(start, value)
-            text = f"{param.text} + {offset.text}"
-            row = self._writer.remember(key, self._writer.hold("row", text, offset.axes, self._dtype))
-        return Tile(f"{row.text} + r", row.axes | frozenset("r"), row.dtype)
+            text = place_at(param, offset).text
+            first = self._writer.remember(key, self._writer.hold(name, text, offset.axes, self._dtype))
+        return Tile(f"{first.text} + {step}", first.axes | axes, first.dtype)
 
     def _vectors(self, offset: Tile, skew: Skew) -> Tile:
         """Returns offsets as those of vectors where they lie along the fold axis: in skewed rows, that is."""

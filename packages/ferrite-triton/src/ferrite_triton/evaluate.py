@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ferrite_ir.dtypes import BF16, BOOL, F16, F32, F64, DType
@@ -15,7 +16,7 @@ from .addresses import AddressText
 from .bounds import assert_in_bounds
 from .casts import bitcast_text, cast_text
 from .errors import ScheduleMismatch
-from .flat import FlatKernel, ParamText
+from .flat import FlatKernel, ParamText, memory_loads
 from .indices import IndexText, index_dtype
 from .literals import full_text, is_negative_zero, number_text
 from .operands import computes_wider, constant_tile, has_peer, named, operand_text
@@ -71,7 +72,9 @@ class Evaluator:
         self.results: dict[str, Tile] = {}
         self._index = IndexText(writer, flat.space, width, lambda node: self._known(node, None))
         self._index_dtype = index_dtype(width)
-        self.addresses = AddressText(writer, flat.space, self._index, self._index_dtype)
+        self.addresses = AddressText(
+            writer, flat.space, self._index, self._index_dtype, has_one_operand=_reads_one_along_the_fold_axis(flat)
+        )
         self._inside: dict[Scalar, bool] = {}
         nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
         self._pads = any(node.op in LOOPING for node in nodes)
@@ -406,6 +409,17 @@ class Evaluator:
         for value in indirects_of((index,)):
             self.tile(value)
         return self.addresses.place(param, index)
+
+
+def _reads_one_along_the_fold_axis(flat: FlatKernel) -> bool:
+    """Returns whether a kernel reads a single tensor along the fold axis and writes none."""
+    roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
+    read = {load.source for load in memory_loads(flat, roots) if _lies_along_fold(load.indices)}
+    return len(read) == 1 and not any(_lies_along_fold(flat.homes[name]) for name in flat.kernel.stored)
+
+
+def _lies_along_fold(indices: Iterable[Index]) -> bool:
+    return any(dim.name == "r" for index in indices for dim in index.dims)
 
 
 def _conditions(guard: Guard | None) -> list[Key]:

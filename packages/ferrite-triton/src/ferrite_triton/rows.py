@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ferrite_ir.index import Atom, Dim, Index, atom_dims
-from ferrite_ir.sizes import Size, is_static, quotient
+from ferrite_ir.sizes import Size, add, is_provably_at_most, is_static, quotient
 
 WIDEST_ACCESS = 16
 """Bytes that a thread reads or writes at a time, at most."""
@@ -37,18 +37,27 @@ def padded_extent(offset: Index, extent: Size, width: int, elements: Size) -> in
         width: elements read at a time.
         elements: that the memory holds.
     """
-    if type(extent) is not int or type(elements) is not int or type(offset.hi) is not int:
+    if type(extent) is not int or offset.hi is None:
         return None
     end = -(-extent // width) * width
-    if end == extent or not is_aligned_row(offset, width) or offset.hi + end - extent >= elements:
+    if end == extent or not is_aligned_row(offset, width):
         return None
-    return end
+    return end if is_provably_at_most(add(offset.hi, end - extent + 1), elements) else None
 
 
 def row_start(index: Index, length: Size) -> Index | None:
     """Returns where the row begins that an index lies in, if it is one of several, of a symbolic length."""
     start = None if is_static(length) or index.is_indirect else behind(index)
     return None if start is None or start.is_constant else start
+
+
+def column_start(index: Index, axis: str = "r") -> Index | None:
+    """Returns where the column begins that an index walks down in steps of symbolic length, None for another index."""
+    along = [(atom, step) for atom, step in index.terms if _depends_on(atom, axis)]
+    if len(along) != 1 or index.is_indirect or not isinstance(along[0][0], Dim) or is_static(along[0][1]):
+        return None
+    step: Index = along[0][0].index * along[0][1]
+    return index - step
 
 
 def behind(index: Index, axis: str = "r") -> Index | None:
