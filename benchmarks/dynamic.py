@@ -28,6 +28,7 @@ import gc
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -326,15 +327,19 @@ class Runner:
         return run
 
 
-def measure(sweep: Sweep, plan: argparse.Namespace, until: float) -> list[Row]:
-    """Returns what every backend does over a sweep, up to a point of time."""
+def runners_of(sweep: Sweep, plan: argparse.Namespace) -> dict[str, Runner]:
+    """Returns a runner for each backend."""
+    warm_calls = 0 if plan.compile_only else 1 if plan.tiny else WARM_CALLS
+    return {label: Runner(sweep, label, warm_calls) for label in plan.backends}
+
+
+def measure(sweep: Sweep, runners: dict[str, Runner], plan: argparse.Namespace, until: float) -> None:
+    """Has every backend run a sweep, up to a point of time; their rows fill up size by size."""
     from torch._dynamo.utils import counters
 
     torch._dynamo.reset()
     counters.clear()
     references = None if plan.compile_only else References(sweep)
-    warm_calls = 0 if plan.compile_only else 1 if plan.tiny else WARM_CALLS
-    runners = {label: Runner(sweep, label, warm_calls) for label in plan.backends}
     part, parts = map(int, plan.sizes.split("/"))
     for place, size in enumerate(sweep.sizes):
         if place % parts != part:
@@ -352,7 +357,6 @@ def measure(sweep: Sweep, plan: argparse.Namespace, until: float) -> list[Row]:
                 ready[label] = run
         for label, milliseconds in timed(ready, sweep, plan).items():
             runners[label].row.times[text_of(size)] = milliseconds
-    return [runner.row for runner in runners.values()]
 
 
 def time_calls(call: Callable[[], Any], launches: int, device: str) -> float:
@@ -387,11 +391,19 @@ def timed(runs: dict[str, Callable[[], Any]], sweep: Sweep, plan: argparse.Names
 
 
 def run_sweeps(sweeps: Iterable[Sweep], plan: argparse.Namespace, report: Callable[[Row], None]) -> None:
-    """Measures every backend on the sweeps, until the time is over."""
+    """Measures every backend on the sweeps, until the time is over; reports what there is also where it is stopped."""
     until = time.monotonic() + plan.budget
     for sweep in sweeps:
-        for row in measure(sweep, plan, until):
-            report(row)
+        runners = runners_of(sweep, plan)
+        try:
+            measure(sweep, runners, plan, until)
+        except BaseException as error:
+            for runner in runners.values():
+                runner.row.wrong.append(f"stopped by {type(error).__name__}, sizes are missing")
+            raise
+        finally:
+            for runner in runners.values():
+                report(runner.row)
         gc.collect()
         if plan.device == "cuda":
             torch.cuda.empty_cache()
@@ -511,8 +523,12 @@ def run_on_all(gpus: Sequence[str], plan: argparse.Namespace) -> list[Row]:
             str(out),
         ]
         workers.append(subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu}))
-    for worker in workers:
-        worker.wait()
+    try:
+        for worker in workers:
+            worker.wait()
+    finally:
+        for worker in workers:
+            worker.terminate()  # of those that have ended nothing is left to do
     return [row for out in outs if out.exists() for row in read_rows(out)]
 
 
@@ -570,6 +586,7 @@ def main() -> int:
     parser.add_argument("--prepare", type=int, default=0, help="processes that compile everything first")
     parser.add_argument("--compile-only", action="store_true", help="measure nothing")
     plan = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
     if plan.prepare:
         prepare(visible_gpus() if plan.device == "cuda" else [], plan)
     if plan.merge:

@@ -5,8 +5,9 @@
     python benchmarks/kernel_code.py --specs kernels/ --tune max           # compile them, where Triton is
 
 For each kernel and config: the programs of a launch, registers, stack bytes (spills), shared memory, the programs that
-a multiprocessor holds at once, and the instructions of the machine code by kind. Cases are taken at full size, on
-tensors without data.
+a multiprocessor holds at once, the instructions of the machine code by kind, and for each loop in how many turns it
+loads: in one, if no load is issued after what another brought is used. Cases are taken at full size, on tensors without
+data.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ class Code:
     resident: int
     widths: str
     mix: Counter[str]
+    loops: str
 
 
 def emitted_kernels(names: list[str], dtype_name: str, policy: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -103,7 +105,8 @@ def compiled_code(mapping: dict[str, Any], target_name: str, tune: str) -> Itera
     device = typical_device(target)
     for config in configs(spec, device, tune):
         binary, blocks = compile_job(Job(spec, config, target)), dict(config.blocks)
-        mix, widths = instruction_mix(binary.code)
+        listing = disassembled(binary.code)
+        mix, widths = instruction_mix(listing)
         yield Code(
             spec.name,
             str(config),
@@ -114,6 +117,7 @@ def compiled_code(mapping: dict[str, Any], target_name: str, tune: str) -> Itera
             resident_programs(device, config.num_warps, binary.registers or 0, binary.shared),
             widths,
             mix,
+            ", ".join(f"{loads} loads in {turns}" for loads, turns in load_turns(listing)),
         )
 
 
@@ -128,15 +132,51 @@ def resident_programs(device: Any, warps: int, registers: int, shared: int) -> i
     return min(limits)
 
 
+_LABEL = re.compile(r"^(\.L_x_\d+):")
+_BRANCH = re.compile(r"\bBRA\b.*`\((\.L_x_\d+)\)")
+_REGISTER = re.compile(r"\bR(\d+)\b")
 _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]+\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)")
 
 
-def instruction_mix(cubin: bytes) -> tuple[Counter[str], str]:
-    """Returns the instructions of machine code by kind, and its global accesses by width in bits."""
+def disassembled(cubin: bytes) -> str:
+    """Returns the listing of machine code."""
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        listing = subprocess.run([disassembler(), "-c", file.name], capture_output=True, text=True, check=True).stdout
+        return subprocess.run([disassembler(), "-c", file.name], capture_output=True, text=True, check=True).stdout
+
+
+def load_turns(listing: str) -> Iterator[tuple[int, int]]:
+    """Yields, for each loop that loads from global memory, the loads of a step and the turns that they are issued in.
+
+    A turn ends where something reads what a load of it brings: the threads wait there, and the next load waits too.
+    """
+    lines = listing.splitlines()
+    labels = {found[1]: number for number, line in enumerate(lines) if (found := _LABEL.match(line))}
+    for number, line in enumerate(lines):
+        branch = _BRANCH.search(line)
+        if branch is None or labels.get(branch[1], number) >= number:
+            continue
+        loads = turns = 0
+        pending: set[str] = set()
+        is_new = True
+        for step in lines[labels[branch[1]] : number]:
+            found = _INSTRUCTION.match(step)
+            if found is None:
+                continue
+            registers = _REGISTER.findall(step[found.end() :])
+            if found[1].startswith("LDG"):
+                loads, turns, is_new = loads + 1, turns + is_new, False
+                width = 4 if ".128" in found[1] else 2 if ".64" in found[1] else 1
+                pending |= {str(int(first) + offset) for first in registers[:1] for offset in range(width)}
+            elif pending.intersection(registers if found[1].startswith("ST") else registers[1:]):
+                pending, is_new = set(), True
+        if loads:
+            yield loads, turns
+
+
+def instruction_mix(listing: str) -> tuple[Counter[str], str]:
+    """Returns the instructions of machine code by kind, and its global accesses by width in bits."""
     mix: Counter[str] = Counter()
     widths: Counter[str] = Counter()
     for line in listing.splitlines():
@@ -163,7 +203,7 @@ def describe(case: str, code: Code) -> str:
         f"{case:20s} {code.kernel}  {code.config}\n"
         f"    {code.programs} programs, {code.resident} at once on a multiprocessor; {code.registers} registers, "
         f"{code.stack} bytes of stack, {code.shared} of shared memory; {code.widths}\n"
-        f"    {sum(code.mix.values())} instructions: {mix}"
+        f"    {sum(code.mix.values())} instructions: {mix}" + (f"; loops: {code.loops}" if code.loops else "")
     )
 
 

@@ -53,6 +53,7 @@ def test_operations_agree_with_integers(a: Any, b: Any, n: int, m: int) -> None:
     assert sizes.evaluate(sizes.mul(a, b), values) == left * right
     if right > 0:
         assert sizes.evaluate(sizes.floordiv(a, b), values) == left // right
+        assert sizes.evaluate(sizes.ceildiv(a, b), values) == -(-left // right)
         exact = sizes.quotient(a, b)
         assert exact is None or sizes.evaluate(exact, values) * right == left
     if sizes.is_provably_at_most(a, b):
@@ -63,6 +64,11 @@ def test_static_results_are_plain_integers() -> None:
     assert type(sizes.add(N, sizes.mul(-1, N))) is int
     assert type(sizes.floordiv(sizes.mul(4, N), N)) is int
     assert sizes.quotient(sizes.mul(4, N), sizes.mul(2, N)) == 2
+    assert sizes.ceildiv(9, 4) == 3
+
+
+def test_rounding_up_is_written_as_a_floor() -> None:
+    assert sizes.ceildiv(N, 64) == sizes.floordiv(sizes.add(N, 63), 64)
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,8 @@ def test_saved_tensors_keep_their_pitch(eager: str, rows: tuple[int, ...], monke
     assert [64, 1] in [value.get("strides") for value in backward.program["inputs"]]
 
 
-def test_tensors_saved_elsewhere_come_back_into_their_pitch() -> None:
+@pytest.mark.parametrize("is_dynamic", [False, True], ids=["static", "dynamic"])
+def test_tensors_saved_elsewhere_come_back_into_their_pitch(*, is_dynamic: bool) -> None:
     found = []
 
     def packed(x: torch.Tensor) -> torch.Tensor:
@@ -204,6 +205,8 @@ def test_tensors_saved_elsewhere_come_back_into_their_pitch() -> None:
 
     ours = operands()
     theirs = copy.deepcopy(ours)
+    if is_dynamic:
+        torch._dynamo.mark_dynamic(ours[0], 0)
     with torch.autograd.graph.saved_tensors_hooks(packed, lambda x: x):
         torch.compile(saving, backend="ferrite", options=OPTIONS)(*ours).float().sum().backward()
     assert (64, 1) in found

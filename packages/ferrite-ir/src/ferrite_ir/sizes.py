@@ -125,8 +125,8 @@ def floordiv(a: Size, b: Size) -> Size:
 
 
 def ceildiv(a: Size, b: Size) -> Size:
-    """Returns ``ceil(a / b)``; a symbolic divisor is at least 1."""
-    return -floordiv(-a, b)
+    """Returns ``ceil(a / b)``, written as a floor; the divisor is at least 1."""
+    return floordiv(a + (b - 1), b)
 
 
 def quotient(a: Size, b: Size) -> Size | None:

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from ferrite_ir.graph import Definition, Fold, Graph, Loop, TensorType, names_read
-from ferrite_ir.sizes import Size, floordiv, hint, is_static, product
+from ferrite_ir.sizes import hint, is_static, product
 
 from .dependences import Node, Touch, make_node
 from .strategy import power_of_two
@@ -42,11 +42,6 @@ class Runs:
 
     count: int
     exact: bool
-
-
-def rows_of_run(rows: Size, count: int) -> Size:
-    """Returns how many rows each of ``count`` runs has, the last ones fewer if that is no divisor."""
-    return floordiv(rows + (count - 1), count)
 
 
 def find_column_sums(

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ferrite_ir.graph import Computed, Definition, Fold, Graph, Loop, TensorType, domain_of, names_read, whole
-from ferrite_ir.sizes import Size, floordiv, is_static, product
+from ferrite_ir.sizes import Size, ceildiv, is_static, product
 
 from .cluster import Cluster, stored_names
 from .dependences import Dependences, Node, Stage, make_node
@@ -81,7 +81,7 @@ def offer_splits(
             definitions.append(definition)
             continue
         grid, points = (product(sizes) for sizes in domain_sizes(definition))
-        chunk = floordiv(points + (threshold.parts - 1), threshold.parts)
+        chunk = ceildiv(points, threshold.parts)
         first, second = split(definition, Plan(threshold.parts, chunk, exact=False), types)
         definitions += [first, second]
         names = first.results[0].name, second.results[0].name

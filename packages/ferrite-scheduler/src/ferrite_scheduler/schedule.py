@@ -145,7 +145,7 @@ class Kernel:
     def run(self) -> Size:
         """Returns the number of positions of ``x`` in a run: the last ones may have fewer. 0 without runs."""
         rows = next((axis.size for axis in self.axes if axis.name == "x"), 1)
-        return sizes.floordiv(rows + (self.runs - 1), self.runs) if self.runs else 0
+        return sizes.ceildiv(rows, self.runs) if self.runs else 0
 
     @property
     def branch_of(self) -> tuple[int, ...]:

@@ -15,9 +15,9 @@ from ferrite_ir.dtypes import I64, DType
 from ferrite_ir.graph import Definition, Fold, Graph, Loop, Scan, TensorType
 from ferrite_ir.index import Dim, Index, constant, delinearize
 from ferrite_ir.scalar import Scalar, apply, const, index_value, load, substitute_dims
-from ferrite_ir.sizes import Size, floordiv, hint, is_static, product
+from ferrite_ir.sizes import Size, ceildiv, hint, is_static, product
 
-from .columns import Runs, cuts_evenly, find_column_sums, rows_of_run
+from .columns import Runs, cuts_evenly, find_column_sums
 from .dependences import Node, is_opaque, make_node
 from .few_parts import FEW_PARTS, WRITTEN_OUT, states_of_folds, written_out
 from .generic import hinted
@@ -93,7 +93,7 @@ def _prepared(
                 return split_scan(definition, parts, types)
         case Fold() if definition.results[0].name in columns:
             runs = columns[definition.results[0].name]
-            chunk = rows_of_run(product(dim.size for dim in definition.fold_dims), runs.count)
+            chunk = ceildiv(product(dim.size for dim in definition.fold_dims), runs.count)
             first, second = split(definition, Plan(runs.count, chunk, exact=runs.exact), types)
             return as_column_fold(first, definition), second
         case Fold():
@@ -211,7 +211,7 @@ def _even_plan(parts: int, folded: tuple[int, ...]) -> Plan:
     """Returns a plan with about so many parts that cuts the fold dims evenly, or one that leaves a rest."""
     points = product(folded)
     if not is_static(points):
-        return Plan(parts, floordiv(points + (parts - 1), parts), exact=False)
+        return Plan(parts, ceildiv(points, parts), exact=False)
     near = sorted(range(parts, max(2, parts // 2) - 1, -1), key=lambda n: (n & (n - 1) != 0, -n))
     near += range(parts + 1, min(2 * parts, MOST_PARTS) + 1)
     for count in near:
