@@ -1,0 +1,56 @@
+"""Measures kernels written by hand for cases of `kernels.py` that miss their bars, beside ours: what limits them?
+
+    python benchmarks/by_hand.py                   # about a minute on one H200
+    python benchmarks/by_hand.py scan
+
+Shares are of the floor: bytes over the copy bandwidth of the same run. Results are checked first, but for those of the
+scan that waits for nobody, which says what the bytes alone cost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from tree import add_packages_to_path
+
+LAUNCHES, BATCHES = 16, 5
+
+
+def main() -> int:
+    """Returns 1 if a variant is wrong, else 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", help="softmax, scan and group_norm; all without it")
+    plan = parser.parse_args()
+    add_packages_to_path()
+    import torch
+
+    from hand_cases import CASES
+    from kernel_timing import copy_bandwidth, time_launches
+
+    with torch.device("cuda"):
+        bandwidth = copy_bandwidth("cuda", 1 << 30)
+    print(f"copy bandwidth {bandwidth / 1e12:.3f} TB/s")
+    wrong = 0
+    for name in plan.cases or CASES:
+        variants, elements = CASES[name]
+        for dtype in (torch.bfloat16, torch.float32):
+            for variant, call, error_of in variants(dtype):
+                call()
+                error, bound = error_of(), 4e-3 + 2 * torch.finfo(dtype).eps
+                wrong += error > bound
+                call()
+                us = min(time_launches(call, LAUNCHES, "cuda") for _ in range(BATCHES)) * 1e3
+                floor = 2 * elements * dtype.itemsize / bandwidth * 1e6
+                note = f"  WRONG: {error:.1e}" if error > bound else ""
+                print(
+                    f"{name:10} {str(dtype)[6:]:8} {us:8.1f} us {100 * floor / us:5.1f} %  {variant}{note}", flush=True
+                )
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
