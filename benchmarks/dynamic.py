@@ -12,8 +12,9 @@ Every backend gets the same sizes in the same order, small and odd ones among th
 whose static times bear on no bar, at a few sizes only). Results, and samples of all gradients in training, are compared
 with eager and with float32 before anything is timed. Compilations are counted by dynamo, per captured graph. At each
 size all backends are called 40 times, or for half a second, then take turns, batch by batch, and the fastest batch of
-each counts: of kernels on the device alone, of models as a program runs them. ``--budget`` seconds after the start no
-backend begins another size, and what was not run is said to be missing.
+each counts: of kernels on the device alone, of models as a program runs them. While a worker times, no other one
+compiles or times: compilers take all cores. ``--budget`` seconds after the start no backend begins another size, and
+what was not run is said to be missing.
 
 Most of the time goes into compilations. ``--prepare`` has every backend compile each sweep in a process of its own,
 many at once, into the backends' caches. What is measured then is compiled from there; what the backends themselves
@@ -23,6 +24,7 @@ measured meanwhile, to choose between builds of a kernel, beside each other, the
 from __future__ import annotations
 
 import argparse
+import fcntl
 import functools
 import gc
 import json
@@ -34,6 +36,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -346,17 +349,30 @@ def measure(sweep: Sweep, runners: dict[str, Runner], plan: argparse.Namespace, 
             continue
         given = arguments(sweep, size) if time.monotonic() < until else ()
         ready: dict[str, Callable[[], Any]] = {}
-        for label, runner in runners.items():
-            if label == "inductor static" and place not in FEW and not plan.all_static:
-                continue
-            if time.monotonic() > until:
-                runner.row.wrong.append(f"{text_of(size)}: not run, the time was over")
-                continue
-            run = runner.ready(size, given, references)
-            if run is not None and references is not None:
-                ready[label] = run
-        for label, milliseconds in timed(ready, sweep, plan).items():
-            runners[label].row.times[text_of(size)] = milliseconds
+        with turn_on_host(plan, is_alone=False):
+            for label, runner in runners.items():
+                if label == "inductor static" and place not in FEW and not plan.all_static:
+                    continue
+                if time.monotonic() > until:
+                    runner.row.wrong.append(f"{text_of(size)}: not run, the time was over")
+                    continue
+                run = runner.ready(size, given, references)
+                if run is not None and references is not None:
+                    ready[label] = run
+        with turn_on_host(plan, is_alone=True):
+            for label, milliseconds in timed(ready, sweep, plan).items():
+                runners[label].row.times[text_of(size)] = milliseconds
+
+
+@contextmanager
+def turn_on_host(plan: argparse.Namespace, *, is_alone: bool) -> Iterator[None]:
+    """Waits until the workers that share a lock let this one go on: alone, or beside others that are not alone."""
+    if plan.lock is None:
+        yield
+        return
+    with plan.lock.open("a") as file:  # closing it gives the lock back
+        fcntl.flock(file, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
+        yield
 
 
 def time_calls(call: Callable[[], Any], launches: int, device: str) -> float:
@@ -508,6 +524,7 @@ def sizes_text(row: Row) -> str:
 def run_on_all(gpus: Sequence[str], plan: argparse.Namespace) -> list[Row]:
     """Returns the rows of all sweeps, run by a process on each GPU."""
     outs = [plan.out.with_suffix(f".{number}.jsonl") for number in range(len(gpus))]
+    lock = plan.out.with_suffix(".lock")
     workers = []
     for number, (gpu, out) in enumerate(zip(gpus, outs, strict=True)):
         out.unlink(missing_ok=True)
@@ -521,6 +538,8 @@ def run_on_all(gpus: Sequence[str], plan: argparse.Namespace) -> list[Row]:
             f"{number}/{len(gpus)}",
             "--out",
             str(out),
+            "--lock",
+            str(lock),
         ]
         workers.append(subprocess.Popen(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu}))
     try:
@@ -529,6 +548,7 @@ def run_on_all(gpus: Sequence[str], plan: argparse.Namespace) -> list[Row]:
     finally:
         for worker in workers:
             worker.terminate()  # of those that have ended nothing is left to do
+        lock.unlink(missing_ok=True)
     return [row for out in outs if out.exists() for row in read_rows(out)]
 
 
@@ -584,6 +604,7 @@ def main() -> int:
     parser.add_argument("--sizes", default="0/1", help="k/n: every n-th size, from the k-th")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--prepare", type=int, default=0, help="processes that compile everything first")
+    parser.add_argument("--lock", type=Path, help="file by which workers agree on whose turn it is to time")
     parser.add_argument("--compile-only", action="store_true", help="measure nothing")
     plan = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))
