@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ferrite_ir.dtypes import I32, DType
+from ferrite_ir.dtypes import DType
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
 
@@ -23,19 +23,17 @@ class AddressText:
         space: the axes.
         index: writes offsets.
         dtype: of the address arithmetic.
-        has_one_operand: whether a single tensor is read along the fold axis.
+        has_column: whether a single tensor is read along the fold axis, and nothing written, in a loop.
     """
 
     def __init__(
-        self, writer: Writer, space: Space, index: IndexText, dtype: DType, *, has_one_operand: bool = False
+        self, writer: Writer, space: Space, index: IndexText, dtype: DType, *, has_column: bool = False
     ) -> None:
         self._writer = writer
         self._space = space
         self._index = index
         self._dtype = dtype
-        # An address of its own for each column lets the compiler order the loads of a step before their use, where
-        # otherwise it saves the registers and waits for each. Offsets that several operands share are cheaper.
-        self._counts_down_columns = has_one_operand and space.loops and dtype is I32
+        self._has_column = has_column
 
     def place(self, param: ParamText, index: Index, value: Callable[[Scalar], Tile] | None = None) -> Tile:
         """Returns the address of an element of a parameter.
@@ -47,34 +45,29 @@ class AddressText:
         """
         fold = self._space.fold
         start = None if fold is None else row_start(index, fold.size)
-        column = column_start(index) if start is None and self._counts_down_columns else None
+        if start is not None:
+            # The compiler adds positions in a row to its address as constants, which it cannot do with offsets of 32
+            # bits: it does not know that they never wrap, and computes the address of each element by itself.
+            return self._behind(param, "row", start, Tile("r", frozenset("r"), self._dtype), value)
+        column = column_start(index) if self._has_column else None
         if column is not None:
-            step = self._index.tile(index - column, value)
-            return self._from(param, "column", column, value, step.text, step.axes)
-        if start is None:
-            offset, skew = self._index.tile(index, value), self._space.skew
-            return place_at(param, offset if skew is None else self._vectors(offset, skew))
-        # The compiler adds positions in a row to its address as constants, which it cannot do with offsets of 32 bits:
-        # it does not know that they never wrap, and computes the address of each element by itself.
-        return self._from(param, "row", start, value, "r", frozenset("r"))
+            # With an address of its own for each column the compiler orders the loads of a step before their use, where
+            # otherwise it saves the registers and waits for each. Offsets that several operands share are cheaper.
+            return self._behind(param, "column", column, self._index.tile(index - column, value), value)
+        offset, skew = self._index.tile(index, value), self._space.skew
+        return place_at(param, offset if skew is None else self._vectors(offset, skew))
 
-    def _from(
-        self,
-        param: ParamText,
-        name: str,
-        start: Index,
-        value: Callable[[Scalar], Tile] | None,
-        step: str,
-        axes: Axes,
+    def _behind(
+        self, param: ParamText, name: str, start: Index, step: Tile, value: Callable[[Scalar], Tile] | None
     ) -> Tile:
-        """Returns an address so many steps behind the first one of a row or column, which a line holds."""
+        """Returns an address a step behind the first one of a row or column, which a line holds."""
         key = (name, param.text, start)
         first = self._writer.find(key)
         if first is None:
             offset = self._index.tile(start, value)
             text = place_at(param, offset).text
             first = self._writer.remember(key, self._writer.hold(name, text, offset.axes, self._dtype))
-        return Tile(f"{first.text} + {step}", first.axes | axes, first.dtype)
+        return Tile(f"{first.text} + {step.text}", first.axes | step.axes, first.dtype)
 
     def _vectors(self, offset: Tile, skew: Skew) -> Tile:
         """Returns offsets as those of vectors where they lie along the fold axis: in skewed rows, that is."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ferrite_ir.dtypes import BF16, BOOL, F16, F32, F64, DType
@@ -21,7 +20,7 @@ from .indices import IndexText, index_dtype
 from .literals import full_text, is_negative_zero, number_text
 from .operands import computes_wider, constant_tile, has_peer, named, operand_text
 from .quotients import rounded_quotients, weights
-from .rows import behind, is_aligned_row
+from .rows import behind, is_aligned_row, varies_along_fold
 from .scalars import (
     COMPARISONS,
     FOR_NARROW,
@@ -72,9 +71,8 @@ class Evaluator:
         self.results: dict[str, Tile] = {}
         self._index = IndexText(writer, flat.space, width, lambda node: self._known(node, None))
         self._index_dtype = index_dtype(width)
-        self.addresses = AddressText(
-            writer, flat.space, self._index, self._index_dtype, has_one_operand=_reads_one_along_the_fold_axis(flat)
-        )
+        has_column = flat.space.loops and width == 32 and _reads_one_along_the_fold_axis(flat)
+        self.addresses = AddressText(writer, flat.space, self._index, self._index_dtype, has_column=has_column)
         self._inside: dict[Scalar, bool] = {}
         nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
         self._pads = any(node.op in LOOPING for node in nodes)
@@ -414,12 +412,8 @@ class Evaluator:
 def _reads_one_along_the_fold_axis(flat: FlatKernel) -> bool:
     """Returns whether a kernel reads a single tensor along the fold axis and writes none."""
     roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
-    read = {load.source for load in memory_loads(flat, roots) if _lies_along_fold(load.indices)}
-    return len(read) == 1 and not any(_lies_along_fold(flat.homes[name]) for name in flat.kernel.stored)
-
-
-def _lies_along_fold(indices: Iterable[Index]) -> bool:
-    return any(dim.name == "r" for index in indices for dim in index.dims)
+    read = {load.source for load in memory_loads(flat, roots) if varies_along_fold(load.indices)}
+    return len(read) == 1 and not any(varies_along_fold(flat.homes[name]) for name in flat.kernel.stored)
 
 
 def _conditions(guard: Guard | None) -> list[Key]:

@@ -14,6 +14,7 @@ from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import hint
 
 from .flat import FlatKernel, memory_loads
+from .rows import varies_along_fold
 from .updates import update_scalars
 
 
@@ -150,8 +151,4 @@ def loads_along_fold(flat: FlatKernel, loop: Pass) -> dict[Scalar, None]:
     loads: dict[Scalar, None] = {}
     for definition in loop.inside:
         loads.update(memory_loads(flat, roots_of(definition)))
-    return {load: None for load in loads if _varies_along_fold(load)}
-
-
-def _varies_along_fold(load: Scalar) -> bool:
-    return any(dim.name == "r" for index in load.indices for dim in index.dims)
+    return {load: None for load in loads if varies_along_fold(load.indices)}

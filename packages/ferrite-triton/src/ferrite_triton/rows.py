@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ferrite_ir.index import Atom, Dim, Index, atom_dims
 from ferrite_ir.sizes import Size, add, is_provably_at_most, is_static, quotient
 
@@ -51,21 +53,30 @@ def row_start(index: Index, length: Size) -> Index | None:
     return None if start is None or start.is_constant else start
 
 
-def column_start(index: Index, axis: str = "r") -> Index | None:
+def column_start(index: Index) -> Index | None:
     """Returns where the column begins that an index walks down in steps of symbolic length, None for another index."""
-    along = [(atom, step) for atom, step in index.terms if _depends_on(atom, axis)]
-    if len(along) != 1 or index.is_indirect or not isinstance(along[0][0], Dim) or is_static(along[0][1]):
-        return None
-    step: Index = along[0][0].index * along[0][1]
-    return index - step
+    step, start = _steps(index, "r")
+    return None if start is None or start.is_indirect or is_static(step) else start
 
 
 def behind(index: Index, axis: str = "r") -> Index | None:
     """Returns what is added to an axis's position in an index that grows by one along it, or None for another index."""
+    step, start = _steps(index, axis)
+    return start if step == 1 else None
+
+
+def varies_along_fold(indices: Iterable[Index]) -> bool:
+    """Returns whether one of the indices depends on the position along the fold axis."""
+    return any(dim.name == "r" for index in indices for dim in index.dims)
+
+
+def _steps(index: Index, axis: str) -> tuple[Size, Index | None]:
+    """Returns by how much an index grows along an axis, and where it begins; 0 and None if in no even steps."""
     along = [(atom, coefficient) for atom, coefficient in index.terms if _depends_on(atom, axis)]
-    if len(along) != 1 or not isinstance(along[0][0], Dim) or along[0][1] != 1:
-        return None
-    return index - along[0][0].index
+    if len(along) != 1 or not isinstance(along[0][0], Dim):
+        return 0, None
+    dim, step = along[0]
+    return step, index - dim.index * step
 
 
 def _depends_on(atom: Atom, axis: str) -> bool:

@@ -15,7 +15,7 @@ from ferrite_ir.scalar import postorder
 from ferrite_ir.sizes import is_static
 
 from .flat import FlatKernel, memory_loads
-from .rows import WIDEST_ACCESS, behind, is_aligned_row
+from .rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_fold
 from .space import Skew
 
 SHORTEST = 8192
@@ -38,8 +38,8 @@ def skew_of(flat: FlatKernel) -> Skew | None:
     if not all(_only_folds(flat, definition) for definition in inside):
         return None
     roots = tuple(body for definition in inside for body in bodies_of(definition))
-    loads = [load for load in memory_loads(flat, roots) if _varies(load.indices)]
-    counts = [node for node in postorder(roots) if node.op == "index" and _varies((node.args[0],))]
+    loads = [load for load in memory_loads(flat, roots) if varies_along_fold(load.indices)]
+    counts = [node for node in postorder(roots) if node.op == "index" and varies_along_fold(node.args)]
     if len(loads) != 1 or counts:
         return None
     param, offset = flat.param_of(loads[0].source), flat.offset(loads[0].source, loads[0].indices)
@@ -60,10 +60,6 @@ def _only_folds(flat: FlatKernel, definition: Computed) -> bool:
         case Loop():
             return all(result.name not in flat.kernel.stored for result in definition.results)
     return False
-
-
-def _varies(indices: tuple[Index, ...]) -> bool:
-    return any(dim.name == "r" for index in indices for dim in index.dims)
 
 
 def _numbers(start: Index, elements: object) -> Iterator[object]:
