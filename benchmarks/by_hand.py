@@ -22,27 +22,26 @@ LAUNCHES, BATCHES = 16, 5
 
 def main() -> int:
     """Returns 1 if a variant is wrong, else 0."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", help="softmax, scan and group_norm; all without it")
-    plan = parser.parse_args()
     add_packages_to_path()
     import torch
 
     from hand_cases import CASES
     from kernel_timing import copy_bandwidth, time_launches
 
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", choices=[*CASES], default=[*CASES], help="all without it")
+    plan = parser.parse_args()
     with torch.device("cuda"):
         bandwidth = copy_bandwidth("cuda", 1 << 30)
     print(f"copy bandwidth {bandwidth / 1e12:.3f} TB/s")
     wrong = 0
-    for name in plan.cases or CASES:
+    for name in plan.cases:
         variants, elements = CASES[name]
         for dtype in (torch.bfloat16, torch.float32):
             for variant, call, error_of in variants(dtype):
                 call()
                 error, bound = error_of(), 4e-3 + 2 * torch.finfo(dtype).eps
                 wrong += error > bound
-                call()
                 us = min(time_launches(call, LAUNCHES, "cuda") for _ in range(BATCHES)) * 1e3
                 floor = 2 * elements * dtype.itemsize / bandwidth * 1e6
                 note = f"  WRONG: {error:.1e}" if error > bound else ""

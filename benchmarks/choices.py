@@ -8,6 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from tree import add_packages_to_path
+
 
 def forget_choices(caches: Mapping[str, str] | None = None) -> None:
     """Has ferrite and the opponent measure again what they choose between; what they compiled stays.
@@ -15,6 +17,7 @@ def forget_choices(caches: Mapping[str, str] | None = None) -> None:
     Args:
         caches: the variables that name the folders of their caches, see `tree.caches_in`; this process's without it.
     """
+    add_packages_to_path()
     environment = {**os.environ, **(caches or {})}
     words = [sys.executable, "-m", "ferrite_runtime", "cache", "gc", "--measurements"]
     subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, check=True)

@@ -314,13 +314,7 @@ class Runner:
                 if error > ERROR_FACTOR * eager + ERROR_FLOOR:
                     self.row.wrong.append(f"{text_of(size)}: error {error:.1e}, eager's {eager:.1e}")
             run = functools.partial(call, *given, **({"is_judged": False} if call.__name__ == "train" else {}))
-            warmed = time.perf_counter()
-            for call_number in range(self._warm_calls):
-                if call_number % 8 == 0 and given[0].is_cuda:
-                    torch.cuda.synchronize()
-                if time.perf_counter() - warmed > WARM_SECONDS:
-                    break
-                run()
+            self._warm_up(run)
         except Exception as error:  # noqa: BLE001 - a backend that fails is a result
             self.row.wrong.append(f"{text_of(size)}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
             return None
@@ -328,6 +322,15 @@ class Runner:
             self.row.graphs += counters["stats"]["unique_graphs"] - before
             self.row.seconds += time.perf_counter() - started
         return run
+
+    def _warm_up(self, run: Callable[[], Any]) -> None:
+        until = time.perf_counter() + WARM_SECONDS
+        for number in range(self._warm_calls):
+            if number % 8 == 0 and torch.cuda.is_available():
+                torch.cuda.synchronize()
+            if time.perf_counter() > until:
+                return
+            run()
 
 
 def runners_of(sweep: Sweep, plan: argparse.Namespace) -> dict[str, Runner]:
@@ -347,7 +350,7 @@ def measure(sweep: Sweep, runners: dict[str, Runner], plan: argparse.Namespace, 
     for place, size in enumerate(sweep.sizes):
         if place % parts != part:
             continue
-        given = arguments(sweep, size) if time.monotonic() < until else ()
+        given = arguments(sweep, size)
         ready: dict[str, Callable[[], Any]] = {}
         with turn_on_host(plan, is_alone=False):
             for label, runner in runners.items():
@@ -359,6 +362,8 @@ def measure(sweep: Sweep, runners: dict[str, Runner], plan: argparse.Namespace, 
                 run = runner.ready(size, given, references)
                 if run is not None and references is not None:
                     ready[label] = run
+        if not ready:
+            continue
         with turn_on_host(plan, is_alone=True):
             for label, milliseconds in timed(ready, sweep, plan).items():
                 runners[label].row.times[text_of(size)] = milliseconds

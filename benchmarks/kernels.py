@@ -247,7 +247,7 @@ def run(plan: argparse.Namespace) -> int:
             return report(plan, *measure(plan))
         prepared = prepare_all(plan, visible_gpus() if plan.device == "cuda" else [])
         print(f"compiled in {prepared.wall_s:.0f} s, {prepared.processes} processes at once", flush=True)
-        for backend in plan.backends:
+        for backend in set(plan.backends) - {"eager"}:
             forget_choices(caches_in(plan.caches / backend))
         plan.deadline -= prepared.wall_s
         bandwidths, results = measure(plan)
