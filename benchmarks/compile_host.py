@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import cProfile
+import gc
 import io
 import json
 import os
@@ -54,6 +55,7 @@ def measure(model: str, mode: str, *, profile: bool) -> dict[str, Any]:
     module, inputs = build_module(cell, workload)
     inputs = short(model, inputs)
     profiler = cProfile.Profile(time.thread_time) if profile else None
+    collected = collection_seconds()
     marks = {"thread": time.thread_time(), "process": time.process_time(), "wall": time.perf_counter()}
     if profiler:
         profiler.enable()
@@ -81,7 +83,8 @@ def measure(model: str, mode: str, *, profile: bool) -> dict[str, Any]:
         "process": time.process_time() - marks["process"] - (CALLS + 1) * steady,
         "wall": time.perf_counter() - marks["wall"] - (CALLS + 1) * steady,
     }
-    record = {"import": imported, "calls": calls, **spent, "statistics": ferrite_torch.statistics()}
+    garbage = sum(collected)
+    record = {"import": imported, "calls": calls, "garbage": garbage, **spent, "statistics": ferrite_torch.statistics()}
     if profiler:
         text = io.StringIO()
         stats = pstats.Stats(profiler, stream=text)
@@ -89,6 +92,22 @@ def measure(model: str, mode: str, *, profile: bool) -> dict[str, Any]:
         stats.sort_stats("tottime").print_stats(60)
         record["profile"] = text.getvalue()
     return record
+
+
+def collection_seconds() -> list[float]:
+    """Returns a list that fills up with what each collection of garbage takes from now on, in processor time."""
+    seconds: list[float] = []
+    started = 0.0
+
+    def watch(phase: str, _: dict[str, int]) -> None:
+        nonlocal started
+        if phase == "start":
+            started = time.thread_time()
+        else:
+            seconds.append(time.thread_time() - started)
+
+    gc.callbacks.append(watch)
+    return seconds
 
 
 def run_process(model: str, mode: str, caches: Path, *, profile: bool) -> dict[str, Any]:
@@ -135,7 +154,10 @@ def main() -> int:
         write_record(plan)
         return 0
     compile_bytecode()
-    print("processor seconds: main thread (import of the backend, first call), other threads, processes started; wall")
+    print(
+        "processor seconds: main thread (import of the backend, first call, collecting garbage), other threads, "
+        "processes started; wall"
+    )
     for model in plan.models:
         for mode in plan.modes:
             rows: dict[str, list[dict[str, Any]]] = {"cold": [], "warm": []}
@@ -147,7 +169,8 @@ def main() -> int:
                 best = min(records, key=lambda record: record["thread"])
                 own = best["statistics"].get("seconds", {})
                 print(
-                    f"{model:9}{mode:10} {phase}  {best['thread']:6.2f} ({best['import']:.2f}, {best['calls'][0]:.2f})"
+                    f"{model:9}{mode:10} {phase}  {best['thread']:6.2f} "
+                    f"({best['import']:.2f}, {best['calls'][0]:.2f}, {best['garbage']:.2f})"
                     f"  {best['process'] - best['thread']:6.2f}  {best['children']:6.2f}   {best['wall']:6.2f}   "
                     + ", ".join(f"{name} {seconds:.2f}" for name, seconds in own.items()),
                     flush=True,

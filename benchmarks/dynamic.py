@@ -77,7 +77,7 @@ PATCHED = tuple((batch, 224) for batch, _ in IMAGES)
 TINY = ((1, 16), (3, 16), (4, 13), (5, 16))
 
 SHARES = 3
-"""Processes that compile one sweep size by size, with --prepare."""
+"""Processes that share the sizes of a sweep that is compiled for each of them, with --prepare."""
 
 MOST_GRAPHS = 2
 GEOMEAN_STATIC, WORST_STATIC, GEOMEAN_OTHER = 1.05, 1.15, 0.95
@@ -559,31 +559,38 @@ def run_on_all(gpus: Sequence[str], plan: argparse.Namespace) -> list[Row]:
 
 def prepare(gpus: Sequence[str], plan: argparse.Namespace) -> None:
     """Has every backend compile every sweep, so many processes at once, by turns on the GPUs; the slowest first."""
-    kernels = [] if plan.only == "models" else plan.kernels or [sweep.name for sweep in kernel_sweeps(plan)]
     models = [] if plan.only == "kernels" else [(name, mode) for name in plan.models for mode in plan.modes]
-    chosen = [("--only", "kernels", "--kernels", name) for name in kernels]
-    chosen += [("--only", "models", "--models", name, "--modes", mode) for name, mode in models]
+    chosen = [("--only", "models", "--models", name, "--modes", mode) for name, mode in reversed(models)]
+    if plan.only != "models":
+        chosen.append(("--only", "kernels", "--kernels", *plan.kernels))
     backends = [label for label in plan.backends if BACKENDS[label][0] != "eager"]
     backends.sort(key=lambda label: BACKENDS[label] != BACKENDS[OTHER])
     jobs = [
         (*words, "--backends", label, "--sizes", f"{part}/{parts}")
         for label in backends
-        for words in reversed(chosen)
-        for parts in (SHARES if BACKENDS[label][1] is False else 1,)
+        for words in chosen
+        for parts in (SHARES if label == STATIC else 1,)
         for part in range(parts)
     ]
 
-    def run(number: int) -> None:
+    def run(number: int) -> float:
         flags = ["--compile-only", "--part", "0/1", "--out", os.devnull, *(["--tiny"] if plan.tiny else [])]
         command = [sys.executable, __file__, "--device", plan.device, *flags, *jobs[number]]
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if gpus else None
+        began = time.perf_counter()
         subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
+        return time.perf_counter() - began
 
     started = time.perf_counter()
     with ThreadPoolExecutor(plan.prepare) as pool:
-        list(pool.map(run, range(len(jobs))))
+        seconds = list(pool.map(run, range(len(jobs))))
     forget_choices()
-    print(f"prepared sweeps in {len(jobs)} processes in {time.perf_counter() - started:.0f} s", flush=True)
+    longest = max(range(len(jobs)), key=seconds.__getitem__)
+    print(
+        f"prepared sweeps in {len(jobs)} processes in {time.perf_counter() - started:.0f} s, "
+        f"the longest {seconds[longest]:.0f} s: {' '.join(jobs[longest])}",
+        flush=True,
+    )
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -31,13 +31,15 @@ SIZES = ((3, 13), (3, 14), (4, 13))
 
 def narrow(model: str) -> nn.Module:
     """Returns a model of several layers that computes next to nothing."""
-    from architectures import Decoder, DecoderConfig, VisionConfig, VisionTransformer
+    from architectures import Decoder, DecoderConfig, ResidualNetwork, VisionConfig, VisionTransformer
     from workloads import FirstOutput
 
     if model == "llama":
         return Decoder(DecoderConfig(64, 16, 32, LAYERS, 2, 1, 64))
     if model == "vit":
         return VisionTransformer(VisionConfig(32, 8, 16, 32, LAYERS, 2, 64))
+    if model == "resnet50":
+        return ResidualNetwork((2, 2), 4, 64).to(memory_format=torch.channels_last)
     if model == "gpt2":
         from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -54,9 +56,12 @@ def narrow(model: str) -> nn.Module:
 
 
 def batch_of(model: str, size: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns a batch of this many lines and tokens, or as many images as there would be tokens, and its labels."""
+    """Returns a batch and its labels: lines of tokens, as many images as that are tokens, or images with such edges."""
     if model == "vit":
         return torch.randn(size[0] * size[1], 3, 32, 32), torch.randint(64, (size[0] * size[1],))
+    if model == "resnet50":
+        images = torch.randn(size[0] + 2, 3, 2 * size[1], 2 * size[1])  # two more: as many as channels would be fixed
+        return images.to(memory_format=torch.channels_last), torch.randint(64, (size[0] + 2,))
     return torch.randint(64, size), torch.randint(64, size)
 
 
@@ -143,7 +148,7 @@ def main() -> int:
     import idle_gpu
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", default="llama,gpt2,bert,vit")
+    parser.add_argument("--models", default="llama,gpt2,bert,vit,resnet50")
     parser.add_argument("--modes", default="inference,training")
     parser.add_argument("--repeats", type=int, default=30)
     plan = parser.parse_args()

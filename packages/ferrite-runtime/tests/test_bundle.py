@@ -136,20 +136,23 @@ def test_text_that_is_more_than_a_kernel_is_refused_unread(text: str) -> None:
 
 
 def test_every_spoiled_bundle_is_refused_by_name(data: bytes) -> None:
-    """2,000 of them, each within a second and little memory; what is not refused was harmless and reads as a bundle."""
+    """2,000 of them, each within a second of processor time and little memory.
+
+    What is not refused was harmless and reads as a bundle.
+    """
     chance, refused, tried = random.Random(20), 0, 0
     sources = [data, add_bundle(size=8).to_bytes()]
     tracemalloc.start()
     while refused < 2000:
         spoiled = spoil(chance.choice(sources), chance)
         tried += 1
-        started = time.perf_counter()
+        started = time.thread_time()
         refusal = refusal_of(spoiled)
         if refusal is not None:
             assert refusal.hint
             assert len(str(refusal)) < 2000
             refused += 1
-        assert time.perf_counter() - started < 1.0
+        assert time.thread_time() - started < 1.0
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 64 << 20

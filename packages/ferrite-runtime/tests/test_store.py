@@ -298,8 +298,8 @@ def test_new_folder_and_files_are_private(tmp_path: Path, form: str) -> None:
 def test_writer_that_is_held_up_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import sqlite3
 
-    monkeypatch.setattr(database_file, "PATIENCE", 0.2)
-    monkeypatch.setattr(database, "PATIENCE", 0.2)
+    monkeypatch.setattr(database_file, "PATIENCE", 1.0)
+    monkeypatch.setattr(database, "PATIENCE", 1.0)
     store = LayeredStore(tmp_path)
     store.save("kernels", "a", b"1")
     store.own.close()
@@ -308,7 +308,7 @@ def test_writer_that_is_held_up_goes_on(tmp_path: Path, monkeypatch: pytest.Monk
         started = time.monotonic()
         for key in "bcdefghij":
             store.save("kernels", key, b"2")
-        assert time.monotonic() - started < 1.0, "only the first of them waits"
+        assert time.monotonic() - started < 5.0, "only the first of them waits"
         assert (store.load("kernels", "a"), store.load("kernels", "j")) == (b"1", b"2")
         other.execute("ROLLBACK")
     store.own._blocked_until[True] = 0.0

@@ -14,6 +14,7 @@ from ferrite_torch.attention_patterns import rewrite_attention
 from ferrite_torch.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.environment import stores_graphs
 from ferrite_torch.errors import ExternRefused, FerriteError, Unsupported, translate
+from ferrite_torch.garbage import rare_collections
 from ferrite_torch.loading import mark_boxed, run_eagerly, runtime_options
 from ferrite_torch.options import Options, parse_options
 from ferrite_torch.statistics import record_fallback
@@ -87,6 +88,7 @@ def ferrite(
         return module.forward
 
 
+@rare_collections()
 def _compile(
     module: torch.fx.GraphModule, inputs: Sequence[Any], options: Options, plan: Plan | None
 ) -> Callable[..., Any]:
@@ -118,6 +120,7 @@ def _decompositions() -> dict[Any, Any]:
 
 
 def _compiler(kind: str, options: Options, *, stored: bool) -> GraphCompiler:
+    @rare_collections()  # of its own: a backward graph may be compiled when it is first needed
     def compile_one(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
         from ferrite_torch.pipeline import compile_graph  # noqa: PLC0415
         from ferrite_torch.saved_layouts import changed_layouts  # noqa: PLC0415

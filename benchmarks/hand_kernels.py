@@ -1,0 +1,251 @@
+"""Kernels written by hand for cases of `kernels.py` that miss their bars; `hand_cases.py` calls them."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from ferrite_runtime import fmath
+
+
+@triton.jit
+def held_columns(x, y, count: tl.constexpr, XBLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """Softmax of columns that a program holds whole, so that they are read once."""
+    column = (tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK))[None, :]
+    row = tl.arange(0, ROWS)[:, None]
+    value = tl.load(x + row * count + column, eviction_policy="evict_first").to(tl.float32)
+    mass = tl.exp(value - tl.max(value, 0, keep_dims=True))
+    share = mass * (1.0 / tl.sum(mass, 0, keep_dims=True))
+    tl.store(y + row * count + column, share.to(y.dtype.element_ty))
+
+
+@triton.jit
+def scanned_part(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, DRAWS: tl.constexpr, WAITS: tl.constexpr):
+    """A part of a long sum: its number is drawn, or the program's; without waiting the parts before it are missing."""
+    part = fmath.draw_part(status, PARTS) if DRAWS else tl.program_id(0)
+    place = part * RBLOCK + tl.arange(0, RBLOCK)
+    value = tl.load(x + place, eviction_policy="evict_first").to(tl.float32)
+    if WAITS:
+        total = tl.sum(value, 0)
+        fmath.publish_part(status, 0, 1, part, PARTS, total)
+        running = tl.cumsum(value, 0) + fmath.sum_before(status, 0, 1, part, PARTS, total)
+    else:
+        running = tl.cumsum(value, 0)
+    tl.store(y + place, running.to(y.dtype.element_ty), eviction_policy="evict_first")
+
+
+@triton.jit
+def store_moments(means, squares, place, value, ROWS: tl.constexpr):
+    """Stores the means of columns of ``ROWS`` points, and what their squared distances from them add up to."""
+    mean = tl.sum(value, 0, keep_dims=True) * (1.0 / ROWS)
+    off = value - mean
+    tl.store(means + place, mean)
+    tl.store(squares + place, tl.sum(off * off, 0, keep_dims=True))
+
+
+@triton.jit
+def store_silu(y, value):
+    tl.store(y, (value / (1.0 + tl.exp(-value))).to(tl.bfloat16), eviction_policy="evict_first")
+
+
+@triton.jit
+def normalised_behind(
+    x, weight, bias, y, means, squares, moments, counts,
+    PIECES: tl.constexpr, BEHIND: tl.constexpr, ROWS: tl.constexpr, EACH: tl.constexpr
+):  # fmt: skip
+    """Group norm with silu of 16 images of 4096 points and 320 channels in one kernel.
+
+    A program adds up a piece of one image, and the last one of an image combines its 32 groups; then it waits for the
+    moments of the image that the piece ``BEHIND`` pieces before lies in, and reads that again from the cache.
+    """
+    pieces_of_image: tl.constexpr = 4096 // ROWS
+    program = tl.program_id(0)
+    lane = tl.arange(0, 64)[None, :]
+    row = tl.arange(0, ROWS)[:, None]
+    if program < PIECES:
+        image = program // EACH
+        piece = program % EACH // 5
+        channel = program % 5 * 64 + lane
+        value = tl.load(x + (image * 4096 + piece * ROWS + row) * 320 + channel, eviction_policy="evict_last")
+        value = value.to(tl.float32)
+        store_moments(means, squares, (image * pieces_of_image + piece) * 320 + channel, value, ROWS)
+        tl.debug_barrier()
+        if tl.atomic_add(counts + image, 1, sem="acq_rel") == EACH - 1:
+            part = tl.arange(0, pieces_of_image)[:, None, None]
+            group = tl.arange(0, 32)
+            member = tl.arange(0, 16)[None, None, :]
+            places = (image * pieces_of_image + part) * 320 + group[None, :, None] * 10 + member
+            is_there = (member < 10) & (part >= 0) & (group[None, :, None] >= 0)
+            mean_of_part = tl.load(means + places, is_there, other=0.0, volatile=True)
+            square = tl.load(squares + places, is_there, other=0.0, volatile=True)
+            mean_of_group = tl.sum(tl.sum(mean_of_part, 0), 1) * (1.0 / (pieces_of_image * 10))
+            apart = tl.where(is_there, mean_of_part - mean_of_group[None, :, None], 0.0)
+            variance = tl.sum(tl.sum(square + apart * apart * ROWS, 0), 1) * (1.0 / 40960)
+            tl.store(moments + image * 64 + group, mean_of_group)
+            tl.store(moments + image * 64 + 32 + group, tl.rsqrt(variance + 1e-5))
+            tl.debug_barrier()
+            tl.atomic_xchg(counts + 16 + image, 1, sem="release")
+    if program >= BEHIND:
+        image = (program - BEHIND) // EACH
+        while tl.atomic_add(counts + 16 + image, 0, sem="acquire") == 0:
+            pass
+        channel = (program - BEHIND) % 5 * 64 + lane
+        place = (image * 4096 + (program - BEHIND) % EACH // 5 * ROWS + row) * 320 + channel
+        value = tl.load(x + place, eviction_policy="evict_first").to(tl.float32)
+        mean = tl.load(moments + image * 64 + channel // 10, volatile=True)
+        scale = tl.load(moments + image * 64 + 32 + channel // 10, volatile=True) * tl.load(weight + channel)
+        store_silu(y + place, (value - mean) * scale + tl.load(bias + channel))
+
+
+@triton.jit
+def meet(counts, group, SHARE: tl.constexpr):
+    """Waits until the programs of a group have all come here; what they stored before can be read after it."""
+    tl.debug_barrier()
+    tl.atomic_add(counts + group, 1, sem="acq_rel")
+    while tl.atomic_add(counts + group, 0, sem="acquire") < SHARE:
+        pass
+    tl.debug_barrier()
+
+
+@triton.jit
+def met_columns(
+    x, y, counts, tops, masses, count, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr, SHARE: tl.constexpr
+):  # fmt: skip
+    """Softmax of columns that ``SHARE`` programs hold together, each some rows of them, so that they are read once."""
+    part = tl.atomic_add(counts, 1, sem="relaxed")
+    lane = tl.arange(0, XBLOCK)
+    column = (part // SHARE * XBLOCK + lane)[None, :]
+    row = (part % SHARE * RBLOCK + tl.arange(0, RBLOCK))[:, None]
+    value = tl.load(x + row * count + column, eviction_policy="evict_first").to(tl.float32)
+    top = tl.max(value, 0)
+    mass = tl.exp(value - top[None, :])
+    tl.store(tops + part * XBLOCK + lane, top)
+    tl.store(masses + part * XBLOCK + lane, tl.sum(mass, 0))
+    meet(counts + 1, part // SHARE, SHARE)
+    place = (part // SHARE * SHARE + tl.arange(0, SHARE))[:, None] * XBLOCK + lane[None, :]
+    parts = tl.load(tops + place, volatile=True)
+    highest = tl.max(parts, 0)
+    total = tl.sum(tl.load(masses + place, volatile=True) * tl.exp(parts - highest[None, :]), 0)
+    share = mass * (tl.exp(top - highest) / total)[None, :]
+    tl.store(y + row * count + column, share.to(y.dtype.element_ty), eviction_policy="evict_first")
+
+
+@triton.jit
+def met_rows(x, y, counts, tops, masses, length: tl.constexpr, RBLOCK: tl.constexpr, SHARE: tl.constexpr):
+    """Softmax of rows that ``SHARE`` programs hold together."""
+    part = tl.atomic_add(counts, 1, sem="relaxed")
+    place = (part // SHARE).to(tl.int64) * length + part % SHARE * RBLOCK + tl.arange(0, RBLOCK)
+    value = tl.load(x + place, eviction_policy="evict_first").to(tl.float32)
+    top = tl.max(value, 0)
+    tl.store(tops + part, top)
+    tl.store(masses + part, tl.sum(tl.exp(value - top), 0))
+    meet(counts + 1, part // SHARE, SHARE)
+    members = part // SHARE * SHARE + tl.arange(0, SHARE)
+    parts = tl.load(tops + members, volatile=True)
+    highest = tl.max(parts, 0)
+    total = tl.sum(tl.load(masses + members, volatile=True) * tl.exp(parts - highest), 0)
+    tl.store(y + place, (tl.exp(value - highest) / total).to(y.dtype.element_ty), eviction_policy="evict_first")
+
+
+@triton.jit
+def scanned_in_four(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr):
+    """A part of a long sum in four blocks, whose elements stay as narrow as they come while their part waits."""
+    part = fmath.draw_part(status, PARTS)
+    place = part * (4 * RBLOCK) + tl.arange(0, RBLOCK)
+    a = tl.load(x + place, eviction_policy="evict_first")
+    b = tl.load(x + place + RBLOCK, eviction_policy="evict_first")
+    c = tl.load(x + place + 2 * RBLOCK, eviction_policy="evict_first")
+    d = tl.load(x + place + 3 * RBLOCK, eviction_policy="evict_first")
+    to_b = tl.sum(a.to(tl.float32), 0)
+    to_c = tl.sum(b.to(tl.float32), 0) + to_b
+    to_d = tl.sum(c.to(tl.float32), 0) + to_c
+    total = tl.sum(d.to(tl.float32), 0) + to_d
+    fmath.publish_part(status, 0, 1, part, PARTS, total)
+    before = fmath.sum_before(status, 0, 1, part, PARTS, total)
+    store_scanned(y + place, a, before)
+    store_scanned(y + place + RBLOCK, b, before + to_b)
+    store_scanned(y + place + 2 * RBLOCK, c, before + to_c)
+    store_scanned(y + place + 3 * RBLOCK, d, before + to_d)
+
+
+@triton.jit
+def store_scanned(y, value, before):
+    running = tl.cumsum(value.to(tl.float32), 0) + before
+    tl.store(y, running.to(y.dtype.element_ty), eviction_policy="evict_first")
+
+
+@triton.jit
+def met_group_norm(x, weight, bias, y, means, squares, counts, ROWS: tl.constexpr, EACH: tl.constexpr):
+    """Group norm with silu of 16 images of 4096 points and 320 channels, of which a program holds 64 of some points.
+
+    The programs of an image wait for each other; each then combines the moments of the groups that its channels lie in.
+    """
+    pieces: tl.constexpr = 4096 // ROWS
+    program = tl.atomic_add(counts, 1, sem="relaxed")
+    row = tl.arange(0, ROWS)[:, None]
+    image = program // EACH
+    piece = program % EACH // 5
+    channel = program % 5 * 64 + tl.arange(0, 64)[None, :]
+    place = (image * 4096 + piece * ROWS + row) * 320 + channel
+    value = tl.load(x + place, eviction_policy="evict_first").to(tl.float32)
+    store_moments(means, squares, (image * pieces + piece) * 320 + channel, value, ROWS)
+    meet(counts + 1, image, EACH)
+    first = program % 5 * 64 // 10
+    cell = tl.arange(0, 128)[None, :]
+    part = tl.arange(0, pieces)[:, None]
+    is_there = (cell % 16 < 10) & (first + cell // 16 < 32) & (part >= 0)
+    cells = (image * pieces + part) * 320 + (first + cell // 16) * 10 + cell % 16
+    mean_of_part = tl.load(means + cells, is_there, other=0.0, volatile=True)
+    square = tl.load(squares + cells, is_there, other=0.0, volatile=True)
+    mean_of_group = tl.sum(tl.reshape(tl.sum(mean_of_part, 0), [8, 16]), 1) * (1.0 / (pieces * 10))
+    group = tl.arange(0, 8)[:, None]
+    own = tl.sum(tl.where(cell // 16 == group, mean_of_group[:, None], 0.0), 0, keep_dims=True)
+    apart = tl.where(is_there, mean_of_part - own, 0.0)
+    variance = tl.sum(tl.reshape(tl.sum(square + apart * apart * ROWS, 0), [8, 16]), 1) * (1.0 / 40960)
+    is_own = first + group == channel // 10
+    middle = tl.sum(tl.where(is_own, mean_of_group[:, None], 0.0), 0, keep_dims=True)
+    scale = tl.sum(tl.where(is_own, tl.rsqrt(variance + 1e-5)[:, None], 0.0), 0, keep_dims=True)
+    store_silu(y + place, (value - middle) * (scale * tl.load(weight + channel)) + tl.load(bias + channel))
+
+
+@triton.jit
+def moments_of_parts(x, means, squares, ROWS: tl.constexpr):
+    """The first of three kernels of a group norm of 16 images of 4096 points and 320 channels: moments of pieces."""
+    piece = tl.program_id(0) // 5
+    channel = tl.program_id(0) % 5 * 64 + tl.arange(0, 64)[None, :]
+    row = piece * ROWS + tl.arange(0, ROWS)[:, None]
+    value = tl.load(x + row * 320 + channel, eviction_policy="evict_last").to(tl.float32)
+    store_moments(means, squares, piece * 320 + channel, value, ROWS)
+
+
+@triton.jit
+def moments_of_groups(means, squares, moments, ROWS: tl.constexpr):
+    """The second of three kernels: the moments of a group, of those of its pieces."""
+    pieces: tl.constexpr = 4096 // ROWS
+    image = tl.program_id(0) // 32
+    group = tl.program_id(0) % 32
+    part = tl.arange(0, pieces)[:, None]
+    member = tl.arange(0, 16)[None, :]
+    is_there = (member < 10) & (part >= 0)
+    place = (image * pieces + part) * 320 + group * 10 + member
+    mean_of_part = tl.load(means + place, is_there, other=0.0)
+    square = tl.load(squares + place, is_there, other=0.0)
+    mean = tl.sum(tl.sum(mean_of_part, 0), 0) * (1.0 / (pieces * 10))
+    apart = tl.where(is_there, mean_of_part - mean, 0.0)
+    variance = tl.sum(tl.sum(square + apart * apart * ROWS, 0), 0) * (1.0 / 40960)
+    tl.store(moments + image * 64 + group, mean)
+    tl.store(moments + image * 64 + 32 + group, tl.rsqrt(variance + 1e-5))
+
+
+@triton.jit
+def normalised(x, weight, bias, y, moments, ROWS: tl.constexpr, PROGRAMS: tl.constexpr, BACKWARDS: tl.constexpr):
+    """The last of three kernels; backwards it begins where the first one ended, which is in the cache still."""
+    program = PROGRAMS - 1 - tl.program_id(0) if BACKWARDS else tl.program_id(0)
+    piece = program // 5
+    image = piece // (4096 // ROWS)
+    channel = program % 5 * 64 + tl.arange(0, 64)[None, :]
+    place = (piece * ROWS + tl.arange(0, ROWS)[:, None]) * 320 + channel
+    value = tl.load(x + place, eviction_policy="evict_first").to(tl.float32)
+    mean = tl.load(moments + image * 64 + channel // 10)
+    scale = tl.load(moments + image * 64 + 32 + channel // 10) * tl.load(weight + channel)
+    store_silu(y + place, (value - mean) * scale + tl.load(bias + channel))
