@@ -87,7 +87,7 @@ def normalised_behind(
             tl.atomic_xchg(counts + 16 + image, 1, sem="release")
     if program >= BEHIND:
         image = (program - BEHIND) // EACH
-        while tl.atomic_add(counts + 16 + image, 0, sem="acquire") == 0:
+        while tl.load(counts + 16 + image, volatile=True) == 0:
             pass
         channel = (program - BEHIND) % 5 * 64 + lane
         place = (image * 4096 + (program - BEHIND) % EACH // 5 * ROWS + row) * 320 + channel
@@ -102,7 +102,7 @@ def meet(counts, group, SHARE: tl.constexpr):
     """Waits until the programs of a group have all come here; what they stored before can be read after it."""
     tl.debug_barrier()
     tl.atomic_add(counts + group, 1, sem="acq_rel")
-    while tl.atomic_add(counts + group, 0, sem="acquire") < SHARE:
+    while tl.load(counts + group, volatile=True) < SHARE:
         pass
     tl.debug_barrier()
 

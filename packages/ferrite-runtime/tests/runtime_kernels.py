@@ -111,6 +111,58 @@ def row_softmax(rows: int, columns: int, name: str = "row_softmax", block: int |
     return spec(name, body, params, axes, family="persistent", blocks={"RBLOCK": block}, facts=facts)
 
 
+def shared_softmax(rows: int, columns: int, points: int, name: str = "shared_softmax") -> dict[str, Any]:
+    """A softmax over the rows of a contiguous matrix, whose programs hold parts of rows and wait for each other."""
+    parts = -(-columns // points)
+    lanes = 1 << (parts - 1).bit_length()
+    body = (
+        f"@triton.jit\ndef {name}(in_ptr, out_ptr, status, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr):\n"
+        "    program = fmath.draw_part(status, tl.num_programs(0))\n"
+        f"    member = program % {parts}\n"
+        f"    x = program // {parts} * XBLOCK + tl.arange(0, XBLOCK)[:, None]\n"
+        "    r = (member * RBLOCK + tl.arange(0, RBLOCK))[None, :]\n"
+        f"    mask = (x < {rows}) & (r < {columns})\n"
+        f"    words = status + 1 + x * {parts}\n"
+        f"    members = tl.arange(0, {lanes})[None, :]\n"
+        f"    told = (members < {parts}) & (x < {rows})\n"
+        f"    value = tl.load(in_ptr + x * {columns} + r, mask, other=float('-inf'))\n"
+        "    top = tl.max(value, 1, keep_dims=True)\n"
+        "    total = tl.sum(tl.exp(value - top), 1, keep_dims=True)\n"
+        f"    fmath.publish_state(words + member, top, x < {rows})\n"
+        f"    fmath.publish_state(words + {rows * parts} + member, total, x < {rows})\n"
+        "    tops = fmath.asked_states(words + members, told)\n"
+        f"    totals = fmath.asked_states(words + {rows * parts} + members, told)\n"
+        "    tops = fmath.awaited_states(tops, words + members, told, float('-inf'))\n"
+        f"    totals = fmath.awaited_states(totals, words + {rows * parts} + members, told, 0.0)\n"
+        "    highest = tl.max(tops, 1, keep_dims=True)\n"
+        "    mass = tl.sum(totals * tl.exp(tops - highest), 1, keep_dims=True)\n"
+        f"    tl.store(out_ptr + x * {columns} + r, tl.exp(value - highest) / mass, mask)\n"
+    )
+    params = [tensor("in_ptr"), tensor("out_ptr", access="write"), tensor("status", "i64", "atomic")]
+    facts = {
+        "loads": 1,
+        "stores": 1,
+        "folds": 1,
+        "fold_size": columns,
+        "numel": rows,
+        "contiguous_axis": "r",
+        "element_bytes": 4,
+        "parts": parts,
+        "registers": 168,
+    }
+    return spec(
+        name,
+        body,
+        params,
+        [grid_axis("x", rows), fold_axis(columns, max_block=points)],
+        family="cooperative",
+        blocks={"RBLOCK": points},
+        grid=["mul", ["ceildiv", "x", "XBLOCK"], ["ceildiv", "r", "RBLOCK"]],
+        mutated=["status"],
+        facts=facts,
+    )
+
+
 def row_sum(rows: int, columns: int, name: str = "row_sum") -> dict[str, Any]:
     """A looped sum over the rows of a contiguous matrix."""
     body = (

@@ -15,7 +15,18 @@ from ferrite_runtime.options import Options
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.target import CROSS_TARGETS, Target
 from ferrite_runtime.triton_adapter import Job, ptx_param_sizes, triton_attributes, triton_signature
-from runtime_kernels import fold_axis, grid_axis, one_kernel, pointwise, row_softmax, row_sum, scaled, spec, tensor
+from runtime_kernels import (
+    fold_axis,
+    grid_axis,
+    one_kernel,
+    pointwise,
+    row_softmax,
+    row_sum,
+    scaled,
+    shared_softmax,
+    spec,
+    tensor,
+)
 
 UNARY = (*sorted(set(test_fmath.UNARY) - {"isinf", "isnan", "signbit"}), "airy_ai")
 TESTS = ("isinf", "isnan", "signbit")
@@ -92,12 +103,13 @@ def test_every_device_function_compiles(target: str) -> None:
 
 @pytest.mark.parametrize("target", CROSS_TARGETS)
 def test_kernels_compile_for_every_target(target: str) -> None:
-    kernels = [pointwise("fmath.tanh(a)"), row_softmax(128, 1000), row_sum(64, 5000), scaled()]
+    shared = shared_softmax(64, 40000, 8192)
+    kernels = [pointwise("fmath.tanh(a)"), row_softmax(128, 1000), row_sum(64, 5000), scaled(), shared]
     parsed = Target.parse(target)
     specs = [KernelSpec.from_mapping(kernel) for kernel in kernels]
     report = cross_compile_kernels(specs, parsed, OPTIONS, typical_device(parsed))
     assert report.is_complete, str(report)
-    assert [row.kernel for row in report.rows] == ["pointwise", "row_softmax", "row_sum", "scaled"]
+    assert [row.kernel for row in report.rows] == ["pointwise", "row_softmax", "row_sum", "scaled", "shared_softmax"]
     if parsed.backend == "cuda":
         assert all(0 < row.registers <= 255 and row.local_bytes == 0 for row in report.rows)
 

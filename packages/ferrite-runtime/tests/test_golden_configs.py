@@ -93,8 +93,8 @@ NOT_MET = {
     "one element per thread (hints)": "quarter blocks with a warp per 32 elements come out of the descent, if they pay",
     "warps clamp": "warps follow from elements and live values per thread (`Shape.fit`), bounded by the device",
     "cooperative": (
-        "no spec has programs that wait for each other: the scheduler splits a long fold into two kernels, whose "
-        "tables are the ones above; a barrier needs co-resident programs, which nothing guarantees beside other streams"
+        "a long fold that nothing follows is split into two kernels, whose tables are the ones above; where programs "
+        "hold parts of a row and wait for each other the text fixes the parts, and there is one config"
     ),
     "split scan": (
         "the scheduler splits a long scan into parts, their totals and their sums, kernels of the tables above and of "

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from ferrite_runtime import Kernel, load_program
+from ferrite_runtime.canonical import kernel_id
 from ferrite_runtime.config import Config
+from ferrite_runtime.errors import KernelRunError
 from ferrite_runtime.interpreter_cast import bfloat16_to_float32, float32_to_bfloat16
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.target import Target
@@ -20,6 +22,7 @@ from runtime_kernels import (
     pointwise,
     program,
     row_softmax,
+    shared_softmax,
     spec,
     tensor,
     tensor_input,
@@ -203,6 +206,25 @@ def test_two_threads_interpret_at_once() -> None:
         outputs = list(threads.map(loaded, inputs))
     for x, (out,) in zip(inputs, outputs, strict=True):
         torch.testing.assert_close(out, x.exp())
+
+
+@pytest.mark.parametrize("shape", [(5, 100), (1, 64), (3, 33)])
+def test_programs_that_wait_for_each_other(shape: tuple[int, int]) -> None:
+    x, out = torch.randn(shape), torch.empty(shape)
+    kernel = shared_softmax(*shape, points=16)
+    words = 1 + 2 * shape[0] * -(-shape[1] // 16)
+    Kernel(kernel)(x, out, torch.zeros(words, dtype=torch.int64))
+    torch.testing.assert_close(out, x.softmax(1))
+    Kernel(kernel)(x, x, torch.zeros(words, dtype=torch.int64))
+    assert torch.equal(x, out), "in place: nothing is stored before all have read"
+
+
+def test_waiting_for_what_nobody_publishes_is_an_error() -> None:
+    kernel = shared_softmax(3, 33, points=16)
+    kernel["source"] = kernel["source"].replace("words + member, top", "words, top")
+    kernel["id"] = kernel_id(kernel)
+    with pytest.raises(KernelRunError, match="none publishes"):
+        Kernel(kernel)(torch.ones(3, 33), torch.empty(3, 33), torch.zeros(19, dtype=torch.int64))
 
 
 def test_header_of_fixtures_imports_what_sources_may_import() -> None:

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ferrite_runtime.canonical import kernel_id
 from ferrite_runtime.config import Config
 from ferrite_runtime.devices import DeviceFacts, known_devices, typical_device
 from ferrite_runtime.policy import configs, interpreter_config, next_power_of_two, previous_power_of_two
 from ferrite_runtime.policy.blocks import misfit
 from ferrite_runtime.spec import FAMILIES, KernelSpec
 from ferrite_runtime.target import CROSS_TARGETS, Target
-from runtime_kernels import fold_axis, grid_axis, pointwise, row_softmax, row_sum, spec, tensor
+from runtime_kernels import fold_axis, grid_axis, pointwise, row_softmax, row_sum, shared_softmax, spec, tensor
 
 H200 = known_devices()["h200"]
 
@@ -287,6 +288,17 @@ def test_rows_are_cut_where_few_lanes_idle() -> None:
     assert rows(776) == {"XBLOCK": 64, "YBLOCK": 32}, "776 in blocks of 256 would leave a quarter of the lanes idle"
 
 
+def test_rows_that_are_shared_have_one_config_with_64_elements_to_a_thread() -> None:
+    kernel = shared_softmax(2048, 131072, 8192)
+    found = configs(KernelSpec.from_mapping(kernel), H200, "max")
+    assert found == (Config.of({"XBLOCK": 1}, 4),)
+    kernel["facts"]["contiguous_axis"], kernel["blocks"]["RBLOCK"] = "x", 256
+    kernel["id"] = kernel_id(kernel)
+    columns = KernelSpec.from_mapping(kernel)
+    assert configs(columns, H200, "max") == (Config.of({"XBLOCK": 32}, 4),)
+    assert columns.programs({}, {"XBLOCK": 32}) == 2048 // 32 * (131072 // 256)
+
+
 def test_template_takes_what_its_facts_say() -> None:
     mapping = pointwise("a", family="template", facts={"num_warps": 8, "num_stages": 4}, blocks={"XBLOCK": 64})
     assert first(mapping) == Config.of({}, 8, 4)
@@ -317,6 +329,8 @@ def specs(draw) -> KernelSpec:
         axes.append(fold_axis(size))
         if family in ("persistent", "sort"):
             fixed = {"RBLOCK": next_power_of_two(size)}
+        elif family == "cooperative":
+            fixed = {"RBLOCK": draw(st.sampled_from([64, 8192]))}
     facts = {
         "element_bytes": draw(st.sampled_from([1, 2, 4, 8])),
         "contiguous_axis": draw(st.sampled_from(["x", "y", "r", None])),

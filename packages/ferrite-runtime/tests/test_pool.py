@@ -120,7 +120,7 @@ def test_idle_worker_ends_and_a_new_one_starts() -> None:
     pool = CompilePool(1, idle_seconds=0.2)
     pool.submit(job()).result(120)
     deadline = time.monotonic() + 20
-    while pool._threads and time.monotonic() < deadline:
+    while (pool._threads or pool._live) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert pool._threads == 0
     assert not pool._live

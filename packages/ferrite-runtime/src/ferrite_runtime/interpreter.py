@@ -25,6 +25,7 @@ from ferrite_runtime import fmath
 from ferrite_runtime.errors import FerriteRuntimeError, IndexOutOfBounds, KernelRunError
 from ferrite_runtime.interpreter_atomics import make_atomic_rmw
 from ferrite_runtime.interpreter_cast import all_ones_handle, cast_handle, make_dot, splat_handle
+from ferrite_runtime.interpreter_cooperation import LeftProgram, awaited_states, round_of, rounds_of
 from ferrite_runtime.interpreter_math import STAND_INS as MATH_STAND_INS
 from ferrite_runtime.interpreter_reduce import reduce_tiles, scan_tiles
 from ferrite_runtime.interpreter_sort import sort_tile, sort_tile_first
@@ -35,7 +36,12 @@ _REWRITTEN = "_ferrite_interpreted"
 _DEVICE_FUNCTIONS = fmath.__name__  # the package, and its modules
 
 # What replaces device functions that have no meaning here, or are slow.
-STAND_INS: dict[str, Callable[..., Any]] = {**MATH_STAND_INS, "sort_stable": sort_tile, "sort_first": sort_tile_first}
+STAND_INS: dict[str, Callable[..., Any]] = {
+    **MATH_STAND_INS,
+    "sort_stable": sort_tile,
+    "sort_first": sort_tile_first,
+    "awaited_states": awaited_states,
+}
 
 
 def plain_function(function: Any) -> Callable[..., Any]:
@@ -162,9 +168,12 @@ def interpret(
         builder = ti.interpreter_builder
         builder.set_grid_dim(programs, *depths)
         try:
-            for z, y, x in itertools.product(range(depths[1]), range(depths[0]), range(programs)):
-                builder.set_grid_idx(x, y, z)
-                body(**named, **constants)
+            for is_first in rounds_of(spec):
+                with round_of(is_first=is_first):
+                    for z, y, x in itertools.product(range(depths[1]), range(depths[0]), range(programs)):
+                        builder.set_grid_idx(x, y, z)
+                        with contextlib.suppress(LeftProgram):
+                            body(**named, **constants)
         except IndexOutOfBounds as failure:
             raise IndexOutOfBounds(f"{', '.join(spec.origin) or spec.name}: {failure}") from None
         except FerriteRuntimeError:

@@ -14,7 +14,7 @@ from ferrite_runtime.expr import Expr, evaluate, expr_names, read_expr, write_ex
 from ferrite_runtime.fields import Fields
 
 FORMAT = 1
-FAMILIES = ("pointwise", "persistent", "looped", "scan", "sort", "template", "user")
+FAMILIES = ("pointwise", "persistent", "looped", "cooperative", "scan", "sort", "template", "user")
 USER = "user"
 ROLES = ("tensor", "size", "scalar")
 ACCESSES = ("read", "write", "readwrite", "atomic")

@@ -205,7 +205,7 @@ def _item(plan: _Plan, host: str, tensor: TensorType) -> str:
 
 def _in_place(plan: _Plan, kernel: Kernel, fresh: list[Param], spare: list[str]) -> dict[str, str]:
     """Returns for results that may overwrite an operand which dies in this kernel the host name of that operand."""
-    if not spare or kernel.strategy not in ("pointwise", "persistent", "looped"):
+    if not spare or kernel.strategy not in ("pointwise", "persistent", "looped", "cooperative"):
         return {}
     reads = _read_addresses(plan, kernel)
     if kernel.strategy == "looped":

@@ -38,7 +38,7 @@ from .marks import ColumnFold, as_fold
 Conditions: TypeAlias = "tuple[tuple[Size, int], ...]"
 """Sizes, each with what it is at most."""
 
-STRATEGIES = ("pointwise", "persistent", "looped", "scan", "sort")
+STRATEGIES = ("pointwise", "persistent", "looped", "cooperative", "scan", "sort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +93,8 @@ class Kernel:
     Attributes:
         name: readable, from the ops inside; not unique.
         strategy: one of `STRATEGIES`. ``persistent`` holds the whole fold axis in one tile, ``looped`` walks it in
-            blocks once per dependent fold, ``scan`` and ``sort`` run along the fold axis, which their definitions
-            name ``along``.
+            blocks once per dependent fold, ``cooperative`` has a program for each block, and they wait for each other,
+            ``scan`` and ``sort`` run along the fold axis, which their definitions name ``along``.
         axes: grid axes from ``z``/``y`` to ``x``, then the fold axis if there is one.
         body: definitions over the dims of the axes, in dependence order.
         homes: for each value defined in the body, the index tuple at which it is defined, in kernel dims (its logical
@@ -113,6 +113,9 @@ class Kernel:
             fold axis's dims among their ``dims``.
         branches: numbers of definitions, in order, that have programs of their own: those of one share no storage with
             those of another, unless it is small and only read. None where every program runs the whole body.
+        points: length of the blocks of the fold axis that the programs of a cooperative kernel hold, a power of two; 0
+            in others.
+        status: the param, all zero before, through which they tell each other; "" in others.
         idle: for what sizes the kernel is not launched, as others do its work: those for which all conditions of a row
             hold. Results that another kernel has stored then are ``readwrite`` params.
     """
@@ -130,6 +133,13 @@ class Kernel:
     inner: int = 0
     branches: tuple[int, ...] = ()
     idle: tuple[Conditions, ...] = ()
+    points: int = 0
+    status: str = ""
+
+    @property
+    def parts(self) -> int:
+        """Returns how many programs of a cooperative kernel share a row; 0 in others."""
+        return -(-int(self.fold.size) // self.points) if self.points and self.fold is not None else 0
 
     @property
     def grid(self) -> tuple[Axis, ...]:
@@ -177,6 +187,7 @@ class Kernel:
         runs = (
             f" in runs of {sizes.text(self.run)}" if self.runs else f" in blocks of {self.inner}" if self.inner else ""
         )
+        runs += f" in {self.parts} parts of {self.points}" if self.points else ""
         runs += f" in {len(self.branches)} branches" if self.branches else ""
         rows = [" and ".join(f"{sizes.text(size)} <= {limit}" for size, limit in row) for row in self.idle]
         runs += f" unless {' or '.join(rows)}" if rows else ""

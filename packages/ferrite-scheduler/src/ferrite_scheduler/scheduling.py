@@ -13,6 +13,7 @@ from .cluster import Cluster, absorb, cluster_of, stored_names
 from .column_scales import scale_sums
 from .combined_rows import combine_rows
 from .contractions import keep_narrow_contractions
+from .cooperation import as_cooperative, with_statuses
 from .dependences import Dependences, Node, Stage, dependences_of, make_node, nodes_of
 from .either_form import Whole, group_stages, offer_splits, sharing_folds, whole_forms
 from .fusion import fuse
@@ -62,7 +63,8 @@ def schedule(
     graph = separate_terms(separate_short_runs(graph, policy), policy)
     plan, wholes = _with_either_form(graph, _clustered(graph, target, policy), target, policy)
     graph, dependences = plan.graph, plan.dependences
-    work = mark_last_reads(_work(plan, policy, wholes), graph, dependences, target)
+    work, graph, dependences = with_statuses(_work(plan, target, policy, wholes), graph, dependences)
+    work = mark_last_reads(work, graph, dependences, target)
     kernels, steps, outputs = plan_memory(work, graph, dependences, policy, donated, held)
     return Schedule(graph, kernels, steps, outputs, plan.decisions)
 
@@ -172,14 +174,14 @@ def _join(together: list[Cluster], single: Cluster, dependences: Dependences, ta
     together.append(single)
 
 
-def _work(plan: _Plan, policy: Policy, wholes: Sequence[tuple[Whole, _Plan]]) -> list[Work]:
+def _work(plan: _Plan, target: Target, policy: Policy, wholes: Sequence[tuple[Whole, _Plan]]) -> list[Work]:
     """Returns the kernels and calls of a plan, with those that do the work of several for some sizes."""
     layouts: Layouts = {}
     idle: dict[int, tuple[Conditions, ...]] = {}
     before: dict[int, list[Kernel]] = {}
     for form, alone in wholes:
         (cluster,) = alone.clusters
-        found = _kernels_of(cluster, alone, policy, layouts)
+        found = _kernels_of(cluster, alone, target, policy, layouts)
         before[form.stages[-1]] = [replace(kernel, idle=form.idle) for kernel in found]
         idle |= dict.fromkeys(form.stages, form.replaced)
     work: list[Work] = []
@@ -187,7 +189,7 @@ def _work(plan: _Plan, policy: Policy, wholes: Sequence[tuple[Whole, _Plan]]) ->
         if isinstance(item, Node):
             work.append(item)
             continue
-        kernels = _kernels_of(item, plan, policy, layouts)
+        kernels = _kernels_of(item, plan, target, policy, layouts)
         if place in idle:
             kernels = [replace(kernel, idle=idle[place]) for kernel in kernels]
         if place in before:
@@ -202,13 +204,13 @@ def _overwriting(kernel: Kernel) -> Kernel:
     return replace(kernel, params=params)
 
 
-def _kernels_of(item: Cluster | Node, plan: _Plan, policy: Policy, layouts: Layouts) -> list[Kernel]:
+def _kernels_of(item: Cluster | Node, plan: _Plan, target: Target, policy: Policy, layouts: Layouts) -> list[Kernel]:
     assert isinstance(item, Cluster)
-    return _kernels(item, plan.graph, plan.dependences, policy, layouts)
+    return _kernels(item, plan.graph, plan.dependences, target, policy, layouts)
 
 
 def _kernels(
-    cluster: Cluster, graph: Graph, dependences: Dependences, policy: Policy, layouts: Layouts
+    cluster: Cluster, graph: Graph, dependences: Dependences, target: Target, policy: Policy, layouts: Layouts
 ) -> list[Kernel]:
     """Returns the kernel of a cluster, or one for each member if the members' dims turn out not to fit together."""
     stored = stored_names(cluster, dependences)
@@ -217,7 +219,7 @@ def _kernels(
         kernel = build_kernel(cluster, dependences, graph, stored, strategy, policy, layouts)
         if strategy == "scan":
             kernel = replace(kernel, tile=longest_line(kernel.body, policy))
-        kernel = separate_branches(kernel, dependences, policy)
+        kernel = as_cooperative(separate_branches(kernel, dependences, policy), cluster, target, policy)
         limit = persistent_limit(cluster, policy)
         return [replace(kernel, persistent_up_to=limit) if limit else kernel]
     except Misfit:
@@ -225,4 +227,4 @@ def _kernels(
             raise
     dependences = _over_columns(dependences, cluster.members, graph)
     singles = [cluster_of(dependences.nodes[number], dependences) for number in sorted(cluster.members)]
-    return [kernel for single in singles for kernel in _kernels(single, graph, dependences, policy, layouts)]
+    return [kernel for single in singles for kernel in _kernels(single, graph, dependences, target, policy, layouts)]

@@ -91,6 +91,13 @@ class Policy:
         search_budget: most dependence edges walked from either side to see whether two kernels can be one.
         look_back: scan few long lines in one pass, with programs that wait for each other, rather than in two passes.
         look_back_points: points of a line that one such program takes, a power of two.
+        cooperate: have programs share rows that a looped kernel would read twice, and wait for each other.
+        cooperative_points: elements of a contiguous row that one such program holds, a power of two.
+        cooperative_rows: rows of the columns that it holds, a power of two.
+        cooperative_bytes: fewest bytes of an element that is read twice otherwise. Measured on an H200, softmax over
+            131,072 elements and over columns of 4,096: of 4 bytes 19 % faster, of 2 bytes 8 and 29 % slower, because
+            as many elements wait in registers for half as many bytes.
+        cooperative_minimum: fewest bytes that a program reads twice otherwise: shorter rows stay in the cache.
         combine_rows: combine whole rows by kernels that own the places where they go, where that pays.
         combined_bytes: fewest bytes that it must save: of all elements in 32 bits, which the cache would combine, and
             of a copy of their target in 32 bits, written and read. Updates of a few MiB would be 2 to 8 microseconds
@@ -136,6 +143,11 @@ class Policy:
     search_budget: int = 512
     look_back: bool = True
     look_back_points: int = 8192
+    cooperate: bool = True
+    cooperative_points: int = 8192
+    cooperative_rows: int = 256
+    cooperative_bytes: int = 4
+    cooperative_minimum: int = 192 << 10
     combine_rows: bool = True
     combined_bytes: int = 0
     combined_row: int = 64

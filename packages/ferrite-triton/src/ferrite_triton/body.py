@@ -11,6 +11,7 @@ from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, is_provably_at_most, is_static
 from ferrite_scheduler.marks import ColumnFold
 
+from .cooperation import CooperativeFoldText
 from .evaluate import Evaluator
 from .flat import FlatKernel, memory_loads
 from .folds import FoldText, R
@@ -57,6 +58,8 @@ class KernelBody:
             self._write_run()
         elif self._flat.space.loops and self._flat.space.folds_tile:
             self._write_loops()
+        elif self._flat.kernel.points:
+            self._write_cooperation()
         else:
             self._evaluator.hints = shared_loads(self._flat) or last_loads(self._flat)
             definitions = iter(self._flat.definitions)
@@ -153,6 +156,17 @@ class KernelBody:
         first, size = f"{axis.name}first", space.params.text(axis.size)
         end = f"tl.minimum({first} + {axis.constant}, {size})"
         self._writer.close_branch(f"for {axis.name}start in tl.range({first}, {end}, {axis.constant}):", lines)
+
+    def _write_cooperation(self) -> None:
+        """Writes all folds first, so that a program waits once, then what needs them: nothing is stored before."""
+        self._evaluator.hints = shared_loads(self._flat)
+        folds = [definition for definition in self._flat.definitions if isinstance(definition, Fold)]
+        text = CooperativeFoldText(self._flat, self._writer, self._folds)
+        for fold, tiles in zip(folds, text.write(folds), strict=True):
+            self._publish(fold, tiles)
+        for definition in self._flat.definitions:
+            self._store_results(definition)
+        self._flush()
 
     # --- loops over the fold axis -----------------------------------------------------------------------------------
 

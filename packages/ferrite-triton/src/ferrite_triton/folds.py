@@ -7,7 +7,6 @@ after the loop combines the lanes. Lanes past the end hold the identity of the c
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ferrite_ir.combines import COMBINES
 from ferrite_ir.dtypes import BOOL, F32, I8, DType
@@ -15,10 +14,11 @@ from ferrite_ir.graph import Fold
 from ferrite_ir.sizes import Size, is_static, product
 
 from .casts import cast_text
+from .combines import PAIRED, SIMPLE, simple_row
 from .evaluate import Evaluator
 from .flat import FlatKernel
 from .groups import Grouping, TakenApart, grouping
-from .literals import full_text, highest_text, lowest_text, type_text
+from .literals import full_text, highest_text, type_text
 from .rows import behind
 from .space import FOLD_AXES, NO_AXES, Axes, AxisText
 from .vanishing import vanishing_sums
@@ -26,56 +26,6 @@ from .writer import Tile, Writer
 
 R: Axes = frozenset("r")
 X: Axes = frozenset("x")
-
-
-@dataclass(frozen=True, slots=True)
-class Simple:
-    """A combine of one value.
-
-    Attributes:
-        reduce: text of the reduction of ``{v}`` along ``{axis}``; ``{keep}`` keeps the folded extent as 1.
-        step: text of two combined elements.
-        identity: neutral element of a type.
-        scan: text of the inclusive scan.
-    """
-
-    reduce: str
-    step: str
-    identity: Callable[[DType], str]
-    scan: str = ""
-
-
-def _number(value: str) -> Callable[[DType], str]:
-    return lambda dtype: f"{value}.0" if dtype.is_float else value
-
-
-def _through(function: str) -> tuple[str, str, str]:
-    """Returns the reduction, the step and the scan by a device function of two elements."""
-    return (
-        f"tl.reduce({{v}}, {{axis}}, {function}{{keep}})",
-        f"{function}({{a}}, {{v}})",
-        f"tl.associative_scan({{v}}, {{axis}}, {function})",
-    )
-
-
-def _simple(function: str, identity: Callable[[DType], str], step: str = "") -> Simple:
-    reduction, called, scan = _through(function)
-    return Simple(reduction, step or called, identity, scan)
-
-
-SIMPLE: dict[str, Simple] = {
-    "sum": Simple("tl.sum({v}, {axis}{keep})", "{a} + {v}", _number("0"), "tl.cumsum({v}, {axis})"),
-    "prod": _simple("fmath.prod", _number("1"), "{a} * {v}"),
-    "max": _simple("fmath.maximum_nan", lowest_text),
-    "min": _simple("fmath.minimum_nan", highest_text),
-    "xor": _simple("fmath.xor", _number("0"), "{a} ^ {v}"),
-    "logaddexp": _simple("fmath.logaddexp", lowest_text),
-    # Tiles of single bits are folded as integers.
-    "any": Simple("(tl.max({v}.to(tl.int32), {axis}{keep}) != 0)", "{a} | {v}", lambda _: "False"),
-    "all": Simple("(tl.min({v}.to(tl.int32), {axis}{keep}) != 0)", "{a} & {v}", lambda _: "True"),
-}
-
-PAIRED = {"argmax": ("fmath.argmax_nan", lowest_text), "argmin": ("fmath.argmin_nan", highest_text)}
 
 
 class FoldText:
@@ -202,28 +152,38 @@ class FoldText:
 
     def write(self, definition: Fold) -> tuple[Tile, ...]:
         """Writes a fold of a tile that holds the whole fold axis."""
-        if not self._space.folds_tile:
-            return self._single(definition)
+        return (
+            self._restore(definition, self.states(definition)) if self._space.folds_tile else self._single(definition)
+        )
+
+    def states(self, definition: Fold) -> tuple[Tile, ...]:
+        """Writes a fold of a tile; returns its state in the types that it is combined in."""
         if self._space.blocks is not None:
             is_inner = product(dim.size for dim in definition.fold_dims) == self._flat.kernel.inner
             self._over = R if is_inner else FOLD_AXES
         tiles, axes = self.operands(definition)
         match definition.combine:
             case "argmax" | "argmin":
-                results = self._paired(definition.combine, tiles, axes)
+                return self._paired(definition.combine, tiles, axes)
             case "welford" if len(tiles) == 1:
-                results = self._moments(tiles[0], axes)
+                return self._moments(tiles[0], axes)
             case "welford":
                 mean, m2, weight = (self.spread(tile, axes, "0.0") for tile in tiles)
-                results = self._merged_moments((mean, m2, weight), axes, tiles[0].dtype)
+                return self._merged_moments((mean, m2, weight), axes, tiles[0].dtype)
             case "online_softmax" if len(tiles) == 1:
-                results = self._softmax(self.spread(tiles[0], axes, 'float("-inf")'), None, axes, tiles[0].dtype)
+                return self._softmax(self.spread(tiles[0], axes, 'float("-inf")'), None, axes, tiles[0].dtype)
             case "online_softmax":
                 top = self.spread(tiles[0], axes, 'float("-inf")')
-                results = self._softmax(top, self.spread(tiles[1], axes, "0.0"), axes, tiles[0].dtype)
+                return self._softmax(top, self.spread(tiles[1], axes, "0.0"), axes, tiles[0].dtype)
             case name:
-                results = (self._simple(name, tiles[0], axes, self._fill(definition, tiles[0].dtype)),)
-        return self._restore(definition, results)
+                return (self._simple(name, tiles[0], axes, self._fill(definition, tiles[0].dtype)),)
+
+    def merged(self, definition: Fold, lanes: tuple[str, ...], axes: Axes, dtype: DType) -> tuple[Tile, ...]:
+        """Returns the results of a fold from tiles with a lane for each part of the fold axis, one per component."""
+        if definition.combine == "online_softmax":
+            return self._restore(definition, self._softmax(lanes[0], lanes[1], axes, dtype))
+        reduction = simple_row(definition.combine, dtype).reduce
+        return self._restore(definition, (self.reduce(reduction, definition.combine, lanes[0], axes, dtype),))
 
     def _single(self, definition: Fold) -> tuple[Tile, ...]:
         """Returns the fold of one point: the lifted operand."""
@@ -489,11 +449,6 @@ class FoldText:
         self.update(mass, f"{mass} * {exponential}({top} - {safe}) + {total}")
         self.update(top, moved)
         return lambda: self._softmax(top, mass, axes, dtype)
-
-
-def simple_row(combine: str, dtype: DType) -> Simple:
-    """Returns the row of a combine of one value; the maximum of bools is ``any``."""
-    return SIMPLE[{"max": "any", "min": "all"}.get(combine, combine) if dtype is BOOL else combine]
 
 
 def _quotient(a: str, b: str, dtype: DType) -> str:

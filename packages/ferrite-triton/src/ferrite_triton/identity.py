@@ -31,6 +31,7 @@ def without_names(kernel: Kernel) -> Kernel:
         homes={renaming.name(name): tuple(map(renaming.index, home)) for name, home in kernel.homes.items()},
         stored=tuple(map(renaming.name, kernel.stored)),
         params=tuple(replace(param, name=renaming.name(param.name)) for param in kernel.params),
+        status=renaming.name(kernel.status),
     )
 
 

@@ -169,12 +169,17 @@ def header_lines(flat: FlatKernel, width: int, body: list[str]) -> list[str]:
     lines: list[str] = []
     grid = [axis for axis in reversed(space.grid) if axis.size != 1 and not axis.is_whole]
     rest = f"tl.program_id(0){wide}"
-    if space.parts:
+    if look_back_scans(flat):
         return part_lines(flat, width)
+    if space.parts:
+        status = flat.param_of(flat.kernel.status).text
+        lines.append(f"program = fmath.draw_part({status}, tl.num_programs(0))")
+        lines += [f"member = program % {space.parts}{wide}", f"group = program // {space.parts}{wide}"]
+        rest = "group"
     if space.runs:  # the loop over the rows of the run says where they lie
         lines.append(f"program = {rest}")
         grid = []
-    if len(grid) > 1 or space.branches > 1:
+    if (len(grid) > 1 and not space.parts) or space.branches > 1:
         lines.append(f"program = {rest}")
         rest = "program"
     for number, axis in enumerate(grid):
@@ -208,8 +213,9 @@ def tile_lines(space: Space, wide: str, body: list[str]) -> list[str]:
         if axis.is_whole or axis is space.blocks:
             lines += position_lines(space, axis, f"tl.arange(0, {axis.constant}){wide}")
     if fold is not None and fold.tiled and not space.loops:
-        lines += position_lines(space, fold, f"tl.arange(0, RBLOCK){wide}")
-        lines += quarter_lines(space, fold, "", body)
+        lanes = "tl.arange(0, RBLOCK)"
+        lines += position_lines(space, fold, f"member * RBLOCK + {lanes}" if space.parts else f"{lanes}{wide}")
+        lines += quarter_lines(space, fold, "member" if space.parts else "", body)
     return lines
 
 

@@ -12,10 +12,11 @@ from ferrite_ir.sizes import is_provably_at_most
 from ferrite_scheduler.marks import LookBackScan
 
 from .casts import cast_text
+from .combines import SIMPLE, Simple, simple_row
 from .evaluate import Evaluator
 from .facts import RANDOM
 from .flat import FlatKernel
-from .folds import SIMPLE, FoldText, R, Simple, simple_row
+from .folds import FoldText, R
 from .literals import highest_text, lowest_text, type_text
 from .space import Axes, Space
 from .writer import Tile, Writer

@@ -102,7 +102,8 @@ class Space:
         loops: whether the fold axis is walked in blocks.
         serial: neighbours along the fold axis that lie ``RBLOCK // serial`` apart in a tile, so that one thread holds
             them all; 0 where a tile holds positions in order.
-        parts: programs that share a line of the fold axis, each with one block of it; 0 where each has the whole.
+        parts: programs that share a line of the fold axis, each with one block of it, and wait for each other; 0 where
+            each has the whole.
         runs: in how many runs the positions of ``x`` are cut, of which a program takes one in blocks, one after the
             other; 0 where each block has a program.
         run: positions of a run; where ``x`` is masked the last runs may have fewer.
@@ -234,7 +235,8 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     is_across = order is not None and order[0] == "r"
     shared = next((d for d in kernel.body if isinstance(d, LookBackScan)), None)
     longest = LONGEST_COLUMN if is_across and kernel.strategy == "scan" else kernel.tile
-    fold_block = shared.points if shared else persistent_block(kernel, longest)
+    points = shared.points if shared else kernel.points
+    fold_block = points or persistent_block(kernel, longest)
     has_fold = kernel.fold is not None
     grid_tiles = sum(axis.size != 1 for axis in kernel.grid)
     multiplies = any(isinstance(definition, Contract) for definition in kernel.body)
@@ -248,11 +250,9 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
             is_held = kernel.strategy == "persistent" and not sizes.is_static(size)
             generous = LONGEST_COLUMN if is_across and kernel.strategy == "scan" else FREE_BLOCK["fold"]
             generous = PRODUCT_POINTS if multiplies else generous
-            if shared:
-                masked = not sizes.is_static(size) or size % shared.points != 0
-                texts.append(
-                    AxisText("r", size, tiled=True, masked=masked, block=shared.points, max_block=shared.points)
-                )
+            if points:
+                masked = not sizes.is_static(size) or size % points != 0
+                texts.append(AxisText("r", size, tiled=True, masked=masked, block=points, max_block=points))
             else:
                 texts.append(_held_axis(size) if is_held else _fold_axis(size, fold_block, generous))
         elif multiplies and axis.name == "y":
@@ -273,7 +273,7 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
         tiled = tuple(name for name in order if name in tiled)
     loops = has_fold and fold_block is None and kernel.strategy != "persistent"
     fold = kernel.fold
-    parts = -(-int(fold.size) // shared.points) if shared and fold is not None else 0
+    parts = -(-int(fold.size) // points) if points and fold is not None else 0
     return Space(
         tuple(texts),
         tiled,

@@ -8,7 +8,13 @@ from collections.abc import Callable, Mapping
 from ferrite_runtime.config import Config
 from ferrite_runtime.devices import DeviceFacts
 from ferrite_runtime.policy.blocks import next_power_of_two, previous_power_of_two
-from ferrite_runtime.policy.fold import looped_configs, persistent_configs, scan_configs, sort_configs
+from ferrite_runtime.policy.fold import (
+    cooperative_configs,
+    looped_configs,
+    persistent_configs,
+    scan_configs,
+    sort_configs,
+)
 from ferrite_runtime.policy.interpreted import interpreter_config
 from ferrite_runtime.policy.pointwise import pointwise_configs
 from ferrite_runtime.policy.shape import Shape
@@ -27,7 +33,16 @@ __all__ = [
 # Kernels that move fewer bytes than this run about as long as a launch takes, whatever their config.
 WORTH_MEASURING = 16 << 20
 # Candidates that measuring by default may compile: each costs a compilation before the first result.
-DEFAULT_CANDIDATES = {"pointwise": 1, "persistent": 2, "looped": 3, "scan": 1, "sort": 1, "template": 1, "user": 8}
+DEFAULT_CANDIDATES = {
+    "pointwise": 1,
+    "persistent": 2,
+    "looped": 3,
+    "cooperative": 1,
+    "scan": 1,
+    "sort": 1,
+    "template": 1,
+    "user": 8,
+}
 TILED_CANDIDATES = 2
 
 
@@ -47,6 +62,7 @@ _FAMILIES: dict[str, Callable[[Shape], tuple[Config, ...]]] = {
     "pointwise": pointwise_configs,
     "persistent": persistent_configs,
     "looped": looped_configs,
+    "cooperative": cooperative_configs,
     "scan": scan_configs,
     "sort": sort_configs,
     "template": template_configs,

@@ -293,6 +293,17 @@ def _loop(shape: Shape, columns: int, depth: int, warps: int) -> Config:
     return shape.fit(blocks | {inner: columns}, min(warps, shape.device.max_warps))
 
 
+def cooperative_configs(shape: Shape) -> tuple[Config, ...]:
+    """Returns the config of a kernel whose programs hold blocks of rows, or of a line's width of columns.
+
+    One only: such a kernel is not for measuring, its status counts launches.
+    """
+    columns = max(1, 128 // shape.element_bytes) if shape.contiguous in ("x", "y") else 1
+    held = columns * shape.spec.blocks.get("RBLOCK", 1)
+    warps = max(1, held // (shape.device.target.warp_size * PART_PER_THREAD))
+    return (replace(shape, live=1).fit({"x": columns}, min(warps, shape.device.max_warps)),)
+
+
 def scan_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a prefix scan: a row per program, with work enough for each thread."""
     if "parts" in shape.spec.facts:

@@ -1,0 +1,146 @@
+"""Folds that several programs do together, each of which holds one block of the fold axis.
+
+A looped kernel reads a row for its folds, then again for what it computes of each element with their results. Of long
+rows the programs that run at once hold more than the cache does, so that memory is read twice. Where a row is cut into
+blocks that programs hold in registers it is read once: each program publishes what its block folds to, waits until the
+programs of the same row have done so, too, and combines what all of them have published, in one order always.
+
+Programs draw their numbers, so that those of a row begin one after the other: all that wait, but for those of one row
+of each kernel, wait for programs that have begun. `MOST_SHARE` leaves room for that row's; see decision 0011.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ferrite_ir.dtypes import F32, I64
+from ferrite_ir.graph import Computed, Extern, Fold, Graph, Loop, Tag, TensorType, Update, bodies_of
+from ferrite_ir.index import Dim
+from ferrite_ir.scalar import postorder
+from ferrite_ir.sizes import is_static
+
+from .cluster import Cluster
+from .dependences import Dependences, make_node
+from .intermediates import new_value
+from .memory import Work
+from .naming import kernel_name
+from .schedule import Kernel, Param
+from .target import Policy, Target
+from .traffic import live_tiles
+
+COOPERATING = frozenset(("sum", "max", "min", "online_softmax"))
+"""Combines whose states are published, a 32-bit word for each component."""
+COLUMNS = 32
+"""Columns that a program takes together: a line of memory of 32-bit elements."""
+MOST_LIVE = 3
+"""Most values alive at once for each element: all of them lie in registers while a program waits."""
+MOST_SHARE = 8
+"""A row has at most one part for so many multiprocessors: kernels of a dozen streams leave room for one another."""
+
+
+def as_cooperative(kernel: Kernel, cluster: Cluster, target: Target, policy: Policy) -> Kernel:
+    """Returns a looped kernel as one whose programs share rows, or as it is where that does not pay or cannot be."""
+    if not policy.cooperate or kernel.strategy != "looped" or kernel.runs or kernel.inner or cluster.kinds != {"fold"}:
+        return kernel
+    fold = kernel.fold
+    if fold is None or not all(is_static(axis.size) for axis in kernel.axes) or live_tiles(cluster) > MOST_LIVE:
+        return kernel
+    is_column = cluster.direction == "column"
+    points = policy.cooperative_rows if is_column else policy.cooperative_points
+    parts = math.ceil(int(fold.size) / points)
+    if parts < 2 or parts * MOST_SHARE > target.processors:
+        return kernel
+    again = _read_again(kernel)
+    types = {param.name: param.type.dtype.bytes for param in kernel.params}
+    if not again or min(types[name] for name in again) < policy.cooperative_bytes:
+        return kernel
+    held = int(fold.size) * sum(types[name] for name in again) * (COLUMNS if is_column else 1)
+    if held < policy.cooperative_minimum:
+        return kernel
+    return replace(kernel, name=kernel_name("cooperative", kernel.body), strategy="cooperative", points=points)
+
+
+def _read_again(kernel: Kernel) -> frozenset[str]:
+    """Returns what a kernel reads for its folds and then for each element, where all folds can be done together.
+
+    Nothing where they cannot: where one waits for another, or a result is stored before they are done.
+    """
+    makers = {result.name: d for d in kernel.body for result in d.results}
+    for definition in kernel.body:
+        is_plain = isinstance(definition, Loop) or (isinstance(definition, Fold) and _cooperates(definition))
+        if not is_plain or isinstance(definition, Update):
+            return frozenset()
+    folds = [definition for definition in kernel.body if isinstance(definition, Fold)]
+    if any(kernel.pass_of[fold.results[0].name] for fold in folds):
+        return frozenset()
+    fold_dims = set(kernel.fold.dims) if kernel.fold is not None else set()
+    rest = [makers[name] for name in kernel.stored if fold_dims.intersection(makers[name].dims)]
+    if any(kernel.pass_of[definition.results[0].name] == 0 for definition in rest):
+        return frozenset()
+    return frozenset(_elements_read(folds, makers, fold_dims) & _elements_read(rest, makers, fold_dims))
+
+
+def _cooperates(fold: Fold) -> bool:
+    return fold.combine in COOPERATING and len(fold.bodies) == 1 and fold.bodies[0].dtype.compute is F32
+
+
+def _elements_read(definitions: Sequence[Computed], makers: dict[str, Computed], fold_dims: set[Dim]) -> set[str]:
+    """Returns the tensors of which definitions read another element at each point of the fold axis."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    pending = list(definitions)
+    while pending:
+        for node in postorder(bodies_of(pending.pop())):
+            if node.op != "load":
+                continue
+            maker = makers.get(node.source)
+            if maker is None:
+                if any(dim in fold_dims for index in node.indices for dim in index.dims):
+                    found.add(node.source)
+            elif isinstance(maker, Loop) and id(maker) not in seen:
+                seen.add(id(maker))
+                pending.append(maker)
+    return found
+
+
+def with_statuses(
+    work: Sequence[Work], graph: Graph, dependences: Dependences
+) -> tuple[list[Work], Graph, Dependences]:
+    """Returns work in which each cooperative kernel has a status through which its programs tell each other.
+
+    It is a call before the kernel that fills it with zeros: a counter, then a word for each component of a state, each
+    row and each block of it.
+    """
+    if not any(isinstance(item, Kernel) and item.strategy == "cooperative" for item in work):
+        return list(work), graph, dependences
+    types = {name: value.type for name, value in graph.values.items()}
+    storage, readers = dict(dependences.storage), dict(dependences.readers)
+    found: list[Work] = []
+    calls: list[Extern] = []
+    for item in work:
+        if not isinstance(item, Kernel) or item.strategy != "cooperative":
+            found.append(item)
+            continue
+        result = next(value for definition in item.body for value in definition.results)
+        device = result.type.device or graph.device
+        status = new_value(f"{result.name}_status", TensorType(I64, (_words(item),), device=result.type.device), types)
+        kwargs = (("dtype", Tag("dtype", "i64")), ("device", Tag("device", device)))
+        call = Extern((status,), "aten.zeros.default", (status.type.shape,), kwargs)
+        number = len(graph.definitions) + len(calls)
+        calls.append(call)
+        storage[status.name] = status.name
+        readers[status.name] = [number]
+        found.append(make_node(number, call, types, {}))
+        params = (*item.params, Param(status.name, status.type, "atomic"))
+        found.append(replace(item, params=params, status=status.name))
+    graph = replace(graph, definitions=(*calls, *graph.definitions))
+    return found, graph, replace(dependences, storage=storage, readers=readers)
+
+
+def _words(kernel: Kernel) -> int:
+    """Returns the words of a cooperative kernel's status."""
+    rows = math.prod(int(axis.size) for axis in kernel.grid)
+    states = sum(len(definition.results) for definition in kernel.body if isinstance(definition, Fold))
+    return 1 + states * rows * kernel.parts

@@ -1,0 +1,143 @@
+"""Folds that several programs do together: which kernels do, what they are told, and what they compute."""
+
+from __future__ import annotations
+
+import pytest
+
+from checks import check
+from ferrite_ir import parse_graph
+from ferrite_ir.graph import Extern
+from ferrite_scheduler import Policy, Schedule, Target, schedule
+from ferrite_scheduler.schedule import CallExtern, Launch
+
+SHORT = Policy(
+    persistent_elements=4,
+    persistent_elements_outer=2,
+    split_minimum=1 << 30,
+    cooperative_points=8,
+    cooperative_rows=4,
+    cooperative_minimum=0,
+)
+"""So that rows of a few elements are long ones."""
+
+SOFTMAX = """graph @softmax(x: {dtype}[{rows}, {length}]) -> (y) {{
+  m: f32[{rows}] = fold max [i < {rows} | j < {length}] cast.f32(x[i, j])
+  s: f32[{rows}] = fold sum [i < {rows} | j < {length}] exp(sub(cast.f32(x[i, j]), m[i]))
+  y: {dtype}[{rows}, {length}] = loop [i < {rows}, j < {length}]
+      cast.{dtype}(div(exp(sub(cast.f32(x[i, j]), m[i])), s[i]))
+}}"""
+
+COLUMNS = """graph @softmax(x: f32[18, 5]) -> (y) {
+  m: f32[5] = fold max [j < 5 | i < 18] x[i, j]
+  s: f32[5] = fold sum [j < 5 | i < 18] exp(sub(x[i, j], m[j]))
+  y: f32[18, 5] = loop [i < 18, j < 5] div(exp(sub(x[i, j], m[j])), s[j])
+}"""
+
+
+def softmax(length: int, rows: int = 3, dtype: str = "f32") -> str:
+    return SOFTMAX.format(dtype=dtype, rows=rows, length=length)
+
+
+def strategies(found: Schedule) -> list[str]:
+    return [kernel.strategy for kernel in found.kernels]
+
+
+@pytest.mark.parametrize(("text", "parts"), [(softmax(32), 4), (softmax(29), 4), (COLUMNS, 5)])
+def test_long_rows_and_columns_are_shared(text: str, parts: int) -> None:
+    found = check(text, policy=SHORT)
+    (kernel,) = found.kernels
+    assert (kernel.strategy, kernel.parts) == ("cooperative", parts)
+    assert f"in {parts} parts of {kernel.points}" in str(kernel)
+
+
+def test_status_is_zeros_for_each_launch() -> None:
+    found = check(softmax(32), policy=SHORT)
+    (kernel,) = found.kernels
+    status = next(param for param in kernel.params if param.name == kernel.status)
+    assert status.access == "atomic"
+    # A counter, then a maximum and a sum for each of four parts of three rows.
+    assert status.type.shape == (1 + 2 * 3 * 4,)
+    calls = [step for step in found.steps if isinstance(step, CallExtern)]
+    launches = [step for step in found.steps if isinstance(step, Launch)]
+    assert [call.definition.target for call in calls] == ["aten.zeros.default"]
+    assert calls[0].results[0] in launches[0].args
+    assert found.steps.index(calls[0]) < found.steps.index(launches[0])
+    assert any(isinstance(d, Extern) and d.results[0].name == kernel.status for d in found.graph.definitions)
+
+
+def test_each_kernel_has_a_status_of_its_own() -> None:
+    first, second = softmax(32).splitlines(), softmax(24).splitlines()
+    again = "\n".join(second[1:-1])
+    for name, other in (("x", "u"), ("m", "n"), ("s", "t"), ("y", "w")):
+        again = again.replace(f"{name}[", f"{other}[").replace(f" {name}: ", f" {other}: ")
+    header = first[0].replace("(y)", "(y, w)").replace("x: f32[3, 32]", "x: f32[3, 32], u: f32[3, 24]")
+    text = "\n".join([header, *first[1:-1], again, "}"])
+    found = check(text, policy=SHORT)
+    assert strategies(found) == ["cooperative", "cooperative"]
+    assert len({kernel.status for kernel in found.kernels}) == 2
+
+
+def test_rows_that_gain_nothing_are_walked_alone() -> None:
+    def strategy(text: str, **changes: object) -> str:
+        policy = Policy(**{name: getattr(SHORT, name) for name in SHORT.__slots__} | changes)
+        (kernel,) = check(text, policy=policy).kernels
+        return kernel.strategy
+
+    assert strategy(softmax(32)) == "cooperative"
+    assert strategy(softmax(32), cooperate=False) == "looped"
+    assert strategy(softmax(32, dtype="bf16")) == "looped", "elements of two bytes"
+    assert strategy(softmax(32, dtype="bf16"), cooperative_bytes=2) == "cooperative"
+    assert strategy(softmax(32), cooperative_minimum=129) == "looped", "128 bytes stay in the cache"
+    assert strategy(softmax(32), cooperative_points=32) == "looped", "one program holds it"
+    assert strategy(softmax(256)) == "looped", "32 parts are too many for 132 multiprocessors"
+    sums = "graph @f(x: f32[3, 32]) -> (s) {\n  s: f32[3] = fold sum [i < 3 | j < 32] x[i, j]\n}"
+    assert strategy(sums) == "looped", "nothing is read again"
+
+
+def test_folds_that_wait_for_each_other_are_walked_alone() -> None:
+    text = """graph @f(x: f32[3, 32]) -> (y) {
+  m: f32[3] = fold max [i < 3 | j < 32] x[i, j]
+  s: f32[3] = fold sum [i < 3 | j < 32] mul(x[i, j], m[i])
+  y: f32[3, 32] = loop [i < 3, j < 32] div(x[i, j], s[i])
+}"""
+    assert strategies(check(text, policy=SHORT)) == ["looped"]
+
+
+def test_what_is_stored_before_the_folds_are_done_keeps_a_row_alone() -> None:
+    """In a first pass over the row: programs that share it store only what they have waited for."""
+    text = """graph @f(x: f32[3, 32]) -> (e, y) {
+  e: f32[3, 32] = loop [i < 3, j < 32] exp(x[i, j])
+  s: f32[3] = fold sum [i < 3 | j < 32] e[i, j]
+  y: f32[3, 32] = loop [i < 3, j < 32] div(e[i, j], s[i])
+}"""
+    assert "cooperative" not in strategies(check(text, policy=SHORT))
+
+
+def test_sums_and_extremes_are_shared_together() -> None:
+    text = """graph @f(x: f32[3, 20]) -> (y, s) {
+  m: f32[3] = fold max [i < 3 | j < 20] x[i, j]
+  s: f32[3] = fold sum [i < 3 | j < 20] x[i, j]
+  y: f32[3, 20] = loop [i < 3, j < 20] add(div(x[i, j], s[i]), m[i])
+}"""
+    (kernel,) = check(text, policy=SHORT).kernels
+    assert kernel.strategy == "cooperative"
+    assert set(kernel.stored) == {"y", "s"}
+
+
+def test_a_smaller_machine_takes_fewer_parts() -> None:
+    graph = parse_graph(softmax(32))
+    assert strategies(schedule(graph, Target(processors=32), SHORT)) == ["cooperative"]
+    assert strategies(schedule(graph, Target(processors=31), SHORT)) == ["looped"]
+
+
+def test_real_rows() -> None:
+    """Rows of 131,072 elements and columns of 4,096 in f32 are shared by default; narrow and shorter ones are not."""
+    for text, expected in (
+        (softmax(131072, 2048), "cooperative"),
+        (softmax(131072, 2048, "bf16"), "looped"),
+        (softmax(50304, 2048), "cooperative"),
+        (softmax(32768, 2048), "looped"),
+        (softmax(4096, 2048), "persistent"),
+        (COLUMNS.replace("18", "4096").replace("5", "16384"), "cooperative"),
+    ):
+        assert strategies(schedule(parse_graph(text))) == [expected]

@@ -1,0 +1,94 @@
+"""Kernels whose programs hold blocks of a row: what they publish, when they wait, and what the spec says of them."""
+
+from __future__ import annotations
+
+import re
+
+from ferrite_ir import parse_graph
+from ferrite_scheduler import Policy, schedule
+from ferrite_triton import KernelSpec, emit_program
+
+SHORT = Policy(
+    persistent_elements=4,
+    persistent_elements_outer=2,
+    split_minimum=1 << 30,
+    cooperative_points=8,
+    cooperative_rows=4,
+    cooperative_minimum=0,
+)
+"""So that rows of a few elements are long ones."""
+
+SUM_AND_MAXIMUM = """graph @f(x: f32[3, 20]) -> (y) {
+  s: f32[3] = fold sum [i < 3 | j < 20] x[i, j]
+  m: f32[3] = fold max [i < 3 | j < 20] x[i, j]
+  y: f32[3, 20] = loop [i < 3, j < 20] add(div(x[i, j], s[i]), m[i])
+}"""
+
+MATRICES = """graph @f(x: f32[5, 18, 64]) -> (y) {
+  s: f32[5, 64] = fold sum [b < 5, j < 64 | i < 18] x[b, i, j]
+  y: f32[5, 18, 64] = loop [b < 5, i < 18, j < 64] div(x[b, i, j], s[b, j])
+}"""
+
+
+def emitted(text: str) -> KernelSpec:
+    (spec,) = emit_program(schedule(parse_graph(text), policy=SHORT)).kernels
+    return spec
+
+
+def test_a_program_publishes_all_asks_for_all_then_waits_and_stores_last() -> None:
+    source = emitted(SUM_AND_MAXIMUM).source
+    words = ["draw_part", "publish_state", "publish_state", "asked_states", "asked_states", "awaited_states"]
+    assert re.findall(r"fmath\.(\w+_part|\w+_states?)\(", source) == [*words, "awaited_states"]
+    assert source.index("awaited_states") < source.index("tl.store(")
+    assert source.count("tl.load(") == 1, "what a program holds it reads once"
+
+
+def test_spec_tells_how_a_row_is_shared() -> None:
+    spec = emitted(SUM_AND_MAXIMUM)
+    assert spec.family == "cooperative"
+    assert spec.blocks == {"RBLOCK": 8}
+    assert spec.grid == ["mul", ["ceildiv", "x", "XBLOCK"], ["ceildiv", "r", "RBLOCK"]]
+    assert spec.facts["parts"] == 3
+    assert spec.facts["registers"] == 168
+    assert "passes" not in spec.facts
+    (status,) = (param for param in spec.params if param["dtype"] == "i64")
+    assert status["access"] == "atomic"
+    assert spec.mutated == (status["name"],)
+
+
+def test_lanes_without_a_part_count_for_nothing() -> None:
+    source = emitted(SUM_AND_MAXIMUM).source
+    assert "members = tl.arange(0, 4)[None, :]\n" in source
+    assert "told = members < 3\n" in source
+    assert "told, 0.0)" in source
+    assert 'told, float("-inf"))' in source
+
+
+def test_components_of_states_lie_in_tables_of_their_own() -> None:
+    """Of three rows in three parts each."""
+    source = emitted(SUM_AND_MAXIMUM).source
+    assert "words = inout0 + 1 + x * 3\n" in source
+    assert "fmath.publish_state(words + member, " in source
+    assert "fmath.publish_state(words + 9 + member, " in source
+
+
+def test_columns_of_several_matrices() -> None:
+    source = emitted(MATRICES).source
+    assert "words = inout0 + 1 + (y * 64 + x) * 5\n" in source
+    assert "r = (member * RBLOCK + tl.arange(0, RBLOCK))[:, None]\n" in source
+    assert "group = program // 5\n" in source
+    assert "group // xblocks" in source
+
+
+def test_equal_kernels_with_other_statuses_are_written_once() -> None:
+    twice = SUM_AND_MAXIMUM.replace("(x: f32[3, 20]) -> (y)", "(x: f32[3, 20], u: f32[3, 20]) -> (y, w)")
+    again = SUM_AND_MAXIMUM.split("\n", 1)[1].rsplit("\n", 1)[0]
+    for name, other in (("x", "u"), ("s", "t"), ("m", "n"), ("y", "w")):
+        again = again.replace(f"{name}[", f"{other}[").replace(f"  {name}: ", f"  {other}: ")
+    text = f"{twice.rsplit(chr(10), 1)[0]}\n{again}\n}}"
+    found = schedule(
+        parse_graph(text), policy=Policy(**{n: getattr(SHORT, n) for n in SHORT.__slots__} | {"horizontal": False})
+    )
+    assert [kernel.strategy for kernel in found.kernels] == ["cooperative"] * 2
+    assert len({kernel.status for kernel in found.kernels}) == 2
+    assert len(emit_program(found).kernels) == 1

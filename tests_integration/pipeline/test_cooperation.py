@@ -1,0 +1,159 @@
+"""Long rows read once, by programs that hold parts of a row and wait for each other: `Policy.cooperate`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from against_eager import devices
+from ferrite_torch import compiled_programs
+
+POLICY = {
+    "persistent_elements": 16,
+    "persistent_elements_outer": 4,
+    "split_minimum": 1 << 30,
+    "cooperative_points": 64,
+    "cooperative_rows": 16,
+    "cooperative_minimum": 0,
+}
+"""So that rows of a few hundred elements are long ones."""
+
+
+def compiled(function: Callable[..., Any], **changes: object) -> Callable[..., Any]:
+    torch._dynamo.reset()
+    options = {"fallback": False, "verify": True, "policy": POLICY | changes}
+    return torch.compile(function, backend="ferrite", fullgraph=True, dynamic=False, options=options)
+
+
+def families() -> list[str]:
+    """Returns the families of the kernels of the last program."""
+    return [kernel["family"] for kernel in compiled_programs()[-1]["kernels"]]
+
+
+def check(function: Callable[..., Tensor], *inputs: Tensor, tolerance: float = 2e-6, **changes: object) -> None:
+    found = compiled(function, **changes)(*inputs)
+    assert families() == ["cooperative"]
+    expected = function(*(x.double() for x in inputs))
+    assert found.dtype is torch.float32
+    torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+CASES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
+    "rows": (lambda x: torch.softmax(x, 1), (5, 512)),
+    "rows with a rest": (lambda x: torch.softmax(x, 1), (5, 500)),
+    "one row": (lambda x: torch.softmax(x, 0), (1000,)),
+    "many parts": (lambda x: torch.softmax(x, 1), (2, 1000)),
+    "columns": (lambda x: torch.softmax(x, 0), (128, 70)),
+    "columns with a rest": (lambda x: torch.softmax(x, 0), (121, 33)),
+    "columns of several matrices": (lambda x: torch.softmax(x, 1), (3, 100, 40)),
+    "scaled": (lambda x: torch.softmax(x * 3 + 1, 1) * 2, (4, 300)),
+    "sum": (lambda x: x / x.abs().sum(1, keepdim=True), (5, 300)),
+    "extremes": (lambda x: (x - x.amin(1, keepdim=True)) / x.amax(1, keepdim=True), (5, 300)),
+    "sum and extreme": (lambda x: x / x.abs().sum(0) + x.amax(0), (90, 40)),
+}
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("name", CASES)
+def test_shared_rows_give_what_eager_gives(name: str, device: str) -> None:
+    function, shape = CASES[name]
+    torch.manual_seed(0)
+    check(function, torch.randn(shape, device=device))
+
+
+@pytest.mark.parametrize("device", devices())
+def test_operands_that_are_not_read_twice_may_be_narrow(device: str) -> None:
+    x, scale = torch.randn(5, 300, device=device), torch.randn(300, device=device)
+    check(lambda x, scale: torch.softmax(x, 1) * scale.to(torch.float32), x, scale)
+
+
+@pytest.mark.parametrize("device", devices())
+def test_infinities_and_what_is_no_number(device: str) -> None:
+    x = torch.randn(6, 300, device=device)
+    x[0] = -math.inf
+    x[1, 70], x[2, 290], x[3, :64] = math.inf, math.nan, -math.inf
+    x[4, 100:] = -math.inf
+    check(lambda x: torch.softmax(x, 1), x)
+
+
+@pytest.mark.parametrize("device", devices())
+def test_results_may_lie_where_operands_did(device: str) -> None:
+    """The product's result dies in the softmax, which is written in its place."""
+    x, y = torch.randn(6, 32, device=device), torch.randn(32, 300, device=device)
+    found = compiled(lambda x, y: torch.softmax(x @ y, 1))(x, y)
+    program = compiled_programs()[-1]
+    assert families() == ["cooperative"]
+    (kernel,) = program["kernels"]
+    assert [param["access"] for param in kernel["params"]] == ["read", "readwrite", "atomic"]
+    (launch,) = (step for step in program["steps"] if step["do"] == "launch")
+    assert launch["args"][0] == launch["args"][1]
+    expected = torch.softmax(x.double() @ y.double(), 1)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", devices())
+def test_every_run_gives_the_same_bits(device: str) -> None:
+    x = torch.randn(40, 1000, device=device)
+    call = compiled(lambda x: torch.softmax(x, 1))
+    first = call(x)
+    assert all(torch.equal(call(x), first) for _ in range(50 if device == "cuda" else 2))
+
+
+@pytest.mark.parametrize("device", devices())
+def test_gradients(device: str) -> None:
+    x = torch.randn(4, 300, device=device, requires_grad=True)
+    compiled(lambda x: torch.softmax(x, 1))(x).square().sum().backward()
+    again = x.detach().double().requires_grad_()
+    torch.softmax(again, 1).square().sum().backward()
+    torch.testing.assert_close(x.grad.double(), again.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_what_cannot_share_rows_is_done_as_before() -> None:
+    x = torch.randn(5, 300)
+    for function, given in (
+        (lambda x: torch.softmax(x, 1), x.bfloat16()),
+        (lambda x: torch.softmax(x, 1), x.double()),
+        (lambda x: torch.softmax(torch.softmax(x, 1), 1), x),
+    ):
+        torch.testing.assert_close(compiled(function)(given), function(given))
+        assert "cooperative" not in families()
+
+
+def test_it_can_be_switched_off() -> None:
+    x = torch.randn(5, 300)
+    torch.testing.assert_close(compiled(lambda x: torch.softmax(x, 1), cooperate=False)(x), torch.softmax(x, 1))
+    assert families() == ["looped"]
+
+
+@pytest.mark.gpu
+def test_streams_beside_each_other() -> None:
+    """Kernels of eight streams wait for their own programs only, and all of them end."""
+    x = torch.randn(264, 131072, device="cuda")
+    call = compiled(lambda x: torch.softmax(x, 1), cooperative_points=8192)
+    expected = call(x)
+    assert families() == ["cooperative"]
+    streams = [torch.cuda.Stream() for _ in range(8)]
+    found = []
+    for _ in range(5):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                stream.wait_stream(torch.cuda.default_stream())
+                found.append(call(x))
+        found = found[-8:]
+    torch.cuda.synchronize()
+    assert all(torch.equal(result, expected) for result in found)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("shape", "dim"), [((2048, 131072), 1), ((4096, 16384), 0), ((300, 50304), 1)])
+def test_real_sizes(shape: tuple[int, ...], dim: int) -> None:
+    x = torch.randn(shape, device="cuda")
+    torch._dynamo.reset()
+    found = torch.compile(lambda x: torch.softmax(x, dim), backend="ferrite", dynamic=False)(x)
+    assert families() == ["cooperative"]
+    torch.testing.assert_close(found, torch.softmax(x.double(), dim).float(), rtol=1e-5, atol=1e-8)
