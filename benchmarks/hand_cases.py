@@ -32,10 +32,12 @@ def distance(found: Tensor, exact: Tensor) -> float:
     return float((found.double() - exact).abs().max() / exact.abs().max())
 
 
-def ours(function: Callable[..., Tensor], *inputs: Tensor) -> Row:
-    call = compile_with("ferrite", function, dynamic=False)
+def ours(function: Callable[..., Tensor], *inputs: Tensor, **policy: Any) -> Row:
+    torch._dynamo.reset()
+    call = compile_with("ferrite", function, dynamic=False, policy=policy)
     exact = function(*(x.double() for x in inputs))
-    return "ferrite", lambda: call(*inputs), lambda: distance(call(*inputs), exact)
+    name = ", ".join(["ferrite", *(f"{key}={value}" for key, value in policy.items())])
+    return name, lambda: call(*inputs), lambda: distance(call(*inputs), exact)
 
 
 def launched(kernel: Any, programs: int, *given: Any, warps: int, cleared: Tensor | None = None) -> Callable[[], None]:
@@ -49,36 +51,56 @@ def launched(kernel: Any, programs: int, *given: Any, warps: int, cleared: Tenso
     return call
 
 
+SHARED: tuple[dict[str, Any], ...] = ({"cooperate": False}, {"cooperative_bytes": 2})
+"""Policies with which rows are read twice, or shared whatever their type."""
+NARROW = ("in float32", "in halves")
+
+
 def softmax(dtype: torch.dtype) -> Iterator[Row]:
     rows, count = 4096, 16384
     x = torch.randn(rows, count, device="cuda", dtype=dtype)
     y, exact = torch.empty_like(x), torch.softmax(x.double(), 0)
     error = functools.partial(distance, y, exact)
-    yield ours(lambda x: torch.softmax(x, 0), x)
-    for columns, warps in ((8, 16), (8, 32), (16, 32)):
+    for policy in SHARED:
+        yield ours(lambda x: torch.softmax(x, 0), x, **policy)
+    for columns, warps in ((8, 16), (16, 32)):
         call = launched(held_columns, count // columns, x, y, count, columns, rows, warps=warps)
         yield f"{columns} columns held whole, {warps} warps", call, error
-    for columns, points, warps in ((32, 1024, 16), (32, 512, 8), (32, 512, 16), (32, 256, 8), (64, 128, 4)):
+    for columns, points, warps, keeps in (
+        (32, 512, 8, 0),
+        (32, 256, 4, 0),
+        (64, 128, 4, 0),
+        *((32, 256, 4, 1), (32, 512, 8, 1), (64, 256, 8, 1), (64, 128, 4, 1)) * (dtype is torch.bfloat16),
+    ):
         share = rows // points
         counts = torch.zeros(1 + count // columns, dtype=torch.int32, device="cuda")
         tops, masses = (torch.empty(share * count, device="cuda") for _ in range(2))
-        given = (x, y, counts, tops, masses, count, columns, points, share)
+        given = (x, y, counts, tops, masses, count, columns, points, share, keeps)
         call = launched(met_columns, count // columns * share, *given, warps=warps, cleared=counts)
-        yield f"{columns} columns held by {share} programs, {warps} warps", call, error
+        yield f"{columns} columns held {NARROW[keeps]} by {share} programs, {warps} warps", call, error
 
 
 def long_softmax(dtype: torch.dtype) -> Iterator[Row]:
     rows, length = 2048, 131072
     x = torch.randn(rows, length, device="cuda", dtype=dtype)
     y, exact = torch.empty_like(x), torch.softmax(x.double(), 1)
-    yield ours(lambda x: torch.softmax(x, 1), x)
-    for points, warps in ((32768, 16), (16384, 8), (16384, 16), (8192, 8), (8192, 4)):
+    for policy in SHARED:
+        yield ours(lambda x: torch.softmax(x, 1), x, **policy)
+    for points, warps, keeps in (
+        (8192, 8, 0),
+        (8192, 4, 0),
+        *((16384, 8, 1), (8192, 4, 1), (4096, 4, 1), (4096, 2, 1)) * (dtype is torch.bfloat16),
+    ):
         share = length // points
         counts = torch.zeros(1 + rows, dtype=torch.int32, device="cuda")
         tops, masses = (torch.empty(rows * share, device="cuda") for _ in range(2))
-        given = (x, y, counts, tops, masses, length, points, share)
+        given = (x, y, counts, tops, masses, length, points, share, keeps)
         call = launched(met_rows, rows * share, *given, warps=warps, cleared=counts)
-        yield f"rows held by {share} programs, {warps} warps", call, functools.partial(distance, y, exact)
+        yield (
+            f"rows held {NARROW[keeps]} by {share} programs, {warps} warps",
+            call,
+            functools.partial(distance, y, exact),
+        )
 
 
 def scan(dtype: torch.dtype) -> Iterator[Row]:
@@ -90,18 +112,19 @@ def scan(dtype: torch.dtype) -> Iterator[Row]:
     def status_of(parts: int) -> Tensor:
         return torch.zeros(1 + parts + -(-parts // 512), dtype=torch.int64, device="cuda")
 
-    for points, warps in ((4096, 4), (8192, 4), (8192, 8), (16384, 8)):
+    keeps = int(dtype is torch.bfloat16)
+    for points, warps in ((4096, 4), (8192, 4), (16384, 8)):
         parts = x.numel() // points
         status = status_of(parts)
-        for name, draws, waits in (("drawn", 1, 1), ("in the order of programs", 0, 1), ("that wait for nobody", 0, 0)):
-            given = (x, status, y, parts, points, draws, waits)
+        for name, draws, waits in (("drawn", 1, 1), ("that wait for nobody", 0, 0)):
+            given = (x, status, y, parts, points, draws, waits, 0)
             call = launched(scanned_part, parts, *given, warps=warps, cleared=status)
             yield f"parts of {points} {name}, {warps} warps", call, error if waits else lambda: 0.0
-    for points, warps in ((2048, 4), (4096, 4), (4096, 8)):
+    for points, warps in ((1024, 2), (1024, 4), (2048, 4), (4096, 4), (4096, 8)):
         parts = x.numel() // (4 * points)
         status = status_of(parts)
-        call = launched(scanned_in_four, parts, x, status, y, parts, points, warps=warps, cleared=status)
-        yield f"parts of four times {points} drawn, {warps} warps", call, error
+        call = launched(scanned_in_four, parts, x, status, y, parts, points, keeps, warps=warps, cleared=status)
+        yield f"parts of four times {points} drawn, held {NARROW[keeps]}, {warps} warps", call, error
 
 
 def group_norm(dtype: torch.dtype) -> Iterator[Row]:
@@ -120,17 +143,6 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
         means, squares = torch.empty(2, 16 * 4096 // rows * 320, device="cuda")
         return means, squares
 
-    for rows, warps, ahead in ((256, 8, 132), (256, 8, 264), (128, 4, 528)):
-        each = 4096 // rows * 5
-        behind = each + ahead
-        given = (*operands, *of_pieces(rows), moments, counts, 16 * each, behind, rows, each)
-        call = launched(normalised_behind, 16 * each + behind, *given, warps=warps, cleared=counts)
-        yield f"one kernel, pieces of {rows} rows, {behind} behind, {warps} warps", call, error
-    for rows, warps in ((256, 8), (256, 16), (128, 8), (128, 4), (64, 4)):
-        each = 4096 // rows * 5
-        given = (*operands, *of_pieces(rows), counts, rows, each)
-        call = launched(met_group_norm, 16 * each, *given, warps=warps, cleared=counts)
-        yield f"one kernel, {rows} rows held until their image is there, {warps} warps", call, error
     for rows, warps in ((256, 8), (64, 4)):
         programs = 16 * 4096 // rows * 5
         means, squares = of_pieces(rows)
@@ -140,6 +152,17 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
             last = launched(normalised, programs, *operands, moments, rows, programs, backwards, warps=warps)
             call = functools.partial(one_after_another, (first, second, last))
             yield f"three kernels, {rows} rows, the last {order}, {warps} warps", call, error
+    for rows, warps, ahead in ((256, 8, 264), (64, 4, 1056)):
+        each = 4096 // rows * 5
+        behind = each + ahead
+        given = (*operands, *of_pieces(rows), moments, counts, 16 * each, behind, rows, each)
+        call = launched(normalised_behind, 16 * each + behind, *given, warps=warps, cleared=counts)
+        yield f"one kernel, pieces of {rows} rows, {behind} behind, {warps} warps", call, error
+    for rows, warps in ((64, 4), (128, 8), (256, 16)):
+        each = 4096 // rows * 5
+        given = (*operands, *of_pieces(rows), counts, rows, each)
+        call = launched(met_group_norm, 16 * each, *given, warps=warps, cleared=counts)
+        yield f"one kernel, {rows} rows held until their image is there, {warps} warps", call, error
 
 
 def one_after_another(calls: Iterable[Callable[[], Any]]) -> None:

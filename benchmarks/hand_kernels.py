@@ -20,17 +20,30 @@ def held_columns(x, y, count: tl.constexpr, XBLOCK: tl.constexpr, ROWS: tl.const
 
 
 @triton.jit
-def scanned_part(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, DRAWS: tl.constexpr, WAITS: tl.constexpr):
+def kept(narrow):
+    """Returns a tile of halves as it is, which the compiler does not know: it widens them again where they are used.
+
+    So they lie in half as many registers until then.
+    """
+    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [narrow], narrow.dtype, is_pure=False, pack=2)
+
+
+@triton.jit
+def scanned_part(
+    x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, DRAWS: tl.constexpr, WAITS: tl.constexpr,
+    KEEPS: tl.constexpr
+):  # fmt: skip
     """A part of a long sum: its number is drawn, or the program's; without waiting the parts before it are missing."""
     part = fmath.draw_part(status, PARTS) if DRAWS else tl.program_id(0)
     place = part * RBLOCK + tl.arange(0, RBLOCK)
-    value = tl.load(x + place, eviction_policy="evict_first").to(tl.float32)
+    value = tl.load(x + place, eviction_policy="evict_first")
     if WAITS:
-        total = tl.sum(value, 0)
+        total = tl.sum(value.to(tl.float32), 0)
         fmath.publish_part(status, 0, 1, part, PARTS, total)
-        running = tl.cumsum(value, 0) + fmath.sum_before(status, 0, 1, part, PARTS, total)
+        before = fmath.sum_before(status, 0, 1, part, PARTS, total)
+        running = tl.cumsum((kept(value) if KEEPS else value).to(tl.float32), 0) + before
     else:
-        running = tl.cumsum(value, 0)
+        running = tl.cumsum(value.to(tl.float32), 0)
     tl.store(y + place, running.to(y.dtype.element_ty), eviction_policy="evict_first")
 
 
@@ -109,16 +122,18 @@ def meet(counts, group, SHARE: tl.constexpr):
 
 @triton.jit
 def met_columns(
-    x, y, counts, tops, masses, count, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr, SHARE: tl.constexpr
+    x, y, counts, tops, masses, count, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr, SHARE: tl.constexpr,
+    KEEPS: tl.constexpr
 ):  # fmt: skip
     """Softmax of columns that ``SHARE`` programs hold together, each some rows of them, so that they are read once."""
     part = tl.atomic_add(counts, 1, sem="relaxed")
     lane = tl.arange(0, XBLOCK)
     column = (part // SHARE * XBLOCK + lane)[None, :]
     row = (part % SHARE * RBLOCK + tl.arange(0, RBLOCK))[:, None]
-    value = tl.load(x + row * count + column, eviction_policy="evict_first").to(tl.float32)
-    top = tl.max(value, 0)
-    mass = tl.exp(value - top[None, :])
+    value = tl.load(x + row * count + column, eviction_policy="evict_first")
+    top = tl.max(value.to(tl.float32), 0)
+    value = kept(value) if KEEPS else value
+    mass = tl.exp(value.to(tl.float32) - top[None, :])
     tl.store(tops + part * XBLOCK + lane, top)
     tl.store(masses + part * XBLOCK + lane, tl.sum(mass, 0))
     meet(counts + 1, part // SHARE, SHARE)
@@ -126,29 +141,35 @@ def met_columns(
     parts = tl.load(tops + place, volatile=True)
     highest = tl.max(parts, 0)
     total = tl.sum(tl.load(masses + place, volatile=True) * tl.exp(parts - highest[None, :]), 0)
+    if KEEPS:
+        mass = tl.exp(kept(value).to(tl.float32) - top[None, :])
     share = mass * (tl.exp(top - highest) / total)[None, :]
     tl.store(y + row * count + column, share.to(y.dtype.element_ty), eviction_policy="evict_first")
 
 
 @triton.jit
-def met_rows(x, y, counts, tops, masses, length: tl.constexpr, RBLOCK: tl.constexpr, SHARE: tl.constexpr):
+def met_rows(
+    x, y, counts, tops, masses, length: tl.constexpr, RBLOCK: tl.constexpr, SHARE: tl.constexpr, KEEPS: tl.constexpr
+):  # fmt: skip
     """Softmax of rows that ``SHARE`` programs hold together."""
     part = tl.atomic_add(counts, 1, sem="relaxed")
     place = (part // SHARE).to(tl.int64) * length + part % SHARE * RBLOCK + tl.arange(0, RBLOCK)
-    value = tl.load(x + place, eviction_policy="evict_first").to(tl.float32)
-    top = tl.max(value, 0)
+    value = tl.load(x + place, eviction_policy="evict_first")
+    top = tl.max(value.to(tl.float32), 0)
+    value = kept(value) if KEEPS else value
     tl.store(tops + part, top)
-    tl.store(masses + part, tl.sum(tl.exp(value - top), 0))
+    tl.store(masses + part, tl.sum(tl.exp(value.to(tl.float32) - top), 0))
     meet(counts + 1, part // SHARE, SHARE)
     members = part // SHARE * SHARE + tl.arange(0, SHARE)
     parts = tl.load(tops + members, volatile=True)
     highest = tl.max(parts, 0)
     total = tl.sum(tl.load(masses + members, volatile=True) * tl.exp(parts - highest), 0)
-    tl.store(y + place, (tl.exp(value - highest) / total).to(y.dtype.element_ty), eviction_policy="evict_first")
+    share = tl.exp((kept(value) if KEEPS else value).to(tl.float32) - highest) / total
+    tl.store(y + place, share.to(y.dtype.element_ty), eviction_policy="evict_first")
 
 
 @triton.jit
-def scanned_in_four(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr):
+def scanned_in_four(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, KEEPS: tl.constexpr):
     """A part of a long sum in four blocks, whose elements stay as narrow as they come while their part waits."""
     part = fmath.draw_part(status, PARTS)
     place = part * (4 * RBLOCK) + tl.arange(0, RBLOCK)
@@ -162,10 +183,10 @@ def scanned_in_four(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr):
     total = tl.sum(d.to(tl.float32), 0) + to_d
     fmath.publish_part(status, 0, 1, part, PARTS, total)
     before = fmath.sum_before(status, 0, 1, part, PARTS, total)
-    store_scanned(y + place, a, before)
-    store_scanned(y + place + RBLOCK, b, before + to_b)
-    store_scanned(y + place + 2 * RBLOCK, c, before + to_c)
-    store_scanned(y + place + 3 * RBLOCK, d, before + to_d)
+    store_scanned(y + place, kept(a) if KEEPS else a, before)
+    store_scanned(y + place + RBLOCK, kept(b) if KEEPS else b, before + to_b)
+    store_scanned(y + place + 2 * RBLOCK, kept(c) if KEEPS else c, before + to_c)
+    store_scanned(y + place + 3 * RBLOCK, kept(d) if KEEPS else d, before + to_d)
 
 
 @triton.jit
