@@ -20,7 +20,7 @@ OPTIONS = {
 }
 
 
-def compiled(function: Callable[[Tensor], Tensor], points: int = 256) -> Callable[[Tensor], Tensor]:
+def compiled(function: Callable[..., Tensor], points: int = 256) -> Callable[..., Tensor]:
     torch._dynamo.reset()
     options = OPTIONS | {"policy": {**OPTIONS["policy"], "look_back_points": points}}
     return torch.compile(function, backend="ferrite", fullgraph=True, dynamic=False, options=options)
@@ -36,6 +36,8 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], torch.dtype]
     "lines": (lambda x: x.cumsum(-1), (2, 2, 2100), torch.float32),
     "wide floats": (lambda x: x.cumsum(0), (2100,), torch.float64),
     "narrow floats": (lambda x: x.cumsum(0), (2100,), torch.bfloat16),
+    "narrow lines": (lambda x: (x * 2).cumsum(-1), (2, 2, 2048), torch.float16),
+    "what follows narrow floats": (lambda x: x.cumsum(0) * x + x.float(), (2100,), torch.bfloat16),
     "integers": (lambda x: x.cumsum(0), (2100,), torch.int32),
     "truths": (lambda x: (x > 0).cumsum(0), (2100,), torch.float32),
     "what is around it": (lambda x: (x * 2).cumsum(-1) + x.sum(), (2, 2500), torch.float32),
@@ -52,7 +54,9 @@ def test_one_pass_gives_what_eager_gives(name: str, device: str) -> None:
     found = compiled(function)(x)
     (source,) = scans()
     assert "fmath.sum_before" in source
-    expected = function(x.double() if dtype is torch.bfloat16 else x)
+    is_narrow = dtype in (torch.bfloat16, torch.float16)
+    assert ("fmath.kept" in source) == is_narrow, "halves wait as narrow as they come"
+    expected = function(x.double() if is_narrow else x)
     exact = dtype in (torch.int32, torch.float32, torch.float64)  # eighths add up without rounding
     tolerance = 0.0 if exact else 8e-3
     torch.testing.assert_close(found.to(expected.dtype), expected, rtol=tolerance, atol=tolerance)
@@ -62,6 +66,13 @@ def test_one_pass_gives_what_eager_gives(name: str, device: str) -> None:
 def test_groups_of_parts(device: str) -> None:
     x = torch.randint(-9, 9, (4 * 520,), device=device) / 8  # 520 parts, 512 of them one group
     assert torch.equal(compiled(lambda x: x.cumsum(0), points=4)(x), x.cumsum(0))
+
+
+def test_a_scan_of_halves_and_floats_waits_in_floats() -> None:
+    x, y = torch.randint(-9, 9, (2100,)).bfloat16(), torch.randint(-9, 9, (2100,)).float()
+    torch.testing.assert_close(compiled(lambda x, y: (x * y).cumsum(0))(x, y), (x * y).cumsum(0))
+    (source,) = scans()
+    assert "fmath.kept" not in source
 
 
 def test_both_sides_know_how_many_parts_are_a_group() -> None:

@@ -145,7 +145,7 @@ class Policy:
     look_back_points: int = 8192
     cooperate: bool = True
     cooperative_points: int = 8192
-    cooperative_rows: int = 256
+    cooperative_rows: int = 512
     cooperative_bytes: int = 4
     cooperative_minimum: int = 192 << 10
     combine_rows: bool = True

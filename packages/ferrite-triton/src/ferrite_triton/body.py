@@ -8,7 +8,7 @@ from itertools import islice
 from ferrite_ir.dtypes import I32, I64
 from ferrite_ir.graph import Computed, Contract, Fold, Scan, Sort, Update, bodies_of
 from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import Size, is_provably_at_most, is_static
+from ferrite_ir.sizes import Size, is_provably_at_most
 from ferrite_scheduler.marks import ColumnFold
 
 from .cooperation import CooperativeFoldText
@@ -18,6 +18,8 @@ from .folds import FoldText, R
 from .indices import run_atom
 from .memory import StoreText, value_of
 from .passes import READ_THE_LAST_TIME, goes_backwards, plan_passes, rereads, roots_of
+from .pieces import PieceText
+from .positions import position_lines, skewed_lines
 from .products import open_product
 from .scans import ScanText
 from .sorts import SortText
@@ -60,6 +62,9 @@ class KernelBody:
             self._write_loops()
         elif self._flat.kernel.points:
             self._write_cooperation()
+        elif self._flat.space.pieces > 1:
+            self._evaluator.hints = shared_loads(self._flat)
+            PieceText(self._flat, self._writer, self._evaluator, self._scans).write(self._store_piece)
         else:
             self._evaluator.hints = shared_loads(self._flat) or last_loads(self._flat)
             definitions = iter(self._flat.definitions)
@@ -164,6 +169,13 @@ class KernelBody:
         text = CooperativeFoldText(self._flat, self._writer, self._folds)
         for fold, tiles in zip(folds, text.write(folds), strict=True):
             self._publish(fold, tiles)
+        for definition in self._flat.definitions:
+            self._store_results(definition)
+        self._flush()
+
+    def _store_piece(self, scan: Scan, tile: Tile) -> None:
+        """Writes what is stored of a piece of the kernel's only scan, and of what reads it."""
+        self._publish(scan, (tile,))
         for definition in self._flat.definitions:
             self._store_results(definition)
         self._flush()
@@ -332,39 +344,3 @@ def with_scans(flat: FlatKernel, definitions: tuple[Computed, ...]) -> list[Comp
         if isinstance(definition, Scan) and any(result.name in wanted for result in definition.results):
             chosen.add(id(definition))
     return [definition for definition in flat.definitions if id(definition) in chosen]
-
-
-def position_lines(space: Space, axis: AxisText, position: str) -> list[str]:
-    """Returns the lines that define positions and mask of an axis; ``position`` is a vector."""
-    suffix = space.expand(axis.name)
-    is_sum = not position.startswith(("(", "tl.arange("))
-    lines = [f"{axis.name} = ({position}){suffix}" if suffix and is_sum else f"{axis.name} = {position}{suffix}"]
-    if axis.masked:
-        lines.append(f"{axis.name}mask = {_inside(space, axis)}")
-    return lines
-
-
-def skewed_lines(space: Space, axis: AxisText, position: str, skewed: str) -> list[str]:
-    """Returns the lines that define positions and mask of a fold axis whose blocks begin before the row."""
-    lanes = position if position.startswith("(") else f"({position})"
-    return [
-        f"lanes = {lanes}{space.expand(axis.name)}",
-        f"{axis.name} = lanes - {skewed}",
-        f"{axis.name}mask = ({axis.name} >= 0) & ({axis.name} < {space.params.text(axis.size)})",
-    ]
-
-
-def _inside(space: Space, axis: AxisText) -> str:
-    """Returns the text of an axis's mask.
-
-    What a symbolic size leaves open, and the compiler makes much of, it says of all sizes for which there is such a
-    tile: the least one that holds a whole axis is more than half full, and one position is never past the end.
-    """
-    if space.runs and axis.name == "x":
-        return f"(x < xend) | ({axis.constant} == 1)"
-    test = f"{axis.name} < {space.params.text(axis.size)}"
-    if is_static(axis.size):
-        return test
-    if axis.is_fold:
-        return test if space.loops else f"({test}) | ({axis.name} < {axis.constant} // 2)"
-    return test if axis.name == space.order[-1] else f"({test}) | ({axis.constant} == 1)"

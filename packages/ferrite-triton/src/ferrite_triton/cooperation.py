@@ -12,11 +12,20 @@ from ferrite_ir.graph import Fold
 from .combines import neutrals_of
 from .flat import FlatKernel
 from .folds import FoldText, R
-from .space import next_power_of_two
+from .space import Space, next_power_of_two
 from .writer import Tile, Writer
 
-REGISTERS = 168
-"""Registers of a thread: a multiprocessor holds three programs of four warps, so that some load while others wait."""
+REGISTERS, MORE_REGISTERS = 128, 168
+"""Registers of a thread: a multiprocessor holds four programs of four warps, so that some load while others wait.
+
+More, for three, where fewer would spill: of columns, or where some lanes lie past the end.
+"""
+
+
+def waiting_registers(space: Space) -> int:
+    """Returns how many registers a thread of a kernel may have whose programs share rows."""
+    fold = space.fold
+    return MORE_REGISTERS if fold is None or fold.masked or space.order[-1] != "r" else REGISTERS
 
 
 @dataclass(frozen=True, slots=True)

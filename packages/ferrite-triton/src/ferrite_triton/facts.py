@@ -11,7 +11,6 @@ from ferrite_ir.scalar import postorder
 from ferrite_ir.sizes import hint
 from ferrite_scheduler.marks import SortedUpdate
 
-from .cooperation import REGISTERS
 from .flat import FlatKernel
 from .groups import rows_together
 from .memory import Access, contiguous_axis, is_transposed, touched_elements
@@ -51,8 +50,8 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
             facts["vectors"] = vectors
     if flat.space.parts:
         facts["parts"] = flat.space.parts
-    if flat.kernel.points:
-        facts["registers"] = REGISTERS
+    if flat.space.pieces > 1:
+        facts["pieces"] = flat.space.pieces
     if any(isinstance(definition, SortedUpdate) for definition in flat.definitions):
         facts["sorted"] = True
     if flat.space.branches > 1:

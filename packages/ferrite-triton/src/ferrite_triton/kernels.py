@@ -16,16 +16,19 @@ from ferrite_scheduler.contractions import fits_axes
 from ferrite_scheduler.schedule import Kernel
 from ferrite_scheduler.softmax import part_softmax
 
-from .body import KernelBody, branch_axis, position_lines
+from .body import KernelBody, branch_axis
+from .cooperation import waiting_registers
 from .errors import UnsupportedDefinition
 from .facts import collect_facts
 from .flat import FlatKernel, flatten
 from .groups import needed_multiple
 from .memory import Access, Condition, contiguous_axis, find_accesses, narrow_conditions
+from .pieces import NARROW_REGISTERS, pieces_of
+from .positions import position_lines
 from .scans import SERIAL, look_back_scans, scans_serially
 from .size_text import SizeParams
 from .skew import skew_of
-from .space import AxisText, Space, build_space
+from .space import AxisText, Space, build_space, in_pieces
 from .spec import Expr, KernelSpec
 from .updates import needs_atomics
 
@@ -122,6 +125,8 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
         flat = replace(flat, space=build_space(kernel, ("r", "x")))
         if scans_serially(flat):
             flat = replace(flat, space=replace(flat.space, serial=SERIAL))
+    if (pieces := pieces_of(flat)) > 1:
+        flat = replace(flat, space=in_pieces(flat.space, pieces))
     flat = replace(flat, space=replace(flat.space, skew=skew_of(flat)))
     return flat, accesses
 
@@ -238,6 +243,8 @@ def part_lines(flat: FlatKernel, width: int) -> list[str]:
     if fold is None:
         raise AssertionError("a scan without a fold axis")
     wide = ".to(tl.int64)" if width == 64 else ""
+    if space.pieces > 1:  # each says where it lies
+        return [*text, f"first = part{wide} * {space.pieces * (fold.block or 1)}"]
     return [*text, *position_lines(space, fold, f"part{wide} * RBLOCK + tl.arange(0, RBLOCK)")]
 
 
@@ -322,6 +329,10 @@ def _facts(flat: FlatKernel, accesses: tuple[Access, ...], body: list[str]) -> d
     facts, fold, least = collect_facts(flat, accesses, body), flat.space.fold, flat.space.least
     if fold is not None and least > (expected := hint(fold.size)):
         facts["bytes"] = facts["bytes"] * least // max(1, expected)
+    if flat.kernel.points:
+        facts["registers"] = waiting_registers(flat.space)
+    elif flat.space.pieces > 1:
+        facts["registers"] = NARROW_REGISTERS
     return facts
 
 
@@ -346,6 +357,7 @@ def grid_expression(space: Space) -> Expr:
     factors: list[Expr] = [["ceildiv", axis.name, axis.constant] for axis in space.grid]
     if space.branches > 1:
         factors.append(space.branches)
-    if space.parts:
-        factors.append(["ceildiv", "r", "RBLOCK"])
+    if space.parts and space.fold is not None:
+        whole = space.pieces * (space.fold.block or 1)
+        factors.append(["ceildiv", "r", whole if space.pieces > 1 else "RBLOCK"])
     return factors[0] if len(factors) == 1 else ["mul", *factors]

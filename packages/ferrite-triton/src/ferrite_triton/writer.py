@@ -72,6 +72,10 @@ class Writer:
         self.scope_for(tile.axes).known[key] = tile
         return tile
 
+    def forget(self, axes: Axes) -> None:
+        """Forgets at the level of the function what varies along any of some axes."""
+        self.function.known = {key: tile for key, tile in self.function.known.items() if not tile.axes & axes}
+
     def hold(self, prefix: str, expression: str, axes: Axes, dtype: DType) -> Tile:
         """Writes a line that names an expression, at the level that its axes belong to."""
         name = self.fresh(prefix)

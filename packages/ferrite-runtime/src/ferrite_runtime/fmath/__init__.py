@@ -9,6 +9,7 @@ from ferrite_runtime.fmath.cooperation import asked_states, awaited_states, publ
 from ferrite_runtime.fmath.elementary import *
 from ferrite_runtime.fmath.incomplete_gamma import igamma, igammac
 from ferrite_runtime.fmath.look_back import draw_part, publish_part, sum_before
+from ferrite_runtime.fmath.narrow import kept, unknown_zero
 from ferrite_runtime.fmath.number_theory import gcd
 from ferrite_runtime.fmath.polynomials import (
     chebyshev_t,
