@@ -196,37 +196,56 @@ def store_scanned(y, value, before):
 
 
 @triton.jit
-def met_group_norm(x, weight, bias, y, means, squares, counts, ROWS: tl.constexpr, EACH: tl.constexpr):
+def met_group_norm(
+    x, weight, bias, y, counts, words, ROWS: tl.constexpr, EACH: tl.constexpr
+):  # fmt: skip
     """Group norm with silu of 16 images of 4096 points and 320 channels, of which a program holds 64 of some points.
 
-    The programs of an image wait for each other; each then combines the moments of the groups that its channels lie in.
+    Of the eight groups or fewer that its channels lie in a program publishes the moments, and combines them with those
+    of the other programs of the image that have channels of the same groups.
     """
     pieces: tl.constexpr = 4096 // ROWS
     program = tl.atomic_add(counts, 1, sem="relaxed")
-    row = tl.arange(0, ROWS)[:, None]
     image = program // EACH
     piece = program % EACH // 5
-    channel = program % 5 * 64 + tl.arange(0, 64)[None, :]
-    place = (image * 4096 + piece * ROWS + row) * 320 + channel
-    value = tl.load(x + place, eviction_policy="evict_first").to(tl.float32)
-    store_moments(means, squares, (image * pieces + piece) * 320 + channel, value, ROWS)
-    meet(counts + 1, image, EACH)
-    first = program % 5 * 64 // 10
-    cell = tl.arange(0, 128)[None, :]
-    part = tl.arange(0, pieces)[:, None]
-    is_there = (cell % 16 < 10) & (first + cell // 16 < 32) & (part >= 0)
-    cells = (image * pieces + part) * 320 + (first + cell // 16) * 10 + cell % 16
-    mean_of_part = tl.load(means + cells, is_there, other=0.0, volatile=True)
-    square = tl.load(squares + cells, is_there, other=0.0, volatile=True)
-    mean_of_group = tl.sum(tl.reshape(tl.sum(mean_of_part, 0), [8, 16]), 1) * (1.0 / (pieces * 10))
-    group = tl.arange(0, 8)[:, None]
-    own = tl.sum(tl.where(cell // 16 == group, mean_of_group[:, None], 0.0), 0, keep_dims=True)
-    apart = tl.where(is_there, mean_of_part - own, 0.0)
-    variance = tl.sum(tl.reshape(tl.sum(square + apart * apart * ROWS, 0), [8, 16]), 1) * (1.0 / 40960)
-    is_own = first + group == channel // 10
-    middle = tl.sum(tl.where(is_own, mean_of_group[:, None], 0.0), 0, keep_dims=True)
-    scale = tl.sum(tl.where(is_own, tl.rsqrt(variance + 1e-5)[:, None], 0.0), 0, keep_dims=True)
-    store_silu(y + place, (value - middle) * (scale * tl.load(weight + channel)) + tl.load(bias + channel))
+    block = program % 5
+    channel = block * 64 + tl.arange(0, 64)
+    place = (image * 4096 + piece * ROWS + tl.arange(0, ROWS)[:, None]) * 320 + channel[None, :]
+    halves = tl.load(x + place, eviction_policy="evict_first")
+    value = halves.to(tl.float32)
+    mean_of_channel = tl.sum(value, 0) * (1.0 / ROWS)
+    off = value - mean_of_channel[None, :]
+    square_of_channel = tl.sum(off * off, 0)
+    first = block * 64 // 10
+    lane = tl.arange(0, 8)
+    is_own = (channel // 10 - first)[None, :] == lane[:, None]
+    share = tl.sum(is_own.to(tl.float32), 1)
+    mean = tl.sum(tl.where(is_own, mean_of_channel[None, :], 0.0), 1) / tl.maximum(share, 1.0)
+    apart = mean_of_channel[None, :] - mean[:, None]
+    square = tl.sum(tl.where(is_own, square_of_channel[None, :] + ROWS * apart * apart, 0.0), 1)
+    here = words + ((image * 5 + block) * pieces + piece) * 16 + lane
+    fmath.publish_state(here, mean)
+    fmath.publish_state(here + 8, square)
+    neighbour = block - 1 + tl.arange(0, 4)[:, None, None]
+    group = (first + lane)[None, None, :]
+    begin = tl.maximum(group * 10, neighbour * 64)
+    channels = tl.minimum(group * 10 + 10, neighbour * 64 + 64) - begin
+    local = group - neighbour * 64 // 10
+    part = tl.arange(0, pieces)[None, :, None]
+    is_there = (neighbour >= 0) & (neighbour < 5) & (channels > 0) & (group < 32) & (part >= 0)
+    there = words + ((image * 5 + neighbour) * pieces + part) * 16 + local
+    asked_means = fmath.asked_states(there, is_there)
+    asked_squares = fmath.asked_states(there + 8, is_there)
+    means = fmath.awaited_states(asked_means, there, is_there, 0.0)
+    squares = fmath.awaited_states(asked_squares, there + 8, is_there, 0.0)
+    counted = tl.where(is_there, channels, 0).to(tl.float32)
+    middle = tl.sum(tl.sum(means * counted, 0), 0) * (1.0 / (10 * pieces))
+    apart_there = means - middle[None, None, :]
+    variance = tl.sum(tl.sum(squares + ROWS * counted * apart_there * apart_there, 0), 0) * (1.0 / 40960)
+    middles = tl.sum(tl.where(is_own, middle[:, None], 0.0), 0)
+    scales = tl.sum(tl.where(is_own, tl.rsqrt(variance + 1e-5)[:, None], 0.0), 0) * tl.load(weight + channel)
+    again = kept(halves).to(tl.float32)
+    store_silu(y + place, (again - middles[None, :]) * scales[None, :] + tl.load(bias + channel)[None, :])
 
 
 @triton.jit
