@@ -8,7 +8,7 @@ from checks import check
 from ferrite_ir import parse_graph
 from ferrite_ir.graph import Extern
 from ferrite_scheduler import Policy, Schedule, Target, schedule
-from ferrite_scheduler.schedule import CallExtern, Launch
+from ferrite_scheduler.schedule import CallExtern, Launch, Reuse
 
 SHORT = Policy(
     persistent_elements=4,
@@ -122,6 +122,20 @@ def test_sums_and_extremes_are_shared_together() -> None:
     (kernel,) = check(text, policy=SHORT).kernels
     assert kernel.strategy == "cooperative"
     assert set(kernel.stored) == {"y", "s"}
+
+
+def test_only_elements_are_overwritten() -> None:
+    """All programs of a row read what there is one of for each row, and one may be done when another begins."""
+    text = """graph @f(x: f32[3, 24], u: f32[3]) -> (m, y) {
+  o: f32[3] = extern aten.clone.default(u)
+  p: f32[3, 24] = extern aten.clone.default(x)
+  s: f32[3] = fold sum [i < 3 | j < 24] p[i, j]
+  m: f32[3] = loop [i < 3] mul(o[i], s[i])
+  y: f32[3, 24] = loop [i < 3, j < 24] div(p[i, j], m[i])
+}"""
+    found = check(text, policy=SHORT)
+    assert strategies(found) == ["cooperative"]
+    assert {(step.name, step.source) for step in found.steps if isinstance(step, Reuse)} == {("y", "p")}
 
 
 def test_a_smaller_machine_takes_fewer_parts() -> None:

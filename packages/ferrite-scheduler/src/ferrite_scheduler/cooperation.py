@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ferrite_ir.dtypes import F32, I64
-from ferrite_ir.graph import Computed, Extern, Fold, Graph, Loop, Tag, TensorType, Update, bodies_of
+from ferrite_ir.graph import Computed, Extern, Fold, Graph, Loop, Tag, TensorType, bodies_of
 from ferrite_ir.index import Dim
 from ferrite_ir.scalar import postorder
 from ferrite_ir.sizes import is_static
@@ -70,7 +70,7 @@ def _read_again(kernel: Kernel) -> frozenset[str]:
     makers = {result.name: d for d in kernel.body for result in d.results}
     for definition in kernel.body:
         is_plain = isinstance(definition, Loop) or (isinstance(definition, Fold) and _cooperates(definition))
-        if not is_plain or isinstance(definition, Update):
+        if not is_plain:
             return frozenset()
     folds = [definition for definition in kernel.body if isinstance(definition, Fold)]
     if any(kernel.pass_of[fold.results[0].name] for fold in folds):

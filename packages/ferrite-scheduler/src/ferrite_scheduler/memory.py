@@ -208,7 +208,7 @@ def _in_place(plan: _Plan, kernel: Kernel, fresh: list[Param], spare: list[str])
     if not spare or kernel.strategy not in ("pointwise", "persistent", "looped", "cooperative"):
         return {}
     reads = _read_addresses(plan, kernel)
-    if kernel.strategy == "looped":
+    if kernel.strategy in ("looped", "cooperative"):
         fresh = [param for param in fresh if _is_stored_last(kernel, param.name)]
     defined = {result.name: place for place, d in enumerate(kernel.body) for result in d.results}
     branch = kernel.branch_of
@@ -230,9 +230,10 @@ def _in_place(plan: _Plan, kernel: Kernel, fresh: list[Param], spare: list[str])
 def _is_stored_last(kernel: Kernel, name: str) -> bool:
     """Returns whether a result of a looped kernel is stored in its last loop over the fold axis, element by element.
 
-    What is read at fold level is read anew in every loop, so an earlier one must not overwrite it.
+    What is read at fold level is read anew in every loop, so an earlier one must not overwrite it. What is read once for
+    a row is read by every program that shares the row, and others may be done by then.
     """
-    assert kernel.fold is not None, "a looped kernel folds"
+    assert kernel.fold is not None, "such a kernel folds"
     folded = set(kernel.fold.dims)
     if not any(dim in folded for index in kernel.homes[name] for dim in index.dims):
         return False
