@@ -90,6 +90,11 @@ def test_rows_that_gain_nothing_are_walked_alone() -> None:
     assert strategy(softmax(32), cooperative_minimum=129) == "looped", "128 bytes stay in the cache"
     assert strategy(softmax(32), cooperative_points=32) == "looped", "one program holds it"
     assert strategy(softmax(256)) == "looped", "32 parts are too many for 132 multiprocessors"
+    two = """graph @f(x: f32[3, 32], z: f32[3, 32]) -> (y) {
+  s: f32[3] = fold sum [i < 3 | j < 32] mul(x[i, j], z[i, j])
+  y: f32[3, 32] = loop [i < 3, j < 32] mul(sub(z[i, j], s[i]), x[i, j])
+}"""
+    assert strategy(two) == "looped", "two operands would wait in registers"
     sums = "graph @f(x: f32[3, 32]) -> (s) {\n  s: f32[3] = fold sum [i < 3 | j < 32] x[i, j]\n}"
     assert strategy(sums) == "looped", "nothing is read again"
 

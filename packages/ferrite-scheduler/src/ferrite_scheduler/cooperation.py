@@ -34,8 +34,8 @@ COOPERATING = frozenset(("sum", "max", "min", "online_softmax"))
 """Combines whose states are published, a 32-bit word for each component."""
 COLUMNS = 32
 """Columns that a program takes together: a line of memory of 32-bit elements."""
-MOST_LIVE = 3
-"""Most values alive at once for each element: all of them lie in registers while a program waits."""
+MOST_LIVE = 2
+"""Most values alive at once for each element, one that waits in a register and one that is made of it."""
 MOST_SHARE = 8
 """A row has at most one part for so many multiprocessors: kernels of a dozen streams leave room for one another."""
 

@@ -230,8 +230,8 @@ def _in_place(plan: _Plan, kernel: Kernel, fresh: list[Param], spare: list[str])
 def _is_stored_last(kernel: Kernel, name: str) -> bool:
     """Returns whether a result of a looped kernel is stored in its last loop over the fold axis, element by element.
 
-    What is read at fold level is read anew in every loop, so an earlier one must not overwrite it. What is read once for
-    a row is read by every program that shares the row, and others may be done by then.
+    What is read at fold level is read anew in every loop, so an earlier one must not overwrite it. What there is one of
+    for a row is read by every program that shares the row, and others may be done by then.
     """
     assert kernel.fold is not None, "such a kernel folds"
     folded = set(kernel.fold.dims)
