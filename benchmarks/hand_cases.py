@@ -51,8 +51,14 @@ def launched(kernel: Any, programs: int, *given: Any, warps: int, cleared: Tenso
     return call
 
 
-SHARED: tuple[dict[str, Any], ...] = ({"cooperate": False}, {"cooperative_bytes": 2})
-"""Policies with which rows are read twice, or shared whatever their type."""
+SHARED: tuple[dict[str, Any], ...] = (
+    {"cooperate": False},
+    {"cooperate": False, "loop_stages": 2},
+    {"cooperate": False, "loop_stages": 3},
+    {"cooperative_bytes": 2},
+    {"cooperative_bytes": 2, "cooperative_rows": 256, "cooperative_points": 4096, "cooperative_minimum": 1 << 17},
+)
+"""Policies with which rows are read twice, one or several blocks at once, or shared whatever their type."""
 NARROW = ("in float32", "in halves")
 
 

@@ -89,6 +89,7 @@ class Policy:
         small_kernel_bytes: independent kernels that move less than this are fused to save a launch.
         uncoalesced_factor: bytes moved per useful byte by an access that runs across a tile.
         search_budget: most dependence edges walked from either side to see whether two kernels can be one.
+        loop_stages: blocks of a row that a looped kernel has on their way at once.
         look_back: scan few long lines in one pass, with programs that wait for each other, rather than in two passes.
         look_back_points: points of a line that one such program takes, a power of two.
         cooperate: have programs share rows that a looped kernel would read twice, and wait for each other.
@@ -141,6 +142,7 @@ class Policy:
     small_kernel_bytes: int = 1 << 20
     uncoalesced_factor: int = 8
     search_budget: int = 512
+    loop_stages: int = 1
     look_back: bool = True
     look_back_points: int = 8192
     cooperate: bool = True

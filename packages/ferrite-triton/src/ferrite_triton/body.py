@@ -232,7 +232,8 @@ class KernelBody:
         if self._writer.uses("r_quarter", first):
             quarter = f"{start} // 4 + tl.arange(0, RBLOCK // 4){self._flat.space.expand('r')}"
             self._writer.insert(first, f"r_quarter = {quarter}")
-        stages = f", num_stages={COLUMN_STAGES}" if self._flat.space.serial else ""
+        count = COLUMN_STAGES if self._flat.space.serial else self._flat.kernel.stages
+        stages = f", num_stages={count}" if count > 1 else ""
         bound = self._flat.space.params.text(size)
         self._writer.close_loop(f"for rstart in tl.range(0, {bound}, RBLOCK{stages}):")
         for definition, finish in finishers:
