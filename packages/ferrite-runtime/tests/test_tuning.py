@@ -20,7 +20,7 @@ from ferrite_runtime.samples import spread_of
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.tuning import EFFORTS, Budget, Outcome, Task, measurements_of, situation_of, tune_kernel
 from runtime_fakes import FakeClock
-from runtime_kernels import grid_axis, pointwise, row_softmax, row_sum
+from runtime_kernels import grid_axis, pointwise, row_softmax, row_sum, shared_softmax
 from runtime_kernels import spec as spec_of
 from simulated_device import SimulatedDevice
 
@@ -319,6 +319,11 @@ def test_step_that_gains_less_than_noise_is_not_taken() -> None:
 def test_descent_skips_what_has_a_writer(family: str) -> None:
     mapping = pointwise("a", family=family, blocks={"XBLOCK": 128} if family == "sort" else {})
     assert neighbours(KernelSpec.from_mapping(mapping), H200, Config.of({}, 4), {"x": 1000}) == ()
+
+
+def test_descent_skips_programs_that_wait_for_each_other() -> None:
+    shared = KernelSpec.from_mapping(shared_softmax(64, 1000, points=256))
+    assert neighbours(shared, H200, Config.of({"XBLOCK": 1}, 4), shared.hint_sizes()) == ()
 
 
 # --- what is told and kept ------------------------------------------------------------------------------------------
