@@ -67,6 +67,24 @@ def test_shared_rows_give_what_eager_gives(name: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_halves_wait_as_halves(name: str, device: str, dtype: torch.dtype) -> None:
+    function, shape = CASES[name]
+    torch.manual_seed(0)
+    x = torch.randn(shape, device=device).to(dtype)
+    found = compiled(function, cooperative_bytes=2)(x)
+    (kernel,) = compiled_programs()[-1]["kernels"]
+    assert kernel["family"] == "cooperative"
+    before, _, after = kernel["source"].partition("fmath.asked_states")
+    assert "fmath.kept" in before
+    assert "tl.load" not in after
+    exact = function(x.double())
+    bound = 2 * (function(x).double() - exact).abs().max() + torch.finfo(dtype).eps * exact.abs().max()
+    assert (found.double() - exact).abs().max() <= bound
+
+
+@pytest.mark.parametrize("device", devices())
 def test_operands_that_are_not_read_twice_may_be_narrow(device: str) -> None:
     x, scale = torch.randn(5, 300, device=device), torch.randn(300, device=device)
     check(lambda x, scale: torch.softmax(x, 1) * scale.to(torch.float32), x, scale)

@@ -33,8 +33,8 @@ def test_all_is_loaded_before_a_program_waits_and_widened_after_it() -> None:
         "fmath.draw_part",
         *["tl.load"] * 4,
         "fmath.publish_part",
-        "fmath.sum_before",
         "fmath.unknown_zero",
+        "fmath.sum_before",
         *["fmath.kept", "tl.cumsum", "tl.store"] * 4,
     ]
     assert source.count("r = first + ") == 8

@@ -12,20 +12,22 @@ from ferrite_ir.graph import Fold
 from .combines import neutrals_of
 from .flat import FlatKernel
 from .folds import FoldText, R
-from .space import Space, next_power_of_two
+from .halves import HalvesText, waits_in_halves
+from .space import next_power_of_two
 from .writer import Tile, Writer
 
 REGISTERS, MORE_REGISTERS = 128, 168
 """Registers of a thread: a multiprocessor holds four programs of four warps, so that some load while others wait.
 
-More, for three, where fewer would spill: of columns, or where some lanes lie past the end.
+More, for three, where fewer would spill: if no elements wait in halves, of columns, or where lanes lie past the end.
 """
 
 
-def waiting_registers(space: Space) -> int:
+def waiting_registers(flat: FlatKernel) -> int:
     """Returns how many registers a thread of a kernel may have whose programs share rows."""
-    fold = space.fold
-    return MORE_REGISTERS if fold is None or fold.masked or space.order[-1] != "r" else REGISTERS
+    fold = flat.space.fold
+    is_easy = fold is not None and not fold.masked and flat.space.order[-1] == "r"
+    return REGISTERS if is_easy or waits_in_halves(flat, flat.definitions) else MORE_REGISTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,11 @@ class CooperativeFoldText:
     writer: Writer
     folds: FoldText
 
+    @property
+    def halves(self) -> HalvesText:
+        """Returns what keeps elements of two bytes narrow."""
+        return HalvesText(self.writer, self.flat.param_of(self.flat.kernel.status).text)
+
     def write(self, definitions: list[Fold]) -> list[tuple[Tile, ...]]:
         """Writes folds of which none waits for another; returns for each of them one tile per result.
 
@@ -44,7 +51,11 @@ class CooperativeFoldText:
         for line in self._places():
             self.writer.line(line, R)
         axes = R.union(self.flat.space.order)
-        words = [self._publish(definition, places) for definition, places in self._words(definitions)]
+        words: list[list[str]] = []
+        for definition, places in self._words(definitions):
+            self._publish(self._states(definition), places)
+            words.append(places)
+            self._renew()
         asked = [[self._lanes(f"fmath.asked_states({place} + members, told)") for place in places] for places in words]
         found: list[tuple[Tile, ...]] = []
         for definition, places, states in zip(definitions, words, asked, strict=True):
@@ -64,14 +75,25 @@ class CooperativeFoldText:
             yield definition, [f"words + {number * words}" if number else "words" for number in numbers]
             count = numbers.stop
 
-    def _publish(self, definition: Fold, places: list[str]) -> list[str]:
-        """Writes the fold of a program's block; returns the places of its state."""
+    def _states(self, definition: Fold) -> tuple[Tile, ...]:
+        """Returns the state of a program's block."""
+        if definition.combine != "online_softmax":
+            return self.folds.states(definition)
+        top, safe = self.folds.highest(definition)
+        self._renew()
+        return top, self.folds.mass(definition, safe)
+
+    def _renew(self) -> None:
+        """Has what was loaded in two bytes widened again where it is used next."""
+        if loaded := self.halves.loaded():
+            self.halves.keep(loaded, self.halves.zero())
+
+    def _publish(self, states: tuple[Tile, ...], places: list[str]) -> None:
         mask = f", {self._rows_mask}" if self._rows_mask else ""
         axes = R.union(self.flat.space.order)
-        for state, place in zip(self.folds.states(definition), places, strict=True):
+        for state, place in zip(states, places, strict=True):
             value = self.folds.spread(state, axes - R)
             self.writer.line(f"fmath.publish_state({place} + member, {value}{mask})", axes)
-        return places
 
     def _places(self) -> list[str]:
         """Returns the lines that say where the states of a row lie, and of which blocks and rows there are any."""

@@ -171,12 +171,32 @@ class FoldText:
                 mean, m2, weight = (self.spread(tile, axes, "0.0") for tile in tiles)
                 return self._merged_moments((mean, m2, weight), axes, tiles[0].dtype)
             case "online_softmax" if len(tiles) == 1:
-                return self._softmax(self.spread(tiles[0], axes, 'float("-inf")'), None, axes, tiles[0].dtype)
+                highest, safe = self.highest(definition)
+                return highest, self.mass(definition, safe)
             case "online_softmax":
                 top = self.spread(tiles[0], axes, 'float("-inf")')
                 return self._softmax(top, self.spread(tiles[1], axes, "0.0"), axes, tiles[0].dtype)
             case name:
                 return (self._simple(name, tiles[0], axes, self._fill(definition, tiles[0].dtype)),)
+
+    def highest(self, definition: Fold) -> tuple[Tile, Tile]:
+        """Writes the first half of a softmax of a tile; returns the maximum, and what distances are taken from."""
+        lanes, axes = self._softmax_lanes(definition)
+        highest = self.reduce(SIMPLE["max"].reduce, "max", lanes.text, axes, lanes.dtype)
+        return highest, self._safe(highest)
+
+    def mass(self, definition: Fold, safe: Tile) -> Tile:
+        """Writes the second half of a softmax of a tile; returns the sum of exponentials of distances."""
+        lanes, axes = self._softmax_lanes(definition)
+        return self.total("sumexp", f"fmath.exp({lanes.text} - {safe.text})", axes, lanes.dtype)
+
+    def _softmax_lanes(self, definition: Fold) -> tuple[Tile, Axes]:
+        tiles, axes = self.operands(definition)
+        return self.full(tiles[0], axes, 'float("-inf")'), axes
+
+    def _safe(self, highest: Tile) -> Tile:
+        text = f'tl.where({highest.text} == float("-inf"), 0.0, {highest.text})'
+        return self.hold("safe", text, highest.axes, highest.dtype)
 
     def merged(self, definition: Fold, lanes: tuple[str, ...], axes: Axes, dtype: DType) -> tuple[Tile, ...]:
         """Returns the results of a fold from tiles with a lane for each part of the fold axis, one per component."""
@@ -257,13 +277,12 @@ class FoldText:
         delta = self.hold("delta", f"{mean} - {middle.text}", axes, dtype)
         return middle, self.total("m2", f"{m2} + {weight} * {delta.text} * {delta.text}", axes, dtype)
 
-    def _softmax(self, top: str, mass: str | None, axes: Axes, dtype: DType) -> tuple[Tile, ...]:
-        """Returns the maximum and the sum of exponentials relative to it, of values or of (maximum, sum) lanes."""
+    def _softmax(self, top: str, mass: str, axes: Axes, dtype: DType) -> tuple[Tile, ...]:
+        """Returns the maximum of (maximum, sum) lanes, and the sum of exponentials relative to it."""
         lanes = top if top.isidentifier() else self.hold("lane", top, axes, dtype).text
         highest = self.reduce(SIMPLE["max"].reduce, "max", lanes, axes, dtype)
-        safe = self.hold("safe", f'tl.where({highest.text} == float("-inf"), 0.0, {highest.text})', highest.axes, dtype)
-        scale = f"fmath.exp({lanes} - {safe.text})"
-        return highest, self.total("sumexp", scale if mass is None else f"{mass} * {scale}", axes, dtype)
+        safe = self._safe(highest)
+        return highest, self.total("sumexp", f"{mass} * fmath.exp({lanes} - {safe.text})", axes, dtype)
 
     # --- block by block ---------------------------------------------------------------------------------------------
 

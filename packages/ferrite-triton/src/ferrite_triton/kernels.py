@@ -330,7 +330,7 @@ def _facts(flat: FlatKernel, accesses: tuple[Access, ...], body: list[str]) -> d
     if fold is not None and least > (expected := hint(fold.size)):
         facts["bytes"] = facts["bytes"] * least // max(1, expected)
     if flat.kernel.points:
-        facts["registers"] = waiting_registers(flat.space)
+        facts["registers"] = waiting_registers(flat)
     elif flat.space.pieces > 1:
         facts["registers"] = NARROW_REGISTERS
     return facts

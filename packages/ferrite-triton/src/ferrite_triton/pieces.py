@@ -7,20 +7,20 @@ would wait, in twice as many registers, so that fewer programs are under way at 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from ferrite_ir.dtypes import BF16, F16, F32, I16
+from ferrite_ir.dtypes import F32
 from ferrite_ir.graph import Loop, bodies_of
-from ferrite_ir.scalar import Scalar, postorder
+from ferrite_ir.scalar import postorder
 from ferrite_scheduler.marks import LookBackScan
 
 from .evaluate import Evaluator
 from .facts import RANDOM
-from .flat import FlatKernel, memory_loads
+from .flat import FlatKernel
 from .folds import R
+from .halves import HalvesText, waits_in_halves
 from .positions import position_lines
-from .rows import varies_along_fold
 from .scans import ScanText, look_back_scans
 from .space import NO_AXES
 from .writer import Tile, Writer
@@ -31,7 +31,6 @@ NARROW_REGISTERS = 72
 """Registers of a thread: a multiprocessor holds seven programs of four warps, without spills."""
 SHORTEST = 64
 """Fewest elements of a piece."""
-HALVES = (F16, BF16)
 
 
 def pieces_of(flat: FlatKernel) -> int:
@@ -40,10 +39,9 @@ def pieces_of(flat: FlatKernel) -> int:
     fold = flat.space.fold
     if not scans or fold is None or (fold.block or 0) < PIECES * SHORTEST:
         return 1
-    loads = [load for load in memory_loads(flat, (scans[0].operand,)) if varies_along_fold(load.indices)]
     others = [definition for definition in flat.definitions if not isinstance(definition, (LookBackScan, Loop))]
     nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
-    is_narrow = bool(loads) and all(load.dtype in HALVES for load in loads) and scans[0].operand.dtype.compute is F32
+    is_narrow = waits_in_halves(flat, scans) and scans[0].operand.dtype.compute is F32
     return PIECES if is_narrow and not others and not any(node.op in RANDOM for node in nodes) else 1
 
 
@@ -64,22 +62,21 @@ class PieceText:
         """
         (scan,) = look_back_scans(self.flat)
         pieces = range(self.flat.space.pieces)
-        loads: list[dict[object, Tile]] = []
+        halves = HalvesText(self.writer, self.scans.status(scan))
+        loads: list[dict[Hashable, Tile]] = []
         sums: Tile | None = None
         for piece in pieces:
             self._begin(piece)
             values = self.scans.values(scan)
             sums = values if sums is None else self._added("sum", sums, values)
-            loads.append(self._narrow_loads())
+            loads.append(halves.loaded())
         assert sums is not None, "a part has pieces"
         place = self.scans.publish(scan, self.scans.total(sums))
+        zero = halves.zero()
         before = self.writer.hold("before", f"fmath.sum_before({place})", NO_AXES, F32)
-        zero = self.writer.hold("zero", f"fmath.unknown_zero({self.scans.status(scan)})", NO_AXES, I16)
         for piece in pieces:
             self._begin(piece)
-            for key, tile in loads[piece].items():
-                narrow = self.writer.hold("kept", f"fmath.kept({tile.text}, {zero.text})", tile.axes, tile.dtype)
-                self.writer.remember(key, narrow)
+            halves.keep(loads[piece], zero)
             values = self.scans.values(scan)
             store(scan, self.scans.continued(scan, values, before))
             if piece + 1 < self.flat.space.pieces:
@@ -96,15 +93,3 @@ class PieceText:
         begin = f"first + {piece} * RBLOCK" if piece else "first"
         for line in position_lines(self.flat.space, fold, f"{begin} + tl.arange(0, RBLOCK)"):
             self.writer.line(line, R)
-
-    def _narrow_loads(self) -> dict[object, Tile]:
-        """Returns the halves that were loaded for a piece, by what they are known as."""
-        return {
-            key: tile
-            for key, tile in self.writer.function.known.items()
-            if isinstance(key, tuple)
-            and isinstance(key[0], Scalar)
-            and key[0].op == "load"
-            and tile.dtype in HALVES
-            and tile.axes >= R
-        }

@@ -32,6 +32,8 @@ OUTER_PER_THREAD = 8
 PARTS_AT_ONCE = 8
 # Elements per thread of a part of a line that other programs wait for.
 PART_PER_THREAD = 64
+# Columns that programs share: a line of memory of 32-bit elements.
+SHARED_COLUMNS = 32
 # Rows that a thread holds of columns that are scanned, or read twice.
 ROWS_PER_THREAD = 8
 # Warps of a program that scans columns.
@@ -298,7 +300,7 @@ def cooperative_configs(shape: Shape) -> tuple[Config, ...]:
 
     One only: such a kernel is not for measuring, its status counts launches.
     """
-    columns = max(1, 128 // shape.element_bytes) if shape.contiguous in ("x", "y") else 1
+    columns = SHARED_COLUMNS if shape.contiguous in ("x", "y") else 1
     held = columns * shape.spec.blocks.get("RBLOCK", 1)
     warps = max(1, held // (shape.device.target.warp_size * PART_PER_THREAD))
     return (replace(shape, live=1).fit({"x": columns}, min(warps, shape.device.max_warps)),)
