@@ -162,9 +162,10 @@ def interpret(
     Raises:
         KernelRunError: naming the kernel and its origin, if the kernel fails.
     """
-    body = plain_function(function)
     named = {param.name: _wrap_argument(param, value) for param, value in zip(spec.params, arguments, strict=True)}
+    # Under the lock as well: two threads that parse sources at once can fail with a SystemError in Python 3.11.
     with _LOCK, _interpreted_language():
+        body = plain_function(function)
         builder = ti.interpreter_builder
         builder.set_grid_dim(programs, *depths)
         try:
