@@ -1,6 +1,6 @@
 """Measures one compilation for many sizes against one compilation for each size, and against the opponent's both.
 
-    python benchmarks/dynamic.py                                        # a worker on each visible GPU
+    python benchmarks/dynamic.py                                        # two workers on each visible GPU
     python benchmarks/dynamic.py --prepare 20                           # compile all of it first, 20 processes at once
     python benchmarks/dynamic.py --part 0/4 --out part0.jsonl           # a quarter of the sweeps, on one GPU
     python benchmarks/dynamic.py --merge part*.jsonl                    # the table of several parts
@@ -376,8 +376,15 @@ def turn_on_host(plan: argparse.Namespace, *, is_alone: bool) -> Iterator[None]:
         yield
         return
     with plan.lock.open("a") as file:  # closing it gives the lock back
-        fcntl.flock(file, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
+        with gate_of(plan.lock).open("a") as gate:  # who waits to be alone has nobody go first who came later
+            fcntl.flock(gate, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX if is_alone else fcntl.LOCK_SH)
         yield
+
+
+def gate_of(lock: Path) -> Path:
+    """Returns the file whose lock is held while waiting for another one."""
+    return lock.with_suffix(".gate")
 
 
 def time_calls(call: Callable[[], Any], launches: int, device: str) -> float:
@@ -523,15 +530,16 @@ def sizes_text(row: Row) -> str:
     return f"{row.sweep}: {row.backend}: {row.graphs} graphs, {row.seconds:.0f} s: {times}{wrong}"
 
 
-# --- one process for each GPU ---------------------------------------------------------------------------------------
+# --- processes for each GPU -----------------------------------------------------------------------------------------
 
 
 def run_on_all(gpus: Sequence[str], plan: argparse.Namespace) -> list[Row]:
-    """Returns the rows of all sweeps, run by a process on each GPU."""
-    outs = [plan.out.with_suffix(f".{number}.jsonl") for number in range(len(gpus))]
+    """Returns the rows of all sweeps, run by processes on each GPU."""
+    places = [gpu for _ in range(plan.workers) for gpu in gpus]
+    outs = [plan.out.with_suffix(f".{number}.jsonl") for number in range(len(places))]
     lock = plan.out.with_suffix(".lock")
     workers = []
-    for number, (gpu, out) in enumerate(zip(gpus, outs, strict=True)):
+    for number, (gpu, out) in enumerate(zip(places, outs, strict=True)):
         out.unlink(missing_ok=True)
         command = [
             sys.executable,
@@ -540,7 +548,7 @@ def run_on_all(gpus: Sequence[str], plan: argparse.Namespace) -> list[Row]:
             "--prepare",
             "0",
             "--part",
-            f"{number}/{len(gpus)}",
+            f"{number}/{len(places)}",
             "--out",
             str(out),
             "--lock",
@@ -553,7 +561,8 @@ def run_on_all(gpus: Sequence[str], plan: argparse.Namespace) -> list[Row]:
     finally:
         for worker in workers:
             worker.terminate()  # of those that have ended nothing is left to do
-        lock.unlink(missing_ok=True)
+        for file in (lock, gate_of(lock)):
+            file.unlink(missing_ok=True)
     return [row for out in outs if out.exists() for row in read_rows(out)]
 
 
@@ -616,6 +625,7 @@ def main() -> int:
     parser.add_argument("--sizes", default="0/1", help="k/n: every n-th size, from the k-th")
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--prepare", type=int, default=0, help="processes that compile everything first")
+    parser.add_argument("--workers", type=int, default=2, help="on each GPU: while one times the others wait")
     parser.add_argument("--lock", type=Path, help="file by which workers agree on whose turn it is to time")
     parser.add_argument("--compile-only", action="store_true", help="measure nothing")
     plan = parser.parse_args()
@@ -624,7 +634,7 @@ def main() -> int:
         prepare(visible_gpus() if plan.device == "cuda" else [], plan)
     if plan.merge:
         rows = [row for path in plan.merge for row in read_rows(path)]
-    elif plan.device == "cuda" and not plan.part and len(visible_gpus()) > 1:
+    elif plan.device == "cuda" and not plan.part and len(visible_gpus()) * plan.workers > 1:
         rows = run_on_all(visible_gpus(), plan)
     else:
         rows = run_here(plan)
