@@ -79,9 +79,9 @@ class CooperativeFoldText:
         """Returns the state of a program's block."""
         if definition.combine != "online_softmax":
             return self.folds.states(definition)
-        top, safe = self.folds.highest(definition)
+        top, safe = self.folds.highest(*self.folds.softmax_lanes(definition))
         self._renew()
-        return top, self.folds.mass(definition, safe)
+        return top, self.folds.mass(*self.folds.softmax_lanes(definition), safe)
 
     def _renew(self) -> None:
         """Has what was loaded in two bytes widened again where it is used next."""

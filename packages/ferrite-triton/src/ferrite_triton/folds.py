@@ -171,28 +171,28 @@ class FoldText:
                 mean, m2, weight = (self.spread(tile, axes, "0.0") for tile in tiles)
                 return self._merged_moments((mean, m2, weight), axes, tiles[0].dtype)
             case "online_softmax" if len(tiles) == 1:
-                highest, safe = self.highest(definition)
-                return highest, self.mass(definition, safe)
+                lanes, _ = self.softmax_lanes(definition)
+                highest, safe = self.highest(lanes, axes)
+                return highest, self.mass(lanes, axes, safe)
             case "online_softmax":
                 top = self.spread(tiles[0], axes, 'float("-inf")')
                 return self._softmax(top, self.spread(tiles[1], axes, "0.0"), axes, tiles[0].dtype)
             case name:
                 return (self._simple(name, tiles[0], axes, self._fill(definition, tiles[0].dtype)),)
 
-    def highest(self, definition: Fold) -> tuple[Tile, Tile]:
-        """Writes the first half of a softmax of a tile; returns the maximum, and what distances are taken from."""
-        lanes, axes = self._softmax_lanes(definition)
+    def softmax_lanes(self, definition: Fold) -> tuple[Tile, Axes]:
+        """Returns the tile that a softmax of values folds, and its axes."""
+        tiles, axes = self.operands(definition)
+        return self.full(tiles[0], axes, 'float("-inf")'), axes
+
+    def highest(self, lanes: Tile, axes: Axes) -> tuple[Tile, Tile]:
+        """Returns the maximum of such a tile, and what distances are taken from."""
         highest = self.reduce(SIMPLE["max"].reduce, "max", lanes.text, axes, lanes.dtype)
         return highest, self._safe(highest)
 
-    def mass(self, definition: Fold, safe: Tile) -> Tile:
-        """Writes the second half of a softmax of a tile; returns the sum of exponentials of distances."""
-        lanes, axes = self._softmax_lanes(definition)
+    def mass(self, lanes: Tile, axes: Axes, safe: Tile) -> Tile:
+        """Returns the sum of exponentials of distances."""
         return self.total("sumexp", f"fmath.exp({lanes.text} - {safe.text})", axes, lanes.dtype)
-
-    def _softmax_lanes(self, definition: Fold) -> tuple[Tile, Axes]:
-        tiles, axes = self.operands(definition)
-        return self.full(tiles[0], axes, 'float("-inf")'), axes
 
     def _safe(self, highest: Tile) -> Tile:
         text = f'tl.where({highest.text} == float("-inf"), 0.0, {highest.text})'
