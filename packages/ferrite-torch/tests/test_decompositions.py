@@ -56,3 +56,19 @@ def test_variance_and_mean_by_dims_are_one_fold() -> None:
         torch.testing.assert_close(var_mean(x, [0, 2], unbiased, True), torch.var_mean(x, [0, 2], unbiased, True))
     traced = make_fx(lambda x: var_mean(x, [0, 2], False))(x)
     assert next(node.target for node in traced.graph.nodes if node.op == "call_function") is aten.var_mean.correction
+
+
+def test_images_are_unpooled_as_they_lie() -> None:
+    """On a CPU, where eager does."""
+    unpool = decomposition_table(lambda name: False)[aten.max_unpool2d.default]
+    for layout in (torch.contiguous_format, torch.channels_last):
+        images = torch.randn(2, 3, 6, 6).to(memory_format=layout)
+        pooled, places = torch.nn.functional.max_pool2d(images, 3, return_indices=True)
+        expected = aten.max_unpool2d(pooled, places, [6, 6])
+        found = unpool(pooled, places, [6, 6])
+        assert torch.equal(found, expected)
+        assert found.stride() == expected.stride()
+    with torch.device("meta"):
+        pooled = torch.empty(2, 3, 2, 2).to(memory_format=torch.channels_last)
+        found = unpool(pooled, torch.empty(2, 3, 2, 2, dtype=torch.int64), [6, 6])
+    assert found.is_contiguous(), "elsewhere row by row"

@@ -145,6 +145,8 @@ def _candidates() -> dict[Any, Any]:
     for name in ("_softmax", "_log_softmax"):
         whole = getattr(aten, name).default
         table[whole] = _unless_only_a_run_tells(table[whole])
+    unpooling = aten.max_unpool2d.default
+    table[unpooling] = _laid_out_as_by_a_cpu(table[unpooling])
     for name in ("mse_loss", "smooth_l1_loss", "huber_loss"):
         gradient = getattr(aten, f"{name}_backward").default
         table[gradient] = _nothing_of_nothing(table[gradient])
@@ -204,6 +206,21 @@ def _unless_only_a_run_tells(rule: Callable[..., torch.Tensor]) -> Callable[...,
         return rule(x, *args, **kwargs)
 
     return decomposed
+
+
+def _laid_out_as_by_a_cpu(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Returns a decomposition of ``max_unpool2d`` whose result lies as eager's: on a CPU, as the images do."""
+
+    def unpooled(images: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        result = rule(images, *args, **kwargs)
+        channels_last = torch.channels_last
+        if images.device.type != "cpu" or images.dim() != 4 or images.is_contiguous():
+            return result
+        if not images.is_contiguous(memory_format=channels_last):
+            return result
+        return result.contiguous(memory_format=channels_last)
+
+    return unpooled
 
 
 def _nothing_of_nothing(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
