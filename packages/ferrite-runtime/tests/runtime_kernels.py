@@ -82,6 +82,19 @@ def scaled(name: str = "scaled") -> dict[str, Any]:
     return spec(name, body, params, [grid_axis("x", "n", hint=4096)])
 
 
+def row_facts(rows: int, columns: int, folds: int) -> dict[str, Any]:
+    """The facts of a kernel that folds the rows of a contiguous matrix of float32."""
+    return {
+        "loads": 1,
+        "stores": 1,
+        "folds": folds,
+        "fold_size": columns,
+        "numel": rows,
+        "contiguous_axis": "r",
+        "element_bytes": 4,
+    }
+
+
 def row_softmax(rows: int, columns: int, name: str = "row_softmax", block: int | None = None) -> dict[str, Any]:
     """A persistent softmax over the rows of a contiguous matrix."""
     block = block or 1 << max(0, columns - 1).bit_length()
@@ -98,15 +111,7 @@ def row_softmax(rows: int, columns: int, name: str = "row_softmax", block: int |
         f"    tl.store(out_ptr + x * {columns} + r, shifted / total, mask)\n"
     )
     params = [tensor("in_ptr"), tensor("out_ptr", access="write")]
-    facts = {
-        "loads": 1,
-        "stores": 1,
-        "folds": 2,
-        "fold_size": columns,
-        "numel": rows,
-        "contiguous_axis": "r",
-        "element_bytes": 4,
-    }
+    facts = row_facts(rows, columns, folds=2)
     axes = [grid_axis("x", rows), fold_axis(columns)]
     return spec(name, body, params, axes, family="persistent", blocks={"RBLOCK": block}, facts=facts)
 
@@ -139,17 +144,7 @@ def shared_softmax(rows: int, columns: int, points: int, name: str = "shared_sof
         f"    tl.store(out_ptr + x * {columns} + r, tl.exp(value - highest) / mass, mask)\n"
     )
     params = [tensor("in_ptr"), tensor("out_ptr", access="write"), tensor("status", "i64", "atomic")]
-    facts = {
-        "loads": 1,
-        "stores": 1,
-        "folds": 1,
-        "fold_size": columns,
-        "numel": rows,
-        "contiguous_axis": "r",
-        "element_bytes": 4,
-        "parts": parts,
-        "registers": 168,
-    }
+    facts = {**row_facts(rows, columns, folds=1), "parts": parts, "registers": 168}
     return spec(
         name,
         body,
@@ -176,15 +171,7 @@ def row_sum(rows: int, columns: int, name: str = "row_sum") -> dict[str, Any]:
         f"    tl.store(out_ptr + x, tl.sum(total, 1, keep_dims=True), x < {rows})\n"
     )
     params = [tensor("in_ptr"), tensor("out_ptr", access="write")]
-    facts = {
-        "loads": 1,
-        "stores": 1,
-        "folds": 1,
-        "fold_size": columns,
-        "numel": rows,
-        "contiguous_axis": "r",
-        "element_bytes": 4,
-    }
+    facts = row_facts(rows, columns, folds=1)
     return spec(name, body, params, [grid_axis("x", rows), fold_axis(columns)], family="looped", facts=facts)
 
 

@@ -23,9 +23,10 @@ from triton.runtime.jit import JITFunction
 
 from ferrite_runtime import fmath
 from ferrite_runtime.errors import FerriteRuntimeError, IndexOutOfBounds, KernelRunError
+from ferrite_runtime.fmath import cooperation
 from ferrite_runtime.interpreter_atomics import make_atomic_rmw
 from ferrite_runtime.interpreter_cast import all_ones_handle, cast_handle, make_dot, splat_handle
-from ferrite_runtime.interpreter_cooperation import LeftProgram, awaited_states, round_of, rounds_of
+from ferrite_runtime.interpreter_cooperation import LeftProgram, rounds_of
 from ferrite_runtime.interpreter_math import STAND_INS as MATH_STAND_INS
 from ferrite_runtime.interpreter_reduce import reduce_tiles, scan_tiles
 from ferrite_runtime.interpreter_sort import sort_tile, sort_tile_first
@@ -36,12 +37,7 @@ _REWRITTEN = "_ferrite_interpreted"
 _DEVICE_FUNCTIONS = fmath.__name__  # the package, and its modules
 
 # What replaces device functions that have no meaning here, or are slow.
-STAND_INS: dict[str, Callable[..., Any]] = {
-    **MATH_STAND_INS,
-    "sort_stable": sort_tile,
-    "sort_first": sort_tile_first,
-    "awaited_states": awaited_states,
-}
+STAND_INS: dict[str, Callable[..., Any]] = {**MATH_STAND_INS, "sort_stable": sort_tile, "sort_first": sort_tile_first}
 
 
 def plain_function(function: Any) -> Callable[..., Any]:
@@ -56,6 +52,16 @@ def plain_function(function: Any) -> Callable[..., Any]:
         rewritten = ti.FunctionRewriter(original).rewrite_ast()
     setattr(function, _REWRITTEN, rewritten)
     return rewritten
+
+
+@contextlib.contextmanager
+def _standing_in(function: Any, stand_in: Callable[..., Any]) -> Iterator[None]:
+    """Makes the interpreter call ``stand_in`` for a jitted function while the context is open."""
+    setattr(function, _REWRITTEN, stand_in)
+    try:
+        yield
+    finally:
+        delattr(function, _REWRITTEN)
 
 
 def _call_jitted(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -169,8 +175,8 @@ def interpret(
         builder = ti.interpreter_builder
         builder.set_grid_dim(programs, *depths)
         try:
-            for is_first in rounds_of(spec):
-                with round_of(is_first=is_first):
+            for wait in rounds_of(spec):
+                with _standing_in(cooperation.awaited_states, wait):
                     for z, y, x in itertools.product(range(depths[1]), range(depths[0]), range(programs)):
                         builder.set_grid_idx(x, y, z)
                         with contextlib.suppress(LeftProgram):

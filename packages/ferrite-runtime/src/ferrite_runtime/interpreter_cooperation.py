@@ -6,8 +6,7 @@ wait for, and has stored nothing. In the second round everything that programs w
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,37 +21,29 @@ class LeftProgram(Exception):
     """Ends a program of the first round."""
 
 
-_rounds: list[bool] = []
-"""Whether the round that is under way, if one is, is a first one."""
+def leave_program(found: Any, place: Any, wanted: Any, neutral: Any) -> Any:
+    """Stands in for `fmath.awaited_states` in the first round.
 
-
-@contextlib.contextmanager
-def round_of(*, is_first: bool) -> Iterator[None]:
-    """Says which round the programs that run while the context is open belong to."""
-    _rounds.append(is_first)
-    try:
-        yield
-    finally:
-        _rounds.pop()
-
-
-def rounds_of(spec: KernelSpec) -> tuple[bool, ...]:
-    """Returns the rounds in which a kernel is run: for each of them, whether it is the first of two."""
-    return (True, False) if spec.family == "cooperative" else (False,)
+    Raises:
+        LeftProgram: always.
+    """
+    raise LeftProgram
 
 
 def awaited_states(found: Any, place: Any, wanted: Any, neutral: Any) -> Any:
-    """Stands in for `fmath.awaited_states`.
+    """Stands in for `fmath.awaited_states` where everything has been published.
 
     Raises:
-        LeftProgram: in the first round.
-        KernelRunError: in the second one, where a word is not published.
+        KernelRunError: a word is not published.
     """
-    if _rounds and _rounds[-1]:
-        raise LeftProgram
     words = found.handle.data
     if not (words >> 32).all():
         raise KernelRunError("programs wait for what none publishes")
     values = np.ascontiguousarray(words).astype(np.uint32).view(np.float32)
     data = np.where(wanted.handle.data, values, np.float32(getattr(neutral, "value", neutral)))
     return tl.tensor(TensorHandle(data, tl.float32), tl.block_type(tl.float32, list(data.shape)))
+
+
+def rounds_of(spec: KernelSpec) -> tuple[Callable[..., Any], ...]:
+    """Returns, for each round in which a kernel is run, what its programs do where they wait."""
+    return (leave_program, awaited_states) if spec.family == "cooperative" else (awaited_states,)

@@ -15,15 +15,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ferrite_ir.dtypes import F32, I64
-from ferrite_ir.graph import Computed, Extern, Fold, Graph, Loop, Tag, TensorType, bodies_of
+from ferrite_ir.dtypes import F32
+from ferrite_ir.graph import Computed, Extern, Fold, Graph, Loop, bodies_of
 from ferrite_ir.index import Dim
 from ferrite_ir.scalar import postorder
 from ferrite_ir.sizes import is_static
 
 from .cluster import Cluster
 from .dependences import Dependences, make_node
-from .intermediates import new_value
+from .intermediates import status_of
 from .memory import Work
 from .naming import kernel_name
 from .schedule import Kernel, Param
@@ -124,10 +124,7 @@ def with_statuses(
             found.append(item)
             continue
         result = next(value for definition in item.body for value in definition.results)
-        device = result.type.device or graph.device
-        status = new_value(f"{result.name}_status", TensorType(I64, (_words(item),), device=result.type.device), types)
-        kwargs = (("dtype", Tag("dtype", "i64")), ("device", Tag("device", device)))
-        call = Extern((status,), "aten.zeros.default", (status.type.shape,), kwargs)
+        status, call = status_of(result, _words(item), types, graph.device)
         number = len(graph.definitions) + len(calls)
         calls.append(call)
         storage[status.name] = status.name

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ferrite_ir.graph import TensorType, Value
+from ferrite_ir.dtypes import I64
+from ferrite_ir.graph import Extern, Tag, TensorType, Value
 from ferrite_ir.sizes import Size
 
 
@@ -22,3 +23,17 @@ def partial_value(result: Value, kind: str, shape: Iterable[Size], types: dict[s
     return new_value(
         f"{result.name}_{kind}", TensorType(result.type.dtype, tuple(shape), device=result.type.device), types
     )
+
+
+def status_of(result: Value, words: int, types: dict[str, TensorType], device: str) -> tuple[Value, Extern]:
+    """Returns what programs that make a result tell each other through, and the call that fills it with zeros.
+
+    Args:
+        result: what they make.
+        words: elements (i64) of the status.
+        types: of all values; the status is entered.
+        device: of the graph, for results that do not name theirs.
+    """
+    status = new_value(f"{result.name}_status", TensorType(I64, (words,), device=result.type.device), types)
+    kwargs = (("dtype", Tag("dtype", "i64")), ("device", Tag("device", result.type.device or device)))
+    return status, Extern((status,), "aten.zeros.default", (status.type.shape,), kwargs)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 
 from ferrite_ir.dtypes import BOOL, F32, F64, I32, I64
-from ferrite_ir.graph import Definition, Extern, Scan, Tag, TensorType
+from ferrite_ir.graph import Definition, Scan, TensorType
 from ferrite_ir.index import constant
 from ferrite_ir.scalar import apply, cast, const, load
 
 from .dependences import make_node
-from .intermediates import new_value
+from .intermediates import status_of
 from .long_scans import is_strided
 from .marks import LookBackScan
 from .target import Policy
@@ -41,9 +41,7 @@ def look_back_scan(scan: Scan, types: dict[str, TensorType], policy: Policy, dev
     length, lines = int(scan.along.size), math.prod(int(dim.size) for dim in scan.dims) // int(scan.along.size)
     parts = -(-length // policy.look_back_points)
     words = lines * (parts + -(-parts // LOOK_BACK_GROUP)) * (dtype.bits // 32)
-    status = new_value(f"{result.name}_status", TensorType(I64, (1 + words,), device=result.type.device), types)
-    kwargs = (("dtype", Tag("dtype", "i64")), ("device", Tag("device", result.type.device or device)))
-    zeros = Extern((status,), "aten.zeros.default", (status.type.shape,), kwargs)
+    status, zeros = status_of(result, 1 + words, types, device)
     body = apply("where", const(True, BOOL), scan.bodies[0], cast(load(status.name, [constant(0)], I64), dtype))
     marked = LookBackScan(
         scan.results, scan.combine, scan.dims, scan.along, (body,), scan.origins, status.name, policy.look_back_points

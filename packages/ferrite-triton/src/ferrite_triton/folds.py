@@ -171,7 +171,7 @@ class FoldText:
                 mean, m2, weight = (self.spread(tile, axes, "0.0") for tile in tiles)
                 return self._merged_moments((mean, m2, weight), axes, tiles[0].dtype)
             case "online_softmax" if len(tiles) == 1:
-                lanes, _ = self.softmax_lanes(definition)
+                lanes = self.full(tiles[0], axes, 'float("-inf")')
                 highest, safe = self.highest(lanes, axes)
                 return highest, self.mass(lanes, axes, safe)
             case "online_softmax":

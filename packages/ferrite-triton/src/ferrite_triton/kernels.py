@@ -244,7 +244,7 @@ def part_lines(flat: FlatKernel, width: int) -> list[str]:
         raise AssertionError("a scan without a fold axis")
     wide = ".to(tl.int64)" if width == 64 else ""
     if space.pieces > 1:  # each says where it lies
-        return [*text, f"first = part{wide} * {space.pieces * (fold.block or 1)}"]
+        return [*text, f"first = part{wide} * {space.part_points}"]
     return [*text, *position_lines(space, fold, f"part{wide} * RBLOCK + tl.arange(0, RBLOCK)")]
 
 
@@ -357,7 +357,6 @@ def grid_expression(space: Space) -> Expr:
     factors: list[Expr] = [["ceildiv", axis.name, axis.constant] for axis in space.grid]
     if space.branches > 1:
         factors.append(space.branches)
-    if space.parts and space.fold is not None:
-        whole = space.pieces * (space.fold.block or 1)
-        factors.append(["ceildiv", "r", whole if space.pieces > 1 else "RBLOCK"])
+    if space.parts:
+        factors.append(["ceildiv", "r", space.part_points if space.pieces > 1 else "RBLOCK"])
     return factors[0] if len(factors) == 1 else ["mul", *factors]

@@ -150,6 +150,11 @@ class Space:
         return self.axis("b")
 
     @property
+    def part_points(self) -> int:
+        """Returns how many points of a line a program has that shares it, in all its blocks."""
+        return self.pieces * (self.fold.block or 1) if self.fold is not None else 1
+
+    @property
     def fold_size(self) -> Size:
         """Returns the number of points of the fold axis, those of all its blocks."""
         size: Size = 1

@@ -6,9 +6,8 @@ published: the decoupled look-back of Merrill and Garland, "Single-pass parallel
 finds; here parts form groups, the last program of a group publishes the sum up to its end, and every program adds the
 sum up to the group before and the totals of its own group, in one order always.
 
-The status is i64: a counter, then for each line a word for each part and one for each group. A word holds 32 bits of a
-value and a flag above them, so that whoever sees the flag sees the value. Wider values have a second such table. All of
-it must be zero when a kernel starts.
+The status is i64: a counter, then for each line a word for each part and one for each group, as in `words`. Values of
+64 bits have a second such table. All of it must be zero when a kernel starts.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ferrite_runtime.fmath.words import LOW, asked_words, publish_word
+
 _GROUP = tl.constexpr(512)
-_FLAG = tl.constexpr(1 << 32)
-_LOW = tl.constexpr((1 << 32) - 1)
 
 
 @triton.jit
@@ -31,24 +30,17 @@ def draw_part(status, count):
 def _publish(words, place, value, span):
     if value.dtype.primitive_bitwidth == 64:
         bits = value.to(tl.int64, bitcast=True)
-        tl.atomic_xchg(words + place, (bits & _LOW) | _FLAG, sem="relaxed")
-        tl.atomic_xchg(words + span + place, ((bits >> 32) & _LOW) | _FLAG, sem="relaxed")
+        publish_word(words + place, bits)
+        publish_word(words + span + place, bits >> 32)
     else:
-        bits = value.to(tl.int32, bitcast=True).to(tl.int64) & _LOW
-        tl.atomic_xchg(words + place, bits | _FLAG, sem="relaxed")
-
-
-@triton.jit
-def _asked(words, place, wanted):
-    """Returns words as they are now; those that are not wanted count as published zeros."""
-    return tl.load(words + place, wanted, _FLAG, volatile=True)
+        publish_word(words + place, value.to(tl.int32, bitcast=True).to(tl.int64))
 
 
 @triton.jit
 def _awaited_words(found, words, place, wanted):
     """Returns words that were asked for, once all of them are published."""
     while tl.min((found >> 32).to(tl.int32), 0) == 0:
-        found = _asked(words, place, wanted)
+        found = asked_words(words + place, wanted)
     return found
 
 
@@ -57,7 +49,7 @@ def _awaited(low, high, words, place, wanted, span, dtype: tl.constexpr):
     low = _awaited_words(low, words, place, wanted)
     if dtype.primitive_bitwidth == 64:
         high = _awaited_words(high, words + span, place, wanted)
-        return ((low & _LOW) | (high << 32)).to(dtype, bitcast=True)
+        return ((low & LOW) | (high << 32)).to(dtype, bitcast=True)
     else:
         return low.to(tl.int32).to(dtype, bitcast=True)
 
@@ -84,12 +76,12 @@ def sum_before(status, line, lines: tl.constexpr, part, parts: tl.constexpr, tot
     ends = parts + group - 1 + tl.arange(0, 1)
     # What came before the group is asked for first: mostly it is there when the parts of the group are.
     ended = ends >= parts
-    end_low = _asked(words, ends, ended)
-    end_high = _asked(words + span, ends, ended) if total.dtype.primitive_bitwidth == 64 else end_low
+    end_low = asked_words(words + ends, ended)
+    end_high = asked_words(words + span + ends, ended) if total.dtype.primitive_bitwidth == 64 else end_low
     places = group * _GROUP + tl.arange(0, _GROUP)
     wanted = places < part
-    low = _asked(words, places, wanted)
-    high = _asked(words + span, places, wanted) if total.dtype.primitive_bitwidth == 64 else low
+    low = asked_words(words + places, wanted)
+    high = asked_words(words + span + places, wanted) if total.dtype.primitive_bitwidth == 64 else low
     before = tl.sum(_awaited(low, high, words, places, wanted, span, total.dtype), 0)
     before = tl.sum(_awaited(end_low, end_high, words, ends, ended, span, total.dtype), 0) + before
     if part % _GROUP == _GROUP - 1:
