@@ -210,6 +210,17 @@ VIEWS = [
     Case("slice_scatter", lambda x, y: torch.slice_scatter(x, y, 1, 1, 3), lambda d: (d.plain(3, 5), d.plain(3, 2))),
 ]  # fmt: skip
 
+
+def shifted(x: Tensor) -> Tensor:
+    """Returns scores by distance as scores by place: each row begins one further to the right, half as long.
+
+    The relative shift of Dai et al., "Transformer-XL" (2019).
+    """
+    batch, rows, width = x.shape
+    moved = x.reshape(batch, width, rows)[:, 1:].reshape(batch, rows, width - 1)
+    return moved[..., : width // 2]
+
+
 REDUCTIONS = [
     Case("sum all", torch.sum, one(4, 9)),
     Case("sum rows", lambda x: x.sum(-1), one(4, 9)),
@@ -247,6 +258,7 @@ REDUCTIONS = [
     Case("softmax columns", lambda x: torch.softmax(x, 0), one(4, 9)),
     Case("softmax to dtype", lambda x: torch.softmax(x, -1, dtype=torch.promote_types(x.dtype, torch.float32)),
          one(4, 9)),
+    Case("softmax of shifted rows", lambda x: torch.softmax(shifted(x), -1), one(3, 5, 10)),
     Case("log_softmax", lambda x: torch.log_softmax(x, -1), one(4, 9)),
     Case("masked softmax", lambda x, m: torch.softmax(x.masked_fill(m, float("-inf")), -1),
          lambda d: (d.normal(4, 9), torch.ones(4, 9 * d.scale, device=d.device).triu(3).bool())),
@@ -316,6 +328,13 @@ def colliding(draw: Draw) -> tuple[Tensor, Tensor, Tensor]:
     return target, torch.randint(3, (3, 4), device=draw.device), source
 
 
+def assigned(x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
+    """Returns rows of which those where a mask holds are one row of values."""
+    rows = x * 2
+    rows[mask] = values
+    return rows + 1
+
+
 INDEXING = [
     Case("embedding", F.embedding,
          lambda d: (torch.randint(7, (2, 5), device=d.device), d.normal(7, 4))),
@@ -368,6 +387,7 @@ INDEXING = [
     Case("assign under mask", lambda x, m: torch.where(m, x, x.new_zeros(())) + 1,
          lambda d: (d.normal(3, 7), d.mask(3, 7))),
     Case("one_hot", lambda i: F.one_hot(i, 6), lambda d: (torch.randint(6, (2, 4), device=d.device),), backward=False),
+    Case("write to the places of a mask", assigned, lambda d: (d.normal(3, 7, 5), d.mask(3, 7), d.normal(5))),
     Case("masked_scatter", lambda x, m, s: x.masked_scatter(m, s) * 2,
          lambda d: (d.normal(3, 7), d.mask(3, 7), d.normal(4, 7))),
     Case("nonzero_static", lambda m: torch.nonzero_static(m, size=9), lambda d: (d.mask(3, 7),), backward=False),

@@ -16,6 +16,7 @@ from ferrite_torch.environment import stores_graphs
 from ferrite_torch.errors import ExternRefused, FerriteError, Unsupported, translate
 from ferrite_torch.garbage import rare_collections
 from ferrite_torch.loading import mark_boxed, run_eagerly, runtime_options
+from ferrite_torch.masked_writes import choose_by_masks
 from ferrite_torch.options import Options, parse_options
 from ferrite_torch.statistics import record_fallback
 from ferrite_torch.stored_graphs import Plan, mark_storable, plan_storage
@@ -70,6 +71,7 @@ def ferrite(
         _check_layouts(module, inputs)
         rewrite_attention(module)
         simplify_masks(module)
+        choose_by_masks(module)
         multiply_out(module)
         is_open = is_symbolic(_traced(module, inputs)) or has_guarded_floats()
         is_kept = stores_graphs(chosen) and not is_open

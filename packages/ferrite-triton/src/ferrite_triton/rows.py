@@ -22,6 +22,8 @@ def is_aligned_row(offset: Index, width: int, axis: str = "r", row: Size = 0) ->
 
 
 def _is_multiple(number: Size, width: int, row: Size) -> bool:
+    if width == 1:
+        return True
     if isinstance(number, int):
         return number % width == 0
     return not is_static(row) and quotient(number, row) is not None

@@ -10,6 +10,7 @@ import torch
 
 from ferrite_torch.torch_private.aot_cache import StoredKey, keeping_graphs, output_code
 from ferrite_torch.torch_private.partitioning import min_cut
+from ferrite_torch.torch_private.symbolic_shapes import sizes_that_depend_on_data
 from ferrite_torch.torch_private.whole_ops import keeping_ops_whole
 
 BoxedFunction = Callable[[list[Any]], Any]
@@ -36,7 +37,7 @@ def compile_with_aot(
 
     stored = stored_key is not None
     keeping = nullcontext() if stored_key is None else keeping_graphs(stored_key)
-    with keeping, keeping_ops_whole(), _keeping_tangents():
+    with keeping, keeping_ops_whole(), _keeping_tangents(), sizes_that_depend_on_data():
         compiled = aot_module_simplified(
             module,
             list(inputs),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -63,6 +65,25 @@ def frame_environment() -> Any:
 
     context = TracingContext.try_get()
     return None if context is None or context.fake_mode is None else context.fake_mode.shape_env
+
+
+@contextmanager
+def sizes_that_depend_on_data() -> Iterator[None]:
+    """Allows sizes that depend on data in what is traced of the frame being compiled.
+
+    Dynamo ends a graph before an op with such a result unless it was asked for the full graph. The gradient of an op
+    may have one where the op itself has none: of what ``x[mask] = y`` writes it is as long as the mask has places.
+    """
+    environment = frame_environment()
+    if environment is None:
+        yield
+        return
+    found = environment.settings
+    environment.settings = replace(found, allow_dynamic_output_shape_ops=True, allow_scalar_outputs=True)
+    try:
+        yield
+    finally:
+        environment.settings = found
 
 
 def has_guarded_floats() -> bool:

@@ -1,0 +1,93 @@
+"""Writes to the places of a mask, ``x[mask] = y``, as choices between two tensors where ``y`` has a gradient.
+
+Autograd's rule for the gradient of what is written reads the places of the mask, and how many these are no graph knows
+while it is captured. Where one value goes to all places, or one for each index of the dims behind the mask, a choice
+writes the same, and the sizes of its gradient do not depend on the mask.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from ferrite_torch.torch_private.nodes import example_of
+
+_PUTS = ("index_put", "index_put_")
+
+
+def choose_by_masks(module: torch.fx.GraphModule) -> None:
+    """Makes choices of a dynamo graph's writes to the places of one mask whose values have a gradient."""
+    writes = [(node, write) for node in module.graph.nodes if (write := _write(node)) is not None]
+    for node, (x, index, value) in writes:
+        place = _place(x, index)
+        if place is not None:
+            _choose(module.graph, node, x, *place, value)
+    if writes:
+        module.recompile()
+
+
+def _write(node: Node) -> tuple[Node, Sequence[Any], Node] | None:
+    """Returns the tensor, the indices and the values of a write that replaces elements; None for other nodes."""
+    if node.target is operator.setitem:
+        x, index, value = node.args
+        index = index if isinstance(index, (list, tuple)) else (index,)
+    elif _name(node) in _PUTS and len(node.args) == 3 and not any(node.kwargs.values()):
+        x, index, value = node.args
+    else:
+        return None
+    if not (isinstance(x, Node) and isinstance(value, Node) and isinstance(index, (list, tuple))):
+        return None
+    written = example_of(value)
+    has_gradient = isinstance(written, torch.Tensor) and written.requires_grad
+    is_alike = has_gradient and isinstance(example_of(x), torch.Tensor) and example_of(x).dtype is written.dtype
+    return (x, index, value) if is_alike else None
+
+
+def _name(node: Node) -> str:
+    if node.op == "call_method":
+        return str(node.target)
+    return getattr(node.target, "__name__", "") if node.op == "call_function" else ""
+
+
+def _place(x: Node, index: Sequence[Any]) -> tuple[Node, int] | None:
+    """Returns the mask and the number of dims behind it, where all other indices take whole dims; else None."""
+    masks = [(number, item) for number, item in enumerate(index) if _is_mask(item)]
+    if len(masks) != 1 or not all(item is Ellipsis or item == slice(None) or _is_mask(item) for item in index):
+        return None
+    (number, mask), rank = masks[0], example_of(masks[0][1]).ndim
+    if Ellipsis in index[:number]:
+        return mask, len(index) - number - 1
+    return mask, example_of(x).ndim - number - rank
+
+
+def _is_mask(item: Any) -> bool:
+    example = example_of(item) if isinstance(item, Node) else None
+    return isinstance(example, torch.Tensor) and example.dtype is torch.bool and example.ndim > 0
+
+
+def _choose(graph: Graph, node: Node, x: Node, mask: Node, behind: int, value: Node) -> None:
+    """Replaces a write by a choice, unless its values are one for each place."""
+    shape = example_of(value).shape
+    own_dim = len(shape) - behind - 1
+    if own_dim >= 0 and not _is_one(shape[own_dim]):
+        return
+    with graph.inserting_before(node):
+        if own_dim >= 0:
+            for _ in range(example_of(mask).ndim - 1):
+                value = graph.call_method("unsqueeze", (value, own_dim))
+        chosen = mask
+        for _ in range(behind):
+            chosen = graph.call_method("unsqueeze", (chosen, -1))
+        found = graph.call_function(torch.where, (chosen, value, x))
+        if _name(node) != "index_put":
+            found = graph.call_method("copy_", (x, found))
+    node.replace_all_uses_with(found)
+    graph.erase_node(node)
+
+
+def _is_one(size: Any) -> bool:
+    return isinstance(size, int) and size == 1
