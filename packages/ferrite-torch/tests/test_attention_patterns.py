@@ -140,6 +140,24 @@ def written_over(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return weights @ v + query
 
 
+def assert_trains(attend: Attend, dtype: torch.dtype) -> None:
+    """Fails unless the compiled function's values and gradients are about as close to float64's as eager's are."""
+
+    def run(call: Attend, kind: torch.dtype) -> list[Tensor]:
+        inputs = [each.to(kind).requires_grad_() for each in heads()]
+        result = call(*inputs)
+        return [result.detach(), *torch.autograd.grad(result.square().sum(), inputs)]
+
+    torch.compiler.reset()
+    ferrite_torch.reset_statistics()
+    compiled = torch.compile(attend, backend="ferrite", fullgraph=True, dynamic=False, options={"fallback": False})
+    for found, eager, exact in zip(
+        *(run(compiled, dtype), run(attend, dtype), run(attend, torch.float64)), strict=True
+    ):
+        error, own = ((each.double() - exact).norm() / exact.norm() for each in (found, eager))
+        assert error <= max(1.5 * own, 8 * torch.finfo(torch.float32).eps)  # eager's own in float32 is two roundings
+
+
 @pytest.mark.parametrize("name", RULES)
 def test_what_it_becomes(name: str) -> None:
     attend, options = RULES[name]
@@ -159,6 +177,18 @@ def test_operands_that_are_written_to_stay() -> None:
     assert rewritten(written_over, *heads()) is None
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_result_that_is_written_to_has_its_gradients(dtype: torch.dtype) -> None:
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        mixed = torch.softmax(q @ k.mT, -1) @ v
+        mixed.transpose(1, 2)[:, 1:] += 1
+        mixed += v.tanh()
+        return mixed * 2
+
+    assert rewritten(attend, *heads()) is not None
+    assert_trains(attend, dtype)
+
+
 def test_other_numbers_of_keys() -> None:
     assert rewritten(lambda q, k, v: (q @ k.mT).softmax(-1) @ v, *heads(4)) == "scale=1.0"
 
@@ -169,19 +199,9 @@ def test_compiled_values_and_gradients(dtype: torch.dtype) -> None:
         scores = (q @ k.transpose(-2, -1) / math.sqrt(WIDTH)).masked_fill(~causal(SIZE), -math.inf)
         return torch.softmax(scores.float(), -1).to(q.dtype) @ v
 
-    def run(call: Attend, kind: torch.dtype) -> list[Tensor]:
-        inputs = [each.to(kind).requires_grad_() for each in heads()]
-        result = call(*inputs)
-        return [result.detach(), *torch.autograd.grad(result.square().sum(), inputs)]
-
-    torch.compiler.reset()
-    ferrite_torch.reset_statistics()
-    mine = run(torch.compile(attend, backend="ferrite", fullgraph=True, dynamic=False), dtype)
+    assert_trains(attend, dtype)
     steps = [step.get("target", "") for program in ferrite_torch.compiled_programs() for step in program["steps"]]
     assert any("scaled_dot_product" in target for target in steps)
-    for found, eager, exact in zip(mine, run(attend, dtype), run(attend, torch.float64), strict=True):
-        error, own = ((each.double() - exact).norm() / exact.norm() for each in (found, eager))
-        assert error <= max(1.5 * own, 8 * torch.finfo(torch.float32).eps)  # eager's own in float32 is two roundings
 
 
 def test_dropout_is_the_same_forward_and_backward() -> None:

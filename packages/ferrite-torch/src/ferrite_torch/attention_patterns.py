@@ -99,7 +99,7 @@ def rewrite_attention(module: GraphModule) -> int:
         if changing is None:
             changing = changing_storages(module.graph)
         if _is_fit(attention, node, changing) and _leaves_something(attention, changing):
-            _replace(node, attention)
+            _replace(node, attention, is_changed=storage_of(node) in changing)
             found += 1
     if found:
         module.recompile()
@@ -335,7 +335,11 @@ def _leaves_something(attention: Attention, changing: frozenset[int]) -> bool:
 # --- replacing --------------------------------------------------------------------------------------------------------
 
 
-def _replace(node: Node, attention: Attention) -> None:
+def _replace(node: Node, attention: Attention, *, is_changed: bool) -> None:
+    """Puts the call in the place of attention; of a result that the graph writes to a copy, as autograd keeps its own.
+
+    The product that was there before needs only its operands for its gradient.
+    """
     graph = node.graph
     fake = _fake(node)
     assert fake is not None, "judged before"
@@ -352,6 +356,8 @@ def _replace(node: Node, attention: Attention) -> None:
             result = _made(graph.call_method("squeeze", (result, 0)), fake)
         if _minds_layout(node):
             result = _made(graph.call_method("contiguous", (result,)), fake)
+        if is_changed:
+            result = _made(graph.call_method("clone", (result,)), fake)
     node.replace_all_uses_with(result)
     for each in attention.inside:
         if not each.users:
