@@ -134,6 +134,22 @@ def test_function_of_a_series_equals_torch(name: str, dtype: str) -> None:
     )
 
 
+SHARE = "fmath.share(a, b, tl.div_rn(tl.full([], 1.0, tl.float32), b))"
+
+
+def shares_of(wholes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns numbers from 0 to 1, some subnormal, and numbers from 1 on; NaN, too."""
+    torch.manual_seed(0)
+    parts = torch.cat((torch.exp(-90 * torch.rand(wholes)), torch.tensor([0.0, 1.0, 1e-40, math.nan, 0.5])))
+    return parts, torch.cat((torch.exp(20 * torch.rand(wholes)), torch.tensor([3.0, 1.0, 7.0, 2.0, math.nan])))
+
+
+def test_share_equals_quotient() -> None:
+    """Up to a rounding: the interpreter rounds products that a GPU adds to exactly."""
+    a, b = shares_of(5000)
+    torch.testing.assert_close(run(SHARE, a, b, dtype="f32"), a / b, rtol=2**-23, atol=2**-149, equal_nan=True)
+
+
 def edges_of(dtype: str) -> tuple[torch.Tensor, torch.Tensor]:
     ends = [0.0, -0.0, 0.5, -0.5, 1.0, -1.0, 2.0, -2.0, 1e-30, 7.0, 1e30, -3.5, math.inf, -math.inf, math.nan]
     x = torch.tensor(ends, dtype=TORCH[dtype])

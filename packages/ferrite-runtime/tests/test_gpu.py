@@ -23,7 +23,7 @@ from runtime_kernels import (
     tensor,
     tensor_input,
 )
-from test_fmath import BINARY, TORCH, UNARY, sample
+from test_fmath import BINARY, SHARE, TORCH, UNARY, sample, shares_of
 
 torch = pytest.importorskip("torch")
 
@@ -94,6 +94,16 @@ def test_binary_device_function_equals_torch(name: str, dtype: str) -> None:
     out = torch.empty(a.numel(), dtype=TORCH[dtype], device="cuda")
     Kernel(pointwise(f"fmath.{name}(a, b)", 2, a.numel(), dtype))(a.cuda(), b.cuda(), out)
     torch.testing.assert_close(out.cpu(), BINARY[name](a, b), equal_nan=True)
+
+
+def test_share_is_the_exact_quotient() -> None:
+    a, b = shares_of(1 << 20)
+    out = torch.empty(a.numel(), device="cuda")
+    Kernel(pointwise(SHARE, 2, a.numel()))(a.cuda(), b.cuda(), out)
+    exact = a / b
+    torch.testing.assert_close(out.cpu(), exact, rtol=2**-23, atol=2**-149, equal_nan=True)
+    is_large = exact >= 2**-100
+    assert torch.equal(out.cpu()[is_large], exact[is_large])
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])

@@ -19,7 +19,7 @@ from .flat import FlatKernel, ParamText, memory_loads
 from .indices import IndexText, index_dtype
 from .literals import full_text, is_negative_zero, number_text
 from .operands import computes_wider, constant_tile, has_peer, named, operand_text
-from .quotients import rounded_quotients, weights
+from .quotients import rounded_quotients, shares, weights
 from .rows import behind, is_aligned_row, varies_along_fold
 from .scalars import (
     COMPARISONS,
@@ -78,6 +78,7 @@ class Evaluator:
         self._pads = any(node.op in LOOPING for node in nodes)
         self._zeroed = frozenset[Scalar]().union(*vanishing_sums(flat).values())
         self._weights, exponentials = weights(flat)
+        self._shares = shares(flat)
         self._rough: dict[Scalar, Spelling] = dict.fromkeys(rounded_quotients(flat), ROUGH_QUOTIENT)
         self._rough |= dict.fromkeys(exponentials, ROUGH_EXPONENTIAL)
 
@@ -265,6 +266,8 @@ class Evaluator:
             return self._write_quartets(node, rest, guard)
         inner = Guard(node.args[0], guard) if node.op == "masked" else guard
         tiles = [self._known(operand, inner if i == 1 else guard) for i, operand in enumerate(node.args)]
+        if node in self._shares:
+            return self._write_share(*tiles)
         return self._write_operation(node, tiles)
 
     def _hold(self, prefix: str, expression: str, axes: Axes, dtype: DType) -> Tile:
@@ -288,6 +291,13 @@ class Evaluator:
         if node.dtype.is_narrow_float and narrow:
             expression = cast_text(f"({expression})", F32, node.dtype)
         return self._hold(node.op, expression, axes, node.dtype)
+
+    def _write_share(self, part: Tile, whole: Tile) -> Tile:
+        """Writes the exact quotient of what is at most one by what is at least one: one division for all parts."""
+        one = full_text(1.0, F32)
+        inverse = self._hold("inverse", f"tl.div_rn({one}, {whole.text})", whole.axes, F32)
+        expression = f"fmath.share({part.text}, {whole.text}, {inverse.text})"
+        return self._hold("div", expression, part.axes | whole.axes, F32)
 
     def _write_quartets(self, node: Scalar, rest: Index, guard: Guard | None) -> Tile:
         """Writes random numbers of neighbours, four of which come from one draw."""

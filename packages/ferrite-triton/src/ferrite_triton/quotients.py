@@ -1,6 +1,8 @@
-"""Quotients that are rounded to a narrow type later: the fast division is exact enough for them.
+"""Quotients that need not be divided as any two numbers are.
 
-So is the fast exponential for what is divided, where the divisor is no small number.
+For those that are rounded to a narrow type later the fast division is exact enough, and so is the fast exponential for
+what is divided, where the divisor is no small number. Those of a softmax are shares of a whole, for which the exact
+division has no special cases.
 """
 
 from __future__ import annotations
@@ -62,26 +64,50 @@ def weights(flat: FlatKernel) -> tuple[frozenset[Scalar], frozenset[Scalar]]:
     )
 
 
+def shares(flat: FlatKernel) -> frozenset[Scalar]:
+    """Returns the f32 quotients ``exp(x - max) / sum`` of a softmax over ``x``: what is divided is at most one."""
+    found = set()
+    for node in postorder(body for definition in flat.definitions for body in bodies_of(definition)):
+        fold = _softmax_of(flat, node.args[1], 1) if node.op == "div" and node.dtype is F32 else None
+        power = _resolved(flat, node.args[0]) if fold is not None else node
+        distance = _resolved(flat, power.args[0]) if power.op == "exp" else power
+        if fold is None or distance.op != "sub" or _softmax_of(flat, distance.args[1], 0) is not fold:
+            continue
+        if _resolved(flat, distance.args[0]) == _resolved(flat, fold.bodies[0]):
+            found.add(node)
+    return frozenset(found)
+
+
 def _is_rounded(users: list[Scalar]) -> bool:
     """Returns whether a value is used for nothing but casts to narrow types."""
     return all(user.op == "cast" and user.dtype.is_narrow_float for user in users)
 
 
 def _is_weight(flat: FlatKernel, node: Scalar) -> bool:
-    return node.op == "div" and node.dtype is F32 and _is_sum_of_softmax(flat, node.args[1])
+    return node.op == "div" and node.dtype is F32 and _softmax_of(flat, node.args[1], 1) is not None
 
 
-def _is_sum_of_softmax(flat: FlatKernel, node: Scalar) -> bool:
-    """Returns whether a value is the sum of an online softmax: at least one, but for rows whose results are NaN."""
-    while True:
-        if node.op == "where" and node.args[1].op == "const" and math.isnan(node.args[1].value):
-            node = node.args[2]
-            continue
-        definition, position = flat.producers.get(node.source, (None, 0)) if node.op == "load" else (None, 0)
-        if isinstance(definition, Loop):
-            node = definition.bodies[position]
-            continue
-        return isinstance(definition, Fold) and definition.combine == "online_softmax" and position == 1
+def _softmax_of(flat: FlatKernel, node: Scalar, position: int) -> Fold | None:
+    """Returns the online softmax whose maximum (0) or sum (1) a value is, but for rows whose results are NaN.
+
+    Such a sum is at least one.
+    """
+    node = _resolved(flat, node)
+    while node.op == "where" and node.args[1].op == "const" and math.isnan(node.args[1].value):
+        node = _resolved(flat, node.args[2])
+    definition, place = flat.producers.get(node.source, (None, 0)) if node.op == "load" else (None, 0)
+    is_found = isinstance(definition, Fold) and definition.combine == "online_softmax" and place == position
+    return definition if is_found else None  # type: ignore[return-value]
+
+
+def _resolved(flat: FlatKernel, node: Scalar) -> Scalar:
+    """Returns what a value is that a loop of the kernel computes at each point."""
+    while node.op == "load":
+        definition, position = flat.producers.get(node.source, (None, 0))
+        if not isinstance(definition, Loop):
+            break
+        node = definition.bodies[position]
+    return node
 
 
 def _users(flat: FlatKernel) -> tuple[frozenset[Scalar], list[Scalar], dict[Scalar, list[Scalar]]]:

@@ -302,6 +302,18 @@ def sigmoid(x):
 
 
 @triton.jit
+def share(x, y, inverse):
+    """Returns x / y rounded to nearest for float32 with 0 <= x <= 1 <= y < 2**126 and ``inverse`` the rounded 1 / y.
+
+    What is left of x beside the first quotient corrects it: Markstein, "Computation of elementary functions on the IBM
+    RISC System/6000 processor" (1990). A result below 2**-100, where that rest may be subnormal, may be off by its last
+    bit. All is NaN where y is.
+    """
+    quotient = x * inverse
+    return tl.fma(tl.fma(-quotient, y, x), inverse, quotient)
+
+
+@triton.jit
 def signbit(x):
     return float_bits(x) < 0
 
