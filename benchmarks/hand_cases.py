@@ -20,7 +20,6 @@ from hand_kernels import (
     moments_of_parts,
     normalised,
     normalised_behind,
-    scanned_in_four,
     scanned_part,
 )
 
@@ -52,14 +51,13 @@ def launched(kernel: Any, programs: int, *given: Any, warps: int, cleared: Tenso
 
 
 SHARED: tuple[dict[str, Any], ...] = (
-    {"cooperate": False},
-    {"cooperate": False, "loop_stages": 2},
-    {"cooperate": False, "loop_stages": 3},
-    {"cooperative_bytes": 2},
-    {"cooperative_bytes": 2, "cooperative_rows": 256, "cooperative_points": 4096, "cooperative_minimum": 1 << 17},
+    {},
+    {"cooperate": True},
+    {"cooperate": True, "cooperative_rows": 256, "cooperative_points": 4096, "cooperative_minimum": 1 << 17},
 )
-"""Policies with which rows are read twice, one or several blocks at once, or shared whatever their type."""
+"""Policies with which rows are read twice, or shared."""
 NARROW = ("in float32", "in halves")
+ASKED = ("by atomics", "by loads")
 
 
 def softmax(dtype: torch.dtype) -> Iterator[Row]:
@@ -72,18 +70,20 @@ def softmax(dtype: torch.dtype) -> Iterator[Row]:
     for columns, warps in ((8, 16), (16, 32)):
         call = launched(held_columns, count // columns, x, y, count, columns, rows, warps=warps)
         yield f"{columns} columns held whole, {warps} warps", call, error
-    for columns, points, warps, keeps in (
-        (32, 512, 8, 0),
-        (32, 256, 4, 0),
-        (64, 128, 4, 0),
-        *((32, 256, 4, 1), (32, 512, 8, 1), (64, 256, 8, 1), (64, 128, 4, 1)) * (dtype is torch.bfloat16),
+    for columns, points, warps, keeps, loads in (
+        (32, 512, 8, 0, 0),
+        (32, 512, 8, 0, 1),
+        (32, 256, 4, 0, 0),
+        (64, 128, 4, 0, 0),
+        *((32, 256, 4, 1, 0), (64, 128, 4, 1, 0)) * (dtype is torch.bfloat16),
     ):
         share = rows // points
         counts = torch.zeros(1 + count // columns, dtype=torch.int32, device="cuda")
         tops, masses = (torch.empty(share * count, device="cuda") for _ in range(2))
-        given = (x, y, counts, tops, masses, count, columns, points, share, keeps)
+        given = (x, y, counts, tops, masses, count, columns, points, share, keeps, loads)
         call = launched(met_columns, count // columns * share, *given, warps=warps, cleared=counts)
-        yield f"{columns} columns held {NARROW[keeps]} by {share} programs, {warps} warps", call, error
+        name = f"{columns} columns held {NARROW[keeps]} by {share} programs, {warps} warps, asking {ASKED[loads]}"
+        yield name, call, error
 
 
 def long_softmax(dtype: torch.dtype) -> Iterator[Row]:
@@ -92,18 +92,19 @@ def long_softmax(dtype: torch.dtype) -> Iterator[Row]:
     y, exact = torch.empty_like(x), torch.softmax(x.double(), 1)
     for policy in SHARED:
         yield ours(lambda x: torch.softmax(x, 1), x, **policy)
-    for points, warps, keeps in (
-        (8192, 8, 0),
-        (8192, 4, 0),
-        *((16384, 8, 1), (8192, 4, 1), (4096, 4, 1), (4096, 2, 1)) * (dtype is torch.bfloat16),
+    for points, warps, keeps, loads in (
+        (8192, 4, 0, 0),
+        (8192, 4, 0, 1),
+        (4096, 4, 0, 0),
+        *((16384, 8, 1, 0), (8192, 4, 1, 0), (4096, 2, 1, 0)) * (dtype is torch.bfloat16),
     ):
         share = length // points
         counts = torch.zeros(1 + rows, dtype=torch.int32, device="cuda")
         tops, masses = (torch.empty(rows * share, device="cuda") for _ in range(2))
-        given = (x, y, counts, tops, masses, length, points, share, keeps)
+        given = (x, y, counts, tops, masses, length, points, share, keeps, loads)
         call = launched(met_rows, rows * share, *given, warps=warps, cleared=counts)
         yield (
-            f"rows held {NARROW[keeps]} by {share} programs, {warps} warps",
+            f"rows held {NARROW[keeps]} by {share} programs, {warps} warps, asking {ASKED[loads]}",
             call,
             functools.partial(distance, y, exact),
         )
@@ -118,19 +119,17 @@ def scan(dtype: torch.dtype) -> Iterator[Row]:
     def status_of(parts: int) -> Tensor:
         return torch.zeros(1 + parts + -(-parts // 512), dtype=torch.int64, device="cuda")
 
-    keeps = int(dtype is torch.bfloat16)
-    for points, warps in ((4096, 4), (8192, 4), (16384, 8)):
+    for points, warps in ((4096, 4), (8192, 4), (8192, 8), (16384, 8)):
         parts = x.numel() // points
         status = status_of(parts)
-        for name, draws, waits in (("drawn", 1, 1), ("that wait for nobody", 0, 0)):
-            given = (x, status, y, parts, points, draws, waits, 0)
+        for name, draws, waits in (
+            ("drawn", 1, 1),
+            ("drawn, asking for what is missing", 1, 2),
+            ("that wait for nobody", 0, 0),
+        ):
+            given = (x, status, y, parts, points, draws, waits)
             call = launched(scanned_part, parts, *given, warps=warps, cleared=status)
             yield f"parts of {points} {name}, {warps} warps", call, error if waits else lambda: 0.0
-    for points, warps in ((1024, 2), (1024, 4), (2048, 4), (4096, 4), (4096, 8)):
-        parts = x.numel() // (4 * points)
-        status = status_of(parts)
-        call = launched(scanned_in_four, parts, x, status, y, parts, points, keeps, warps=warps, cleared=status)
-        yield f"parts of four times {points} drawn, held {NARROW[keeps]}, {warps} warps", call, error
 
 
 def group_norm(dtype: torch.dtype) -> Iterator[Row]:
@@ -166,8 +165,8 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
         yield f"one kernel, pieces of {rows} rows, {behind} behind, {warps} warps", call, error
     for rows, warps in ((64, 2), (64, 4), (128, 4), (128, 8), (256, 8)):
         each = 4096 // rows * 5
-        status = torch.zeros(1 + 16 * each * 16, dtype=torch.int64, device="cuda")
-        given = (*operands, status, status[1:], rows, each)
+        status = torch.zeros(1 + 16 + 16 * each * 16, dtype=torch.int64, device="cuda")
+        given = (*operands, status, status[17:], rows, each)
         call = launched(met_group_norm, 16 * each, *given, warps=warps, cleared=status)
         yield f"one kernel, {rows} rows held in halves until their image is there, {warps} warps", call, error
 

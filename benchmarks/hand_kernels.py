@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 
 from ferrite_runtime import fmath
+from ferrite_runtime.fmath.words import asked_words
 
 
 @triton.jit
@@ -29,21 +30,49 @@ def kept(narrow):
 
 
 @triton.jit
+def words_asked_until_there(words, places, wanted):
+    """Words of a status, of which only those are asked for again that were not published."""
+    found = asked_words(words + places, wanted)
+    missing = (found >> 32).to(tl.int32) == 0
+    while tl.max(missing.to(tl.int32), 0) != 0:
+        found = tl.where(missing, asked_words(words + places, wanted & missing), found)
+        missing = (found >> 32).to(tl.int32) == 0
+    return found.to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def sum_of_missing(status, part, parts: tl.constexpr, total):
+    """`fmath.sum_before` of one line of f32, with fewer questions."""
+    words = status + 1
+    group = part // 512
+    ends = parts + group - 1 + tl.arange(0, 1)
+    places = group * 512 + tl.arange(0, 512)
+    before = tl.sum(words_asked_until_there(words, places, places < part), 0)
+    before = tl.sum(words_asked_until_there(words, ends, ends >= parts), 0) + before
+    if part % 512 == 511:
+        fmath.publish_part(words - 1, 0, 1, parts + group, parts, before + total)
+    return before
+
+
+@triton.jit
 def scanned_part(
-    x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, DRAWS: tl.constexpr, WAITS: tl.constexpr,
-    KEEPS: tl.constexpr
+    x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, DRAWS: tl.constexpr, WAITS: tl.constexpr
 ):  # fmt: skip
-    """A part of a long sum: its number is drawn, or the program's; without waiting the parts before it are missing."""
+    """A part of a long sum: its number is drawn, or the program's; without waiting the parts before it are missing.
+
+    It asks again for all that it waits for (1), or for what is missing (2).
+    """
     part = fmath.draw_part(status, PARTS) if DRAWS else tl.program_id(0)
     place = part * RBLOCK + tl.arange(0, RBLOCK)
-    value = tl.load(x + place, eviction_policy="evict_first")
+    value = tl.load(x + place, eviction_policy="evict_first").to(tl.float32)
+    total = tl.sum(value, 0)
     if WAITS:
-        total = tl.sum(value.to(tl.float32), 0)
         fmath.publish_part(status, 0, 1, part, PARTS, total)
-        before = fmath.sum_before(status, 0, 1, part, PARTS, total)
-        running = tl.cumsum((kept(value) if KEEPS else value).to(tl.float32), 0) + before
-    else:
-        running = tl.cumsum(value.to(tl.float32), 0)
+    running = tl.cumsum(value, 0)
+    if WAITS == 2:
+        running += sum_of_missing(status, part, PARTS, total)
+    elif WAITS == 1:
+        running += fmath.sum_before(status, 0, 1, part, PARTS, total)
     tl.store(y + place, running.to(y.dtype.element_ty), eviction_policy="evict_first")
 
 
@@ -111,19 +140,22 @@ def normalised_behind(
 
 
 @triton.jit
-def meet(counts, group, SHARE: tl.constexpr):
+def meet(counts, group, SHARE: tl.constexpr, LOADS: tl.constexpr):
     """Waits until the programs of a group have all come here; what they stored before can be read after it."""
-    tl.debug_barrier()
-    tl.atomic_add(counts + group, 1, sem="acq_rel")
-    while tl.load(counts + group, volatile=True) < SHARE:
-        pass
-    tl.debug_barrier()
+    if LOADS:
+        tl.debug_barrier()
+        tl.atomic_add(counts + group, 1, sem="acq_rel")
+        while tl.load(counts + group, volatile=True) < SHARE:
+            pass
+        tl.debug_barrier()
+    else:
+        fmath.meet(counts + group, SHARE)
 
 
 @triton.jit
 def met_columns(
     x, y, counts, tops, masses, count, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr, SHARE: tl.constexpr,
-    KEEPS: tl.constexpr
+    KEEPS: tl.constexpr, LOADS: tl.constexpr
 ):  # fmt: skip
     """Softmax of columns that ``SHARE`` programs hold together, each some rows of them, so that they are read once."""
     part = tl.atomic_add(counts, 1, sem="relaxed")
@@ -136,7 +168,7 @@ def met_columns(
     mass = tl.exp(value.to(tl.float32) - top[None, :])
     tl.store(tops + part * XBLOCK + lane, top)
     tl.store(masses + part * XBLOCK + lane, tl.sum(mass, 0))
-    meet(counts + 1, part // SHARE, SHARE)
+    meet(counts + 1, part // SHARE, SHARE, LOADS)
     place = (part // SHARE * SHARE + tl.arange(0, SHARE))[:, None] * XBLOCK + lane[None, :]
     parts = tl.load(tops + place, volatile=True)
     highest = tl.max(parts, 0)
@@ -149,7 +181,8 @@ def met_columns(
 
 @triton.jit
 def met_rows(
-    x, y, counts, tops, masses, length: tl.constexpr, RBLOCK: tl.constexpr, SHARE: tl.constexpr, KEEPS: tl.constexpr
+    x, y, counts, tops, masses, length: tl.constexpr, RBLOCK: tl.constexpr, SHARE: tl.constexpr,
+    KEEPS: tl.constexpr, LOADS: tl.constexpr
 ):  # fmt: skip
     """Softmax of rows that ``SHARE`` programs hold together."""
     part = tl.atomic_add(counts, 1, sem="relaxed")
@@ -159,40 +192,13 @@ def met_rows(
     value = kept(value) if KEEPS else value
     tl.store(tops + part, top)
     tl.store(masses + part, tl.sum(tl.exp(value.to(tl.float32) - top), 0))
-    meet(counts + 1, part // SHARE, SHARE)
+    meet(counts + 1, part // SHARE, SHARE, LOADS)
     members = part // SHARE * SHARE + tl.arange(0, SHARE)
     parts = tl.load(tops + members, volatile=True)
     highest = tl.max(parts, 0)
     total = tl.sum(tl.load(masses + members, volatile=True) * tl.exp(parts - highest), 0)
     share = tl.exp((kept(value) if KEEPS else value).to(tl.float32) - highest) / total
     tl.store(y + place, share.to(y.dtype.element_ty), eviction_policy="evict_first")
-
-
-@triton.jit
-def scanned_in_four(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, KEEPS: tl.constexpr):
-    """A part of a long sum in four blocks, whose elements stay as narrow as they come while their part waits."""
-    part = fmath.draw_part(status, PARTS)
-    place = part * (4 * RBLOCK) + tl.arange(0, RBLOCK)
-    a = tl.load(x + place, eviction_policy="evict_first")
-    b = tl.load(x + place + RBLOCK, eviction_policy="evict_first")
-    c = tl.load(x + place + 2 * RBLOCK, eviction_policy="evict_first")
-    d = tl.load(x + place + 3 * RBLOCK, eviction_policy="evict_first")
-    to_b = tl.sum(a.to(tl.float32), 0)
-    to_c = tl.sum(b.to(tl.float32), 0) + to_b
-    to_d = tl.sum(c.to(tl.float32), 0) + to_c
-    total = tl.sum(d.to(tl.float32), 0) + to_d
-    fmath.publish_part(status, 0, 1, part, PARTS, total)
-    before = fmath.sum_before(status, 0, 1, part, PARTS, total)
-    store_scanned(y + place, kept(a) if KEEPS else a, before)
-    store_scanned(y + place + RBLOCK, kept(b) if KEEPS else b, before + to_b)
-    store_scanned(y + place + 2 * RBLOCK, kept(c) if KEEPS else c, before + to_c)
-    store_scanned(y + place + 3 * RBLOCK, kept(d) if KEEPS else d, before + to_d)
-
-
-@triton.jit
-def store_scanned(y, value, before):
-    running = tl.cumsum(value.to(tl.float32), 0) + before
-    tl.store(y, running.to(y.dtype.element_ty), eviction_policy="evict_first")
 
 
 @triton.jit
@@ -234,10 +240,9 @@ def met_group_norm(
     part = tl.arange(0, pieces)[None, :, None]
     is_there = (neighbour >= 0) & (neighbour < 5) & (channels > 0) & (group < 32) & (part >= 0)
     there = words + ((image * 5 + neighbour) * pieces + part) * 16 + local
-    asked_means = fmath.asked_states(there, is_there)
-    asked_squares = fmath.asked_states(there + 8, is_there)
-    means = fmath.awaited_states(asked_means, there, is_there, 0.0)
-    squares = fmath.awaited_states(asked_squares, there + 8, is_there, 0.0)
+    fmath.meet(counts + 1 + image, EACH)
+    means = fmath.published_states(there, is_there, 0.0)
+    squares = fmath.published_states(there + 8, is_there, 0.0)
     counted = tl.where(is_there, channels, 0).to(tl.float32)
     middle = tl.sum(tl.sum(means * counted, 0), 0) * (1.0 / (10 * pieces))
     apart_there = means - middle[None, None, :]

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from against_eager import devices
+from ferrite_scheduler import Policy
 from ferrite_torch import compiled_programs
 
 POLICY = {
     "persistent_elements": 16,
     "persistent_elements_outer": 4,
     "split_minimum": 1 << 30,
+    "cooperate": True,
     "cooperative_points": 64,
     "cooperative_rows": 16,
     "cooperative_minimum": 0,
@@ -64,24 +66,6 @@ def test_shared_rows_give_what_eager_gives(name: str, device: str) -> None:
     function, shape = CASES[name]
     torch.manual_seed(0)
     check(function, torch.randn(shape, device=device))
-
-
-@pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_halves_wait_as_halves(name: str, device: str, dtype: torch.dtype) -> None:
-    function, shape = CASES[name]
-    torch.manual_seed(0)
-    x = torch.randn(shape, device=device).to(dtype)
-    found = compiled(function, cooperative_bytes=2)(x)
-    (kernel,) = compiled_programs()[-1]["kernels"]
-    assert kernel["family"] == "cooperative"
-    before, _, after = kernel["source"].partition("fmath.asked_states")
-    assert "fmath.kept" in before
-    assert "tl.load" not in after
-    exact = function(x.double())
-    bound = 2 * (function(x).double() - exact).abs().max() + torch.finfo(dtype).eps * exact.abs().max()
-    assert (found.double() - exact).abs().max() <= bound
 
 
 @pytest.mark.parametrize("device", devices())
@@ -142,9 +126,10 @@ def test_what_cannot_share_rows_is_done_as_before() -> None:
         assert "cooperative" not in families()
 
 
-def test_it_can_be_switched_off() -> None:
+def test_rows_are_not_shared_by_default() -> None:
     x = torch.randn(5, 300)
-    torch.testing.assert_close(compiled(lambda x: torch.softmax(x, 1), cooperate=False)(x), torch.softmax(x, 1))
+    default = Policy().cooperate
+    torch.testing.assert_close(compiled(lambda x: torch.softmax(x, 1), cooperate=default)(x), torch.softmax(x, 1))
     assert families() == ["looped"]
 
 
@@ -172,6 +157,7 @@ def test_streams_beside_each_other() -> None:
 def test_real_sizes(shape: tuple[int, ...], dim: int) -> None:
     x = torch.randn(shape, device="cuda")
     torch._dynamo.reset()
-    found = torch.compile(lambda x: torch.softmax(x, dim), backend="ferrite", dynamic=False)(x)
+    options = {"policy": {"cooperate": True}}
+    found = torch.compile(lambda x: torch.softmax(x, dim), backend="ferrite", dynamic=False, options=options)(x)
     assert families() == ["cooperative"]
     torch.testing.assert_close(found, torch.softmax(x.double(), dim).float(), rtol=1e-5, atol=1e-8)

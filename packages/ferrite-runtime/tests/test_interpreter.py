@@ -212,19 +212,20 @@ def test_two_threads_interpret_at_once() -> None:
 def test_programs_that_wait_for_each_other(shape: tuple[int, int]) -> None:
     x, out = torch.randn(shape), torch.empty(shape)
     kernel = shared_softmax(*shape, points=16)
-    words = 1 + 2 * shape[0] * -(-shape[1] // 16)
+    words = 1 + shape[0] * (1 + 2 * -(-shape[1] // 16))
     Kernel(kernel)(x, out, torch.zeros(words, dtype=torch.int64))
     torch.testing.assert_close(out, x.softmax(1))
     Kernel(kernel)(x, x, torch.zeros(words, dtype=torch.int64))
     assert torch.equal(x, out), "in place: nothing is stored before all have read"
 
 
-def test_waiting_for_what_nobody_publishes_is_an_error() -> None:
+@pytest.mark.parametrize("wanted", [2, 4])
+def test_waiting_for_others_than_come_is_an_error(wanted: int) -> None:
     kernel = shared_softmax(3, 33, points=16)
-    kernel["source"] = kernel["source"].replace("words + member, top", "words, top")
+    kernel["source"] = kernel["source"].replace("program // 3, 3)", f"program // 3, {wanted})")
     kernel["id"] = kernel_id(kernel)
-    with pytest.raises(KernelRunError, match="none publishes"):
-        Kernel(kernel)(torch.ones(3, 33), torch.empty(3, 33), torch.zeros(19, dtype=torch.int64))
+    with pytest.raises(KernelRunError, match=f"until {wanted} have come, and 3 come"):
+        Kernel(kernel)(torch.ones(3, 33), torch.empty(3, 33), torch.zeros(22, dtype=torch.int64))
 
 
 def test_header_of_fixtures_imports_what_sources_may_import() -> None:

@@ -14,6 +14,7 @@ SHORT = Policy(
     persistent_elements=4,
     persistent_elements_outer=2,
     split_minimum=1 << 30,
+    cooperate=True,
     cooperative_points=8,
     cooperative_rows=4,
     cooperative_minimum=0,
@@ -55,8 +56,8 @@ def test_status_is_zeros_for_each_launch() -> None:
     (kernel,) = found.kernels
     status = next(param for param in kernel.params if param.name == kernel.status)
     assert status.access == "atomic"
-    # A counter, then a maximum and a sum for each of four parts of three rows.
-    assert status.type.shape == (1 + 2 * 3 * 4,)
+    # A counter, one for each of three rows, then a maximum and a sum for each of their four parts.
+    assert status.type.shape == (1 + 3 + 2 * 3 * 4,)
     calls = [step for step in found.steps if isinstance(step, CallExtern)]
     launches = [step for step in found.steps if isinstance(step, Launch)]
     assert [call.definition.target for call in calls] == ["aten.zeros.default"]
@@ -86,7 +87,6 @@ def test_rows_that_gain_nothing_are_walked_alone() -> None:
     assert strategy(softmax(32)) == "cooperative"
     assert strategy(softmax(32), cooperate=False) == "looped"
     assert strategy(softmax(32, dtype="bf16")) == "looped", "elements of two bytes"
-    assert strategy(softmax(32, dtype="bf16"), cooperative_bytes=2) == "cooperative"
     assert strategy(softmax(32), cooperative_minimum=129) == "looped", "128 bytes stay in the cache"
     assert strategy(softmax(32), cooperative_points=32) == "looped", "one program holds it"
     assert strategy(softmax(256)) == "looped", "32 parts are too many for 132 multiprocessors"
@@ -150,7 +150,7 @@ def test_a_smaller_machine_takes_fewer_parts() -> None:
 
 
 def test_real_rows() -> None:
-    """Rows of 131,072 elements and columns of 4,096 in f32 are shared by default; narrow and shorter ones are not."""
+    """Rows of 131,072 elements and columns of 4,096 in f32 are shared on request; narrow and shorter ones are not."""
     for text, expected in (
         (softmax(131072, 2048), "cooperative"),
         (softmax(131072, 2048, "bf16"), "looped"),
@@ -159,4 +159,5 @@ def test_real_rows() -> None:
         (softmax(4096, 2048), "persistent"),
         (COLUMNS.replace("18", "4096").replace("5", "16384"), "cooperative"),
     ):
-        assert strategies(schedule(parse_graph(text))) == [expected]
+        assert strategies(schedule(parse_graph(text), policy=Policy(cooperate=True))) == [expected]
+        assert "cooperative" not in strategies(schedule(parse_graph(text)))

@@ -12,6 +12,7 @@ SHORT = Policy(
     persistent_elements=4,
     persistent_elements_outer=2,
     split_minimum=1 << 30,
+    cooperate=True,
     cooperative_points=8,
     cooperative_rows=4,
     cooperative_minimum=0,
@@ -35,11 +36,11 @@ def emitted(text: str) -> KernelSpec:
     return spec
 
 
-def test_a_program_publishes_all_asks_for_all_then_waits_and_stores_last() -> None:
+def test_a_program_publishes_all_then_waits_once_and_stores_last() -> None:
     source = emitted(SUM_AND_MAXIMUM).source
-    words = ["draw_part", "publish_state", "publish_state", "asked_states", "asked_states", "awaited_states"]
-    assert re.findall(r"fmath\.(\w+_part|\w+_states?)\(", source) == [*words, "awaited_states"]
-    assert source.index("awaited_states") < source.index("tl.store(")
+    words = ["draw_part", "publish_state", "publish_state", "meet", "published_states", "published_states"]
+    assert re.findall(r"fmath\.(meet|\w+_part|\w+_states?)\(", source) == words
+    assert source.index("published_states") < source.index("tl.store(")
     assert source.count("tl.load(") == 1, "what a program holds it reads once"
 
 
@@ -66,16 +67,17 @@ def test_lanes_without_a_part_count_for_nothing() -> None:
 
 
 def test_components_of_states_lie_in_tables_of_their_own() -> None:
-    """Of three rows in three parts each."""
+    """Of three rows in three parts each, after a counter of programs and one for each group of rows."""
     source = emitted(SUM_AND_MAXIMUM).source
-    assert "words = inout0 + 1 + x * 3\n" in source
+    assert "words = inout0 + 4 + x * 3\n" in source
     assert "fmath.publish_state(words + member, " in source
     assert "fmath.publish_state(words + 9 + member, " in source
+    assert "fmath.meet(inout0 + 1 + group, 3)\n" in source
 
 
 def test_columns_of_several_matrices() -> None:
     source = emitted(MATRICES).source
-    assert "words = inout0 + 1 + (y * 64 + x) * 5\n" in source
+    assert "words = inout0 + 321 + (y * 64 + x) * 5\n" in source
     assert "r = (member * RBLOCK + tl.arange(0, RBLOCK))[:, None]\n" in source
     assert "group = program // 5\n" in source
     assert "group // xblocks" in source

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 
 from by_hand import schedule_text
-from ferrite_ir import parse_graph
-from ferrite_scheduler import Policy, schedule
 from ferrite_triton import emit_program
 
 
@@ -36,15 +34,6 @@ def test_dependent_folds_take_a_loop_each() -> None:
     assert "fmath.exp" in loops[1]
     assert "fmath.exp" in loops[2]
     assert "tl.store" in loops[2]
-
-
-def test_the_policy_says_how_many_blocks_are_on_their_way() -> None:
-    for stages, expected in ((1, ""), (3, ", num_stages=3")):
-        policy = Policy(persistent_elements=4, loop_stages=stages)
-        source = emit_program(schedule(parse_graph(SOFTMAX), policy=policy)).kernels[0].source
-        headers = re.findall(r"^    for rstart in .*:$", source, flags=re.MULTILINE)
-        assert headers
-        assert set(headers) == {f"    for rstart in tl.range(0, 500, RBLOCK{expected}):"}
 
 
 def test_persistent_folds_take_none_and_read_once() -> None:

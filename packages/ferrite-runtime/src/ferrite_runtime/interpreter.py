@@ -176,7 +176,7 @@ def interpret(
         builder.set_grid_dim(programs, *depths)
         try:
             for wait in rounds_of(spec):
-                with _standing_in(cooperation.awaited_states, wait):
+                with _standing_in(cooperation.meet, wait):
                     for z, y, x in itertools.product(range(depths[1]), range(depths[0]), range(programs)):
                         builder.set_grid_idx(x, y, z)
                         with contextlib.suppress(LeftProgram):

@@ -6,12 +6,9 @@ wait for, and has stored nothing. In the second round everything that programs w
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
-
-import numpy as np
-import triton.language as tl
-from triton.runtime.interpreter import TensorHandle
 
 from ferrite_runtime.errors import KernelRunError
 from ferrite_runtime.spec import KernelSpec
@@ -21,29 +18,37 @@ class LeftProgram(Exception):
     """Ends a program of the first round."""
 
 
-def leave_program(found: Any, place: Any, wanted: Any, neutral: Any) -> Any:
-    """Stands in for `fmath.awaited_states` in the first round.
+class Meetings:
+    """What programs do where they meet, in either round: stand-ins for `fmath.meet`."""
 
-    Raises:
-        LeftProgram: always.
-    """
-    raise LeftProgram
+    def __init__(self) -> None:
+        self._come: Counter[int] = Counter()
+
+    def leave(self, counter: Any, count: Any) -> None:
+        """Notes that a program has come to a counter.
+
+        Raises:
+            LeftProgram: always.
+        """
+        self._come[_address(counter)] += 1
+        raise LeftProgram
+
+    def go_on(self, counter: Any, count: Any) -> None:
+        """Lets a program go on that has waited for as many as come.
+
+        Raises:
+            KernelRunError: it would wait for ever, or not long enough.
+        """
+        wanted, come = int(getattr(count, "value", count)), self._come[_address(counter)]
+        if come != wanted:
+            raise KernelRunError(f"programs wait until {wanted} have come, and {come} come")
 
 
-def awaited_states(found: Any, place: Any, wanted: Any, neutral: Any) -> Any:
-    """Stands in for `fmath.awaited_states` where everything has been published.
-
-    Raises:
-        KernelRunError: a word is not published.
-    """
-    words = found.handle.data
-    if not (words >> 32).all():
-        raise KernelRunError("programs wait for what none publishes")
-    values = np.ascontiguousarray(words).astype(np.uint32).view(np.float32)
-    data = np.where(wanted.handle.data, values, np.float32(getattr(neutral, "value", neutral)))
-    return tl.tensor(TensorHandle(data, tl.float32), tl.block_type(tl.float32, list(data.shape)))
+def _address(counter: Any) -> int:
+    return int(counter.handle.data.item())
 
 
-def rounds_of(spec: KernelSpec) -> tuple[Callable[..., Any], ...]:
-    """Returns, for each round in which a kernel is run, what its programs do where they wait."""
-    return (leave_program, awaited_states) if spec.family == "cooperative" else (awaited_states,)
+def rounds_of(spec: KernelSpec) -> tuple[Callable[[Any, Any], None], ...]:
+    """Returns, for each round in which a kernel is run, what its programs do where they meet."""
+    meetings = Meetings()
+    return (meetings.leave, meetings.go_on) if spec.family == "cooperative" else (meetings.go_on,)

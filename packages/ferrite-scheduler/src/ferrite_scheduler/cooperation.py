@@ -34,6 +34,8 @@ COOPERATING = frozenset(("sum", "max", "min", "online_softmax"))
 """Combines whose states are published, a 32-bit word for each component."""
 COLUMNS = 32
 """Columns that a program takes together: a line of memory of 32-bit elements."""
+SMALLEST = 4
+"""Fewest bytes of an element: of narrower ones as many wait in registers for half of the traffic."""
 MOST_LIVE = 2
 """Most values alive at once for each element, one that waits in a register and one that is made of it."""
 MOST_SHARE = 8
@@ -54,7 +56,7 @@ def as_cooperative(kernel: Kernel, cluster: Cluster, target: Target, policy: Pol
         return kernel
     again = _read_again(kernel)
     types = {param.name: param.type.dtype.bytes for param in kernel.params}
-    if not again or min(types[name] for name in again) < policy.cooperative_bytes:
+    if not again or min(types[name] for name in again) < SMALLEST:
         return kernel
     held = int(fold.size) * sum(types[name] for name in again) * (COLUMNS if is_column else 1)
     if held < policy.cooperative_minimum:
@@ -110,8 +112,8 @@ def with_statuses(
 ) -> tuple[list[Work], Graph, Dependences]:
     """Returns work in which each cooperative kernel has a status through which its programs tell each other.
 
-    It is a call before the kernel that fills it with zeros: a counter, then a word for each component of a state, each
-    row and each block of it.
+    It is a call before the kernel that fills it with zeros: a counter, one for each row, then a word for each component
+    of a state, each row and each block of it.
     """
     if not any(isinstance(item, Kernel) and item.strategy == "cooperative" for item in work):
         return list(work), graph, dependences
@@ -137,7 +139,7 @@ def with_statuses(
 
 
 def _words(kernel: Kernel) -> int:
-    """Returns the words of a cooperative kernel's status."""
+    """Returns the words of a cooperative kernel's status: a counter, one for each group of rows, states."""
     rows = math.prod(int(axis.size) for axis in kernel.grid)
     states = sum(len(definition.results) for definition in kernel.body if isinstance(definition, Fold))
-    return 1 + states * rows * kernel.parts
+    return 1 + rows + states * rows * kernel.parts

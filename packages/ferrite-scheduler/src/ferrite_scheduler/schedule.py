@@ -107,7 +107,6 @@ class Kernel:
             storage.
         persistent_up_to: for a looped kernel whose fold axis is symbolic, how long that may be to fit in one tile; 0 if
             it never does.
-        stages: how many blocks of the fold axis a looped kernel has on their way at once.
         tile: longest fold axis of a scan or sort that one tile holds.
         inner: length of the blocks of the fold axis that some folds of the body combine, each by itself; 0 where all
             folds are over the whole axis. Such folds, and what is computed once per block, have the outer ones of the
@@ -130,7 +129,6 @@ class Kernel:
     params: tuple[Param, ...]
     persistent_up_to: int = 0
     runs: int = 0
-    stages: int = 1
     tile: int = 4096
     inner: int = 0
     branches: tuple[int, ...] = ()

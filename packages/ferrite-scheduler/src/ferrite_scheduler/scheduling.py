@@ -219,8 +219,6 @@ def _kernels(
         kernel = build_kernel(cluster, dependences, graph, stored, strategy, policy, layouts)
         if strategy == "scan":
             kernel = replace(kernel, tile=longest_line(kernel.body, policy))
-        elif strategy == "looped":
-            kernel = replace(kernel, stages=policy.loop_stages)
         kernel = as_cooperative(separate_branches(kernel, dependences, policy), cluster, target, policy)
         limit = persistent_limit(cluster, policy)
         return [replace(kernel, persistent_up_to=limit) if limit else kernel]

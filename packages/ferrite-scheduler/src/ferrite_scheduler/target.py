@@ -89,15 +89,12 @@ class Policy:
         small_kernel_bytes: independent kernels that move less than this are fused to save a launch.
         uncoalesced_factor: bytes moved per useful byte by an access that runs across a tile.
         search_budget: most dependence edges walked from either side to see whether two kernels can be one.
-        loop_stages: blocks of a row that a looped kernel has on their way at once.
         look_back: scan few long lines in one pass, with programs that wait for each other, rather than in two passes.
         look_back_points: points of a line that one such program takes, a power of two.
-        cooperate: have programs share rows that a looped kernel would read twice, and wait for each other.
+        cooperate: have programs share rows of elements of 4 bytes that a looped kernel would read twice, and wait for
+            each other. Not by default: on an H200 such kernels were no faster than looped ones (decision 0011).
         cooperative_points: elements of a contiguous row that one such program holds, a power of two.
         cooperative_rows: rows of the columns that it holds, a power of two.
-        cooperative_bytes: fewest bytes of an element that is read twice otherwise. Kernels by hand on an H200 (decision
-            0011), softmax over rows of 131,072 and columns of 4,096: of 4 bytes 21 and 20 % faster than looped ones, of
-            2 bytes 7 and 23 % slower, because as many elements wait in registers for half as many bytes.
         cooperative_minimum: fewest bytes that a program reads twice otherwise: shorter rows stay in the cache.
         combine_rows: combine whole rows by kernels that own the places where they go, where that pays.
         combined_bytes: fewest bytes that it must save: of all elements in 32 bits, which the cache would combine, and
@@ -142,13 +139,11 @@ class Policy:
     small_kernel_bytes: int = 1 << 20
     uncoalesced_factor: int = 8
     search_budget: int = 512
-    loop_stages: int = 1
     look_back: bool = True
     look_back_points: int = 8192
-    cooperate: bool = True
+    cooperate: bool = False
     cooperative_points: int = 8192
     cooperative_rows: int = 512
-    cooperative_bytes: int = 4
     cooperative_minimum: int = 192 << 10
     combine_rows: bool = True
     combined_bytes: int = 0

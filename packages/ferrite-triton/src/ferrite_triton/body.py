@@ -18,7 +18,6 @@ from .folds import FoldText, R
 from .indices import run_atom
 from .memory import StoreText, value_of
 from .passes import READ_THE_LAST_TIME, goes_backwards, plan_passes, rereads, roots_of
-from .pieces import PieceText
 from .positions import position_lines, skewed_lines
 from .products import open_product
 from .scans import ScanText
@@ -62,9 +61,6 @@ class KernelBody:
             self._write_loops()
         elif self._flat.kernel.points:
             self._write_cooperation()
-        elif self._flat.space.pieces > 1:
-            self._evaluator.hints = shared_loads(self._flat)
-            PieceText(self._flat, self._writer, self._evaluator, self._scans).write(self._store_piece)
         else:
             self._evaluator.hints = shared_loads(self._flat) or last_loads(self._flat)
             definitions = iter(self._flat.definitions)
@@ -173,13 +169,6 @@ class KernelBody:
             self._store_results(definition)
         self._flush()
 
-    def _store_piece(self, scan: Scan, tile: Tile) -> None:
-        """Writes what is stored of a piece of the kernel's only scan, and of what reads it."""
-        self._publish(scan, (tile,))
-        for definition in self._flat.definitions:
-            self._store_results(definition)
-        self._flush()
-
     # --- loops over the fold axis -----------------------------------------------------------------------------------
 
     def _write_loops(self) -> None:
@@ -232,8 +221,7 @@ class KernelBody:
         if self._writer.uses("r_quarter", first):
             quarter = f"{start} // 4 + tl.arange(0, RBLOCK // 4){self._flat.space.expand('r')}"
             self._writer.insert(first, f"r_quarter = {quarter}")
-        count = COLUMN_STAGES if self._flat.space.serial else self._flat.kernel.stages
-        stages = f", num_stages={count}" if count > 1 else ""
+        stages = f", num_stages={COLUMN_STAGES}" if self._flat.space.serial else ""
         bound = self._flat.space.params.text(size)
         self._writer.close_loop(f"for rstart in tl.range(0, {bound}, RBLOCK{stages}):")
         for definition, finish in finishers:

@@ -50,8 +50,6 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
             facts["vectors"] = vectors
     if flat.space.parts:
         facts["parts"] = flat.space.parts
-    if flat.space.pieces > 1:
-        facts["pieces"] = flat.space.pieces
     if any(isinstance(definition, SortedUpdate) for definition in flat.definitions):
         facts["sorted"] = True
     if flat.space.branches > 1:

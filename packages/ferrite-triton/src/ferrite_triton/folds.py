@@ -172,27 +172,14 @@ class FoldText:
                 return self._merged_moments((mean, m2, weight), axes, tiles[0].dtype)
             case "online_softmax" if len(tiles) == 1:
                 lanes = self.full(tiles[0], axes, 'float("-inf")')
-                highest, safe = self.highest(lanes, axes)
-                return highest, self.mass(lanes, axes, safe)
+                highest = self.reduce(SIMPLE["max"].reduce, "max", lanes.text, axes, lanes.dtype)
+                distances = f"fmath.exp({lanes.text} - {self._safe(highest).text})"
+                return highest, self.total("sumexp", distances, axes, lanes.dtype)
             case "online_softmax":
                 top = self.spread(tiles[0], axes, 'float("-inf")')
                 return self._softmax(top, self.spread(tiles[1], axes, "0.0"), axes, tiles[0].dtype)
             case name:
                 return (self._simple(name, tiles[0], axes, self._fill(definition, tiles[0].dtype)),)
-
-    def softmax_lanes(self, definition: Fold) -> tuple[Tile, Axes]:
-        """Returns the tile that a softmax of values folds, and its axes."""
-        tiles, axes = self.operands(definition)
-        return self.full(tiles[0], axes, 'float("-inf")'), axes
-
-    def highest(self, lanes: Tile, axes: Axes) -> tuple[Tile, Tile]:
-        """Returns the maximum of such a tile, and what distances are taken from."""
-        highest = self.reduce(SIMPLE["max"].reduce, "max", lanes.text, axes, lanes.dtype)
-        return highest, self._safe(highest)
-
-    def mass(self, lanes: Tile, axes: Axes, safe: Tile) -> Tile:
-        """Returns the sum of exponentials of distances."""
-        return self.total("sumexp", f"fmath.exp({lanes.text} - {safe.text})", axes, lanes.dtype)
 
     def _safe(self, highest: Tile) -> Tile:
         text = f'tl.where({highest.text} == float("-inf"), 0.0, {highest.text})'

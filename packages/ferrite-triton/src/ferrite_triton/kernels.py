@@ -23,12 +23,11 @@ from .facts import collect_facts
 from .flat import FlatKernel, flatten
 from .groups import needed_multiple
 from .memory import Access, Condition, contiguous_axis, find_accesses, narrow_conditions
-from .pieces import NARROW_REGISTERS, pieces_of
 from .positions import position_lines
 from .scans import SERIAL, look_back_scans, scans_serially
 from .size_text import SizeParams
 from .skew import skew_of
-from .space import AxisText, Space, build_space, in_pieces
+from .space import AxisText, Space, build_space
 from .spec import Expr, KernelSpec
 from .updates import needs_atomics
 
@@ -125,8 +124,6 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
         flat = replace(flat, space=build_space(kernel, ("r", "x")))
         if scans_serially(flat):
             flat = replace(flat, space=replace(flat.space, serial=SERIAL))
-    if (pieces := pieces_of(flat)) > 1:
-        flat = replace(flat, space=in_pieces(flat.space, pieces))
     flat = replace(flat, space=replace(flat.space, skew=skew_of(flat)))
     return flat, accesses
 
@@ -243,8 +240,6 @@ def part_lines(flat: FlatKernel, width: int) -> list[str]:
     if fold is None:
         raise AssertionError("a scan without a fold axis")
     wide = ".to(tl.int64)" if width == 64 else ""
-    if space.pieces > 1:  # each says where it lies
-        return [*text, f"first = part{wide} * {space.part_points}"]
     return [*text, *position_lines(space, fold, f"part{wide} * RBLOCK + tl.arange(0, RBLOCK)")]
 
 
@@ -330,9 +325,7 @@ def _facts(flat: FlatKernel, accesses: tuple[Access, ...], body: list[str]) -> d
     if fold is not None and least > (expected := hint(fold.size)):
         facts["bytes"] = facts["bytes"] * least // max(1, expected)
     if flat.kernel.points:
-        facts["registers"] = waiting_registers(flat)
-    elif flat.space.pieces > 1:
-        facts["registers"] = NARROW_REGISTERS
+        facts["registers"] = waiting_registers(flat.space)
     return facts
 
 
@@ -358,5 +351,5 @@ def grid_expression(space: Space) -> Expr:
     if space.branches > 1:
         factors.append(space.branches)
     if space.parts:
-        factors.append(["ceildiv", "r", space.part_points if space.pieces > 1 else "RBLOCK"])
+        factors.append(["ceildiv", "r", "RBLOCK"])
     return factors[0] if len(factors) == 1 else ["mul", *factors]

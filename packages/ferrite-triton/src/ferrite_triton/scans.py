@@ -102,46 +102,20 @@ class ScanText:
 
     def _shared(self, scan: LookBackScan) -> Tile:
         """Returns the scan of one part of a line, continued from the sum that the programs before it publish."""
-        values = self.values(scan)
-        place = self.publish(scan, self.total(values))
-        block = self._block(values)
-        return self._joined(scan, block, self._hold("before", f"fmath.sum_before({place})", values))
-
-    def values(self, scan: LookBackScan) -> Tile:
-        """Returns the tile that such a scan sums, zero past the end of the line."""
         operand = self._widen(self.evaluator.tile(scan.operand))
-        return self.folds.full(operand, R.union(self.space.order), SIMPLE["sum"].identity(operand.dtype))
-
-    def total(self, values: Tile) -> Tile:
-        """Returns what a tile adds up to."""
-        return self._hold("total", SIMPLE["sum"].reduce.format(v=values.text, axis=0, keep=""), values)
-
-    def status(self, scan: LookBackScan) -> str:
-        """Returns the param through which the programs of such a scan tell each other."""
-        return self.folds.param_text(scan.status)
-
-    def publish(self, scan: LookBackScan, total: Tile) -> str:
-        """Writes that the total of a part is published; returns the arguments that say where, for who asks."""
+        row, axes = SIMPLE["sum"], R.union(self.space.order)
+        values = self.folds.full(operand, axes, row.identity(operand.dtype))
+        total = self._hold("total", row.reduce.format(v=values.text, axis=0, keep=""), values)
         lines = math.prod(int(axis.size) for axis in self.space.grid)
-        place = f"{self.status(scan)}, line, {lines}, part, {self.space.parts}, {total.text}"
-        self.writer.line(f"fmath.publish_part({place})", R.union(self.space.order))
-        return place
-
-    def continued(self, scan: LookBackScan, values: Tile, before: Tile) -> Tile:
-        """Returns the scan of a tile, continued from what comes before it."""
-        return self._joined(scan, self._block(values), before)
-
-    def _block(self, values: Tile) -> Tile:
-        return self._hold("scan", SIMPLE["sum"].scan.format(v=values.text, axis=0), values)
-
-    def _joined(self, scan: LookBackScan, block: Tile, before: Tile) -> Tile:
-        result = self._hold("scan", SIMPLE["sum"].step.format(a=before.text, v=block.text), block)
+        place = f"{self.folds.param_text(scan.status)}, line, {lines}, part, {self.space.parts}, {total.text}"
+        self.writer.line(f"fmath.publish_part({place})", axes)
+        block = self._hold("scan", row.scan.format(v=values.text, axis=0), values)
+        before = self._hold("before", f"fmath.sum_before({place})", values)
+        result = self._hold("scan", row.step.format(a=before.text, v=block.text), block)
         wanted = scan.operand.dtype
-        return (
-            result
-            if result.dtype is wanted
-            else self._hold("cast", cast_text(result.text, result.dtype, wanted), result)
-        )
+        if result.dtype is wanted:
+            return result
+        return self._hold("cast", cast_text(result.text, result.dtype, wanted), result)
 
     def _paired(self, combine: str, tiles: tuple[Tile, ...], axes: Axes) -> tuple[Tile, ...]:
         """Returns the best values so far, each with the position of the last such value.

@@ -6,7 +6,7 @@ dims melt together in the index algebra and the others become one division or re
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ferrite_ir import index as ix
 from ferrite_ir import sizes
@@ -104,7 +104,6 @@ class Space:
             them all; 0 where a tile holds positions in order.
         parts: programs that share a line of the fold axis, each with one block of it, and wait for each other; 0 where
             each has the whole.
-        pieces: in how many blocks, one after the other, a program scans its part; see `ferrite_triton.pieces`.
         runs: in how many runs the positions of ``x`` are cut, of which a program takes one in blocks, one after the
             other; 0 where each block has a program.
         run: positions of a run; where ``x`` is masked the last runs may have fewer.
@@ -121,7 +120,6 @@ class Space:
     loops: bool
     serial: int = 0
     parts: int = 0
-    pieces: int = 1
     runs: int = 0
     run: Size = 0
     branches: int = 1
@@ -148,11 +146,6 @@ class Space:
     def blocks(self) -> AxisText | None:
         """Returns the axis that counts the blocks of the fold axis, or None where it is not cut."""
         return self.axis("b")
-
-    @property
-    def part_points(self) -> int:
-        """Returns how many points of a line a program has that shares it, in all its blocks."""
-        return self.pieces * (self.fold.block or 1) if self.fold is not None else 1
 
     @property
     def fold_size(self) -> Size:
@@ -291,17 +284,6 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
         run=kernel.run,
         branches=len(kernel.branches) or 1,
     )
-
-
-def in_pieces(space: Space, pieces: int) -> Space:
-    """Returns a space whose programs take their parts of lines in so many blocks."""
-    axes = tuple(
-        replace(axis, block=axis.block // pieces, max_block=axis.block // pieces)
-        if axis is space.fold and axis.block is not None
-        else axis
-        for axis in space.axes
-    )
-    return replace(space, axes=axes, pieces=pieces)
 
 
 def cut_axes(kernel: Kernel) -> tuple[Axis, ...]:

@@ -5,11 +5,10 @@ Everything here is a ``@triton.jit`` function over float32 and float64 tiles (in
 
 from ferrite_runtime.fmath.atomics import atomic_max_nan, atomic_min_nan, atomic_mul
 from ferrite_runtime.fmath.combined_rows import combine_rows
-from ferrite_runtime.fmath.cooperation import asked_states, awaited_states, publish_state
+from ferrite_runtime.fmath.cooperation import meet, publish_state, published_states
 from ferrite_runtime.fmath.elementary import *
 from ferrite_runtime.fmath.incomplete_gamma import igamma, igammac
 from ferrite_runtime.fmath.look_back import draw_part, publish_part, sum_before
-from ferrite_runtime.fmath.narrow import kept, unknown_zero
 from ferrite_runtime.fmath.number_theory import gcd
 from ferrite_runtime.fmath.polynomials import (
     chebyshev_t,

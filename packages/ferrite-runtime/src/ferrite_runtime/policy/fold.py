@@ -310,8 +310,7 @@ def scan_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a prefix scan: a row per program, with work enough for each thread."""
     if "parts" in shape.spec.facts:
         # One only: a kernel whose programs wait for each other is not for measuring, its status counts launches.
-        part = shape.spec.blocks["RBLOCK"] * int(shape.spec.facts.get("pieces", 1))
-        warps = part // (shape.device.target.warp_size * PART_PER_THREAD)
+        warps = shape.spec.blocks["RBLOCK"] // (shape.device.target.warp_size * PART_PER_THREAD)
         return (replace(shape, live=1).fit({}, max(1, min(warps, shape.device.max_warps))),)
     if shape.contiguous in ("x", "y"):
         return _outer_scan(shape)
