@@ -143,6 +143,32 @@ def test_what_is_left_of_an_extent_is_a_factor_with_its_sign() -> None:
     assert set(sizes.factors(both)[1]) == {(seen - later, 1), (later - latest, 1)}
 
 
+def test_factors_of_rounding_up_are_positive() -> None:
+    """It is written as a floor of negative numbers."""
+    length = sizes.symbol("s", 2, None, 100)
+    chunks = -sizes.floordiv(-length, 64)
+    assert sizes.evaluate(chunks, {"s": 100}) == 2
+    assert sizes.factors(chunks) == (1, ((chunks, 1),))
+    number, parts = sizes.factors(chunks * length * 64)
+    assert (number, set(parts)) == (64, {(chunks, 1), (length, 1)})
+    assert sizes.factors(chunks * chunks) == (1, ((chunks, 2),))
+
+
+def test_numbers_that_equations_tell() -> None:
+    length = sizes.symbol("s", 2, None, 60)
+    chunks = -sizes.floordiv(-length, 64)
+    told = sizes.number_told(chunks - 1)
+    assert told is not None
+    numbers = dict((told,))
+    assert sizes.with_numbers(chunks, numbers) == 1
+    assert sizes.with_numbers(chunks * length, numbers) == length
+    assert sizes.with_numbers(sizes.floordiv(chunks + length, 2), numbers) == sizes.floordiv(length + 1, 2)
+    assert sizes.with_numbers(7, numbers) == 7
+    for nothing in (0, 5, length, length - 3, chunks * length, chunks + length):
+        assert sizes.number_told(nothing) is None
+    assert sizes.number_told(chunks * 2 - 1) is None, "no integer is a half"
+
+
 def test_hints_without_a_hint() -> None:
     free, part, least = sizes.symbol("u0", 0), sizes.symbol("u1", 0, 40), sizes.symbol("u2", 9000)
     assert (sizes.hint(free), sizes.hint(part), sizes.hint(least)) == (sizes.ASSUMED, 20, 9000)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from . import polynomials
@@ -190,22 +191,44 @@ def _assumed(found: Symbol) -> int:
     return max(least, ASSUMED if found.high is None else min(ASSUMED, (least + found.high + 1) // 2))
 
 
-def _replaced(size: Symbolic, value_of: Any) -> Size:
+def with_numbers(size: Size, numbers: Mapping[Generator, int]) -> Size:
+    """Returns a size in which some floor quotients, minima or maxima are the numbers that they are known to be."""
+    return size if type(size) is int or not numbers else _replaced(size, lambda found: found.size, numbers)
+
+
+def number_told(difference: Size) -> tuple[Generator, int] | None:
+    """Returns the one floor quotient, minimum or maximum of a size and what it is where the size is zero, or None."""
+    if type(difference) is int or not 1 <= len(difference.terms) <= 2:
+        return None
+    constants = sum(coefficient for monomial, coefficient in difference.terms if not monomial)
+    variable = [(monomial, coefficient) for monomial, coefficient in difference.terms if monomial]
+    if len(variable) != 1:
+        return None
+    (monomial, coefficient) = variable[0]
+    (generator, power), *others = monomial
+    if others or power != 1 or isinstance(generator, Symbol) or constants % coefficient:
+        return None
+    return generator, -constants // coefficient
+
+
+def _replaced(size: Symbolic, value_of: Any, numbers: Mapping[Generator, int] = MappingProxyType({})) -> Size:
     total: Size = 0
     for monomial, coefficient in size.terms:
         part: Size = coefficient
         for generator, power in monomial:
-            part = part * _generator_value(generator, value_of) ** power
+            part = part * _generator_value(generator, value_of, numbers) ** power
         total = total + part
     return total
 
 
-def _generator_value(generator: Generator, value_of: Any) -> Size:
+def _generator_value(generator: Generator, value_of: Any, numbers: Mapping[Generator, int]) -> Size:
     """Returns what a generator becomes; sizes nest as deeply as users write them by hand."""
 
     def inner(size: Size) -> Size:
-        return size if type(size) is int else _replaced(size, value_of)
+        return size if type(size) is int else _replaced(size, value_of, numbers)
 
+    if generator in numbers:
+        return numbers[generator]
     match generator:
         case Symbol():
             return value_of(generator)
@@ -224,9 +247,28 @@ def factors(size: Symbolic) -> tuple[int, tuple[tuple[Symbolic, int], ...]]:
     signs: factors are not negative at their hint, and where only a run tells, the number is not. Sums are factored by
     SymPy.
     """
+    parts: list[tuple[Any, int]]
     if len(size.terms) == 1:
-        monomial, coefficient = size.terms[0]
-        return coefficient, tuple((generator.size, power) for generator, power in monomial)
+        monomial, number = size.terms[0]
+        parts = [(generator.size, power) for generator, power in monomial]
+        if all(isinstance(generator, Symbol) for generator, _ in monomial):
+            return number, tuple(parts)
+    else:
+        number, parts = _factored_sum(size)
+    # A factor of an extent has the sign of an extent: a floor quotient need not, as in -((-s0)//64) for rounding up.
+    for place, (part, power) in enumerate(parts):
+        if _is_mostly_negative(part):
+            parts[place] = (-part, power)
+            number *= (-1) ** power
+    for place, (part, power) in enumerate(parts):
+        if number < 0 and power % 2 and not _is_oriented(part):
+            parts[place] = (-part, power)
+            number = -number
+    return number, tuple(sorted(parts, key=lambda item: str(item[0])))
+
+
+def _factored_sum(size: Symbolic) -> tuple[int, list[tuple[Any, int]]]:
+    """Returns the factors of a sum, of which SymPy leaves the signs to chance."""
     import sympy
 
     generators = {generator: None for monomial, _ in size.terms for generator, _ in monomial}
@@ -239,17 +281,7 @@ def factors(size: Symbolic) -> tuple[int, tuple[tuple[Symbolic, int], ...]]:
         )
     )
     number, found = sympy.factor_list(total)
-    parts = [(_from_sympy(part, back), power) for part, power in found]
-    # SymPy leaves the sign to chance. A factor of an extent has that of an extent.
-    for place, (part, power) in enumerate(parts):
-        if _is_mostly_negative(part):
-            parts[place] = (-part, power)
-            number *= (-1) ** power
-    for place, (part, power) in enumerate(parts):
-        if number < 0 and power % 2 and not _is_oriented(part):
-            parts[place] = (-part, power)
-            number = -number
-    return int(number), tuple(sorted(parts, key=lambda item: str(item[0])))
+    return int(number), [(_from_sympy(part, back), power) for part, power in found]
 
 
 def _is_oriented(size: Symbolic) -> bool:

@@ -20,13 +20,16 @@ from ferrite_ir import index as ix
 from ferrite_ir import polynomials, sizes
 from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import F64, I64
+from ferrite_ir.polynomials import Generator
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, Symbolic, Undecided
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.size_names import input_name, named, written
 from ferrite_torch.statistics import record_specialisation
 from ferrite_torch.torch_private.symbolic_shapes import (
+    count_guards,
     current_symbol,
+    decided_equalities,
     environments,
     is_unbacked,
     relax_dynamic_marks,
@@ -50,6 +53,8 @@ _symbols: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 _taken: WeakKeyDictionary[Any, dict[str, Symbolic]] = WeakKeyDictionary()
 _tellers: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
 """The ops, with their source lines, that tell symbols when the graph runs, by the symbols' names."""
+_told: WeakKeyDictionary[Any, tuple[int, dict[Generator, int]]] = WeakKeyDictionary()
+"""What guards tell, and how many there were."""
 _noted: set[str] = set()
 
 
@@ -79,8 +84,7 @@ def size_of(value: int | torch.SymInt | Symbolic) -> Size:
     """
     if isinstance(value, int | Symbolic):
         return value
-    expression, environment = symbolic_value(value)
-    return _translated(expression, environment)
+    return size_of_expression(*symbolic_value(value))
 
 
 def sizes_of(values: Iterable[Any]) -> tuple[Size, ...]:
@@ -94,7 +98,27 @@ def size_of_expression(expression: Any, environment: Any) -> Size:
     Raises:
         NeedsNumber: it is computed by a function that sizes do not have.
     """
-    return _translated(expression, environment)
+    size = _translated(expression, environment)
+    return size if type(size) is int else sizes.with_numbers(size, _numbers_told(environment))
+
+
+def _numbers_told(environment: Any) -> Mapping[Generator, int]:
+    """Returns the quotients, minima and maxima that guards tell the numbers of, such as an extent of one chunk.
+
+    Torch itself writes the number in some places and the expression in others.
+    """
+    count, known = count_guards(environment), _told.get(environment)
+    if known is None or known[0] != count:
+        numbers: dict[Generator, int] = {}
+        for one, other in decided_equalities(environment):
+            try:
+                told = sizes.number_told(_translated(one, environment) - _translated(other, environment))
+            except NeedsNumber:  # of a form that no size has
+                continue
+            if told is not None:
+                numbers[told[0]] = told[1]
+        known = _told[environment] = count, numbers
+    return known[1]
 
 
 def symbol_of(symbol: Any, environment: Any) -> Symbolic:
@@ -120,7 +144,7 @@ def _step(stride: int | torch.SymInt) -> Size:
     if isinstance(stride, int):
         return stride
     expression, environment = symbolic_value(stride)
-    return _translated(without_least_extents(expression, environment), environment)
+    return size_of_expression(without_least_extents(expression, environment), environment)
 
 
 def input_names(environment: Any) -> dict[str, str]:

@@ -67,6 +67,18 @@ def frame_environment() -> Any:
     return None if context is None or context.fake_mode is None else context.fake_mode.shape_env
 
 
+def count_guards(environment: Any) -> int:
+    """Returns how many conditions have been decided of the symbols of an environment so far."""
+    return len(environment.guards)
+
+
+def decided_equalities(environment: Any) -> list[tuple[Any, Any]]:
+    """Returns both sides of the equations among them; whoever calls with sizes that break one compiles anew."""
+    import sympy
+
+    return [(guard.expr.lhs, guard.expr.rhs) for guard in environment.guards if isinstance(guard.expr, sympy.Eq)]
+
+
 @contextmanager
 def sizes_that_depend_on_data() -> Iterator[None]:
     """Allows sizes that depend on data in what is traced of the frame being compiled.
