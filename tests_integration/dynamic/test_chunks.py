@@ -70,3 +70,22 @@ def test_lengths_compile_nothing_anew(device: str, function: Callable[[Tensor], 
     statistics = ferrite_torch.statistics()
     assert not statistics["specialised"]
     assert statistics["graphs"] <= expected_graphs
+
+
+@pytest.mark.parametrize("device", devices())
+def test_parts_of_listed_sizes_compile_once(device: str) -> None:
+    """As many rows for each expert as a list says, which torch asks to be neither 0 nor 1."""
+
+    def parts(x: Tensor, counts: list[int]) -> Tensor:
+        first, second, third = x.split(counts)
+        return first.sum(0) + second.amax(0) * 2 + third.sum(0)
+
+    torch._dynamo.reset()
+    ferrite_torch.reset_statistics()
+    called = torch.compile(parts, backend="ferrite", dynamic=True, fullgraph=True, options={"fallback": False})
+    for counts in ([3, 4, 5], [2, 6, 7], [9, 2, 3]):
+        x = torch.randn(sum(counts), 4, device=device)
+        torch.testing.assert_close(called(x, counts), parts(x, counts))
+    statistics = ferrite_torch.statistics()
+    assert not statistics["specialised"]
+    assert statistics["graphs"] == 1

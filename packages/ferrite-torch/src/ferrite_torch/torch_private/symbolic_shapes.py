@@ -188,12 +188,29 @@ def without_least_extents(expression: Any, environment: Any) -> Any:
 
 
 def symbol_facts(symbol: Any, environment: Any) -> tuple[int | None, int | None, int | None]:
-    """Returns the least and greatest value of a symbol, and its present one; None for what is not known."""
+    """Returns the least and greatest value of a symbol, and its present one; None for what is not known.
+
+    Ranges say nothing of single numbers that guards exclude, such as 0 and 1.
+    """
     span = environment.var_to_range.get(symbol)
     low, high = (None, None) if span is None else (_finite(span.lower), _finite(span.upper))
+    excluded = _excluded_numbers(symbol, environment) if low is not None else frozenset()
+    while low is not None and low in excluded:
+        low += 1
     known = getattr(environment, "backed_var_to_val", None)
     hint = (environment.var_to_val if known is None else known).get(symbol)
     return low, high, None if hint is None or is_unbacked(symbol, environment) else _finite(hint)
+
+
+def _excluded_numbers(symbol: Any, environment: Any) -> frozenset[int]:
+    import sympy
+
+    conditions = (guard.expr for guard in environment.guards)
+    return frozenset(
+        int(condition.rhs)
+        for condition in conditions
+        if isinstance(condition, sympy.Ne) and condition.lhs == symbol and condition.rhs.is_Integer
+    )
 
 
 def _finite(bound: Any) -> int | None:
