@@ -70,6 +70,15 @@ def test_values_without_a_gradient_stay() -> None:
     assert chosen(put(lambda mask: mask), torch.randn(5)) == 0
 
 
+@pytest.mark.parametrize("shape", [(1, 4), (3, 1), (4,), (3, 4, 1)])
+def test_a_mask_of_other_extents_is_the_error_that_it_was(shape: tuple[int, ...]) -> None:
+    with pytest.raises(Exception, match="shape of the mask"):
+        chosen(
+            lambda x, mask, values: put(lambda _: mask.new_ones(shape))(x, mask, values),
+            torch.randn(5).requires_grad_(),
+        )
+
+
 def test_other_indices_stay() -> None:
     values = torch.randn(5, requires_grad=True)
     assert chosen(put(lambda mask: 1), values) == 0

@@ -58,10 +58,11 @@ def _place(x: Node, index: Sequence[Any]) -> tuple[Node, int] | None:
     masks = [(number, item) for number, item in enumerate(index) if _is_mask(item)]
     if len(masks) != 1 or not all(item is Ellipsis or item == slice(None) or _is_mask(item) for item in index):
         return None
-    (number, mask), rank = masks[0], example_of(masks[0][1]).ndim
-    if Ellipsis in index[:number]:
-        return mask, len(index) - number - 1
-    return mask, example_of(x).ndim - number - rank
+    (number, mask), places, target = masks[0], example_of(masks[0][1]).shape, example_of(x).shape
+    behind = len(index) - number - 1 if Ellipsis in index[:number] else len(target) - number - len(places)
+    # A choice would spread a mask of other extents, which is an error here.
+    end = len(target) - behind
+    return (mask, behind) if tuple(target[end - len(places) : end]) == tuple(places) else None
 
 
 def _is_mask(item: Any) -> bool:
