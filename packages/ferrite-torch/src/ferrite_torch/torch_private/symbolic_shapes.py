@@ -74,9 +74,12 @@ def count_guards(environment: Any) -> int:
 
 def decided_equalities(environment: Any) -> list[tuple[Any, Any]]:
     """Returns both sides of the equations among them; whoever calls with sizes that break one compiles anew."""
-    import sympy
+    return [(condition.lhs, condition.rhs) for condition in _decided(environment, "Equality")]
 
-    return [(guard.expr.lhs, guard.expr.rhs) for guard in environment.guards if isinstance(guard.expr, sympy.Eq)]
+
+def _decided(environment: Any, kind: str) -> list[Any]:
+    """Returns the guards that are relations of a kind, by SymPy's name of its class."""
+    return [guard.expr for guard in environment.guards if type(guard.expr).__name__ == kind]
 
 
 @contextmanager
@@ -203,13 +206,10 @@ def symbol_facts(symbol: Any, environment: Any) -> tuple[int | None, int | None,
 
 
 def _excluded_numbers(symbol: Any, environment: Any) -> frozenset[int]:
-    import sympy
-
-    conditions = (guard.expr for guard in environment.guards)
     return frozenset(
         int(condition.rhs)
-        for condition in conditions
-        if isinstance(condition, sympy.Ne) and condition.lhs == symbol and condition.rhs.is_Integer
+        for condition in _decided(environment, "Unequality")
+        if condition.lhs == symbol and condition.rhs.is_Integer
     )
 
 
