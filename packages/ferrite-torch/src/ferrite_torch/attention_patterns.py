@@ -33,6 +33,7 @@ import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
 from ferrite_torch.attention_masks import changing_storages, known_value, storage_of
+from ferrite_torch.torch_private.nodes import target_name
 
 log = logging.getLogger(__name__)
 
@@ -387,7 +388,7 @@ def _minds_layout(node: Node) -> bool:
     pending, seen = [node], {node}
     while pending:
         for user in pending.pop().users:
-            name = user.target if isinstance(user.target, str) else getattr(user.target, "__name__", "")
+            name = target_name(user)
             if user.op == "output" or name in _STRICT:
                 return True
             if name in _VIEWS and user not in seen:

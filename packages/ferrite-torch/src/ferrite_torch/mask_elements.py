@@ -14,6 +14,8 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch.fx import Node
 
+from ferrite_torch.torch_private.nodes import target_name
+
 Number: TypeAlias = int | float
 Shape: TypeAlias = Sequence[int | torch.SymInt]
 
@@ -85,8 +87,7 @@ class Elements:
         return self._found[node]
 
     def _read(self, node: Node) -> Element | None:
-        target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-        rule = _RULES.get(target.strip("_"))
+        rule = _RULES.get(target_name(node).strip("_"))
         if rule is None:
             return None
         try:

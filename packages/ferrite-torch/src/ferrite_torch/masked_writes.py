@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ferrite_torch.torch_private.nodes import example_of
+from ferrite_torch.torch_private.nodes import example_of, target_name
 
 _PUTS = ("index_put", "index_put_")
 
@@ -35,7 +35,7 @@ def _write(node: Node) -> tuple[Node, Sequence[Any], Node] | None:
     if node.target is operator.setitem:
         x, index, value = node.args
         index = index if isinstance(index, (list, tuple)) else (index,)
-    elif _name(node) in _PUTS and len(node.args) == 3 and not any(node.kwargs.values()):
+    elif target_name(node) in _PUTS and len(node.args) == 3 and not any(node.kwargs.values()):
         x, index, value = node.args
     else:
         return None
@@ -45,12 +45,6 @@ def _write(node: Node) -> tuple[Node, Sequence[Any], Node] | None:
     has_gradient = isinstance(written, torch.Tensor) and written.requires_grad
     is_alike = has_gradient and isinstance(example_of(x), torch.Tensor) and example_of(x).dtype is written.dtype
     return (x, index, value) if is_alike else None
-
-
-def _name(node: Node) -> str:
-    if node.op == "call_method":
-        return str(node.target)
-    return getattr(node.target, "__name__", "") if node.op == "call_function" else ""
 
 
 def _place(x: Node, index: Sequence[Any]) -> tuple[Node, int] | None:
@@ -84,7 +78,7 @@ def _choose(graph: Graph, node: Node, x: Node, mask: Node, behind: int, value: N
         for _ in range(behind):
             chosen = graph.call_method("unsqueeze", (chosen, -1))
         found = graph.call_function(torch.where, (chosen, value, x))
-        if _name(node) != "index_put":
+        if target_name(node) != "index_put":
             found = graph.call_method("copy_", (x, found))
     node.replace_all_uses_with(found)
     graph.erase_node(node)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.torch_private.nodes import example_of
+from ferrite_torch.torch_private.nodes import example_of, target_name
 
 
 def _added(x: Any, y: Any, *, alpha: Any = 1) -> Any:
@@ -108,8 +108,7 @@ def multiply_out(module: torch.fx.GraphModule) -> None:
     """
     has_changed = False
     for node in list(module.graph.nodes):
-        name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-        factor, place = _FACTORS.get(str(name).removesuffix("_"), ("", 0))
+        factor, place = _FACTORS.get(target_name(node).removesuffix("_"), ("", 0))
         number = node.kwargs.get(factor)
         if node.op not in {"call_function", "call_method"} or not _is_float(number) or len(node.args) <= place:
             continue

@@ -13,9 +13,9 @@ LOW = tl.constexpr((1 << 32) - 1)
 
 
 @triton.jit
-def publish_word(place, bits, wanted=None):
-    """Stores the lower 32 bits of integers in words, where wanted."""
-    tl.atomic_xchg(place, (bits & LOW) | FLAG, wanted, sem="relaxed")
+def publish_word(place, bits):
+    """Stores the lower 32 bits of an integer in a word."""
+    tl.atomic_xchg(place, (bits & LOW) | FLAG, sem="relaxed")
 
 
 @triton.jit

@@ -13,6 +13,11 @@ def example_of(placeholder: torch.fx.Node) -> Any:
     return placeholder.meta.get("example_value", placeholder.meta.get("val"))
 
 
+def target_name(node: torch.fx.Node) -> str:
+    """Returns the name of the method or function that a node calls, "" for a callable without one."""
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
 def source_text(node: torch.fx.Node) -> str:
     """Returns the line of the user's program that a node comes from, "" where it is not known.
 
