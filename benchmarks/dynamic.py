@@ -12,9 +12,10 @@ Every backend gets the same sizes in the same order, small and odd ones among th
 whose static times bear on no bar, at a few sizes only). Results, and samples of all gradients in training, are compared
 with eager and with float32 before anything is timed. Compilations are counted by dynamo, per captured graph. At each
 size all backends are called 40 times, or for half a second, then take turns, batch by batch, and the fastest batch of
-each counts: of kernels on the device alone, of models as a program runs them. While a worker times, no other one
-compiles or times: compilers take all cores. ``--budget`` seconds after the start no backend begins another size, and
-what was not run is said to be missing.
+each counts, once a second one was about as fast: of kernels on the device alone, of models as a program runs them. No
+backend sees what torch notes, in tensors or beside them, of the sizes that another one was called with: it would
+compile by that. While a worker times, no other one compiles or times: compilers take all cores. ``--budget`` seconds
+after the start no backend begins another size, and what was not run is said to be missing.
 
 Most of the time goes into compilations. ``--prepare`` has every backend compile each sweep in a process of its own,
 many at once, into the backends' caches. What is measured then is compiled from there; what the backends themselves
@@ -85,6 +86,8 @@ BATCHES = 7, 40
 """Least and most batches of each backend at each size."""
 KERNEL_SECONDS, MODEL_SECONDS = 0.3, 1.5
 """After so many seconds at a size the least number of batches is enough: the host's mood changes more slowly."""
+REPEATED, PATIENCE = 1.03, 3
+"""The fastest batch counts once another one took at most 3 % longer, or after three times as many seconds."""
 WARM_CALLS, WARM_SECONDS = 40, 0.5
 """Calls of each backend at each size before it is timed: ferrite prepares the host for sizes that came 32 times.
 
@@ -289,6 +292,7 @@ class Runner:
         self.row = Row(sweep.name, label)
         self._sweep, self._warm_calls = sweep, warm_calls
         self._call: Callable[..., Any] | None = None
+        self._notes: Any = None
 
     def compiled(self) -> Callable[..., Any]:
         """Returns the function of the sweep: one for all sizes, which a static backend compiles anew for each."""
@@ -298,14 +302,28 @@ class Runner:
             self._call = self._sweep.build(lambda function: compile_with(backend, function, **options))
         return self._call
 
-    def ready(
-        self, size: tuple[int, ...], given: tuple[Any, ...], references: References | None
-    ) -> Callable[[], Any] | None:
+    @contextmanager
+    def _own_notes(self) -> Iterator[None]:
+        """Has dynamo find, of the sizes that functions were called with, what it noted of calls of this backend."""
+        from torch._dynamo import pgo
+
+        others, pgo._CODE_STATE = pgo._CODE_STATE, self._notes
+        try:
+            yield
+        finally:
+            self._notes, pgo._CODE_STATE = pgo._CODE_STATE, others
+
+    def ready(self, size: tuple[int, ...], references: References | None) -> Callable[[], Any] | None:
         """Returns a call at a size, compiled, judged and warm, or None if it failed; without references unjudged."""
+        with self._own_notes():
+            return self._ready(size, references)
+
+    def _ready(self, size: tuple[int, ...], references: References | None) -> Callable[[], Any] | None:
         from torch._dynamo.utils import counters
 
         before, started = counters["stats"]["unique_graphs"], time.perf_counter()
         try:
+            given = arguments(self._sweep, size)  # its own: torch marks those of a dynamic compilation
             call = self.compiled()
             result = call(*given)
             if references is not None:
@@ -350,7 +368,6 @@ def measure(sweep: Sweep, runners: dict[str, Runner], plan: argparse.Namespace, 
     for place, size in enumerate(sweep.sizes):
         if place % parts != part:
             continue
-        given = arguments(sweep, size)
         ready: dict[str, Callable[[], Any]] = {}
         with turn_on_host(plan, is_alone=False):
             for label, runner in runners.items():
@@ -359,7 +376,7 @@ def measure(sweep: Sweep, runners: dict[str, Runner], plan: argparse.Namespace, 
                 if time.monotonic() > until:
                     runner.row.wrong.append(f"{text_of(size)}: not run, the time was over")
                     continue
-                run = runner.ready(size, given, references)
+                run = runner.ready(size, references)
                 if run is not None and references is not None:
                     ready[label] = run
         if not ready:
@@ -406,16 +423,18 @@ def timed(runs: dict[str, Callable[[], Any]], sweep: Sweep, plan: argparse.Names
     """
     once = {label: sweep.clock(run, 1, plan.device) for label, run in runs.items()}
     launches = {label: plan.launches or max(3, min(20, round(BATCH_MS / max(ms, 1e-3)))) for label, ms in once.items()}
-    fastest = dict.fromkeys(runs, math.inf)
+    fastest = {label: [math.inf, math.inf] for label in runs}
     least, most = BATCHES
-    until = time.perf_counter() + sweep.seconds
+    started = time.perf_counter()
     for turn in range(1 if plan.tiny else most):
-        if turn >= least and time.perf_counter() > until:
+        seconds = time.perf_counter() - started
+        is_told = all(second <= best * REPEATED for best, second in fastest.values())
+        if turn >= least and seconds > sweep.seconds * (1 if is_told else PATIENCE):
             break
         for label, run in runs.items():
             run()  # what the others have driven out of the host's caches is there again
-            fastest[label] = min(fastest[label], sweep.clock(run, launches[label], plan.device))
-    return fastest
+            fastest[label] = sorted([*fastest[label], sweep.clock(run, launches[label], plan.device)])[:2]
+    return {label: best for label, (best, _) in fastest.items()}
 
 
 def run_sweeps(sweeps: Iterable[Sweep], plan: argparse.Namespace, report: Callable[[Row], None]) -> None:
