@@ -15,7 +15,7 @@ size all backends are called 40 times, or for half a second, then take turns, ba
 each counts, once a second one was about as fast: of kernels on the device alone, of models as a program runs them. No
 backend sees what torch notes, in tensors or beside them, of the sizes that another one was called with: it would
 compile by that. While a worker times, no other one compiles or times: compilers take all cores. ``--budget`` seconds
-after the start no backend begins another size, and what was not run is said to be missing.
+after the start no backend begins another size, nor does one that failed at two; what was not run is said to be missing.
 
 Most of the time goes into compilations. ``--prepare`` has every backend compile each sweep in a process of its own,
 many at once, into the backends' caches. What is measured then is compiled from there; what the backends themselves
@@ -77,6 +77,8 @@ IMAGES = ((1, 224), (3, 224), (7, 192), (16, 160), (31, 128), (32, 224), (64, 12
 PATCHED = tuple((batch, 224) for batch, _ in IMAGES)
 TINY = ((1, 16), (3, 16), (4, 13), (5, 16))
 
+FAILURES = 2
+"""Sizes at which a backend may fail before it is not asked for others: each failure takes as long as a compilation."""
 SHARES = 3
 """Processes that share the sizes of a sweep that is compiled for each of them, with --prepare."""
 
@@ -293,6 +295,7 @@ class Runner:
         self._sweep, self._warm_calls = sweep, warm_calls
         self._call: Callable[..., Any] | None = None
         self._notes: Any = None
+        self.failures = 0
 
     def compiled(self) -> Callable[..., Any]:
         """Returns the function of the sweep: one for all sizes, which a static backend compiles anew for each."""
@@ -335,6 +338,7 @@ class Runner:
             self._warm_up(run)
         except Exception as error:  # noqa: BLE001 - a backend that fails is a result
             self.row.wrong.append(f"{text_of(size)}: {type(error).__name__}: {' '.join(str(error).split())[:200]}")
+            self.failures += 1
             return None
         finally:
             self.row.graphs += counters["stats"]["unique_graphs"] - before
@@ -373,8 +377,9 @@ def measure(sweep: Sweep, runners: dict[str, Runner], plan: argparse.Namespace, 
             for label, runner in runners.items():
                 if label == "inductor static" and place not in FEW and not plan.all_static:
                     continue
-                if time.monotonic() > until:
-                    runner.row.wrong.append(f"{text_of(size)}: not run, the time was over")
+                if time.monotonic() > until or runner.failures >= FAILURES:
+                    reason = "the time was over" if runner.failures < FAILURES else "it failed before"
+                    runner.row.wrong.append(f"{text_of(size)}: not run, {reason}")
                     continue
                 run = runner.ready(size, references)
                 if run is not None and references is not None:

@@ -108,6 +108,35 @@ def test_last_words_of_a_crashed_worker_are_reported() -> None:
     pool.close()
 
 
+def test_compiler_that_crashes_is_not_asked_the_same_again(caplog: pytest.LogCaptureFixture) -> None:
+    started = []
+
+    def start() -> Worker:
+        started.append(script_worker(CRASHING))
+        return started[-1]
+
+    pool = CompilePool(1, start)
+    crashed = pytest.raises(KernelCompileError, match=r"kernel pointwise.*the compiler crashed \(SIGSEGV\)")
+    with caplog.at_level(logging.INFO, "ferrite_runtime"), crashed as raised:
+        pool.submit(job()).result(60)
+    assert "workers=0" not in str(raised.value), "in this process it would end the user's program"
+    assert len(started) == 1
+    (record,) = [record for record in caplog.records if "crashed" in record.message]
+    assert record.levelno == logging.INFO, "other configs of the kernel are tried"
+    assert "kernel pointwise (XBLOCK=1024" in record.message
+    pool.close()
+
+
+CRASHING = """
+    import resource, signal
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    out.write(encode_frame({}))
+    out.flush()
+    read_frame(sys.stdin.buffer.read)
+    os.kill(os.getpid(), signal.SIGSEGV)
+"""
+
+
 def test_pool_that_cannot_start_workers_says_so() -> None:
     def start() -> Worker:
         raise WorkerError("no processes left")

@@ -10,6 +10,7 @@ import os
 import queue
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -30,12 +31,21 @@ _LOG = logging.getLogger("ferrite_runtime")
 MAX_WORKERS = 16
 IDLE_SECONDS = 120.0
 START_SECONDS = 120.0
+REAPING_SECONDS = 2.0
 ATTEMPTS = 2
+"""How often a job is tried whose worker ends, hangs or answers nonsense; one that crashes does so every time."""
+CRASHES = frozenset((signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGBUS, signal.SIGFPE))
 
 
 def default_workers() -> int:
     """Returns the number of workers to use: one per core that this process may run on, 16 at most."""
     return max(1, min(MAX_WORKERS, len(os.sched_getaffinity(0))))
+
+
+class _Crashed(WorkerError):
+    """The compiler itself ended a worker process, by an invalid access or an abort."""
+
+    hint = ""
 
 
 class Worker:
@@ -100,7 +110,7 @@ class Worker:
 
         frame = read_frame(read)
         if frame is None:
-            raise WorkerError(f"a {self.title} died{self._last_words()}")
+            raise self._death()
         return frame
 
     def send(self, message: bytes) -> None:
@@ -110,14 +120,20 @@ class Worker:
             self.process.stdin.write(message)
             self.process.stdin.flush()
         except (BrokenPipeError, OSError, ValueError) as error:
-            raise WorkerError(f"a {self.title} died{self._last_words()}") from error
+            raise self._death() from error
 
-    def _last_words(self) -> str:
-        code = self.process.poll()
+    def _death(self) -> WorkerError:
+        """Returns what to say of a process whose pipe is closed, with what it wrote last."""
+        code = None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self.process.wait(REAPING_SECONDS)
         self._log.seek(0, os.SEEK_END)
         self._log.seek(max(0, self._log.tell() - 2000))
         text = self._log.read().decode(errors="replace").strip()
-        return (f" with status {code}" if code is not None else "") + (f":\n{text}" if text else "")
+        words = f":\n{text}" if text else ""
+        if code is not None and -code in CRASHES:
+            return _Crashed(f"the compiler crashed ({signal.Signals(-code).name}){words}")
+        return WorkerError(f"a {self.title} died{'' if code is None else f' with status {code}'}{words}")
 
     def kill(self) -> None:
         """Ends the process and removes its files; what waits for an answer learns that the process died."""
@@ -245,7 +261,11 @@ class CompilePool:
                     problem = WorkerError("the compile pool is closed")
                     break
                 problem = error
-                _LOG.warning("%s", error)
+                what = f"kernel {job.spec.name} ({job.config})" if job is not None else "starting"
+                if isinstance(error, _Crashed):
+                    _LOG.info("%s: %s", what, error)
+                    break
+                _LOG.warning("%s: %s", what, error)
                 continue
             _settle(future, functools.partial(_read_answer, job, head, code))
             return worker
