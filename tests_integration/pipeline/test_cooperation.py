@@ -53,6 +53,7 @@ CASES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
     "columns": (lambda x: torch.softmax(x, 0), (128, 70)),
     "columns with a rest": (lambda x: torch.softmax(x, 0), (121, 33)),
     "columns of several matrices": (lambda x: torch.softmax(x, 1), (3, 100, 40)),
+    "logarithms": (lambda x: torch.log_softmax(x, 1), (5, 500)),
     "scaled": (lambda x: torch.softmax(x * 3 + 1, 1) * 2, (4, 300)),
     "sum": (lambda x: x / x.abs().sum(1, keepdim=True), (5, 300)),
     "extremes": (lambda x: (x - x.amin(1, keepdim=True)) / x.amax(1, keepdim=True), (5, 300)),
@@ -76,10 +77,14 @@ def test_operands_that_are_not_read_twice_may_be_narrow(device: str) -> None:
 
 @pytest.mark.parametrize("device", devices())
 def test_infinities_and_what_is_no_number(device: str) -> None:
-    x = torch.randn(6, 300, device=device)
+    x = torch.randn(8, 300, device=device)
     x[0] = -math.inf
     x[1, 70], x[2, 290], x[3, :64] = math.inf, math.nan, -math.inf
     x[4, 100:] = -math.inf
+    x[5] -= 1000
+    x[5, :128] = -math.inf  # the parts of some programs have no maximum, that of the row is far below zero
+    x[6, 64:128] += 95  # others' terms are far below the smallest number, or just above it
+    x[7, 64:128] -= 95
     check(lambda x: torch.softmax(x, 1), x)
 
 

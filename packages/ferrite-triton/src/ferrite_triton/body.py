@@ -162,9 +162,7 @@ class KernelBody:
         """Writes all folds first, so that a program waits once, then what needs them: nothing is stored before."""
         self._evaluator.hints = shared_loads(self._flat)
         folds = [definition for definition in self._flat.definitions if isinstance(definition, Fold)]
-        text = CooperativeFoldText(self._flat, self._writer, self._folds)
-        for fold, tiles in zip(folds, text.write(folds), strict=True):
-            self._publish(fold, tiles)
+        CooperativeFoldText(self._flat, self._writer, self._folds, self._evaluator).write(folds)
         for definition in self._flat.definitions:
             self._store_results(definition)
         self._flush()

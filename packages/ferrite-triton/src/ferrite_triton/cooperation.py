@@ -8,24 +8,20 @@ from dataclasses import dataclass
 
 from ferrite_ir.dtypes import F32
 from ferrite_ir.graph import Fold
+from ferrite_ir.scalar import Scalar
 
 from .combines import neutrals_of
+from .evaluate import Evaluator
 from .flat import FlatKernel
 from .folds import FoldText, R
-from .space import Space, next_power_of_two
+from .quotients import shares
+from .space import next_power_of_two
 from .writer import Tile, Writer
 
-REGISTERS, MORE_REGISTERS = 128, 168
-"""Registers of a thread: a multiprocessor holds four programs of four warps, so that some load while others wait.
-
-More, for three, where fewer would spill: of columns, or where lanes lie past the end.
+REGISTERS = 128
+"""Registers of a thread: a multiprocessor holds four programs of four warps, or two of eight, so that some load while
+others wait. Half of them hold elements.
 """
-
-
-def waiting_registers(space: Space) -> int:
-    """Returns how many registers a thread of a kernel may have whose programs share rows."""
-    fold = space.fold
-    return MORE_REGISTERS if fold is None or fold.masked or space.order[-1] != "r" else REGISTERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,28 +31,50 @@ class CooperativeFoldText:
     flat: FlatKernel
     writer: Writer
     folds: FoldText
+    evaluator: Evaluator
 
-    def write(self, definitions: list[Fold]) -> list[tuple[Tile, ...]]:
-        """Writes folds of which none waits for another; returns for each of them one tile per result.
+    def write(self, definitions: list[Fold]) -> None:
+        """Writes folds of which none waits for another, and the shares of softmaxes; all is known afterwards.
 
         All of a program's states are published before it waits, once, for the others of its rows.
         """
+        quotients = shares(self.flat)
+        kept = frozenset(fold.results[0].name for fold in quotients.values())
         for line in self._places():
             self.writer.line(line, R)
         axes = R.union(self.flat.space.order)
         words: list[list[str]] = []
+        own: dict[str, Tile] = {}
         for definition, places in self._words(definitions):
-            self._publish(self.folds.states(definition), places)
+            states = self.folds.states(definition, kept)
+            self._publish(states, places)
+            own[definition.results[0].name] = states[0]
             words.append(places)
         self.writer.line(f"fmath.meet({self._status} + 1 + group, {self.flat.space.parts})", axes)
-        found: list[tuple[Tile, ...]] = []
         for definition, places in zip(definitions, words, strict=True):
             lanes = [
                 self._lanes(f"fmath.published_states({place} + members, told, {neutral})")
                 for place, neutral in zip(places, neutrals_of(definition.combine, F32), strict=True)
             ]
-            found.append(self.folds.merged(definition, tuple(lanes), axes, F32))
-        return found
+            merged = self.folds.merged(definition, tuple(lanes), axes, F32)
+            for result, tile in zip(definition.results, merged, strict=True):
+                self.evaluator.results[result.name] = tile
+        for quotient, fold in quotients.items():
+            self._write_share(quotient, fold, own[fold.results[0].name])
+
+    def _write_share(self, quotient: Scalar, fold: Fold, own: Tile) -> None:
+        """Writes the shares of elements in a softmax's sum: terms, relative to the block's maximum, times a factor.
+
+        So no exponential is taken twice, and elements lie in no register but as terms. An exponential and a quotient of
+        each row are rounded for all its elements, so that results are off by two roundings more than exact quotients.
+        """
+        top = self.evaluator.results[fold.results[0].name]
+        whole = self.evaluator.tile(quotient.args[1])
+        scale = self.writer.hold("scale", f"fmath.exp({own.text} - {top.text})", top.axes, F32)
+        factor = self.writer.hold("factor", f"tl.div_rn({scale.text}, {whole.text})", scale.axes | whole.axes, F32)
+        terms = self.folds.terms[fold.results[0].name]
+        axes = terms.axes | factor.axes
+        self.evaluator.know(quotient, self.writer.hold("div", f"{terms.text} * {factor.text}", axes, F32))
 
     @property
     def _status(self) -> str:

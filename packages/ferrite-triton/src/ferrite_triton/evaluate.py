@@ -100,6 +100,10 @@ class Evaluator:
             self._writer.remember(key, self._write(key))
         return self._known(root, guard)
 
+    def know(self, node: Scalar, tile: Tile) -> None:
+        """Records the value of an expression that something else has written."""
+        self._writer.remember(self._settled((node, None)), tile)
+
     def offset(self, index: Index) -> Tile:
         """Returns the value of an index whose indirect parts are written first."""
         for value in indirects_of((index,)):

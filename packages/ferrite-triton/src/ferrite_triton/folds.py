@@ -43,6 +43,8 @@ class FoldText:
         # What the fold being written combines: the fold axis, with its blocks where it is cut into blocks.
         self._over = R
         self._vanishing = vanishing_sums(flat).keys()
+        # By the name of a softmax's maximum its terms, for whom these are kept.
+        self.terms: dict[str, Tile] = {}
 
     # --- pieces -----------------------------------------------------------------------------------------------------
 
@@ -156,8 +158,11 @@ class FoldText:
             self._restore(definition, self.states(definition)) if self._space.folds_tile else self._single(definition)
         )
 
-    def states(self, definition: Fold) -> tuple[Tile, ...]:
-        """Writes a fold of a tile; returns its state in the types that it is combined in."""
+    def states(self, definition: Fold, kept: frozenset[str] = frozenset()) -> tuple[Tile, ...]:
+        """Writes a fold of a tile; returns its state in the types that it is combined in.
+
+        Of a softmax whose maximum has a name in ``kept`` the terms are in `terms` afterwards.
+        """
         if self._space.blocks is not None:
             is_inner = product(dim.size for dim in definition.fold_dims) == self._flat.kernel.inner
             self._over = R if is_inner else FOLD_AXES
@@ -173,8 +178,11 @@ class FoldText:
             case "online_softmax" if len(tiles) == 1:
                 lanes = self.full(tiles[0], axes, 'float("-inf")')
                 highest = self.reduce(SIMPLE["max"].reduce, "max", lanes.text, axes, lanes.dtype)
-                distances = f"fmath.exp({lanes.text} - {self._safe(highest).text})"
-                return highest, self.total("sumexp", distances, axes, lanes.dtype)
+                terms = f"fmath.exp({lanes.text} - {self._safe(highest).text})"
+                if (name := definition.results[0].name) in kept:
+                    self.terms[name] = self.hold("term", terms, axes, lanes.dtype)
+                    terms = self.terms[name].text
+                return highest, self.total("sumexp", terms, axes, lanes.dtype)
             case "online_softmax":
                 top = self.spread(tiles[0], axes, 'float("-inf")')
                 return self._softmax(top, self.spread(tiles[1], axes, "0.0"), axes, tiles[0].dtype)

@@ -17,7 +17,7 @@ from ferrite_scheduler.schedule import Kernel
 from ferrite_scheduler.softmax import part_softmax
 
 from .body import KernelBody, branch_axis
-from .cooperation import waiting_registers
+from .cooperation import REGISTERS
 from .errors import UnsupportedDefinition
 from .facts import collect_facts
 from .flat import FlatKernel, flatten
@@ -325,7 +325,7 @@ def _facts(flat: FlatKernel, accesses: tuple[Access, ...], body: list[str]) -> d
     if fold is not None and least > (expected := hint(fold.size)):
         facts["bytes"] = facts["bytes"] * least // max(1, expected)
     if flat.kernel.points:
-        facts["registers"] = waiting_registers(flat.space)
+        facts["registers"] = REGISTERS
     return facts
 
 

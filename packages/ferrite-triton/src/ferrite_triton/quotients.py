@@ -64,18 +64,22 @@ def weights(flat: FlatKernel) -> tuple[frozenset[Scalar], frozenset[Scalar]]:
     )
 
 
-def shares(flat: FlatKernel) -> frozenset[Scalar]:
-    """Returns the f32 quotients ``exp(x - max) / sum`` of a softmax over ``x``: what is divided is at most one."""
-    found = set()
+def shares(flat: FlatKernel) -> dict[Scalar, Fold]:
+    """Returns the f32 quotients ``exp(x - max) / sum`` of softmaxes over ``x``: what is divided is at most one."""
+    found = {}
     for node in postorder(body for definition in flat.definitions for body in bodies_of(definition)):
         fold = _softmax_of(flat, node.args[1], 1) if node.op == "div" and node.dtype is F32 else None
-        power = _resolved(flat, node.args[0]) if fold is not None else node
-        distance = _resolved(flat, power.args[0]) if power.op == "exp" else power
-        if fold is None or distance.op != "sub" or _softmax_of(flat, distance.args[1], 0) is not fold:
-            continue
-        if _resolved(flat, distance.args[0]) == _resolved(flat, fold.bodies[0]):
-            found.add(node)
-    return frozenset(found)
+        if fold is not None and _is_power(flat, _resolved(flat, node.args[0]), fold):
+            found[node] = fold
+    return found
+
+
+def _is_power(flat: FlatKernel, node: Scalar, fold: Fold) -> bool:
+    """Returns whether a value is ``exp(x - max)`` for an online softmax over ``x``."""
+    distance = _resolved(flat, node.args[0]) if node.op == "exp" else node
+    if distance is node or distance.op != "sub" or _softmax_of(flat, distance.args[1], 0) is not fold:
+        return False
+    return _resolved(flat, distance.args[0]) == _resolved(flat, fold.bodies[0])
 
 
 def _is_rounded(users: list[Scalar]) -> bool:

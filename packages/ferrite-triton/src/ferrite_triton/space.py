@@ -257,8 +257,9 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
                 texts.append(_held_axis(size) if is_held else _fold_axis(size, fold_block, generous))
         elif multiplies and axis.name == "y":
             texts.append(_whole_axis("y", int(size), PRODUCT_ROWS))
-        elif shared or (has_fold and axis.name != "x"):
-            # One position of the outer axes per program: tiles stay two-dimensional.
+        elif shared or (has_fold and axis.name != "x") or (kernel.points and not is_across):
+            # One position of the outer axes per program: tiles stay two-dimensional, and those of shared rows have one
+            # dimension, so that a thread does not have to know the states of all programs of a row.
             texts.append(AxisText(axis.name, size, tiled=False, masked=False, block=1, max_block=1))
         elif kernel.runs:
             texts.append(_run_axis(axis.name, size, kernel))
