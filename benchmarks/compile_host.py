@@ -2,10 +2,12 @@
 
     python benchmarks/compile_host.py --models gpt2,bert
     python benchmarks/compile_host.py --models gpt2 --modes inference --profile warm
+    python benchmarks/compile_host.py --models vit,resnet50 --modes training --dynamic
 
 Models of full depth on short inputs are compiled for a GPU that does nothing (`idle_gpu.py`); kernels are compiled for
 an H200. Processor time is what counts where others use the same cores: of the process, from the import of the backend
-to the end of the third call, and of everything that it started.
+to the end of the third call, and of everything that it started. ``--dynamic`` compiles for any sizes; the second call
+has another batch size.
 """
 
 from __future__ import annotations
@@ -29,17 +31,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from tree import add_packages_to_path, caches_in, compile_bytecode
 
-CALLS = 3
+BATCHES, ANY_BATCHES = (2, 2, 2), (2, 3, 2)
 
 
-def short(model: str, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+def short(model: str, inputs: tuple[Any, ...], batch: int) -> tuple[Any, ...]:
     """Returns the start of a batch: compilers do the same work for it, and library calls take no time."""
     if model in ("vit", "resnet50"):
-        return tuple(x[:2] for x in inputs)
-    return tuple(x[:2, :64] for x in inputs)
+        return tuple(x[:batch].clone() for x in inputs)
+    return tuple(x[:batch, :64].clone() for x in inputs)
 
 
-def measure(model: str, mode: str, *, profile: bool) -> dict[str, Any]:
+def measure(model: str, mode: str, *, profile: bool, dynamic: bool) -> dict[str, Any]:
     """Returns what compiling took in this process, in seconds of processor time."""
     import torch
     import transformers.models.bert.modeling_bert
@@ -53,7 +55,7 @@ def measure(model: str, mode: str, *, profile: bool) -> dict[str, Any]:
     workload = WORKLOADS[model]
     cell = Cell(model, mode, "ferrite", "cold", "full", "cpu", "bfloat16", 1, 1)
     module, inputs = build_module(cell, workload)
-    inputs = short(model, inputs)
+    batches = [short(model, inputs, batch) for batch in (ANY_BATCHES if dynamic else BATCHES)]
     profiler = cProfile.Profile(time.thread_time) if profile else None
     collected = collection_seconds()
     marks = {"thread": time.thread_time(), "process": time.process_time(), "wall": time.perf_counter()}
@@ -62,26 +64,27 @@ def measure(model: str, mode: str, *, profile: bool) -> dict[str, Any]:
     import ferrite_torch
 
     idle_gpu.install()
-    compiled = torch.compile(module, backend="ferrite", options={"fallback": False})
+    anyhow = True if dynamic else None
+    compiled = torch.compile(module, backend="ferrite", dynamic=anyhow, options={"fallback": False})
     imported = time.thread_time() - marks["thread"]
     if mode == "training":
-        step = training_step(compiled, module, inputs, workload.learning_rate)[1]
+        steps = [training_step(compiled, module, given, workload.learning_rate)[1] for given in batches]
     else:
-        step = inference_step(compiled, inputs)
+        steps = [inference_step(compiled, given) for given in batches]
     calls = []
-    for _ in range(CALLS):
+    for step in steps:
         began = time.thread_time()
         step()
         calls.append(time.thread_time() - began)
     if profiler:
         profiler.disable()
     began = time.thread_time()
-    step()
+    steps[-1]()
     steady = time.thread_time() - began
     spent = {
-        "thread": time.thread_time() - marks["thread"] - (CALLS + 1) * steady,
-        "process": time.process_time() - marks["process"] - (CALLS + 1) * steady,
-        "wall": time.perf_counter() - marks["wall"] - (CALLS + 1) * steady,
+        "thread": time.thread_time() - marks["thread"] - (len(steps) + 1) * steady,
+        "process": time.process_time() - marks["process"] - (len(steps) + 1) * steady,
+        "wall": time.perf_counter() - marks["wall"] - (len(steps) + 1) * steady,
     }
     garbage = sum(collected)
     record = {"import": imported, "calls": calls, "garbage": garbage, **spent, "statistics": ferrite_torch.statistics()}
@@ -110,12 +113,12 @@ def collection_seconds() -> list[float]:
     return seconds
 
 
-def run_process(model: str, mode: str, caches: Path, *, profile: bool) -> dict[str, Any]:
+def run_process(model: str, mode: str, caches: Path, *, profile: bool, dynamic: bool) -> dict[str, Any]:
     """Returns the record of a new process, with the seconds of processor time of what it started."""
     out = caches / "record.json"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"} | caches_in(caches)
     command = [sys.executable, str(Path(__file__).resolve()), "--record", str(out), "--models", model, "--modes", mode]
-    command += ["--profile", "here"] if profile else []
+    command += [*(["--profile", "here"] if profile else []), *(["--dynamic"] if dynamic else [])]
     subprocess.run(command, check=True, env=environment)
     record: dict[str, Any] = json.loads(out.read_text())
     return record
@@ -133,7 +136,7 @@ def children_seconds() -> float:
 
 
 def write_record(plan: argparse.Namespace) -> None:
-    record = measure(plan.models[0], plan.modes[0], profile=plan.profile == "here")
+    record = measure(plan.models[0], plan.modes[0], profile=plan.profile == "here", dynamic=plan.dynamic)
     record["children"] = children_seconds()
     plan.record.write_text(json.dumps(record, default=str))
 
@@ -148,6 +151,7 @@ def main() -> int:
     parser.add_argument("--modes", type=split, default=("inference", "training"))
     parser.add_argument("--repeat", type=int, default=1, help="pairs of processes per row; the least time counts")
     parser.add_argument("--profile", choices=("cold", "warm", "here"), help="print where the time of one phase goes")
+    parser.add_argument("--dynamic", action="store_true", help="compile for any sizes")
     parser.add_argument("--record", type=Path, help=argparse.SUPPRESS)
     plan = parser.parse_args()
     if plan.record:
@@ -164,7 +168,9 @@ def main() -> int:
             for _ in range(plan.repeat):
                 with tempfile.TemporaryDirectory() as folder:
                     for phase, records in rows.items():
-                        records.append(run_process(model, mode, Path(folder), profile=plan.profile == phase))
+                        profile = plan.profile == phase
+                        record = run_process(model, mode, Path(folder), profile=profile, dynamic=plan.dynamic)
+                        records.append(record)
             for phase, records in rows.items():
                 best = min(records, key=lambda record: record["thread"])
                 own = best["statistics"].get("seconds", {})

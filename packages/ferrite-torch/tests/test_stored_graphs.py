@@ -21,6 +21,7 @@ from ferrite_torch.artifact import GRAPHS, Artifact, keep_artifact, recall_artif
 from ferrite_torch.decompositions import DeferredTable
 from ferrite_torch.loading import runtime_options
 from ferrite_torch.options import Options
+from ferrite_torch.statistics import compiled_graphs
 from ferrite_torch.torch_private import aot
 from ferrite_torch.torch_private.aot_cache import stores_graphs
 
@@ -51,6 +52,19 @@ def train(**options: Any) -> list[torch.Tensor]:
     loss = compiled(torch.randn(5, 12)).square().sum()
     loss.backward()
     return [loss.detach(), *(p.grad for p in module.parameters() if p.grad is not None), *module.buffers()]
+
+
+def train_all(*, dynamic: bool | None) -> list[torch.Tensor]:
+    """Returns losses and gradients after steps of the model with batches of several sizes, compiled anew."""
+    torch._dynamo.reset()
+    module, found = model(), []
+    torch.manual_seed(1)
+    compiled = torch.compile(module, backend="ferrite", dynamic=dynamic, options={"fallback": False})
+    for size in (5, 7, 12, 5):
+        loss = compiled(torch.randn(size, 12)).square().sum()
+        loss.backward()
+        found += [loss.detach(), *(p.grad.clone() for p in module.parameters() if p.grad is not None)]
+    return found
 
 
 def infer(function: Callable[..., Any], *inputs: torch.Tensor, **options: Any) -> Any:
@@ -154,6 +168,112 @@ class TestAfterAot:
             compiled = torch.compile(double, backend="ferrite", options={"fallback": False})
             for size in (3, 4, 5, 6):
                 torch.testing.assert_close(compiled(torch.ones(size)), torch.full((size,), 2.0))
+
+    def test_any_sizes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        first = train_all(dynamic=True)
+        assert recalled() == (2, 0)
+        monkeypatch.setattr(pipeline, "lower_module", None)
+        monkeypatch.setattr(aot, "min_cut", None)
+        second = train_all(dynamic=True)
+        assert recalled() == (2, 2)
+        for one, other in zip(first, second, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+    def test_any_sizes_after_the_second_one(self) -> None:
+        for expected in ((4, 0), (4, 4)):
+            train_all(dynamic=None)
+            assert recalled() == expected
+
+    def test_what_was_decided_of_sizes_is_decided_again(self) -> None:
+        """The graph is for even sizes alone: an odd one, first in its process, does not find it, and later compiles."""
+
+        def pairs(x: torch.Tensor) -> torch.Tensor:
+            y = x.view(-1, 2) if x.shape[0] % 2 == 0 else x[:, None]
+            return (y * 2).sum(1)
+
+        for sizes, expected in (((4, 6), (1, 0)), ((8, 4), (1, 1)), ((5, 7), (1, 0)), ((9, 8, 10), (2, 2))):
+            torch._dynamo.reset()
+            compiled = torch.compile(pairs, backend="ferrite", dynamic=True, options={"fallback": False})
+            for size in sizes:
+                x = torch.arange(float(size))
+                torch.testing.assert_close(compiled(x), pairs(x))
+            assert recalled() == expected
+
+    def test_what_a_compilation_decides_holds_where_it_is_found(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        lower = pipeline.lower_module
+
+        def lower_long(module: torch.fx.GraphModule, **named: Any) -> Any:
+            values = [node.meta["val"] for node in module.graph.find_nodes(op="placeholder")]
+            assert all(value > 6 for value in values if isinstance(value, torch.SymInt))
+            return lower(module, **named)
+
+        def run(*sizes: int) -> tuple[int, int]:
+            torch._dynamo.reset()
+            compiled = torch.compile(torch.sin, backend="ferrite", dynamic=True, options={"fallback": False})
+            for size in sizes:
+                x = torch.randn(size)
+                torch.testing.assert_close(compiled(x), torch.sin(x))
+            return recalled()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(pipeline, "lower_module", lower_long)
+            assert run(8, 20) == (1, 0)
+        assert run(9, 30) == (1, 1)
+        assert run(9, 5, 6) == (2, 1), "a size that it is not for is compiled"
+        assert run(5, 6) == (1, 1), "and what was compiled for any size is found"
+
+    def test_ranges_and_equal_sizes_are_part_of_the_key(self) -> None:
+        def double(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x.exp().sum() * y
+
+        def run(size: int, other: int, most: int | None) -> None:
+            torch._dynamo.reset()
+            x, y = torch.randn(size), torch.randn(other)
+            torch._dynamo.mark_dynamic(x, 0, **({} if most is None else {"min": 2, "max": most}))
+            torch._dynamo.mark_dynamic(y, 0)
+            compiled = torch.compile(double, backend="ferrite", options={"fallback": False})
+            torch.testing.assert_close(compiled(x, y), double(x, y))
+
+        for size, other, most, expected in (
+            (4, 5, None, (1, 0)),
+            (6, 7, None, (1, 1)),
+            (6, 7, 64, (1, 0)),
+            (9, 8, 64, (1, 1)),
+        ):
+            run(size, other, most)
+            assert recalled() == expected
+
+    def test_a_fixed_size_is_not_stored(self) -> None:
+        """`topk` of so many is compiled for their number: nothing says so to who would find the graph."""
+
+        def largest(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+            return x.topk(min(3, count.shape[0])).values * 2
+
+        for size, count in ((8, 9), (9, 2), (8, 9)):
+            torch._dynamo.reset()
+            compiled = torch.compile(largest, backend="ferrite", dynamic=True, options={"fallback": False})
+            for extra in (0, 3):
+                x, many = torch.randn(size + extra), torch.zeros(count)
+                torch.testing.assert_close(compiled(x, many), largest(x, many))
+
+    def test_sizes_that_a_run_tells_are_traced_each_time(self) -> None:
+        def kept(x: torch.Tensor) -> torch.Tensor:
+            return x[x > 0] * 2
+
+        for _ in range(2):
+            torch._dynamo.reset()
+            with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+                compiled = torch.compile(kept, backend="ferrite", dynamic=True, options={"fallback": False})
+                x = torch.randn(20)
+                torch.testing.assert_close(compiled(x), kept(x))
+        assert recalled()[1] == 0
+
+    def test_symbols_have_names_where_they_come_from_the_store(self) -> None:
+        for _ in range(2):
+            torch._dynamo.reset()
+            torch.compile(lambda image: (image + 1).sum(0), backend="ferrite", dynamic=True)(torch.randn(5, 7))
+        found = [record.names for record in compiled_graphs()]
+        assert found[0] == found[1] != {}
 
     def test_constants_of_a_graph_are_not_stored(self) -> None:
         held = torch.arange(4.0)

@@ -45,7 +45,7 @@ def default_workers() -> int:
 class _Crashed(WorkerError):
     """The compiler itself ended a worker process, by an invalid access or an abort."""
 
-    hint = ""
+    hint = "another config of the kernel is taken where one compiles; report the kernel to Triton"
 
 
 class Worker:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias
 
 from ferrite_runtime import Store, load_record, save_record
@@ -34,6 +34,7 @@ class Artifact:
         strides: of each result, None for those that are no tensors.
         changed: strides of the results that lie otherwise than they were traced, by position.
         donated: positions of the arguments that a backward may overwrite.
+        names: what the user's program calls symbols of the program's sizes.
     """
 
     kind: str
@@ -47,11 +48,12 @@ class Artifact:
     strides: tuple[Strides, ...]
     changed: Layouts
     donated: tuple[int, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def to_record(self) -> dict[str, Any]:
         """Returns the JSON form."""
         record = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {**record, "layouts": _pairs(self.layouts), "changed": _pairs(self.changed)}
+        return {**record, "layouts": _pairs(self.layouts), "changed": _pairs(self.changed), "names": dict(self.names)}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Artifact:
@@ -72,6 +74,7 @@ class Artifact:
             strides=tuple(None if strides is None else tuple(strides) for strides in record["strides"]),
             changed={int(position): tuple(strides) for position, strides in record["changed"]},
             donated=tuple(map(int, record["donated"])),
+            names={str(symbol): str(name) for symbol, name in record["names"].items()},
         )
 
 

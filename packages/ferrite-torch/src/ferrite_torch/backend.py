@@ -31,7 +31,7 @@ from ferrite_torch.torch_private.dynamo import (
     register_backend,
 )
 from ferrite_torch.torch_private.nodes import example_of
-from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats, is_symbolic
+from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats
 
 log = logging.getLogger(__name__)
 
@@ -73,9 +73,9 @@ def ferrite(
         simplify_masks(module)
         choose_by_masks(module)
         multiply_out(module)
-        is_open = is_symbolic(_traced(module, inputs)) or has_guarded_floats()
-        is_kept = stores_graphs(chosen) and not is_open
-        plan = plan_storage(module, inputs, list(_tensors(module, inputs)), chosen) if is_kept else None
+        is_kept = stores_graphs(chosen) and not has_guarded_floats()
+        traced, tensors = _traced(module, inputs), list(_tensors(module, inputs))
+        plan = plan_storage(module, traced, inputs, tensors, chosen) if is_kept else None
         if plan is None or not plan.is_completed():
             _warm_up(module, inputs, chosen)
         return _compile(module, inputs, chosen, plan)
@@ -95,13 +95,12 @@ def _compile(
     module: torch.fx.GraphModule, inputs: Sequence[Any], options: Options, plan: Plan | None
 ) -> Callable[..., Any]:
     """Returns the graph compiled, or loaded from AOTAutograd's cache where the plan allows to store it."""
-    stored = plan is not None
     compiled = compile_with_aot(
         module,
         inputs,
-        forward=_compiler("forward", options, stored=stored),
-        backward=_compiler("backward", options, stored=stored),
-        inference=_compiler("inference", options, stored=stored),
+        forward=_compiler("forward", options, plan),
+        backward=_compiler("backward", options, plan),
+        inference=_compiler("inference", options, plan),
         decompositions=DeferredTable(_decompositions) if plan and plan.is_completed() else _decompositions(),
         stored_key=None if plan is None else plan.key,
     )
@@ -121,7 +120,7 @@ def _decompositions() -> dict[Any, Any]:
     return {**table, **float_rules(table)}
 
 
-def _compiler(kind: str, options: Options, *, stored: bool) -> GraphCompiler:
+def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
     @rare_collections()  # of its own: a backward graph may be compiled when it is first needed
     def compile_one(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
         from ferrite_torch.pipeline import compile_graph  # noqa: PLC0415
@@ -137,12 +136,12 @@ def _compiler(kind: str, options: Options, *, stored: bool) -> GraphCompiler:
             _note_fallback(error)
             traced = changed_layouts(module, inputs if kind == "backward" else ())[1]
             call = run_eagerly(module, traced)
-            return mark_storable(call, None, options) if stored else call
+            return mark_storable(call, None, options, plan) if plan else call
         # The tensors that a module holds are not part of what is stored, nor is what the value of a float decided.
         is_whole = not module.graph.find_nodes(op="get_attr") and not has_guarded_floats()
         key = compiled.key if is_whole else None  # type: ignore[attr-defined]
         call = _guarded(compiled) if options.fallback else compiled
-        return mark_storable(call, key, options) if stored else call
+        return mark_storable(call, key, options, plan) if plan else call
 
     return compile_one
 

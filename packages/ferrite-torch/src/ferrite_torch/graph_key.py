@@ -16,6 +16,7 @@ import torch
 
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
 from ferrite_torch.torch_private.operators import HigherOrderOp, Overload, Packet, schema_of
+from ferrite_torch.torch_private.symbolic_shapes import size_text
 
 READ_META = ("val",)
 """The metadata of nodes that lowering may read; all of it goes into the key."""
@@ -157,20 +158,21 @@ class _Describer:
             return f"[{', '.join(self.value(item) for item in value)}]"
         if type(value) in _SIMPLE:
             return repr(value)
-        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        if isinstance(value, torch.SymInt):
+            return f"symbolic {size_text(value)}"
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
             return f"symbolic {_number(value)!r}"
         raise NoKey(f"a result of type {type(value).__name__}")
 
     def tensor(self, value: torch.Tensor) -> str:
         if value.layout != torch.strided:
             raise NoKey(f"a tensor of layout {value.layout}")
-        shape, strides = [int(size) for size in value.shape], [int(stride) for stride in value.stride()]
+        shape, strides = ", ".join(map(size_text, value.shape)), ", ".join(map(size_text, value.stride()))
         storage = self.storages.setdefault(storage_key(value), len(self.storages))
-        held = int(value.untyped_storage().nbytes())
-        offset = int(value.storage_offset())
-        return f"{value.dtype} {shape} {strides} {value.device} in {storage} of {held} at {offset}"
+        held, offset = size_text(value.untyped_storage().nbytes()), size_text(value.storage_offset())
+        return f"{value.dtype} [{shape}] [{strides}] {value.device} in {storage} of {held} at {offset}"
 
 
 def _number(value: Any) -> Any:
-    kinds: Mapping[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+    kinds: Mapping[type, type] = {torch.SymFloat: float, torch.SymBool: bool}
     return kinds[type(value)](value)

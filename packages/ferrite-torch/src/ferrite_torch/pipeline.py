@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -68,6 +70,9 @@ def compile_graph(
         if key and is_new:
             with watch.phase("keep"):
                 key = _keep(store, key, artifact)
+        elif dynamic and stores_graphs(options) and not has_unbacked(module):
+            with watch.phase("keep"):
+                key = _keep_any_sizes(store, artifact, names)
     except FerriteError:
         raise
     except Exception as error:
@@ -130,6 +135,20 @@ def _produce(
 def _key(module: torch.fx.GraphModule, kind: str, options: Options, layouts: Layouts, ambient: _Ambient) -> str | None:
     facts = compile_facts(graph_device(module), options)
     return graph_key(module, kind, facts, sorted(layouts.items()), *ambient.facts())
+
+
+def _keep_any_sizes(store: Store, artifact: Artifact, names: Mapping[str, str]) -> str | None:
+    """Stores an artifact with symbolic sizes, under the digest of its content: only AOTAutograd's cache asks for it.
+
+    What its strides are, by symbols, was told to AOTAutograd when it was compiled.
+    """
+    told = replace(artifact, strides=(), names=names)
+    try:
+        content = json.dumps(told.to_record(), sort_keys=True)
+    except (TypeError, ValueError) as error:
+        log.info("a graph is not stored: %s", error)
+        return None
+    return _keep(store, hashlib.sha256(content.encode()).hexdigest(), told)
 
 
 def _keep(store: Store, key: str, artifact: Artifact) -> str | None:

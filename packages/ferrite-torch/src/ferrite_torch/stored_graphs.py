@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from ferrite_torch.loading import Boxed, load_artifact, runtime_options
 from ferrite_torch.options import Options
 from ferrite_torch.statistics import CompiledGraph, Stopwatch, record_graph
 from ferrite_torch.torch_private.aot_cache import output_code, refuse_to_store, stores_graphs
+from ferrite_torch.torch_private.symbolic_shapes import GivenSizes, is_symbolic, size_text
 
 COMPLETED = "completed"
 """The kind of the store's notes on which captured graphs were compiled before."""
@@ -37,18 +38,24 @@ class Plan:
         facts: a digest of everything that its compilation depends on beside the graph and torch's settings.
         note: the key of the store's note on it.
         store: where the note is.
+        sizes: the sizes that the graph is compiled for any values of, None where all are numbers.
     """
 
     facts: str
     note: str
     store: Store
+    sizes: GivenSizes | None = None
 
     def key(self, module: torch.fx.GraphModule, inputs: Sequence[Any], asked: list[str]) -> str:
         """Returns the key of the graph in AOTAutograd's cache; without one it refuses to store the graph."""
         try:
-            return captured_key(module, inputs, self.facts, asked)
+            return captured_key(module, inputs, self.facts, asked, *(self.sizes.ranges() if self.sizes else ()))
         except NoKey as reason:
             return refuse_to_store(str(reason))
+
+    def is_sound(self) -> bool:
+        """Returns whether all that was decided about the graph's sizes so far is decided again where it is found."""
+        return self.sizes is None or self.sizes.tell_all()
 
     def is_completed(self) -> bool:
         """Returns whether an earlier process compiled this graph: all of it is expected in the stores."""
@@ -61,20 +68,36 @@ class Plan:
 
 
 def plan_storage(
-    module: torch.fx.GraphModule, inputs: Sequence[Any], tensors: Sequence[torch.Tensor], options: Options
+    module: torch.fx.GraphModule,
+    traced: Sequence[Any],
+    inputs: Sequence[Any],
+    tensors: Sequence[torch.Tensor],
+    options: Options,
 ) -> Plan | None:
-    """Returns how a captured graph may be stored; None where torch has no cache for it, or it is switched off."""
+    """Returns how a captured graph may be stored; None where torch has no cache for it, or it is switched off.
+
+    Args:
+        module: the graph.
+        traced: what it was traced with, which tells which sizes are symbolic.
+        inputs: example inputs.
+        tensors: all tensors that it reads.
+        options: what the user chose.
+    """
     if not hasattr(module, "graph") or not stores_graphs():
+        return None
+    sizes = GivenSizes.of(traced)
+    if sizes is None and is_symbolic(traced):
         return None
     device = next((value.device.type for value in tensors if value.device.type != "cpu"), "cpu")
     facts = _digest(compile_facts(device, options))
-    note = _digest([facts, str(module.graph), torch.is_grad_enabled(), [_type_of(value) for value in inputs]])
-    return Plan(facts, note, choose_store(runtime_options(options)))
+    kinds = [_type_of(value) for value in (inputs if sizes is None else traced)]
+    note = _digest([facts, str(module.graph), torch.is_grad_enabled(), kinds])
+    return Plan(facts, note, choose_store(runtime_options(options)), sizes)
 
 
 def _type_of(value: Any) -> str:
     if isinstance(value, torch.Tensor):
-        return f"{value.dtype} {[int(size) for size in value.shape]}"
+        return f"{value.dtype} {[size_text(size) for size in value.shape]}"
     return type(value).__name__
 
 
@@ -82,9 +105,9 @@ def _digest(value: object) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()
 
 
-def mark_storable(call: Boxed, key: str | None, options: Options) -> Boxed:
+def mark_storable(call: Boxed, key: str | None, options: Options, plan: Plan) -> Boxed:
     """Returns a compiled graph with what AOTAutograd's cache stores in its place; without a key it refuses to."""
-    call.__wrapped__ = _stored_class()(key, options_mapping(options), call)  # type: ignore[attr-defined]
+    call.__wrapped__ = _stored_class()(key, options_mapping(options), call, plan.is_sound)  # type: ignore[attr-defined]
     return call
 
 
@@ -108,7 +131,8 @@ def load_stored(key: str, options: Options) -> Boxed:
     with watch.phase("load"):
         call = load_artifact(artifact, options)
         call.wait()  # type: ignore[attr-defined]
-    record_graph(CompiledGraph(artifact.kind, artifact.program, artifact.externs, watch.seconds, is_recalled=True))
+    names = artifact.names
+    record_graph(CompiledGraph(artifact.kind, artifact.program, artifact.externs, watch.seconds, True, names))
     return call
 
 
@@ -120,8 +144,14 @@ def _stored_class() -> type:
     class StoredGraph(base):  # type: ignore[misc]  # a class known at run time only
         """A compiled graph in the form that AOTAutograd's cache takes; the method names are torch's."""
 
-        def __init__(self, key: str | None, options: Mapping[str, Any], call: Boxed | None) -> None:
-            self.key, self.options, self.call = key, options, call
+        def __init__(
+            self,
+            key: str | None,
+            options: Mapping[str, Any],
+            call: Boxed | None,
+            is_sound: Callable[[], bool] = lambda: True,
+        ) -> None:
+            self.key, self.options, self.call, self.is_sound = key, options, call, is_sound
             self._boxed_call = True  # of the instance: functions around it copy what its dictionary holds
 
         def __call__(self, inputs: list[Any]) -> Any:
@@ -136,6 +166,8 @@ def _stored_class() -> type:
         def prepare_for_serialization(self) -> None:
             if self.key is None:
                 refuse_to_store("this graph runs eagerly, or cannot be written down")
+            if not self.is_sound():
+                refuse_to_store("sizes were fixed, or something was decided that the graph's inputs do not tell")
 
         def post_compile(self, inputs: Any, constants: Any, settings: Any) -> None:
             self.call = load_stored(self.key, Options(**self.options))  # type: ignore[arg-type]

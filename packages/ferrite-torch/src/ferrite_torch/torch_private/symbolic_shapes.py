@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -57,6 +57,77 @@ def environments(values: Iterable[Any]) -> Iterator[Any]:
 def is_symbolic(values: Iterable[Any]) -> bool:
     """Returns whether symbolic integers, or tensors with symbolic sizes or strides, are among some values."""
     return any(True for _ in environments(values))
+
+
+@dataclass(frozen=True, slots=True)
+class GivenSizes:
+    """The integers that a captured graph is given, each the value of a symbol of its own.
+
+    Where AOTAutograd's cache finds a graph it evaluates what was decided of them when it was compiled, and records it
+    as guards: of other symbols it knows nothing.
+
+    Attributes:
+        numbers: the integers by their symbols.
+        environment: what knows the symbols.
+        decided: how many conditions had been decided when the graph was captured; whoever finds it captured it, too.
+    """
+
+    numbers: Mapping[Any, torch.SymInt]
+    environment: Any
+    decided: int
+
+    @classmethod
+    def of(cls, values: Iterable[Any]) -> GivenSizes | None:
+        """Returns them, None where tensors among the values have other symbols, or sizes that depend on data."""
+        numbers: dict[Any, torch.SymInt] = {}
+        used: set[Any] = set()
+        environment = None
+        for value in values:
+            if isinstance(value, torch.SymInt):
+                expression, environment = symbolic_value(value)
+                if not expression.is_Symbol:
+                    return None
+                numbers[expression] = value
+            elif is_fake(value):
+                for number in (*value.shape, *value.stride(), value.storage_offset()):
+                    if isinstance(number, torch.SymInt):
+                        used |= symbolic_value(number)[0].free_symbols
+        if environment is None or not used <= numbers.keys():
+            return None
+        if any(is_unbacked(symbol, environment) for symbol in numbers):
+            return None
+        return cls(numbers, environment, count_guards(environment))
+
+    def ranges(self) -> list[str]:
+        """Returns the symbols with where they come from and what is known of their ranges, as texts."""
+        known, environment = self.environment.var_to_range, self.environment
+        return sorted(f"{symbol} {symbol_source(symbol, environment)} {known.get(symbol)}" for symbol in self.numbers)
+
+    def tell_all(self) -> bool:
+        """Returns whether all that was decided since is about them, and none became a number or another's multiple.
+
+        Capturing may have decided of symbols that the graph does not have any more, but not of them and these together,
+        unless it was that they are equal.
+        """
+        plain = self.numbers.keys()
+        if any(symbolic_value(number)[0] != symbol for symbol, number in self.numbers.items()):
+            return False
+        for place, guard in enumerate(self.environment.guards):
+            symbols = guard.expr.free_symbols
+            if symbols <= plain:
+                continue
+            if place >= self.decided or not (plain.isdisjoint(symbols) or self._is_equality(guard.expr)):
+                return False
+        return True
+
+    def _is_equality(self, condition: Any) -> bool:
+        """Returns whether a condition only says what symbols have been replaced by since."""
+        return type(self.environment.replace(condition)).__name__ == "BooleanTrue"
+
+
+def size_text(size: int | torch.SymInt) -> str:
+    """Returns a size as a text: of a symbolic one its expression, of which nothing is decided by that."""
+    return str(symbolic_value(size)[0]) if isinstance(size, torch.SymInt) else str(int(size))
 
 
 def frame_environment() -> Any:
