@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,41 @@ from torch import Tensor
 
 from ferrite_torch.loading import run_eagerly
 from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot
+
+
+@pytest.mark.parametrize("is_traced", [False, True])
+def test_graphs_become_texts_where_somebody_reads_them(monkeypatch: pytest.MonkeyPatch, *, is_traced: bool) -> None:
+    written: list[str] = []
+    theirs = torch.fx.GraphModule.print_readable
+
+    def print_readable(self: torch.fx.GraphModule, *args: Any, **named: Any) -> str:
+        written.append(theirs(self, *args, **named))
+        return written[-1]
+
+    class Reader(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            """Reads nothing: that it is there makes a trace."""
+
+    monkeypatch.setattr(torch.fx.GraphModule, "print_readable", print_readable)
+    trace = logging.getLogger("torch.__trace")
+    monkeypatch.setattr(trace, "handlers", [Reader()] if is_traced else [])
+
+    def compile_one(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        assert "sin" in module.print_readable(False), "who asks for it himself gets the text"
+        return run_eagerly(module)
+
+    def backend(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        graphs = {"forward": compile_one, "backward": run_eagerly_later, "inference": compile_one}
+        return compile_with_aot(module, fakes, **graphs, decompositions={})
+
+    def run_eagerly_later(module: torch.fx.GraphModule, fakes: Any) -> Any:
+        return run_eagerly(module)
+
+    x = torch.randn(3, requires_grad=True)
+    torch.compile(torch.sin, backend=backend)(x).sum().backward()
+    own = 1
+    assert (len(written) > own) is is_traced
+    assert torch.fx.GraphModule.print_readable is print_readable
 
 
 def test_graphs_are_split_and_called_with_boxed_arguments() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -37,7 +40,7 @@ def compile_with_aot(
 
     stored = stored_key is not None
     keeping = nullcontext() if stored_key is None else keeping_graphs(stored_key)
-    with keeping, keeping_ops_whole(), _keeping_tangents(), sizes_that_depend_on_data():
+    with keeping, keeping_ops_whole(), _keeping_tangents(), sizes_that_depend_on_data(), _without_unread_texts():
         compiled = aot_module_simplified(
             module,
             list(inputs),
@@ -75,6 +78,40 @@ def _keeping_tangents() -> Iterator[None]:
         yield
     finally:
         MemoryFormatMeta.from_tensor = staticmethod(theirs)  # type: ignore[method-assign]
+
+
+@contextmanager
+def _without_unread_texts() -> Iterator[None]:
+    """Keeps AOTAutograd from writing each graph down as text where nobody reads it.
+
+    It hands the texts to a trace, and writes them whether there is one or not: that takes a sixth of a compilation for
+    any sizes, whose texts have an expression for every size and stride. Only this thread's are left out.
+    """
+    if _are_texts_read():
+        yield
+        return
+    theirs, thread = torch.fx.GraphModule.print_readable, threading.get_ident()
+
+    @functools.wraps(theirs)
+    def print_readable(self: torch.fx.GraphModule, *args: Any, **named: Any) -> str:
+        is_text = named.get("print_output") is False and not args
+        return "" if is_text and threading.get_ident() == thread else theirs(self, *args, **named)
+
+    torch.fx.GraphModule.print_readable = print_readable  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.fx.GraphModule.print_readable = theirs  # type: ignore[method-assign]
+
+
+def _are_texts_read() -> bool:
+    """Returns whether there is a trace, or the user asked for a log of graphs (``TORCH_LOGS``)."""
+    from torch._functorch._aot_autograd import graph_compile
+
+    logs = [getattr(graph_compile, name, None) for name in ("aot_joint_log", "aot_graphs_log")]
+    if any(log is None or log.isEnabledFor(logging.INFO) for log in logs):
+        return True
+    return bool(logging.getLogger("torch.__trace").handlers)
 
 
 def _storable(compiler: GraphCompiler) -> Any:
