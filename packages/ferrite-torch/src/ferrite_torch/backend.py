@@ -104,7 +104,7 @@ def _compile(
         decompositions=DeferredTable(_decompositions) if plan and plan.is_completed() else _decompositions(),
         stored_key=None if plan is None else plan.key,
     )
-    if plan is not None:
+    if plan is not None and plan.is_sound():
         plan.complete()
     return compiled
 
