@@ -64,8 +64,7 @@ def measure(model: str, mode: str, *, profile: bool, dynamic: bool) -> dict[str,
     import ferrite_torch
 
     idle_gpu.install()
-    anyhow = True if dynamic else None
-    compiled = torch.compile(module, backend="ferrite", dynamic=anyhow, options={"fallback": False})
+    compiled = torch.compile(module, backend="ferrite", dynamic=dynamic or None, options={"fallback": False})
     imported = time.thread_time() - marks["thread"]
     if mode == "training":
         steps = [training_step(compiled, module, given, workload.learning_rate)[1] for given in batches]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -91,6 +93,15 @@ def recall_artifact(store: Store, key: str) -> Artifact | None:
         log.warning("the stored graph %s does not read and was removed: %s", key[:12], error)
         store.remove(GRAPHS, key)
         return None
+
+
+def content_key(artifact: Artifact) -> str:
+    """Returns a key for an artifact that is the digest of what it holds.
+
+    Raises:
+        TypeError: it cannot be written down.
+    """
+    return hashlib.sha256(json.dumps(artifact.to_record(), sort_keys=True).encode()).hexdigest()
 
 
 def keep_artifact(store: Store, key: str, artifact: Artifact) -> None:

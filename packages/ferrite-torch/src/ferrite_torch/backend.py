@@ -74,8 +74,8 @@ def ferrite(
         choose_by_masks(module)
         multiply_out(module)
         is_kept = stores_graphs(chosen) and not has_guarded_floats()
-        traced, tensors = _traced(module, inputs), list(_tensors(module, inputs))
-        plan = plan_storage(module, traced, inputs, tensors, chosen) if is_kept else None
+        tensors = list(_tensors(module, inputs))
+        plan = plan_storage(module, _traced(module, inputs), tensors, chosen) if is_kept else None
         if plan is None or not plan.is_completed():
             _warm_up(module, inputs, chosen)
         return _compile(module, inputs, chosen, plan)
@@ -129,7 +129,8 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
         if kind == "forward":
             drop_dynamic_marks()
         try:
-            compiled = compile_graph(module, kind, options, inputs)
+            any_sizes = plan is not None and plan.sizes is not None
+            compiled = compile_graph(module, kind, options, inputs, any_sizes=any_sizes)
         except FerriteError as error:
             if not options.fallback or isinstance(error, ExternRefused):
                 raise

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +12,7 @@ import torch
 from ferrite_ir import PIPELINE, Graph, require_valid
 from ferrite_runtime import Store, choose_store
 from ferrite_scheduler import Policy, schedule
-from ferrite_torch.artifact import Artifact, keep_artifact, recall_artifact
+from ferrite_torch.artifact import Artifact, content_key, keep_artifact, recall_artifact
 from ferrite_torch.donations import donated_arguments, donated_names, held_arguments, held_names
 from ferrite_torch.environment import compile_facts, stores_graphs
 from ferrite_torch.errors import FerriteError, translate
@@ -37,14 +35,19 @@ log = logging.getLogger(__name__)
 
 
 def compile_graph(
-    module: torch.fx.GraphModule, kind: str, options: Options, inputs: Sequence[Any] = ()
+    module: torch.fx.GraphModule,
+    kind: str,
+    options: Options,
+    inputs: Sequence[Any] = (),
+    *,
+    any_sizes: bool = False,
 ) -> Callable[[list[Any]], Any]:
     """Returns an AOT graph compiled, as a function of the list of its arguments, which it empties.
 
     ``kind`` is ``forward``, ``backward`` or ``inference``, and names the program. Kernels compile in the background
     after this returns. Fake ``inputs`` tell how tensors lie that a forward saved for a backward graph. The function's
     ``wait`` waits for the kernels, ``eager`` is the graph run op by op, and ``key`` its identity in the store, None
-    where it is not stored.
+    where it is not stored. ``any_sizes`` stores a graph with symbolic sizes, which only its key finds again.
 
     Raises:
         FerriteError: some layer refused or failed; the message names ops and source lines where it can.
@@ -67,12 +70,11 @@ def compile_graph(
             )
         with watch.phase("load"):
             compiled = load_artifact(artifact, options, constants_of(module, artifact.constants))
-        if key and is_new:
+        if is_new and (key or (any_sizes and not has_unbacked(module))):
+            # What symbolic strides are was told to AOTAutograd, and is not needed where its cache finds the graph.
+            told = artifact if key else replace(artifact, strides=(), names=names)
             with watch.phase("keep"):
-                key = _keep(store, key, artifact)
-        elif dynamic and stores_graphs(options) and not has_unbacked(module):
-            with watch.phase("keep"):
-                key = _keep_any_sizes(store, artifact, names)
+                key = _keep(store, key, told)
     except FerriteError:
         raise
     except Exception as error:
@@ -137,23 +139,13 @@ def _key(module: torch.fx.GraphModule, kind: str, options: Options, layouts: Lay
     return graph_key(module, kind, facts, sorted(layouts.items()), *ambient.facts())
 
 
-def _keep_any_sizes(store: Store, artifact: Artifact, names: Mapping[str, str]) -> str | None:
-    """Stores an artifact with symbolic sizes, under the digest of its content: only AOTAutograd's cache asks for it.
+def _keep(store: Store, key: str | None, artifact: Artifact) -> str | None:
+    """Stores an artifact; returns its key, None if it cannot be written down.
 
-    What its strides are, by symbols, was told to AOTAutograd when it was compiled.
+    Without a key it is stored under the digest of its content: nothing but AOTAutograd's cache will ask for it.
     """
-    told = replace(artifact, strides=(), names=names)
     try:
-        content = json.dumps(told.to_record(), sort_keys=True)
-    except (TypeError, ValueError) as error:
-        log.info("a graph is not stored: %s", error)
-        return None
-    return _keep(store, hashlib.sha256(content.encode()).hexdigest(), told)
-
-
-def _keep(store: Store, key: str, artifact: Artifact) -> str | None:
-    """Stores an artifact; returns its key, None if it cannot be written down."""
-    try:
+        key = key or content_key(artifact)
         keep_artifact(store, key, artifact)
     except (TypeError, ValueError) as error:
         log.info("a graph is not stored: %s", error)

@@ -68,18 +68,13 @@ class Plan:
 
 
 def plan_storage(
-    module: torch.fx.GraphModule,
-    traced: Sequence[Any],
-    inputs: Sequence[Any],
-    tensors: Sequence[torch.Tensor],
-    options: Options,
+    module: torch.fx.GraphModule, traced: Sequence[Any], tensors: Sequence[torch.Tensor], options: Options
 ) -> Plan | None:
     """Returns how a captured graph may be stored; None where torch has no cache for it, or it is switched off.
 
     Args:
         module: the graph.
-        traced: what it was traced with, which tells which sizes are symbolic.
-        inputs: example inputs.
+        traced: what it was traced with, which tells which sizes are symbolic, and example inputs.
         tensors: all tensors that it reads.
         options: what the user chose.
     """
@@ -90,8 +85,7 @@ def plan_storage(
         return None
     device = next((value.device.type for value in tensors if value.device.type != "cpu"), "cpu")
     facts = _digest(compile_facts(device, options))
-    kinds = [_type_of(value) for value in (inputs if sizes is None else traced)]
-    note = _digest([facts, str(module.graph), torch.is_grad_enabled(), kinds])
+    note = _digest([facts, str(module.graph), torch.is_grad_enabled(), [_type_of(value) for value in traced]])
     return Plan(facts, note, choose_store(runtime_options(options)), sizes)
 
 
@@ -131,8 +125,11 @@ def load_stored(key: str, options: Options) -> Boxed:
     with watch.phase("load"):
         call = load_artifact(artifact, options)
         call.wait()  # type: ignore[attr-defined]
-    names = artifact.names
-    record_graph(CompiledGraph(artifact.kind, artifact.program, artifact.externs, watch.seconds, True, names))
+    record_graph(
+        CompiledGraph(
+            artifact.kind, artifact.program, artifact.externs, watch.seconds, is_recalled=True, names=artifact.names
+        )
+    )
     return call
 
 

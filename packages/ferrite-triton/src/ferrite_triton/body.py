@@ -72,11 +72,11 @@ class KernelBody:
         """Writes a definition that is not just evaluated where it is used."""
         match definition:
             case Fold():
-                self._publish(definition, self._folds.write(definition))
+                self._evaluator.publish(definition, self._folds.write(definition))
             case Scan():
-                self._publish(definition, self._scans.write(definition))
+                self._evaluator.publish(definition, self._scans.write(definition))
             case Sort():
-                self._publish(definition, self._sorts.write(definition))
+                self._evaluator.publish(definition, self._sorts.write(definition))
             case Update():
                 self._write_update(definition)
 
@@ -87,10 +87,6 @@ class KernelBody:
         if new is not None:
             self._evaluator.results[update.result.name] = new
         self._put(store)
-
-    def _publish(self, definition: Computed, tiles: tuple[Tile, ...]) -> None:
-        for result, tile in zip(definition.results, tiles, strict=True):
-            self._evaluator.results[result.name] = tile
 
     def _store_results(self, definition: Computed) -> None:
         if isinstance(definition, Update):
@@ -223,7 +219,7 @@ class KernelBody:
         bound = self._flat.space.params.text(size)
         self._writer.close_loop(f"for rstart in tl.range(0, {bound}, RBLOCK{stages}):")
         for definition, finish in finishers:
-            self._publish(definition, finish())
+            self._evaluator.publish(definition, finish())
         for definition, _ in finishers:
             self._store_results(definition)
         self._flush()
@@ -255,7 +251,7 @@ class KernelBody:
         self._flush()
         self._writer.close_loop(f"for xstart in tl.range(0, {bound}, XBLOCK, num_stages={stages_of(self._flat)}):")
         for definition, finish in finishers:
-            self._publish(definition, finish())
+            self._evaluator.publish(definition, finish())
             self._store_results(definition)
         self._flush()
 

@@ -14,7 +14,6 @@ from .combines import neutrals_of
 from .evaluate import Evaluator
 from .flat import FlatKernel
 from .folds import FoldText, R
-from .quotients import shares
 from .space import next_power_of_two
 from .writer import Tile, Writer
 
@@ -38,8 +37,7 @@ class CooperativeFoldText:
 
         All of a program's states are published before it waits, once, for the others of its rows.
         """
-        quotients = shares(self.flat)
-        kept = frozenset(fold.results[0].name for fold in quotients.values())
+        kept = frozenset(fold.results[0].name for fold in self.evaluator.shares.values())
         for line in self._places():
             self.writer.line(line, R)
         axes = R.union(self.flat.space.order)
@@ -57,9 +55,8 @@ class CooperativeFoldText:
                 for place, neutral in zip(places, neutrals_of(definition.combine, F32), strict=True)
             ]
             merged = self.folds.merged(definition, tuple(lanes), axes, F32)
-            for result, tile in zip(definition.results, merged, strict=True):
-                self.evaluator.results[result.name] = tile
-        for quotient, fold in quotients.items():
+            self.evaluator.publish(definition, merged)
+        for quotient, fold in self.evaluator.shares.items():
             self._write_share(quotient, fold, own[fold.results[0].name])
 
     def _write_share(self, quotient: Scalar, fold: Fold, own: Tile) -> None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ferrite_ir.dtypes import BF16, BOOL, F16, F32, F64, DType
-from ferrite_ir.graph import Loop, bodies_of
+from ferrite_ir.graph import Computed, Loop, bodies_of
 from ferrite_ir.index import Index, floordiv
 from ferrite_ir.scalar import Scalar, indirects, indirects_of, postorder
 from ferrite_ir.sizes import hint, is_provably_at_most
@@ -61,6 +61,7 @@ class Evaluator:
     Attributes:
         hints: eviction policy by load, where one is wanted.
         addresses: where elements lie in memory.
+        shares: the shares of softmaxes, see `quotients.shares`.
     """
 
     def __init__(self, flat: FlatKernel, writer: Writer, width: int) -> None:
@@ -78,7 +79,7 @@ class Evaluator:
         self._pads = any(node.op in LOOPING for node in nodes)
         self._zeroed = frozenset[Scalar]().union(*vanishing_sums(flat).values())
         self._weights, exponentials = weights(flat)
-        self._shares = shares(flat)
+        self.shares = shares(flat)
         self._rough: dict[Scalar, Spelling] = dict.fromkeys(rounded_quotients(flat), ROUGH_QUOTIENT)
         self._rough |= dict.fromkeys(exponentials, ROUGH_EXPONENTIAL)
 
@@ -99,6 +100,11 @@ class Evaluator:
             stack.pop()
             self._writer.remember(key, self._write(key))
         return self._known(root, guard)
+
+    def publish(self, definition: Computed, tiles: tuple[Tile, ...]) -> None:
+        """Records the results of a definition that something else has written."""
+        for result, tile in zip(definition.results, tiles, strict=True):
+            self.results[result.name] = tile
 
     def know(self, node: Scalar, tile: Tile) -> None:
         """Records the value of an expression that something else has written."""
@@ -270,7 +276,7 @@ class Evaluator:
             return self._write_quartets(node, rest, guard)
         inner = Guard(node.args[0], guard) if node.op == "masked" else guard
         tiles = [self._known(operand, inner if i == 1 else guard) for i, operand in enumerate(node.args)]
-        if node in self._shares:
+        if node in self.shares:
             return self._write_share(*tiles)
         return self._write_operation(node, tiles)
 

@@ -76,8 +76,10 @@ def shares(flat: FlatKernel) -> dict[Scalar, Fold]:
 
 def _is_power(flat: FlatKernel, node: Scalar, fold: Fold) -> bool:
     """Returns whether a value is ``exp(x - max)`` for an online softmax over ``x``."""
-    distance = _resolved(flat, node.args[0]) if node.op == "exp" else node
-    if distance is node or distance.op != "sub" or _softmax_of(flat, distance.args[1], 0) is not fold:
+    if node.op != "exp":
+        return False
+    distance = _resolved(flat, node.args[0])
+    if distance.op != "sub" or _softmax_of(flat, distance.args[1], 0) is not fold:
         return False
     return _resolved(flat, distance.args[0]) == _resolved(flat, fold.bodies[0])
 

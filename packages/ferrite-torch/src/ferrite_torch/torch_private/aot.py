@@ -84,8 +84,8 @@ def _keeping_tangents() -> Iterator[None]:
 def _without_unread_texts() -> Iterator[None]:
     """Keeps AOTAutograd from writing each graph down as text where nobody reads it.
 
-    It hands the texts to a trace, and writes them whether there is one or not: that takes a sixth of a compilation for
-    any sizes, whose texts have an expression for every size and stride. Only this thread's are left out.
+    It hands the texts, with an expression for every symbolic size and stride, to a trace, and writes them whether there
+    is one or not. Only this thread's are left out.
     """
     if _are_texts_read():
         yield

@@ -94,7 +94,7 @@ class GivenSizes:
                         used |= symbolic_value(number)[0].free_symbols
         if environment is None or not used <= numbers.keys():
             return None
-        if any(is_unbacked(symbol, environment) for symbol in numbers):
+        if any(map(is_unbacked_number, numbers.values())):
             return None
         return cls(numbers, environment, count_guards(environment))
 
