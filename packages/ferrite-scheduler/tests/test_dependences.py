@@ -91,6 +91,17 @@ def test_what_is_no_sum_of_digits_is_opaque(body):
     assert any(map(is_opaque, accesses(body)))
 
 
+def test_quotients_and_remainders_that_add_up_in_memory_are_digits():
+    (node,) = dependences(
+        "graph @f(x: f32[5, 3, 7, 7]{147, 1, 21, 3}) -> (a) { a: f32[16, 3] = "
+        "fold sum [p < 16, c < 3 | r < 15] masked(lt(index.i64(p*15 + r), i64(245)), "
+        "x[(p*15 + r) // 49, c, ((p*15 + r) // 7) % 7, (p*15 + r) % 7], f32(0.0)) }"
+    ).nodes
+    (touch,) = node.loads
+    assert touch.access == (0, ((1, 15, 3), (15, 3, 1), (45, 16, 45)))
+    assert not touch.rigid
+
+
 def test_bytes_count_distinct_elements():
     body = "add(x[i, j], cast.f32(b[j]))"
     made = node(f"graph @f(x: f32[6, 4], b: bf16[4]) -> (z) {{\nz: f32[6, 4] = loop [i < 6, j < 4] {body}\n}}", "z")

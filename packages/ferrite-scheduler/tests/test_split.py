@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from checks import EAGER_TO_SPLIT, check, kernel_of
+from checks import EAGER_TO_SPLIT, agrees, check, kernel_of
 from ferrite_ir import parse_graph
+from ferrite_ir.evaluate import evaluate
 from ferrite_ir.graph import Fold, Loop
 from ferrite_scheduler import Policy, Target, schedule, split
+from ferrite_scheduler.simulate import simulate
 
 POLICY = Policy(split_minimum=4)
 IN_EIGHT = replace(EAGER_TO_SPLIT, processors=4), Policy(split_minimum=4, programs_per_processor=2)
@@ -149,3 +151,48 @@ def test_folds_and_scans_of_one_point_become_loops():
     }""")
     assert all(isinstance(definition, Loop) for definition in found.graph.definitions)
     assert len(found.kernels) == 1
+
+
+MOMENTS = """graph @moments(x: bf16[n, {channels}, h, h]{{{channels}*h**2, 1, {channels}*h, {channels}}}) -> (m, y)
+  where n: size >= 2 ~ {hint}, h: size >= 2 ~ {edge} {{
+  m: f32[{channels}], v: f32[{channels}], w: f32[{channels}] =
+    fold welford [c < {channels} | i < n, j < h, k < h] cast.f32(x[i, c, j, k])
+  y: f32[{channels}, n, h, h] = loop [c < {channels}, i < n, j < h, k < h]
+    mul(sub(cast.f32(x[i, c, j, k]), m[c]), rsqrt(v[c]))
+}}"""
+"""Moments of channels, which lie innermost, and what is computed of them for each element."""
+
+
+def test_columns_of_any_length_are_split_as_if_they_were_long():
+    graph = parse_graph(MOMENTS.format(channels=64, hint=3, edge=7))
+    first = schedule(graph).kernels[0]
+    assert [dim.size for dim in first.grid[0].dims] == [split.MOST_PARTS]
+    assert first.persistent_up_to == Policy().persistent_elements_outer, "channels are what lies innermost"
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "reads"),
+    [("8", "n", "r < 8 | i < n] x[r, i]"), ("n", "8", "c < 8 | i < n] x[i, c]")],
+    ids=["rows", "a batch"],
+)
+def test_rows_and_few_points_of_any_length_stay_whole(rows, columns, reads):
+    text = f"graph @f(x: f32[{rows}, {columns}]) -> (s, y) where n: size >= 2 ~ 3 {{\n s: f32[8] = fold sum [{reads}"
+    y = f"y: f32[{rows}, {columns}] = loop [i < {rows}, j < {columns}] div(x[i, j], s[{'i' if rows == '8' else 'j'}])"
+    found = schedule(parse_graph(f"{text}\n {y}\n}}"))
+    assert [d.combine for d in found.graph.definitions if isinstance(d, Fold)] == ["sum"]
+
+
+@pytest.mark.parametrize(("n", "h"), [(2, 2), (3, 7), (5, 8), (13, 5)])
+def test_parts_of_columns_of_any_length_are_right(n, h, monkeypatch):
+    monkeypatch.setattr(split, "MOST_PARTS", 8)
+    graph = parse_graph(MOMENTS.format(channels=3, hint=3, edge=7))
+    found = schedule(graph, EAGER_TO_SPLIT)
+    assert any("_part" in name for kernel in found.kernels for name in kernel.homes)
+    given = [
+        [
+            [[[(7 * i + 3 * c + j * k) % 5 - 1.5 for k in range(h)] for j in range(h)] for c in range(3)]
+            for i in range(n)
+        ]
+    ]
+    expected = evaluate(graph, given, symbols={"n": n, "h": h})
+    assert agrees(expected, simulate(found, given, symbols={"n": n, "h": h}), 1e-3)

@@ -30,7 +30,7 @@ from ferrite_ir.graph import (
     bodies_of,
     names_read,
 )
-from ferrite_ir.index import Dim, Index
+from ferrite_ir.index import Dim, Index, constant
 from ferrite_ir.scalar import indirects, indirects_of
 from ferrite_ir.sizes import Size, hint, symbols_of
 
@@ -300,6 +300,12 @@ def _walk_of(
         exact = exact and whole
         stiff.extend(rigid)
         parts.extend([(step, extent, factor * generic(stride)) for step, extent, factor in digits])
+    if stiff:
+        # Quotients and remainders of one number, as in the first stage of a split fold, often add up to it in memory.
+        address = sum((index * stride for index, stride in zip(indices, strides, strict=True)), constant(0))
+        base, digits, rigid, whole = digits_of(address, space.steps)
+        if whole:
+            const, exact, parts, stiff = base, True, digits, []
     known = normalized(parts)
     access: Access = (const, known) if exact else ("opaque", tuple(space.steps), indices)
     reached = 1

@@ -21,7 +21,17 @@ from .cluster import Cluster, stored_names
 from .dependences import Dependences, Node, Stage, make_node
 from .generic import hinted, typical
 from .schedule import Conditions
-from .split import COLUMNS, COLUMNS_ALONE, LAUNCH_SECONDS, MOST_PARTS, SHORTEST_CHUNK, WORTH, Plan, is_outer, split
+from .split import (
+    COLUMNS,
+    COLUMNS_ALONE,
+    LAUNCH_SECONDS,
+    MOST_PARTS,
+    SHORTEST_OPEN_CHUNK,
+    WORTH,
+    Plan,
+    is_outer,
+    split,
+)
 from .target import Policy, Target
 
 Domain = tuple[tuple[Size, ...], tuple[Size, ...]]
@@ -158,7 +168,7 @@ def _threshold(bytes_: float, node: Node, target: Target, policy: Policy) -> Thr
     if gained <= 0 or wanted < 2:
         return None
     length = max(policy.split_minimum, math.ceil(WORTH * LAUNCH_SECONDS / gained))
-    most = min(MOST_PARTS, length // SHORTEST_CHUNK)
+    most = min(MOST_PARTS, length // SHORTEST_OPEN_CHUNK)
     parts = min(1 << round(math.log2(wanted)), 1 << (most.bit_length() - 1))
     least = None if is_static(product(dim.size for dim in node.grid_dims)) else int(alone * target.processors / WORTH)
     return Threshold(length, least, parts) if parts >= 2 else None

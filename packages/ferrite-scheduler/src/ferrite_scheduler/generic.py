@@ -19,6 +19,8 @@ SYMBOLIC = 1 << 62
 """Numbers from here on have a symbolic factor: no static tensor is that large."""
 TYPICAL = 1024
 """What a symbolic size is at least taken for by `typical`."""
+LONG, GROWTH = 16384, 64
+"""Points of a fold axis, and times its hint, that `reckoned` takes a symbolic one for, whichever are fewer."""
 _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 
 _factors: dict[int, Symbolic] = {}
@@ -95,6 +97,15 @@ def typical(number: int) -> int:
     That a symbolic size is small in the call that is compiled says little about the calls to come.
     """
     return max(hinted(number), TYPICAL) if is_symbolic(number) else number
+
+
+def reckoned(number: int) -> int:
+    """Returns the length of a fold axis to reckon with in choices that cost little if it is short and save much if not.
+
+    What is compiled for a first, small batch serves the large ones of training.
+    """
+    length = hinted(number)
+    return max(length, min(LONG, GROWTH * length)) if is_symbolic(number) else number
 
 
 def is_symbolic(number: int) -> bool:

@@ -15,12 +15,12 @@ from ferrite_ir.dtypes import I64, DType
 from ferrite_ir.graph import Definition, Fold, Graph, Loop, Scan, TensorType
 from ferrite_ir.index import Dim, Index, constant, delinearize
 from ferrite_ir.scalar import Scalar, apply, const, index_value, load, substitute_dims
-from ferrite_ir.sizes import Size, ceildiv, hint, is_static, product
+from ferrite_ir.sizes import Size, ceildiv, is_static, product
 
 from .columns import Runs, cuts_evenly, find_column_sums
 from .dependences import Node, is_opaque, make_node
 from .few_parts import FEW_PARTS, WRITTEN_OUT, states_of_folds, written_out
-from .generic import hinted
+from .generic import hinted, is_symbolic, reckoned
 from .intermediates import partial_value
 from .long_scans import parts_of, split_scan
 from .look_back import look_back_scan, looks_back
@@ -36,6 +36,8 @@ MOST_PARTS = 512
 """Most partial states per result of a split fold: the second stage stays small."""
 SHORTEST_CHUNK = 64
 """Fewest points of a part."""
+SHORTEST_OPEN_CHUNK = 8
+"""The same where the length of the fold axis is symbolic, at the shortest length for which it is split."""
 LAUNCH_SECONDS = 3e-6
 """What a second kernel costs."""
 WORTH = 1.25
@@ -148,13 +150,17 @@ def _plans(
     """Returns the plan for each domain that is to be split; the fold over it that moves most bytes decides."""
     heaviest: dict[tuple[tuple[int, ...], ...], tuple[int, Node]] = {}
     for definition in graph.definitions:
-        if not isinstance(definition, Fold) or hint(product(_domain(definition)[1])) < policy.split_minimum:
+        if not isinstance(definition, Fold):
             continue
         if definition.results[0].name in settled:
             continue
         node = make_node(0, definition, types, {})
+        length = _length(node)
+        if length < policy.split_minimum:
+            continue
         # A fold that loads little still computes something at each point.
         count = max(hinted(node.points), sum(touch.bytes for touch in node.loads))
+        count = count * length // max(1, hinted(node.fold))
         domain = _domain(definition)
         if domain not in heaviest or count > heaviest[domain][0]:
             heaviest[domain] = (count, node)
@@ -168,11 +174,16 @@ def _plans(
     return plans
 
 
+def _length(node: Node) -> int:
+    """Returns the length of a fold axis to decide by: columns are many programs' work sooner than rows are."""
+    return reckoned(node.fold) if is_outer(node) else hinted(node.fold)
+
+
 def _parts(count: int, node: Node, target: Target, policy: Policy) -> int:
     """Returns in how many parts a fold that moves so many bytes goes best, about; 0 or 1 where it stays whole."""
     if node.grid == 0 or node.fold == 0:
         return 0
-    grid, points = hinted(node.grid), hinted(node.fold)
+    grid, points = hinted(node.grid), _length(node)
     programs = math.ceil(grid / COLUMNS) if is_outer(node) else grid
     wanted = target.processors * policy.programs_per_processor
     if programs >= wanted:
@@ -182,7 +193,7 @@ def _parts(count: int, node: Node, target: Target, policy: Policy) -> int:
         return 0
     # The nearest power of two in proportion, so that as many programs as wanted are missed or exceeded by few.
     near = 1 << round(math.log2(wanted / programs))
-    most = min(MOST_PARTS, points // SHORTEST_CHUNK)
+    most = min(MOST_PARTS, points // (SHORTEST_OPEN_CHUNK if is_symbolic(node.fold) else SHORTEST_CHUNK))
     return min(near, 1 << (most.bit_length() - 1)) if most > 0 else 0
 
 
