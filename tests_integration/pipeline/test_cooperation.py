@@ -131,10 +131,11 @@ def test_what_cannot_share_rows_is_done_as_before() -> None:
         assert "cooperative" not in families()
 
 
-def test_rows_are_not_shared_by_default() -> None:
+def test_rows_that_stay_in_the_cache_are_not_shared_by_default() -> None:
     x = torch.randn(5, 300)
-    default = Policy().cooperate
-    torch.testing.assert_close(compiled(lambda x: torch.softmax(x, 1), cooperate=default)(x), torch.softmax(x, 1))
+    minimum = Policy().cooperative_minimum
+    found = compiled(lambda x: torch.softmax(x, 1), cooperative_minimum=minimum)(x)
+    torch.testing.assert_close(found, torch.softmax(x, 1))
     assert families() == ["looped"]
 
 
@@ -162,7 +163,6 @@ def test_streams_beside_each_other() -> None:
 def test_real_sizes(shape: tuple[int, ...], dim: int) -> None:
     x = torch.randn(shape, device="cuda")
     torch._dynamo.reset()
-    options = {"policy": {"cooperate": True}}
-    found = torch.compile(lambda x: torch.softmax(x, dim), backend="ferrite", dynamic=False, options=options)(x)
+    found = torch.compile(lambda x: torch.softmax(x, dim), backend="ferrite", dynamic=False)(x)
     assert families() == ["cooperative"]
     torch.testing.assert_close(found, torch.softmax(x.double(), dim).float(), rtol=1e-5, atol=1e-8)

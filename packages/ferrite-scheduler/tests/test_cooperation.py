@@ -150,7 +150,7 @@ def test_a_smaller_machine_takes_fewer_parts() -> None:
 
 
 def test_real_rows() -> None:
-    """Rows of 131,072 elements and columns of 4,096 in f32 are shared on request; narrow and shorter ones are not."""
+    """Rows of 131,072 elements and columns of 4,096 in f32 are shared; narrow and shorter ones are not."""
     for text, expected in (
         (softmax(131072, 2048), "cooperative"),
         (softmax(131072, 2048, "bf16"), "looped"),
@@ -159,5 +159,5 @@ def test_real_rows() -> None:
         (softmax(4096, 2048), "persistent"),
         (COLUMNS.replace("18", "4096").replace("5", "16384"), "cooperative"),
     ):
-        assert strategies(schedule(parse_graph(text), policy=Policy(cooperate=True))) == [expected]
-        assert "cooperative" not in strategies(schedule(parse_graph(text)))
+        assert strategies(schedule(parse_graph(text))) == [expected]
+        assert "cooperative" not in strategies(schedule(parse_graph(text), policy=Policy(cooperate=False)))

@@ -92,7 +92,7 @@ class Policy:
         look_back: scan few long lines in one pass, with programs that wait for each other, rather than in two passes.
         look_back_points: points of a line that one such program takes, a power of two.
         cooperate: have programs share rows of elements of 4 bytes that a looped kernel would read twice, and wait for
-            each other. Not by default: on an H200 such kernels were no faster than looped ones (decision 0011).
+            each other (decision 0011).
         cooperative_points: elements of a contiguous row that one such program holds, a power of two.
         cooperative_rows: rows of the columns that it holds, a power of two.
         cooperative_minimum: fewest bytes that a program reads twice otherwise: shorter rows stay in the cache.
@@ -141,7 +141,7 @@ class Policy:
     search_budget: int = 512
     look_back: bool = True
     look_back_points: int = 8192
-    cooperate: bool = False
+    cooperate: bool = True
     cooperative_points: int = 8192
     cooperative_rows: int = 512
     cooperative_minimum: int = 192 << 10
