@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from checks import check
-from ferrite_scheduler import Target
+from ferrite_scheduler import Policy, Target
 
 CACHE = Target(l2_bytes=1024)
+LOOPED = Policy(persistent_elements=16)
 TWICE = """graph @f(x: f32[{n}]) -> (y, z) {{
   a: f32[] = fold sum [ | i < {n}] x[i]
   b: f32[] = extern aten.clone.default(a)
@@ -62,3 +63,25 @@ def test_what_is_read_more_than_once_at_a_time_stays() -> None:
 def test_results_of_the_graph_stay() -> None:
     text = read_twice(64, "x, y")
     assert last_reads(text) == [[], []]
+
+
+ROWS = """graph @f(x: f32[4, {n}]) -> ({output}) {{
+  s: f32[4] = fold sum [i < 4 | r < {n}] exp(x[i, r])
+  y: f32[4, {n}] = loop [i < 4, r < {n}] div(exp(x[i, r]), s[i])
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("count", "output", "policy", "expected"),
+    [
+        (80, "s, y", LOOPED, ["y"]),
+        (64, "s, y", LOOPED, []),  # it fits
+        (80, "s, y", Policy(), []),  # one tile holds a row
+        (80, "s", LOOPED, []),  # no row is read twice
+    ],
+)
+def test_what_does_not_fit_beside_rows_that_wait_is_written_in_passing(
+    count: int, output: str, policy: Policy, expected: list[str]
+) -> None:
+    (kernel,) = check(ROWS.format(n=count, output=output), CACHE, policy).kernels
+    assert [param.name for param in kernel.params if param.is_passing] == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from by_hand import schedule_text
 from ferrite_triton import emit_program
@@ -48,6 +49,16 @@ def test_data_that_is_read_again_stays() -> None:
     assert policies == [["evict_last"], ["evict_last"], ["evict_first"]]
     once = "graph @f(x: f32[8, 500]) -> (y) {\n  y: f32[8] = fold sum [d0 < 8 | r0 < 500] x[d0, r0]\n}"
     assert "eviction_policy" not in source_of(once)
+
+
+def test_what_is_written_in_passing_says_so() -> None:
+    found = schedule_text(SOFTMAX, "looped")
+    (kernel,) = found.kernels
+    passing = tuple(replace(param, is_passing=param.access == "write") for param in kernel.params)
+    found = replace(found, kernels=(replace(kernel, params=passing),))
+    source = emit_program(found).kernels[0].source
+    assert re.findall(r"tl.store\(.*?(, cache_modifier.*)?\)\n", source) == [', cache_modifier=".cs"']
+    assert "cache_modifier" not in source_of(SOFTMAX)
 
 
 def test_independent_folds_share_a_loop_even_with_an_epilogue_between() -> None:

@@ -1,16 +1,20 @@
-"""Which kernels read for the last time what an earlier one has left in the cache.
+"""What need not stay in the cache: what is read for the last time, and what is written beside rows that wait there.
 
 A norm over images reads them for its statistics, then again to apply these. What fits in the cache is still there the
 second time, unless the results that are written meanwhile have taken its place. So the second kernel says of each line
 that it reads that nobody needs it any more: results take the place of lines that are done with.
+
+A looped kernel finds its rows there when it reads them again. Results that do not fit in the cache anyway are gone when
+the next kernel wants them; stored in passing, they leave the rows their place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ferrite_ir.graph import Graph, TensorType, bodies_of
+from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import hint, product
 
 from .dependences import Dependences
@@ -30,7 +34,7 @@ def mark_last_reads(work: Sequence[Work], graph: Graph, dependences: Dependences
     before: dict[str, int] = {}
     moved = [0]
     marked: list[Work] = []
-    for position, (item, storages) in enumerate(zip(work, touched, strict=True)):
+    for position, (item, storages) in enumerate(zip(_passing(work, target), touched, strict=True)):
         final = {
             storage: moved[position] - moved[before[storage] + 1]
             for storage in storages
@@ -73,6 +77,30 @@ def _with_marks(kernel: Kernel, final: dict[str, int], dependences: Dependences,
     return replace(
         kernel, params=tuple(replace(param, is_last=True) if is_last(param) else param for param in kernel.params)
     )
+
+
+def _passing(work: Sequence[Work], target: Target) -> Iterator[Work]:
+    """Yields the work, with the params marked that looped kernels write in passing."""
+    for item in work:
+        if not isinstance(item, Kernel) or item.strategy != "looped" or not _reads_again(item):
+            yield item
+            continue
+        large = {param for param in item.params if param.access == "write" and _bytes(param.type) > target.l2_bytes}
+        yield replace(
+            item, params=tuple(replace(param, is_passing=True) if param in large else param for param in item.params)
+        )
+
+
+def _reads_again(kernel: Kernel) -> bool:
+    """Returns whether a later pass over the fold axis reads what an earlier one has read."""
+    passes = kernel.pass_of
+    first: dict[Scalar, int] = {}
+    for definition in kernel.body:
+        number = passes[definition.results[0].name]
+        for load in (load for body in bodies_of(definition) for load in body.loads):
+            if first.setdefault(load, number) != number:
+                return True
+    return False
 
 
 def _bytes(tensor: TensorType) -> int:

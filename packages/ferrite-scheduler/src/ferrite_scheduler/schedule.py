@@ -73,7 +73,8 @@ class Param:
     """A tensor parameter of a kernel: the name that the body uses, how it lies in memory, and how it is accessed.
 
     ``host_scalar`` marks a 0-d tensor that lies on the CPU and is passed by value. ``is_last`` says that the tensor is
-    in the cache, that each of its elements is read once here, and none of them ever after.
+    in the cache, that each of its elements is read once here, and none of them ever after. ``is_passing`` says that
+    what is written would only drive out of the cache what the kernel reads again.
     """
 
     name: str
@@ -81,9 +82,11 @@ class Param:
     access: str
     host_scalar: bool = False
     is_last: bool = False
+    is_passing: bool = False
 
     def __str__(self) -> str:
-        return f"{self.access} {self.name}: {type_text(self.type)}{' for the last time' if self.is_last else ''}"
+        mark = " for the last time" if self.is_last else " in passing" if self.is_passing else ""
+        return f"{self.access} {self.name}: {type_text(self.type)}{mark}"
 
 
 @dataclass(frozen=True, slots=True)

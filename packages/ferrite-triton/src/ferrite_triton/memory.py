@@ -143,6 +143,10 @@ def _unit_stride_bytes(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict[s
     return votes
 
 
+IN_PASSING = ', cache_modifier=".cs"'
+"""How a line is stored that should not stay in the cache for long."""
+
+
 class StoreText:
     """Writes the stores of one kernel."""
 
@@ -164,13 +168,21 @@ class StoreText:
             raise ScheduleMismatch(
                 f"kernel {self._flat.kernel.name} stores {name} in one place for all of {lost}, along which it varies"
             )
-        return lambda: self.store_at(place, tile, conditions)
+        modifier = IN_PASSING if param.param.is_passing else ""
+        return lambda: self.store_at(place, tile, conditions, modifier=modifier)
 
-    def store_at(self, place: Tile, tile: Tile, conditions: list[Tile] | None = None, axes: Axes = NO_AXES) -> None:
+    def store_at(
+        self,
+        place: Tile,
+        tile: Tile,
+        conditions: list[Tile] | None = None,
+        axes: Axes = NO_AXES,
+        modifier: str = "",
+    ) -> None:
         """Writes the store of a tile at an address, where the conditions hold, for every position of ``axes``."""
         pointer, mask, axes = self._evaluator.addresses.access(place, conditions or [], axes | tile.axes)
         value = full_text(tile.literal, tile.dtype) if tile.literal is not None and tile.dtype is F64 else tile.text
-        self._writer.line(f"tl.store({pointer}, {value}{', ' + mask if mask else ''})", axes)
+        self._writer.line(f"tl.store({pointer}, {value}{', ' + mask if mask else ''}{modifier})", axes)
 
 
 def value_of(evaluator: Evaluator, flat: FlatKernel, name: str) -> Tile:
