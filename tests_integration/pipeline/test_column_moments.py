@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor
@@ -41,3 +43,42 @@ def test_infinities_and_nan_stay_in_their_column(device: str) -> None:
     torch.testing.assert_close(mean[:, rest], x.mean(1)[:, rest])
     assert variance[0, 1:3].isnan().all()
     assert not mean[0, 1:3].isfinite().any()
+
+
+class Block(torch.nn.Module):
+    """Convolutions and norms over batches, one of them beside the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.first_norm = torch.nn.Conv2d(3, 24, 3, padding=1), torch.nn.BatchNorm2d(24)
+        self.second, self.second_norm = torch.nn.Conv2d(24, 40, 3, stride=2, padding=1), torch.nn.BatchNorm2d(40)
+        self.beside, self.beside_norm = torch.nn.Conv2d(24, 40, 1, stride=2), torch.nn.BatchNorm2d(40)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = torch.nn.functional.silu(self.first_norm(self.first(images)))
+        y = torch.nn.functional.silu(self.second_norm(self.second(x)) + self.beside_norm(self.beside(x)))
+        return y.mean((2, 3)).square().sum()
+
+
+@pytest.mark.parametrize("device", devices())
+def test_batch_norms_train_at_any_size(device: str) -> None:
+    """Moments and their gradients are folded whole where a batch is small, in parts where it is large."""
+    torch.manual_seed(0)
+    model = Block().to(device, memory_format=torch.channels_last).train()
+    exact = copy.deepcopy(model).double()
+    step = compiled(model, fullgraph=True, dynamic=True, options={"fallback": False})
+    for batch, edge in ((3, 8), (2, 8), (5, 34), (2, 60), (3, 31), (7, 12)):
+        images = torch.randn(batch, 3, edge, edge, device=device).to(memory_format=torch.channels_last)
+        with torch.backends.cudnn.flags(allow_tf32=False):
+            losses = step(images), exact(images.double())
+            torch.testing.assert_close(losses[0], losses[1].float(), rtol=1e-5, atol=0)
+            for loss, module in zip(losses, (model, exact), strict=True):
+                module.zero_grad()
+                loss.backward()
+        for mine, other in zip(model.parameters(), exact.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, other.grad.float(), rtol=1e-4, atol=1e-4)
+        for mine, other in zip(model.buffers(), exact.buffers(), strict=True):
+            torch.testing.assert_close(mine, other.to(mine.dtype), rtol=1e-5, atol=1e-6)
+    for program in compiled_programs()[-2:]:
+        launches = [step for step in program["steps"] if step["do"] == "launch"]
+        assert any(other["kernel"] is None for launch in launches for other in launch.get("alternatives", ()))

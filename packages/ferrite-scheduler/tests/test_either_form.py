@@ -40,6 +40,13 @@ PAIRS = """graph @pairs(a: bf16[n, {width}], b: f32[n, {width}], c: bf16[n, {wid
 }}"""
 """Two pairs of sums, of which the second stages are small enough to share a kernel."""
 
+NORM = """graph @norm(x: bf16[n, {width}], m: f32[1, {width}]) -> (y) mutates (m: m2) where n: size >= 0 ~ {hint} {{
+  a: f32[{width}], v: f32[{width}], w: f32[{width}] = fold welford [j < {width} | r < n] cast.f32(x[r, j])
+  m2: f32[1, {width}] = update set m [j < {width}] at [0, j] add(mul(m[0, j], f32(0.9)), mul(a[j], f32(0.1)))
+  y: f32[n, {width}] = loop [i < n, j < {width}] mul(sub(cast.f32(x[i, j]), a[j]), rsqrt(add(v[j], f32(1.0))))
+}}"""
+"""Moments of columns, what keeps their average over many calls, and what is computed with them for each element."""
+
 
 def is_idle(kernel: Kernel, values: dict[str, int]) -> bool:
     return any(all(value_of(size, values) <= most for size, most in row) for row in kernel.idle)
@@ -50,7 +57,7 @@ def launched(found: Schedule, **values: int) -> list[int]:
 
 
 @pytest.mark.parametrize("hint", [2, 4096])
-@pytest.mark.parametrize("text", [COLUMNS, TOTAL, WIDE, STORED, SOFTMAX, PAIRS])
+@pytest.mark.parametrize("text", [COLUMNS, TOTAL, WIDE, STORED, SOFTMAX, PAIRS, NORM])
 def test_both_forms_are_right(text: str, hint: int) -> None:
     graph = parse_graph(text.format(hint=hint, width=3))
     found = schedule(graph, EAGER_TO_SPLIT)
@@ -114,3 +121,13 @@ def test_static_folds_have_one_form() -> None:
     text = COLUMNS.format(hint=2, width=1000).replace("[n,", "[20000,").replace("< n]", "< 20000]")
     found = schedule(parse_graph(text.replace(" where n: size >= 0 ~ 2", "")))
     assert [len(found.kernels), *(kernel.idle for kernel in found.kernels)] == [2, (), ()]
+
+
+def test_moments_that_update_an_average_have_both_forms() -> None:
+    found = schedule(parse_graph(NORM.format(hint=3000, width=64)))
+    first, whole, second, last = found.kernels
+    (((size, length),),) = first.idle
+    assert str(size) == "n"
+    assert [launched(found, n=n) for n in (1, length, length + 1)] == [[1, 3], [1, 3], [0, 2, 3]]
+    assert {"a", "m2"} <= whole.homes.keys() & second.homes.keys()
+    assert not last.idle

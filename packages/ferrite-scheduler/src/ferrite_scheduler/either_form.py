@@ -3,9 +3,9 @@
 Which is better depends on the length: a few programs fold a short axis faster than a second kernel starts, a long one
 keeps them busy while most of the device idles. So both are scheduled. The graph gets the two stages of a split fold;
 where fusion leaves them kernels of their own, a third kernel does the work of both, and each is launched only for the
-lengths for which its form is the better one (`Kernel.idle`). Folds that are one kernel where they are whole are a
-*group*: their stages share kernels with each other alone (rule F13). A fold that shares a kernel with something else
-keeps the form that its hint asks for.
+lengths for which its form is the better one (`Kernel.idle`). Folds that share a kernel where they are whole are a
+*group*: their stages share kernels with each other alone (rule F13). A fold that shares a kernel with something else in
+the form that its hint asks for keeps that form.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ferrite_ir.graph import Computed, Definition, Fold, Graph, Loop, TensorType, domain_of, names_read, whole
+from ferrite_ir.graph import Computed, Definition, Fold, Graph, Loop, TensorType, Update, domain_of, names_read, whole
 from ferrite_ir.sizes import Size, ceildiv, is_static, product
 
 from .cluster import Cluster, stored_names
@@ -80,7 +80,7 @@ def offer_splits(
         return graph, ()
     types = {name: value.type for name, value in graph.values.items()}
     readers = _readers(graph)
-    folds = [fold for fold in folds if _is_read_by_point(fold, readers, graph)]
+    folds = [fold for fold in folds if _is_read_by_no_fold(fold, readers, graph)]
     thresholds = _thresholds(folds, types, target, policy)
     offers: list[Offer] = []
     definitions: list[Definition] = []
@@ -125,15 +125,12 @@ def _readers(graph: Graph) -> dict[str, list[Definition]]:
     return readers
 
 
-def _is_read_by_point(fold: Fold, readers: Mapping[str, Sequence[Definition]], graph: Graph) -> bool:
-    """Returns whether a fold's results are read at its own points alone: by no kernel that might fold as well."""
-    if len(fold.results) > 1 or any(value == fold.results[0].name for _, value in graph.mutations):
+def _is_read_by_no_fold(fold: Fold, readers: Mapping[str, Sequence[Definition]], graph: Graph) -> bool:
+    """Returns whether loops and updates alone read a fold's results: no kernel that might fold as well."""
+    names = {result.name for result in fold.results}
+    if any(value in names for _, value in graph.mutations):
         return False
-    grid = product(dim.size for dim in fold.dims)
-    return all(
-        isinstance(reader, Loop) and product(dim.size for dim in reader.dims) == grid
-        for reader in readers.get(fold.results[0].name, ())
-    )
+    return all(isinstance(reader, (Loop, Update)) for name in names for reader in readers.get(name, ()))
 
 
 def _thresholds(
@@ -205,26 +202,23 @@ def _first_stages(name: str, graph: Graph, dependences: Dependences) -> list[str
 def _is_apart(item: Cluster | Node, names: Collection[str], dependences: Dependences) -> bool:
     """Returns whether a kernel makes nothing but folds of these names and what follows them point by point."""
     return isinstance(item, Cluster) and all(
-        (isinstance(d, Fold) and d.results[0].name in names) or (isinstance(d, Loop) and not item.members[n].full)
+        (isinstance(d, Fold) and d.results[0].name in names)
+        or (isinstance(d, (Loop, Update)) and not item.members[n].full)
         for n, d in zip(sorted(item.members), _body(item, dependences), strict=True)
     )
 
 
-def group_stages(
-    offers: Sequence[Offer], clusters: Sequence[Cluster | Node], dependences: Dependences
-) -> dict[str, Stage]:
+def group_stages(offers: Sequence[Offer], clusters: Sequence[Cluster | Node]) -> dict[str, Stage]:
     """Returns the stage that each stage of folds is, by the name of its result.
 
-    Folds of one group are one kernel where all are whole, which ``clusters`` are, and change form at one length.
+    Folds of one group share a kernel where all are whole, which ``clusters`` are, and change form at one length.
     """
     made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
-    names = {offer.second for offer in offers}
     groups: dict[object, int] = {}
     found: dict[str, Stage] = {}
     for offer in offers:
         place = made[offer.second]
-        is_apart = _is_apart(clusters[place], names, dependences)
-        group = groups.setdefault((place, offer.short) if is_apart else offer.second, len(groups))
+        group = groups.setdefault((place, offer.short), len(groups))
         found[offer.first], found[offer.second] = (group, False), (group, True)
     return found
 
@@ -265,7 +259,7 @@ def whole_forms(
         item = clusters[last]
         own = [seconds[name] for name in made_in(item) if name in seconds]
         before = tuple(dict.fromkeys(made[offer.first] for offer in own))
-        along = [firsts[name] for place in before for name in made_in(clusters[place])]
+        along = [firsts[name] for place in before for name in made_in(clusters[place]) if name in firsts]
         names = frozenset(offer.second for offer in (*own, *along))
         read = [name for offer in own for name in names_read(offer.fold)]
         if any(dependences.storage[name] in dependences.versions for name in read):

@@ -98,7 +98,7 @@ def _with_either_form(
         if not offers:
             return plan, []
         whole = _clustered(graph, target, policy, {offer.second for offer in offers})
-        stages = group_stages(offers, whole.clusters, whole.dependences)
+        stages = group_stages(offers, whole.clusters)
         both = _clustered(offered, target, policy, {offer.first for offer in offers}, stages)
         wholes, unfit = whole_forms(both.clusters, both.graph, both.dependences, offers)
         alone = [_clustered(form.graph, target, policy, form.folds) for form in wholes]

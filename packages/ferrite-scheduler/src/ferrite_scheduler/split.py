@@ -36,7 +36,7 @@ MOST_PARTS = 512
 """Most partial states per result of a split fold: the second stage stays small."""
 SHORTEST_CHUNK = 64
 """Fewest points of a part."""
-SHORTEST_OPEN_CHUNK = 8
+SHORTEST_OPEN_CHUNK = 4
 """The same where the length of the fold axis is symbolic, at the shortest length for which it is split."""
 LAUNCH_SECONDS = 3e-6
 """What a second kernel costs."""
