@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -50,6 +50,10 @@ class Head(torch.nn.Module):
 
     def loss(self, tokens: torch.Tensor) -> torch.Tensor:
         return sum(torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten()) for logits in self(tokens))
+
+
+def half(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.bfloat16)
 
 
 def calls(name: str) -> list[list[list[int]]]:
@@ -123,6 +127,33 @@ def test_training_extends_what_both_gradients_read_once() -> None:
     backward = ferrite_torch.compiled_programs()[-1]
     extended = [step for step in backward["steps"] if step["do"] == "alloc" and step["shape"] == [32, 64]]
     assert len(extended) == 2, "one per head: the gradients of its weight and of its input share it"
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "columns"),
+    [
+        (lambda: half(33, 16), lambda: half(16, 24), 24),  # tokens times weights
+        (lambda: half(33, 16).t(), lambda: half(33, 24), 24),  # gradients of weights: tokens are added up
+        (lambda: half(33, 16), lambda: half(24, 16).t(), 24),
+        (lambda: half(33, 17), lambda: half(17, 24), None),
+        (lambda: half(32, 17), lambda: half(24, 17).t(), None),
+        (lambda: half(16, 33).t(), lambda: half(16, 24), None),
+        (lambda: half(33, 16), lambda: half(16, 23), None),
+        (lambda: half(33, 32)[:, 1::2], lambda: half(16, 24), 24),
+        (lambda: half(32, 34)[:, ::2], lambda: half(17, 24), None),
+    ],
+)
+def test_rows_may_be_as_many_as_they_like(
+    left: Callable[[], torch.Tensor], right: Callable[[], torch.Tensor], columns: int | None
+) -> None:
+    """Extents that matrices lie along in memory are extended, others are not."""
+    x, y = left(), right()
+    found = torch.compile(lambda x, y: torch.relu(x @ y), backend="ferrite", options=OPTIONS)(x, y)
+    torch.testing.assert_close(found, torch.relu(x @ y), rtol=2e-2, atol=2e-2)
+    reason = "called by a lowering" if columns is None else "a library product"
+    assert ferrite_torch.statistics()["externs"] == {"aten.mm.default": {reason: 1}}
+    if columns is not None:
+        assert calls("aten.mm.default") == [[[columns, 1]]]
 
 
 def test_products_that_suit_the_library_stay_as_they_are() -> None:
