@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from . import polynomials
-from .polynomials import Extreme, Floor, Generator, Monomial, Symbol, Symbolic, Undecided
+from .polynomials import Extreme, Floor, Generator, Symbol, Symbolic, Undecided
 
 __all__ = [
     "ASSUMED",
@@ -209,27 +209,6 @@ def number_told(difference: Size) -> tuple[Generator, int] | None:
     if others or power != 1 or isinstance(generator, Symbol) or constants % coefficient:
         return None
     return generator, -constants // coefficient
-
-
-def product_told(difference: Size) -> tuple[Monomial, Size] | None:
-    """Returns the greatest product in a size and what it equals where the size is zero; None if it has none.
-
-    ``a*b - c*d`` tells that ``c*d`` is ``a*b``, wherever both are numbers of rows.
-    """
-    greatest = polynomials.greatest_product(difference)
-    if greatest is None or greatest[1] not in (1, -1):
-        return None
-    monomial, factor = greatest
-    term = polynomials.polynomial({monomial: factor})
-    return monomial, (difference - term) * -factor
-
-
-def with_products(size: Size, products: Mapping[Monomial, Size]) -> Size:
-    """Returns a size in which some products are what they are known to equal, or itself where that has more terms."""
-    if type(size) is int or not products:
-        return size
-    found = polynomials.reduced(size, products)
-    return found if isinstance(found, int) or len(found.terms) <= len(size.terms) else size
 
 
 def _replaced(size: Symbolic, value_of: Any, numbers: Mapping[Generator, int] = MappingProxyType({})) -> Size:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -21,7 +20,7 @@ from ferrite_ir import index as ix
 from ferrite_ir import polynomials, sizes
 from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import F64, I64
-from ferrite_ir.polynomials import Generator, Monomial
+from ferrite_ir.polynomials import Generator
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, Symbolic, Undecided
 from ferrite_torch.errors import Unsupported
@@ -54,7 +53,8 @@ _symbols: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 _taken: WeakKeyDictionary[Any, dict[str, Symbolic]] = WeakKeyDictionary()
 _tellers: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
 """The ops, with their source lines, that tell symbols when the graph runs, by the symbols' names."""
-_told: WeakKeyDictionary[Any, _Told] = WeakKeyDictionary()
+_told: WeakKeyDictionary[Any, tuple[int, dict[Generator, int]]] = WeakKeyDictionary()
+"""What guards tell, and how many there were."""
 _noted: set[str] = set()
 
 
@@ -99,46 +99,26 @@ def size_of_expression(expression: Any, environment: Any) -> Size:
         NeedsNumber: it is computed by a function that sizes do not have.
     """
     size = _translated(expression, environment)
-    if type(size) is int:
-        return size
-    told = _told_by_guards(environment)
-    return sizes.with_products(sizes.with_numbers(size, told.numbers), told.products)
+    return size if type(size) is int else sizes.with_numbers(size, _numbers_told(environment))
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
-    """What guards tell of sizes. Torch itself writes one side of an equation in some places and the other in others.
+def _numbers_told(environment: Any) -> Mapping[Generator, int]:
+    """Returns the quotients, minima and maxima that guards tell the numbers of, such as an extent of one chunk.
 
-    Attributes:
-        guards: how many there were.
-        numbers: quotients, minima and maxima that are numbers, such as an extent of one chunk.
-        products: products that equal sizes without them, such as rows of labels those of the logits.
+    Torch itself writes the number in some places and the expression in others.
     """
-
-    guards: int
-    numbers: Mapping[Generator, int]
-    products: Mapping[Monomial, Size]
-
-
-def _told_by_guards(environment: Any) -> _Told:
     count, known = count_guards(environment), _told.get(environment)
-    if known is not None and known.guards == count:
-        return known
-    numbers: dict[Generator, int] = {}
-    products: dict[Monomial, Size] = {}
-    for one, other in decided_equalities(environment):
-        try:
-            difference = _translated(one, environment) - _translated(other, environment)
-        except NeedsNumber:  # of a form that no size has
-            continue
-        number = sizes.number_told(difference)
-        product = sizes.product_told(difference) if number is None else None
-        if number is not None:
-            numbers[number[0]] = number[1]
-        elif product is not None:
-            products.setdefault(*product)
-    found = _told[environment] = _Told(count, numbers, products)
-    return found
+    if known is None or known[0] != count:
+        numbers: dict[Generator, int] = {}
+        for one, other in decided_equalities(environment):
+            try:
+                told = sizes.number_told(_translated(one, environment) - _translated(other, environment))
+            except NeedsNumber:  # of a form that no size has
+                continue
+            if told is not None:
+                numbers[told[0]] = told[1]
+        known = _told[environment] = count, numbers
+    return known[1]
 
 
 def symbol_of(symbol: Any, environment: Any) -> Symbolic:
