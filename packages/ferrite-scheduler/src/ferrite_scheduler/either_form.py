@@ -126,7 +126,7 @@ def _readers(graph: Graph) -> dict[str, list[Definition]]:
 
 
 def _is_read_by_no_fold(fold: Fold, readers: Mapping[str, Sequence[Definition]], graph: Graph) -> bool:
-    """Returns whether loops and updates alone read a fold's results: no kernel that might fold as well."""
+    """Returns whether loops and updates alone read a fold's results, and none of them is what an input becomes."""
     names = {result.name for result in fold.results}
     if any(value in names for _, value in graph.mutations):
         return False
