@@ -59,3 +59,43 @@ def test_resampling_of_no_images() -> None:
 
 def test_distances_of_no_rows() -> None:
     check(torch.cdist, [(torch.randn(0, 1, 4, 5), torch.randn(0, 6, 5))])
+
+
+class Model(torch.nn.Module):
+    """An embedding and a layer, with the loss of the next word, or of the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layer = torch.nn.Embedding(37, 16), torch.nn.Linear(16, 37)
+
+    def forward(self, tokens: Tensor, labels: Tensor, *, is_shifted: bool) -> Tensor:
+        logits = self.layer(self.words(tokens))
+        if is_shifted:
+            logits, labels = logits[:, :-1], labels[:, 1:]
+        return F.cross_entropy(logits.reshape(-1, 37), labels.reshape(-1))
+
+
+@pytest.mark.parametrize("is_shifted", [False, True])
+def test_labels_whose_sizes_only_turn_out_to_be_those_of_the_tokens(*, is_shifted: bool) -> None:
+    """As dynamo has it where it saw other sizes before: rows of labels are as many as those of logits by a guard."""
+    torch._dynamo.reset()
+    ferrite_torch.reset_statistics()
+    torch.manual_seed(0)
+    model = Model()
+    compiled = torch.compile(model, backend="ferrite", dynamic=True, fullgraph=True, options={"fallback": False})
+    for size in ((2, 9), (3, 9), (4, 12), (2, 31), (7, 7)):
+        tokens, labels = torch.randint(37, size), torch.randint(37, size)
+        for given in (tokens, labels):
+            torch._dynamo.mark_dynamic(given, 0)
+            torch._dynamo.mark_dynamic(given, 1)
+        gradients = []
+        for called in (compiled, model):
+            model.zero_grad()
+            loss = called(tokens, labels, is_shifted=is_shifted)
+            loss.backward()
+            gradients.append([loss.detach(), *(parameter.grad for parameter in model.parameters())])
+        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+    statistics = ferrite_torch.statistics()
+    assert (statistics["graphs"], statistics["specialised"]) == (2, {})
+    names = [kernel["name"] for program in ferrite_torch.compiled_programs() for kernel in program["kernels"]]
+    assert not any(name.startswith("pointwise_set") for name in names), "no zeros with ones in them are written"

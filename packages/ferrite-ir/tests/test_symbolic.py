@@ -174,3 +174,51 @@ def test_hints_without_a_hint() -> None:
     assert (sizes.hint(free), sizes.hint(part), sizes.hint(least)) == (sizes.ASSUMED, 20, 9000)
     assert sizes.hint(40 - part) == 20
     assert sizes.hint(sizes.symbol("s0", 0, None, 64) - free) == 64
+
+
+def test_products_that_equations_tell() -> None:
+    names = ("p", "q", "u", "v")
+    a, b, c, d = (sizes.symbol(name, 2, None, 6) for name in names)
+    known = frozenset(names)
+    told = sizes.product_told(a * b - c * d, known)
+    assert told is not None
+    rows = dict((told,))
+    assert sizes.product_told(c * d - a * b, known) == told, "whichever side it is written on"
+    assert sizes.with_products(c * d, rows) == sizes.with_products(a * b, rows) == a * b
+    assert sizes.with_products(c * d * d * 7 + c, rows) == a * b * d * 7 + c
+    assert sizes.with_products(c * c * d * d, rows) == a * a * b * b
+    assert [sizes.with_products(size, rows) for size in (7, c, c + d, a * c)] == [7, c, c + d, a * c]
+    # As of the tokens but the last of each line, and their labels.
+    told = sizes.product_told(a * (b - 1) - c * (d - 1), known)
+    assert told is not None
+    rows = dict((told,))
+    assert sizes.with_products(c * (d - 1) * 3, rows) == a * (b - 1) * 3
+    assert sizes.with_products(c * d, rows) == c * d, "not what has more terms then"
+    for nothing in (0, 5, a, a - 3, a - b, a * b * 2 - c * d * 3):
+        assert sizes.product_told(nothing, known) is None
+    assert sizes.product_told(a - c * d, known) == (dict((c * d).terms).popitem()[0], a)
+
+
+@pytest.mark.parametrize("kept", [("p", "q"), ("u", "v")])
+def test_products_are_written_in_symbols_that_are_known(kept: tuple[str, str]) -> None:
+    rows = {
+        names: sizes.product(sizes.symbol(name, 2, None, 6) for name in names) for names in (("p", "q"), ("u", "v"))
+    }
+    (other,) = rows.keys() - {kept}
+    told = sizes.product_told(rows["p", "q"] - rows["u", "v"], frozenset(kept))
+    assert told is not None
+    assert [sizes.with_products(rows[names] * 3 + 1, dict((told,))) for names in rows] == [rows[kept] * 3 + 1] * 2
+    for known in ((), kept[:1], other[:1], (kept[0], other[0])):
+        assert sizes.product_told(rows["p", "q"] - rows["u", "v"], frozenset(known)) is None
+
+
+def test_equal_products_are_equal_in_number() -> None:
+    names = ("p", "q", "u", "v")
+    a, b, c, d = (sizes.symbol(name, 2, None, 6) for name in names)
+    (product, by) = sizes.product_told(a * b + a - c * d * d, frozenset(names))
+    for values in ((6, 7, 12, 2), (4, 8, 1, 6), (9, 3, 4, 3)):
+        given = dict(zip(names, values, strict=True))
+        assert sizes.evaluate(a * b + a - c * d * d, given) == 0
+        for size in (c * d * d, c * d * d * d * 5 - a, (c * d * d + 3) * (a - c * d * d), c * c * d**5):
+            found = sizes.with_products(size, {product: by})
+            assert sizes.evaluate(found, given) == sizes.evaluate(size, given)

@@ -10,6 +10,8 @@ Comparison operators answer what holds for every value of the symbols and raise 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, TypeAlias
 
 Size: TypeAlias = "int | Symbolic"
@@ -512,6 +514,43 @@ def _monomial_quotient(a: Monomial, b: Monomial) -> Monomial | None:
             return None
         powers[generator] = left
     return tuple((generator, power) for generator, power in powers.items() if power)
+
+
+def greatest_product(size: Size, known: AbstractSet[str]) -> tuple[Monomial, int] | None:
+    """Returns the greatest term that has several symbols, with its coefficient; None if there is none.
+
+    A term is greater than another if more of its factors have symbols that are not ``known``, then if it is of a higher
+    degree. What multiplies both does not change that: it is a monomial order, of the kind that eliminates symbols.
+    """
+    terms = [(monomial, factor) for monomial, factor in _terms_of(size) if sum(power for _, power in monomial) > 1]
+    return max(terms, key=lambda term: _rank(term[0], known), default=None)
+
+
+def _rank(monomial: Monomial, known: AbstractSet[str]) -> tuple[int, int, tuple[Any, ...]]:
+    unknown = [power for factor, power in monomial if any(found.name not in known for found in symbols_in(factor.size))]
+    return sum(unknown), sum(power for _, power in monomial), _order(monomial)
+
+
+def reduced(size: Size, rules: Mapping[Monomial, Size]) -> Size:
+    """Returns a size with products replaced by what they equal, whose terms are all less, until none of them is left.
+
+    A term gives way to lesser ones each time, so it ends. It is a multivariate division: Cox, Little, O'Shea, "Ideals,
+    Varieties, and Algorithms", chapter 2.
+    """
+    while True:
+        found = next(
+            (
+                (monomial, factor, rest, by)
+                for monomial, factor in _terms_of(size)
+                for product, by in rules.items()
+                if (rest := _monomial_quotient(monomial, product)) is not None
+            ),
+            None,
+        )
+        if found is None:
+            return size
+        monomial, factor, rest, by = found
+        size = size - polynomial({monomial: factor}) + polynomial({rest: factor}) * by
 
 
 def floor_quotient(a: Size, b: Size) -> Size:

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from . import polynomials
-from .polynomials import Extreme, Floor, Generator, Symbol, Symbolic, Undecided
+from .polynomials import Extreme, Floor, Generator, Monomial, Symbol, Symbolic, Undecided
 
 __all__ = [
     "ASSUMED",
@@ -209,6 +210,27 @@ def number_told(difference: Size) -> tuple[Generator, int] | None:
     if others or power != 1 or isinstance(generator, Symbol) or constants % coefficient:
         return None
     return generator, -constants // coefficient
+
+
+def product_told(difference: Size, known: AbstractSet[str]) -> tuple[Monomial, Size] | None:
+    """Returns a product in a size and what it equals, in ``known`` symbols alone, where the size is zero.
+
+    ``a*b - c*d`` tells that ``c*d`` is ``a*b``, wherever both are numbers of rows. None if nothing of the kind is told.
+    """
+    greatest = polynomials.greatest_product(difference, known)
+    if greatest is None or greatest[1] not in (1, -1):
+        return None
+    monomial, factor = greatest
+    equal = (difference - polynomials.polynomial({monomial: factor})) * -factor
+    return (monomial, equal) if symbols_of(equal) <= known else None
+
+
+def with_products(size: Size, products: Mapping[Monomial, Size]) -> Size:
+    """Returns a size in which some products are what they are known to equal, or itself where that has more terms."""
+    if type(size) is int or not products:
+        return size
+    found = polynomials.reduced(size, products)
+    return found if isinstance(found, int) or len(found.terms) <= len(size.terms) else size
 
 
 def _replaced(size: Symbolic, value_of: Any, numbers: Mapping[Generator, int] = MappingProxyType({})) -> Size:

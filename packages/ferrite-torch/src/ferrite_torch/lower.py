@@ -33,7 +33,7 @@ from ferrite_torch.origins import origins_of
 from ferrite_torch.placement import graph_device, is_made_on, is_number_for
 from ferrite_torch.refusals import Fallback
 from ferrite_torch.scatters import IN_PLACE
-from ferrite_torch.symbols import NeedsNumber, depends_on_data, input_names, settled, size_of, sizes_of
+from ferrite_torch.symbols import NeedsNumber, depends_on_data, input_names, note_inputs, settled, size_of, sizes_of
 from ferrite_torch.tensors import Tensor
 from ferrite_torch.torch_private.fake_tensors import is_fake
 from ferrite_torch.torch_private.operators import HigherOrderOp, Overload
@@ -127,11 +127,11 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     builder.product_rows = product_rows
     walk = _Walk(module, builder, strict=strict, layouts=layouts or {}, regenerated=regenerated, saved=saved)
     given = iter(inputs or ())
-    for node in module.graph.nodes:
-        if node.op == "placeholder":
-            node.meta.setdefault("val", next(given, None))
-            if isinstance(node.meta["val"], torch.SymInt):
-                builder.reserve(symbols_of(size_of(node.meta["val"])))
+    fakes = [node.meta.setdefault("val", next(given, None)) for node in module.graph.find_nodes(op="placeholder")]
+    note_inputs(fakes)
+    for fake in fakes:
+        if isinstance(fake, torch.SymInt):
+            builder.reserve(symbols_of(size_of(fake)))
     for node in module.graph.nodes:
         try:
             walk.visit(node)

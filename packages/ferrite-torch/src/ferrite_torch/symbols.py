@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -20,7 +21,7 @@ from ferrite_ir import index as ix
 from ferrite_ir import polynomials, sizes
 from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import F64, I64
-from ferrite_ir.polynomials import Generator
+from ferrite_ir.polynomials import Generator, Monomial
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, Symbolic, Undecided
 from ferrite_torch.errors import Unsupported
@@ -32,6 +33,7 @@ from ferrite_torch.torch_private.symbolic_shapes import (
     decided_equalities,
     environments,
     is_unbacked,
+    numbers_among,
     relax_dynamic_marks,
     specialise_symbol,
     symbol_facts,
@@ -53,8 +55,9 @@ _symbols: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()
 _taken: WeakKeyDictionary[Any, dict[str, Symbolic]] = WeakKeyDictionary()
 _tellers: WeakKeyDictionary[Any, dict[str, str]] = WeakKeyDictionary()
 """The ops, with their source lines, that tell symbols when the graph runs, by the symbols' names."""
-_told: WeakKeyDictionary[Any, tuple[int, dict[Generator, int]]] = WeakKeyDictionary()
-"""What guards tell, and how many there were."""
+_inputs: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()
+"""The symbols that are numbers, extents or strides among the inputs of the graph read last, by their names."""
+_told: WeakKeyDictionary[Any, _Told] = WeakKeyDictionary()
 _noted: set[str] = set()
 
 
@@ -99,26 +102,47 @@ def size_of_expression(expression: Any, environment: Any) -> Size:
         NeedsNumber: it is computed by a function that sizes do not have.
     """
     size = _translated(expression, environment)
-    return size if type(size) is int else sizes.with_numbers(size, _numbers_told(environment))
+    if type(size) is int:
+        return size
+    told = _told_by_guards(environment)
+    return sizes.with_products(sizes.with_numbers(size, told.numbers), told.products)
 
 
-def _numbers_told(environment: Any) -> Mapping[Generator, int]:
-    """Returns the quotients, minima and maxima that guards tell the numbers of, such as an extent of one chunk.
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What guards tell of the sizes of a graph. Torch itself writes now one side of an equation, now the other.
 
-    Torch itself writes the number in some places and the expression in others.
+    Attributes:
+        guards: how many there were.
+        numbers: quotients, minima and maxima that are numbers, such as an extent of one chunk.
+        products: products that equal sizes in symbols of the inputs, such as rows of labels those of the logits.
     """
-    count, known = count_guards(environment), _told.get(environment)
-    if known is None or known[0] != count:
-        numbers: dict[Generator, int] = {}
-        for one, other in decided_equalities(environment):
-            try:
-                told = sizes.number_told(_translated(one, environment) - _translated(other, environment))
-            except NeedsNumber:  # of a form that no size has
-                continue
-            if told is not None:
-                numbers[told[0]] = told[1]
-        known = _told[environment] = count, numbers
-    return known[1]
+
+    guards: int
+    numbers: Mapping[Generator, int]
+    products: Mapping[Monomial, Size]
+
+
+def _told_by_guards(environment: Any) -> _Told:
+    count, told = count_guards(environment), _told.get(environment)
+    if told is not None and told.guards == count:
+        return told
+    known = _inputs.get(environment, frozenset())
+    numbers: dict[Generator, int] = {}
+    products: dict[Monomial, Size] = {}
+    for one, other in decided_equalities(environment):
+        try:
+            difference = _translated(one, environment) - _translated(other, environment)
+        except NeedsNumber:  # of a form that no size has
+            continue
+        number = sizes.number_told(difference)
+        product = sizes.product_told(difference, known) if number is None else None
+        if number is not None:
+            numbers[number[0]] = number[1]
+        elif product is not None:
+            products.setdefault(*product)
+    told = _told[environment] = _Told(count, numbers, products)
+    return told
 
 
 def symbol_of(symbol: Any, environment: Any) -> Symbolic:
@@ -129,6 +153,18 @@ def symbol_of(symbol: Any, environment: Any) -> Symbolic:
 def note_teller(symbol: Symbolic, environment: Any, origin: str) -> None:
     """Remembers which op, at which line, tells a symbol when the graph runs."""
     _tellers.setdefault(environment, {})[str(symbol)] = origin
+
+
+def note_inputs(fakes: Iterable[Any]) -> None:
+    """Remembers in which symbols sizes are written until another graph is read: those that its inputs tell."""
+    found: dict[Any, set[str]] = {}
+    for number in numbers_among(fakes):
+        expression, environment = symbolic_value(number)
+        if expression.is_Symbol:
+            found.setdefault(environment, set()).add(str(expression))
+    for environment, names in found.items():
+        _inputs[environment] = frozenset(names)
+        _told.pop(environment, None)
 
 
 def steps_of(tensor: torch.Tensor) -> tuple[Size, ...]:

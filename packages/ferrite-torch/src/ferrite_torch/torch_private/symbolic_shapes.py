@@ -46,12 +46,18 @@ def environment_of(node: torch.fx.Node) -> Any:
     return None
 
 
-def environments(values: Iterable[Any]) -> Iterator[Any]:
-    """Yields the environments of the symbolic integers in some values, which may be fake tensors."""
+def numbers_among(values: Iterable[Any]) -> Iterator[torch.SymInt]:
+    """Yields the symbolic integers among some values, and the extents and strides of the fake tensors among them."""
     for value in values:
         for number in (*value.shape, *value.stride()) if is_fake(value) else (value,):
             if isinstance(number, torch.SymInt):
-                yield number.node.shape_env
+                yield number
+
+
+def environments(values: Iterable[Any]) -> Iterator[Any]:
+    """Yields the environments of the symbolic integers in some values, which may be fake tensors."""
+    for number in numbers_among(values):
+        yield number.node.shape_env
 
 
 def is_symbolic(values: Iterable[Any]) -> bool:
