@@ -20,7 +20,7 @@ from ferrite_runtime.product_library import find_products
 from ferrite_runtime.program import Program
 from ferrite_runtime.recurring import Recurring, write_entry
 from ferrite_runtime.sized_program import at_sizes, size_roots
-from ferrite_runtime.steps import Check, Free, Launch, Output
+from ferrite_runtime.steps import Alloc, Check, Free, Launch, Layout, Output
 from ferrite_runtime.store import MemoryStore
 from runtime_fakes import FakeStreams, fake_machine
 from runtime_kernels import scaled, tensor_input
@@ -111,6 +111,52 @@ def test_sizes_decide_which_kernel_is_launched() -> None:
     assert chosen(5, ((twice,), None), ((("n", 5),), few["id"])) == [(few["id"], ())]
     assert chosen(6, ((twice,), None), ((("n", 5),), few["id"])) == [(main, ())]
     assert chosen(4, ((("n", 3), twice), None)) == [(main, ())]
+
+
+def in_two_forms() -> dict:
+    """Returns a program of n rows whose result is made in one step, or in two for more than four; a third follows."""
+    mapping = layers(count=1)
+    flat = {"dtype": "f32", "shape": [["mul", "n", K]], "strides": [1]}
+    short, long = [{"when": [["n", 4]], "kernel": None}], [{"when": [[["sub", 0, "n"], -5]], "kernel": None}]
+
+    def launch(source: str, to: str, *alternatives: dict) -> dict:
+        kernel = mapping["kernels"][0]["id"]
+        args = [source, to, ["mul", "n", K], 2.0]
+        return {"do": "launch", "kernel": kernel, "args": args, "alternatives": list(alternatives)}
+
+    mapping["steps"] = [
+        {"do": "alloc", "name": "part", **flat},
+        launch("x", "part", *short),
+        {"do": "view", "name": "seen", "base": "part", **flat, "offset": 0},
+        {"do": "view", "name": "again", "base": "seen", **flat, "offset": 0},
+        {"do": "alloc", "name": "whole", **flat},
+        launch("again", "whole", *short),
+        launch("x", "whole", *long),
+        {"do": "free", "names": ["again", "seen"]},
+        {"do": "reuse", "name": "third", "from": "part", **flat},
+        launch("whole", "third"),
+        {"do": "free", "names": ["whole"]},
+    ]
+    mapping["outputs"] = [{"value": "third"}]
+    return mapping
+
+
+def test_buffers_of_launches_that_sizes_leave_out_are_not_made() -> None:
+    program = Program.from_mapping(in_two_forms())
+    layout = Layout("f32", (4 * K,), (1,))
+    whole, _, third, _, free = at_sizes(program, {"n": 4}).steps
+    assert (whole, third, free) == (Alloc("whole", layout), Alloc("third", layout), Free(("whole",)))
+    long = at_sizes(program, {"n": 5})
+    assert [type(step) for step in long.steps] == [type(step) for step in program.steps if step != program.steps[6]]
+
+
+def test_a_buffer_that_nothing_follows_on_is_not_made() -> None:
+    mapping = in_two_forms()
+    mapping["steps"][9]["args"][1] = "whole"
+    mapping["outputs"] = [{"value": "whole"}]
+    mapping["steps"][10]["names"] = ["third"]
+    names = [getattr(step, "name", "") for step in at_sizes(Program.from_mapping(mapping), {"n": 4}).steps]
+    assert names == ["whole", "", ""]
 
 
 def test_what_only_a_run_tells_stays_open() -> None:

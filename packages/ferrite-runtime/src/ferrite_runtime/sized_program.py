@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +12,11 @@ from ferrite_runtime.steps import (
     Alloc,
     Alternative,
     Check,
+    Copy,
     Extern,
     Free,
     Input,
+    Item,
     Launch,
     Layout,
     Let,
@@ -24,6 +26,7 @@ from ferrite_runtime.steps import (
     Step,
     Tagged,
     View,
+    value_refs,
 )
 
 
@@ -59,13 +62,58 @@ def at_sizes(program: Program, sizes: Mapping[str, int]) -> Program:
     """Returns a program for calls that give these sizes: integers that depend on nothing else are numbers.
 
     It takes the same inputs and has the same results. A launch is left with the alternatives that the sizes do not
-    decide about.
+    decide about; buffers that only others write are not made.
     """
     known = _Known(dict(sizes))
     steps = tuple(made for step in program.steps for made in known.steps(step))  # computes others, which inputs may use
+    steps = _needed(steps, program.outputs)
     inputs = tuple(known.input(value) for value in program.inputs)
     outputs = tuple(known.output(output) for output in program.outputs)
     return replace(program, inputs=inputs, steps=steps, outputs=outputs)
+
+
+def _needed(steps: tuple[Step, ...], outputs: Iterable[Output]) -> tuple[Step, ...]:
+    """Returns the steps without those that make a buffer, or a view, of which nothing is left that touches it."""
+    used = {output.value for output in outputs}
+    for step in reversed(steps):
+        used.update(_touched(step, used))
+    unmade: dict[str, str | None] = {}  # the devices of buffers that are left out
+    kept: list[Step] = []
+    for step in steps:
+        match step:
+            case Alloc(name, _, device) if name not in used:
+                unmade[name] = device
+            case View(name) if name not in used:
+                unmade[name] = None
+            case Reuse(name, source, layout) if source in unmade:
+                if name in used:
+                    kept.append(Alloc(name, layout, unmade[source]))
+                else:
+                    unmade[name] = unmade[source]
+            case Free(names):
+                left = tuple(name for name in names if name not in unmade)
+                kept.extend([Free(left)] if left else [])
+            case _:
+                kept.append(step)
+    return tuple(kept)
+
+
+def _touched(step: Step, used: Collection[str | None]) -> Iterable[str]:
+    """Returns the names whose elements a step reads or writes, for the sake of what comes after it and is used."""
+    match step:
+        case View(name, base):
+            return [base] if name in used else []
+        case Launch(_, args):
+            return [arg for arg in args if isinstance(arg, str)]
+        case Extern(_, args, kwargs):
+            return [name for value in (*args, *kwargs.values()) for name in value_refs(value)]
+        case Item(_, source):
+            return [source]
+        case Copy(to, source):
+            return [to, source]
+        case Let(_, Probe(_, tensor)):
+            return [tensor]
+    return []
 
 
 @dataclass(frozen=True, slots=True)
