@@ -123,11 +123,29 @@ def test_static_folds_have_one_form() -> None:
     assert [len(found.kernels), *(kernel.idle for kernel in found.kernels)] == [2, (), ()]
 
 
-def test_moments_that_update_an_average_have_both_forms() -> None:
-    found = schedule(parse_graph(NORM.format(hint=3000, width=64)))
+@pytest.mark.parametrize("hint", [2, 3000, 100_000])
+def test_moments_that_update_an_average_have_both_forms(hint: int) -> None:
+    found = schedule(parse_graph(NORM.format(hint=hint, width=64)))
     first, whole, second, last = found.kernels
     (((size, length),),) = first.idle
     assert str(size) == "n"
-    assert [launched(found, n=n) for n in (1, length, length + 1)] == [[1, 3], [1, 3], [0, 2, 3]]
-    assert {"a", "m2"} <= whole.homes.keys() & second.homes.keys()
-    assert not last.idle
+    assert [launched(found, n=n) for n in (1, length, length + 1)] == [[1], [1], [0, 2, 3]]
+    assert {"a", "m2", "y"} <= whole.homes.keys()
+    assert {"a", "m2"} <= second.homes.keys()
+    assert {param.access for param in last.params if param.name == "y"} == {"readwrite"}
+
+
+def test_loops_that_read_what_is_made_after_the_folds_do_not_follow_them() -> None:
+    text = NORM.replace("(y) mutates", "(y, z, t) mutates").replace(
+        "\n}}",
+        """
+  t: f32[n, {width}] = extern aten.relu.default(y)
+  z: f32[n, {width}] = loop [i < n, j < {width}] mul(t[i, j], a[j])
+}}""",
+    )
+    assert text.count("extern") == 1
+    found = schedule(parse_graph(text.format(hint=3000, width=64)))
+    whole = found.kernels[1]
+    assert "y" in whole.homes
+    assert "z" not in whole.homes
+    assert launched(found, n=1) == [1, 4]

@@ -5,7 +5,8 @@ keeps them busy while most of the device idles. So both are scheduled. The graph
 where fusion leaves them kernels of their own, a third kernel does the work of both, and each is launched only for the
 lengths for which its form is the better one (`Kernel.idle`). Folds that share a kernel where they are whole are a
 *group*: their stages share kernels with each other alone (rule F13). A fold that shares a kernel with something else in
-the form that its hint asks for keeps that form.
+the form that its hint asks for keeps that form. Loops that share the kernel of a whole fold, as those that apply what
+was found to its columns, follow it into the third kernel; kernels of their own are launched for the other lengths.
 """
 
 from __future__ import annotations
@@ -200,12 +201,29 @@ def _first_stages(name: str, graph: Graph, dependences: Dependences) -> list[str
 
 
 def _is_apart(item: Cluster | Node, names: Collection[str], dependences: Dependences) -> bool:
-    """Returns whether a kernel makes nothing but folds of these names and what follows them point by point."""
-    return isinstance(item, Cluster) and all(
-        (isinstance(d, Fold) and d.results[0].name in names)
-        or (isinstance(d, (Loop, Update)) and not item.members[n].full)
-        for n, d in zip(sorted(item.members), _body(item, dependences), strict=True)
-    )
+    """Returns whether a kernel makes nothing but folds of these names and what follows them.
+
+    That is what is computed of their results, point by point, or for all elements of columns that they fold.
+    """
+    if not isinstance(item, Cluster):
+        return False
+    found: set[str] = set()
+    for number in sorted(item.members):
+        node = dependences.nodes[number]
+        definition, is_full = node.definition, item.members[number].full
+        match definition:
+            case Fold():
+                is_apart, is_found = definition.results[0].name in names, is_outer(node)
+            case Loop() | Update():
+                is_found = not found.isdisjoint(names_read(definition))
+                is_apart = not is_full or (is_found and isinstance(definition, Loop))
+            case _:
+                return False
+        if not is_apart:
+            return False
+        if is_found:
+            found.update(node.result_names)
+    return True
 
 
 def group_stages(offers: Sequence[Offer], clusters: Sequence[Cluster | Node]) -> dict[str, Stage]:
@@ -233,6 +251,7 @@ class Whole:
         idle: for what sizes it is not launched.
         replaced: for what sizes its stages are not.
         folds: names of the folds.
+        followers: places of the clusters of loops whose work it does, too.
     """
 
     graph: Graph
@@ -240,6 +259,7 @@ class Whole:
     idle: tuple[Conditions, ...]
     replaced: tuple[Conditions, ...]
     folds: frozenset[str]
+    followers: tuple[int, ...] = ()
 
 
 def whole_forms(
@@ -265,9 +285,46 @@ def whole_forms(
         if any(dependences.storage[name] in dependences.versions for name in read):
             unfit |= names
             continue
-        alone = _alone(item, seconds, graph, dependences)
+        alone = _alone([item], seconds, graph, dependences)
         wholes.append(Whole(alone, (*before, last), own[0].long, own[0].short, names))
     return tuple(wholes), frozenset(unfit)
+
+
+def with_followers(
+    form: Whole,
+    together: Sequence[Cluster | Node],
+    clusters: Sequence[Cluster | Node],
+    graph: Graph,
+    dependences: Dependences,
+    offers: Sequence[Offer],
+) -> Whole | None:
+    """Returns what does the work of loops after the folds as well; None where there are no such loops.
+
+    They are those that share its kernel in ``together``, a plan in which all these folds are whole, that read nothing
+    which is made after the folds, and that find nothing changed by then.
+    """
+    last = form.stages[-1]
+    shared = next(set(made_in(item)) for item in together if not form.folds.isdisjoint(made_in(item)))
+    made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
+    becomes = {value for _, value in graph.mutations}
+    joined = [last]
+    for place in range(last + 1, len(clusters)):
+        names = made_in(clusters[place])
+        body = _body(clusters[place], dependences)
+        if not shared.issuperset(names) or not becomes.isdisjoint(names):
+            continue
+        read = {name for definition in body for name in names_read(definition)} - {*names}
+        if (
+            all(isinstance(definition, Loop) for definition in body)
+            and all(made.get(name, 0) <= last or made[name] in joined for name in read)
+            and not any(dependences.storage[name] in dependences.versions for name in read)
+        ):
+            joined.append(place)
+    if joined == [last]:
+        return None
+    seconds = {offer.second: offer for offer in offers}
+    alone = _alone([clusters[place] for place in joined], seconds, graph, dependences)
+    return replace(form, graph=alone, followers=tuple(joined[1:]))
 
 
 def made_in(item: Cluster | Node) -> tuple[str, ...]:
@@ -280,14 +337,15 @@ def _body(item: Cluster | Node, dependences: Dependences) -> list[Computed]:
     return [dependences.nodes[number].definition for number in numbers]  # type: ignore[misc]
 
 
-def _alone(item: Cluster | Node, seconds: Mapping[str, Offer], graph: Graph, dependences: Dependences) -> Graph:
-    """Returns a graph of the definitions of a cluster alone, with whole folds for second stages."""
-    definitions = tuple(
-        seconds[d.results[0].name].fold if d.results[0].name in seconds else d for d in _body(item, dependences)
-    )
+def _alone(
+    items: Sequence[Cluster | Node], seconds: Mapping[str, Offer], graph: Graph, dependences: Dependences
+) -> Graph:
+    """Returns a graph of the definitions of clusters alone, with whole folds for second stages."""
+    body = [definition for item in items for definition in _body(item, dependences)]
+    definitions = tuple(seconds[d.results[0].name].fold if d.results[0].name in seconds else d for d in body)
     made = {result.name: result for d in definitions for result in d.results}
     read = dict.fromkeys(name for d in definitions for name in names_read(d) if name not in made)
-    kept = stored_names(item, dependences) if isinstance(item, Cluster) else frozenset()
+    kept = {name for item in items if isinstance(item, Cluster) for name in stored_names(item, dependences)}
     outputs = tuple(whole(value) for name, value in made.items() if name in kept)
     inputs = tuple(graph.values[name] for name in read)
     return Graph(graph.name, inputs, definitions, outputs, device=graph.device)

@@ -15,7 +15,7 @@ from .combined_rows import combine_rows
 from .contractions import keep_narrow_contractions
 from .cooperation import as_cooperative, with_statuses
 from .dependences import Dependences, Node, Stage, dependences_of, make_node, nodes_of
-from .either_form import Whole, group_stages, offer_splits, sharing_folds, whole_forms
+from .either_form import Offer, Whole, group_stages, offer_splits, sharing_folds, whole_forms, with_followers
 from .fusion import fuse
 from .last_reads import mark_last_reads
 from .loops import Layouts, Misfit, build_kernel
@@ -101,11 +101,25 @@ def _with_either_form(
         stages = group_stages(offers, whole.clusters)
         both = _clustered(offered, target, policy, {offer.first for offer in offers}, stages)
         wholes, unfit = whole_forms(both.clusters, both.graph, both.dependences, offers)
-        alone = [_clustered(form.graph, target, policy, form.folds) for form in wholes]
-        pairs = list(zip(wholes, alone, strict=True))
+        pairs = [_made_alone(form, whole, both, offers, target, policy) for form in wholes]
         unfit = unfit.union(*(form.folds for form, single in pairs if len(single.clusters) != 1))
         if not unfit:
             return both, pairs
+
+
+def _made_alone(
+    form: Whole, whole: _Plan, both: _Plan, offers: Sequence[Offer], target: Target, policy: Policy
+) -> tuple[Whole, _Plan]:
+    """Returns what does the work of both stages, with the loops after them if one kernel does all of it, and its plan.
+
+    ``whole`` is the plan in which all folds are whole, ``both`` that with their stages.
+    """
+    wider = with_followers(form, whole.clusters, both.clusters, both.graph, both.dependences, offers)
+    if wider is not None:
+        plan = _clustered(wider.graph, target, policy, form.folds)
+        if len(plan.clusters) == 1:
+            return wider, plan
+    return form, _clustered(form.graph, target, policy, form.folds)
 
 
 def _clustered(
@@ -179,11 +193,13 @@ def _work(plan: _Plan, target: Target, policy: Policy, wholes: Sequence[tuple[Wh
     layouts: Layouts = {}
     idle: dict[int, tuple[Conditions, ...]] = {}
     before: dict[int, list[Kernel]] = {}
+    followers: set[int] = set()
     for form, alone in wholes:
         (cluster,) = alone.clusters
         found = _kernels_of(cluster, alone, target, policy, layouts)
         before[form.stages[-1]] = [replace(kernel, idle=form.idle) for kernel in found]
-        idle |= dict.fromkeys(form.stages, form.replaced)
+        idle |= dict.fromkeys((*form.stages, *form.followers), form.replaced)
+        followers.update(form.followers)
     work: list[Work] = []
     for place, item in enumerate(plan.clusters):
         if isinstance(item, Node):
@@ -192,8 +208,8 @@ def _work(plan: _Plan, target: Target, policy: Policy, wholes: Sequence[tuple[Wh
         kernels = _kernels_of(item, plan, target, policy, layouts)
         if place in idle:
             kernels = [replace(kernel, idle=idle[place]) for kernel in kernels]
-        if place in before:
-            kernels = [*before[place], *map(_overwriting, kernels)]
+        if place in before or place in followers:
+            kernels = [*before.get(place, ()), *map(_overwriting, kernels)]
         work.extend(kernels)
     return work
 
