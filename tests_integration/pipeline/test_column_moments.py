@@ -69,7 +69,7 @@ def test_batch_norms_train_at_any_size(device: str) -> None:
     step = compiled(model, fullgraph=True, dynamic=True, options={"fallback": False})
     for batch, edge in ((3, 8), (2, 8), (5, 34), (2, 60), (3, 31), (7, 12)):
         images = torch.randn(batch, 3, edge, edge, device=device).to(memory_format=torch.channels_last)
-        with torch.backends.cudnn.flags(allow_tf32=False):
+        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
             losses = step(images), exact(images.double())
             torch.testing.assert_close(losses[0], losses[1].float(), rtol=1e-5, atol=0)
             for loss, module in zip(losses, (model, exact), strict=True):
