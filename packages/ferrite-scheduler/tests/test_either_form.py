@@ -101,9 +101,8 @@ def test_many_columns_are_never_split() -> None:
     assert launched(found, n=100_000, m=100) == [0, 2]
 
 
-@pytest.mark.parametrize("text", [STORED, SOFTMAX])
-def test_what_shares_its_kernel_has_the_form_that_its_hint_asks_for(text: str) -> None:
-    small, large = (schedule(parse_graph(text.format(hint=hint)), EAGER_TO_SPLIT) for hint in (2, 100_000))
+def test_rows_that_share_a_kernel_with_what_follows_have_the_form_that_their_hint_asks_for() -> None:
+    small, large = (schedule(parse_graph(SOFTMAX.format(hint=hint)), EAGER_TO_SPLIT) for hint in (2, 100_000))
     assert [kernel.idle for kernel in small.kernels] == [()]
     assert len(large.kernels) > 1
 
@@ -133,6 +132,18 @@ def test_moments_that_update_an_average_have_both_forms(hint: int) -> None:
     assert {"a", "m2", "y"} <= whole.homes.keys()
     assert {"a", "m2"} <= second.homes.keys()
     assert {param.access for param in last.params if param.name == "y"} == {"readwrite"}
+
+
+@pytest.mark.parametrize("is_read_again", [False, True])
+def test_loops_that_are_folded_share_a_kernel_with_whole_folds(*, is_read_again: bool) -> None:
+    """Their elements are stored for the parts of the fold alone, or for the caller as well."""
+    text = STORED.format(hint=2) if is_read_again else STORED.format(hint=2).replace("(e, s)", "(s)")
+    found = schedule(parse_graph(text.replace("exp(x[i, j])", "cast.f32(cast.bf16(exp(x[i, j])))")), EAGER_TO_SPLIT)
+    short, long = (launched(found, n=n) for n in (2, 1_000_000))
+    (whole,) = (found.kernels[number] for number in short)
+    assert ("e" in whole.stored) == is_read_again
+    assert len(long) == 3
+    assert whole not in [found.kernels[number] for number in long]
 
 
 def test_loops_that_read_what_is_made_after_the_folds_do_not_follow_them() -> None:

@@ -6,13 +6,13 @@ where fusion leaves them kernels of their own, a third kernel does the work of b
 lengths for which its form is the better one (`Kernel.idle`). Folds that share a kernel where they are whole are a
 *group*: their stages share kernels with each other alone (rule F13). A fold that shares a kernel with something else in
 the form that its hint asks for keeps that form. Loops that share the kernel of a whole fold, as those that apply what
-was found to its columns, follow it into the third kernel; kernels of their own are launched for the other lengths.
+was found to its columns, belong to the third kernel, too; kernels of their own are launched for the other lengths.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ferrite_ir.graph import Computed, Definition, Fold, Graph, Loop, TensorType, Update, domain_of, names_read, whole
@@ -203,11 +203,14 @@ def _first_stages(name: str, graph: Graph, dependences: Dependences) -> list[str
 def _is_apart(item: Cluster | Node, names: Collection[str], dependences: Dependences) -> bool:
     """Returns whether a kernel makes nothing but folds of these names and what follows them.
 
-    That is what is computed of their results, point by point, or for all elements of columns that they fold.
+    That is what is computed of their results, point by point, or for all elements of columns that they fold, and what
+    these elements are computed of.
     """
     if not isinstance(item, Cluster):
         return False
     found: set[str] = set()
+    folds = [definition for definition in _body(item, dependences) if isinstance(definition, Fold)]
+    folded = {name for fold in folds for name in names_read(fold)}
     for number in sorted(item.members):
         node = dependences.nodes[number]
         definition, is_full = node.definition, item.members[number].full
@@ -216,7 +219,8 @@ def _is_apart(item: Cluster | Node, names: Collection[str], dependences: Depende
                 is_apart, is_found = definition.results[0].name in names, is_outer(node)
             case Loop() | Update():
                 is_found = not found.isdisjoint(names_read(definition))
-                is_apart = not is_full or (is_found and isinstance(definition, Loop))
+                is_beside = is_found or not folded.isdisjoint(node.result_names)
+                is_apart = not is_full or (is_beside and isinstance(definition, Loop))
             case _:
                 return False
         if not is_apart:
@@ -251,7 +255,7 @@ class Whole:
         idle: for what sizes it is not launched.
         replaced: for what sizes its stages are not.
         folds: names of the folds.
-        followers: places of the clusters of loops whose work it does, too.
+        loops: places of the clusters of loops whose work it does, too.
     """
 
     graph: Graph
@@ -259,7 +263,7 @@ class Whole:
     idle: tuple[Conditions, ...]
     replaced: tuple[Conditions, ...]
     folds: frozenset[str]
-    followers: tuple[int, ...] = ()
+    loops: tuple[int, ...] = ()
 
 
 def whole_forms(
@@ -290,41 +294,64 @@ def whole_forms(
     return tuple(wholes), frozenset(unfit)
 
 
-def with_followers(
+def with_loops(
     form: Whole,
     together: Sequence[Cluster | Node],
     clusters: Sequence[Cluster | Node],
     graph: Graph,
     dependences: Dependences,
     offers: Sequence[Offer],
+    taken: Collection[int],
 ) -> Whole | None:
-    """Returns what does the work of loops after the folds as well; None where there are no such loops.
+    """Returns what does the work of loops beside the folds as well; None where there are no such loops.
 
-    They are those that share its kernel in ``together``, a plan in which all these folds are whole, that read nothing
-    which is made after the folds, and that find nothing changed by then.
+    They share its kernel in ``together``, a plan in which all these folds are whole, and none finds anything changed
+    where it runs: those that come before are read by nothing else until then, those that come after read nothing that
+    is made later. Loops in the places ``taken`` are others'.
     """
     last = form.stages[-1]
     shared = next(set(made_in(item)) for item in together if not form.folds.isdisjoint(made_in(item)))
     made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
+    reads = [_read_by(item, dependences) for item in clusters]
     becomes = {value for _, value in graph.mutations}
+    loops = [
+        place
+        for place, item in enumerate(clusters)
+        if place not in taken
+        and shared.issuperset(made_in(item))
+        and becomes.isdisjoint(made_in(item))
+        and all(isinstance(definition, Loop) for definition in _body(item, dependences))
+        and not any(dependences.storage[name] in dependences.versions for name in reads[place])
+    ]
+
+    def readers(place: int) -> Iterator[int]:
+        names = set(made_in(clusters[place]))
+        return (other for other in range(place + 1, len(clusters)) if not names.isdisjoint(reads[other]))
+
     joined = [last]
-    for place in range(last + 1, len(clusters)):
-        names = made_in(clusters[place])
-        body = _body(clusters[place], dependences)
-        if not shared.issuperset(names) or not becomes.isdisjoint(names):
-            continue
-        read = {name for definition in body for name in names_read(definition)} - {*names}
-        if (
-            all(isinstance(definition, Loop) for definition in body)
-            and all(made.get(name, 0) <= last or made[name] in joined for name in read)
-            and not any(dependences.storage[name] in dependences.versions for name in read)
-        ):
+    for place in reversed(loops):
+        if place < last and all(other in joined or other in form.stages or other > last for other in readers(place)):
+            joined.append(place)
+    ahead = tuple(joined[1:])
+    for place in loops:
+        if place > last and all(made.get(name, 0) <= last or made[name] in joined for name in reads[place]):
             joined.append(place)
     if joined == [last]:
         return None
     seconds = {offer.second: offer for offer in offers}
-    alone = _alone([clusters[place] for place in joined], seconds, graph, dependences)
-    return replace(form, graph=alone, followers=tuple(joined[1:]))
+    own = {*joined, *form.stages}
+    unread = {name for place in ahead if own.issuperset(readers(place)) for name in made_in(clusters[place])} - set(
+        graph.output_names
+    )
+    alone = _alone([clusters[place] for place in sorted(joined)], seconds, graph, dependences, unread)
+    return replace(form, graph=alone, loops=tuple(joined[1:]))
+
+
+def _read_by(item: Cluster | Node, dependences: Dependences) -> set[str]:
+    """Returns the names of the values that a cluster or a call reads and does not make."""
+    if isinstance(item, Node):
+        return set(item.reads)
+    return {name for definition in _body(item, dependences) for name in names_read(definition)} - {*made_in(item)}
 
 
 def made_in(item: Cluster | Node) -> tuple[str, ...]:
@@ -338,14 +365,21 @@ def _body(item: Cluster | Node, dependences: Dependences) -> list[Computed]:
 
 
 def _alone(
-    items: Sequence[Cluster | Node], seconds: Mapping[str, Offer], graph: Graph, dependences: Dependences
+    items: Sequence[Cluster | Node],
+    seconds: Mapping[str, Offer],
+    graph: Graph,
+    dependences: Dependences,
+    unread: Collection[str] = (),
 ) -> Graph:
-    """Returns a graph of the definitions of clusters alone, with whole folds for second stages."""
+    """Returns a graph of the definitions of clusters alone, with whole folds for second stages.
+
+    What is stored of them is a result, but for what is ``unread`` after them.
+    """
     body = [definition for item in items for definition in _body(item, dependences)]
     definitions = tuple(seconds[d.results[0].name].fold if d.results[0].name in seconds else d for d in body)
     made = {result.name: result for d in definitions for result in d.results}
     read = dict.fromkeys(name for d in definitions for name in names_read(d) if name not in made)
     kept = {name for item in items if isinstance(item, Cluster) for name in stored_names(item, dependences)}
-    outputs = tuple(whole(value) for name, value in made.items() if name in kept)
+    outputs = tuple(whole(value) for name, value in made.items() if name in kept and name not in unread)
     inputs = tuple(graph.values[name] for name in read)
     return Graph(graph.name, inputs, definitions, outputs, device=graph.device)

@@ -15,7 +15,7 @@ from .combined_rows import combine_rows
 from .contractions import keep_narrow_contractions
 from .cooperation import as_cooperative, with_statuses
 from .dependences import Dependences, Node, Stage, dependences_of, make_node, nodes_of
-from .either_form import Offer, Whole, group_stages, offer_splits, sharing_folds, whole_forms, with_followers
+from .either_form import Offer, Whole, group_stages, made_in, offer_splits, sharing_folds, whole_forms, with_loops
 from .fusion import fuse
 from .last_reads import mark_last_reads
 from .loops import Layouts, Misfit, build_kernel
@@ -101,25 +101,30 @@ def _with_either_form(
         stages = group_stages(offers, whole.clusters)
         both = _clustered(offered, target, policy, {offer.first for offer in offers}, stages)
         wholes, unfit = whole_forms(both.clusters, both.graph, both.dependences, offers)
-        pairs = [_made_alone(form, whole, both, offers, target, policy) for form in wholes]
+        pairs = _made_alone(wholes, whole, both, offers, target, policy)
         unfit = unfit.union(*(form.folds for form, single in pairs if len(single.clusters) != 1))
         if not unfit:
             return both, pairs
 
 
 def _made_alone(
-    form: Whole, whole: _Plan, both: _Plan, offers: Sequence[Offer], target: Target, policy: Policy
-) -> tuple[Whole, _Plan]:
-    """Returns what does the work of both stages, with the loops after them if one kernel does all of it, and its plan.
+    wholes: Iterable[Whole], whole: _Plan, both: _Plan, offers: Sequence[Offer], target: Target, policy: Policy
+) -> list[tuple[Whole, _Plan]]:
+    """Returns what does the work of both stages, with loops beside them where one kernel does all of it, and its plan.
 
     ``whole`` is the plan in which all folds are whole, ``both`` that with their stages.
     """
-    wider = with_followers(form, whole.clusters, both.clusters, both.graph, both.dependences, offers)
-    if wider is not None:
-        plan = _clustered(wider.graph, target, policy, form.folds)
-        if len(plan.clusters) == 1:
-            return wider, plan
-    return form, _clustered(form.graph, target, policy, form.folds)
+    pairs: list[tuple[Whole, _Plan]] = []
+    taken: set[int] = set()
+    for form in wholes:
+        wider = with_loops(form, whole.clusters, both.clusters, both.graph, both.dependences, offers, taken)
+        plan = None if wider is None else _clustered(wider.graph, target, policy, form.folds)
+        if wider is not None and plan is not None and len(plan.clusters) == 1:
+            pairs.append((wider, plan))
+            taken.update(wider.loops)
+        else:
+            pairs.append((form, _clustered(form.graph, target, policy, form.folds)))
+    return pairs
 
 
 def _clustered(
@@ -193,13 +198,15 @@ def _work(plan: _Plan, target: Target, policy: Policy, wholes: Sequence[tuple[Wh
     layouts: Layouts = {}
     idle: dict[int, tuple[Conditions, ...]] = {}
     before: dict[int, list[Kernel]] = {}
-    followers: set[int] = set()
+    later: set[int] = set()
     for form, alone in wholes:
         (cluster,) = alone.clusters
         found = _kernels_of(cluster, alone, target, policy, layouts)
-        before[form.stages[-1]] = [replace(kernel, idle=form.idle) for kernel in found]
-        idle |= dict.fromkeys((*form.stages, *form.followers), form.replaced)
-        followers.update(form.followers)
+        last = form.stages[-1]
+        made = {name for place in form.loops if place < last for name in made_in(plan.clusters[place])}
+        before[last] = [_overwriting(replace(kernel, idle=form.idle), made) for kernel in found]
+        idle |= dict.fromkeys((*form.stages, *form.loops), form.replaced)
+        later.update(place for place in form.loops if place > last)
     work: list[Work] = []
     for place, item in enumerate(plan.clusters):
         if isinstance(item, Node):
@@ -208,15 +215,18 @@ def _work(plan: _Plan, target: Target, policy: Policy, wholes: Sequence[tuple[Wh
         kernels = _kernels_of(item, plan, target, policy, layouts)
         if place in idle:
             kernels = [replace(kernel, idle=idle[place]) for kernel in kernels]
-        if place in before or place in followers:
+        if place in before or place in later:
             kernels = [*before.get(place, ()), *map(_overwriting, kernels)]
         work.extend(kernels)
     return work
 
 
-def _overwriting(kernel: Kernel) -> Kernel:
-    """Returns a kernel that leaves its results to another for some sizes."""
-    params = tuple(replace(p, access="readwrite") if p.access == "write" else p for p in kernel.params)
+def _overwriting(kernel: Kernel, names: Collection[str] | None = None) -> Kernel:
+    """Returns a kernel of whose results another, before it, makes these, or all of them, for some sizes."""
+    params = tuple(
+        replace(p, access="readwrite") if p.access == "write" and (names is None or p.name in names) else p
+        for p in kernel.params
+    )
     return replace(kernel, params=params)
 
 
