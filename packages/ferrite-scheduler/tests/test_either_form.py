@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from random import Random
 
-from checks import EAGER_TO_SPLIT, agrees
+import pytest
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from checks import EAGER_TO_SPLIT, LIBRARY, agrees
 from ferrite_ir import parse_graph
 from ferrite_ir.evaluate import evaluate
 from ferrite_ir.sizes import evaluate as value_of
@@ -160,3 +165,62 @@ def test_loops_that_read_what_is_made_after_the_folds_do_not_follow_them() -> No
     assert "y" in whole.homes
     assert "z" not in whole.homes
     assert launched(found, n=1) == [1, 4]
+
+
+# --- generated chains of loops and folds of columns -----------------------------------------------------------------
+
+
+class Chain:
+    """A graph being generated: matrices of n rows, and what their columns tell, each computed of those before."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.matrices, self.columns = ["x", "y"], ["c"]
+        self.lines: list[str] = []
+        for _ in range(self.rng.randint(2, 9)):
+            self.rng.choice((self.loop, self.loop, self.fold, self.fold, self.call))(f"v{len(self.lines)}")
+
+    def element(self, row: str) -> str:
+        if self.rng.random() < 0.4:
+            return f"{self.rng.choice(self.columns)}[j]"
+        return f"{self.rng.choice(self.matrices)}[{row}, j]"
+
+    def loop(self, name: str) -> None:
+        value = f"mul(sin(add({self.element('i')}, {self.element('i')})), f32(0.5))"
+        self.lines.append(f"{name}: f32[n, 3] = loop [i < n, j < 3] {value}")
+        self.matrices.append(name)
+
+    def fold(self, name: str) -> None:
+        combine = self.rng.choice(("sum", "max"))
+        value = f"mul({self.rng.choice(self.matrices)}[r, j], {self.element('r')})"
+        if combine == "sum":  # of many numbers, which shall not drown what is added to it
+            value = f"mul({value}, f32(0.00390625))"
+        self.lines.append(f"{name}: f32[3] = fold {combine} [j < 3 | r < n] {value}")
+        self.columns.append(name)
+
+    def call(self, name: str) -> None:
+        self.lines.append(f"{name}: f32[n, 3] = extern aten.clone.default({self.rng.choice(self.matrices)})")
+        self.matrices.append(name)
+
+    def text(self, hint: int) -> str:
+        made = [line.split(":")[0] for line in self.lines]
+        outputs = sorted({made[-1], *self.rng.sample(made, self.rng.randint(0, min(2, len(made))))})
+        lines = "\n  ".join(self.lines)
+        return (
+            f"graph @chain(x: f32[n, 3], y: f32[n, 3], c: f32[3]) -> ({', '.join(outputs)}) "
+            f"where n: size >= 1 ~ {hint} {{\n  {lines}\n}}"
+        )
+
+
+@settings(deadline=None, max_examples=40)
+@drawn(st.integers(0, 1 << 30), st.sampled_from([2, 200, 100_000]))
+def test_generated_chains_are_right_in_both_forms(seed: int, hint: int) -> None:
+    graph = parse_graph(Chain(seed).text(hint))
+    found = schedule(graph, EAGER_TO_SPLIT)
+    for n in (1, 5, 256, 257):
+        rng = Random(n)
+        inputs = [[[rng.uniform(-1, 1) for _ in range(3)] for _ in range(n)] for _ in range(2)] + [[0.5, -0.25, 1.0]]
+        expected = evaluate(graph, inputs, externs=LIBRARY, symbols={"n": n})
+        for backwards in (False, True):
+            computed = simulate(found, inputs, backwards=backwards, externs=LIBRARY, symbols={"n": n})
+            assert agrees(expected, computed, 1e-3), n

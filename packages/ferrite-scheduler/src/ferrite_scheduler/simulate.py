@@ -169,6 +169,7 @@ class _Run:
         self.folded = set(self.fold_dims)
         self.registers: dict[str, _Registers] = {}
         self.columns: dict[tuple[str, tuple[int, ...]], State] = {}
+        self.computed: set[tuple[str, int, tuple[int | None, ...]]] = set()
 
     def begin_columns(self) -> None:
         """Writes what runs without rows leave in memory: sums of nothing."""
@@ -183,6 +184,7 @@ class _Run:
 
     def clear(self) -> None:
         """Forgets all registers."""
+        self.computed.clear()
         shapes = {r.name: r.type.shape for d in self.kernel.body for r in d.results}
         self.registers = {
             name: _Registers(self.host.sizes(shape)) for name, shape in shapes.items() if name in self.kernel.homes
@@ -282,11 +284,19 @@ _UPDATES: dict[str, Callable[[Any, Any], Number]] = {
 
 
 def _refresh(run: _Run, definition: Computed, full: dict[Dim, int]) -> None:
-    """In a looped kernel, computes anew at one point the full-level values of earlier passes that it is to read."""
+    """In a looped kernel, computes anew at one point the full-level values of earlier passes that it is to read.
+
+    A pass computes each of them once.
+    """
     if run.kernel.strategy != "looped":
         return
+    number = run.kernel.pass_of[definition.results[0].name]
+    place = tuple(full.get(dim) for dim in run.fold_dims)
     for needed in _needed(run, definition):
-        _point(run, needed, Point(run.memory(), full, run.symbols), stores=False)
+        computed = needed.results[0].name, number, place
+        if computed not in run.computed:
+            run.computed.add(computed)
+            _point(run, needed, Point(run.memory(), full, run.symbols), stores=False)
 
 
 def _needed(run: _Run, definition: Computed) -> list[Computed]:
