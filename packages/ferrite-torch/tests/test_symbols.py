@@ -13,7 +13,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from ferrite_ir import sizes
 from ferrite_torch.size_names import input_name, named
-from ferrite_torch.symbols import scaled_size, size_of
+from ferrite_torch.symbols import note_inputs, scaled_size, size_of
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,26 @@ def test_a_scaled_size_is_what_floats_give(scale: float) -> None:
     else:
         for number in numbers:
             assert sizes.evaluate(found, {"s0": number}) == int(number * scale), number
+
+
+def test_equal_products_are_written_in_symbols_that_the_inputs_of_a_graph_tell() -> None:
+    """As of tokens and labels: one graph gets the tokens, another the labels, a third both, a fourth only rows."""
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    context = StatelessSymbolicContext([DimDynamic.DYNAMIC] * 2)
+    tokens, labels = (mode.from_tensor(torch.empty(size), symbolic_context=context) for size in ((3, 8), (4, 6)))
+    products = [size.shape[0] * size.shape[1] for size in (tokens, labels)]
+    assert size_of(products[0]) is not size_of(products[1])
+    assert products[0] == products[1], "torch guards it"
+    for inputs, wanted in (([tokens], 0), ([labels], 1), ([*labels.shape], 1), ([tokens], 0)):
+        note_inputs(inputs)
+        found = [size_of(product) for product in products]
+        assert found[0] is found[1]
+        assert sizes.symbols_of(found[0]) == {str(size_of(size)) for size in (tokens, labels)[wanted].shape}
+    note_inputs([tokens, labels])
+    assert size_of(products[0]) is size_of(products[1])
+    with mode:
+        note_inputs([torch.empty(products[0])])
+    assert size_of(products[0]) is not size_of(products[1]), "its inputs tell neither"
 
 
 def test_names_of_inputs() -> None:

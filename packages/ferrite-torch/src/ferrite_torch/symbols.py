@@ -160,8 +160,7 @@ def note_inputs(fakes: Iterable[Any]) -> None:
     found: dict[Any, set[str]] = {}
     for number in numbers_among(fakes):
         expression, environment = symbolic_value(number)
-        if expression.is_Symbol:
-            found.setdefault(environment, set()).add(str(expression))
+        found.setdefault(environment, set()).update([str(expression)] if expression.is_Symbol else [])
     for environment, names in found.items():
         _inputs[environment] = frozenset(names)
         _told.pop(environment, None)
