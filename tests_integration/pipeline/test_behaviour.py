@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -900,7 +901,9 @@ assert torch.equal(call(x, torch.tensor([3, -4], device="cuda")), x[[3, -4]] * 2
 call(x, torch.tensor([0, 4], device="cuda"))
 torch.cuda.synchronize()
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # where nothing is installed, too
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode != 0
     assert "aten.index" in done.stderr
     assert "index out of bounds of 4 elements" in done.stderr
