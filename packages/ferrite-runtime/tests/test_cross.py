@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 import test_fmath
@@ -14,7 +16,7 @@ from ferrite_runtime.devices import typical_device
 from ferrite_runtime.options import Options
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.target import CROSS_TARGETS, Target
-from ferrite_runtime.triton_adapter import Job, ptx_param_sizes, triton_attributes, triton_signature
+from ferrite_runtime.triton_adapter import Job, compile_job, ptx_param_sizes, triton_attributes, triton_signature
 from runtime_kernels import (
     fold_axis,
     grid_axis,
@@ -112,6 +114,23 @@ def test_kernels_compile_for_every_target(target: str) -> None:
     assert [row.kernel for row in report.rows] == ["pointwise", "row_softmax", "row_sum", "scaled", "shared_softmax"]
     if parsed.backend == "cuda":
         assert all(0 < row.registers <= 255 and row.local_bytes == 0 for row in report.rows)
+
+
+def test_what_is_asked_for_ahead_is_one_instruction_where_there_is_one() -> None:
+    body = (
+        "@triton.jit\ndef ahead(in_ptr, out_ptr, XBLOCK: tl.constexpr):\n"
+        "    x = (tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK))[None, :]\n"
+        "    sector = fmath.sectors(x, 4)\n"
+        "    fmath.prefetch(in_ptr, sector + 1024, sector + 1024 < 4096)\n"
+        "    tl.store(out_ptr + x, tl.load(in_ptr + x))\n"
+    )
+    kernel = KernelSpec.from_mapping(
+        spec("ahead", body, [tensor("in_ptr"), tensor("out_ptr", access="write")], [grid_axis("x", 1024)])
+    )
+    job = Job(kernel, Config.of({"XBLOCK": 256}, 1), Target.parse("sm_90"))
+    text = compile_job(replace(job, wants_ptx=True)).code.decode()
+    assert text.count("prefetch.global.L2") == 1  # of 32 sectors, one for each thread
+    compile_job(replace(job, target=Target.parse("gfx942")))
 
 
 def test_report_of_a_program_names_failures() -> None:

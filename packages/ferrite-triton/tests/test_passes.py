@@ -51,6 +51,26 @@ def test_data_that_is_read_again_stays() -> None:
     assert "eviction_policy" not in source_of(once)
 
 
+COLUMNS = """graph @columns(x: bf16[500, 24]) -> (m, s, y) {
+  m: f32[24], s: f32[24] = fold online_softmax [d0 < 24 | r0 < 500] cast.f32(x[r0, d0])
+  y: f32[500, 24] = loop [r0 < 500, d0 < 24] sub(cast.f32(x[r0, d0]), m[d0])
+}"""
+
+
+def test_the_next_block_of_columns_that_are_read_again_is_asked_for() -> None:
+    source = source_of(COLUMNS)
+    first, second = loops_of(source)
+    (sector,) = re.findall(r"(\w+) = fmath.sectors\(x, 2\)\n", source)
+    (offset,) = re.findall(r"(\w+) = r \* 24\n", first)
+    asked = f"fmath.prefetch(in0, {offset} + RBLOCK * 24 + {sector}, (r + RBLOCK < 500) & ({sector} < 24))"
+    assert asked in first
+    assert first.index("tl.load(") < first.index(asked)
+    assert "prefetch" not in second  # what is read for the last time is there
+    assert "prefetch" not in source_of(SOFTMAX)  # rows
+    once = "graph @f(x: f32[500, 24]) -> (y) {\n  y: f32[24] = fold sum [d0 < 24 | r0 < 500] x[r0, d0]\n}"
+    assert "prefetch" not in source_of(once)
+
+
 def test_what_is_written_in_passing_says_so() -> None:
     found = schedule_text(SOFTMAX, "looped")
     (kernel,) = found.kernels

@@ -37,7 +37,12 @@ _REWRITTEN = "_ferrite_interpreted"
 _DEVICE_FUNCTIONS = fmath.__name__  # the package, and its modules
 
 # What replaces device functions that have no meaning here, or are slow.
-STAND_INS: dict[str, Callable[..., Any]] = {**MATH_STAND_INS, "sort_stable": sort_tile, "sort_first": sort_tile_first}
+STAND_INS: dict[str, Callable[..., Any]] = {
+    **MATH_STAND_INS,
+    "sort_stable": sort_tile,
+    "sort_first": sort_tile_first,
+    "prefetch": lambda first, offset, inside: None,
+}
 
 
 def plain_function(function: Any) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from ferrite_ir.scalar import Scalar
 
 from .flat import ParamText
 from .indices import IndexText
-from .rows import WIDEST_ACCESS, column_start, padded_extent, row_start
+from .rows import WIDEST_ACCESS, behind, column_start, padded_extent, row_start, step_along
 from .space import NO_AXES, Axes, Skew, Space
 from .writer import Tile, Writer
 
@@ -75,6 +75,30 @@ class AddressText:
             return offset
         multiples = ", ".join(str(skew.width) if name == "r" else "1" for name in self._space.order)
         return Tile(f"tl.multiple_of({offset.text}, [{multiples}])", offset.axes, offset.dtype)
+
+    def ask_ahead(self, param: ParamText, index: Index) -> None:
+        """Writes that the cache gets the next block of columns, while this one is worked on.
+
+        Args:
+            param: the parameter that the columns are read from, as `passes.read_ahead` allows.
+            index: where an element is, counted from the first one.
+        """
+        fold, columns = self._space.fold, self._space.axis(self._space.order[-1])
+        rows = None if columns is None else behind(index, columns.name)
+        if fold is None or columns is None or rows is None:
+            raise AssertionError("no columns side by side")
+        params, key = self._space.params, ("sectors", columns.name, param.dtype.bytes)
+        sectors = self._writer.find(key)
+        if sectors is None:
+            text = f"fmath.sectors({columns.name}, {param.dtype.bytes})"
+            held = self._writer.hold("sector", text, frozenset((columns.name,)), self._dtype)
+            sectors = self._writer.remember(key, held)
+        step = params.operand(step_along(index, "r"))
+        offset = f"{self._index.tile(rows).text} + RBLOCK * {step} + {sectors.text}"
+        inside = f"r + RBLOCK < {params.text(fold.size)}"
+        if columns.masked:
+            inside = f"({inside}) & ({sectors.text} < {params.text(columns.size)})"
+        self._writer.line(f"fmath.prefetch({param.text}, {offset}, {inside})", frozenset("r"))
 
     def row_mask(self, param: ParamText, offset: Index) -> str:
         """Returns the mask of the fold axis for a load: up to where whole vectors of floats can be read."""

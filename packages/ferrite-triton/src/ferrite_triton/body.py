@@ -17,7 +17,7 @@ from .flat import FlatKernel, memory_loads
 from .folds import FoldText, R
 from .indices import run_atom
 from .memory import StoreText, value_of
-from .passes import READ_THE_LAST_TIME, goes_backwards, plan_passes, rereads, roots_of
+from .passes import READ_THE_LAST_TIME, goes_backwards, plan_passes, read_ahead, rereads, roots_of
 from .positions import position_lines, skewed_lines
 from .products import open_product
 from .scans import ScanText
@@ -169,9 +169,9 @@ class KernelBody:
         plan = plan_passes(self._flat)
         policies, shared = rereads(self._flat, plan), shared_loads(self._flat)
         self._write_grid_level(plan.before)
-        backwards = goes_backwards(self._flat, plan)
-        for loop, policy, is_backward in zip(plan.loops, policies, backwards, strict=True):
-            self._evaluator.hints = policy | shared
+        backwards, ahead = goes_backwards(self._flat, plan), read_ahead(self._flat, policies)
+        for loop, policy, is_backward, asked in zip(plan.loops, policies, backwards, ahead, strict=True):
+            self._evaluator.hints, self._evaluator.ahead = policy | shared, asked
             if loop.inside:
                 self._write_loop(loop.inside, is_backward=is_backward)
             self._write_grid_level(loop.after)

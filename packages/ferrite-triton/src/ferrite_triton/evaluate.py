@@ -60,6 +60,7 @@ class Evaluator:
 
     Attributes:
         hints: eviction policy by load, where one is wanted.
+        ahead: loads of which the next block is asked for, see `passes.read_ahead`.
         addresses: where elements lie in memory.
         shares: the shares of softmaxes, see `quotients.shares`.
     """
@@ -69,6 +70,7 @@ class Evaluator:
         self._space = flat.space
         self._writer = writer
         self.hints: dict[Scalar, str] = {}
+        self.ahead: frozenset[Scalar] = frozenset()
         self.results: dict[str, Tile] = {}
         self._index = IndexText(writer, flat.space, width, lambda node: self._known(node, None))
         self._index_dtype = index_dtype(width)
@@ -420,7 +422,10 @@ class Evaluator:
         hint = self.hints.get(node)
         if hint:
             arguments.append(f'eviction_policy="{hint}"')
-        return self._hold("load", f"tl.load({', '.join(arguments)})", axes, node.dtype)
+        tile = self._hold("load", f"tl.load({', '.join(arguments)})", axes, node.dtype)
+        if node in self.ahead and guard is None:
+            self.addresses.ask_ahead(param, index)
+        return tile
 
     def place(self, param: ParamText, index: Index) -> Tile:
         """Returns the address of an element of a parameter, of whose index the indirect parts are written first."""

@@ -14,7 +14,7 @@ from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import hint
 
 from .flat import FlatKernel, memory_loads
-from .rows import varies_along_fold
+from .rows import behind, step_along, varies_along_fold
 from .updates import update_scalars
 
 
@@ -133,6 +133,26 @@ def goes_backwards(flat: FlatKernel, passes: Passes) -> list[bool]:
         scans = any(isinstance(definition, Scan) for definition in (*loop.inside, *before.inside))
         found[number] = row >= LONG_PASS and not scans and not found[number - 1]
     return found
+
+
+def read_ahead(flat: FlatKernel, policies: list[dict[Scalar, str]]) -> list[frozenset[Scalar]]:
+    """Returns for each loop the loads of which the next block is asked for before one is worked on.
+
+    Those are columns that are read again: programs are so few then, that their columns wait in the cache, that most of
+    the time all threads of a multiprocessor wait for a block, or compute. Measured on an H200, softmax over columns in
+    halves: 6 % faster. Rows that are read again take up to 10 % longer so, and moments that are read once 6 %.
+    """
+    columns = flat.space.order[-1:]
+    if flat.space.order[:1] != ("r",) or len(flat.space.order) != 2:
+        return [frozenset() for _ in policies]
+
+    def walks_down(load: Scalar) -> bool:
+        offset = flat.offset(load.source, load.indices)
+        is_regular = not offset.is_indirect and step_along(offset, "r") != 0
+        return is_regular and behind(offset, *columns) is not None
+
+    again = [[load for load, policy in loads.items() if policy == READ_AGAIN_LATER] for loads in policies]
+    return [frozenset(filter(walks_down, loads)) for loads in again]
 
 
 # Eviction policy of a load along the fold axis by what the other loops do: "" leaves it to the machine, because the

@@ -67,6 +67,11 @@ def behind(index: Index, axis: str = "r") -> Index | None:
     return start if step == 1 else None
 
 
+def step_along(index: Index, axis: str) -> Size:
+    """Returns by how much an index grows along an axis, 0 if in no even steps."""
+    return _steps(index, axis)[0]
+
+
 def varies_along_fold(indices: Iterable[Index]) -> bool:
     """Returns whether one of the indices depends on the position along the fold axis."""
     return any(dim.name == "r" for index in indices for dim in index.dims)

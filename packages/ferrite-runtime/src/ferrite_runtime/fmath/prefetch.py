@@ -1,0 +1,41 @@
+"""Requests of what a program will read soon, as device functions: it is in the cache by then; see `fmath`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+_SECTOR = tl.constexpr(32)
+"""Bytes that memory is read in at least."""
+
+
+@tl.core.builtin
+def _is_for_nvidia(_semantic: Any = None) -> tl.constexpr:
+    return tl.constexpr(_semantic.builder.options.backend_name == "cuda")
+
+
+@triton.jit
+def sectors(column, size: tl.constexpr):
+    """Returns of neighbouring columns, ``[1, n]``, of elements of so many bytes those that sectors of memory begin with.
+
+    One for each ``32 // size`` columns, if there are as many.
+    """
+    columns: tl.constexpr = column.shape[1]
+    width: tl.constexpr = min(_SECTOR // size, columns)
+    return tl.min(tl.reshape(column, [1, columns // width, width]), 2)
+
+
+@triton.jit
+def prefetch(first, offset, inside):
+    """Asks for elements to be brought into the cache that all multiprocessors share, and waits for nothing.
+
+    It does nothing where the machine has no such instruction. ``first`` is asked for in place of what is not
+    ``inside``: what lies outside of a tensor must not be.
+    """
+    if _is_for_nvidia():
+        address = (first + tl.where(inside, offset, 0)).to(tl.int64)
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [address], tl.int32, is_pure=False, pack=1
+        )
