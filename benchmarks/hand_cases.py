@@ -12,6 +12,7 @@ from torch import Tensor
 
 from backends import compile_with
 from hand_kernels import (
+    asked_columns,
     held_columns,
     met_columns,
     met_group_norm,
@@ -20,6 +21,7 @@ from hand_kernels import (
     moments_of_parts,
     normalised,
     normalised_behind,
+    scanned_ahead,
     scanned_part,
 )
 
@@ -39,13 +41,15 @@ def ours(function: Callable[..., Tensor], *inputs: Tensor, **policy: Any) -> Row
     return name, lambda: call(*inputs), lambda: distance(call(*inputs), exact)
 
 
-def launched(kernel: Any, programs: int, *given: Any, warps: int, cleared: Tensor | None = None) -> Callable[[], None]:
+def launched(
+    kernel: Any, programs: int, *given: Any, warps: int, cleared: Tensor | None = None, registers: int | None = None
+) -> Callable[[], None]:
     """Returns a call that launches a kernel, after filling a tensor with zeros that it needs so."""
 
     def call() -> None:
         if cleared is not None:
             cleared.zero_()
-        kernel[(programs,)](*given, num_warps=warps)
+        kernel[(programs,)](*given, num_warps=warps, maxnreg=registers)
 
     return call
 
@@ -70,6 +74,10 @@ def softmax(dtype: torch.dtype) -> Iterator[Row]:
     for columns, warps in ((8, 16), (16, 32)):
         call = launched(held_columns, count // columns, x, y, count, columns, rows, warps=warps)
         yield f"{columns} columns held whole, {warps} warps", call, error
+    asked = ("nothing ahead", "the next block, at last the last row", "the next block, at last the first")
+    for asks, name in enumerate((*asked, "the next block, at last one element for all programs")):
+        call = launched(asked_columns, count // 32, x, y, count, 32, 1024, rows, asks, warps=16)
+        yield f"32 columns read twice by blocks of 1024 rows, asking for {name}, 16 warps", call, error
     for columns, points, warps, keeps, loads in (
         (32, 512, 8, 0, 0),
         (32, 512, 8, 0, 1),
@@ -132,6 +140,18 @@ def scan(dtype: torch.dtype) -> Iterator[Row]:
             yield f"parts of {points} {name}, {warps} warps", call, error if waits else lambda: 0.0
 
 
+    if dtype is not torch.bfloat16:
+        return
+    pairs, sums = x.view(torch.int32), y.view(torch.int32)
+    for points, warps, registers, resident in ((4096, 4, 168, 3), (4096, 8, 80, 3), (2048, 4, 104, 4)):
+        parts = pairs.numel() // points
+        status = status_of(parts)
+        given = (pairs, status, sums, parts, points)
+        programs = resident * torch.cuda.get_device_properties(0).multi_processor_count
+        call = launched(scanned_ahead, programs, *given, warps=warps, cleared=status, registers=registers)
+        yield f"parts of {2 * points}, their sums one part ahead, {warps} warps, {resident} programs each", call, error
+
+
 def group_norm(dtype: torch.dtype) -> Iterator[Row]:
     if dtype != torch.bfloat16:
         return
@@ -157,6 +177,18 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
             last = launched(normalised, programs, *operands, moments, rows, programs, backwards, warps=warps)
             call = functools.partial(one_after_another, (first, second, last))
             yield f"three kernels, {rows} rows, the last {order}, {warps} warps", call, error
+    for groups in (2, 4):
+        images, programs = 16 // groups, 4096 // 128 * 5 * 16 // groups
+        means, squares = of_pieces(128)
+        calls = []
+        for part, own in zip(x.chunk(groups), y.chunk(groups), strict=True):
+            calls += [
+                launched(moments_of_parts, programs, part, means, squares, 128, warps=4),
+                launched(moments_of_groups, images * 32, means, squares, moments, 128, warps=1),
+                launched(normalised, programs, part, weight, bias, own, moments, 128, programs, 0, warps=4),
+            ]
+        call = functools.partial(one_after_another, tuple(calls))
+        yield f"three kernels for {images} images, {groups} times, 128 rows, 4 warps", call, error
     for rows, warps, ahead in ((256, 8, 264), (64, 4, 1056)):
         each = 4096 // rows * 5
         behind = each + ahead

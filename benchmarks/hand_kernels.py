@@ -21,6 +21,41 @@ def held_columns(x, y, count: tl.constexpr, XBLOCK: tl.constexpr, ROWS: tl.const
 
 
 @triton.jit
+def asked_columns(x, y, count: tl.constexpr, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr, ROWS: tl.constexpr,
+                  ASKS: tl.constexpr):  # fmt: skip
+    """Softmax of columns that are read twice, by blocks, where the next block is asked for before one is worked on.
+
+    Behind the last block it asks for the last row (1), for the first block again (2), or for the first element of all
+    columns (3).
+    """
+    first = tl.program_id(0) * XBLOCK
+    column = (first + tl.arange(0, XBLOCK))[None, :]
+    sector = (first + tl.arange(0, XBLOCK // 16) * 16)[None, :]
+    lane = tl.arange(0, RBLOCK)[:, None]
+    top = tl.full([RBLOCK // 8, XBLOCK], float("-inf"), tl.float32)
+    mass = tl.full([RBLOCK // 8, XBLOCK], 0.0, tl.float32)
+    for start in tl.range(0, ROWS, RBLOCK):
+        value = tl.load(x + (start + lane) * count + column, eviction_policy="evict_last")
+        if ASKS == 1:
+            fmath.prefetch(x + tl.minimum(start + RBLOCK + lane, ROWS - 1) * count + sector)
+        elif ASKS == 2:
+            fmath.prefetch(x + ((start + RBLOCK) % ROWS + lane) * count + sector)
+        elif ASKS == 3:
+            ahead = start + RBLOCK + lane
+            fmath.prefetch(x + tl.where(ahead < ROWS, ahead * count + sector, 0))
+        group = tl.reshape(value.to(tl.float32), [8, RBLOCK // 8, XBLOCK])
+        moved = tl.maximum(top, tl.max(group, 0))
+        mass = mass * fmath.fast_exp(top - moved) + tl.sum(fmath.fast_exp(group - moved[None, :, :]), 0)
+        top = moved
+    highest = tl.max(top, 0, keep_dims=True)
+    share = 1.0 / tl.sum(mass * fmath.fast_exp(top - highest), 0, keep_dims=True)
+    for start in tl.range(0, ROWS, RBLOCK):
+        place = (start + lane) * count + column
+        value = tl.load(x + place, eviction_policy="evict_first").to(tl.float32)
+        tl.store(y + place, (fmath.fast_exp(value - highest) * share).to(y.dtype.element_ty), cache_modifier=".cs")
+
+
+@triton.jit
 def kept(narrow):
     """Returns a tile of halves as it is, which the compiler does not know: it widens them again where they are used.
 
@@ -74,6 +109,51 @@ def scanned_part(
     elif WAITS == 1:
         running += fmath.sum_before(status, 0, 1, part, PARTS, total)
     tl.store(y + place, running.to(y.dtype.element_ty), eviction_policy="evict_first")
+
+
+@triton.jit
+def halves_of(pair):
+    """Returns the two bfloat16 numbers that lie in 32 bits."""
+    return (pair << 16).to(tl.float32, bitcast=True), (pair & -65536).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def pair_of(low, high):
+    """Returns two numbers as bfloat16 in 32 bits."""
+    return tl.inline_asm_elementwise(
+        "cvt.rn.bf16x2.f32 $0, $1, $2;", "=r,f,f", [high, low], tl.int32, is_pure=True, pack=1
+    )
+
+
+@triton.jit
+def scanned_ahead(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr):
+    """Parts of a long sum of bfloat16, read in pairs: a program says what its next part adds up to before it waits.
+
+    So nobody waits for memory that another one reads. Who has drawn the least part that is not done works on it, as
+    everyone takes its parts in their order: nothing waits for ever, however few programs there are.
+    """
+    lane = tl.arange(0, RBLOCK)
+    part = tl.atomic_add(status, 1, sem="relaxed").to(tl.int32)
+    pair = tl.load(x + part * RBLOCK + lane, part < PARTS, other=0)
+    ahead = tl.atomic_add(status, 1, sem="relaxed").to(tl.int32)
+    low, high = halves_of(pair)
+    total = tl.sum(low + high, 0)
+    if part < PARTS:
+        fmath.publish_part(status, 0, 1, part, PARTS, total)
+    while part < PARTS:
+        coming = tl.load(x + ahead * RBLOCK + lane, ahead < PARTS, other=0)
+        further = tl.atomic_add(status, 1, sem="relaxed").to(tl.int32)
+        low, high = halves_of(pair)
+        both = low + high
+        running = tl.cumsum(both, 0)
+        next_low, next_high = halves_of(coming)
+        next_total = tl.sum(next_low + next_high, 0)
+        if ahead < PARTS:
+            fmath.publish_part(status, 0, 1, ahead, PARTS, next_total)
+        before = fmath.sum_before(status, 0, 1, part, PARTS, total)
+        tl.store(y + part * RBLOCK + lane, pair_of(before + (running - both) + low, before + running))
+        total, pair = next_total, coming
+        part, ahead = ahead, further
 
 
 @triton.jit

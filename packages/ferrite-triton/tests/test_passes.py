@@ -62,7 +62,8 @@ def test_the_next_block_of_columns_that_are_read_again_is_asked_for() -> None:
     first, second = loops_of(source)
     (sector,) = re.findall(r"(\w+) = fmath.sectors\(x, 2\)\n", source)
     (offset,) = re.findall(r"(\w+) = r \* 24\n", first)
-    asked = f"fmath.prefetch(in0, {offset} + RBLOCK * 24 + {sector}, (r + RBLOCK < 500) & ({sector} < 24))"
+    rows, column = f"{offset} + (tl.minimum(r + RBLOCK, 499) - r) * 24", f"tl.minimum({sector}, 23)"
+    asked = f"fmath.prefetch(in0 + {rows} + {column})"
     assert asked in first
     assert first.index("tl.load(") < first.index(asked)
     assert "prefetch" not in second  # what is read for the last time is there

@@ -41,7 +41,7 @@ STAND_INS: dict[str, Callable[..., Any]] = {
     **MATH_STAND_INS,
     "sort_stable": sort_tile,
     "sort_first": sort_tile_first,
-    "prefetch": lambda first, offset, inside: None,
+    "prefetch": lambda pointer: None,
 }
 
 

@@ -93,12 +93,11 @@ class AddressText:
             text = f"fmath.sectors({columns.name}, {param.dtype.bytes})"
             held = self._writer.hold("sector", text, frozenset((columns.name,)), self._dtype)
             sectors = self._writer.remember(key, held)
-        step = params.operand(step_along(index, "r"))
-        offset = f"{self._index.tile(rows).text} + RBLOCK * {step} + {sectors.text}"
-        inside = f"r + RBLOCK < {params.text(fold.size)}"
-        if columns.masked:
-            inside = f"({inside}) & ({sectors.text} < {params.text(columns.size)})"
-        self._writer.line(f"fmath.prefetch({param.text}, {offset}, {inside})", frozenset("r"))
+        # Behind the last row that one is asked for again: for an element that all programs share they would queue.
+        step, last = params.operand(step_along(index, "r")), params.text(fold.size - 1)
+        offset = f"{self._index.tile(rows).text} + (tl.minimum(r + RBLOCK, {last}) - r) * {step}"
+        column = f"tl.minimum({sectors.text}, {params.text(columns.size - 1)})" if columns.masked else sectors.text
+        self._writer.line(f"fmath.prefetch({param.text} + {offset} + {column})", frozenset("r"))
 
     def row_mask(self, param: ParamText, offset: Index) -> str:
         """Returns the mask of the fold axis for a load: up to where whole vectors of floats can be read."""

@@ -18,7 +18,7 @@ def _is_for_nvidia(_semantic: Any = None) -> tl.constexpr:
 
 @triton.jit
 def sectors(column, size: tl.constexpr):
-    """Returns of neighbouring columns, ``[1, n]``, of elements of so many bytes those that sectors of memory begin with.
+    """Returns those of neighbouring columns, ``[1, n]``, of elements of so many bytes that sectors of memory begin with.
 
     One for each ``32 // size`` columns, if there are as many.
     """
@@ -28,14 +28,12 @@ def sectors(column, size: tl.constexpr):
 
 
 @triton.jit
-def prefetch(first, offset, inside):
+def prefetch(pointer):
     """Asks for elements to be brought into the cache that all multiprocessors share, and waits for nothing.
 
-    It does nothing where the machine has no such instruction. ``first`` is asked for in place of what is not
-    ``inside``: what lies outside of a tensor must not be.
+    They have to exist. It does nothing where the machine has no such instruction.
     """
     if _is_for_nvidia():
-        address = (first + tl.where(inside, offset, 0)).to(tl.int64)
         tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [address], tl.int32, is_pure=False, pack=1
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointer.to(tl.int64)], tl.int32, is_pure=False, pack=1
         )
