@@ -139,7 +139,6 @@ def scan(dtype: torch.dtype) -> Iterator[Row]:
             call = launched(scanned_part, parts, *given, warps=warps, cleared=status)
             yield f"parts of {points} {name}, {warps} warps", call, error if waits else lambda: 0.0
 
-
     if dtype is not torch.bfloat16:
         return
     pairs, sums = x.view(torch.int32), y.view(torch.int32)

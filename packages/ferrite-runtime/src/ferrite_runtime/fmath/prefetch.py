@@ -18,7 +18,7 @@ def _is_for_nvidia(_semantic: Any = None) -> tl.constexpr:
 
 @triton.jit
 def sectors(column, size: tl.constexpr):
-    """Returns those of neighbouring columns, ``[1, n]``, of elements of so many bytes that sectors of memory begin with.
+    """Returns those of columns side by side, ``[1, n]``, of elements of so many bytes that begin a sector of memory.
 
     One for each ``32 // size`` columns, if there are as many.
     """
