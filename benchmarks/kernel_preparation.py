@@ -57,8 +57,13 @@ class Prepared:
     def facts(self) -> dict[str, Any]:
         """Returns what is written down beside the results."""
         failed = {" ".join(key): reason for key, reason in self.failed.items()}
+        seconds = {" ".join(key): seconds for key, seconds in self.compile_s.items()}
         own = {"processes": self.processes, "wall_s": self.wall_s, "start_s": dict(self.start_s)}
-        return own | {"failed": failed}
+        return own | {"compile_s": seconds, "failed": failed}
+
+    def slowest(self, count: int) -> list[Key]:
+        """Returns the cells that took longest to compile."""
+        return sorted(self.compile_s, key=lambda key: -self.compile_s[key])[:count]
 
 
 def prepare_all(plan: Namespace, gpus: Sequence[str]) -> Prepared:

@@ -27,6 +27,7 @@ class Result:
         share: of the floor.
         error: l2 error over eager's.
         compile_s: seconds of compiling and the first call; without caches if everything was compiled first.
+        ready_s: the same seconds in the process that measured: with caches, if everything was compiled first.
         predicted_ms: what ferrite's model of its launches says.
         failed: what went wrong.
     """
@@ -42,6 +43,7 @@ class Result:
     share: float | None = None
     error: float | None = None
     compile_s: float | None = None
+    ready_s: float | None = None
     predicted_ms: float | None = None
     failed: str | None = None
 

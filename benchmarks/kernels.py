@@ -51,6 +51,7 @@ from tree import add_packages_to_path, caches_in, results_folder
 COPY_BYTES = 1 << 30
 LAUNCHES = 20
 QUICK_CALLS = ("ferrite.", "aten.zeros.", "aten.empty_strided.")  # next to no device time
+SLOWEST = 6  # cells named of those that took longest to compile
 ERROR_BAR = 2.0  # times eager's own error
 
 
@@ -154,7 +155,7 @@ def compile_checked(
     error = judged_error(case, inputs, outputs, reference)
     if not error <= max(ERROR_BAR * own_error, smallest_step(dtype)):
         raise ArithmeticError(f"wrong results: error {error:.2e}, eager's own {own_error:.2e}")
-    facts = {"error": error / own_error if own_error else 0.0, "compile_s": seconds}
+    facts = {"error": error / own_error if own_error else 0.0, "compile_s": seconds, "ready_s": seconds}
     facts["predicted_ms"] = predicted_ms(before, plan.device) if backend == "ferrite" else None
     return (lambda: outcome(case, compiled, inputs)), facts
 
@@ -247,6 +248,8 @@ def run(plan: argparse.Namespace) -> int:
             return report(plan, *measure(plan))
         prepared = prepare_all(plan, visible_gpus() if plan.device == "cuda" else [])
         print(f"compiled in {prepared.wall_s:.0f} s, {prepared.processes} processes at once", flush=True)
+        slowest = ", ".join(f"{' '.join(key)} {prepared.compile_s[key]:.0f} s" for key in prepared.slowest(SLOWEST))
+        print(f"the slowest: {slowest}", flush=True)
         for backend in set(plan.backends) - {"eager"}:
             forget_choices(caches_in(plan.caches / backend))
         plan.deadline -= prepared.wall_s
@@ -300,6 +303,9 @@ def measure_here(plan: argparse.Namespace) -> tuple[list[float], list[Result]]:
         plan.out.write_text(as_json(bandwidths, results))
     bandwidths.append(copy_bandwidth(plan.device, COPY_BYTES // plan.scale**2))
     print(f"copy bandwidth at the end {bandwidths[-1] / 1e12:.3f} TB/s")
+    for backend in plan.backends:
+        waited = sum(r.ready_s or 0.0 for r in results if r.backend == backend)
+        print(f"until {backend} was ready: {waited:.0f} s of {time.monotonic() - started:.0f}")
     plan.out.write_text(as_json(bandwidths, results))
     if left_out:
         print(f"not measured, as the time was over: {', '.join(left_out)}")

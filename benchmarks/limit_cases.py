@@ -160,9 +160,9 @@ def with_weights(count: int, width: int, weights: int) -> Make:
     return make
 
 
-def row_and_weight(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
-    (x,) = matrix(16384, 4096)(dtype, scale)
-    return x, torch.randn(4096, dtype=dtype)
+def row_and_weight(width: int) -> Make:
+    """Returns a maker of a matrix and a vector of its width, neither of which is trained."""
+    return lambda dtype, scale: (*matrix(16384, width)(dtype, scale), torch.randn(width, dtype=dtype))
 
 
 def images(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
@@ -301,10 +301,10 @@ LIMIT_CASES: tuple[Case, ...] = (
     side("adam of lists", adam_step, lists_of_parameters),
     side("written attention", written_attention, attention_heads, limit=PRODUCTS, flops=attention_flops),
     side("cumsum flat", running_sum, vector),
-    side("rms norm 5000", rms_norm, lambda dtype, scale: with_weights(16384, 5000, 1)(dtype, scale)[:2]),
+    side("rms norm 5000", rms_norm, row_and_weight(5000)),
     side("swiglu packed", swiglu_packed, matrix(8192, 28672)),
     side("fp8 rows", quantised_rows, matrix(16384, 4096)),
-    side("rms norm fp8 blocks", rms_norm_quantised_blocks, row_and_weight),
+    side("rms norm fp8 blocks", rms_norm_quantised_blocks, row_and_weight(4096)),
     side("group norm silu", group_norm_silu, images),
     # As for the barred batch norm: the statistics need all of x, which no cache holds, before the first result.
     side("batch norm relu", batch_norm_relu, batch, extra_bytes=lambda x, *_: storage_bytes(x)),

@@ -16,7 +16,8 @@ H200 = known_devices()["h200"]
 
 def with_facts(mapping: dict, **facts: object) -> KernelSpec:
     changed = {"bytes": 1 << 29, **mapping["facts"], **facts}
-    made = spec("a", "", mapping["params"], mapping["axes"], family=mapping["family"], facts=changed)
+    blocks = mapping.get("blocks", {})
+    made = spec("a", "", mapping["params"], mapping["axes"], family=mapping["family"], facts=changed, blocks=blocks)
     return KernelSpec.from_mapping(made)
 
 
@@ -48,3 +49,12 @@ def test_what_is_read_again_counts_unless_it_is_cached() -> None:
 def test_few_programs_do_not_fill_the_device() -> None:
     many, few = (with_facts(row_softmax(rows, 1 << 13), bytes=1 << 29) for rows in (4096, 4))
     assert predict(few, H200).memory > 5 * predict(many, H200).memory
+
+
+def test_programs_of_a_scan_wait_for_each_other() -> None:
+    """A sum along 64 million halves was measured at 94 microseconds, 27 of which its bytes do not explain."""
+    scan = row_softmax(8192, 8192) | {"family": "scan", "blocks": {"RBLOCK": 8192}}
+    alone, together = with_facts(scan, bytes=1 << 28), with_facts(scan, bytes=1 << 28, parts=8192)
+    waits = predict(together, H200).seconds - predict(alone, H200).seconds
+    assert waits == pytest.approx(27e-6, rel=0.1)
+    assert predict(together, H200).memory == predict(alone, H200).memory

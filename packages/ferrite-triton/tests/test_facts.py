@@ -45,6 +45,30 @@ def test_fold() -> None:
     assert facts["bytes"] == 800 * 4 + 8 * 4
 
 
+def test_what_varies_along_rows_alone_is_computed_once_for_each() -> None:
+    folded = "  s: f32[8] = fold sum [d0 < 8 | r0 < 100] mul(x[d0, r0], x[d0, r0])\n"
+    text = "graph @f(x: f32[8, 100]) -> (y) {\n" + folded + "  y: f32[8] = loop [d0 < 8] mul(s[d0], s[d0])\n}"
+    assert facts_of(text, "persistent")["flops"] == 800 + 8
+
+
+def test_four_random_numbers_of_one_draw_cost_less() -> None:
+    """A draw gives four numbers to neighbours, unless an axis may be shorter than a few of them."""
+    flops = []
+    for size in (40, 1024):
+        body = "mul(x[d0], rand(s[0], index.i64(d0)))"
+        text = f"graph @f(x: f32[{size}], s: i64[1]) -> (y) {{\n  y: f32[{size}] = loop [d0 < {size}] {body}\n}}"
+        flops.append(facts_of(text)["flops"] / size)
+    assert flops == [41, 21]
+
+
+def test_places_of_one_tensor_add_up_to_all_of_it() -> None:
+    halves = "add(x[d0, d1], x[d0, d1 + 64])"
+    text = "graph @f(x: f32[8, 128]) -> (y) {{\n  y: f32[8, 64] = loop [d0 < 8, d1 < 64] {}\n}}"
+    assert facts_of(text.format(halves))["bytes"] == (1024 + 512) * 4
+    neighbours = "add(add(x[d0, d1], x[d0, d1 + 1]), add(x[d0, d1 + 2], x[d0, d1 + 3]))"
+    assert facts_of(text.format(neighbours))["bytes"] == (1024 + 512) * 4
+
+
 def test_vectors_that_rows_are_folded_with() -> None:
     folded = "  s: f32[8] = fold sum [d0 < 8 | r0 < 100] mul(a[d0, r0], mul(b[r0], c[r0]))\n"
     given = "graph @f(a: f32[8, 100], b: f32[100], c: f32[100]) -> "

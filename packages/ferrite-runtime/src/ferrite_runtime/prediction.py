@@ -33,6 +33,8 @@ PROGRAM_SHARE = 4.0
 """How many times its share of the bandwidth a multiprocessor can draw while others are idle."""
 SCATTERED_FACTOR = 2.0
 """How many times its bytes a kernel moves whose neighbours in memory are on no axis."""
+LOOK_BACK_SECONDS, LOOK_BACK_PROGRAMS = 1.7e-6, 4
+"""What programs that scan a line together wait for those before them, and how many of a multiprocessor do so at once."""
 SORT_OPERATIONS = 6.0
 """Instructions per element and step of a sorting network."""
 
@@ -57,7 +59,16 @@ def predict(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | No
     config = configs(spec, device, "none", sizes)[0]
     memory, arithmetic = _memory(spec, device, config), _arithmetic(spec, device)
     longer, shorter = max(memory, arithmetic), min(memory, arithmetic)
-    return Prediction(LAUNCH_SECONDS + longer + OVERLAP_LOSS * shorter, memory, arithmetic)
+    seconds = LAUNCH_SECONDS + longer + OVERLAP_LOSS * shorter + _waiting(spec, device, config)
+    return Prediction(seconds, memory, arithmetic)
+
+
+def _waiting(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
+    """Returns the seconds in which the programs of a multiprocessor all wait for what others have to add up first."""
+    if spec.family != "scan" or "parts" not in spec.facts:
+        return 0.0
+    programs = spec.programs(_size_params(spec), dict(config.blocks))
+    return LOOK_BACK_SECONDS * programs / (device.multiprocessors * LOOK_BACK_PROGRAMS)
 
 
 def _memory(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ferrite_ir.dtypes import F32, F64, DType
+from ferrite_ir.dtypes import F32, F64, I32, DType
 from ferrite_ir.graph import View
 from ferrite_ir.sizes import Size, hint, is_static, maximum, minimum, symbol
 from ferrite_scheduler.schedule import CallExtern
@@ -20,6 +20,8 @@ ZEROED = 1024
 """Numbers that one program makes zero."""
 SORTED_WARP, MOST_WARPS = 128, 16
 """How many rows of a share a warp has, and warps of a program at most."""
+SECTOR = 32
+"""Bytes that are moved for a number that lies alone."""
 REGISTERS = 80
 """Registers of a thread that combines rows: enough for all rows that are on their way, and for 25 warps at once."""
 COUNT = "n0"
@@ -139,7 +141,9 @@ def _write_lists(template: Template, call: _Call, shape: RowsShape) -> KernelSpe
     accesses = {"places": "read", "counts": "atomic", **dict.fromkeys(("lists", "runs", "ordered", "queue"), "write")}
     warps = min(max(shape.share // SORTED_WARP, 1), MOST_WARPS)
     programs = host_expression(shape.shares_of(call.number))
-    return template.write("list_rows", {**accesses, "tasks": "atomic"}, [line], programs, warps, call.sizes)
+    # Of a row its place and its number, and alone: the counter of its place, a word of its run, and its number in a list.
+    moved = min(hint(call.count), shape.count) * (template.operands["places"].dtype.bytes + I32.bytes + 3 * SECTOR)
+    return template.write("list_rows", {**accesses, "tasks": "atomic"}, [line], programs, warps, call.sizes, bytes=moved)
 
 
 def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:

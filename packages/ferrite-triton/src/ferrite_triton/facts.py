@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from math import prod
 from typing import Any
 
 from ferrite_ir.graph import Contract, Fold, Update, bodies_of
 from ferrite_ir.ops import OPS
-from ferrite_ir.scalar import postorder
+from ferrite_ir.scalar import Scalar, postorder
 from ferrite_ir.sizes import hint
 from ferrite_scheduler.marks import SortedUpdate
 
@@ -18,23 +19,24 @@ from .space import FOLD_AXES, Space
 from .updates import needs_atomics
 
 RANDOM = ("rand", "randn", "randint64")
+QUARTET_SHARE = 0.5
+"""Share of its cost that a random number has where four of them come from one draw."""
 
 
 def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str]) -> dict[str, Any]:
     """Returns the facts of a kernel whose body is the lines ``text``."""
     nodes = list(postorder(body for definition in flat.definitions for body in bodies_of(definition)))
     operations = [node for node in nodes if node.op in OPS]
-    points = 1
-    for axis in flat.space.axes:
-        points *= hint(axis.size)
-    cost = sum(OPS[node.op].cost for node in operations)
+    points = prod(hint(axis.size) for axis in flat.space.axes)
+    draws = QUARTET_SHARE if any("_quarter" in line for line in text) else 1.0
+    costs = {node: OPS[node.op].cost * (draws if node.op in RANDOM else 1.0) for node in operations}
     tensors = [access for access in accesses if not access.param.param.host_scalar]
     facts: dict[str, Any] = {
         "loads": len({access.param.text for access in tensors if not access.writes}),
         "stores": len({access.param.text for access in tensors if access.writes}),
         "folds": sum(isinstance(definition, Fold) for definition in flat.definitions),
         "ops": len(operations),
-        "flops": cost * points,
+        "flops": int(sum(cost * points_of(flat.space, node) for node, cost in costs.items())),
         "bytes": traffic(flat, tensors),
         "element_bytes": max((access.param.dtype.bytes for access in tensors), default=1),
         "contiguous_axis": contiguous_axis(flat, accesses),
@@ -65,6 +67,12 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
     return facts
 
 
+def points_of(space: Space, node: Scalar) -> int:
+    """Returns at how many points an expression has values of its own: what varies along rows alone is computed once."""
+    along = {dim.name for dim in node.dims}
+    return prod(hint(axis.size) for axis in space.axes if axis.name in along)
+
+
 def count_vectors(accesses: tuple[Access, ...]) -> int:
     """Returns how many vectors each row of a matrix is folded with; 0 where what is stored are no folds."""
     along = [access for access in accesses if "r" in access.axes]
@@ -74,12 +82,18 @@ def count_vectors(accesses: tuple[Access, ...]) -> int:
 
 
 def traffic(flat: FlatKernel, accesses: list[Access]) -> int:
-    """Returns the bytes that one launch must move: for each parameter what its widest read and write touch."""
-    largest: dict[tuple[str, bool], int] = {}
+    """Returns the bytes that one launch must move: for each parameter what its reads and its writes touch.
+
+    Those of several places, such as the halves of rows, add up until they are all that there is.
+    """
+    touched: dict[tuple[str, bool], int] = {}
+    whole: dict[tuple[str, bool], int] = {}
     for access in accesses:
-        key = access.param.text, access.writes
-        largest[key] = max(largest.get(key, 0), touched_elements(flat, access) * access.param.dtype.bytes)
-    return sum(largest.values())
+        key, tensor = (access.param.text, access.writes), access.param.param.type
+        moved = touched_elements(flat, access) * access.param.dtype.bytes
+        touched[key] = touched.get(key, 0) + moved
+        whole[key] = max(whole.get(key, 0), moved, hint(tensor.storage_size) * access.param.dtype.bytes)
+    return sum(min(count, whole[key]) for key, count in touched.items())
 
 
 _ASSIGNED = re.compile(r"^\s*(\w+(?:, \w+)*) = ")
