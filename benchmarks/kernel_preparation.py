@@ -66,10 +66,18 @@ class Prepared:
         return sorted(self.compile_s, key=lambda key: -self.compile_s[key])[:count]
 
 
+def is_tuned(backend: str) -> bool:
+    """Returns whether a backend chooses configs by measuring all that it can think of."""
+    return backend.endswith("-max")
+
+
 def prepare_all(plan: Namespace, gpus: Sequence[str]) -> Prepared:
-    """Compiles every chosen case into ``plan.caches``, in ``plan.prepare`` processes at once, by turns on the GPUs."""
+    """Compiles every chosen case into ``plan.caches``, in ``plan.prepare`` processes at once, by turns on the GPUs.
+
+    Not for backends that tune: what they measure beside each other they would have to measure again.
+    """
     started = time.perf_counter()
-    backends = [name for name in plan.backends if name != "eager"]
+    backends = [name for name in plan.backends if name != "eager" and not is_tuned(name)]
     rows = [(case.name, dtype) for dtype in plan.dtypes for case in plan.chosen]
     length = -(-len(rows) * len(backends) // (SERIES * plan.prepare)) or 1
     jobs = [(backend, rows[first : first + length]) for first in range(0, len(rows), length) for backend in backends]

@@ -9,12 +9,13 @@ OPEN for each figure, and the cells that stand in its way.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernel_report import markdown_table
+from kernel_report import markdown_table, plot_roofline
 from kernel_results import Result, compile_seconds, geomean, ratios, read_results
 
 MEAN_SHARE, LEAST_SHARE, TUNED_SHARE = 0.80, 0.60, 0.85
@@ -156,10 +157,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", nargs="+", type=Path, help="JSON of runs of kernels.py")
     parser.add_argument("--table", type=Path, help="file for a Markdown table of all of them")
+    parser.add_argument("--plot", type=Path, help="file for a roofline plot (PNG) of all of them")
     chosen = parser.parse_args()
     results = read_results(chosen.results)
+    backends = list(dict.fromkeys(r.backend for r in results))
     if chosen.table:
-        chosen.table.write_text(markdown_table(results, list(dict.fromkeys(r.backend for r in results))))
+        chosen.table.write_text(markdown_table(results, backends))
+    if chosen.plot:
+        (bandwidth, *_) = json.loads(chosen.results[0].read_text())["bandwidth"]
+        if not plot_roofline(results, backends, bandwidth, chosen.plot):
+            print("no plot: matplotlib is not installed")
     judged = figures(results)
     print("\n".join(map(str, judged)))
     return 1 if any(figure.reached is False for figure in judged) else 0

@@ -8,10 +8,10 @@
 Each function is checked against float64 first. Times are device times of launches that wait in the queue behind a
 spinning kernel, so that no host time is in them, on data several times larger than the L2 cache.
 
-``--prepare`` has all backends compile everything first, with empty caches, so many processes at once with as many
-cores each; nothing is timed meanwhile, and the seconds of compiling are those of then. What backends measure meanwhile,
-to choose between builds, is forgotten. ``--gpus`` shares the rows out: all backends of a row are timed on one GPU, in
-turn.
+``--prepare`` has the backends that do not tune compile everything first, with empty caches, so many processes at once
+with as many cores each; nothing is timed meanwhile, and the seconds of compiling are those of then. What backends
+measure meanwhile, to choose between builds, is forgotten. Those that tune do so when their turn has come, as they have
+to be alone. ``--gpus`` shares the rows out: all backends of a row are timed on one GPU, in turn.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from backends import compile_with
 from choices import forget_choices
 from kernel_cases import CASES, Case, outcome, unavoidable_bytes
 from kernel_errors import exact_outputs, judged_error, smallest_step
-from kernel_preparation import Prepared, prepare_all
+from kernel_preparation import Prepared, is_tuned, prepare_all
 from kernel_report import markdown_table, plot_roofline
 from kernel_results import Result, as_json, print_case, print_verdict, read_results
 from kernel_timing import copy_bandwidth, product_rate, time_launches, visible_gpus
-from kernel_verdict import figures
+from kernel_verdict import BARS, figures
 from limit_cases import LIMIT_CASES
 from profiling import profile_step
 from tree import add_packages_to_path, caches_in, results_folder
@@ -205,7 +205,10 @@ def read_plan() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="", help="comma separated parts of case names")
     parser.add_argument(
-        "--set", choices=("bar", "limits", "all"), default="all", help="barred cases, the others, or both"
+        "--set",
+        choices=("bar", "limits", "all", "table", "rest"),
+        default="all",
+        help="cases of the first list, of the second, or both; those that have figures of their own, or the rest",
     )
     parser.add_argument("--dtypes", type=listed, default=["bfloat16", "float32"])
     parser.add_argument(
@@ -230,7 +233,10 @@ def read_plan() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=results_folder() / "kernels.json")
     plan = parser.parse_args()
     wanted = listed(plan.cases)
-    cases = {"bar": CASES, "limits": LIMIT_CASES, "all": CASES + LIMIT_CASES}[plan.set]
+    every = CASES + LIMIT_CASES
+    table = tuple(case for case in every if case.name in BARS)
+    rest = tuple(case for case in every if case.name not in BARS)
+    cases = {"bar": CASES, "limits": LIMIT_CASES, "all": every, "table": table, "rest": rest}[plan.set]
     plan.chosen = [case for case in cases if not wanted or any(part in case.name for part in wanted)]
     return plan
 
@@ -254,8 +260,8 @@ def run(plan: argparse.Namespace) -> int:
             forget_choices(caches_in(plan.caches / backend))
         plan.deadline -= prepared.wall_s
         bandwidths, results = measure(plan)
-    cold = {key: prepared.compile_s.get(key) for key in ((*r.row, r.backend) for r in results)}
-    return report(plan, bandwidths, [replace(r, compile_s=cold[*r.row, r.backend]) for r in results], prepared)
+    cold = [prepared.compile_s.get((*r.row, r.backend), r.compile_s if is_tuned(r.backend) else None) for r in results]
+    return report(plan, bandwidths, [replace(r, compile_s=s) for r, s in zip(results, cold, strict=True)], prepared)
 
 
 def measure(plan: argparse.Namespace) -> tuple[list[float], list[Result]]:

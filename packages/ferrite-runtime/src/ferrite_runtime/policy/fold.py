@@ -78,8 +78,11 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
     more = [(rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, warps * 2), (rows * 4, warps * 2)]
     if (row >= IDLE_ROW and shape.fold <= row * IDLE_SHARE) or _narrows_to_bytes(shape):
         # The lanes past the end keep threads idle, the more the more there are; and what becomes bytes takes many
-        # instructions for each of them, so that what a row takes beside them counts.
+        # instructions for each of them, so that what a row takes beside them counts. Measured on an H200 for halves: 18
+        # to 20 % less for softmax of 3,000 and RMS norm of 5,000 elements, 0 to 8 % for quantisation.
         more[:2] = reversed(more[:2])
+        if shape.narrowest_read <= 2:
+            first, more[0] = _rows(shape, rows, row, max(1, warps // 2)), (rows, warps)
     elif rows == 1 and shape.live <= MANY_LIVE and _saves_steps(shape, warps):
         return (_halved(shape, row, warps), first, *(_rows(shape, rows, row, w) for _, w in more[:1]))
     return (first, *(_rows(shape, count, row, w) for count, w in more if count <= max(1, shape.points)))
