@@ -34,7 +34,7 @@ PROGRAM_SHARE = 4.0
 SCATTERED_FACTOR = 2.0
 """How many times its bytes a kernel moves whose neighbours in memory are on no axis."""
 LOOK_BACK_SECONDS, LOOK_BACK_PROGRAMS = 1.7e-6, 4
-"""What programs that scan a line together wait for those before them, and how many of a multiprocessor do so at once."""
+"""What programs that scan a line together wait for those before them, and how many of a multiprocessor do at once."""
 SORT_OPERATIONS = 6.0
 """Instructions per element and step of a sorting network."""
 

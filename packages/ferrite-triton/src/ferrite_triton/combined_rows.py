@@ -141,9 +141,10 @@ def _write_lists(template: Template, call: _Call, shape: RowsShape) -> KernelSpe
     accesses = {"places": "read", "counts": "atomic", **dict.fromkeys(("lists", "runs", "ordered", "queue"), "write")}
     warps = min(max(shape.share // SORTED_WARP, 1), MOST_WARPS)
     programs = host_expression(shape.shares_of(call.number))
-    # Of a row its place and its number, and alone: the counter of its place, a word of its run, and its number in a list.
+    # Of a row its place and number; and alone the counter of its place, a word of its run, and its number in a list.
     moved = min(hint(call.count), shape.count) * (template.operands["places"].dtype.bytes + I32.bytes + 3 * SECTOR)
-    return template.write("list_rows", {**accesses, "tasks": "atomic"}, [line], programs, warps, call.sizes, bytes=moved)
+    accesses["tasks"] = "atomic"
+    return template.write("list_rows", accesses, [line], programs, warps, call.sizes, bytes=moved)
 
 
 def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
