@@ -30,6 +30,7 @@ class Result:
         ready_s: the same seconds in the process that measured: with caches, if everything was compiled first.
         predicted_ms: what ferrite's model of its launches says.
         failed: what went wrong.
+        kernels: of ferrite's that were measured, the times of their configs, see `first_configs`.
     """
 
     case: str
@@ -46,6 +47,7 @@ class Result:
     ready_s: float | None = None
     predicted_ms: float | None = None
     failed: str | None = None
+    kernels: Sequence[Mapping[str, Any]] = ()
 
     @property
     def is_memory_bound(self) -> bool:

@@ -37,6 +37,7 @@ from torch import Tensor
 
 from backends import compile_with
 from choices import forget_choices
+from first_configs import gain_lines, measured_kernels
 from kernel_cases import CASES, Case, outcome, unavoidable_bytes
 from kernel_errors import exact_outputs, judged_error, smallest_step
 from kernel_preparation import Prepared, is_tuned, prepare_all
@@ -51,6 +52,7 @@ from tree import add_packages_to_path, caches_in, results_folder
 COPY_BYTES = 1 << 30
 LAUNCHES = 20
 QUICK_CALLS = ("ferrite.", "aten.zeros.", "aten.empty_strided.")  # next to no device time
+FIRST_CONFIG = 1.02  # times the fastest config that a kernel's first may take without being named
 SLOWEST = 6  # cells named of those that took longest to compile
 ERROR_BAR = 2.0  # times eager's own error
 
@@ -157,27 +159,36 @@ def compile_checked(
         raise ArithmeticError(f"wrong results: error {error:.2e}, eager's own {own_error:.2e}")
     facts = {"error": error / own_error if own_error else 0.0, "compile_s": seconds, "ready_s": seconds}
     facts["predicted_ms"] = predicted_ms(before, plan.device) if backend == "ferrite" else None
+    if backend.startswith("ferrite"):
+        facts["kernels"] = measured_kernels(programs_since(before), device_of(plan.device))
     return (lambda: outcome(case, compiled, inputs)), facts
 
 
 def compiled_count(backend: str) -> int:
-    if not backend.startswith("ferrite"):
-        return 0
+    return len(programs_since(0)) if backend.startswith("ferrite") else 0
+
+
+def programs_since(count: int) -> Sequence[Any]:
+    """Returns the programs that ferrite compiled in this process, but for the first ``count``."""
     import ferrite_torch
 
-    return len(ferrite_torch.compiled_programs())
+    return ferrite_torch.compiled_programs()[count:]
+
+
+def device_of(device: str) -> Any:
+    """Returns ferrite's facts of the device that is measured: those of an H200 where it is no GPU."""
+    from ferrite_runtime.devices import device_facts, known_devices
+
+    return device_facts(torch.cuda.current_device()) if device == "cuda" else known_devices()["h200"]
 
 
 def predicted_ms(before: int, device: str) -> float | None:
     """Returns what the launches of the programs compiled since then should take; None if they call libraries."""
-    import ferrite_torch
     from ferrite_runtime import KernelSpec
-    from ferrite_runtime.devices import device_facts, known_devices
     from ferrite_runtime.prediction import predict
 
-    facts = device_facts(torch.cuda.current_device()) if device == "cuda" else known_devices()["h200"]
-    seconds = 0.0
-    for program in ferrite_torch.compiled_programs()[before:]:
+    facts, seconds = device_of(device), 0.0
+    for program in programs_since(before):
         specs = {kernel["id"]: KernelSpec.from_mapping(kernel) for kernel in program["kernels"]}
         for step in program["steps"]:
             if step["do"] == "launch":
@@ -312,6 +323,8 @@ def measure_here(plan: argparse.Namespace) -> tuple[list[float], list[Result]]:
     for backend in plan.backends:
         waited = sum(r.ready_s or 0.0 for r in results if r.backend == backend)
         print(f"until {backend} was ready: {waited:.0f} s of {time.monotonic() - started:.0f}")
+        measured = [(f"{r.case} {r.dtype}, {backend}", r.kernels) for r in results if r.backend == backend]
+        print(*gain_lines(measured, FIRST_CONFIG), sep="\n", end="\n" if any(kernels for _, kernels in measured) else "")
     plan.out.write_text(as_json(bandwidths, results))
     if left_out:
         print(f"not measured, as the time was over: {', '.join(left_out)}")

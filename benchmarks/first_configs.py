@@ -1,0 +1,53 @@
+"""What measuring gains over the first config that ferrite thinks of, kernel by kernel, from what its store has kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+def measured_kernels(programs: Iterable[Mapping[str, Any]], facts: Any) -> list[dict[str, Any]]:
+    """Returns of each kernel of some programs that was measured on a device its first config and the times of all.
+
+    Args:
+        programs: as `ferrite_torch.compiled_programs` has them.
+        facts: of the device.
+    """
+    from ferrite_runtime import KernelSpec
+    from ferrite_runtime.choices import scan_measurements
+    from ferrite_runtime.compilation import choose_store
+    from ferrite_runtime.options import Options
+    from ferrite_runtime.policy import configs
+
+    times: dict[str, dict[str, float]] = {}
+    for record in scan_measurements(choose_store(Options())):
+        if math.isfinite(record.ms):
+            times.setdefault(record.situation.kernel, {})[str(record.config)] = record.ms
+    kernels = {kernel["id"]: kernel for program in programs for kernel in program["kernels"] if kernel["id"] in times}
+    return [
+        {
+            "name": kernel["name"],
+            "family": kernel["family"],
+            "first": str(configs(KernelSpec.from_mapping(kernel), facts, "none")[0]),
+            "ms": times[identity],
+        }
+        for identity, kernel in kernels.items()
+    ]
+
+
+def gain(kernel: Mapping[str, Any]) -> float:
+    """Returns how many times as long as the fastest config the first one took; 1 if it was not measured."""
+    times = kernel["ms"]
+    return float(times[kernel["first"]] / min(times.values())) if kernel["first"] in times else 1.0
+
+
+def gain_lines(found: Iterable[tuple[str, Iterable[Mapping[str, Any]]]], least: float) -> list[str]:
+    """Returns a line for each kernel of some cases for which measuring gained at least so much, the most first."""
+    cells = [(gain(kernel), case, kernel) for case, kernels in found for kernel in kernels]
+    chosen = sorted((cell for cell in cells if cell[0] >= least), key=lambda cell: -cell[0])
+    return [
+        f"{case}, {kernel['family']} {kernel['name']}: {factor:.3f}, {kernel['first']} -> "
+        f"{min(kernel['ms'], key=kernel['ms'].__getitem__)}"
+        for factor, case, kernel in chosen
+    ]
