@@ -90,6 +90,9 @@ def type_of(name: str) -> torch.dtype:
 
 def measure_case(case: Case, dtype: torch.dtype, plan: argparse.Namespace, device: Device) -> list[Result]:
     """Checks, then times, one case on every backend, batches of the backends in turn."""
+    # Once for all backends: a function that is called after dynamo was reset is compiled again, with the caches, and by
+    # what was measured, of the backend that compiled last.
+    torch._dynamo.reset()
     torch.manual_seed(0)
     inputs = case.make(dtype, plan.scale)
     reference = exact_outputs(case, inputs)
@@ -147,7 +150,6 @@ def compile_checked(
     Raises:
         ArithmeticError: the results are further from float64 than twice eager's.
     """
-    torch._dynamo.reset()
     os.environ.update(caches_in(plan.caches / backend))
     before = compiled_count(backend)
     started = time.perf_counter()
@@ -324,7 +326,8 @@ def measure_here(plan: argparse.Namespace) -> tuple[list[float], list[Result]]:
         waited = sum(r.ready_s or 0.0 for r in results if r.backend == backend)
         print(f"until {backend} was ready: {waited:.0f} s of {time.monotonic() - started:.0f}")
         measured = [(f"{r.case} {r.dtype}, {backend}", r.kernels) for r in results if r.backend == backend]
-        print(*gain_lines(measured, FIRST_CONFIG), sep="\n", end="\n" if any(kernels for _, kernels in measured) else "")
+        for line in gain_lines(measured, FIRST_CONFIG):
+            print(line)
     plan.out.write_text(as_json(bandwidths, results))
     if left_out:
         print(f"not measured, as the time was over: {', '.join(left_out)}")
