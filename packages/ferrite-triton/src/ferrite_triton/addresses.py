@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ferrite_ir.dtypes import DType
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import Size, is_static
 
 from .flat import ParamText
 from .indices import IndexText
@@ -94,10 +95,14 @@ class AddressText:
             held = self._writer.hold("sector", text, frozenset((columns.name,)), self._dtype)
             sectors = self._writer.remember(key, held)
         # Behind the last row that one is asked for again: for an element that all programs share they would queue.
-        step, last = params.operand(step_along(index, "r")), params.text(fold.size - 1)
-        offset = f"{self._index.tile(rows).text} + (tl.minimum(r + RBLOCK, {last}) - r) * {step}"
-        column = f"tl.minimum({sectors.text}, {params.text(columns.size - 1)})" if columns.masked else sectors.text
+        step = params.operand(step_along(index, "r"))
+        offset = f"{self._index.tile(rows).text} + (tl.minimum(r + RBLOCK, {self._last(fold.size)}) - r) * {step}"
+        column = f"tl.minimum({sectors.text}, {self._last(columns.size)})" if columns.masked else sectors.text
         self._writer.line(f"fmath.prefetch({param.text} + {offset} + {column})", frozenset("r"))
+
+    def _last(self, size: Size) -> str:
+        """Returns the last position of an axis of this size, without a param of its own."""
+        return str(int(size) - 1) if is_static(size) else f"{self._space.params.operand(size)} - 1"
 
     def row_mask(self, param: ParamText, offset: Index) -> str:
         """Returns the mask of the fold axis for a load: up to where whole vectors of floats can be read."""
