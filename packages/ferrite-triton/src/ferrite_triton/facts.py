@@ -87,13 +87,12 @@ def traffic(flat: FlatKernel, accesses: list[Access]) -> int:
     Those of several places, such as the halves of rows, add up until they are all that there is.
     """
     touched: dict[tuple[str, bool], int] = {}
-    whole: dict[tuple[str, bool], int] = {}
     for access in accesses:
-        key, tensor = (access.param.text, access.writes), access.param.param.type
-        moved = touched_elements(flat, access) * access.param.dtype.bytes
-        touched[key] = touched.get(key, 0) + moved
-        whole[key] = max(whole.get(key, 0), moved, hint(tensor.storage_size) * access.param.dtype.bytes)
-    return sum(min(count, whole[key]) for key, count in touched.items())
+        key = access.param.text, access.writes
+        elements = touched.get(key, 0) + touched_elements(flat, access)
+        touched[key] = min(elements, max(access.param.elements, 0))
+    widths = {access.param.text: access.param.dtype.bytes for access in accesses}
+    return sum(elements * widths[param] for (param, _), elements in touched.items())
 
 
 _ASSIGNED = re.compile(r"^\s*(\w+(?:, \w+)*) = ")
