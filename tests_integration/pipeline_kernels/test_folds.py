@@ -204,6 +204,40 @@ def test_online_softmax_of_what_a_thread_holds(run: Run, shape: tuple[int, int],
     torch.testing.assert_close(distance, x - x.amax(axis, keepdim=True), rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize(("rows", "columns"), [(300, 3), (5000, 40), (64, 64), (77, 131)])
+def test_what_is_asked_for_ahead_are_elements_of_the_columns(
+    monkeypatch: pytest.MonkeyPatch, run: Run, rows: int, columns: int, dtype: str
+) -> None:
+    """A GPU may not be asked for what does not exist, and it is no use to ask for what a program will not read."""
+    if not run.is_interpreter:  # type: ignore[attr-defined]
+        pytest.skip("addresses are seen in the interpreter")
+    from ferrite_runtime import fmath
+
+    asked: list[Any] = []
+
+    def note(pointer: Any) -> None:
+        asked.append(pointer.handle.data.copy())
+
+    monkeypatch.setattr(fmath.prefetch, "_ferrite_interpreted", note, raising=False)
+    x = sample(dtype, rows, columns)
+    text = f"""graph @f(x: {dtype}[{rows}, {columns}]) -> (m, s, y) on cpu {{
+  m: f32[{columns}], s: f32[{columns}] = fold online_softmax [d0 < {columns} | r0 < {rows}] cast.f32(x[r0, d0])
+  y: f32[{rows}, {columns}] = loop [r0 < {rows}, d0 < {columns}] sub(cast.f32(x[r0, d0]), m[d0])
+}}"""
+    text = text.replace("cast.f32(x[r0, d0])", "x[r0, d0]") if dtype == "f32" else text
+    run(text, x, strategy="looped")
+    assert asked, "nothing was asked for ahead"
+    size = x.element_size()
+    places = {(int(address) - x.data_ptr()) // size for addresses in asked for address in addresses.flat}
+    assert min(places) >= 0
+    assert max(places) < x.numel()
+    later = {row for row in range(rows) if any(row * columns <= place < (row + 1) * columns for place in places)}
+    assert rows - 1 in later, "the last rows are asked for by whoever is at the rows before them"
+    sectors = -(-columns * size // 32)
+    assert len(places) <= len(later) * max(sectors, 1) + len(later)
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("fold", ["max", "sum", "online_softmax"])
 def test_padded_rows_are_read_in_whole_vectors(run: Run, emit: Emit, fold: str, strategy: str) -> None:
