@@ -145,10 +145,12 @@ def scan(dtype: torch.dtype) -> Iterator[Row]:
     for points, warps, registers, resident in ((4096, 4, 168, 3), (4096, 8, 80, 3), (2048, 4, 104, 4)):
         parts = pairs.numel() // points
         status = status_of(parts)
-        given = (pairs, status, sums, parts, points)
-        programs = resident * torch.cuda.get_device_properties(0).multi_processor_count
-        call = launched(scanned_ahead, programs, *given, warps=warps, cleared=status, registers=registers)
-        yield f"parts of {2 * points}, their sums one part ahead, {warps} warps, {resident} programs each", call, error
+        for asks, when in enumerate(("where it is needed", "before")):
+            given = (pairs, status, sums, parts, points, asks)
+            programs = resident * torch.cuda.get_device_properties(0).multi_processor_count
+            call = launched(scanned_ahead, programs, *given, warps=warps, cleared=status, registers=registers)
+            name = f"parts of {2 * points}, their sums one part ahead, asking {when}"
+            yield f"{name}, {warps} warps, {resident} programs each", call, error
 
 
 def group_norm(dtype: torch.dtype) -> Iterator[Row]:

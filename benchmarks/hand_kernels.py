@@ -126,13 +126,28 @@ def pair_of(low, high):
 
 
 @triton.jit
-def scanned_ahead(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr):
+def told_before(words, part, parts: tl.constexpr, asked, end):
+    """The sum before a part of one line, from words that were asked for; those that are missing are asked for again."""
+    group = part // 512
+    places, ends = group * 512 + tl.arange(0, 512), parts + group - 1 + tl.arange(0, 1)
+    while tl.min((asked >> 32).to(tl.int32), 0) == 0:
+        asked = asked_words(words + places, places < part)
+    while tl.min((end >> 32).to(tl.int32), 0) == 0:
+        end = asked_words(words + ends, ends >= parts)
+    own = tl.sum(asked.to(tl.int32).to(tl.float32, bitcast=True), 0)
+    return tl.sum(end.to(tl.int32).to(tl.float32, bitcast=True), 0) + own
+
+
+@triton.jit
+def scanned_ahead(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, ASKS: tl.constexpr):
     """Parts of a long sum of bfloat16, read in pairs: a program says what its next part adds up to before it waits.
 
-    So nobody waits for memory that another one reads. Who has drawn the least part that is not done works on it, as
-    everyone takes its parts in their order: nothing waits for ever, however few programs there are.
+    So nobody waits for memory that another one reads. It asks for what the parts before its own add up to where that is
+    needed (0), or when it begins with the next part (1): mostly all of it has been told by then. Who has drawn the least
+    part that is not done works on it, as everyone takes its parts in their order: nothing waits for ever.
     """
     lane = tl.arange(0, RBLOCK)
+    words = status + 1
     part = tl.atomic_add(status, 1, sem="relaxed").to(tl.int32)
     pair = tl.load(x + part * RBLOCK + lane, part < PARTS, other=0)
     ahead = tl.atomic_add(status, 1, sem="relaxed").to(tl.int32)
@@ -142,6 +157,11 @@ def scanned_ahead(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr):
         fmath.publish_part(status, 0, 1, part, PARTS, total)
     while part < PARTS:
         coming = tl.load(x + ahead * RBLOCK + lane, ahead < PARTS, other=0)
+        if ASKS:
+            group = part // 512
+            places, ends = group * 512 + tl.arange(0, 512), PARTS + group - 1 + tl.arange(0, 1)
+            asked = asked_words(words + places, places < part)
+            end = asked_words(words + ends, ends >= PARTS)
         further = tl.atomic_add(status, 1, sem="relaxed").to(tl.int32)
         low, high = halves_of(pair)
         both = low + high
@@ -150,7 +170,12 @@ def scanned_ahead(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr):
         next_total = tl.sum(next_low + next_high, 0)
         if ahead < PARTS:
             fmath.publish_part(status, 0, 1, ahead, PARTS, next_total)
-        before = fmath.sum_before(status, 0, 1, part, PARTS, total)
+        if ASKS:
+            before = told_before(words, part, PARTS, asked, end)
+            if part % 512 == 511:
+                fmath.publish_part(status, 0, 1, PARTS + part // 512, PARTS, before + total)
+        else:
+            before = fmath.sum_before(status, 0, 1, part, PARTS, total)
         tl.store(y + part * RBLOCK + lane, pair_of(before + (running - both) + low, before + running))
         total, pair = next_total, coming
         part, ahead = ahead, further
