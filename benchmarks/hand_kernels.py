@@ -142,21 +142,21 @@ def told_before(words, part, parts: tl.constexpr, asked, end):
 def scanned_ahead(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, ASKS: tl.constexpr):
     """Parts of a long sum of bfloat16, read in pairs: a program says what its next part adds up to before it waits.
 
-    So nobody waits for memory that another one reads. It asks for what the parts before its own add up to where that is
-    needed (0), or when it begins with the next part (1): mostly all of it has been told by then. Who has drawn the least
-    part that is not done works on it, as everyone takes its parts in their order: nothing waits for ever.
+    So nobody waits for memory that another one reads. It asks for what the parts before its own add up to where that
+    is needed (0), or when it begins with the next part (1): mostly all of it has been told by then. Who has drawn the
+    least part that is not done works on it, as everyone takes its parts in their order: nothing waits for ever.
     """
     lane = tl.arange(0, RBLOCK)
     words = status + 1
     part = tl.atomic_add(status, 1, sem="relaxed").to(tl.int32)
-    pair = tl.load(x + part * RBLOCK + lane, part < PARTS, other=0)
+    pair = tl.load(x + part * RBLOCK + lane, part * RBLOCK + lane < PARTS * RBLOCK, other=0)
     ahead = tl.atomic_add(status, 1, sem="relaxed").to(tl.int32)
     low, high = halves_of(pair)
     total = tl.sum(low + high, 0)
     if part < PARTS:
         fmath.publish_part(status, 0, 1, part, PARTS, total)
     while part < PARTS:
-        coming = tl.load(x + ahead * RBLOCK + lane, ahead < PARTS, other=0)
+        coming = tl.load(x + ahead * RBLOCK + lane, ahead * RBLOCK + lane < PARTS * RBLOCK, other=0)
         if ASKS:
             group = part // 512
             places, ends = group * 512 + tl.arange(0, 512), PARTS + group - 1 + tl.arange(0, 1)
