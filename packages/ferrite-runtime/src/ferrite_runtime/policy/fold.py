@@ -228,7 +228,8 @@ def _outer_looped(shape: Shape) -> tuple[Config, ...]:
         return tuple(_again(shape, *tile) for tile in again)
     rows = int(shape.spec.facts.get("rows_together", 1))
     if rows > 1:
-        together = ((rows, 4), (rows, 2), (rows, 8), (rows * 2, 4))
+        # Of halves small programs hide each other's waiting.
+        together = ((rows, 4), (rows, 2), (rows, 1 if shape.reads_narrow else 8), (rows * 2, 4))
         return tuple(_together(shape, count, warps) for count, warps in together)
     # Where what is read is half as wide as the sums, whole lines of as many rows again keep as much on its way.
     wide = _loop_of(shape, 2 * line, 4 * threads * OUTER_PER_THREAD)
