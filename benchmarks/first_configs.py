@@ -10,6 +10,8 @@ from typing import Any
 def measured_kernels(programs: Iterable[Mapping[str, Any]], facts: Any) -> list[dict[str, Any]]:
     """Returns of each kernel of some programs that was measured on a device its first config and the times of all.
 
+    Of those for sizes that are known: what was measured of others depends on the sizes of calls.
+
     Args:
         programs: as `ferrite_torch.compiled_programs` has them.
         facts: of the device.
@@ -19,21 +21,17 @@ def measured_kernels(programs: Iterable[Mapping[str, Any]], facts: Any) -> list[
     from ferrite_runtime.compilation import choose_store
     from ferrite_runtime.options import Options
     from ferrite_runtime.policy import configs
+    from ferrite_runtime.tuning import situation_of
 
-    times: dict[str, dict[str, float]] = {}
-    for record in scan_measurements(choose_store(Options())):
-        if math.isfinite(record.ms):
-            times.setdefault(record.situation.kernel, {})[str(record.config)] = record.ms
-    kernels = {kernel["id"]: kernel for program in programs for kernel in program["kernels"] if kernel["id"] in times}
-    return [
-        {
-            "name": kernel["name"],
-            "family": kernel["family"],
-            "first": str(configs(KernelSpec.from_mapping(kernel), facts, "none")[0]),
-            "ms": times[identity],
-        }
-        for identity, kernel in kernels.items()
-    ]
+    store, found = choose_store(Options()), []
+    for kernel in {kernel["id"]: kernel for program in programs for kernel in program["kernels"]}.values():
+        spec = KernelSpec.from_mapping(kernel)
+        records = scan_measurements(store, situation_of(spec, facts).key)
+        times = {str(record.config): record.ms for record in records if math.isfinite(record.ms)}
+        if times:
+            first = str(configs(spec, facts, "none")[0])
+            found.append({"name": spec.name, "family": spec.family, "first": first, "ms": times})
+    return found
 
 
 def gain(kernel: Mapping[str, Any]) -> float:

@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from ferrite_ir.graph import Contract, Fold, Update, bodies_of
-from ferrite_ir.ops import OPS
+from ferrite_ir.ops import OPS, RANDOM
 from ferrite_ir.scalar import Scalar, postorder
 from ferrite_ir.sizes import hint
 from ferrite_scheduler.marks import SortedUpdate
@@ -18,7 +18,6 @@ from .memory import Access, contiguous_axis, is_transposed, touched_elements
 from .space import FOLD_AXES, Space
 from .updates import needs_atomics
 
-RANDOM = ("rand", "randn", "randint64")
 QUARTET_SHARE = 0.5
 """Share of its cost that a random number has where four of them come from one draw."""
 

@@ -139,9 +139,8 @@ def read_ahead(flat: FlatKernel, policies: list[dict[Scalar, str]]) -> list[froz
     """Returns for each loop the loads of which the next block is asked for before one is worked on.
 
     Those are columns that are read again: programs are so few then, that their columns wait in the cache, that most of
-    the time all threads of a multiprocessor wait for a block, or compute. A softmax over columns in halves that was
-    written by hand took 6 % less so on an H200; rows that are read again up to 10 % more, and moments of columns, which
-    are read once, 6 % more.
+    the time all threads of a multiprocessor wait for a block, or compute. `benchmarks/by_hand.py softmax` has such
+    columns with and without it.
     """
     columns = flat.space.order[-1:]
     if flat.space.order[:1] != ("r",) or len(flat.space.order) != 2:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from ferrite_ir.dtypes import BOOL, F32, I32
 from ferrite_ir.graph import Loop, Scan, bodies_of
+from ferrite_ir.ops import RANDOM
 from ferrite_ir.scalar import postorder
 from ferrite_ir.sizes import is_provably_at_most
 from ferrite_scheduler.marks import LookBackScan
@@ -14,7 +15,6 @@ from ferrite_scheduler.marks import LookBackScan
 from .casts import cast_text
 from .combines import SIMPLE, Simple, simple_row
 from .evaluate import Evaluator
-from .facts import RANDOM
 from .flat import FlatKernel
 from .folds import FoldText, R
 from .literals import highest_text, lowest_text, type_text
