@@ -18,6 +18,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """One kernel compiled with one config; ``None`` where the file does not say."""
+    """One kernel compiled with one config, in so many seconds; ``None`` where the file does not say."""
 
     kernel: str
     config: str
@@ -56,6 +57,7 @@ class Code:
     resident: int
     widths: str
     mix: Counter[str]
+    seconds: float
     loops: str
 
 
@@ -104,7 +106,9 @@ def compiled_code(mapping: dict[str, Any], target_name: str, tune: str) -> Itera
     target = Target.parse(target_name)
     device = typical_device(target)
     for config in configs(spec, device, tune):
+        started = time.perf_counter()
         binary, blocks = compile_job(Job(spec, config, target)), dict(config.blocks)
+        seconds = time.perf_counter() - started
         listing = disassembled(binary.code)
         mix, widths = instruction_mix(listing)
         yield Code(
@@ -117,6 +121,7 @@ def compiled_code(mapping: dict[str, Any], target_name: str, tune: str) -> Itera
             resident_programs(device, config.num_warps, binary.registers or 0, binary.shared),
             widths,
             mix,
+            seconds,
             ", ".join(f"{loads} loads in {turns}" for loads, turns in load_turns(listing)),
         )
 
@@ -202,7 +207,7 @@ def describe(case: str, code: Code) -> str:
     return (
         f"{case:20s} {code.kernel}  {code.config}\n"
         f"    {code.programs} programs, {code.resident} at once on a multiprocessor; {code.registers} registers, "
-        f"{code.stack} bytes of stack, {code.shared} of shared memory; {code.widths}\n"
+        f"{code.stack} bytes of stack, {code.shared} of shared memory; {code.widths}; {code.seconds:.2f} s to compile\n"
         f"    {sum(code.mix.values())} instructions: {mix}" + (f"; loops: {code.loops}" if code.loops else "")
     )
 

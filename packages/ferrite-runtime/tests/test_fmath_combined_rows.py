@@ -43,33 +43,25 @@ class Listed:
     tensors: dict[str, torch.Tensor]
     capacity: int
     chunk: int
-    most: int | None = None
-    in_order: bool = False
-
-    @property
-    def bits(self) -> int:
-        """How many bits of a word count rows."""
-        return (self.most or self.count).bit_length()
+    is_known: bool = True
 
     @property
     def number(self) -> str:
-        """The number of rows as kernels have it: not before they run where only the most is known."""
-        return "n0" if self.most else str(self.count)
-
-    @property
-    def further(self) -> str:
-        """The last arguments of both functions."""
-        return f", {self.most}, {self.in_order}" if self.most else ""
+        """The number of rows as kernels have it: they may get it only when they run."""
+        return str(self.count) if self.is_known else "n0"
 
     @property
     def sizes(self) -> torch.Tensor:
         """How many rows each place has."""
-        return self.tensors["counts"] & ((1 << self.bits) - 1)
+        return self.tensors["counts"]
 
     @property
     def runs(self) -> torch.Tensor:
-        """How many runs each place has."""
-        return self.tensors["counts"] >> self.bits
+        """Where runs begin among the rows of all shares, and their rows; those that are none have no rows."""
+        words, keys = self.tensors["runs"], self.tensors["ordered"]
+        begin = torch.arange(words.shape[1]) * TILE + (words & (TILE * TILE - 1)) // TILE
+        is_run = keys[begin] // TILE == torch.arange(self.places)[:, None]
+        return torch.stack([begin, torch.where(is_run, words % TILE + 1, 0)])
 
     @property
     def slots(self) -> int:
@@ -83,24 +75,22 @@ def listed(
     wraps: bool = False,
     capacity: int = CAPACITY,
     chunk: int = CHUNK,
-    word: torch.dtype = torch.int32,
     tensors: dict[str, torch.Tensor] | None = None,
-    most: int | None = None,
-    in_order: bool = False,
+    is_known: bool = True,
 ) -> Listed:
     count, shares = len(index), -(-len(index) // TILE)
     slots = max(count // (capacity + 1) + count // chunk, 1)
     tensors = tensors or {
-        "counts": torch.zeros(places, dtype=word),
+        "counts": torch.zeros(places, dtype=torch.int32),
         "lists": torch.full((places, capacity), -7, dtype=torch.int32),
-        "runs": torch.full((places, shares), 0 if in_order else -7, dtype=word),
+        "runs": torch.randint(-(1 << 31), 1 << 31, (places, shares)).to(torch.int32),  # whatever was there
         "ordered": torch.full((shares * TILE,), -7, dtype=torch.int32),
         "queue": torch.full((2, slots), -7, dtype=torch.int32),
         "tasks": torch.zeros(1 + 2 * slots * -(-WIDTH // BLOCK), dtype=torch.int32),
     }
-    found = Listed(count, places, tensors, capacity, chunk, most, in_order)
+    found = Listed(count, places, tensors, capacity, chunk, is_known)
     accesses = dict.fromkeys(tensors, "write") | {"counts": "atomic", "tasks": "atomic"}
-    numbers = f"{found.number}, {places}, {wraps}, {capacity}, {chunk}, {slots}, {TILE}{found.further}"
+    numbers = f"{found.number}, {places}, {wraps}, {capacity}, {chunk}, {slots}, {TILE}"
     run(
         f"list_rows(places, {', '.join(tensors)}, {numbers})",
         shares,
@@ -121,6 +111,7 @@ def combined(
     depth: int = 2,
     initial: float | None = None,
     spread: int | None = None,
+    halves: bool = True,
 ) -> torch.Tensor:
     """Returns places with their rows combined into them."""
     out, blocks = torch.full_like(base, 77.0), -(-WIDTH // BLOCK)
@@ -129,7 +120,7 @@ def combined(
     spread = spread or max(2, 1 << (shares - 1).bit_length())
     known = ["counts", "lists", "runs", "ordered", "queue", "tasks"]
     sizes = f"{found.number}, {found.places}, {WIDTH}, {source.stride(0)}, {found.capacity}, {found.chunk}, {TILE}"
-    shape = f"{spread}, {found.slots}, {group}, {depth}, {BLOCK}{found.further}"
+    shape = f"{spread}, {found.slots}, {group}, {depth}, {BLOCK}, {halves}"
     before = "base" if initial is None else "None"
     tensors = {name: (found.tensors[name].clone(), "atomic" if name == "tasks" else "read") for name in known}
     run(
@@ -155,17 +146,14 @@ def places_of(kind: str, count: int, places: int) -> torch.Tensor:
     }[kind]
 
 
-@pytest.mark.parametrize("word", [torch.int32, torch.int64])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_rows_and_runs_are_counted_and_rows_listed(dtype: torch.dtype, word: torch.dtype) -> None:
+def test_rows_are_counted_and_listed(dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     index = torch.randint(60, (300,)).to(dtype)
     index[64:128] = 7
     index[200:220] = 9
-    found = listed(index, 60, word=word)
+    found = listed(index, 60)
     assert torch.equal(found.sizes, torch.bincount(index, minlength=60).to(found.sizes.dtype))
-    shares = index.split(TILE)
-    assert found.runs.tolist() == [sum(int((part == place).any()) for part in shares) for place in range(60)]
     for place in range(60):
         rows = found.tensors["lists"][place, : min(int(found.sizes[place]), CAPACITY)].tolist()
         assert len(set(rows)) == len(rows)
@@ -178,9 +166,10 @@ def test_runs_of_long_places_are_their_rows_and_all_their_chunks_are_asked_for(k
     torch.manual_seed(0)
     index = places_of(kind, 300, 40)
     found = listed(index, 40, chunk=chunk)
+    words = found.tensors["ordered"]
+    rows = torch.arange(words.numel()) // TILE * TILE + words % TILE
     for place in range(40):
-        runs = found.tensors["runs"][place, : int(found.runs[place])].sort().values
-        pieces = [found.tensors["ordered"][run // TILE :][: run % TILE + 1] for run in runs.tolist()]
+        pieces = [rows[begin : begin + length] for begin, length in found.runs[:, place].T.tolist()]
         assert torch.cat([torch.empty(0), *pieces]).tolist() == (index == place).nonzero().flatten().tolist()
     asked = found.tensors["queue"][:, : int(found.tensors["tasks"][0])].T.tolist()
     assert sorted(asked) == [
@@ -249,32 +238,33 @@ def test_sums_are_exact_however_rows_are_spread(count: int, kind: str) -> None:
     assert torch.equal(out, base.index_add(0, index, source))
 
 
-@pytest.mark.parametrize("how", [{"in_order": False}, {"in_order": True}], ids=str)
+@pytest.mark.parametrize("spread", [4, 16])
 @pytest.mark.parametrize("kind", ["skewed", "one"])
 @pytest.mark.parametrize("count", [0, 1, 2, 31, 32, 33, 331])
-def test_how_many_rows_there_are_may_be_known_only_when_kernels_run(
-    count: int, kind: str, how: dict[str, bool]
-) -> None:
-    """Runs that stand in the order of their shares are looked at four at a time: several times."""
+def test_how_many_rows_there_are_may_be_known_only_when_kernels_run(count: int, kind: str, spread: int) -> None:
+    """Shares are looked at four at a time: several times."""
     torch.manual_seed(0)
     index = places_of(kind, count, 20)
     # Sums of these depend on their order.
     source = torch.randn(count, WIDTH) * 10.0 ** torch.randint(-4, 5, (count, 1))
     base = torch.randn(20, WIDTH)
     expected = combined(listed(index, 20, chunk=16), source, base, "add") if count else base
-    found = listed(index, 20, chunk=16, word=torch.int64, most=(1 << 31) - 1, **how)
-    assert torch.equal(combined(found, source, base, "add", spread=4 if found.in_order else 16), expected)
+    found = listed(index, 20, chunk=16, is_known=False)
+    assert torch.equal(combined(found, source, base, "add", spread=spread), expected)
 
 
-def test_runs_may_stand_in_the_order_of_their_shares() -> None:
+@pytest.mark.parametrize("start", range(0, TILE, 5))
+def test_words_of_runs_that_there_are_not_may_point_to_any_row(start: int) -> None:
     torch.manual_seed(0)
     index = places_of("skewed", 300, 40)
-    found = listed(index, 40, word=torch.int64, most=(1 << 31) - 1, in_order=True)
-    for share, part in enumerate(index.split(TILE)):
-        words = found.tensors["runs"][:, share]
-        assert torch.equal(words != 0, torch.bincount(part, minlength=40) != 0)
-        lengths = torch.where(words != 0, (words - 1) % TILE + 1, 0)
-        assert torch.equal(lengths, torch.bincount(part, minlength=40))
+    found = listed(index, 40)
+    none = found.runs[1] == 0
+    assert none.any()
+    source, base = torch.randint(-64, 64, (300, WIDTH)).float(), torch.zeros(40, WIDTH)
+    expected = base.index_add(0, index, source)
+    for high in (0, -(1 << 31), 0x55 << 24):
+        found.tensors["runs"][none] = high + start * TILE + TILE - 1
+        assert torch.equal(combined(found, source, base, "add"), expected)
 
 
 def test_results_do_not_depend_on_who_came_first() -> None:
@@ -285,12 +275,10 @@ def test_results_do_not_depend_on_who_came_first() -> None:
     base = torch.randn(20, WIDTH)
     expected = combined(found, source, base, "add")
     for _ in range(3):
-        lists, runs = (
-            torch.stack([shuffled(*pair) for pair in zip(found.tensors[name], sizes, strict=True)])
-            for name, sizes in (("lists", found.sizes.clamp(max=CAPACITY)), ("runs", found.runs))
-        )
+        sizes = found.sizes.clamp(max=CAPACITY)
+        lists = torch.stack([shuffled(*pair) for pair in zip(found.tensors["lists"], sizes, strict=True)])
         queue = shuffled(found.tensors["queue"].T, found.tensors["tasks"][0]).T.contiguous()
-        other = Listed(found.count, 20, found.tensors | {"lists": lists, "runs": runs, "queue": queue}, CAPACITY, 16)
+        other = Listed(found.count, 20, found.tensors | {"lists": lists, "queue": queue}, CAPACITY, 16)
         assert torch.equal(combined(other, source, base, "add"), expected)
 
 
@@ -306,8 +294,8 @@ def test_lists_of_several_places_are_combined_side_by_side() -> None:
     source, base = torch.randint(-64, 64, (40, WIDTH)).float(), torch.zeros(30, WIDTH)
     found = listed(index, 30)
     expected = base.index_add(0, index, source) - 1.5
-    for group, depth in ((1, 4), (4, 1), (8, 2)):
-        out = combined(found, source, base, "add", group=group, depth=depth, initial=-1.5)
+    for group, depth, halves in ((1, 4, True), (4, 1, False), (8, 2, True), (8, 2, False)):
+        out = combined(found, source, base, "add", group=group, depth=depth, halves=halves, initial=-1.5)
         assert torch.equal(out, expected)
 
 

@@ -53,8 +53,8 @@ MOST_PLACES = 1 << 18
 MOST_SHARE = 1 << 12
 """Most rows of a share."""
 MOST_ROWS = 1 << 22
-"""Most rows: what a place has in each share of them is sorted in registers. Where their number is symbolic, the most
-that are expected: where there are more, kernels find the rows of a place in another way."""
+"""Most rows, as each chunk of a place looks at all shares of them; where their number is symbolic, most that are
+expected."""
 MOST_RESIDENT = 32
 """Most programs that a multiprocessor runs at once."""
 WIDEST = 512
@@ -179,7 +179,7 @@ def _pays(rows: Rows, source: View | None, dtype: DType, tensor: TensorType, pol
     elements = rows.typical * rows.width
     scratch = 0 if dtype is tensor.dtype else 2 * int(tensor.numel)
     row_bytes = rows.width * (F32 if source is None else source.dtype).bytes
-    if not is_static(rows.count) and int(rows.place.size) * I64.bytes > MOST_SHARE * row_bytes:
+    if not is_static(rows.count) and int(rows.place.size) * I32.bytes > MOST_SHARE * row_bytes:
         # Each place has a word for each share of the rows: however many there are, these take no more than the rows.
         return False
     # Rows that lie in no memory, or not as they are combined, have to be written, and read again.

@@ -11,7 +11,7 @@ from ferrite_ir.sizes import Size, hint, is_static, maximum, minimum, symbol
 from ferrite_scheduler.schedule import CallExtern
 
 from .literals import number_text
-from .row_shapes import MOST_COUNTED, RowsShape, most_rows, most_slots, scratch_of, shapes_for
+from .row_shapes import RowsShape, most_rows, most_slots, scratch_of, shapes_for
 from .size_text import host_expression
 from .spec import KernelSpec
 from .templates import Expansion, Operand, Scratch, Template
@@ -118,17 +118,12 @@ def write_combined_rows(step: CallExtern, taken: Collection[str]) -> Expansion:
 
 
 def _write_zeros(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
-    """Writes what makes all counters zero, and runs that stand in the order of their shares."""
+    """Writes what makes all counters zero."""
     tasks = 1 + 2 * most_slots(call.number, call.shapes) * shape.blocks
     zeroed: dict[str, Size] = {"counts": call.rows, "tasks": tasks}
-    program, extents = "tl.program_id(0)", {name: str(extent) for name, extent in zeroed.items()}
-    if shape.in_order:
-        shares = shape.shares_of(call.number)
-        zeroed["runs"], extents["runs"] = call.rows * shares, f"({shares}).to(tl.int64) * {call.rows}"
-        program += ".to(tl.int64)"
-    lines = [f"lane = {program} * {ZEROED} + tl.arange(0, {ZEROED})"]
-    lines += [f"tl.store({name} + lane, 0, lane < {extent})" for name, extent in extents.items()]
-    accesses = dict.fromkeys(zeroed if call.is_static else ("counts", "tasks", "runs"), "write")
+    lines = [f"lane = tl.program_id(0) * {ZEROED} + tl.arange(0, {ZEROED})"]
+    lines += [f"tl.store({name} + lane, 0, lane < {extent})" for name, extent in zeroed.items()]
+    accesses = dict.fromkeys(zeroed, "write")
     programs = (maximum(*zeroed.values()) + (ZEROED - 1)) // ZEROED
     return template.write("zero_counts", accesses, lines, host_expression(programs), 4, call.sizes)
 
@@ -137,8 +132,9 @@ def _write_lists(template: Template, call: _Call, shape: RowsShape) -> KernelSpe
     """Writes what counts the rows of each place and lists them."""
     slots = shape.slots(call.number)
     numbers = f"{call.number}, {call.rows}, {call.wraps}, {shape.capacity}, {shape.chunk}, {slots}, {shape.share}"
-    line = f"fmath.list_rows(places, counts, lists, runs, ordered, queue, tasks, {numbers}{_further(call, shape)})"
+    line = f"fmath.list_rows(places, counts, lists, runs, ordered, queue, tasks, {numbers})"
     accesses = {"places": "read", "counts": "atomic", **dict.fromkeys(("lists", "runs", "ordered", "queue"), "write")}
+    accesses["ordered"] = "readwrite"
     warps = min(max(shape.share // SORTED_WARP, 1), MOST_WARPS)
     programs = host_expression(shape.shares_of(call.number))
     # Of a row its place and number; and alone the counter of its place, a word of its run, and its number in a list.
@@ -151,7 +147,7 @@ def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec
     """Writes what combines the rows."""
     base, slots = call.base or None, shape.slots(call.number)
     sizes = f"{call.number}, {call.rows}, {call.width}, {call.stride}, {shape.capacity}, {shape.chunk}, {shape.share}"
-    tiles = f"{shape.spread}, {slots}, {shape.group}, {shape.depth}, {shape.block}{_further(call, shape)}"
+    tiles = f"{shape.spread}, {slots}, {shape.group}, {shape.depth}, {shape.block}, {shape.halves}"
     known = ("counts", "lists", "runs", "ordered", "queue")
     operands = f"{', '.join(known)}, tasks, parts, source, {base}, out"
     line = f'fmath.combine_rows({operands}, "{call.mode}", {call.initial}, {sizes}, {tiles})'
@@ -164,8 +160,3 @@ def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec
     shared = minimum(slots * shape.blocks, call.programs)
     programs = host_expression(maximum(-(-call.rows // shape.group) * shape.blocks, shared))
     return template.write("combine_rows", accesses, [line], programs, 1, call.sizes, bytes=moved, registers=REGISTERS)
-
-
-def _further(call: _Call, shape: RowsShape) -> str:
-    """Returns the last arguments of the device functions: what they do not know of a symbolic number of rows."""
-    return "" if call.is_static else f", {MOST_COUNTED}{', True' if shape.in_order else ''}"

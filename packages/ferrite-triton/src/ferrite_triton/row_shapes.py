@@ -7,11 +7,11 @@ one a call takes is decided by its number of rows alone, so that results do not 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, sqrt
 
-from ferrite_ir.dtypes import I32, I64, DType
+from ferrite_ir.dtypes import I32, DType
 from ferrite_ir.sizes import Size, bounds, is_static, maximum, minimum
 from ferrite_scheduler.combined_rows import MOST_ROWS, MOST_SHARE
 from ferrite_scheduler.strategy import power_of_two
@@ -21,8 +21,10 @@ from .templates import Scratch
 SHARES, MANY_SHARES = 128, 1024
 """Shares of the rows: about one for each processor, and more of them, but not too many, before they are long."""
 LEAST_SHARE, LONG_SHARE = 256, 1024
-"""Rows of a share, which a program sorts at once: the longer, the more steps that takes. Chunks of a place sort as many
-runs as there are shares."""
+"""Rows of a share, which a program sorts at once: the longer, the more steps that takes. Chunks of a place look at all
+shares."""
+MOST_SPREAD = 256
+"""Shares that a chunk looks at together: it has a warp, whose code grows with them times the rows of the chunk."""
 MOST_RUNS = 1 << 23
 """Runs that there is room for, if shares are not too large then."""
 LEAST_LISTED, MOST_LISTED = 16, 256
@@ -35,8 +37,6 @@ NARROW = 31
 """Bits of a number in 32 bits that is never negative."""
 LEAST_CLASS, CLASS_STEP = 1 << 12, 4
 """Rows that the first shape is for where their number is symbolic, and how many times as many each further one."""
-MOST_COUNTED = (1 << NARROW) - 1
-"""Rows that a word of 64 bits may count where their number is symbolic: their own have 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,6 @@ class RowsShape:
         width: elements of a row.
         batch: rows that a program has on their way at once.
         block: columns of a program.
-        in_order: whether runs stand in the order of their shares: any number of shares is right then.
     """
 
     count: int
@@ -57,7 +56,6 @@ class RowsShape:
     width: int
     batch: int
     block: int
-    in_order: bool = False
 
     @property
     def blocks(self) -> int:
@@ -86,6 +84,12 @@ class RowsShape:
         return max(wanted if wanted <= MOST_LISTED else 0, 2 * self.depth, LEAST_LISTED)
 
     @property
+    def halves(self) -> bool:
+        """Returns whether nearly all lists are half empty: worth code of its own, which combines them faster."""
+        mean = self.count / self.rows
+        return mean + 2 * sqrt(mean) <= self.capacity // 2
+
+    @property
     def chunk(self) -> int:
         """Returns the rows of a chunk."""
         return max(LEAST_CHUNK, self.capacity, power_of_two(-(-self.count // MOST_CHUNKS)))
@@ -111,20 +115,19 @@ class RowsShape:
 
     @property
     def spread(self) -> int:
-        """Returns the power of two that holds the number of shares."""
-        return max(power_of_two(self.shares), 2)
+        """Returns how many shares a chunk looks at together, a power of two."""
+        return min(max(power_of_two(self.shares), 2), MOST_SPREAD)
 
     def is_like(self, other: RowsShape) -> bool:
         """Returns whether kernels of the two have the same numbers."""
-        numbers = [(s.depth, s.capacity, s.chunk, s.share, s.spread, s.in_order) for s in (self, other)]
+        numbers = [(s.depth, s.capacity, s.halves, s.chunk, s.share, s.spread) for s in (self, other)]
         return numbers[0] == numbers[1]
 
 
 def shapes_for(count: Size, rows: int, width: int, batch: int, block: int) -> tuple[RowsShape, ...]:
     """Returns the shapes for a number of rows, each for more of them than the one before; one if it is static.
 
-    The last one is right for any number, if there may be more of them than `MOST_ROWS`: what a place has in each share
-    is not sorted in registers then, but takes zeros to be written before, and is walked through by each chunk.
+    All are right for any number; the last one is for all that are more.
     """
     if is_static(count):
         return (RowsShape(count, rows, width, batch, block),)
@@ -139,27 +142,23 @@ def shapes_for(count: Size, rows: int, width: int, batch: int, block: int) -> tu
         if most is not None and most <= limit:
             return tuple(found)
         limit *= CLASS_STEP
-    return (*found, replace(found[-1], in_order=True))
+    return tuple(found)
 
 
 def most_rows(shape: RowsShape) -> int:
     """Returns how many rows there may be for all numbers of rows, shares and tasks to have 32 bits."""
     # There are fewer chunks than one for each eight rows, and two counters for each block of each.
-    return min(MOST_COUNTED - MOST_SHARE, (1 << NARROW + 2) // shape.blocks)
+    return min((1 << NARROW) - 1 - MOST_SHARE, (1 << NARROW + 2) // shape.blocks)
 
 
 def scratch_of(count: Size, shapes: Sequence[RowsShape], compute: DType) -> Scratch:
     """Returns the tensors that only these kernels know, large enough for whichever shape a call takes."""
     (first, *_), last = shapes, shapes[-1]
     if is_static(count):
-        count_bits = count.bit_length() + first.shares.bit_length()
-        run_bits = (first.shares * first.share * first.share - 1).bit_length()
-        counted, ran = (I32 if bits <= NARROW else I64 for bits in (count_bits, run_bits))
         shares, listed, ordered = first.shares, first.capacity, first.shares * first.share
         slots = first.slots(count)
         room: Size = max(slots, 1)
     else:
-        counted = ran = I64
         slots = most_slots(count, shapes)
         room = slots + 1
         # Up to the number that a shape is made for, there are as many shares as for that at most.
@@ -170,9 +169,9 @@ def scratch_of(count: Size, shapes: Sequence[RowsShape], compute: DType) -> Scra
         listed = _most_listed(count, shapes)
         ordered = count + (last.share - 1)
     return {
-        "counts": (counted, first.rows),
+        "counts": (I32, first.rows),
         "lists": (I32, first.rows * listed),
-        "runs": (ran, first.rows * shares),
+        "runs": (I32, first.rows * shares),
         "ordered": (I32, ordered),
         "queue": (I32, 2 * room),
         "tasks": (I32, 1 + 2 * slots * first.blocks),

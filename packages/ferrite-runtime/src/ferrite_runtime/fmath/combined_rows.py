@@ -13,8 +13,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ferrite_runtime.fmath.row_lists import rows_in, runs_in
 from ferrite_runtime.fmath.row_sums import combined, folded, neutral_of
+from ferrite_runtime.fmath.sorting import sort_integers
 
 _NO_ROW = tl.constexpr(0x7FFFFFFF)
 _GROUP = tl.constexpr(32)
@@ -71,37 +71,12 @@ def _fold_lists(
     is_listed = tl.arange(0, row.shape[1])[None, :] < size[:, None]
     ordered = tl.where(is_listed, row, _NO_ROW)
     if tl.max(size, 0) > 1:
-        ordered = tl.sort(ordered)
+        ordered = sort_integers(ordered)
     return _fold_rows(ordered, size, source, column, mode, width, stride, depth, compute)
 
 
 @triton.jit
 def _rows_of_chunk(
-    word,
-    runs,
-    ordered,
-    place,
-    first,
-    shares,
-    most: tl.constexpr,
-    chunk: tl.constexpr,
-    tile: tl.constexpr,
-    spread: tl.constexpr,
-):
-    """Returns a chunk of the rows of a place, from so many on; ``spread`` is a power of two that holds all shares."""
-    slot = tl.arange(0, spread)
-    known = slot < runs_in(word, most)
-    run = tl.sort(tl.load(runs + place.to(tl.int64) * shares + slot, known, other=_last_word(runs.dtype.element_ty)))
-    length = tl.where(known, (run % tile).to(tl.int32) + 1, 0)
-    end = tl.cumsum(length, 0)
-    shift = (run // tile).to(tl.int32) - (end - length)
-    wanted = first + tl.arange(0, chunk)
-    found = _runs_with(wanted, end)
-    return tl.load(ordered + wanted + tl.gather(shift, found, 0), wanted < rows_in(word, most), other=0)
-
-
-@triton.jit
-def _rows_of_chunk_in_order(
     runs,
     ordered,
     place,
@@ -111,23 +86,31 @@ def _rows_of_chunk_in_order(
     tile: tl.constexpr,
     spread: tl.constexpr,
 ):
-    """Returns the same where runs stand in the order of their shares, ``spread`` of which are looked at together."""
+    """Returns a chunk of the rows of a place, from so many on; ``spread`` shares are looked at together."""
     wanted = first + tl.arange(0, chunk)
     row = wanted * 0
     before = first * 0
     for share in tl.range(0, shares, spread):
         slot = share + tl.arange(0, spread)
-        word = tl.load(runs + place.to(tl.int64) * shares + slot, slot < shares, other=0)
-        run = word - 1
-        length = tl.where(word != 0, (run % tile).to(tl.int32) + 1, 0)
+        exists = slot < shares
+        word = tl.load(runs + place.to(tl.int64) * shares + slot, exists, other=0)
+        start = slot * tile + (word & (tile * tile - 1)) // tile
+        # What nobody has written may be anything, but no row of the place is where it points to.
+        is_run = exists & (tl.load(ordered + start, exists, other=-1) // tile == place)
+        length = tl.where(is_run, (word & (tile - 1)) + 1, 0)
         end = before + tl.cumsum(length, 0)
-        shift = (run // tile).to(tl.int32) - (end - length)
         after = before + tl.sum(length, 0)
         inside = (wanted >= before) & (wanted < after)
-        found = _runs_with(wanted, end)
-        row = tl.load(ordered + wanted + tl.gather(shift, found, 0), inside, other=row)
+        at = wanted + tl.gather(start - (end - length), _runs_with(wanted, end), 0)
+        row = tl.where(inside, _ordered_row(ordered, at, inside, tile), row)
         before = after
     return row
+
+
+@triton.jit
+def _ordered_row(ordered, at, known, tile: tl.constexpr):
+    """Returns the rows at so many words of ``ordered``."""
+    return at // tile * tile + tl.load(ordered + at, known, other=0) % tile
 
 
 @triton.jit
@@ -145,11 +128,6 @@ def _runs_with(wanted, end):
 @triton.constexpr_function
 def _levels(spread):
     return spread.bit_length() - 1
-
-
-@triton.constexpr_function
-def _last_word(dtype):
-    return (1 << (dtype.primitive_bitwidth - 1)) - 1
 
 
 @triton.jit
@@ -197,7 +175,7 @@ def _store_place(base, out, initial: tl.constexpr, offset, inside, total, mode: 
     tl.store(out + offset, combined(before, total, mode).to(out.dtype.element_ty), inside)
 
 
-@triton.jit
+@triton.jit(noinline=True)  # the passes of compilers take more than twice the time for twice the operations
 def _combine_chunk(
     counts,
     runs,
@@ -221,8 +199,6 @@ def _combine_chunk(
     slots,
     batch: tl.constexpr,
     block: tl.constexpr,
-    most: tl.constexpr,
-    in_order: tl.constexpr,
 ):
     """Combines a chunk of the rows of a long place, and all chunks of the place if it is the last one to come."""
     blocks: tl.constexpr = (width + block - 1) // block
@@ -231,14 +207,10 @@ def _combine_chunk(
     inside = column < width
     place = tl.load(queue + task // blocks)
     number = tl.load(queue + slots + task // blocks)
-    word = tl.load(counts + place)
-    size = rows_in(word, most)
+    size = tl.load(counts + place)
     first = number * chunk
     shares = (count + tile - 1) // tile
-    if in_order:
-        row = _rows_of_chunk_in_order(runs, ordered, place, first, shares, chunk, tile, spread)
-    else:
-        row = _rows_of_chunk(word, runs, ordered, place, first, shares, most, chunk, tile, spread)
+    row = _rows_of_chunk(runs, ordered, place, first, shares, chunk, tile, spread)
     own = tl.minimum(size - first, chunk) + tl.arange(0, 1)
     total = tl.reshape(_fold_rows(row[None, :], own, source, column, mode, width, stride, batch, compute), [block])
     offset = place.to(tl.int64) * width + column
@@ -291,16 +263,15 @@ def combine_rows(
     group: tl.constexpr,
     depth: tl.constexpr,
     block: tl.constexpr,
-    most: tl.constexpr = None,
-    in_order: tl.constexpr = False,  # noqa: FBT002 - kernels cannot be told to name it
+    halves: tl.constexpr,
 ):
     """Combines the rows of a few places with what these are before, and takes its part of long places.
 
     Args:
-        counts: how many rows and runs each place has, as `row_lists.list_rows` leaves it, and the next four.
+        counts: how many rows each place has, as `row_lists.list_rows` leaves it, and the next four.
         lists: the rows of each place.
         runs: the runs of each place.
-        ordered: the rows of each share, by place.
+        ordered: the rows of each share, by place, each as the place times ``tile`` and its number in the share.
         queue: the chunks that are asked for.
         tasks: how many chunks are asked for; then counters, zero before: two for each of ``slots`` and each block.
         parts: ``slots`` rows of the type that is computed in: what chunks come to.
@@ -316,18 +287,16 @@ def combine_rows(
         capacity: rows of a list, a power of two.
         chunk: rows of a chunk.
         tile: rows of a share.
-        spread: a power of two that holds the number of shares; ``in_order``, any.
+        spread: shares that are looked at together, a power of two.
         slots: chunks that may be asked for, at most.
         group: places of a program.
         depth: rows of each that are on their way at once, a power of two, at most half a list.
         block: columns of a program.
-        most: the most rows that there may be, ``count`` itself if None; as `row_lists.list_rows` had it.
-        in_order: whether the runs of a place stand in the order of their shares.
+        halves: whether there is code of its own for programs whose lists are all half empty.
     """
-    limit: tl.constexpr = count if most is None else most
     blocks: tl.constexpr = (width + block - 1) // block
     compute: tl.constexpr = parts.dtype.element_ty
-    half: tl.constexpr = capacity // 2
+    expected: tl.constexpr = capacity // 2 if halves else capacity
     program = tl.program_id(0)
     asked = tl.load(tasks)
     place = program // blocks * group + tl.arange(0, group)
@@ -335,8 +304,8 @@ def combine_rows(
     known = place < rows
     # Read before it is known how much of it counts, as is what the place is before: nothing waits for anything else.
     lines = lists + place.to(tl.int64)[:, None] * capacity
-    row = tl.load(lines + tl.arange(0, half)[None, :], known[:, None], other=0)
-    size = rows_in(tl.load(counts + place, known, other=0), limit)
+    row = tl.load(lines + tl.arange(0, expected)[None, :], known[:, None], other=0)
+    size = tl.load(counts + place, known, other=0)
     offset = place.to(tl.int64)[:, None] * width + column[None, :]
     inside = known[:, None] & (column < width)[None, :]
     if base is None:
@@ -367,13 +336,10 @@ def combine_rows(
             slots,
             group * depth,
             block,
-            limit,
-            in_order,
         )
     is_short = size <= capacity
     size = tl.where(is_short, size, 0)
-    # Most lists are half empty, and half as many rows are sorted in half the time.
-    if tl.max(size, 0) <= half:
+    if not halves or tl.max(size, 0) <= expected:
         own = _fold_lists(row, size, source, column, mode, width, stride, depth, compute)
     else:
         full = tl.load(lines + tl.arange(0, capacity)[None, :], known[:, None], other=0)
