@@ -204,7 +204,7 @@ def test_online_softmax_of_what_a_thread_holds(run: Run, shape: tuple[int, int],
     torch.testing.assert_close(distance, x - x.amax(axis, keepdim=True), rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("dtype", ["bf16"])
 @pytest.mark.parametrize(("rows", "columns"), [(300, 3), (5000, 40), (64, 64), (77, 131)])
 def test_what_is_asked_for_ahead_are_elements_of_the_columns(
     monkeypatch: pytest.MonkeyPatch, run: Run, rows: int, columns: int, dtype: str
@@ -225,7 +225,6 @@ def test_what_is_asked_for_ahead_are_elements_of_the_columns(
   m: f32[{columns}], s: f32[{columns}] = fold online_softmax [d0 < {columns} | r0 < {rows}] cast.f32(x[r0, d0])
   y: f32[{rows}, {columns}] = loop [r0 < {rows}, d0 < {columns}] sub(cast.f32(x[r0, d0]), m[d0])
 }}"""
-    text = text.replace("cast.f32(x[r0, d0])", "x[r0, d0]") if dtype == "f32" else text
     run(text, x, strategy="looped")
     assert asked, "nothing was asked for ahead"
     size = x.element_size()

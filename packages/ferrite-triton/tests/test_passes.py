@@ -62,12 +62,14 @@ def test_the_next_block_of_columns_that_are_read_again_is_asked_for() -> None:
     first, second = loops_of(source)
     (sector,) = re.findall(r"(\w+) = fmath.sectors\(x, 2\)\n", source)
     (offset,) = re.findall(r"(\w+) = r \* 24\n", first)
-    rows, column = f"{offset} + (tl.minimum(r + RBLOCK, 499) - r) * 24", f"tl.minimum({sector}, 23)"
+    ahead = "(tl.minimum(r + tl.where(rstart + RBLOCK < 500, RBLOCK, -rstart), 499) - r)"
+    rows, column = f"{offset} + {ahead} * 24", f"tl.minimum({sector}, 23)"
     asked = f"fmath.prefetch(in0 + {rows} + {column})"
     assert asked in first
     assert first.index("tl.load(") < first.index(asked)
     assert "prefetch" not in second  # what is read for the last time is there
     assert "prefetch" not in source_of(SOFTMAX)  # rows
+    assert "prefetch" not in source_of(COLUMNS.replace("cast.f32(x[r0, d0])", "x[r0, d0]").replace("x: bf16", "x: f32"))
     once = "graph @f(x: f32[500, 24]) -> (y) {\n  y: f32[24] = fold sum [d0 < 24 | r0 < 500] x[r0, d0]\n}"
     assert "prefetch" not in source_of(once)
 

@@ -135,12 +135,16 @@ def goes_backwards(flat: FlatKernel, passes: Passes) -> list[bool]:
     return found
 
 
+HALF = 2
+"""Bytes of the elements that are asked for ahead, at most."""
+
+
 def read_ahead(flat: FlatKernel, policies: list[dict[Scalar, str]]) -> list[frozenset[Scalar]]:
     """Returns for each loop the loads of which the next block is asked for before one is worked on.
 
-    Those are columns that are read again: programs are so few then, that their columns wait in the cache, that most of
-    the time all threads of a multiprocessor wait for a block, or compute. `benchmarks/by_hand.py softmax` has such
-    columns with and without it.
+    Those are columns of halves that are read again: programs are so few then, that their columns wait in the cache,
+    that most of the time all threads of a multiprocessor wait for a block, or compute. `benchmarks/by_hand.py softmax`
+    has such columns with and without it; of 32-bit elements asking costs more than it gains.
     """
     columns = flat.space.order[-1:]
     if flat.space.order[:1] != ("r",) or len(flat.space.order) != 2:
@@ -149,7 +153,7 @@ def read_ahead(flat: FlatKernel, policies: list[dict[Scalar, str]]) -> list[froz
     def walks_down(load: Scalar) -> bool:
         offset = flat.offset(load.source, load.indices)
         is_regular = not offset.is_indirect and step_along(offset, "r") != 0
-        return is_regular and behind(offset, *columns) is not None
+        return is_regular and load.dtype.bytes <= HALF and behind(offset, *columns) is not None
 
     again = [[load for load, policy in loads.items() if policy == READ_AGAIN_LATER] for loads in policies]
     return [frozenset(filter(walks_down, loads)) for loads in again]
