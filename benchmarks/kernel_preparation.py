@@ -2,8 +2,9 @@
 
 A process compiles a series of cases for one backend, and keeps to its share of the cores. Seconds are those of
 `torch.compile` and the first call of a case, with empty caches, which every backend has its own of. What a compiler
-takes to start, its imports and its own processes, is measured on a tiny function before, and told apart. The device is
-shared: what a backend measures while it compiles is measured beside others.
+takes to start, its imports and its own processes, is measured on a tiny function before, and told apart: on another one
+in each process, as one that is in the caches starts nothing. The device is shared: what a backend measures while it
+compiles is measured beside others.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ def prepare_all(plan: Namespace, gpus: Sequence[str]) -> Prepared:
             slot, zygote = slots.get()
             out, log = work / f"{number}.json", work / f"{number}.log"
             arguments = {"backend": backend, "rows": series, "share": [slot, len(zygotes)], "out": str(out)}
+            arguments["number"] = number
             arguments |= {"device": plan.device, "scale": plan.scale, "policy": plan.policy}
             environment = caches_in(plan.caches / backend)
             if gpus:
@@ -135,9 +137,10 @@ def compile_series(
     device: str,
     scale: int,
     policy: Mapping[str, Any],
+    number: int,
     out: str,
 ) -> None:
-    """Compiles cases in their types for one backend, in this process, and writes down the seconds after each."""
+    """Compiles the cases of a series for one backend, in this process, and writes down the seconds after each."""
     import torch
 
     from backends import compile_with
@@ -147,7 +150,7 @@ def compile_series(
     take_cores(*share)
     torch.set_default_device(device)
     cases = {case.name: case for case in (*CASES, *LIMIT_CASES)}
-    tiny, ones = compile_with(backend, lambda x: x * 2 + 1, policy=policy), torch.ones(1000)
+    tiny, ones = compile_with(backend, lambda x: x * 2 + number, policy=policy), torch.ones(1000)
     record: dict[str, Any] = {"start_s": seconds_of(lambda: tiny(ones), device), "compile_s": [], "failed": []}
     for name, dtype in rows:
         torch._dynamo.reset()
