@@ -13,9 +13,9 @@ class Options:
     """Choices that change how a program runs, never what it computes.
 
     Attributes:
-        tune: ``"none"`` takes the config policy's first choice, ``"default"`` measures the few candidates that
-            can pay off, ``"quick"`` every candidate of every kernel, ``"full"`` (also ``"max"``) those of wider tables
-            and the configs beside the best one as well.
+        tune: ``"none"`` takes the config policy's first choice, ``"default"`` measures the configs that the writer of a
+            kernel has stated, ``"quick"`` every candidate of every kernel, ``"full"`` (also ``"max"``) those of wider
+            tables and the configs beside the best one as well.
         launcher: ``"driver"`` calls the CUDA driver directly, ``"triton"`` goes through Triton's own launcher,
             ``"auto"`` takes the first that works for the device.
         native: start whole sequences of launches by one call of native code: ``"auto"`` where that code is at hand, or

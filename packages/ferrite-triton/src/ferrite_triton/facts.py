@@ -49,6 +49,8 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
         facts["live_values"] = live_tiles(flat.space, text)
         if vectors := count_vectors(accesses):
             facts["vectors"] = vectors
+    elif vectors := count_columns(accesses, facts["contiguous_axis"]):
+        facts["vectors"] = vectors
     if flat.space.parts:
         facts["parts"] = flat.space.parts
     if any(isinstance(definition, SortedUpdate) for definition in flat.definitions):
@@ -78,6 +80,14 @@ def count_vectors(accesses: tuple[Access, ...]) -> int:
     if any(access.writes for access in along) or all(access.axes <= FOLD_AXES for access in along):
         return 0
     return len({access.param.text for access in along if access.axes <= FOLD_AXES})
+
+
+def count_columns(accesses: tuple[Access, ...], contiguous: str | None) -> int:
+    """Returns how many vectors the rows of a matrix are combined with; 0 where all that is read are vectors."""
+    read = [access for access in accesses if not access.writes]
+    if contiguous is None or all(len(access.axes) <= 1 for access in accesses):
+        return 0
+    return len({access.param.text for access in read if access.axes == {contiguous}})
 
 
 def traffic(flat: FlatKernel, accesses: list[Access]) -> int:

@@ -30,20 +30,9 @@ __all__ = [
     "wider_configs",
 ]
 
-# Kernels that move fewer bytes than this run about as long as a launch takes, whatever their config.
-WORTH_MEASURING = 16 << 20
-# Candidates that measuring by default may compile: each costs a compilation before the first result.
-DEFAULT_CANDIDATES = {
-    "pointwise": 1,
-    "persistent": 2,
-    "looped": 3,
-    "cooperative": 1,
-    "scan": 1,
-    "sort": 1,
-    "template": 1,
-    "user": 8,
-}
-TILED_CANDIDATES = 2
+# Candidates that measuring by default may compile, each a compilation before the first result: those that a person has
+# written down. What the compiler writes takes its first guess (decision 0013).
+DEFAULT_CANDIDATES = {"user": 8}
 
 
 def template_configs(shape: Shape) -> tuple[Config, ...]:
@@ -78,7 +67,7 @@ def configs(
     Args:
         spec: the kernel.
         device: facts about the device.
-        tune: ``"none"`` for the first only, ``"default"`` for the few that can pay off, another word for all.
+        tune: ``"none"`` for the first only, ``"default"`` for those that a person has stated, another word for all.
         sizes: the size of every axis, by name; the expected sizes without it.
     """
     shape = Shape.of(spec, device, sizes)
@@ -106,16 +95,7 @@ def wider_configs(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int
 def _count(shape: Shape, tune: str) -> int | None:
     if tune in ("quick", "full", "max"):
         return None
-    if tune == "none":
-        return 1
-    if shape.spec.family == "user":
-        return DEFAULT_CANDIDATES["user"]
-    if _traffic(shape) < WORTH_MEASURING:
-        return 1
-    if shape.spec.family == "looped" and shape.contiguous in ("x", "y") and shape.reads_narrow:
-        return DEFAULT_CANDIDATES["looped"] + 1
-    is_tiled = shape.spec.family == "pointwise" and sum(shape.sizes[a.name] > 1 for a in shape.axes("grid")) > 1
-    return TILED_CANDIDATES if is_tiled else DEFAULT_CANDIDATES[shape.spec.family]
+    return 1 if tune == "none" else DEFAULT_CANDIDATES.get(shape.spec.family, 1)
 
 
 def launch_bytes(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None) -> int | None:

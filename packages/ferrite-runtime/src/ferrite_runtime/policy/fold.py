@@ -10,6 +10,8 @@ from ferrite_runtime.policy.shape import Shape, param_bytes
 
 # A row of so many elements has work for a program of its own.
 LONG_ROW = 1024
+# A row that as many threads as share a register file twice would have to combine between them.
+HUGE_ROW = 8192
 # A long row that fills less than this share of its tile.
 IDLE_ROW, IDLE_SHARE = 4096, 0.75
 # Elements of the tile of several short rows.
@@ -40,13 +42,16 @@ ROWS_PER_THREAD = 8
 SCAN_WARPS = 4
 # Most warps of a program that reads columns twice: with as many rows to a thread a multiprocessor holds one of them.
 AGAIN_WARPS = 16
-# Rows of columns that too few programs fold for the multiprocessors there are, and the warps of such a program.
-LONG_COLUMN, FEW_WARPS = 512, 16
+# Rows of columns that too few programs fold for the multiprocessors there are, at least and at once, and the warps of
+# such a program for these.
+FEW_ROWS, LONG_COLUMN, FEW_WARPS = 128, 512, 16
 # Columns and elements of a block of the matrix that few rows are multiplied with, blocks on their way at once (with the
 # one that is multiplied), and warps of a program.
-PRODUCT_COLUMNS, PRODUCT_TILE, PRODUCT_STAGES, PRODUCT_WARPS = 32, 4096, 4, 4
+PRODUCT_COLUMNS, PRODUCT_TILE, PRODUCT_STAGES, PRODUCT_WARPS = 32, 4096, 6, 2
 # Rows of halves that a program folds with a vector, and elements of them per thread.
 VECTOR_ROWS, VECTOR_PER_THREAD = 2, 64
+# Elements per thread of rows that are sorted, up to as many warps as share the four parts of a multiprocessor.
+SORTED_PER_THREAD, SORT_WARPS = 8, 4
 # Bytes for an element of a matrix of bytes, with what else is read and written for a row.
 BYTE_SHARE = 1.25
 # Bytes that memory is read in at least.
@@ -64,7 +69,9 @@ def persistent_configs(shape: Shape) -> tuple[Config, ...]:
 
 
 def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
-    per_thread = 8 if shape.live > MANY_LIVE else 32 if _moves_bytes(shape) else 16
+    per_thread = 8 if shape.live > MANY_LIVE else 16
+    if per_thread == 16 and (_moves_bytes(shape) or (row >= HUGE_ROW and shape.narrowest_read <= 2)):
+        per_thread = 32
     rows = 1 if row >= LONG_ROW else max(1, SHORT_TILE // row)
     rows = _keep_busy(shape, rows)
     threads = shape.device.target.warp_size
@@ -74,7 +81,8 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
         warps = max(warps, min(4, row // (threads * min(8, shape.vector))), 1)
     first = _rows(shape, rows, row, warps)
     if rows == 1 and _shares_vectors(shape):
-        return (_with_vectors(shape, row), first)
+        single, several = _rows(shape, 1, row, warps), _with_vectors(shape, row)
+        return (several, single) if _matrices(shape) > 1 else (single, several)
     more = [(rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, warps * 2), (rows * 4, warps * 2)]
     if (row >= IDLE_ROW and shape.fold <= row * IDLE_SHARE) or _narrows_to_bytes(shape):
         # The lanes past the end keep threads idle, the more the more there are; and what becomes bytes takes many
@@ -92,6 +100,11 @@ def _shares_vectors(shape: Shape) -> bool:
     """Returns whether there are rows enough for programs to fold several of halves with the same vectors."""
     is_half = shape.narrowest_read == shape.element_bytes == 2
     return is_half and "vectors" in shape.spec.facts and _keep_busy(shape, VECTOR_ROWS) == VECTOR_ROWS
+
+
+def _matrices(shape: Shape) -> int:
+    """Returns how many matrices are folded with vectors: of two, a row each keeps as much on its way as two of one."""
+    return int(shape.spec.facts.get("loads", 1)) - int(shape.spec.facts["vectors"])
 
 
 def _with_vectors(shape: Shape, row: int) -> Config:
@@ -184,9 +197,9 @@ def _products(shape: Shape) -> tuple[Config, ...]:
     points = PRODUCT_TILE // columns
     tiles = (
         (columns, points, PRODUCT_STAGES, PRODUCT_WARPS),
-        (columns, points, PRODUCT_STAGES + 2, PRODUCT_WARPS // 2),
-        (columns, points // 2, PRODUCT_STAGES + 2, PRODUCT_WARPS),
-        (columns * 2, points // 2, PRODUCT_STAGES, PRODUCT_WARPS),
+        (columns, points, PRODUCT_STAGES - 2, PRODUCT_WARPS * 2),
+        (columns, points // 2, PRODUCT_STAGES, PRODUCT_WARPS * 2),
+        (columns * 2, points // 2, PRODUCT_STAGES - 2, PRODUCT_WARPS * 2),
     )
     limits = {axis.block: shape.limit(axis) for axis in shape.spec.axes}
     return tuple(
@@ -199,7 +212,10 @@ def _inner_looped(shape: Shape) -> tuple[Config, ...]:
     if int(shape.spec.facts.get("passes", 1)) > 1 and shape.fold >= LONG_PASS:
         # Few rows at a time, each read by as many threads as a program can have: the next pass finds them in the cache.
         most = shape.device.max_warps
-        return tuple(_loop(shape, 1, r, w) for r, w in ((8192, most), (16384, most), (4096, most // 2 or 1)))
+        tiles = ((LONG_PASS // 2, most), (LONG_PASS, most))
+        if -(-shape.fold // LONG_PASS) * LONG_PASS <= -(-shape.fold // tiles[0][0]) * tiles[0][0]:
+            tiles = tiles[::-1]  # half as many blocks, none of which has more lanes past the end
+        return tuple(_loop(shape, 1, r, w) for r, w in (*tiles, (LONG_PASS // 4, most // 2 or 1)))
     block = LOOP_BLOCK * (2 if shape.element_bytes <= 2 else 1)
     if shape.live > 4 or shape.buffers > 8:
         block //= 2
@@ -209,11 +225,12 @@ def _inner_looped(shape: Shape) -> tuple[Config, ...]:
     block = min(block, next_power_of_two(shape.fold))
     rows = _keep_busy(shape, max(1, LOOP_BLOCK // 2 // block))
     warps = max(1, rows * block // (shape.device.target.warp_size * (16 if shape.element_bytes <= 2 else 8)))
-    more = [(rows, block, warps * 2), (rows, block * 2, warps * 2), (rows, block // 2 or 1, warps)]
+    first = (rows, block, warps)
+    tiles = [first, (rows, block, warps * 2), (rows, block * 2, warps * 2), (rows, block // 2 or 1, warps)]
     if shape.narrowest_read < shape.element_bytes:
         # Of elements narrower than the sums, twice as many to a thread are as many bytes on their way.
-        more[0] = (rows, block * 2, warps)
-    return tuple(_loop(shape, x, r, w) for x, r, w in ((rows, block, warps), *more))
+        tiles[:2] = (rows, block * 2, warps), first
+    return tuple(_loop(shape, x, r, w) for x, r, w in tiles)
 
 
 def _outer_looped(shape: Shape) -> tuple[Config, ...]:
@@ -229,22 +246,24 @@ def _outer_looped(shape: Shape) -> tuple[Config, ...]:
     rows = int(shape.spec.facts.get("rows_together", 1))
     if rows > 1:
         # Of halves small programs hide each other's waiting.
-        together = ((rows, 4), (rows, 2), (rows, 1 if shape.reads_narrow else 8), (rows * 2, 4))
+        together = ((rows, 4), (rows, 8), (rows, 2), (rows * 2, 4))
+        if shape.narrowest_read <= 2:
+            together = ((rows, 2), (rows, 4), (rows, 1), (rows * 2, 4))
         return tuple(_together(shape, count, warps) for count, warps in together)
-    # Where what is read is half as wide as the sums, whole lines of as many rows again keep as much on its way.
     wide = _loop_of(shape, 2 * line, 4 * threads * OUTER_PER_THREAD)
     if shape.points // (2 * line) >= FILL * shape.device.multiprocessors:
         # Many programs: small ones, so that one waits for memory while others combine.
         more = ((line, 2048 // line, 4), (line, 1024 // line, 4), (2 * line, 1024 // line, 4))
-        if shape.reads_narrow:
-            more = (*more[:2], (2 * line, 2048 // (2 * line), 4))
-        return (wide, *(_loop(shape, x, r, w) for x, r, w in more))
+        tiles = (wide, *(_loop(shape, x, r, w) for x, r, w in more))
+        # Where what is read is half as wide as the sums, whole lines of as many rows again keep as much on its way.
+        return (_loop(shape, 2 * line, 2048 // (2 * line), 4), *tiles[:3]) if shape.reads_narrow else tiles
     columns = _keep_busy(shape, line, least=max(8, line // 2))
-    if shape.points // columns < shape.device.multiprocessors and shape.fold >= LONG_COLUMN:
+    if shape.points // columns < shape.device.multiprocessors and shape.fold > FEW_ROWS:
         # Few programs of many rows, mostly partial sums that the cache still has: as many threads as can be, on pieces
         # of memory that are no smaller than what it is read in.
         half = columns // 2 if columns // 2 * shape.narrowest_read >= SECTOR else columns
-        few = _loop(shape, half, LONG_COLUMN, FEW_WARPS)
+        most = min(LONG_COLUMN, next_power_of_two(shape.fold))
+        few = _loop(shape, half, most, FEW_WARPS * most // LONG_COLUMN)
         return (few, *(_loop(shape, columns, LONG_COLUMN // d, FEW_WARPS // d) for d in (2, 4, 8)))
     depth = 32 if shape.points // columns >= 2 * shape.device.multiprocessors else 64
     warps = max(1, columns * depth // (threads * OUTER_PER_THREAD))
@@ -344,9 +363,9 @@ def sort_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a sort, which holds whole rows: sorting networks compile slowly, so there are few."""
     row = next_power_of_two(shape.fold)
     rows = _keep_busy(shape, max(1, 512 // row))
-    warps = max(1, min(8, rows * row // (shape.device.target.warp_size * 4)))
     # With fewer threads more steps of the network stay within a thread or a warp, but the code grows.
-    return tuple(_loop_x(shape, rows, row, w) for w in (warps, max(1, warps // 2), max(1, warps // 4)))
+    warps = max(1, min(SORT_WARPS, rows * row // (shape.device.target.warp_size * SORTED_PER_THREAD)))
+    return tuple(_loop_x(shape, rows, row, w) for w in (warps, warps * 2, max(1, warps // 2)))
 
 
 def _loop_x(shape: Shape, rows: int, block: int, warps: int) -> Config:

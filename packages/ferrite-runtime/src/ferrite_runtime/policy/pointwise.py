@@ -23,7 +23,9 @@ FILL = 4
 # Rows that a warp combines before it stores what they come to.
 SORTED_ROWS = 8
 # Beyond so many buffers each element occupies registers enough that fewer per thread are faster.
-MANY_BUFFERS = 8
+MANY_BUFFERS = 6
+# Rows of so many elements are taken in pieces of that width: what belongs to a row is loaded less often.
+LONG_ROW, LONG_WIDTH = 32768, 1024
 
 
 def pointwise_configs(shape: Shape) -> tuple[Config, ...]:
@@ -67,7 +69,13 @@ def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
 
     if narrow:
         tile = min(tile, FLAT_TILE)  # what is loaded once for a thread's rows is little, what they keep live is not
-    return (rows(FULL_WIDTH, tile, 4), rows(1024, tile, 4), rows(512, tile * 2, 8), rows(FULL_WIDTH, tile // 2, 4))
+    # What is loaded once for a thread's columns serves twice as many rows with half the threads.
+    has_vectors = bool(shape.spec.facts.get("vectors")) and shape.narrowest_read <= 2
+    first, long = rows(FULL_WIDTH, tile, 4), rows(LONG_WIDTH, tile, 4)
+    more = (rows(512, tile * 2, 8), rows(FULL_WIDTH, tile // 2, 4))
+    if has_vectors:
+        return (rows(FULL_WIDTH, tile, 2), first, long, *more)
+    return (long, first, *more) if shape.sizes[x] >= LONG_ROW else (first, long, *more)
 
 
 def _sorted_rows(shape: Shape, x: str, y: str) -> tuple[Config, ...]:
