@@ -212,10 +212,10 @@ def _inner_looped(shape: Shape) -> tuple[Config, ...]:
     if int(shape.spec.facts.get("passes", 1)) > 1 and shape.fold >= LONG_PASS:
         # Few rows at a time, each read by as many threads as a program can have: the next pass finds them in the cache.
         most = shape.device.max_warps
-        tiles = ((LONG_PASS // 2, most), (LONG_PASS, most))
-        if -(-shape.fold // LONG_PASS) * LONG_PASS <= -(-shape.fold // tiles[0][0]) * tiles[0][0]:
-            tiles = tiles[::-1]  # half as many blocks, none of which has more lanes past the end
-        return tuple(_loop(shape, 1, r, w) for r, w in (*tiles, (LONG_PASS // 4, most // 2 or 1)))
+        blocks = [LONG_PASS // 2, LONG_PASS]
+        if -(-shape.fold // LONG_PASS) * LONG_PASS <= -(-shape.fold // blocks[0]) * blocks[0]:
+            blocks.reverse()  # half as many blocks, none of which has more lanes past the end
+        return tuple(_loop(shape, 1, r, w) for r, w in (*((r, most) for r in blocks), (LONG_PASS // 4, most // 2 or 1)))
     block = LOOP_BLOCK * (2 if shape.element_bytes <= 2 else 1)
     if shape.live > 4 or shape.buffers > 8:
         block //= 2
