@@ -132,7 +132,7 @@ def matrix(count: int, width: int) -> Make:
 
 
 def vector(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
-    return (torch.randn(halved(1 << 26, dtype) // scale, dtype=dtype),)
+    return (torch.randn((1 << 26) // scale, dtype=dtype),)
 
 
 def square_matrix(count: int, width: int) -> Make:
@@ -166,7 +166,7 @@ def row_and_weight(width: int) -> Make:
 
 
 def images(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
-    shape = (max(1, halved(16, dtype) // scale), 320, 64, 64)
+    shape = (max(1, 16 // scale), 320, 64, 64)
     x = torch.randn(shape, dtype=dtype).to(memory_format=torch.channels_last)
     return x, torch.randn(320, dtype=dtype), torch.randn(320, dtype=dtype)
 

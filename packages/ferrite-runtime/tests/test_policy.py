@@ -221,6 +221,18 @@ def test_long_rows_of_halves_need_few_threads() -> None:
         assert first(rows).num_warps == warps
 
 
+@pytest.mark.parametrize(
+    ("dtype", "size", "warps"),
+    [("bf16", 128, 2), ("f32", 128, 4), ("bf16", 1024, 4), ("f32", 1024, 8), ("f32", 2048, 4)],
+)
+def test_a_thread_sorts_16_bytes_of_rows_that_are_not_long(dtype: str, size: int, warps: int) -> None:
+    mapping = row_softmax(1 << 16, size)
+    params = [tensor("a", dtype), tensor("b", dtype, "write"), tensor("places", "i64", "write")]
+    facts = {**mapping["facts"], "element_bytes": 8}
+    kernel = spec("rows", "", params, mapping["axes"], family="sort", blocks=mapping["blocks"], facts=facts)
+    assert first(kernel).num_warps == warps
+
+
 def test_columns_are_scanned_in_lines_with_several_rows_to_a_thread() -> None:
     mapping = outer(16384, 4096, family="scan")
     facts = {**mapping["facts"], "element_bytes": 2, "live_values": 9}

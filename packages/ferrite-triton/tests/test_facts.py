@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from by_hand import schedule_text
+from ferrite_ir import parse_graph
+from ferrite_scheduler import schedule
 from ferrite_triton import KernelSpec, emit_program
 
 
@@ -77,6 +79,18 @@ def test_vectors_that_rows_are_folded_with() -> None:
     assert "vectors" not in facts_of(f"{given}(s, y) {{\n{folded}{scaled}}}", "persistent")
     summed = "  s: f32[8] = fold sum [d0 < 8 | r0 < 100] a[d0, r0]\n"
     assert "vectors" not in facts_of(f"{given}(s) {{\n{summed}}}", "persistent")
+
+
+@pytest.mark.parametrize(("value", "vectors"), [("cast.f32(b[d1])", 1), ("mul(cast.f32(b[d1]), c[d0])", 1)])
+def test_vectors_that_rows_are_combined_with(value: str, vectors: int) -> None:
+    text = f"""graph @f(a: bf16[32768, 4096], b: bf16[4096], c: f32[32768]) -> (y) {{
+  y: bf16[32768, 4096] = loop [d0 < 32768, d1 < 4096] cast.bf16(erf(add(cast.f32(a[d0, d1]), {value})))
+}}"""
+    (kernel,) = emit_program(schedule(parse_graph(text))).to_mapping()["kernels"]
+    assert len(kernel["axes"]) == 2
+    assert kernel["facts"]["vectors"] == vectors
+    flat = "graph @f(a: f32[800], b: f32[800]) -> (y) {\n  y: f32[800] = loop [d0 < 800] add(a[d0], b[d0])\n}"
+    assert "vectors" not in facts_of(flat)
 
 
 def test_values_held_at_once() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pytest
+
 from by_hand import schedule_text
 from ferrite_triton import emit_program
 
@@ -72,6 +74,20 @@ def test_the_next_block_of_columns_that_are_read_again_is_asked_for() -> None:
     assert "prefetch" not in source_of(COLUMNS.replace("cast.f32(x[r0, d0])", "x[r0, d0]").replace("x: bf16", "x: f32"))
     once = "graph @f(x: f32[500, 24]) -> (y) {\n  y: f32[24] = fold sum [d0 < 24 | r0 < 500] x[r0, d0]\n}"
     assert "prefetch" not in source_of(once)
+
+
+@pytest.mark.parametrize(("dtype", "pieces"), [("f32", 4), ("bf16", 8), ("i8", None)])
+@pytest.mark.parametrize("strategy", ["persistent", "looped"])
+def test_bytes_beside_wider_elements_are_read_in_pieces_as_long_as_theirs(
+    strategy: str, dtype: str, pieces: int | None
+) -> None:
+    factor = "v[r0]" if dtype == "f32" else "cast.f32(v[r0])"
+    text = f"""graph @f(w: i8[40, 4096], v: {dtype}[4096]) -> (y) {{
+  y: f32[40] = fold sum [d0 < 40 | r0 < 4096] mul(cast.f32(w[d0, r0]), {factor})
+}}"""
+    source = source_of(text, strategy)
+    asked = re.findall(r"tl.load\(tl.max_contiguous\(in(\d) \+ [^,]*, \[1, (\d)\]\)", source)
+    assert asked == ([("0", str(pieces))] if pieces else [])
 
 
 def test_what_is_written_in_passing_says_so() -> None:

@@ -74,8 +74,15 @@ class AddressText:
         """Returns offsets as those of vectors where they lie along the fold axis: in skewed rows, that is."""
         if "r" not in offset.axes:
             return offset
-        multiples = ", ".join(str(skew.width) if name == "r" else "1" for name in self._space.order)
-        return Tile(f"tl.multiple_of({offset.text}, [{multiples}])", offset.axes, offset.dtype)
+        return Tile(f"tl.multiple_of({offset.text}, {self._along_row(skew.width)})", offset.axes, offset.dtype)
+
+    def in_pieces(self, pointer: str, width: int) -> str:
+        """Returns pointers along the fold axis of which a thread takes no more than so many next to each other."""
+        return f"tl.max_contiguous({pointer}, {self._along_row(width)})"
+
+    def _along_row(self, width: int) -> str:
+        """Returns a list with a number for the fold axis, and ones for the others."""
+        return f"[{', '.join(str(width) if name == 'r' else '1' for name in self._space.order)}]"
 
     def ask_ahead(self, param: ParamText, index: Index) -> None:
         """Writes that the cache gets the next block of columns, while this one is worked on.

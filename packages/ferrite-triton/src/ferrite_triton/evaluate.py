@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ferrite_ir.dtypes import BF16, BOOL, F16, F32, F64, DType
-from ferrite_ir.graph import Computed, Loop, bodies_of
+from ferrite_ir.graph import Computed, Contract, Loop, bodies_of
 from ferrite_ir.index import Index, floordiv
 from ferrite_ir.scalar import Scalar, indirects, indirects_of, postorder
 from ferrite_ir.sizes import hint, is_provably_at_most
@@ -20,7 +20,7 @@ from .indices import IndexText, index_dtype
 from .literals import full_text, is_negative_zero, number_text
 from .operands import computes_wider, constant_tile, has_peer, named, operand_text
 from .quotients import rounded_quotients, shares, weights
-from .rows import behind, is_aligned_row, varies_along_fold
+from .rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_fold
 from .scalars import (
     COMPARISONS,
     FOR_NARROW,
@@ -79,6 +79,7 @@ class Evaluator:
         self._inside: dict[Scalar, bool] = {}
         nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
         self._pads = any(node.op in LOOPING for node in nodes)
+        self._pieces = _bytes_beside(flat)
         self._zeroed = frozenset[Scalar]().union(*vanishing_sums(flat).values())
         self._weights, exponentials = weights(flat)
         self.shares = shares(flat)
@@ -412,6 +413,8 @@ class Evaluator:
             assert_in_bounds(
                 self._flat, self._writer, node.indices, lambda value: self._known(value, guard), (mask, axes)
             )
+        if node in self._pieces:
+            pointer = self.addresses.in_pieces(pointer, self._pieces[node])
         arguments = [pointer]
         if mask:
             arguments.append(mask)
@@ -439,6 +442,22 @@ def _reads_one_along_the_fold_axis(flat: FlatKernel) -> bool:
     roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
     read = {load.source for load in memory_loads(flat, roots) if varies_along_fold(load.indices)}
     return len(read) == 1 and not any(varies_along_fold(flat.homes[name]) for name in flat.kernel.stored)
+
+
+def _bytes_beside(flat: FlatKernel) -> dict[Scalar, int]:
+    """Returns the loads of bytes along rows beside wider ones, and how many elements of the widest are one access.
+
+    A thread that reads 16 bytes at once has 16 elements of all tensors, and accesses to wide ones, which take several,
+    are not next to those of its neighbours: a multiprocessor needs that many turns for each.
+    """
+    is_product = any(isinstance(definition, Contract) for definition in flat.definitions)
+    if flat.space.order[-1:] != ("r",) or flat.space.skew is not None or is_product:
+        return {}
+    roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
+    along = [load for load in memory_loads(flat, roots) if behind(flat.offset(load.source, load.indices)) is not None]
+    widths = {load: flat.param_of(load.source).dtype.bytes for load in along}
+    widest = max(widths.values(), default=1)
+    return {load: WIDEST_ACCESS // widest for load, width in widths.items() if width == 1 < widest}
 
 
 def _conditions(guard: Guard | None) -> list[Key]:

@@ -175,7 +175,7 @@ def _store_place(base, out, initial: tl.constexpr, offset, inside, total, mode: 
     tl.store(out + offset, combined(before, total, mode).to(out.dtype.element_ty), inside)
 
 
-@triton.jit(noinline=True)  # the passes of compilers take more than twice the time for twice the operations
+@triton.jit
 def _combine_chunk(
     counts,
     runs,

@@ -38,8 +38,8 @@ PART_PER_THREAD = 64
 SHARED_COLUMNS = 32
 # Rows that a thread holds of columns that are scanned, or read twice.
 ROWS_PER_THREAD = 8
-# Warps of a program that scans columns.
-SCAN_WARPS = 4
+# Warps of a program that scans columns, and columns of it, if there are enough of them.
+SCAN_WARPS, SCANNED_COLUMNS = 4, 64
 # Most warps of a program that reads columns twice: with as many rows to a thread a multiprocessor holds one of them.
 AGAIN_WARPS = 16
 # Rows of columns that too few programs fold for the multiprocessors there are, at least and at once, and the warps of
@@ -50,8 +50,8 @@ FEW_ROWS, LONG_COLUMN, FEW_WARPS = 128, 512, 16
 PRODUCT_COLUMNS, PRODUCT_TILE, PRODUCT_STAGES, PRODUCT_WARPS = 32, 4096, 6, 2
 # Rows of halves that a program folds with a vector, and elements of them per thread.
 VECTOR_ROWS, VECTOR_PER_THREAD = 2, 64
-# Elements per thread of rows that are sorted, up to as many warps as share the four parts of a multiprocessor.
-SORTED_PER_THREAD, SORT_WARPS = 8, 4
+# Bytes per thread of rows that are sorted, and warps for these at most; fewer for rows of more elements: more steps.
+SORTED_BYTES, SORT_WARPS, LONG_SORT, LONG_SORT_WARPS = 16, 8, 1024, 4
 # Bytes for an element of a matrix of bytes, with what else is read and written for a row.
 BYTE_SHARE = 1.25
 # Bytes that memory is read in at least.
@@ -227,7 +227,7 @@ def _inner_looped(shape: Shape) -> tuple[Config, ...]:
     warps = max(1, rows * block // (shape.device.target.warp_size * (16 if shape.element_bytes <= 2 else 8)))
     first = (rows, block, warps)
     tiles = [first, (rows, block, warps * 2), (rows, block * 2, warps * 2), (rows, block // 2 or 1, warps)]
-    if shape.narrowest_read < shape.element_bytes:
+    if shape.narrowest_read <= 2 < shape.element_bytes:
         # Of elements narrower than the sums, twice as many to a thread are as many bytes on their way.
         tiles[:2] = (rows, block * 2, warps), first
     return tuple(_loop(shape, x, r, w) for x, r, w in tiles)
@@ -353,7 +353,7 @@ def _outer_scan(shape: Shape) -> tuple[Config, ...]:
     """
     shape = replace(shape, live=1)  # most of what is alive at once is a thread's share of totals, not a tile
     line = 128 // max(1, shape.element_bytes)
-    columns = _keep_busy(shape, line, least=max(8, line // 2))
+    columns = _keep_busy(shape, max(line, SCANNED_COLUMNS), least=max(8, line // 2))
     depth = ROWS_PER_THREAD * max(1, SCAN_WARPS * shape.device.target.warp_size * shape.vector // columns)
     tiles = ((columns, depth, SCAN_WARPS), (columns, depth // 2, SCAN_WARPS), (columns, depth * 2, SCAN_WARPS * 2))
     return tuple(_loop(shape, x, r, w) for x, r, w in tiles)
@@ -364,7 +364,8 @@ def sort_configs(shape: Shape) -> tuple[Config, ...]:
     row = next_power_of_two(shape.fold)
     rows = _keep_busy(shape, max(1, 512 // row))
     # With fewer threads more steps of the network stay within a thread or a warp, but the code grows.
-    warps = max(1, min(SORT_WARPS, rows * row // (shape.device.target.warp_size * SORTED_PER_THREAD)))
+    wanted = rows * row * shape.narrowest_read // (shape.device.target.warp_size * SORTED_BYTES)
+    warps = max(1, min(wanted, LONG_SORT_WARPS if row > LONG_SORT else SORT_WARPS))
     return tuple(_loop_x(shape, rows, row, w) for w in (warps, warps * 2, max(1, warps // 2)))
 
 
