@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ferrite_runtime.agreement import RankAgreement
 from ferrite_runtime.choices import Choices
 from ferrite_runtime.cuda_engine import CudaEngine
+from ferrite_runtime.devices import known_devices
 from ferrite_runtime.errors import CheckFailed, DriverError, KernelCompileError
 from ferrite_runtime.native_launcher import find_launcher
+from ferrite_runtime.policy import configs
 from ferrite_runtime.program import Program
+from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.store import MemoryStore
 from runtime_fakes import FakeBoard, FakeDriver, FakeMeter, FakePool, FakeStreams, fake_machine
 from runtime_kernels import (
@@ -351,6 +356,26 @@ def test_spilling_candidate_is_not_timed() -> None:
     machine.driver.local_bytes[device_kernel.candidates[2]] = 512
     engine.first(DEVICE)([torch.zeros(4096, 4096)])
     assert device_kernel.config == device_kernel.candidates[1]
+
+
+@pytest.mark.parametrize(("spilling", "taken"), [(0, 0), (1, 1), (2, 2), (9, 0)])
+def test_a_first_config_that_spills_makes_way_for_the_next_one_that_does_not(spilling: int, taken: int) -> None:
+    kernel = row_sum(4096, 4096)
+    every = configs(KernelSpec.from_mapping(kernel), known_devices()["h200"], "max")
+
+    def spill(job, binary):
+        return replace(binary, local_bytes=512 if every.index(job.config) < spilling else 0)
+
+    machine = fake_machine(driver=QuietDriver(), pool=FakePool(spill))
+    steps = [
+        {"do": "alloc", "name": "o", **layout([4096])},
+        {"do": "launch", "kernel": kernel["id"], "args": ["x", "o"]},
+    ]
+    engine, _, _ = load(program([tensor_input("x", [4096, 4096])], [kernel], steps, []), machine)
+    engine.first(DEVICE)([torch.zeros(4096, 4096)])
+    (device_kernel,) = engine.kernels[0].values()
+    assert device_kernel.config == every[taken]
+    assert machine.meter.calls == 0
 
 
 def test_config_that_does_not_compile_costs_only_itself() -> None:

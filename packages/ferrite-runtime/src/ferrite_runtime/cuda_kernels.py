@@ -25,7 +25,7 @@ from ferrite_runtime.policy import configs, launch_bytes, wider_configs
 from ferrite_runtime.policy.blocks import misfit
 from ferrite_runtime.protection import protect_arguments
 from ferrite_runtime.records import Situation
-from ferrite_runtime.resources import check_usage
+from ferrite_runtime.resources import SPILL_BYTES, check_usage
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.triton_adapter import Job
 from ferrite_runtime.tuning import (
@@ -43,6 +43,9 @@ from ferrite_runtime.tuning import (
 )
 
 _LOG = logging.getLogger("ferrite_runtime")
+
+SPILLED_TRIES = 3
+"""How many other configs of a kernel are compiled because the first one spills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +198,23 @@ class DeviceKernel:
             self.binary(candidates[0])
         raise NoValidVariant(f"kernel {self.spec.name}: no config works:", problems)
 
+    def _or_one_that_fits_registers(self, config: Config) -> Config:
+        """Returns a config, unless it spills and one of the policy's next few does not.
+
+        Nothing else would find that out where nothing is measured.
+        """
+        if self._spilled(config) <= SPILL_BYTES or not self.machine.compiler.compiles():
+            return config
+        others = [c for c in configs(self.spec, self.machine.facts, "max", self.sizes) if c != config][:SPILLED_TRIES]
+        self.submit(others)
+        problems: list[str] = []
+        fitting = (c for c in others if self._is_usable(c, problems) and self._spilled(c) <= SPILL_BYTES)
+        return next(fitting, config)
+
+    def _spilled(self, config: Config) -> int:
+        """Returns the bytes of registers and stack that a thread of a config has in memory, 0 where nothing says so."""
+        return self.binary(config).local_bytes or 0
+
     def _is_usable(self, config: Config, problems: list[str]) -> bool:
         try:
             self.binary(config)
@@ -265,6 +285,8 @@ class DeviceKernel:
 
     def _choose(self, stream: int, arguments: Sequence[Any], owners: Sequence[Any]) -> None:
         found = self._survivors(self.candidates)
+        if not self.is_settled and len(self.candidates) == 1:
+            found = [self._or_one_that_fits_registers(found[0])]
         if self.is_settled or not self.machine.effort.measures:
             self.config = found[0]
             return
