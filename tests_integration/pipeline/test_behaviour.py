@@ -818,6 +818,26 @@ def test_backend_is_listed() -> None:
 
 
 @own_only("asks ferrite for its counts")
+@pytest.mark.parametrize(
+    ("dtype", "size", "calls"),
+    [
+        (torch.bfloat16, 1024, 0),
+        (torch.bfloat16, 1025, 1),
+        (torch.float32, 512, 0),
+        (torch.float32, 513, 1),
+        (torch.int8, 600, 0),
+        (torch.int64, 600, 1),
+    ],
+)
+def test_long_rows_are_sorted_by_the_library(dtype: torch.dtype, size: int, calls: int) -> None:
+    torch.manual_seed(0)
+    x = torch.randperm(3 * size).view(3, size).remainder(101).to(dtype)
+    with observed_work() as work:
+        compiled(lambda x: torch.sort(x, stable=True, dim=-1), fullgraph=True)(x)
+    assert work.extern_calls == calls
+
+
+@own_only("asks ferrite for its counts")
 @each_device
 def test_extern_calls_are_counted(device: str) -> None:
     with observed_work() as work:
