@@ -1,6 +1,6 @@
 """Measures kernels written by hand for cases of `kernels.py` that miss their bars, beside ours: what limits them?
 
-    python benchmarks/by_hand.py                   # about a minute on one H200
+    python benchmarks/by_hand.py                   # about two minutes on one H200
     python benchmarks/by_hand.py scan
 
 Shares are of the floor: bytes over the copy bandwidth of the same run. Results are checked first, but for those of the
@@ -44,7 +44,7 @@ def main() -> int:
                 wrong += error > bound
                 us = min(time_launches(call, LAUNCHES, "cuda") for _ in range(BATCHES)) * 1e3
                 floor = 2 * elements * dtype.itemsize / bandwidth * 1e6
-                note = f"  WRONG: {error:.1e}" if error > bound else ""
+                note = f"  {'WRONG' if error > bound else 'error'}: {error:.1e}"
                 print(
                     f"{name:10} {str(dtype)[6:]:8} {us:8.1f} us {100 * floor / us:5.1f} %  {variant}{note}", flush=True
                 )

@@ -13,6 +13,8 @@ from torch import Tensor
 from backends import compile_with
 from hand_kernels import (
     asked_columns,
+    few_rows,
+    few_rows_in_parts,
     held_columns,
     met_columns,
     met_group_norm,
@@ -42,14 +44,24 @@ def ours(function: Callable[..., Tensor], *inputs: Tensor, **policy: Any) -> Row
 
 
 def launched(
-    kernel: Any, programs: int, *given: Any, warps: int, cleared: Tensor | None = None, registers: int | None = None
+    kernel: Any,
+    programs: int,
+    *given: Any,
+    warps: int,
+    cleared: Tensor | None = None,
+    registers: int | None = None,
+    stages: int = 3,
+    follows: bool = False,
 ) -> Callable[[], None]:
-    """Returns a call that launches a kernel, after filling a tensor with zeros that it needs so."""
+    """Returns a call that launches a kernel, after filling a tensor with zeros that it needs so.
+
+    If it ``follows``, the kernel starts before the one before has ended, and waits for that by itself.
+    """
 
     def call() -> None:
         if cleared is not None:
             cleared.zero_()
-        kernel[(programs,)](*given, num_warps=warps, maxnreg=registers)
+        kernel[(programs,)](*given, num_warps=warps, maxnreg=registers, num_stages=stages, launch_pdl=follows)
 
     return call
 
@@ -172,10 +184,17 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
     for rows, warps in ((256, 8), (64, 4)):
         programs = 16 * 4096 // rows * 5
         means, squares = of_pieces(rows)
-        first = launched(moments_of_parts, programs, x, means, squares, rows, warps=warps)
-        second = launched(moments_of_groups, 16 * 32, means, squares, moments, rows, warps=4)
-        for order, backwards in (("in the same order", 0), ("backwards", 1)):
-            last = launched(normalised, programs, *operands, moments, rows, programs, backwards, warps=warps)
+        for order, backwards, follows in (
+            ("in the same order", 0, False),
+            ("backwards", 1, False),
+            ("in the same order, each begins before the one before has ended", 0, True),
+            ("backwards, each begins before the one before has ended", 1, True),
+        ):
+            how: dict[str, Any] = {"follows": follows}
+            first = launched(moments_of_parts, programs, x, means, squares, rows, follows, warps=warps, **how)
+            second = launched(moments_of_groups, 16 * 32, means, squares, moments, rows, follows, warps=4, **how)
+            given = (*operands, moments, rows, programs, backwards, follows)
+            last = launched(normalised, programs, *given, warps=warps, **how)
             call = functools.partial(one_after_another, (first, second, last))
             yield f"three kernels, {rows} rows, the last {order}, {warps} warps", call, error
     for groups in (2, 4):
@@ -184,9 +203,9 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
         calls = []
         for part, own in zip(x.chunk(groups), y.chunk(groups), strict=True):
             calls += [
-                launched(moments_of_parts, programs, part, means, squares, 128, warps=4),
-                launched(moments_of_groups, images * 32, means, squares, moments, 128, warps=1),
-                launched(normalised, programs, part, weight, bias, own, moments, 128, programs, 0, warps=4),
+                launched(moments_of_parts, programs, part, means, squares, 128, False, warps=4),
+                launched(moments_of_groups, images * 32, means, squares, moments, 128, False, warps=1),
+                launched(normalised, programs, part, weight, bias, own, moments, 128, programs, 0, False, warps=4),
             ]
         call = functools.partial(one_after_another, tuple(calls))
         yield f"three kernels for {images} images, {groups} times, 128 rows, 4 warps", call, error
@@ -204,6 +223,30 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
         yield f"one kernel, {rows} rows held in halves until their image is there, {warps} warps", call, error
 
 
+def products(dtype: torch.dtype) -> Iterator[Row]:
+    """Two to sixteen rows by 14336 columns of 4096: half of what is "read and written once" is not written."""
+    if dtype != torch.float32:
+        return
+    columns, depth = 14336, 4096
+    w = torch.randn(columns, depth, device="cuda")
+    for rows in (2, 4, 8, 16):
+        x = torch.randn(rows, depth, device="cuda")
+        y, exact = torch.empty(rows, columns, device="cuda"), F.linear(x.double(), w.double())
+        error = functools.partial(distance, y, exact)
+        yield f"{rows} rows, the library", functools.partial(torch.mm, x, w.t(), out=y), error
+        for width, points, warps in ((1, 1024, 4), (2, 512, 4), (2, 1024, 8), (4, 256, 4), (4, 512, 8), (8, 128, 4)):
+            if rows * width * points > 64 * 32 * warps:
+                continue
+            given = (x, w, y, rows, columns, depth, rows, width, points)
+            call = launched(few_rows, columns // width, *given, warps=warps, stages=1)
+            yield f"{rows} rows, {width} columns, {points} points, {warps} warps", call, error
+        for width, points, warps, stages in ((32, 64, 2, 4), (32, 64, 4, 4), (16, 128, 2, 4), (64, 32, 4, 4)):
+            given = (x, w, y, rows, columns, depth, width, points)
+            call = launched(few_rows_in_parts, columns // width, *given, warps=warps, stages=stages)
+            name = f"{rows} rows on tensor cores in parts, {width} columns, {points} points, {warps} warps"
+            yield name, call, error
+
+
 def one_after_another(calls: Iterable[Callable[[], Any]]) -> None:
     for call in calls:
         call()
@@ -214,5 +257,6 @@ CASES: dict[str, tuple[Callable[[torch.dtype], Iterator[Row]], int]] = {
     "long_softmax": (long_softmax, 2048 * 131072),
     "scan": (scan, 1 << 26),
     "group_norm": (group_norm, 16 * 320 * 4096),
+    "products": (products, 14336 * 4096 // 2),
 }
 """The variants of a case, and the elements that are read and written once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ferrite_runtime import fmath
 from ferrite_runtime.fmath.words import asked_words
@@ -359,8 +360,20 @@ def met_group_norm(
 
 
 @triton.jit
-def moments_of_parts(x, means, squares, ROWS: tl.constexpr):
+def follow(FOLLOWS: tl.constexpr):
+    """Lets the next kernel of the stream start as soon as all programs of this one have, and waits for the one before.
+
+    Only if ``FOLLOWS``: the launch has to say so as well.
+    """
+    if FOLLOWS:
+        gdc_launch_dependents()
+        gdc_wait()
+
+
+@triton.jit
+def moments_of_parts(x, means, squares, ROWS: tl.constexpr, FOLLOWS: tl.constexpr):
     """The first of three kernels of a group norm of 16 images of 4096 points and 320 channels: moments of pieces."""
+    follow(FOLLOWS)
     piece = tl.program_id(0) // 5
     channel = tl.program_id(0) % 5 * 64 + tl.arange(0, 64)[None, :]
     row = piece * ROWS + tl.arange(0, ROWS)[:, None]
@@ -369,8 +382,9 @@ def moments_of_parts(x, means, squares, ROWS: tl.constexpr):
 
 
 @triton.jit
-def moments_of_groups(means, squares, moments, ROWS: tl.constexpr):
+def moments_of_groups(means, squares, moments, ROWS: tl.constexpr, FOLLOWS: tl.constexpr):
     """The second of three kernels: the moments of a group, of those of its pieces."""
+    follow(FOLLOWS)
     pieces: tl.constexpr = 4096 // ROWS
     image = tl.program_id(0) // 32
     group = tl.program_id(0) % 32
@@ -388,8 +402,12 @@ def moments_of_groups(means, squares, moments, ROWS: tl.constexpr):
 
 
 @triton.jit
-def normalised(x, weight, bias, y, moments, ROWS: tl.constexpr, PROGRAMS: tl.constexpr, BACKWARDS: tl.constexpr):
+def normalised(
+    x, weight, bias, y, moments, ROWS: tl.constexpr, PROGRAMS: tl.constexpr, BACKWARDS: tl.constexpr,
+    FOLLOWS: tl.constexpr
+):  # fmt: skip
     """The last of three kernels; backwards it begins where the first one ended, which is in the cache still."""
+    follow(FOLLOWS)
     program = PROGRAMS - 1 - tl.program_id(0) if BACKWARDS else tl.program_id(0)
     piece = program // 5
     image = piece // (4096 // ROWS)
@@ -399,3 +417,37 @@ def normalised(x, weight, bias, y, moments, ROWS: tl.constexpr, PROGRAMS: tl.con
     mean = tl.load(moments + image * 64 + channel // 10)
     scale = tl.load(moments + image * 64 + 32 + channel // 10) * tl.load(weight + channel)
     store_silu(y + place, (value - mean) * scale + tl.load(bias + channel))
+
+
+@triton.jit
+def few_rows(
+    x, w, y, rows: tl.constexpr, columns: tl.constexpr, depth: tl.constexpr, YBLOCK: tl.constexpr,
+    XBLOCK: tl.constexpr, RBLOCK: tl.constexpr
+):  # fmt: skip
+    """Products of a few rows with the columns of a matrix in float32, by multiplications and additions."""
+    column = (tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK))[None, :, None]
+    row = tl.arange(0, YBLOCK)[:, None, None]
+    total = tl.full([YBLOCK, XBLOCK, RBLOCK], 0.0, tl.float32)
+    for start in tl.range(0, depth, RBLOCK):
+        point = (start + tl.arange(0, RBLOCK))[None, None, :]
+        given = tl.load(x + row * depth + point, row < rows, other=0.0, eviction_policy="evict_last")
+        weight = tl.load(w + column * depth + point, eviction_policy="evict_first")
+        total += given * weight.to(tl.float32)
+    place = row * columns + column
+    tl.store(y + place, tl.sum(total, 2, keep_dims=True), row < rows)
+
+
+@triton.jit
+def few_rows_in_parts(
+    x, w, y, rows: tl.constexpr, columns: tl.constexpr, depth: tl.constexpr, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr
+):
+    """The same on tensor cores, each factor in two parts that these multiply exactly."""
+    column = (tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK))[:, None]
+    row = tl.arange(0, 16)[:, None]
+    total = tl.full([16, XBLOCK], 0.0, tl.float32)
+    for start in tl.range(0, depth, RBLOCK):
+        point = (start + tl.arange(0, RBLOCK))[None, :]
+        given = tl.load(x + row * depth + point, row < rows, other=0.0)
+        weight = tl.load(w + column * depth + point).to(tl.float32)
+        total = tl.dot(given, tl.trans(weight), total, input_precision="tf32x3")
+    tl.store(y + row * columns + tl.reshape(column, [1, XBLOCK]), total, row < rows)
