@@ -306,11 +306,11 @@ def test_transposition_gets_a_square_tile() -> None:
 
 def test_rows_with_vectors_have_more_of_them_to_a_thread() -> None:
     axes = [grid_axis("y", 1 << 16), grid_axis("x", 4096)]
-    for dtype, warps in (("bf16", 2), ("f32", 4)):
+    for dtype, block, warps in (("bf16", 8, 2), ("f32", 4, 4)):
         params = [tensor("a", dtype), tensor("bias", dtype), tensor("b", dtype, "write")]
         facts = {"element_bytes": 2 if dtype == "bf16" else 4, "contiguous_axis": "x"}
         facts |= {"transposed": False, "vectors": 1}
-        assert first(spec("rows", "", params, axes, facts=facts)) == Config.of({"XBLOCK": 256, "YBLOCK": 8}, warps)
+        assert first(spec("rows", "", params, axes, facts=facts)) == Config.of({"XBLOCK": 256, "YBLOCK": block}, warps)
 
 
 def test_rows_are_cut_where_few_lanes_idle() -> None:
@@ -322,6 +322,7 @@ def test_rows_are_cut_where_few_lanes_idle() -> None:
 
     assert rows(4096) == {"XBLOCK": 256, "YBLOCK": 8}
     assert rows(1 << 15) == {"XBLOCK": 1024, "YBLOCK": 2}
+    assert rows(1 << 15, "f32") == rows(4096, "f32") == {"XBLOCK": 256, "YBLOCK": 4}, "as many bytes"
     assert rows(64) == {"XBLOCK": 64, "YBLOCK": 16}
     assert rows(128) == {"XBLOCK": 128, "YBLOCK": 8}
     assert rows(776) == {"XBLOCK": 64, "YBLOCK": 32}, "776 in blocks of 256 would leave a quarter of the lanes idle"

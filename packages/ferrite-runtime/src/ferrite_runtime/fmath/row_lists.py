@@ -43,9 +43,13 @@ def _find_places(places, lane, known, rows: tl.constexpr, wraps: tl.constexpr):
 
 
 @triton.jit
-def _nearer_end(place, end, next_place, next_end):
-    """Returns the end of the run that goes on behind so many sorted lanes, or of the one that begins there."""
-    return next_place, tl.where(place == next_place, end, next_end)
+def _later(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def _sooner(a, b):
+    return tl.minimum(a, b)
 
 
 @triton.jit
@@ -120,10 +124,13 @@ def list_rows(
     tl.debug_barrier()
     key = tl.load(ordered + number)
     place, row = key // tile, program * tile + key % tile
-    _, head = tl.associative_scan((place, lane), 0, _nearer_end)
-    _, tail = tl.associative_scan((place, lane), 0, _nearer_end, reverse=True)
+    none: tl.constexpr = 0x7FFFFFFF  # of no place
+    begins = tl.load(ordered + number - 1, lane > 0, other=none) // tile != place
+    ends = tl.load(ordered + number + 1, lane < tile - 1, other=none) // tile != place
+    head = tl.associative_scan(tl.where(begins, lane, 0), 0, _later)
+    tail = tl.associative_scan(tl.where(ends, lane, tile - 1), 0, _sooner, reverse=True)
     is_placed = place < rows
-    is_first = is_placed & (head == lane)
+    is_first = is_placed & begins
     length = tail - lane + 1  # of a run, in its first lane
     shares = (count + tile - 1) // tile
     tl.store(runs + place.to(tl.int64) * shares + program, lane * tile + (length - 1), is_first)

@@ -11,8 +11,8 @@ from ferrite_runtime.policy.shape import Shape
 # A program of this many elements amortises its start and still leaves enough of them to fill the device.
 FLAT_TILE = 1024
 SMALL_TILE = 128
-# Tiles of rows: each thread has a few rows, so that what belongs to its columns is loaded once for them.
-ROW_TILE = 2048
+# Bytes of a tile of rows: each thread has a few rows, so that what belongs to its columns is loaded once for them.
+ROW_BYTES = 4096
 # A block that leaves more lanes than this idle at the end of a row is halved, down to a width that a warp still reads
 # at once.
 ROW_WASTE = 1.125
@@ -24,7 +24,7 @@ FILL = 4
 SORTED_ROWS = 8
 # Beyond so many buffers each element occupies registers enough that fewer per thread are faster.
 MANY_BUFFERS = 6
-# Rows of so many elements are taken in pieces of that width: what belongs to a row is loaded less often.
+# Rows of so many halves are taken in pieces of that width: what belongs to a row is loaded less often.
 LONG_ROW, LONG_WIDTH = 32768, 1024
 
 
@@ -56,10 +56,11 @@ def _filling(shape: Shape) -> int:
 def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
     """Returns the candidates of a kernel over rows (``y``) and columns (``x``) that moves data along rows only."""
     x, *rest = names
-    tile = max(SMALL_TILE, min(ROW_TILE, _filling(shape)))
+    is_narrow = shape.narrowest_read <= 2
+    tile = max(SMALL_TILE, min(ROW_BYTES // (2 if is_narrow else 4), _filling(shape)))
 
     axis = next(axis for axis in shape.axes("grid") if axis.name == x)
-    narrow = shape.limit(axis) < FULL_WIDTH
+    is_short = shape.limit(axis) < FULL_WIDTH
 
     def rows(width: int, elements: int, warps: int) -> Config:
         width = min(width, shape.limit(axis))
@@ -67,15 +68,14 @@ def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
             width //= 2
         return shape.fit({x: width, rest[0]: max(1, elements // width)}, warps)
 
-    if narrow:
+    if is_short:
         tile = min(tile, FLAT_TILE)  # what is loaded once for a thread's rows is little, what they keep live is not
-    # What is loaded once for a thread's columns serves twice as many rows with half the threads.
-    has_vectors = bool(shape.spec.facts.get("vectors")) and shape.narrowest_read <= 2
     first, long = rows(FULL_WIDTH, tile, 4), rows(LONG_WIDTH, tile, 4)
     more = (rows(512, tile * 2, 8), rows(FULL_WIDTH, tile // 2, 4))
-    if has_vectors:
+    if is_narrow and shape.spec.facts.get("vectors"):
+        # What is loaded once for a thread's columns serves twice as many rows with half the threads.
         return (rows(FULL_WIDTH, tile, 2), first, long, *more)
-    return (long, first, *more) if shape.sizes[x] >= LONG_ROW else (first, long, *more)
+    return (long, first, *more) if is_narrow and shape.sizes[x] >= LONG_ROW else (first, long, *more)
 
 
 def _sorted_rows(shape: Shape, x: str, y: str) -> tuple[Config, ...]:
