@@ -72,7 +72,8 @@ def export(  # noqa: PLR0913  # each says something of its own about the bundle
             fit.
         prebuilt: put binaries for the targets into the bundle; without them the machine that runs it needs triton.
         ptx: oldest NVIDIA target of which PTX is added, for GPUs newer than it that are not among the targets.
-        tune: which configs of a kernel to compile: ``none`` for one, ``default`` for the few that can pay off, ``max``.
+        tune: which configs of a kernel to compile: ``none`` and ``default`` for the one that runs untuned, where a
+            person wrote it ``default`` for all that are stated, ``max`` for all that can be tuned without Triton.
         name: name of the bundle, for logs.
         options: options of the compiler: ``policy`` and ``align_matmuls`` are heeded.
 
