@@ -87,6 +87,43 @@ def test_values(function: Callable[..., Tensor], rows: int, dtype: torch.dtype, 
     check(function, given(rows, dtype, device))
 
 
+WIDE = {**OPTIONS, "policy": {**OPTIONS["policy"], "wide_product_rows": 16}}
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("rows", [1, 2, 5, 16])
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize(("k", "n"), [(K, N), (1000, 24)])
+def test_values_in_float32(function: Callable[..., Tensor], k: int, n: int, rows: int, device: str) -> None:
+    inputs = given(rows, torch.float32, device, k, n)
+    mine = compiled(function, fullgraph=True, dynamic=False, options=WIDE)(*inputs)
+    assert_all_close([mine], [function(*inputs)], [function(*map(widened, inputs))])
+
+
+@own_only("looks at its kernels")
+@pytest.mark.parametrize("function", [product, with_bias, scaled, residual, gated, dequantised])
+def test_a_kernel_multiplies_each_row_in_float32(function: Callable[..., Tensor]) -> None:
+    inputs = given(4, torch.float32, "cpu")
+    compiled(function, fullgraph=True, dynamic=False, options=WIDE)(*inputs)
+    kernel = kernels()[-1]
+    assert kernel["facts"]["multiplied_rows"] == 4
+    assert "tl.dot(" not in kernel["source"]
+    assert kernel["blocks"]["YBLOCK"] == 4
+
+
+@own_only("looks at its kernels")
+def test_tensor_cores_of_the_library_are_used_where_people_let_them_round() -> None:
+    from ferrite_torch import compiled_programs
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        compiled(product, fullgraph=True, dynamic=False, options=WIDE)(*given(4, torch.float32, "cpu"))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert [step["do"] for step in compiled_programs()[-1]["steps"]].count("extern") == 1
+
+
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("rows", [1, 3, 16])
 @pytest.mark.parametrize(("k", "n"), [(8, 200), (200, 33), (1000, 17)])

@@ -59,6 +59,16 @@ def test_products_of_few_rows_fill_the_device() -> None:
     assert of(20, 40) == Config.of({"XBLOCK": 16, "RBLOCK": 64}, 2, 6)
 
 
+@pytest.mark.parametrize(("rows", "points"), [(2, 1024), (3, 512), (4, 512), (16, 128)])
+def test_rows_that_are_multiplied_leave_registers_for_their_sums(rows: int, points: int) -> None:
+    mapping = row_sum(16384, 4096)
+    facts = {**mapping["facts"], "multiplied_rows": rows}
+    held = next_power_of_two(rows)
+    axes = [grid_axis("y", rows, max_block=held), *mapping["axes"]]
+    kernel = spec("a", "", mapping["params"], axes, family="looped", blocks={"YBLOCK": held}, facts=facts)
+    assert first(kernel) == Config.of({"XBLOCK": 2, "RBLOCK": points}, 4)
+
+
 def test_branches_share_the_buffers_and_fill_the_device_together() -> None:
     def of(size: int, **facts: int) -> Config:
         mapping = pointwise("a", size=size)

@@ -54,6 +54,8 @@ def test_others_are_folds_of_products(text: str) -> None:
 def test_the_limit_of_rows_is_a_matter_of_policy() -> None:
     assert isinstance(sole(product(rows=3), product_rows=2).body[0], Fold)
     assert isinstance(sole(product(rows=17), product_rows=32).body[0], Contract)
+    assert isinstance(sole(product(rows=3, dtype="f32"), wide_product_rows=3).body[0], Contract)
+    assert isinstance(sole(product(rows=3, dtype="f32"), wide_product_rows=2).body[0], Fold)
 
 
 def test_operands_that_both_have_columns_make_a_fold() -> None:

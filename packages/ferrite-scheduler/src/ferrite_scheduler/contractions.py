@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ferrite_ir.dtypes import BF16, F16
+from ferrite_ir.dtypes import BF16, F16, F32
 from ferrite_ir.graph import Computed, Contract, Fold, Graph
 from ferrite_ir.index import Dim
 from ferrite_ir.scalar import apply, cast
@@ -22,7 +22,9 @@ from .target import Policy
 FEWEST_COLUMNS = 16
 """Columns and fold points that the narrowest tile of a product has."""
 HALVES = (BF16, F16)
-"""Types that are multiplied exactly and added in f32."""
+"""Types that tensor cores multiply exactly and add in f32."""
+MULTIPLIED = (*HALVES, F32)
+"""Types that products of few rows have kernels for."""
 
 
 def keep_narrow_contractions(graph: Graph, policy: Policy) -> Graph:
@@ -34,8 +36,9 @@ def keep_narrow_contractions(graph: Graph, policy: Policy) -> Graph:
 
 
 def is_narrow(contract: Contract, policy: Policy) -> bool:
-    """Returns whether a contraction is of several rows, but few, of a half type, with a matrix."""
-    if contract.left.dtype not in HALVES or not all(map(is_static, _sizes((*contract.dims, *contract.fold_dims)))):
+    """Returns whether a contraction is of several rows, but few, of a type that has kernels, with a matrix."""
+    most = policy.product_rows if contract.left.dtype in HALVES else policy.wide_product_rows
+    if contract.left.dtype not in MULTIPLIED or not all(map(is_static, _sizes((*contract.dims, *contract.fold_dims)))):
         return False
     rows = row_dims(contract)
     columns = [dim for dim in contract.dims if dim not in rows]
@@ -43,7 +46,7 @@ def is_narrow(contract: Contract, policy: Policy) -> bool:
         return False
     count = product(_sizes(rows))
     return bool(
-        1 < count <= policy.product_rows
+        1 < count <= most
         and product(_sizes(columns)) >= FEWEST_COLUMNS
         and product(_sizes(contract.fold_dims)) >= FEWEST_COLUMNS
     )
@@ -62,7 +65,7 @@ def as_fold(contract: Contract) -> Fold:
 
 
 def fits_axes(body: Iterable[Computed], axes: Iterable[Axis]) -> bool:
-    """Returns whether all contractions are of half types, their rows on ``y``, what these are multiplied with on ``x``.
+    """Returns whether all contractions have types with kernels, their rows on ``y``, and their columns on ``x``.
 
     Others have no kernel text.
     """
@@ -71,7 +74,7 @@ def fits_axes(body: Iterable[Computed], axes: Iterable[Axis]) -> bool:
     if not contracts:
         return True
     return named.keys() == {"y", "x", "r"} and all(
-        contract.left.dtype in HALVES
+        contract.left.dtype in MULTIPLIED
         and named["x"].isdisjoint(contract.left.dims)
         and named["y"].isdisjoint(contract.right.dims)
         for contract in contracts

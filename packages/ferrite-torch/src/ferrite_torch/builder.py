@@ -70,7 +70,7 @@ class Builder:
         self.fake: Any = None
         self.returned: frozenset[torch.fx.Node] = frozenset()
         self.extends_products = True
-        self.product_rows = 0
+        self.product_rows = self.wide_product_rows = 0
         self.inputs: list[Value] = []
         self.definitions: list[Definition] = []
         self._origins: Origins = ()

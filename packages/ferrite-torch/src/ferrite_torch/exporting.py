@@ -261,6 +261,7 @@ class _Exporter:
                 strict=not self.options.fallback,
                 extends_products=self.options.align_matmuls,
                 product_rows=policy.product_rows,
+                wide_product_rows=policy.wide_product_rows,
             )
             phase = "simplifying"
             graph = PIPELINE.run(lowered.graph)

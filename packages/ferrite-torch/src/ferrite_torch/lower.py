@@ -98,6 +98,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     saved: frozenset[int] = frozenset(),
     extends_products: bool = True,
     product_rows: int = 0,
+    wide_product_rows: int = 0,
     layouts: Layouts | None = None,
 ) -> LoweredModule:
     """Returns a functional graph of aten ops, as AOTAutograd makes it, in Ferrite's language.
@@ -108,7 +109,8 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
         name: name of the result.
         device: device type of the kernels; None takes it from the graph.
         extends_products: compute large products with odd extents on operands extended with zeros.
-        product_rows: most rows of products that are no library calls.
+        product_rows: most rows of products of half types that are no library calls.
+        wide_product_rows: the same of float32.
         saved: positions of outputs that may lie as they like, because who reads them is told.
         regenerated: positions of outputs whose storage does not matter, as the caller makes them anew from the inputs.
         strict: raise what a faulty lowering raises; False makes the op a library call and warns.
@@ -124,7 +126,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     builder = Builder(device or graph_device(module))
     builder.returned = returned_nodes(module, saved)
     builder.extends_products = extends_products
-    builder.product_rows = product_rows
+    builder.product_rows, builder.wide_product_rows = product_rows, wide_product_rows
     walk = _Walk(module, builder, strict=strict, layouts=layouts or {}, regenerated=regenerated, saved=saved)
     given = iter(inputs or ())
     fakes = [node.meta.setdefault("val", next(given, None)) for node in module.graph.find_nodes(op="placeholder")]

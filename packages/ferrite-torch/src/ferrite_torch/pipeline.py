@@ -107,6 +107,7 @@ def _produce(
             layouts=layouts,
             extends_products=options.align_matmuls,
             product_rows=policy.product_rows,
+            wide_product_rows=policy.wide_product_rows,
         )
     if options.extern == "error":
         refuse_fallbacks(lowered.fallbacks, OTHER_DEVICE)

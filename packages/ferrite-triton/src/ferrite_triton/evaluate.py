@@ -10,6 +10,7 @@ from ferrite_ir.graph import Computed, Contract, Loop, bodies_of
 from ferrite_ir.index import Index, floordiv
 from ferrite_ir.scalar import Scalar, indirects, indirects_of, postorder
 from ferrite_ir.sizes import hint, is_provably_at_most
+from ferrite_scheduler.contractions import HALVES
 
 from .addresses import AddressText
 from .bounds import assert_in_bounds
@@ -450,8 +451,8 @@ def _bytes_beside(flat: FlatKernel) -> dict[Scalar, int]:
     A thread that reads 16 bytes at once has 16 elements of all tensors, and accesses to wide ones, which take several,
     are not next to those of its neighbours: a multiprocessor needs that many turns for each.
     """
-    is_product = any(isinstance(definition, Contract) for definition in flat.definitions)
-    if flat.space.order[-1:] != ("r",) or flat.space.skew is not None or is_product:
+    on_tensor_cores = any(d.left.dtype in HALVES for d in flat.definitions if isinstance(d, Contract))
+    if flat.space.order[-1:] != ("r",) or flat.space.skew is not None or on_tensor_cores:
         return {}
     roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
     along = [load for load in memory_loads(flat, roots) if behind(flat.offset(load.source, load.indices)) is not None]

@@ -113,7 +113,7 @@ def _looped_forms(flat: FlatKernel, accesses: tuple[Access, ...], conditions: tu
 def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
     if not fits_axes(kernel.body, kernel.axes):
         raise UnsupportedDefinition(
-            f"{kernel.name} holds a contraction that is not of half types with all of its rows on y, its columns on x; "
+            f"{kernel.name} holds a contraction that is not of half types or f32 with its rows on y, its columns on x; "
             "write it as a fold of products"
         )
     space = build_space(kernel)

@@ -1,7 +1,10 @@
-"""Products of few rows with the columns of a matrix, block by block along the fold axis, on tensor cores.
+"""Products of few rows with the columns of a matrix, block by block along the fold axis.
+
+Half types are multiplied by tensor cores. These would round float32: it takes a multiplication for each row, and a
+thread adds up what it has of the fold axis, which is added to what others have after the loop.
 
 Tiles have the axes ``y`` (all rows), ``x`` and ``r``. What is multiplied has no extent along one of the first two, and
-becomes a matrix for the instruction; its result has none along ``r``.
+becomes a matrix for tensor cores; the result has none along ``r``.
 
 Rows that are multiplied as they lie in memory are read as a matrix at once. Of a tile ``[YBLOCK, 1, RBLOCK]`` the
 compiler does not see where it goes, and keeps its rows in shared memory one after the other, all of them beginning in
@@ -35,6 +38,8 @@ def open_product(
     Rows and columns past the end hold anything, as what they come to is never stored. Points of the fold axis past its
     end hold zeros, on either side: one of the two may be no number. ``wide`` says that addresses have 64 bits.
     """
+    if definition.left.dtype is F32:
+        return _open_wide_product(definition, folds, writer, evaluator)
     rows = _rows_in_memory(definition.left, flat, writer, wide=wide)
     if rows is None:
         left = folds.full(evaluator.tile(definition.left), ROWS, "0.0")
@@ -45,6 +50,17 @@ def open_product(
     columns = f"tl.trans(tl.reshape({right.text}, [XBLOCK, RBLOCK]))"
     writer.line(f"{total} = tl.dot({rows}, {columns}, {total})", R)
     return lambda: (writer.hold("product", f"{total}[:, :, None]", frozenset("yx"), F32),)
+
+
+def _open_wide_product(
+    definition: Contract, folds: FoldText, writer: Writer, evaluator: Evaluator
+) -> Callable[[], tuple[Tile, ...]]:
+    left = folds.full(evaluator.tile(definition.left), ROWS, "0.0")
+    right = folds.full(evaluator.tile(definition.right), COLUMNS, "0.0")
+    total = writer.fresh("sum")
+    writer.before_loop(f"{total} = tl.full([YBLOCK, XBLOCK, RBLOCK], 0.0, tl.float32)")
+    writer.line(f"{total} = {total} + {left.text} * {right.text}", R)
+    return lambda: (writer.hold("product", f"tl.sum({total}, 2, keep_dims=True)", frozenset("yx"), F32),)
 
 
 def _rows_in_memory(node: Scalar, flat: FlatKernel, writer: Writer, *, wide: bool) -> str | None:

@@ -13,6 +13,7 @@ from ferrite_ir import sizes
 from ferrite_ir.graph import Contract
 from ferrite_ir.index import Dim, Index
 from ferrite_ir.sizes import Size
+from ferrite_scheduler.contractions import HALVES
 from ferrite_scheduler.marks import LookBackScan
 from ferrite_scheduler.schedule import Axis, Kernel
 
@@ -239,7 +240,8 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     fold_block = points or persistent_block(kernel, longest)
     has_fold = kernel.fold is not None
     grid_tiles = sum(axis.size != 1 for axis in kernel.grid)
-    multiplies = any(isinstance(definition, Contract) for definition in kernel.body)
+    multiplied = [definition.left.dtype for definition in kernel.body if isinstance(definition, Contract)]
+    on_tensor_cores = any(dtype in HALVES for dtype in multiplied)
     texts: list[AxisText] = []
     axes = cut_axes(kernel)
     for axis in axes:
@@ -249,14 +251,14 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
         elif axis.is_fold:
             is_held = kernel.strategy == "persistent" and not sizes.is_static(size)
             generous = LONGEST_COLUMN if is_across and kernel.strategy == "scan" else FREE_BLOCK["fold"]
-            generous = PRODUCT_POINTS if multiplies else generous
+            generous = PRODUCT_POINTS if on_tensor_cores else generous
             if points:
                 masked = not sizes.is_static(size) or size % points != 0
                 texts.append(AxisText("r", size, tiled=True, masked=masked, block=points, max_block=points))
             else:
                 texts.append(_held_axis(size) if is_held else _fold_axis(size, fold_block, generous))
-        elif multiplies and axis.name == "y":
-            texts.append(_whole_axis("y", int(size), PRODUCT_ROWS))
+        elif multiplied and axis.name == "y":
+            texts.append(_whole_axis("y", int(size), PRODUCT_ROWS if on_tensor_cores else 1))
         elif shared or (has_fold and axis.name != "x") or (kernel.points and not is_across):
             # One position of the outer axes per program: tiles stay two-dimensional, and those of shared rows have one
             # dimension, so that a thread does not have to know the states of all programs of a row.

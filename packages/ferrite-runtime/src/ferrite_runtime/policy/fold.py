@@ -48,6 +48,8 @@ FEW_ROWS, LONG_COLUMN, FEW_WARPS = 128, 512, 16
 # Columns and elements of a block of the matrix that few rows are multiplied with, blocks on their way at once (with the
 # one that is multiplied), and warps of a program.
 PRODUCT_COLUMNS, PRODUCT_TILE, PRODUCT_STAGES, PRODUCT_WARPS = 32, 4096, 6, 2
+# Sums of products that a thread has under way.
+MULTIPLIED_PER_THREAD = 32
 # Rows of halves that a program folds with a vector, and elements of them per thread.
 VECTOR_ROWS, VECTOR_PER_THREAD = 2, 64
 # Bytes per thread of rows that are sorted, and warps for these at most; fewer for rows of more elements: more steps.
@@ -181,6 +183,8 @@ def looped_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a kernel that loops over rows, best guess first."""
     if shape.spec.facts.get("product"):
         return _products(shape)
+    if "multiplied_rows" in shape.spec.facts:
+        return _multiplied(shape)
     if shape.contiguous in ("x", "y"):
         return _outer_looped(shape)
     return _inner_looped(shape)
@@ -206,6 +210,21 @@ def _products(shape: Shape) -> tuple[Config, ...]:
         Config.of({"XBLOCK": min(x, limits["XBLOCK"]), "RBLOCK": min(r, limits["RBLOCK"])}, warps, stages)
         for x, r, stages, warps in tiles
     )
+
+
+def _multiplied(shape: Shape) -> tuple[Config, ...]:
+    """Returns the candidates of products of few rows without tensor cores: a few columns of the matrix to a program.
+
+    Each element of the rows is read once for all of them, from the cache.
+    """
+    rows = next_power_of_two(int(shape.spec.facts["multiplied_rows"]))
+    limits = {axis.block: shape.limit(axis) for axis in shape.spec.axes}
+    tiles = []
+    for columns, warps in ((2, 4), (4, 8), (1, 4), (4, 4)):
+        points = max(1, warps * shape.device.target.warp_size * MULTIPLIED_PER_THREAD // (rows * columns))
+        blocks = {"XBLOCK": min(columns, limits["XBLOCK"]), "RBLOCK": min(points, limits["RBLOCK"])}
+        tiles.append(Config.of(blocks, warps, 1))
+    return tuple(tiles)
 
 
 def _inner_looped(shape: Shape) -> tuple[Config, ...]:

@@ -6,7 +6,9 @@ reads its result, and with what makes the weights of fewer bits.
 
 from __future__ import annotations
 
-from ferrite_ir.dtypes import BF16, F16
+import torch
+
+from ferrite_ir.dtypes import BF16, F16, F32
 from ferrite_ir.graph import Extern, Loop
 from ferrite_ir.scalar import postorder
 from ferrite_ir.sizes import hint
@@ -35,9 +37,15 @@ def sums_of_few_rows(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
     (m, k), n = left.shape, right.shape[1]
     if b.device not in DEVICES or left.device or right.device or left.dtype is not right.dtype:
         return None
-    if left.dtype not in (BF16, F16) or not all(isinstance(size, int) for size in (m, k, n)):
+    if left.dtype not in (BF16, F16, F32) or not all(isinstance(size, int) for size in (m, k, n)):
         return None
-    if not 1 <= m <= b.product_rows or n < FEWEST_COLUMNS or k < FEWEST_POINTS or not _has_columns(right):
+    if n < FEWEST_COLUMNS or k < FEWEST_POINTS or not _has_columns(right):
+        return None
+    if left.dtype is F32:
+        # With one row the library is as fast, and so it is with more where people let tensor cores round.
+        is_exact = torch.get_float32_matmul_precision() == "highest"
+        return b.contract((m, n), k, left.at, right.at) if is_exact and 1 < m <= b.wide_product_rows else None
+    if not 1 <= m <= b.product_rows:
         return None
     if m > PLAIN_ROWS and not _is_made_of_fewer_bits(b, right) and (b.is_returned or not _lies_in_rows(b, left)):
         return None
