@@ -93,7 +93,8 @@ def test_only_what_is_asked_for_is_kept(lower_one: Any) -> None:
 def test_long_rows_are_library_calls(lower_one: Any) -> None:
     module = lower_one(lambda x: (*x.sort(), *x.median(1)), torch.randn(2, 2049))
     reason = "sorting rows of more than {} elements, or of a symbolic number"
-    assert module.externs == (("aten.sort.default", reason.format(1024)), ("aten.median.dim", reason.format(2048)))
+    assert module.externs == (("aten.sort.default", reason.format(512)), ("aten.median.dim", reason.format(2048)))
+    assert lower_one(lambda x: x.sort()[0], torch.randn(2, 1024).bfloat16()).externs == ()
 
 
 def test_rows_that_the_library_sorts_faster_are_sorted_there_unless_more_is_made_of_them(lower_one: Any) -> None:
