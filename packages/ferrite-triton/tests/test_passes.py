@@ -88,6 +88,8 @@ def test_bytes_beside_wider_elements_are_read_in_pieces_as_long_as_theirs(
     source = source_of(text, strategy)
     asked = re.findall(r"tl.load\(tl.max_contiguous\(in(\d) \+ [^,]*, \[1, (\d)\]\)", source)
     assert asked == ([("0", str(pieces))] if pieces else [])
+    short = source_of(text.replace("4096", "12"), strategy)
+    assert "max_contiguous" not in short
 
 
 def test_what_is_written_in_passing_says_so() -> None:

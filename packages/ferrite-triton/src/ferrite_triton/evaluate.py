@@ -9,7 +9,7 @@ from ferrite_ir.dtypes import BF16, BOOL, F16, F32, F64, DType
 from ferrite_ir.graph import Computed, Contract, Loop, bodies_of
 from ferrite_ir.index import Index, floordiv
 from ferrite_ir.scalar import Scalar, indirects, indirects_of, postorder
-from ferrite_ir.sizes import hint, is_provably_at_most
+from ferrite_ir.sizes import hint, is_provably_at_most, is_static
 from ferrite_scheduler.contractions import HALVES
 
 from .addresses import AddressText
@@ -454,6 +454,8 @@ def _bytes_beside(flat: FlatKernel) -> dict[Scalar, int]:
     on_tensor_cores = any(d.left.dtype in HALVES for d in flat.definitions if isinstance(d, Contract))
     if flat.space.order[-1:] != ("r",) or flat.space.skew is not None or on_tensor_cores:
         return {}
+    if not is_static(flat.space.fold_size) or flat.space.fold_size < WIDEST_ACCESS:
+        return {}  # what is said of neighbours would not be true of rows that are shorter
     roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
     along = [load for load in memory_loads(flat, roots) if behind(flat.offset(load.source, load.indices)) is not None]
     widths = {load: flat.param_of(load.source).dtype.bytes for load in along}
