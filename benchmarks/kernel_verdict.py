@@ -49,18 +49,6 @@ BARS = {
     "full sum": 96,
 }
 """Per cent of the floor that a case has to reach: the best that was seen of anybody, by hand or by a compiler."""
-SEEN_IN = {
-    "gelu+bias": "bfloat16",
-    "dropout+residual": "bfloat16",
-    "softmax dim 0": "float32",
-    "loss 128k": "bfloat16",
-    "loss 128k f+b": "bfloat16",
-    "cumsum flat": "float32",
-    "index add": "float32",
-    "int8 product": "bfloat16",
-}
-"""The type in which a bar was seen: as it was published, or as the shares of eager and Inductor published with it are
-found again in this type and not in the other, in which nobody else reaches it. Other bars are for both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +110,9 @@ def _speed(results: Sequence[Result], opponent: str, mean: float, least: float |
 
 def _bars(results: Sequence[Result]) -> Figure:
     name = "ferrite: every case of the published table at the best that was seen"
-    every = [r for r in results if r.backend == "ferrite" and r.case in BARS]
-    cells = [r for r in every if SEEN_IN.get(r.case, r.dtype) == r.dtype]
-    low = [r for r in every if (r.share or 0.0) * 100 < BARS[r.case]]
-    lines = [f"{_cell(r)}, bar {BARS[r.case]} %" for r in low if r in cells]
-    lines += [f"{_cell(r)}, bar {BARS[r.case]} % in {SEEN_IN[r.case]}, not counted" for r in low if r not in cells]
-    low = [r for r in low if r in cells]
+    cells = [r for r in results if r.backend == "ferrite" and r.case in BARS]
+    low = [r for r in cells if (r.share or 0.0) * 100 < BARS[r.case]]
+    lines = [f"{_cell(r)}, bar {BARS[r.case]} %" for r in low]
     missing = [case for case in BARS if case not in {r.case for r in cells}]
     if missing:
         lines.append(f"not measured: {', '.join(missing)}")

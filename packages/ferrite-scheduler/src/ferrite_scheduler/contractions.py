@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ferrite_ir.dtypes import BF16, F16, F32
-from ferrite_ir.graph import Computed, Contract, Fold, Graph
+from ferrite_ir.graph import Computed, Contract, Definition, Fold, Graph
 from ferrite_ir.index import Dim
 from ferrite_ir.scalar import apply, cast
 from ferrite_ir.sizes import is_static, product
@@ -50,6 +50,11 @@ def is_narrow(contract: Contract, policy: Policy) -> bool:
         and product(_sizes(columns)) >= FEWEST_COLUMNS
         and product(_sizes(contract.fold_dims)) >= FEWEST_COLUMNS
     )
+
+
+def uses_tensor_cores(body: Iterable[Definition]) -> bool:
+    """Returns whether some of the definitions are contractions that tensor cores compute."""
+    return any(definition.left.dtype in HALVES for definition in body if isinstance(definition, Contract))
 
 
 def row_dims(contract: Contract) -> tuple[Dim, ...]:

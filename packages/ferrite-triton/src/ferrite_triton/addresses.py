@@ -103,7 +103,7 @@ class AddressText:
             sectors = self._writer.remember(key, held)
         # The last block asks for the first one, which is read next, and again: an element that all share, of the matrix
         # or of their columns, would make them queue.
-        step, size = params.operand(step_along(index, "r")), self._size(fold.size)
+        step, size = params.operand(step_along(index, "r")), params.operand(fold.size)
         ahead = f"tl.where(rstart + RBLOCK < {size}, RBLOCK, -rstart)"
         if fold.masked:
             ahead = f"(tl.minimum(r + {ahead}, {self._last(fold.size)}) - r)"
@@ -111,13 +111,9 @@ class AddressText:
         column = f"tl.minimum({sectors.text}, {self._last(columns.size)})" if columns.masked else sectors.text
         self._writer.line(f"fmath.prefetch({param.text} + {offset} + {column})", frozenset("r"))
 
-    def _size(self, size: Size) -> str:
-        """Returns the size of an axis, without a param of its own."""
-        return str(int(size)) if is_static(size) else self._space.params.operand(size)
-
     def _last(self, size: Size) -> str:
-        """Returns the last position of an axis of this size."""
-        return str(int(size) - 1) if is_static(size) else f"{self._size(size)} - 1"
+        """Returns the last position of an axis of this size, without a param of its own."""
+        return str(int(size) - 1) if is_static(size) else f"{self._space.params.operand(size)} - 1"
 
     def row_mask(self, param: ParamText, offset: Index) -> str:
         """Returns the mask of the fold axis for a load: up to where whole vectors of floats can be read."""

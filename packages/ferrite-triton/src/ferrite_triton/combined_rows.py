@@ -133,13 +133,12 @@ def _write_lists(template: Template, call: _Call, shape: RowsShape) -> KernelSpe
     slots = shape.slots(call.number)
     numbers = f"{call.number}, {call.rows}, {call.wraps}, {shape.capacity}, {shape.chunk}, {slots}, {shape.share}"
     line = f"fmath.list_rows(places, counts, lists, runs, ordered, queue, tasks, {numbers})"
-    accesses = {"places": "read", "counts": "atomic", **dict.fromkeys(("lists", "runs", "ordered", "queue"), "write")}
-    accesses["ordered"] = "readwrite"
+    accesses = {"places": "read", "counts": "atomic", "lists": "write", "runs": "write", "ordered": "readwrite"}
+    accesses |= {"queue": "write", "tasks": "atomic"}
     warps = min(max(shape.share // SORTED_WARP, 1), MOST_WARPS)
     programs = host_expression(shape.shares_of(call.number))
     # Of a row its place and number; and alone the counter of its place, a word of its run, and its number in a list.
     moved = min(hint(call.count), shape.count) * (template.operands["places"].dtype.bytes + I32.bytes + 3 * SECTOR)
-    accesses["tasks"] = "atomic"
     return template.write("list_rows", accesses, [line], programs, warps, call.sizes, bytes=moved)
 
 

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 
 from ferrite_ir.dtypes import BF16, BOOL, F16, F32, F64, DType
-from ferrite_ir.graph import Computed, Contract, Loop, bodies_of
+from ferrite_ir.graph import Computed, Loop, bodies_of
 from ferrite_ir.index import Index, floordiv
 from ferrite_ir.scalar import Scalar, indirects, indirects_of, postorder
 from ferrite_ir.sizes import hint, is_provably_at_most, is_static
-from ferrite_scheduler.contractions import HALVES
+from ferrite_scheduler.contractions import uses_tensor_cores
 
 from .addresses import AddressText
 from .bounds import assert_in_bounds
@@ -451,8 +451,7 @@ def _bytes_beside(flat: FlatKernel) -> dict[Scalar, int]:
     A thread that reads 16 bytes at once has 16 elements of all tensors, and accesses to wide ones, which take several,
     are not next to those of its neighbours: a multiprocessor needs that many turns for each.
     """
-    on_tensor_cores = any(d.left.dtype in HALVES for d in flat.definitions if isinstance(d, Contract))
-    if flat.space.order[-1:] != ("r",) or flat.space.skew is not None or on_tensor_cores:
+    if flat.space.order[-1:] != ("r",) or flat.space.skew is not None or uses_tensor_cores(flat.definitions):
         return {}
     if not is_static(flat.space.fold_size) or flat.space.fold_size < WIDEST_ACCESS:
         return {}  # what is said of neighbours would not be true of rows that are shorter

@@ -10,7 +10,7 @@ from ferrite_ir.graph import Contract, Fold, Update, bodies_of
 from ferrite_ir.ops import OPS, RANDOM
 from ferrite_ir.scalar import Scalar, postorder
 from ferrite_ir.sizes import hint
-from ferrite_scheduler.contractions import HALVES
+from ferrite_scheduler.contractions import uses_tensor_cores
 from ferrite_scheduler.marks import SortedUpdate
 
 from .flat import FlatKernel
@@ -58,10 +58,10 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
         facts["sorted"] = True
     if flat.space.branches > 1:
         facts["branches"] = flat.space.branches
-    for definition in flat.definitions:
-        if isinstance(definition, Contract):
-            rows = next(hint(axis.size) for axis in flat.space.axes if axis.name == "y")
-            facts |= {"product": True} if definition.left.dtype in HALVES else {"multiplied_rows": rows}
+    if uses_tensor_cores(flat.definitions):
+        facts["product"] = True
+    elif any(isinstance(definition, Contract) for definition in flat.definitions):
+        facts["multiplied_rows"] = next(hint(axis.size) for axis in flat.space.axes if axis.name == "y")
     if flat.space.runs:
         facts["run"] = hint(flat.space.run)
     if flat.space.loops:

@@ -140,7 +140,7 @@ def shapes_for(count: Size, rows: int, width: int, batch: int, block: int) -> tu
             found.pop()
         found.append(shape)
         if most is not None and most <= limit:
-            return tuple(found)
+            break
         limit *= CLASS_STEP
     return tuple(found)
 

@@ -13,7 +13,7 @@ from ferrite_ir import sizes
 from ferrite_ir.graph import Contract
 from ferrite_ir.index import Dim, Index
 from ferrite_ir.sizes import Size
-from ferrite_scheduler.contractions import HALVES
+from ferrite_scheduler.contractions import uses_tensor_cores
 from ferrite_scheduler.marks import LookBackScan
 from ferrite_scheduler.schedule import Axis, Kernel
 
@@ -240,8 +240,8 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     fold_block = points or persistent_block(kernel, longest)
     has_fold = kernel.fold is not None
     grid_tiles = sum(axis.size != 1 for axis in kernel.grid)
-    multiplied = [definition.left.dtype for definition in kernel.body if isinstance(definition, Contract)]
-    on_tensor_cores = any(dtype in HALVES for dtype in multiplied)
+    multiplies = any(isinstance(definition, Contract) for definition in kernel.body)
+    on_tensor_cores = uses_tensor_cores(kernel.body)
     texts: list[AxisText] = []
     axes = cut_axes(kernel)
     for axis in axes:
@@ -257,7 +257,7 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
                 texts.append(AxisText("r", size, tiled=True, masked=masked, block=points, max_block=points))
             else:
                 texts.append(_held_axis(size) if is_held else _fold_axis(size, fold_block, generous))
-        elif multiplied and axis.name == "y":
+        elif multiplies and axis.name == "y":
             texts.append(_whole_axis("y", int(size), PRODUCT_ROWS if on_tensor_cores else 1))
         elif shared or (has_fold and axis.name != "x") or (kernel.points and not is_across):
             # One position of the outer axes per program: tiles stay two-dimensional, and those of shared rows have one

@@ -100,15 +100,11 @@ def _count(shape: Shape, tune: str) -> int | None:
 
 def launch_bytes(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None) -> int | None:
     """Returns the bytes that a launch has to move, None where the facts do not say."""
-    return None if spec.facts.get("bytes") is None else _traffic(Shape.of(spec, device, sizes))
-
-
-def _traffic(shape: Shape) -> int:
-    """Returns the bytes that a launch moves, estimated from the tile space where the facts do not say."""
-    stated = shape.spec.facts.get("bytes")
+    stated = spec.facts.get("bytes")
     if stated is None:
-        return shape.points * shape.fold * shape.element_bytes
+        return None
     # What is stated is for the expected sizes.
-    expected = math.prod(max(1, size) for size in shape.spec.hint_sizes().values())
+    expected = math.prod(max(1, size) for size in spec.hint_sizes().values())
+    shape = Shape.of(spec, device, sizes)
     actual = shape.points * shape.fold
     return int(stated) if actual == expected else int(stated) * actual // expected

@@ -10,7 +10,7 @@ from ferrite_runtime.policy.shape import Shape, param_bytes
 
 # A row of so many elements has work for a program of its own.
 LONG_ROW = 1024
-# A row that as many threads as share a register file twice would have to combine between them.
+# A row of halves that is combined faster by fewer threads, with twice as many elements to each: measured on an H200.
 HUGE_ROW = 8192
 # A long row that fills less than this share of its tile.
 IDLE_ROW, IDLE_SHARE = 4096, 0.75
@@ -71,9 +71,8 @@ def persistent_configs(shape: Shape) -> tuple[Config, ...]:
 
 
 def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
-    per_thread = 8 if shape.live > MANY_LIVE else 16
-    if per_thread == 16 and (_moves_bytes(shape) or (row >= HUGE_ROW and shape.narrowest_read <= 2)):
-        per_thread = 32
+    takes_many = _moves_bytes(shape) or (row >= HUGE_ROW and shape.reads_halves)
+    per_thread = 8 if shape.live > MANY_LIVE else 32 if takes_many else 16
     rows = 1 if row >= LONG_ROW else max(1, SHORT_TILE // row)
     rows = _keep_busy(shape, rows)
     threads = shape.device.target.warp_size
@@ -83,15 +82,15 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
         warps = max(warps, min(4, row // (threads * min(8, shape.vector))), 1)
     first = _rows(shape, rows, row, warps)
     if rows == 1 and _shares_vectors(shape):
-        single, several = _rows(shape, 1, row, warps), _with_vectors(shape, row)
-        return (several, single) if _matrices(shape) > 1 else (single, several)
+        several = _with_vectors(shape, row)
+        return (several, first) if _matrices(shape) > 1 else (first, several)
     more = [(rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, warps * 2), (rows * 4, warps * 2)]
     if (row >= IDLE_ROW and shape.fold <= row * IDLE_SHARE) or _narrows_to_bytes(shape):
         # The lanes past the end keep threads idle, the more the more there are; and what becomes bytes takes many
         # instructions for each of them, so that what a row takes beside them counts. Measured on an H200 for halves: 18
         # to 20 % less for softmax of 3,000 and RMS norm of 5,000 elements, 0 to 8 % for quantisation.
         more[:2] = reversed(more[:2])
-        if shape.narrowest_read <= 2:
+        if shape.reads_halves:
             first, more[0] = _rows(shape, rows, row, max(1, warps // 2)), (rows, warps)
     elif rows == 1 and shape.live <= MANY_LIVE and _saves_steps(shape, warps):
         return (_halved(shape, row, warps), first, *(_rows(shape, rows, row, w) for _, w in more[:1]))
@@ -105,7 +104,10 @@ def _shares_vectors(shape: Shape) -> bool:
 
 
 def _matrices(shape: Shape) -> int:
-    """Returns how many matrices are folded with vectors: of two, a row each keeps as much on its way as two of one."""
+    """Returns how many matrices are folded with vectors.
+
+    On an H200 two rows of each of two take 5 % less time than one of each, and two rows of one matrix 7 % more.
+    """
     return int(shape.spec.facts.get("loads", 1)) - int(shape.spec.facts["vectors"])
 
 
@@ -231,9 +233,8 @@ def _inner_looped(shape: Shape) -> tuple[Config, ...]:
     if int(shape.spec.facts.get("passes", 1)) > 1 and shape.fold >= LONG_PASS:
         # Few rows at a time, each read by as many threads as a program can have: the next pass finds them in the cache.
         most = shape.device.max_warps
-        blocks = [LONG_PASS // 2, LONG_PASS]
-        if -(-shape.fold // LONG_PASS) * LONG_PASS <= -(-shape.fold // blocks[0]) * blocks[0]:
-            blocks.reverse()  # half as many blocks, none of which has more lanes past the end
+        # With the fewest lanes past the end; of equals the longer blocks, which are half as many.
+        blocks = sorted((LONG_PASS, LONG_PASS // 2), key=lambda block: -(-shape.fold // block) * block)
         return tuple(_loop(shape, 1, r, w) for r, w in (*((r, most) for r in blocks), (LONG_PASS // 4, most // 2 or 1)))
     block = LOOP_BLOCK * (2 if shape.element_bytes <= 2 else 1)
     if shape.live > 4 or shape.buffers > 8:
@@ -246,7 +247,7 @@ def _inner_looped(shape: Shape) -> tuple[Config, ...]:
     warps = max(1, rows * block // (shape.device.target.warp_size * (16 if shape.element_bytes <= 2 else 8)))
     first = (rows, block, warps)
     tiles = [first, (rows, block, warps * 2), (rows, block * 2, warps * 2), (rows, block // 2 or 1, warps)]
-    if shape.narrowest_read <= 2 < shape.element_bytes:
+    if shape.reads_halves and shape.element_bytes > 2:
         # Of elements narrower than the sums, twice as many to a thread are as many bytes on their way.
         tiles[:2] = (rows, block * 2, warps), first
     return tuple(_loop(shape, x, r, w) for x, r, w in tiles)
@@ -266,13 +267,13 @@ def _outer_looped(shape: Shape) -> tuple[Config, ...]:
     if rows > 1:
         # Of halves small programs hide each other's waiting.
         together = ((rows, 4), (rows, 8), (rows, 2), (rows * 2, 4))
-        if shape.narrowest_read <= 2:
+        if shape.reads_halves:
             together = ((rows, 2), (rows, 4), (rows, 1), (rows * 2, 4))
         return tuple(_together(shape, count, warps) for count, warps in together)
-    wide = _loop_of(shape, 2 * line, 4 * threads * OUTER_PER_THREAD)
     if shape.points // (2 * line) >= FILL * shape.device.multiprocessors:
         # Many programs: small ones, so that one waits for memory while others combine.
         more = ((line, 2048 // line, 4), (line, 1024 // line, 4), (2 * line, 1024 // line, 4))
+        wide = _loop_of(shape, 2 * line, 4 * threads * OUTER_PER_THREAD)
         tiles = (wide, *(_loop(shape, x, r, w) for x, r, w in more))
         # Where what is read is half as wide as the sums, whole lines of as many rows again keep as much on its way.
         return (_loop(shape, 2 * line, 2048 // (2 * line), 4), *tiles[:3]) if shape.reads_narrow else tiles

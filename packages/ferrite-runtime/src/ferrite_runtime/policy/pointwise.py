@@ -56,8 +56,7 @@ def _filling(shape: Shape) -> int:
 def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
     """Returns the candidates of a kernel over rows (``y``) and columns (``x``) that moves data along rows only."""
     x, *rest = names
-    is_narrow = shape.narrowest_read <= 2
-    tile = max(SMALL_TILE, min(ROW_BYTES // (2 if is_narrow else 4), _filling(shape)))
+    tile = max(SMALL_TILE, min(ROW_BYTES // (2 if shape.reads_halves else 4), _filling(shape)))
 
     axis = next(axis for axis in shape.axes("grid") if axis.name == x)
     is_short = shape.limit(axis) < FULL_WIDTH
@@ -72,10 +71,10 @@ def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
         tile = min(tile, FLAT_TILE)  # what is loaded once for a thread's rows is little, what they keep live is not
     first, long = rows(FULL_WIDTH, tile, 4), rows(LONG_WIDTH, tile, 4)
     more = (rows(512, tile * 2, 8), rows(FULL_WIDTH, tile // 2, 4))
-    if is_narrow and shape.spec.facts.get("vectors"):
+    if shape.reads_halves and shape.spec.facts.get("vectors"):
         # What is loaded once for a thread's columns serves twice as many rows with half the threads.
         return (rows(FULL_WIDTH, tile, 2), first, long, *more)
-    return (long, first, *more) if is_narrow and shape.sizes[x] >= LONG_ROW else (first, long, *more)
+    return (long, first, *more) if shape.reads_halves and shape.sizes[x] >= LONG_ROW else (first, long, *more)
 
 
 def _sorted_rows(shape: Shape, x: str, y: str) -> tuple[Config, ...]:

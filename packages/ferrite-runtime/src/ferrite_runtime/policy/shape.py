@@ -86,6 +86,11 @@ class Shape:
         return min(found, default=self.element_bytes)
 
     @property
+    def reads_halves(self) -> bool:
+        """Whether a kernel reads elements of 16 bits or fewer: a thread has twice as many of them in as many bytes."""
+        return self.narrowest_read <= 2
+
+    @property
     def vector(self) -> int:
         """Elements in 16 bytes, the widest access of a thread."""
         return max(1, 16 // max(1, self.element_bytes))
