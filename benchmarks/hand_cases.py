@@ -16,6 +16,7 @@ from hand_kernels import (
     few_rows,
     few_rows_in_parts,
     held_columns,
+    held_group_norm,
     met_columns,
     met_group_norm,
     met_rows,
@@ -165,9 +166,21 @@ def scan(dtype: torch.dtype) -> Iterator[Row]:
             yield f"{name}, {warps} warps, {resident} programs each", call, error
 
 
+HELD: dict[torch.dtype, tuple[tuple[int, int, int, int, int], ...]] = {
+    torch.bfloat16: (
+        *((256, 128, 0, 8, asks) for asks in (0, 1, 2)),
+        (256, 128, 2, 8, 2),
+        (256, 64, 0, 8, 2),
+        (512, 128, 0, 16, 2),
+        (512, 128, 8, 8, 2),
+    ),
+    torch.float32: ((256, 64, 0, 8, 0), (256, 64, 0, 8, 2), (512, 64, 2, 16, 2)),
+}
+"""Points of a program, of a tile, tiles in registers, warps, and how it asks for all of its elements before."""
+ASKED_BEFORE = ("", ", sectors asked for before", ", asked for before at once")
+
+
 def group_norm(dtype: torch.dtype) -> Iterator[Row]:
-    if dtype != torch.bfloat16:
-        return
     x = torch.randn(16, 320, 64, 64, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
     weight, bias = (torch.randn(320, device="cuda", dtype=dtype) for _ in range(2))
     y, exact = torch.empty_like(x), F.silu(F.group_norm(x.double(), 32, weight.double(), bias.double()))
@@ -175,6 +188,17 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
     yield ours(lambda x, weight, bias: F.silu(F.group_norm(x, 32, weight, bias)), x, weight, bias)
     operands = (x, weight, bias, y)
     counts = torch.zeros(32, dtype=torch.int32, device="cuda")
+    for points, rows, held, warps, asks in HELD[dtype]:
+        means, squares = torch.empty(2, 16 * 4096 // points * 320, device="cuda")
+        lanes = 4 * warps // (dtype.itemsize // 2)
+        given = (*operands, counts, means, squares, points, rows, held, lanes, asks)
+        registers = min(255, 4 * points // warps)
+        call = launched(held_group_norm, 16 * 4096 // points, *given, warps=warps, registers=registers)
+        share = 100 * held * rows // points // 5
+        name = f"one kernel of {16 * 4096 // points} programs, tiles of {rows} points, {share} % in registers"
+        yield f"{name}, {warps} warps{ASKED_BEFORE[asks]}", call, error
+    if dtype != torch.bfloat16:
+        return
     moments = torch.empty(16 * 64, device="cuda")
 
     def of_pieces(rows: int) -> tuple[Tensor, Tensor]:
@@ -234,17 +258,24 @@ def products(dtype: torch.dtype) -> Iterator[Row]:
         y, exact = torch.empty(rows, columns, device="cuda"), F.linear(x.double(), w.double())
         error = functools.partial(distance, y, exact)
         yield f"{rows} rows, the library", functools.partial(torch.mm, x, w.t(), out=y), error
-        for width, points, warps in ((1, 1024, 4), (2, 512, 4), (2, 1024, 8), (4, 256, 4), (4, 512, 8), (8, 128, 4)):
-            if rows * width * points > 64 * 32 * warps:
-                continue
-            given = (x, w, y, rows, columns, depth, rows, width, points)
+        for width, points, warps in ((1, 1024, 4), (2, 512, 4), (4, 256, 4), (8, 128, 4)):
+            given = (x, w, y, rows, columns, depth, rows, width, points if rows <= 4 else points // 2)
             call = launched(few_rows, columns // width, *given, warps=warps, stages=1)
-            yield f"{rows} rows, {width} columns, {points} points, {warps} warps", call, error
-        for width, points, warps, stages in ((32, 64, 2, 4), (32, 64, 4, 4), (16, 128, 2, 4), (64, 32, 4, 4)):
+            yield f"{rows} rows, {width} columns, {given[-1]} points, {warps} warps", call, error
+        for width, points, warps, stages in (
+            *((32, 64, 2, stages) for stages in (3, 4, 6)),
+            (32, 128, 2, 4),
+            (32, 32, 1, 6),
+            (16, 64, 1, 6),
+            (16, 64, 2, 6),
+            (16, 128, 2, 4),
+            (64, 32, 4, 4),
+            (64, 64, 4, 4),
+        ):
             given = (x, w, y, rows, columns, depth, width, points)
             call = launched(few_rows_in_parts, columns // width, *given, warps=warps, stages=stages)
-            name = f"{rows} rows on tensor cores in parts, {width} columns, {points} points, {warps} warps"
-            yield name, call, error
+            name = f"{rows} rows on tensor cores in parts, {width} columns, {points} points, {stages} stages"
+            yield f"{name}, {warps} warps", call, error
 
 
 def one_after_another(calls: Iterable[Callable[[], Any]]) -> None:

@@ -62,7 +62,8 @@ def kept(narrow):
 
     So they lie in half as many registers until then.
     """
-    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [narrow], narrow.dtype, is_pure=False, pack=2)
+    pack: tl.constexpr = 32 // narrow.dtype.primitive_bitwidth
+    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [narrow], narrow.dtype, is_pure=False, pack=pack)
 
 
 @triton.jit
@@ -357,6 +358,120 @@ def met_group_norm(
     scales = tl.sum(tl.where(is_own, tl.rsqrt(variance + 1e-5)[:, None], 0.0), 0) * tl.load(weight + channel)
     again = kept(halves).to(tl.float32)
     store_silu(y + place, (again - middles[None, :]) * scales[None, :] + tl.load(bias + channel)[None, :])
+
+
+@triton.jit
+def reciprocal(x):
+    """Returns 1 / x to about one unit in the last place."""
+    return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def store_scaled_silu(y, value, scale, shift):
+    moved = value * scale[None, :] + shift[None, :]
+    share = moved * reciprocal(1.0 + tl.exp2(moved * -1.4426950408889634))
+    tl.store(y, share.to(y.dtype.element_ty), cache_modifier=".cs")
+
+
+@triton.jit
+def ask_for(x, count: tl.constexpr, ASKS: tl.constexpr):
+    """Asks for ``count`` elements to be brought into the cache: sector by sector (1), or by pieces for 256 lanes (2)."""
+    bytes_of_one: tl.constexpr = x.dtype.element_ty.primitive_bitwidth // 8
+    if ASKS == 1:
+        for turn in tl.range(0, count, 256 * 32 // bytes_of_one):
+            fmath.prefetch(x + turn + tl.arange(0, 256) * (32 // bytes_of_one))
+    elif ASKS == 2:
+        piece: tl.constexpr = count // 256
+        text: tl.constexpr = "cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0;"
+        size = tl.full([256], piece * bytes_of_one, tl.int32)
+        places = (x + tl.arange(0, 256) * piece).to(tl.int64)
+        tl.inline_asm_elementwise(text, "=r,l,r", [places, size], tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def rows_apart(x, first, is_held: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr):
+    """Returns a tile, its distances from the first row, and their squares, both added up by threads: ``[LANES, 64]``."""
+    found = tl.load(x, eviction_policy="evict_first" if is_held else "evict_last")
+    off = tl.reshape(found.to(tl.float32) - first[None, :], [ROWS // LANES, LANES, 64])
+    return found, tl.sum(off, 0), tl.sum(off * off, 0)
+
+
+@triton.jit
+def store_normalised(
+    found, weight, bias, y, middle, inverse, block: tl.constexpr, piece: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    channel = block * 64 + tl.arange(0, 64)
+    scale = tl.gather(inverse, channel // 10, 0) * tl.load(weight + channel).to(tl.float32)
+    shift = tl.load(bias + channel).to(tl.float32) - tl.gather(middle, channel // 10, 0) * scale
+    store_scaled_silu(y + piece * ROWS * 320 + block * 64, found.to(tl.float32), scale, shift)
+
+
+@triton.jit
+def held_group_norm(
+    x, weight, bias, y, counts, means, squares, POINTS: tl.constexpr, ROWS: tl.constexpr, HELD: tl.constexpr,
+    LANES: tl.constexpr, ASKS: tl.constexpr
+):  # fmt: skip
+    """Group norm with silu of 16 images of 4096 points and 320 channels; all programs run at once.
+
+    A program has ``POINTS`` points of an image, in tiles of ``ROWS`` points and 64 channels: the last ``HELD`` of them
+    stay in registers, in as many bits as they have, and the others are read again, which the cache should have still.
+    A meeting is only of the programs of an image. The counters are zero again when the last one has left.
+    """
+    share: tl.constexpr = 4096 // POINTS
+    pieces: tl.constexpr = POINTS // ROWS
+    tiles: tl.constexpr = 5 * pieces
+    image = tl.program_id(0) // share
+    own = x + tl.program_id(0) * POINTS * 320
+    ask_for(own, POINTS * 320, ASKS)
+    lane = tl.arange(0, 64)
+    point = tl.program_id(0) * POINTS + tl.arange(0, ROWS)
+    place = point[:, None] * 320 + lane[None, :]
+    held = ()
+    for block in tl.static_range(5):
+        total = tl.full([LANES, 64], 0.0, tl.float32)
+        power = tl.full([LANES, 64], 0.0, tl.float32)
+        first = tl.load(own + block * 64 + lane).to(tl.float32)
+        for piece in tl.static_range(pieces):
+            found, off, square = rows_apart(
+                x + place + piece * ROWS * 320 + block * 64,
+                first,
+                block * pieces + piece >= tiles - HELD,
+                ROWS,
+                LANES,
+            )
+            if block * pieces + piece >= tiles - HELD:
+                held = held + (found,)  # noqa: RUF005 - Triton knows no other way
+            total += off
+            power += square
+        apart = tl.sum(total, 0) * (1.0 / POINTS)
+        here = tl.program_id(0) * 320 + block * 64 + lane
+        tl.store(means + here, first + apart)
+        tl.store(squares + here, tl.sum(power, 0) - apart * apart * POINTS)
+    tl.debug_barrier()
+    tl.atomic_add(counts + image, 1, sem="acq_rel")
+    while tl.atomic_add(counts + image, 0, sem="acquire") < share:
+        pass
+    tl.debug_barrier()
+    part = tl.arange(0, share)[:, None, None]
+    group = tl.arange(0, 32)[None, :, None]
+    member = tl.arange(0, 16)[None, None, :]
+    is_there = (member < 10) & (part >= 0) & (group >= 0)
+    there = (image * share + part) * 320 + group * 10 + member
+    mean_of_part = tl.load(means + there, is_there, other=0.0, volatile=True)
+    square_of_part = tl.load(squares + there, is_there, other=0.0, volatile=True)
+    middle = tl.sum(tl.sum(mean_of_part, 0), 1) * (1.0 / (10 * share))
+    apart = tl.where(is_there, mean_of_part - middle[None, :, None], 0.0)
+    variance = tl.sum(tl.sum(square_of_part + apart * apart * POINTS, 0), 1) * (1.0 / 40960)
+    inverse = tl.rsqrt(variance + 1e-5)
+    for tile in tl.static_range(tiles - HELD, tiles):
+        found = kept(held[tile - (tiles - HELD)])
+        store_normalised(found, weight, bias, y + place, middle, inverse, tile // pieces, tile % pieces, ROWS)
+    for tile in tl.static_range(tiles - HELD):
+        found = tl.load(x + place + tile % pieces * ROWS * 320 + tile // pieces * 64, eviction_policy="evict_first")
+        store_normalised(found, weight, bias, y + place, middle, inverse, tile // pieces, tile % pieces, ROWS)
+    if tl.atomic_add(counts + 16 + image, 1, sem="relaxed") == share - 1:
+        tl.store(counts + image, 0)
+        tl.store(counts + 16 + image, 0)
 
 
 @triton.jit

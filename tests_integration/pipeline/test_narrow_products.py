@@ -87,28 +87,43 @@ def test_values(function: Callable[..., Tensor], rows: int, dtype: torch.dtype, 
     check(function, given(rows, dtype, device))
 
 
-WIDE = {**OPTIONS, "policy": {**OPTIONS["policy"], "wide_product_rows": 16}}
-
-
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("rows", [1, 2, 5, 16])
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize(("k", "n"), [(K, N), (1000, 24)])
 def test_values_in_float32(function: Callable[..., Tensor], k: int, n: int, rows: int, device: str) -> None:
     inputs = given(rows, torch.float32, device, k, n)
-    mine = compiled(function, fullgraph=True, dynamic=False, options=WIDE)(*inputs)
-    assert_all_close([mine], [function(*inputs)], [function(*map(widened, inputs))])
+    check(function, inputs)
 
 
 @own_only("looks at its kernels")
 @pytest.mark.parametrize("function", [product, with_bias, scaled, residual, gated, dequantised])
 def test_a_kernel_multiplies_each_row_in_float32(function: Callable[..., Tensor]) -> None:
-    inputs = given(4, torch.float32, "cpu")
-    compiled(function, fullgraph=True, dynamic=False, options=WIDE)(*inputs)
+    check(function, given(4, torch.float32, "cpu"))
     kernel = kernels()[-1]
     assert kernel["facts"]["multiplied_rows"] == 4
-    assert "tl.dot(" not in kernel["source"]
+    assert "dot" not in kernel["source"]
     assert kernel["blocks"]["YBLOCK"] == 4
+
+
+@own_only("looks at its kernels")
+@pytest.mark.parametrize("function", [product, with_bias, scaled, residual, gated])
+def test_tensor_cores_multiply_more_rows_of_float32_in_parts(function: Callable[..., Tensor]) -> None:
+    check(function, given(5, torch.float32, "cpu"))
+    kernel = kernels()[-1]
+    assert kernel["facts"]["product"]
+    assert kernel["source"].count("fmath.dot_in_parts(") == 1 + (function is gated)
+    assert kernel["blocks"]["YBLOCK"] == 16
+
+
+@own_only("looks at its kernels")
+@pytest.mark.parametrize("rows", [4, 5])
+def test_rows_of_float32_that_are_computed_are_multiplied_one_by_one_or_by_the_library(rows: int) -> None:
+    from ferrite_torch import compiled_programs
+
+    check(normalised, given(rows, torch.float32, "cpu"))
+    calls = [step["target"] for step in compiled_programs()[-1]["steps"] if step["do"] == "extern"]
+    assert calls == ["aten.addmm.default"] * (rows == 5)
 
 
 @own_only("looks at its kernels")
@@ -118,7 +133,7 @@ def test_tensor_cores_of_the_library_are_used_where_people_let_them_round() -> N
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
-        compiled(product, fullgraph=True, dynamic=False, options=WIDE)(*given(4, torch.float32, "cpu"))
+        compiled(product, fullgraph=True, dynamic=False, options=OPTIONS)(*given(4, torch.float32, "cpu"))
     finally:
         torch.set_float32_matmul_precision(before)
     assert [step["do"] for step in compiled_programs()[-1]["steps"]].count("extern") == 1
@@ -141,7 +156,8 @@ def test_one_kernel_does_all(function: Callable[..., Tensor]) -> None:
 
 
 @own_only("looks at its kernels")
-def test_weights_are_dequantised_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+def test_weights_are_dequantised_on_their_way(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     own = pytest.importorskip("ferrite_torch.lowering.narrow_products")
     for name, value in {"DEVICES": ("cpu",), "FEWEST_COLUMNS": 1, "FEWEST_POINTS": 1}.items():
@@ -150,10 +166,11 @@ def test_weights_are_dequantised_on_their_way(monkeypatch: pytest.MonkeyPatch) -
     def function(x: Tensor, codes: Tensor, scale: Tensor) -> Tensor:
         return F.linear(x, codes.to(x.dtype) * scale[:, None])
 
-    x, w, scale, *_ = given(4, torch.bfloat16, "cpu")
-    compiled(function, fullgraph=True, dynamic=False, options=OPTIONS)(x, (w * 20).to(torch.int8), scale)
+    x, w, scale, *_ = given(4, dtype, "cpu")
+    check(function, (x, (w * 20).to(torch.int8), scale))
     (kernel,) = kernels()
-    assert {param["dtype"] for param in kernel["params"]} == {"i8", "bf16"}
+    assert {param["dtype"] for param in kernel["params"]} == {"i8", "bf16" if dtype is torch.bfloat16 else "f32"}
+    assert kernel["facts"]["product"]
 
 
 @own_only("looks at its kernels")
@@ -175,7 +192,8 @@ def test_what_is_dear_is_not_computed_for_every_column(rows: int) -> None:
     ("rows", "dtype", "options"),
     [
         (17, torch.bfloat16, OPTIONS),
-        (4, torch.float32, OPTIONS),
+        (17, torch.float32, OPTIONS),
+        (4, torch.float32, {**OPTIONS, "policy": {"wide_product_rows": 2}}),
         (4, torch.bfloat16, {**OPTIONS, "policy": {"product_rows": 2}}),
     ],
 )

@@ -133,6 +133,23 @@ def test_what_is_asked_for_ahead_is_one_instruction_where_there_is_one() -> None
     compile_job(replace(job, target=Target.parse("gfx942")))
 
 
+def test_tensor_cores_multiply_float32_in_three_products_of_parts() -> None:
+    body = (
+        "@triton.jit\ndef product(a_ptr, b_ptr, out_ptr, XBLOCK: tl.constexpr):\n"
+        "    x, r = tl.arange(0, XBLOCK)[None, :], tl.arange(0, 16)\n"
+        "    a = tl.load(a_ptr + tl.arange(0, 16)[:, None] * 16 + r[None, :])\n"
+        "    b = tl.load(b_ptr + r[:, None] * 16 + x)\n"
+        "    total = fmath.dot_in_parts(a, b, tl.full([16, XBLOCK], 0.0, tl.float32))\n"
+        "    tl.store(out_ptr + tl.arange(0, 16)[:, None] * 16 + x, total)\n"
+    )
+    params = [tensor("a_ptr"), tensor("b_ptr"), tensor("out_ptr", access="write")]
+    kernel = KernelSpec.from_mapping(spec("product", body, params, [grid_axis("x", 16)]))
+    job = Job(kernel, Config.of({"XBLOCK": 16}, 1), Target.parse("sm_90"))
+    text = compile_job(replace(job, wants_ptx=True)).code.decode()
+    assert text.count("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32") == 3 * 2 * 2
+    compile_job(replace(job, target=Target.parse("gfx942")))
+
+
 def test_report_of_a_program_names_failures() -> None:
     good = cross_compile(one_kernel(pointwise("a + 1")), "sm_90", options=OPTIONS)
     assert good.is_complete

@@ -48,15 +48,17 @@ def test_rows_of_two_matrices_of_halves_are_folded_with_a_vector_two_at_a_time()
 
 
 def test_products_of_few_rows_fill_the_device() -> None:
-    def of(columns: int, points: int = 4096) -> Config:
+    def of(columns: int, points: int = 4096, dtype: str = "bf16") -> Config:
         mapping = row_sum(columns, points)
         facts = {**mapping["facts"], "product": True}
         axes = [grid_axis("y", 4, max_block=16), *mapping["axes"]]
-        return first(spec("a", "", mapping["params"], axes, family="looped", blocks={"YBLOCK": 16}, facts=facts))
+        params = [tensor("in_ptr", dtype), tensor("out_ptr", access="write")]
+        return first(spec("a", "", params, axes, family="looped", blocks={"YBLOCK": 16}, facts=facts))
 
     assert of(16384) == Config.of({"XBLOCK": 32, "RBLOCK": 128}, 2, 6)
     assert of(4096) == Config.of({"XBLOCK": 16, "RBLOCK": 256}, 2, 6)
     assert of(20, 40) == Config.of({"XBLOCK": 16, "RBLOCK": 64}, 2, 6)
+    assert of(16384, dtype="f32") == Config.of({"XBLOCK": 32, "RBLOCK": 64}, 2, 6)
 
 
 @pytest.mark.parametrize(("rows", "points"), [(2, 1024), (3, 512), (4, 512), (16, 128)])

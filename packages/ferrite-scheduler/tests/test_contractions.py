@@ -9,6 +9,7 @@ import pytest
 from checks import check, refusal
 from ferrite_ir.graph import Contract, Fold, Loop
 from ferrite_scheduler import Policy
+from ferrite_scheduler.contractions import uses_tensor_cores
 from ferrite_scheduler.schedule import Kernel
 
 
@@ -41,11 +42,11 @@ def test_rows_and_columns_have_axes_of_their_own() -> None:
     [
         product(rows=17),
         product(rows=1),
-        product(dtype="f32"),
+        product(rows=17, dtype="f32"),
         product(columns=8),
         product(points=8),
     ],
-    ids=["many rows", "one row", "wide", "few columns", "short"],
+    ids=["many rows", "one row", "many rows of f32", "few columns", "short"],
 )
 def test_others_are_folds_of_products(text: str) -> None:
     assert isinstance(sole(text).body[0], Fold)
@@ -58,15 +59,31 @@ def test_the_limit_of_rows_is_a_matter_of_policy() -> None:
     assert isinstance(sole(product(rows=3, dtype="f32"), wide_product_rows=2).body[0], Fold)
 
 
+CODES = """
+graph @f(x: bf16[3, 18], w: {dtype}[20, 18], s: f32[{scales}]) -> (p) {{
+  p: f32[3, 20] = contract [m < 3, n < 20 | k < 18] x[m, k] * cast.bf16({body})
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "on_tensor_cores"),
+    [
+        (product(rows=4, dtype="f32"), False),
+        (product(rows=5, dtype="f32"), True),
+        (product(rows=2), True),
+        (CODES.format(dtype="i8", scales=20, body="w[n, k]").replace("bf16", "f32"), True),
+    ],
+    ids=["few of f32", "more of f32", "halves", "weights of eight bits"],
+)
+def test_tensor_cores_take_what_would_wait_for_multiplications(text: str, on_tensor_cores: bool) -> None:
+    assert uses_tensor_cores(sole(text).body) is on_tensor_cores
+
+
 def test_operands_that_both_have_columns_make_a_fold() -> None:
     text = product(rows=3, columns=20, points=20).replace("x[m, k]", "x[m, n]")
     assert isinstance(sole(text).body[0], Fold)
 
 
-CODES = """
-graph @f(x: bf16[3, 18], w: {dtype}[20, 18], s: f32[{scales}]) -> (p) {{
-  p: f32[3, 20] = contract [m < 3, n < 20 | k < 18] x[m, k] * cast.bf16({body})
-}}"""
 SCALED = "mul(cast.f32(w[n, k]), s[n])"
 
 

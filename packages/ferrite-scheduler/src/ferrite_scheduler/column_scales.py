@@ -3,7 +3,8 @@
 Scaled first, each weight is converted to f32, multiplied, and rounded to the half type that tensor cores take. Weights
 of eight bits are exact in that type: they can be multiplied as they are, and the sum, in f32, with what they have in
 common. That rounds less than eager does, and converting eight bits to sixteen takes a fraction of the instructions: to
-f32 it goes at a quarter of the rate of others, which alone is longer than the weights take to come.
+f32 it goes at a quarter of the rate of others, which alone is longer than the weights take to come. Products of f32 are
+spared a multiplication for each weight.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from ferrite_ir.dtypes import F32, I8, U8
 from ferrite_ir.graph import Contract, Definition, Graph, Loop, TensorType
 from ferrite_ir.scalar import Scalar, apply, cast, load
 
-from .contractions import HALVES
+from .contractions import FACTORS
 from .intermediates import new_value
 from .target import Policy
 
 CODES = (I8, U8)
-"""Types of weights that a half type holds exactly."""
+"""Types of weights that a half type, and f32, holds exactly."""
 
 
 def scale_sums(graph: Graph, policy: Policy) -> Graph:
@@ -48,9 +49,9 @@ def _scaled_after(definition: Definition, types: dict[str, TensorType]) -> Itera
 def _parts(contract: Contract) -> tuple[Scalar, Scalar] | None:
     """Returns the weights of a product and their scale, if all of a column have one."""
     right = contract.right
-    if contract.result.type.dtype is not F32 or right.op != "cast" or right.dtype not in HALVES:
+    if contract.result.type.dtype is not F32 or right.dtype not in FACTORS:
         return None
-    (scaled,) = right.args
+    scaled = right.args[0] if right.op == "cast" else right
     if scaled.op != "mul" or scaled.dtype is not F32:
         return None
     for codes, scale in (scaled.args, scaled.args[::-1]):

@@ -2,7 +2,8 @@
 
 A kernel of such a *contraction* has its rows on axis ``y``, all of them in one tile, and its columns on ``x``: each
 element of the matrix on the right is read once, whatever the number of rows. Tensor cores multiply it with sixteen rows
-for nothing while the next ones are on their way. Every other contraction is a fold of products.
+for nothing while the next ones are on their way, float32 in parts that they multiply exactly; two to four rows of
+float32 cost less without them. Every other contraction is a fold of products.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from ferrite_ir.dtypes import BF16, F16, F32
 from ferrite_ir.graph import Computed, Contract, Definition, Fold, Graph
 from ferrite_ir.index import Dim
-from ferrite_ir.scalar import apply, cast
+from ferrite_ir.scalar import apply, cast, postorder
 from ferrite_ir.sizes import is_static, product
 
 from .schedule import Axis
@@ -23,8 +24,11 @@ FEWEST_COLUMNS = 16
 """Columns and fold points that the narrowest tile of a product has."""
 HALVES = (BF16, F16)
 """Types that tensor cores multiply exactly and add in f32."""
-MULTIPLIED = (*HALVES, F32)
+FACTORS = (*HALVES, F32)
 """Types that products of few rows have kernels for."""
+MULTIPLIED_ROWS = 4
+"""Most rows of float32 that are multiplied one by one with weights of 32 bits. On an H200 (4096 x 14336) two rows take
+56 us so and four 63, the library 81 and 88; eight take 80 us so and 66 on tensor cores, in parts, the library 118."""
 
 
 def keep_narrow_contractions(graph: Graph, policy: Policy) -> Graph:
@@ -38,7 +42,7 @@ def keep_narrow_contractions(graph: Graph, policy: Policy) -> Graph:
 def is_narrow(contract: Contract, policy: Policy) -> bool:
     """Returns whether a contraction is of several rows, but few, of a type that has kernels, with a matrix."""
     most = policy.product_rows if contract.left.dtype in HALVES else policy.wide_product_rows
-    if contract.left.dtype not in MULTIPLIED or not all(map(is_static, _sizes((*contract.dims, *contract.fold_dims)))):
+    if contract.left.dtype not in FACTORS or not all(map(is_static, _sizes((*contract.dims, *contract.fold_dims)))):
         return False
     rows = row_dims(contract)
     columns = [dim for dim in contract.dims if dim not in rows]
@@ -53,8 +57,15 @@ def is_narrow(contract: Contract, policy: Policy) -> bool:
 
 
 def uses_tensor_cores(body: Iterable[Definition]) -> bool:
-    """Returns whether some of the definitions are contractions that tensor cores compute."""
-    return any(definition.left.dtype in HALVES for definition in body if isinstance(definition, Contract))
+    """Returns whether some of the definitions are contractions that are for tensor cores: then all of them are."""
+    return any(_is_for_tensor_cores(definition) for definition in body if isinstance(definition, Contract))
+
+
+def _is_for_tensor_cores(contract: Contract) -> bool:
+    """Returns whether multiplications of its rows one by one would take longer than its weights take to come."""
+    if contract.left.dtype in HALVES or product(_sizes(row_dims(contract))) > MULTIPLIED_ROWS:
+        return True
+    return any(node.op == "load" and node.dtype.bits < F32.bits for node in postorder((contract.right,)))
 
 
 def row_dims(contract: Contract) -> tuple[Dim, ...]:
@@ -79,7 +90,7 @@ def fits_axes(body: Iterable[Computed], axes: Iterable[Axis]) -> bool:
     if not contracts:
         return True
     return named.keys() == {"y", "x", "r"} and all(
-        contract.left.dtype in MULTIPLIED
+        contract.left.dtype in FACTORS
         and named["x"].isdisjoint(contract.left.dims)
         and named["y"].isdisjoint(contract.right.dims)
         for contract in contracts

@@ -80,8 +80,7 @@ class Policy:
             which are branches of it.
         max_kernel_ops: most scalar operations in one kernel's body.
         product_rows: most rows of a matrix of a half type that one program multiplies with columns of another one.
-        wide_product_rows: the same of float32, by a multiplication for each row, as tensor cores would round it. By
-            default such products are the library's: these kernels have not been measured.
+        wide_product_rows: the same of float32; 0 leaves all of them to the library.
         scale_sums: multiply weights of eight bits as they are, and the sums with the scale of a column.
         max_tiled_axes: most grid axes (1 or 2).
         horizontal_distance: independent definitions further apart than this many definitions are not fused, because
@@ -134,7 +133,7 @@ class Policy:
     max_branch_params: int = 240
     max_kernel_ops: int = 2000
     product_rows: int = 16
-    wide_product_rows: int = 0
+    wide_product_rows: int = 16
     scale_sums: bool = True
     max_tiled_axes: int = 2
     horizontal_distance: int = 64

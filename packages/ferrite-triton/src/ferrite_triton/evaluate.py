@@ -451,7 +451,7 @@ def _bytes_beside(flat: FlatKernel) -> dict[Scalar, int]:
     A thread that reads 16 bytes at once has 16 elements of all tensors, and accesses to wide ones, which take several,
     are not next to those of its neighbours: a multiprocessor needs that many turns for each.
     """
-    if flat.space.order[-1:] != ("r",) or flat.space.skew is not None or uses_tensor_cores(flat.definitions):
+    if flat.space.order[-1:] != ("r",) or flat.space.skew is not None or uses_tensor_cores(flat.kernel.body):
         return {}
     if not is_static(flat.space.fold_size) or flat.space.fold_size < WIDEST_ACCESS:
         return {}  # what is said of neighbours would not be true of rows that are shorter

@@ -1,7 +1,8 @@
 """Products of few rows with the columns of a matrix, block by block along the fold axis.
 
-Half types are multiplied by tensor cores. These would round float32: it takes a multiplication for each row, and a
-thread adds up what it has of the fold axis, which is added to what others have after the loop.
+Half types are multiplied by tensor cores, and so is float32, in parts that these multiply exactly. For a few rows of
+float32 there is a multiplication for each: a thread adds up what it has of the fold axis, which is added to what others
+have after the loop.
 
 Tiles have the axes ``y`` (all rows), ``x`` and ``r``. What is multiplied has no extent along one of the first two, and
 becomes a matrix for tensor cores; the result has none along ``r``.
@@ -19,6 +20,7 @@ from ferrite_ir.dtypes import F32
 from ferrite_ir.graph import Contract
 from ferrite_ir.index import Dim
 from ferrite_ir.scalar import Scalar
+from ferrite_scheduler.contractions import uses_tensor_cores
 
 from .evaluate import Evaluator
 from .flat import FlatKernel
@@ -38,7 +40,7 @@ def open_product(
     Rows and columns past the end hold anything, as what they come to is never stored. Points of the fold axis past its
     end hold zeros, on either side: one of the two may be no number. ``wide`` says that addresses have 64 bits.
     """
-    if definition.left.dtype is F32:
+    if not uses_tensor_cores(flat.kernel.body):
         return _open_wide_product(definition, folds, writer, evaluator)
     rows = _rows_in_memory(definition.left, flat, writer, wide=wide)
     if rows is None:
@@ -48,7 +50,8 @@ def open_product(
     total = writer.fresh("sum")
     writer.before_loop(f"{total} = tl.full([YBLOCK, XBLOCK], 0.0, tl.float32)")
     columns = f"tl.trans(tl.reshape({right.text}, [XBLOCK, RBLOCK]))"
-    writer.line(f"{total} = tl.dot({rows}, {columns}, {total})", R)
+    multiply = "fmath.dot_in_parts" if definition.left.dtype is F32 else "tl.dot"
+    writer.line(f"{total} = {multiply}({rows}, {columns}, {total})", R)
     return lambda: (writer.hold("product", f"{total}[:, :, None]", frozenset("yx"), F32),)
 
 

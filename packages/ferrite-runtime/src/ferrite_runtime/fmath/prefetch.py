@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 
+from ferrite_runtime.fmath.machine import is_for_nvidia
+
 _SECTOR = tl.constexpr(32)
 """Bytes that memory is read in at least."""
-
-
-@tl.core.builtin
-def _is_for_nvidia(_semantic: Any = None) -> tl.constexpr:
-    return tl.constexpr(_semantic.builder.options.backend_name == "cuda")
 
 
 @triton.jit
@@ -33,7 +28,7 @@ def prefetch(pointer):
 
     They have to exist. It does nothing where the machine has no such instruction.
     """
-    if _is_for_nvidia():
+    if is_for_nvidia():
         tl.inline_asm_elementwise(
             "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointer.to(tl.int64)], tl.int32, is_pure=False, pack=1
         )

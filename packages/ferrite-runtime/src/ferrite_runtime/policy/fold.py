@@ -195,12 +195,13 @@ def looped_configs(shape: Shape) -> tuple[Config, ...]:
 def _products(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of products of few rows: blocks of the matrix, several of them on their way at once.
 
-    Half as many columns to a program where those would leave multiprocessors idle, and twice the depth.
+    Half as many columns to a program where those would leave multiprocessors idle, and twice the depth. Blocks of f32
+    have as many bytes.
     """
-    columns = PRODUCT_COLUMNS
+    columns, tile = PRODUCT_COLUMNS, PRODUCT_TILE // (1 if shape.reads_halves else 2)
     if shape.sizes["x"] // columns < 2 * shape.device.multiprocessors:
         columns //= 2
-    points = PRODUCT_TILE // columns
+    points = tile // columns
     tiles = (
         (columns, points, PRODUCT_STAGES, PRODUCT_WARPS),
         (columns, points, PRODUCT_STAGES - 2, PRODUCT_WARPS * 2),

@@ -12,6 +12,7 @@ from ferrite_ir.dtypes import BF16, F16, F32
 from ferrite_ir.graph import Extern, Loop
 from ferrite_ir.scalar import postorder
 from ferrite_ir.sizes import hint
+from ferrite_scheduler.contractions import MULTIPLIED_ROWS
 from ferrite_torch.builder import Builder
 from ferrite_torch.tensors import Tensor
 
@@ -43,8 +44,10 @@ def sums_of_few_rows(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
         return None
     if left.dtype is F32:
         # With one row the library is as fast, and so it is with more where people let tensor cores round.
-        is_exact = torch.get_float32_matmul_precision() == "highest"
-        return b.contract((m, n), k, left.at, right.at) if is_exact and 1 < m <= b.wide_product_rows else None
+        is_ours = torch.get_float32_matmul_precision() == "highest" and 1 < m <= b.wide_product_rows
+        if not is_ours or not (m <= MULTIPLIED_ROWS or _is_made_of_fewer_bits(b, right) or _lies_in_rows(b, left)):
+            return None
+        return b.contract((m, n), k, left.at, right.at)
     if not 1 <= m <= b.product_rows:
         return None
     if m > PLAIN_ROWS and not _is_made_of_fewer_bits(b, right) and (b.is_returned or not _lies_in_rows(b, left)):
