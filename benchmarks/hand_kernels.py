@@ -375,7 +375,7 @@ def store_scaled_silu(y, value, scale, shift):
 
 @triton.jit
 def ask_for(x, count: tl.constexpr, ASKS: tl.constexpr):
-    """Asks for ``count`` elements to be brought into the cache: sector by sector (1), or by pieces for 256 lanes (2)."""
+    """Asks for ``count`` elements to be brought into the cache: by sectors (1), or by pieces for 256 lanes (2)."""
     bytes_of_one: tl.constexpr = x.dtype.element_ty.primitive_bitwidth // 8
     if ASKS == 1:
         for turn in tl.range(0, count, 256 * 32 // bytes_of_one):
@@ -390,7 +390,7 @@ def ask_for(x, count: tl.constexpr, ASKS: tl.constexpr):
 
 @triton.jit
 def rows_apart(x, first, is_held: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr):
-    """Returns a tile, its distances from the first row, and their squares, both added up by threads: ``[LANES, 64]``."""
+    """Returns a tile, and its distances from the first row and their squares, added up by threads: ``[LANES, 64]``."""
     found = tl.load(x, eviction_policy="evict_first" if is_held else "evict_last")
     off = tl.reshape(found.to(tl.float32) - first[None, :], [ROWS // LANES, LANES, 64])
     return found, tl.sum(off, 0), tl.sum(off * off, 0)

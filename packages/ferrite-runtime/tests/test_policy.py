@@ -58,7 +58,7 @@ def test_products_of_few_rows_fill_the_device() -> None:
     assert of(16384) == Config.of({"XBLOCK": 32, "RBLOCK": 128}, 2, 6)
     assert of(4096) == Config.of({"XBLOCK": 16, "RBLOCK": 256}, 2, 6)
     assert of(20, 40) == Config.of({"XBLOCK": 16, "RBLOCK": 64}, 2, 6)
-    assert of(16384, dtype="f32") == Config.of({"XBLOCK": 32, "RBLOCK": 64}, 2, 6)
+    assert of(16384, dtype="f32") == Config.of({"XBLOCK": 32, "RBLOCK": 64}, 1, 4)
 
 
 @pytest.mark.parametrize(("rows", "points"), [(2, 1024), (3, 512), (4, 512), (16, 128)])
@@ -69,6 +69,10 @@ def test_rows_that_are_multiplied_leave_registers_for_their_sums(rows: int, poin
     axes = [grid_axis("y", rows, max_block=held), *mapping["axes"]]
     kernel = spec("a", "", mapping["params"], axes, family="looped", blocks={"YBLOCK": held}, facts=facts)
     assert first(kernel) == Config.of({"XBLOCK": 2, "RBLOCK": points}, 4)
+    bytes_too = spec(
+        "a", "", [*mapping["params"], tensor("b", "i8")], axes, family="looped", blocks={"YBLOCK": held}, facts=facts
+    )
+    assert first(bytes_too) == Config.of({"XBLOCK": 4, "RBLOCK": points}, 4)
 
 
 def test_branches_share_the_buffers_and_fill_the_device_together() -> None:

@@ -196,18 +196,24 @@ def _products(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of products of few rows: blocks of the matrix, several of them on their way at once.
 
     Half as many columns to a program where those would leave multiprocessors idle, and twice the depth. Blocks of f32
-    have as many bytes.
+    have as many bytes, and half the threads: what tensor cores multiply in parts is twice as many registers.
     """
     columns, tile = PRODUCT_COLUMNS, PRODUCT_TILE // (1 if shape.reads_halves else 2)
     if shape.sizes["x"] // columns < 2 * shape.device.multiprocessors:
         columns //= 2
     points = tile // columns
-    tiles = (
+    tiles: tuple[tuple[int, int, int, int], ...] = (
         (columns, points, PRODUCT_STAGES, PRODUCT_WARPS),
         (columns, points, PRODUCT_STAGES - 2, PRODUCT_WARPS * 2),
         (columns, points // 2, PRODUCT_STAGES, PRODUCT_WARPS * 2),
         (columns * 2, points // 2, PRODUCT_STAGES - 2, PRODUCT_WARPS * 2),
     )
+    if not shape.reads_halves:
+        tiles = (
+            (columns, points, PRODUCT_STAGES - 2, PRODUCT_WARPS // 2),
+            (columns * 2, points, PRODUCT_STAGES - 2, PRODUCT_WARPS * 2),
+            (columns, points, PRODUCT_STAGES - 2, PRODUCT_WARPS),
+        )
     limits = {axis.block: shape.limit(axis) for axis in shape.spec.axes}
     return tuple(
         Config.of({"XBLOCK": min(x, limits["XBLOCK"]), "RBLOCK": min(r, limits["RBLOCK"])}, warps, stages)
@@ -218,16 +224,20 @@ def _products(shape: Shape) -> tuple[Config, ...]:
 def _multiplied(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of products of few rows without tensor cores: a few columns of the matrix to a program.
 
-    Each element of the rows is read once for all of them, from the cache.
+    Each element of the rows is read once for all of them, from the cache. Bytes come sooner: twice as many columns.
     """
     rows = next_power_of_two(int(shape.spec.facts["multiplied_rows"]))
     limits = {axis.block: shape.limit(axis) for axis in shape.spec.axes}
-    tiles = []
-    for columns, warps in ((2, 4), (4, 8), (1, 4), (4, 4)):
-        points = max(1, warps * shape.device.target.warp_size * MULTIPLIED_PER_THREAD // (rows * columns))
+    tiles = [(2, 1, 4), (4, 2, 4), (1, 1, 4), (4, 1, 4)]
+    if shape.narrowest_read == 1:
+        tiles[:2] = tiles[1::-1]
+    found = []
+    for columns, share, warps in tiles:
+        sums = share * MULTIPLIED_PER_THREAD * warps * shape.device.target.warp_size
+        points = max(1, sums // (rows * columns))
         blocks = {"XBLOCK": min(columns, limits["XBLOCK"]), "RBLOCK": min(points, limits["RBLOCK"])}
-        tiles.append(Config.of(blocks, warps, 1))
-    return tuple(tiles)
+        found.append(Config.of(blocks, warps, 1))
+    return tuple(found)
 
 
 def _inner_looped(shape: Shape) -> tuple[Config, ...]:
