@@ -69,10 +69,6 @@ def test_rows_that_are_multiplied_leave_registers_for_their_sums(rows: int, poin
     axes = [grid_axis("y", rows, max_block=held), *mapping["axes"]]
     kernel = spec("a", "", mapping["params"], axes, family="looped", blocks={"YBLOCK": held}, facts=facts)
     assert first(kernel) == Config.of({"XBLOCK": 2, "RBLOCK": points}, 4)
-    bytes_too = spec(
-        "a", "", [*mapping["params"], tensor("b", "i8")], axes, family="looped", blocks={"YBLOCK": held}, facts=facts
-    )
-    assert first(bytes_too) == Config.of({"XBLOCK": 4, "RBLOCK": points}, 4)
 
 
 def test_branches_share_the_buffers_and_fill_the_device_together() -> None:

@@ -224,15 +224,12 @@ def _products(shape: Shape) -> tuple[Config, ...]:
 def _multiplied(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of products of few rows without tensor cores: a few columns of the matrix to a program.
 
-    Each element of the rows is read once for all of them, from the cache. Bytes come sooner: twice as many columns.
+    Each element of the rows is read once for all of them, from the cache.
     """
     rows = next_power_of_two(int(shape.spec.facts["multiplied_rows"]))
     limits = {axis.block: shape.limit(axis) for axis in shape.spec.axes}
-    tiles = [(2, 1, 4), (4, 2, 4), (1, 1, 4), (4, 1, 4)]
-    if shape.narrowest_read == 1:
-        tiles[:2] = tiles[1::-1]
     found = []
-    for columns, share, warps in tiles:
+    for columns, share, warps in ((2, 1, 4), (4, 2, 4), (1, 1, 4), (4, 1, 4)):
         sums = share * MULTIPLIED_PER_THREAD * warps * shape.device.target.warp_size
         points = max(1, sums // (rows * columns))
         blocks = {"XBLOCK": min(columns, limits["XBLOCK"]), "RBLOCK": min(points, limits["RBLOCK"])}
