@@ -48,9 +48,9 @@ def test_rows_of_two_matrices_of_halves_are_folded_with_a_vector_two_at_a_time()
 
 
 def test_products_of_few_rows_fill_the_device() -> None:
-    def of(columns: int, points: int = 4096, dtype: str = "bf16") -> Config:
+    def of(columns: int, points: int = 4096, dtype: str = "bf16", products: int = 1) -> Config:
         mapping = row_sum(columns, points)
-        facts = {**mapping["facts"], "product": True}
+        facts = {**mapping["facts"], "product": products}
         axes = [grid_axis("y", 4, max_block=16), *mapping["axes"]]
         params = [tensor("in_ptr", dtype), tensor("out_ptr", access="write")]
         return first(spec("a", "", params, axes, family="looped", blocks={"YBLOCK": 16}, facts=facts))
@@ -58,17 +58,23 @@ def test_products_of_few_rows_fill_the_device() -> None:
     assert of(16384) == Config.of({"XBLOCK": 32, "RBLOCK": 128}, 2, 6)
     assert of(4096) == Config.of({"XBLOCK": 16, "RBLOCK": 256}, 2, 6)
     assert of(20, 40) == Config.of({"XBLOCK": 16, "RBLOCK": 64}, 2, 6)
+    assert of(16384, products=2) == Config.of({"XBLOCK": 64, "RBLOCK": 64}, 4, 4)
     assert of(16384, dtype="f32") == Config.of({"XBLOCK": 32, "RBLOCK": 64}, 1, 4)
 
 
-@pytest.mark.parametrize(("rows", "points"), [(2, 1024), (3, 512), (4, 512), (16, 128)])
-def test_rows_that_are_multiplied_leave_registers_for_their_sums(rows: int, points: int) -> None:
-    mapping = row_sum(16384, 4096)
+@pytest.mark.parametrize(
+    ("rows", "length", "columns", "points"),
+    [(2, 4096, 2, 1024), (3, 4096, 2, 512), (4, 4096, 2, 512), (4, 14336, 4, 512)],
+)
+def test_rows_that_are_multiplied_leave_registers_for_their_sums(
+    rows: int, length: int, columns: int, points: int
+) -> None:
+    mapping = row_sum(16384, length)
     facts = {**mapping["facts"], "multiplied_rows": rows}
     held = next_power_of_two(rows)
     axes = [grid_axis("y", rows, max_block=held), *mapping["axes"]]
     kernel = spec("a", "", mapping["params"], axes, family="looped", blocks={"YBLOCK": held}, facts=facts)
-    assert first(kernel) == Config.of({"XBLOCK": 2, "RBLOCK": points}, 4)
+    assert first(kernel) == Config.of({"XBLOCK": columns, "RBLOCK": points}, 4)
 
 
 def test_branches_share_the_buffers_and_fill_the_device_together() -> None:
@@ -199,6 +205,33 @@ def test_a_thread_holds_the_rows_that_are_folded_together(columns: int, block: i
     assert first(kernel).block("XBLOCK") == block
 
 
+@pytest.mark.parametrize(
+    ("dtype", "columns", "warps"), [("f32", 65536, 2), ("f32", 16384, 4), ("bf16", 131072, 1), ("bf16", 32768, 2)]
+)
+def test_many_programs_that_fold_rows_together_are_small(dtype: str, columns: int, warps: int) -> None:
+    mapping = outer(columns, 1024)
+    params = [{**param, "dtype": dtype} if param["access"] == "read" else param for param in mapping["params"]]
+    facts = {**mapping["facts"], "rows_together": 8}
+    assert first(spec("folded", "", params, mapping["axes"], family="looped", facts=facts)).num_warps == warps
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "width", "config"),
+    [
+        (("f32",), 32000, Config.of({"XBLOCK": 256, "YBLOCK": 4}, 4)),
+        (("f32", "bool"), 32000, Config.of({"XBLOCK": 256, "YBLOCK": 4}, 4)),
+        (("f32",), 128, Config.of({"XBLOCK": 128, "YBLOCK": 4}, 4)),
+        (("bf16",), 32000, Config.of({"XBLOCK": 256, "YBLOCK": 8}, 4)),
+        (("bf16",), 131072, Config.of({"XBLOCK": 1024, "YBLOCK": 2}, 2)),
+    ],
+)
+def test_tiles_of_rows_have_as_many_bytes_of_any_type(dtypes: tuple[str, ...], width: int, config: Config) -> None:
+    params = [*(tensor(f"in_{dtype}", dtype) for dtype in dtypes), tensor("out", dtypes[0], "write")]
+    axes = [grid_axis("x", width), grid_axis("y", 1 << 16)]
+    facts = {"transposed": False, "contiguous_axis": "x", "loads": len(dtypes), "stores": 1}
+    assert first(spec("rows", "", params, axes, facts=facts)) == config
+
+
 def test_parts_that_are_scanned_at_once_leave_registers_for_all() -> None:
     def scan(rows: int) -> Config:
         mapping = row_sum(rows, 65536)
@@ -235,7 +268,7 @@ def test_long_rows_of_halves_need_few_threads() -> None:
 
 @pytest.mark.parametrize(
     ("dtype", "size", "warps"),
-    [("bf16", 128, 2), ("f32", 128, 4), ("bf16", 1024, 4), ("f32", 1024, 8), ("f32", 2048, 4)],
+    [("bf16", 128, 2), ("f32", 128, 4), ("bf16", 1024, 4), ("f32", 1024, 8), ("bf16", 2048, 4), ("f32", 2048, 2)],
 )
 def test_a_thread_sorts_16_bytes_of_rows_that_are_not_long(dtype: str, size: int, warps: int) -> None:
     mapping = row_softmax(1 << 16, size)

@@ -228,7 +228,7 @@ def test_tiles_of_a_product_are_judged_by_their_sides() -> None:
     axes = [grid_axis("y", 4, max_block=16), *mapping["axes"]]
     more = {"family": "looped", "blocks": {"YBLOCK": 16}}
     product = KernelSpec.from_mapping(
-        spec_of("a", "", mapping["params"], axes, facts={**mapping["facts"], "product": True}, **more)
+        spec_of("a", "", mapping["params"], axes, facts={**mapping["facts"], "product": 1}, **more)
     )
     for config in configs(product, H200, "full"):
         assert foresee_problem(product, config, H200, product.hint_sizes()) is None

@@ -58,9 +58,10 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
         facts["sorted"] = True
     if flat.space.branches > 1:
         facts["branches"] = flat.space.branches
+    products = sum(isinstance(definition, Contract) for definition in flat.definitions)
     if uses_tensor_cores(flat.kernel.body):
-        facts["product"] = True
-    elif any(isinstance(definition, Contract) for definition in flat.definitions):
+        facts["product"] = products
+    elif products:
         facts["multiplied_rows"] = next(hint(axis.size) for axis in flat.space.axes if axis.name == "y")
     if flat.space.runs:
         facts["run"] = hint(flat.space.run)

@@ -27,6 +27,8 @@ RUN_PER_THREAD = 16
 RUN_LIVE = 4
 # Programs per multiprocessor that keep it busy whatever the program does.
 FILL = 4
+# Programs per multiprocessor of which each folds rows together with few threads.
+SMALL_PROGRAMS = 8
 # Elements per thread of a tile that is folded along its slow axis: what lies in registers for each of them (an
 # accumulator or two, and the values on their way) decides how many programs share a multiprocessor.
 OUTER_PER_THREAD = 8
@@ -48,8 +50,8 @@ FEW_ROWS, LONG_COLUMN, FEW_WARPS = 128, 512, 16
 # Columns and elements of a block of the matrix that few rows are multiplied with, blocks on their way at once (with the
 # one that is multiplied), and warps of a program.
 PRODUCT_COLUMNS, PRODUCT_TILE, PRODUCT_STAGES, PRODUCT_WARPS = 32, 4096, 6, 2
-# Sums of products that a thread has under way.
-MULTIPLIED_PER_THREAD = 32
+# Sums of products that a thread has under way, and bytes of rows that a multiprocessor's own cache has room for.
+MULTIPLIED_PER_THREAD, MULTIPLIED_BYTES = 32, 128 << 10
 # Rows of halves that a program folds with a vector, and elements of them per thread.
 VECTOR_ROWS, VECTOR_PER_THREAD = 2, 64
 # Bytes per thread of rows that are sorted, and warps for these at most; fewer for rows of more elements: more steps.
@@ -208,7 +210,10 @@ def _products(shape: Shape) -> tuple[Config, ...]:
         (columns, points // 2, PRODUCT_STAGES, PRODUCT_WARPS * 2),
         (columns * 2, points // 2, PRODUCT_STAGES - 2, PRODUCT_WARPS * 2),
     )
-    if not shape.reads_halves:
+    if shape.reads_halves and int(shape.spec.facts["product"]) > 1:
+        # Blocks of two matrices and more are on their way: as many columns of each are half as deep.
+        tiles = (tiles[3], tiles[0], *tiles[1:3])
+    elif not shape.reads_halves:
         tiles = (
             (columns, points, PRODUCT_STAGES - 2, PRODUCT_WARPS // 2),
             (columns * 2, points, PRODUCT_STAGES - 2, PRODUCT_WARPS * 2),
@@ -224,12 +229,15 @@ def _products(shape: Shape) -> tuple[Config, ...]:
 def _multiplied(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of products of few rows without tensor cores: a few columns of the matrix to a program.
 
-    Each element of the rows is read once for all of them, from the cache.
+    Each element of the rows is read once for all of them, from the cache; twice as many where the rows are too long for
+    a multiprocessor's own.
     """
     rows = next_power_of_two(int(shape.spec.facts["multiplied_rows"]))
     limits = {axis.block: shape.limit(axis) for axis in shape.spec.axes}
-    found = []
-    for columns, share, warps in ((2, 1, 4), (4, 2, 4), (1, 1, 4), (4, 1, 4)):
+    tiles, found = [(2, 1, 4), (4, 2, 4), (1, 1, 4), (4, 1, 4)], []
+    if rows * shape.fold * param_bytes("f32") > MULTIPLIED_BYTES:
+        tiles[:2] = tiles[1::-1]
+    for columns, share, warps in tiles:
         sums = share * MULTIPLIED_PER_THREAD * warps * shape.device.target.warp_size
         points = max(1, sums // (rows * columns))
         blocks = {"XBLOCK": min(columns, limits["XBLOCK"]), "RBLOCK": min(points, limits["RBLOCK"])}
@@ -273,10 +281,11 @@ def _outer_looped(shape: Shape) -> tuple[Config, ...]:
         return tuple(_again(shape, *tile) for tile in again)
     rows = int(shape.spec.facts.get("rows_together", 1))
     if rows > 1:
-        # Of halves small programs hide each other's waiting.
-        together = ((rows, 4), (rows, 8), (rows, 2), (rows * 2, 4))
-        if shape.reads_halves:
-            together = ((rows, 2), (rows, 4), (rows, 1), (rows * 2, 4))
+        # Of halves, and where there are many programs, small ones hide each other's waiting.
+        warps = 2 if shape.reads_halves else 4
+        if shape.points * shape.narrowest_read // 128 >= SMALL_PROGRAMS * shape.device.multiprocessors:
+            warps //= 2
+        together = ((rows, warps), (rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, 4))
         return tuple(_together(shape, count, warps) for count, warps in together)
     if shape.points // (2 * line) >= FILL * shape.device.multiprocessors:
         # Many programs: small ones, so that one waits for memory while others combine.
@@ -393,7 +402,8 @@ def sort_configs(shape: Shape) -> tuple[Config, ...]:
     rows = _keep_busy(shape, max(1, 512 // row))
     # With fewer threads more steps of the network stay within a thread or a warp, but the code grows.
     wanted = rows * row * shape.narrowest_read // (shape.device.target.warp_size * SORTED_BYTES)
-    warps = max(1, min(wanted, LONG_SORT_WARPS if row > LONG_SORT else SORT_WARPS))
+    longest = LONG_SORT_WARPS if shape.reads_halves else LONG_SORT_WARPS // 2
+    warps = max(1, min(wanted, longest if row > LONG_SORT else SORT_WARPS))
     return tuple(_loop_x(shape, rows, row, w) for w in (warps, warps * 2, max(1, warps // 2)))
 
 

@@ -68,8 +68,9 @@ def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
         return shape.fit({x: width, rest[0]: max(1, elements // width)}, warps)
 
     if is_short:
-        tile = min(tile, FLAT_TILE)  # what is loaded once for a thread's rows is little, what they keep live is not
-    first, long = rows(FULL_WIDTH, tile, 4), rows(LONG_WIDTH, tile, 4)
+        # What is loaded once for a thread's rows is little, what they keep live is not.
+        tile = min(tile, FLAT_TILE // (1 if shape.reads_halves else 2))
+    first, long = rows(FULL_WIDTH, tile, 4), rows(LONG_WIDTH, tile, 2)
     more = (rows(512, tile * 2, 8), rows(FULL_WIDTH, tile // 2, 4))
     if shape.reads_halves and shape.spec.facts.get("vectors"):
         # What is loaded once for a thread's columns serves twice as many rows with half the threads.

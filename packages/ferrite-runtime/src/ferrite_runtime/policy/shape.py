@@ -81,8 +81,12 @@ class Shape:
 
     @property
     def narrowest_read(self) -> int:
-        """Bytes of an element of the narrowest tensor that is read; of the widest of all where nothing is."""
-        found = [param_bytes(p.dtype) for p in self.spec.params if p.role == "tensor" and p.access == "read"]
+        """Bytes of an element of the narrowest tensor that is read; of the widest of all where nothing is.
+
+        Truth values count where nothing else is read: what they say is said of elements beside them.
+        """
+        read = [p.dtype for p in self.spec.params if p.role == "tensor" and p.access == "read"]
+        found = [param_bytes(dtype) for dtype in read if dtype != "bool"] or [1 for _ in read]
         return min(found, default=self.element_bytes)
 
     @property
