@@ -22,8 +22,11 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuGraphDestroy": (ctypes.c_void_p,),
     "cuStreamIsCapturing": (ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)),
     "cuThreadExchangeStreamCaptureMode": (ctypes.POINTER(ctypes.c_int),),
+    "cuGraphAddDependencies_v2": (ctypes.c_void_p, PATH, PATH, ctypes.c_void_p, ctypes.c_size_t),
 }
-CREATE, ADD, INSTANTIATE, SET, LAUNCH, DISCARD_EXECUTABLE, DISCARD, IS_CAPTURING, EXCHANGE_MODE = GRAPH_FUNCTIONS
+CREATE, ADD, INSTANTIATE, SET, LAUNCH, DISCARD_EXECUTABLE, DISCARD, IS_CAPTURING, EXCHANGE_MODE, DEPEND = (
+    GRAPH_FUNCTIONS
+)
 RELAXED = 2
 
 # Native code may call as long as a sequence lives, whatever becomes of the fake.
@@ -61,6 +64,7 @@ class FakeGraphs:
         counts: how often each function of the driver was called.
         alive: graphs and executable graphs that were made and not discarded.
         functions: the addresses of the functions, as native code takes them.
+        edges: the bytes of edges that are no plain dependences.
     """
 
     def __init__(
@@ -79,6 +83,8 @@ class FakeGraphs:
         self._graphs: dict[int, list[int]] = {}
         self._executables: dict[int, dict[int, Node]] = {}
         self._nodes: dict[int, Node] = {}
+        self._before: dict[int, list[int]] = {}
+        self.edges: list[tuple[int, ...]] = []
         self._mode = 0
         functions = [self._function(name) for name in GRAPH_FUNCTIONS]
         _KEPT.append(functions)
@@ -95,6 +101,7 @@ class FakeGraphs:
             DISCARD: self._discard,
             IS_CAPTURING: self._is_capturing,
             EXCHANGE_MODE: self._exchange_mode,
+            DEPEND: self._depend,
         }
 
         def answer(*arguments: Any) -> int:
@@ -124,13 +131,21 @@ class FakeGraphs:
 
     def _add(self, to: Any, graph: int, dependencies: Any, count: int, params: int) -> None:
         nodes = self._graphs[graph]
-        assert [dependencies[place] for place in range(count)] == nodes[-1:], "the nodes are no chain"
         handle = self._handle(to)
+        if nodes:
+            self._before[handle] = [dependencies[place] for place in range(count)]
         nodes.append(handle)
         self._nodes[handle] = self._node(params)
 
+    def _depend(self, graph: int, origins: Any, targets: Any, edges: int, count: int) -> None:
+        assert count == 1
+        self.edges.append(tuple(ctypes.string_at(edges, 8)))
+        self._before[targets[0]].append(origins[0])
+
     def _instantiate(self, to: Any, graph: int, flags: int) -> None:
         assert (flags, self._mode) == (0, RELAXED)
+        nodes = self._graphs[graph]
+        assert [self._before[node] for node in nodes[1:]] == [[node] for node in nodes[:-1]], "the nodes are no chain"
         handle = self._handle(to)
         self._executables[handle] = {node: self._nodes[node] for node in self._graphs[graph]}
         self.alive.add(handle)

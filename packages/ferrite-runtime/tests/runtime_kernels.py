@@ -47,10 +47,13 @@ def spec(
 def pointwise(
     expression: str, inputs: int = 1, size: int = 1000, dtype: str = "f32", name: str = "pointwise", **extra: Any
 ) -> dict[str, Any]:
-    """A kernel that stores ``expression`` of the loaded values ``a``, ``b``, … as one flat loop."""
+    """A kernel that stores ``expression`` of the loaded values ``a``, ``b``, … as one flat loop.
+
+    It may begin with a line of its own, ``begin``.
+    """
     letters = "abcdef"[:inputs]
     signature = ", ".join([f"{letter}_ptr" for letter in letters] + ["out_ptr", "XBLOCK: tl.constexpr"])
-    body = f"@triton.jit\ndef {name}({signature}):\n"
+    body = f"@triton.jit\ndef {name}({signature}):\n    {extra.pop('begin', 'pass')}\n"
     body += "    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)\n"
     body += f"    mask = x < {size}\n"
     for letter in letters:
@@ -224,12 +227,16 @@ def one_kernel(kernel: dict[str, Any], size: int = 1000, dtype: str = "f32", dev
     )
 
 
-def chain(count: int, size: int = 1000, device: str = "cpu", *, sized: bool = False) -> dict[str, Any]:
+def chain(
+    count: int, size: int = 1000, device: str = "cpu", *, sized: bool = False, follows: bool = False
+) -> dict[str, Any]:
     """A program of launches in a row, each over the result of the one before; its outputs are the middle and the last.
 
     Each computes ``a * 0.5 + 1``; if ``sized``, ``a * factor`` of the first ``n`` elements, both inputs of the program.
+    If it ``follows``, each waits by itself for the one before.
     """
-    kernel = scaled() if sized else pointwise("a * 0.5 + 1", size=size, name="step")
+    begin = {"begin": "fmath.follow()"} if follows else {}
+    kernel = scaled() if sized else pointwise("a * 0.5 + 1", size=size, name="step", **begin)
     inputs = [tensor_input("x", [size], device=device)]
     if sized:
         inputs += [{"name": n, "kind": "scalar", "dtype": t} for n, t in (("n", "i64"), ("factor", "f64"))]

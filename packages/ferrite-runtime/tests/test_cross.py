@@ -133,6 +133,26 @@ def test_what_is_asked_for_ahead_is_one_instruction_where_there_is_one() -> None
     compile_job(replace(job, target=Target.parse("gfx942")))
 
 
+@pytest.mark.parametrize(
+    ("target", "follows"), [("sm_80", False), ("sm_90", True), ("sm_120", True), ("gfx942", False)]
+)
+def test_a_kernel_waits_for_what_comes_before_it_where_it_can_be_started_sooner(target: str, *, follows: bool) -> None:
+    body = (
+        "@triton.jit\ndef following(in_ptr, out_ptr, XBLOCK: tl.constexpr):\n"
+        "    fmath.follow()\n"
+        "    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)\n"
+        "    tl.store(out_ptr + x, tl.load(in_ptr + x))\n"
+    )
+    params = [tensor("in_ptr"), tensor("out_ptr", access="write")]
+    kernel = KernelSpec.from_mapping(spec("following", body, params, [grid_axis("x", 1024)]))
+    job = Job(kernel, Config.of({"XBLOCK": 256}, 1), Target.parse(target))
+    assert compile_job(job).follows is follows
+    if follows:
+        text = compile_job(replace(job, wants_ptx=True)).code.decode()
+        places = [text.index(word) for word in ("griddepcontrol.launch_dependents", "griddepcontrol.wait", "ld.global")]
+        assert places == sorted(places)
+
+
 def test_tensor_cores_multiply_float32_in_three_products_of_parts() -> None:
     body = (
         "@triton.jit\ndef product(a_ptr, b_ptr, out_ptr, XBLOCK: tl.constexpr):\n"

@@ -24,7 +24,7 @@ pytestmark = [
 
 # So small that the buffers between the kernels lie in one allocation, as those of most programs of short kernels.
 COUNT, SIZE = 40, 1 << 14
-FIRST_CALLS = 3  # as launch_graph.h has it
+MIN_NODES, FIRST_CALLS = 4, 3  # as launch_graph.h has them
 
 _KEPT: list = []
 
@@ -52,22 +52,22 @@ def counts(monkeypatch) -> dict[str, int]:
     return found
 
 
-def loaded(*, sized: bool = False, **options):
-    mapping = chain(COUNT, SIZE, "cuda", sized=sized)
+def loaded(*, sized: bool = False, count: int = COUNT, follows: bool = False, **options):
+    mapping = chain(count, SIZE, "cuda", sized=sized, follows=follows)
     return load_program(mapping, options=Options(native="build", tune="none", **options))
 
 
-def expected(x) -> tuple:
+def expected(x, count: int = COUNT) -> tuple:
     """Returns what the chain gives: its middle and its last result."""
-    for step in range(COUNT):
-        if step == COUNT // 2:
+    for step in range(count):
+        if step == count // 2:
             middle = x
         x = x * 0.5 + 1
     return middle, x
 
 
-def assert_right(results, x) -> None:
-    for found, wanted in zip(results, expected(x), strict=True):
+def assert_right(results, x, count: int = COUNT) -> None:
+    for found, wanted in zip(results, expected(x, count), strict=True):
         assert torch.equal(found, wanted)
 
 
@@ -95,6 +95,29 @@ def test_results_are_those_of_launches_one_by_one(counts) -> None:
         for found, wanted in zip(programs[0](x), programs[1](x), strict=True):
             assert torch.equal(found, wanted)
     assert counts["cuGraphLaunch"] == 9 - FIRST_CALLS
+
+
+@pytest.mark.parametrize("count", [3, COUNT], ids=["one by one", "as a graph"])
+@pytest.mark.parametrize("captures", [False, True], ids=["", "captured"])
+def test_kernels_that_start_before_those_before_them_have_ended(counts, count: int, *, captures: bool) -> None:
+    """Each needs all of the result of the one before, of which every program stores a part."""
+    program = loaded(count=count, follows=True, follow=True)
+    kept = []
+    still = torch.randn(SIZE, device="cuda")
+    for call in range(30):
+        x = torch.randn(SIZE, device="cuda") if call % 3 else still.mul_(1.5)
+        kept.append((x.clone(), [result.clone() for result in program(x)]))
+    if captures:
+        graph, x = torch.cuda.CUDAGraph(), torch.randn(SIZE, device="cuda")
+        with torch.cuda.graph(graph):
+            results = program(x)
+        for _ in range(20):
+            x.normal_()
+            graph.replay()
+            kept.append((x.clone(), [result.clone() for result in results]))
+    for x, found in kept:
+        assert_right(found, x, count)
+    assert (counts["cuGraphAddDependencies_v2"] >= count - 1) is (count >= MIN_NODES)
 
 
 def test_calls_that_are_queued_keep_their_arguments(counts) -> None:

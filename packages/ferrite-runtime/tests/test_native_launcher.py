@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ferrite_runtime import native_launcher
 from ferrite_runtime.binary import Binary
 from ferrite_runtime.bucketed_sequence import postfix
-from ferrite_runtime.cuda_driver import Function, LaunchConfig
+from ferrite_runtime.cuda_driver import Function, LaunchAttribute, LaunchConfig
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.expr import evaluate
 from ferrite_runtime.launch import LoadedKernel, argument_offsets, pack_format
@@ -51,11 +51,15 @@ class Recording:
     def __init__(self, statuses: tuple[int, ...] = ()) -> None:
         self.statuses = list(statuses)
         self.launches: list[tuple[tuple[int, ...], int, bytes, list[int]]] = []
+        self.attributes: list[tuple[int, int]] = []  # of launches that have one
         self.entered: list[int] = []
         self._functions = (LAUNCH(self._launch), ENTER(self._enter))
 
     def _launch(self, config: int, function: int, params: int, extra: None) -> int:
         shape = LaunchConfig.from_address(config)
+        if shape.attribute_count:
+            attribute = LaunchAttribute.from_address(shape.attributes)
+            self.attributes.append((attribute.name, attribute.value))
         pack = pack_format(PARAMS)
         offsets = argument_offsets(pack)
         pointers = (ctypes.c_void_p * (len(offsets) + HIDDEN)).from_address(params)
@@ -79,9 +83,9 @@ class Recording:
         return b""
 
 
-def waiting(sources, programs: int = 3, programs_value: int = -1, code=()) -> Waiting:
+def waiting(sources, programs: int = 3, programs_value: int = -1, code=(), *, follows: bool = False) -> Waiting:
     binary = Binary(b"", "f", 4, 32, 1000, hidden=HIDDEN)
-    loaded = LoadedKernel("f", PARAMS, Function(11, 1, binary, 32, 0), None, 77)
+    loaded = LoadedKernel("f", PARAMS, Function(11, 1, binary, 32, 0, follows), None, 77)
     return Waiting(None, loaded, tuple(sources), programs, programs_value, (2, 1), tuple(code))
 
 
@@ -158,6 +162,15 @@ def test_offsets_are_added_and_launches_keep_their_order() -> None:
     assert [struct.unpack_from("@P", packed)[0] for _, _, packed, _ in driver.launches] == [
         4096 + 16 * k for k in range(200)
     ]
+
+
+@needs_launcher
+def test_a_kernel_that_waits_itself_may_start_before_the_one_before_it_has_ended() -> None:
+    driver = Recording()
+    launches = [waiting(literals(), programs=k + 1, follows=k == 1) for k in range(3)]
+    bound(launches, 1, driver, [])(5, 64)
+    assert [grid[0] for grid, *_ in driver.launches] == [1, 2, 3]
+    assert driver.attributes == [(6, 1)]
 
 
 @needs_launcher

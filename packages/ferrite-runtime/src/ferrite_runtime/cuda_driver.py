@@ -30,7 +30,25 @@ GRAPH_FUNCTIONS = (
     "cuGraphDestroy",
     "cuStreamIsCapturing",
     "cuThreadExchangeStreamCaptureMode",
+    "cuGraphAddDependencies_v2",
 )
+"""What is called of graphs, in the order of ``launch_graph.h``."""
+SINCE_CUDA_12_3 = "cuGraphAddDependencies_v2"
+"""The only one that may be missing: without it kernels in a graph start when those before them have ended."""
+
+
+PROGRAMMATIC_STREAM_SERIALIZATION = 6
+
+
+class LaunchAttribute(ctypes.Structure):
+    """The driver's CUlaunchAttribute, of a value that is one integer."""
+
+    _fields_ = (
+        ("name", ctypes.c_uint),
+        ("unused", ctypes.c_uint),
+        ("value", ctypes.c_int),
+        ("rest", ctypes.c_char * 60),
+    )
 
 
 class LaunchConfig(ctypes.Structure):
@@ -52,13 +70,23 @@ class LaunchConfig(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A function loaded on a device; ``registers`` and ``local_bytes`` are per thread, as the driver counts them."""
+    """A function loaded on a device.
+
+    Attributes:
+        handle: of the driver.
+        module: what it lies in.
+        binary: what was loaded.
+        registers: per thread, as the driver counts them.
+        local_bytes: the same, of stack and spilled registers.
+        follows: whether it is to be started before what comes before it has ended, for which it waits by itself.
+    """
 
     handle: int
     module: int
     binary: Binary
     registers: int
     local_bytes: int
+    follows: bool = False
 
 
 class Driver(Protocol):
@@ -169,20 +197,20 @@ class CudaDriver:
 
 
 def _address(function: Any) -> int:
-    return int(ctypes.cast(function, ctypes.c_void_p).value or 0)
+    return 0 if function is None else int(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
 def pack_addresses(functions: Sequence[Any]) -> bytes:
-    """Returns the addresses of C functions as a C structure of pointers."""
+    """Returns the addresses of C functions as a C structure of pointers, null for None."""
     return struct.pack(f"@{len(functions)}P", *map(_address, functions))
 
 
 def _find_graph_functions(library: Any) -> bytes:
     missing = [name for name in GRAPH_FUNCTIONS if not hasattr(library, name)]
-    if missing:
+    if missing not in ([], [SINCE_CUDA_12_3]):
         _LOG.info("kernels are launched without graphs: the CUDA driver has no %s", ", ".join(missing))
         return b""
-    return pack_addresses([getattr(library, name) for name in GRAPH_FUNCTIONS])
+    return pack_addresses([getattr(library, name, None) for name in GRAPH_FUNCTIONS])
 
 
 @functools.cache

@@ -48,6 +48,7 @@ def make_machine(index: int, options: Options, compiler: Compiler | None = None)
         meter=EventMeter(facts.l2_bytes),
         budget=Budget.start(SystemClock(), options.tuning_seconds),
         tune=options.tune,
+        follows=choose_following(options),
     )
 
 
@@ -85,6 +86,11 @@ def choose_products(options: Options, device_type: str, index: int) -> ProductLi
 def choose_graphs(options: Options) -> bool:
     """Tells whether native code may start kernels in a row as graphs of the driver."""
     return read_settings().native_graphs if options.native_graphs is None else options.native_graphs
+
+
+def choose_following(options: Options) -> bool:
+    """Tells whether kernels are started before those before them have ended, where they wait for these themselves."""
+    return read_settings().follows if options.follow is None else options.follow
 
 
 AnyKernel: TypeAlias = "DeviceKernel | BucketedKernel"

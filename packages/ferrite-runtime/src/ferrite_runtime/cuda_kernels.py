@@ -64,6 +64,7 @@ class Machine:
         bench_apart: makes a workbench in another process, for a kernel, its arguments and their tensors; None where
             kernels are measured in this one.
         is_forced: whether to measure what is known already.
+        follows: whether kernels that can are started before those before them have ended.
         tuned: what was tuned since the machine was made, by the key of its situation.
     """
 
@@ -77,6 +78,7 @@ class Machine:
     listen: Listener = ignore_event
     bench_apart: Callable[[DeviceKernel, Sequence[Any], Sequence[Any]], AbstractContextManager[Workbench]] | None = None
     is_forced: bool = False
+    follows: bool = False
     tuned: dict[str, Outcome] = field(default_factory=dict)
 
     @property
@@ -175,6 +177,9 @@ class DeviceKernel:
             driver = self.machine.driver
             self._enter_context(driver)
             function = driver.load(self.binary(config, aligned=aligned), self.spec.name)
+            # People's own kernels may wait where they do because they know what else is launched.
+            follows = self.machine.follows and function.binary.follows and self.spec.family != "user"
+            function = replace(function, follows=follows)
             self._loaded[key] = LoadedKernel(self.spec.name, self.spec.params, function, driver, self._context)
         return self._loaded[key]
 

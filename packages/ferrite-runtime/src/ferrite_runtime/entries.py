@@ -42,20 +42,13 @@ class Weight:
         """Returns the weight in ``value``; raises `SpecError` naming the field that is wrong."""
         fields = Fields(value, path)
         kind = fields.choice("kind", WEIGHT_KINDS)
-        name, layout, needs_grad = fields.string("name"), read_layout(fields), _flag(fields, "grad")
+        name, layout, needs_grad = fields.string("name"), read_layout(fields), fields.boolean("grad")
         blob = fields.string("blob") if kind == "constant" else ""
         fields.close()
         check_layout(layout, path)
         if layout.numbers is None:
             raise SpecError(f"{path}.shape", "a weight's sizes are numbers")
         return cls(name, kind, layout, blob, needs_grad)
-
-
-def _flag(fields: Fields, name: str) -> bool:
-    value = fields.take(name)
-    if not isinstance(value, bool):
-        raise SpecError(fields.at(name), f"true or false is needed, not {value!r}")
-    return value
 
 
 Source = tuple[str, int]

@@ -87,6 +87,13 @@ class Fields:
             return None
         return self.integer(name)
 
+    def boolean(self, name: str, default: object = MISSING) -> bool:
+        """Removes and returns a field that is true or false."""
+        value = self.take(name, default)
+        if not isinstance(value, bool):
+            raise SpecError(self.at(name), f"true or false is needed, not {value!r}")
+        return value
+
     def array(self, name: str, default: object = MISSING) -> list[Any]:
         """Removes and returns an array field."""
         value = self.take(name, default)

@@ -42,6 +42,7 @@ STAND_INS: dict[str, Callable[..., Any]] = {
     "sort_stable": sort_tile,
     "sort_first": sort_tile_first,
     "prefetch": lambda pointer: None,
+    "follow": lambda: None,
     "dot_in_parts": lambda left, right, total: tl.dot(left, right, total, input_precision="ieee"),
 }
 

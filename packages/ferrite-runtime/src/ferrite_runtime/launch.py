@@ -7,12 +7,22 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from ferrite_runtime.cuda_driver import INVALID_CONTEXT, Driver, Function, LaunchConfig
+from ferrite_runtime.cuda_driver import (
+    INVALID_CONTEXT,
+    PROGRAMMATIC_STREAM_SERIALIZATION,
+    Driver,
+    Function,
+    LaunchAttribute,
+    LaunchConfig,
+)
 from ferrite_runtime.dtypes import DTYPES
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.spec import Param
 
 MAX_PROGRAMS = 2**31 - 1
+
+_FOLLOWS = LaunchAttribute(PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1)
+"""What has a kernel start before the one before it in its stream has ended."""
 
 
 def pack_format(params: Sequence[Param]) -> str:
@@ -46,7 +56,8 @@ class LaunchSite:
         base = ctypes.addressof(self.buffer)
         null = base + len(self.buffer) - 8
         pointers = (ctypes.c_void_p * max(1, len(offsets) + hidden))(*(base + o for o in offsets), *([null] * hidden))
-        self.config = LaunchConfig(programs, *depths, binary.threads, 1, 1, binary.shared, None, None, 0)
+        attributes = (ctypes.addressof(_FOLLOWS), 1) if function.follows else (None, 0)
+        self.config = LaunchConfig(programs, *depths, binary.threads, 1, 1, binary.shared, None, *attributes)
         # Holding the objects in made-up pointer objects keeps ctypes from converting them on every call.
         self.config_pointer = ctypes.c_void_p(ctypes.addressof(self.config))
         self.params_pointer = ctypes.c_void_p(ctypes.addressof(pointers))

@@ -34,7 +34,7 @@ _POINTER, _SIGNED, _UNSIGNED, _FLOAT, _BOOLEAN = range(5)
 _HEADER = struct.Struct("=II")
 _KIND = struct.Struct("=I4x")
 _LAUNCH, _PRODUCT = range(2)
-_RECORD = struct.Struct("=QIIIIIiIIII")
+_RECORD = struct.Struct("=QIIIIIiIIIII4x")
 _FILL = struct.Struct("=IIHHIq")
 _INSTRUCTION = struct.Struct("=qI4x")
 _OPERATORS = ("value", "number", "add", "sub", "mul", "floordiv", "ceildiv", "mod", "min", "max")
@@ -81,6 +81,7 @@ def describe_launch(launch: Waiting) -> bytes:
         len(all_offsets),
         len(fills),
         len(launch.code),
+        function.follows,
     )
     code = b"".join(_INSTRUCTION.pack(operand, _OPERATORS.index(operator)) for operator, operand in launch.code)
     places = _padded(struct.pack(f"={len(all_offsets)}I", *all_offsets))

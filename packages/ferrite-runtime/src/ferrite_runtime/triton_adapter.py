@@ -149,6 +149,7 @@ def _read_compiled(job: Job, compiled: Any) -> Binary:
         scratch=getattr(metadata, "global_scratch_size", 0) or 0,
         registers=registers,
         local_bytes=local_bytes,
+        follows=is_cuda and "griddepcontrol.wait" in compiled.asm["ptx"],
     )
 
 

@@ -26,6 +26,8 @@ class Options:
             False has Python call them, where a profiler or a dispatch mode sees them.
         native_graphs: have that code start many kernels in a row as one graph of the driver; False has it start each by
             itself; None leaves it to the environment (FERRITE_NATIVE_GRAPHS), and that to the runtime, which does.
+        follow: start kernels before those before them have ended, for which they wait themselves, on GPUs that can;
+            None leaves it to the environment (FERRITE_FOLLOW), and that to the runtime, which does not.
         check_inputs: when the runtime checks its inputs: ``first`` call, ``always`` or ``never``.
         check_indices: stop kernels on a GPU that are given an index out of bounds, with a message that names the op and
             its line, as eager does; kernels on the CPU always do.
@@ -47,6 +49,7 @@ class Options:
     cuda_graph: bool = False
     native_products: bool = True
     native_graphs: bool | None = None
+    follow: bool | None = None
     check_inputs: str = "first"
     check_indices: bool = False
     verify: bool = False
@@ -98,6 +101,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "cuda_graph": (bool,),
     "native_products": (bool,),
     "native_graphs": (bool, type(None)),
+    "follow": (bool, type(None)),
     "check_inputs": (str,),
     "check_indices": (bool,),
     "verify": (bool,),

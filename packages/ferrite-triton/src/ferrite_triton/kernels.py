@@ -32,6 +32,8 @@ from .spec import Expr, KernelSpec
 from .updates import needs_atomics
 
 ALIGNMENT = 16
+FOLLOW = "fmath.follow()"
+"""What a kernel begins with: it may have been started before what comes before it has ended (decision 0014)."""
 _PLACEHOLDER = "kernel"
 
 
@@ -263,11 +265,9 @@ def assemble(flat: FlatKernel, width: int, body: list[str]) -> tuple[str, str]:
     tensors = {param.text: param for param in flat.params.values()}
     kinds = ", ".join(f"{name}: {param.dtype}" for name, param in tensors.items())
     constants = [f"{axis.constant}: tl.constexpr" for axis in flat.space.axes]
-    lines = [f"    {line}" for line in (describe_space(flat.space), f"# {kinds}", *header_lines(flat, width, body))]
-    text = "\n".join([*lines, *body])
-    imports = ["import triton", "import triton.language as tl"]
-    if "fmath." in text:
-        imports.append("from ferrite_runtime import fmath")
+    head = (describe_space(flat.space), f"# {kinds}", FOLLOW, *header_lines(flat, width, body))
+    text = "\n".join([*(f"    {line}" for line in head), *body])
+    imports = ["import triton", "import triton.language as tl", "from ferrite_runtime import fmath"]
     signature = ", ".join([*tensors, *flat.space.params.names.values(), *constants])
     template = "\n".join([*imports, "", "", "@triton.jit", f"def {_PLACEHOLDER}({signature}):", text, ""])
     digest = hashlib.sha256(f"{flat.kernel.strategy}\n{template}".encode()).hexdigest()[:8]

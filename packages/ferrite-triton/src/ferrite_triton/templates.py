@@ -16,7 +16,7 @@ from ferrite_ir.graph import Origins, TensorType
 from ferrite_ir.sizes import Size, hint, is_provably_at_most
 from ferrite_scheduler.schedule import CallExtern, Conditions
 
-from .kernels import Emitted
+from .kernels import FOLLOW, Emitted
 from .size_text import host_expression
 from .spec import Expr, KernelSpec
 from .steps import encode_launch, encode_layout, launch_form
@@ -100,12 +100,10 @@ class Template:
             more: further facts: ``bytes`` of memory that one launch must move, if they are many, and ``registers`` that
                 a thread may have at most.
         """
-        imports = ["import triton", "import triton.language as tl"]
-        if any("fmath." in line for line in lines):
-            imports.append("from ferrite_runtime import fmath")
+        imports = ["import triton", "import triton.language as tl", "from ferrite_runtime import fmath"]
         kinds = "# " + ", ".join(f"{name}: {self.operands[name].dtype}" for name in accesses)
         head = f"({', '.join((*accesses, *sizes))}):"
-        text = "\n".join([head, *(f"    {line}" for line in (kinds, *lines)), ""])
+        text = "\n".join([head, *(f"    {line}" for line in (kinds, FOLLOW, *lines)), ""])
         full = f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
         tensors = (
             {"name": name, "role": "tensor", "dtype": self.operands[name].dtype.name, "access": access, "align": 16}

@@ -7,6 +7,7 @@ from ferrite_runtime.fmath.atomics import atomic_max_nan, atomic_min_nan, atomic
 from ferrite_runtime.fmath.combined_rows import combine_rows
 from ferrite_runtime.fmath.cooperation import meet, publish_state, published_states
 from ferrite_runtime.fmath.elementary import *
+from ferrite_runtime.fmath.following import follow
 from ferrite_runtime.fmath.incomplete_gamma import igamma, igammac
 from ferrite_runtime.fmath.look_back import draw_part, publish_part, sum_before
 from ferrite_runtime.fmath.number_theory import gcd

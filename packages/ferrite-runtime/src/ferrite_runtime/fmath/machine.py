@@ -6,8 +6,14 @@ from typing import Any
 
 import triton.language as tl
 
+_ANY = tl.constexpr(0)
+
 
 @tl.core.builtin
-def is_for_nvidia(_semantic: Any = None) -> tl.constexpr:
-    """Returns whether the code is for a GPU of NVIDIA: neither for another one nor for the interpreter."""
-    return tl.constexpr(_semantic.builder.options.backend_name == "cuda")
+def is_for_nvidia(least: tl.constexpr = _ANY, _semantic: Any = None) -> tl.constexpr:
+    """Returns whether the code is for a GPU of NVIDIA: neither for another one nor for the interpreter.
+
+    One whose architecture (90 for compute capability 9.0) is no less than ``least``.
+    """
+    options = _semantic.builder.options
+    return tl.constexpr(options.backend_name == "cuda" and int(options.arch.removeprefix("sm")) >= least)

@@ -56,6 +56,14 @@ typedef struct {
     void *kernel, *context; /* not read where there is a function */
 } NodeParams;
 
+/* CUgraphEdgeData of the driver: how one node depends on another. */
+typedef struct {
+    unsigned char from_port, to_port, type, reserved[5];
+} Edge;
+
+/* A kernel starts once all programs of the one before it have begun, which let it (CUDA Driver API, CUgraphEdgeData). */
+static const Edge FOLLOWS = {1 /* CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC */, 0, 1 /* ..._TYPE_PROGRAMMATIC */, {0}};
+
 /* The driver's functions, each of which returns a status; cuda_driver.py packs the same addresses in the same order. */
 typedef struct {
     int (*create)(void **graph, unsigned int flags);
@@ -67,6 +75,7 @@ typedef struct {
     int (*discard)(void *graph);
     int (*is_capturing)(void *stream, int *capturing);
     int (*exchange_mode)(int *mode);
+    int (*depend)(void *graph, void *const *from, void *const *to, const Edge *edges, size_t count);
 } GraphFunctions;
 
 typedef struct {
@@ -169,7 +178,10 @@ static int make_graph(Row *self, Graph *graph, const unsigned char *arguments, c
     for (uint32_t i = 0; i < self->count; i++) {
         NodeParams params = node_params(&self->nodes[i], grids[i], arguments, pointers);
         void **handle = &graph->handles[i];
-        status = self->functions->add(handle, graph->definition, i ? handle - 1 : NULL, i > 0, &params);
+        int follows = i > 0 && self->nodes[i].launch->record.follows && self->functions->depend != NULL;
+        int depends = i > 0 && !follows;
+        status = self->functions->add(handle, graph->definition, depends ? handle - 1 : NULL, depends, &params);
+        if (!status && follows) status = self->functions->depend(graph->definition, handle - 1, handle, &FOLLOWS, 1);
         if (status) return status;
         keep_node(self, graph, i, grids[i], arguments);
     }

@@ -15,6 +15,14 @@
 #define MAX_CODE 256
 #define MAX_DEPTH 16
 #define INVALID_CONTEXT 201
+#define PROGRAMMATIC_STREAM_SERIALIZATION 6
+
+/* CUlaunchAttribute of the driver, of a value that is one integer. */
+typedef struct {
+    unsigned int name, unused;
+    int value;
+    char rest[60];
+} Attribute;
 
 /* CUlaunchConfig of the driver. */
 typedef struct {
@@ -22,7 +30,7 @@ typedef struct {
     unsigned int block[3];
     unsigned int shared;
     void *stream;
-    void *attributes;
+    Attribute *attributes;
     unsigned int attribute_count;
 } Config;
 
@@ -48,6 +56,8 @@ typedef struct {
     uint32_t bytes;     /* of arguments, which start out as the template that follows the fills */
     uint32_t params, fills;
     uint32_t code; /* instructions that compute the number of programs, after the template; 0: see grid_value */
+    uint32_t follows; /* whether it may start before what comes before it has ended: it waits for that by itself */
+    uint32_t unused;
 } Record;
 
 typedef struct {
@@ -215,8 +225,9 @@ static void point_at_arguments(const Launch *launch, const unsigned char *argume
 static int start_launch(const Driver *driver, const Launch *launch, uint32_t grid, const unsigned char *arguments,
                         void *stream) {
     const Record *record = &launch->record;
+    Attribute follows = {PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1, {0}};
     Config config = {{grid, record->grid[1], record->grid[2]}, {record->threads, 1, 1}, record->shared,
-                     stream, NULL, 0};
+                     stream, record->follows ? &follows : NULL, record->follows ? 1 : 0};
     void *pointers[MAX_PARAMS], *function = (void *)(uintptr_t)record->function;
     point_at_arguments(launch, arguments, pointers);
     int status = driver->launch(&config, function, pointers, NULL);
