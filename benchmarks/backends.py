@@ -10,10 +10,12 @@ import torch
 from tree import add_packages_to_path
 
 UNCOMPILED = "eager"
-_EFFORTS: dict[str, dict[str, Any]] = {
+_OPTIONS: dict[str, dict[str, Any]] = {
     "ferrite": {},
     "ferrite-none": {"tune": "none"},
     "ferrite-max": {"tune": "full"},
+    "ferrite-follow": {"follow": True},
+    "ferrite-apart": {"follow": False},
 }
 
 
@@ -23,18 +25,19 @@ def compile_with(
     """Returns `function` compiled by `backend`; "eager" means as it is, without any capture.
 
     ``inductor-max`` and ``ferrite-max`` choose configs by measuring all they can think of, ``ferrite-none`` without
-    measuring anything. ``policy`` changes thresholds of ferrite's scheduler.
+    measuring anything; kernels of ``ferrite-follow`` start before those before them have ended, none of
+    ``ferrite-apart`` does. ``policy`` changes thresholds of ferrite's scheduler.
     """
     if backend == UNCOMPILED:
         return function
     if backend == "inductor-max":
         return torch.compile(function, mode="max-autotune-no-cudagraphs", **options)
-    if backend in _EFFORTS:
+    if backend in _OPTIONS:
         add_packages_to_path()
         import ferrite_torch  # noqa: F401 - registers the backend where the package is not installed
 
         # A graph that quietly ran in eager would be timed as ferrite's.
-        options["options"] = {"fallback": False, "policy": dict(policy or {})} | _EFFORTS[backend]
+        options["options"] = {"fallback": False, "policy": dict(policy or {})} | _OPTIONS[backend]
     return torch.compile(function, backend=backend.partition("-")[0], **options)
 
 

@@ -16,4 +16,4 @@ def is_for_nvidia(least: tl.constexpr = _ANY, _semantic: Any = None) -> tl.const
     One whose architecture (90 for compute capability 9.0) is no less than ``least``.
     """
     options = _semantic.builder.options
-    return tl.constexpr(options.backend_name == "cuda" and int(options.arch.removeprefix("sm")) >= least)
+    return tl.constexpr(options.backend_name == "cuda" and int("".join(filter(str.isdigit, options.arch))) >= least)
