@@ -214,11 +214,10 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
             ("in the same order, each begins before the one before has ended", 0, True),
             ("backwards, each begins before the one before has ended", 1, True),
         ):
-            how: dict[str, Any] = {"follows": follows}
-            first = launched(moments_of_parts, programs, x, means, squares, rows, follows, warps=warps, **how)
-            second = launched(moments_of_groups, 16 * 32, means, squares, moments, rows, follows, warps=4, **how)
-            given = (*operands, moments, rows, programs, backwards, follows)
-            last = launched(normalised, programs, *given, warps=warps, **how)
+            first = launched(moments_of_parts, programs, x, means, squares, rows, warps=warps, follows=follows)
+            second = launched(moments_of_groups, 16 * 32, means, squares, moments, rows, warps=4, follows=follows)
+            given = (*operands, moments, rows, programs, backwards)
+            last = launched(normalised, programs, *given, warps=warps, follows=follows)
             call = functools.partial(one_after_another, (first, second, last))
             yield f"three kernels, {rows} rows, the last {order}, {warps} warps", call, error
     for groups in (2, 4):
@@ -227,9 +226,9 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
         calls = []
         for part, own in zip(x.chunk(groups), y.chunk(groups), strict=True):
             calls += [
-                launched(moments_of_parts, programs, part, means, squares, 128, False, warps=4),
-                launched(moments_of_groups, images * 32, means, squares, moments, 128, False, warps=1),
-                launched(normalised, programs, part, weight, bias, own, moments, 128, programs, 0, False, warps=4),
+                launched(moments_of_parts, programs, part, means, squares, 128, warps=4),
+                launched(moments_of_groups, images * 32, means, squares, moments, 128, warps=1),
+                launched(normalised, programs, part, weight, bias, own, moments, 128, programs, 0, warps=4),
             ]
         call = functools.partial(one_after_another, tuple(calls))
         yield f"three kernels for {images} images, {groups} times, 128 rows, 4 warps", call, error

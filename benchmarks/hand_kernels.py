@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ferrite_runtime import fmath
 from ferrite_runtime.fmath.words import asked_words
@@ -198,6 +197,25 @@ def store_silu(y, value):
 
 
 @triton.jit
+def moments_of_image(means, squares, image, PARTS: tl.constexpr, ROWS: tl.constexpr):
+    """Returns the means of the 32 groups of an image, and their inverse standard deviations, from those of its parts.
+
+    Each part has ``ROWS`` points, of whose channels other programs have stored the moments.
+    """
+    part = tl.arange(0, PARTS)[:, None, None]
+    group = tl.arange(0, 32)[None, :, None]
+    member = tl.arange(0, 16)[None, None, :]
+    is_there = (member < 10) & (part >= 0) & (group >= 0)
+    places = (image * PARTS + part) * 320 + group * 10 + member
+    mean_of_part = tl.load(means + places, is_there, other=0.0, volatile=True)
+    square = tl.load(squares + places, is_there, other=0.0, volatile=True)
+    mean = tl.sum(tl.sum(mean_of_part, 0), 1) * (1.0 / (PARTS * 10))
+    apart = tl.where(is_there, mean_of_part - mean[None, :, None], 0.0)
+    variance = tl.sum(tl.sum(square + apart * apart * ROWS, 0), 1) * (1.0 / 40960)
+    return mean, tl.rsqrt(variance + 1e-5)
+
+
+@triton.jit
 def normalised_behind(
     x, weight, bias, y, means, squares, moments, counts,
     PIECES: tl.constexpr, BEHIND: tl.constexpr, ROWS: tl.constexpr, EACH: tl.constexpr
@@ -220,18 +238,10 @@ def normalised_behind(
         store_moments(means, squares, (image * pieces_of_image + piece) * 320 + channel, value, ROWS)
         tl.debug_barrier()
         if tl.atomic_add(counts + image, 1, sem="acq_rel") == EACH - 1:
-            part = tl.arange(0, pieces_of_image)[:, None, None]
             group = tl.arange(0, 32)
-            member = tl.arange(0, 16)[None, None, :]
-            places = (image * pieces_of_image + part) * 320 + group[None, :, None] * 10 + member
-            is_there = (member < 10) & (part >= 0) & (group[None, :, None] >= 0)
-            mean_of_part = tl.load(means + places, is_there, other=0.0, volatile=True)
-            square = tl.load(squares + places, is_there, other=0.0, volatile=True)
-            mean_of_group = tl.sum(tl.sum(mean_of_part, 0), 1) * (1.0 / (pieces_of_image * 10))
-            apart = tl.where(is_there, mean_of_part - mean_of_group[None, :, None], 0.0)
-            variance = tl.sum(tl.sum(square + apart * apart * ROWS, 0), 1) * (1.0 / 40960)
+            mean_of_group, inverse = moments_of_image(means, squares, image, pieces_of_image, ROWS)
             tl.store(moments + image * 64 + group, mean_of_group)
-            tl.store(moments + image * 64 + 32 + group, tl.rsqrt(variance + 1e-5))
+            tl.store(moments + image * 64 + 32 + group, inverse)
             tl.debug_barrier()
             tl.atomic_xchg(counts + 16 + image, 1, sem="release")
     if program >= BEHIND:
@@ -447,22 +457,8 @@ def held_group_norm(
         here = tl.program_id(0) * 320 + block * 64 + lane
         tl.store(means + here, first + apart)
         tl.store(squares + here, tl.sum(power, 0) - apart * apart * POINTS)
-    tl.debug_barrier()
-    tl.atomic_add(counts + image, 1, sem="acq_rel")
-    while tl.atomic_add(counts + image, 0, sem="acquire") < share:
-        pass
-    tl.debug_barrier()
-    part = tl.arange(0, share)[:, None, None]
-    group = tl.arange(0, 32)[None, :, None]
-    member = tl.arange(0, 16)[None, None, :]
-    is_there = (member < 10) & (part >= 0) & (group >= 0)
-    there = (image * share + part) * 320 + group * 10 + member
-    mean_of_part = tl.load(means + there, is_there, other=0.0, volatile=True)
-    square_of_part = tl.load(squares + there, is_there, other=0.0, volatile=True)
-    middle = tl.sum(tl.sum(mean_of_part, 0), 1) * (1.0 / (10 * share))
-    apart = tl.where(is_there, mean_of_part - middle[None, :, None], 0.0)
-    variance = tl.sum(tl.sum(square_of_part + apart * apart * POINTS, 0), 1) * (1.0 / 40960)
-    inverse = tl.rsqrt(variance + 1e-5)
+    fmath.meet(counts + image, share)
+    middle, inverse = moments_of_image(means, squares, image, share, POINTS)
     for tile in tl.static_range(tiles - HELD, tiles):
         found = kept(held[tile - (tiles - HELD)])
         store_normalised(found, weight, bias, y + place, middle, inverse, tile // pieces, tile % pieces, ROWS)
@@ -475,20 +471,9 @@ def held_group_norm(
 
 
 @triton.jit
-def follow(FOLLOWS: tl.constexpr):
-    """Lets the next kernel of the stream start as soon as all programs of this one have, and waits for the one before.
-
-    Only if ``FOLLOWS``: the launch has to say so as well.
-    """
-    if FOLLOWS:
-        gdc_launch_dependents()
-        gdc_wait()
-
-
-@triton.jit
-def moments_of_parts(x, means, squares, ROWS: tl.constexpr, FOLLOWS: tl.constexpr):
+def moments_of_parts(x, means, squares, ROWS: tl.constexpr):
     """The first of three kernels of a group norm of 16 images of 4096 points and 320 channels: moments of pieces."""
-    follow(FOLLOWS)
+    fmath.follow()
     piece = tl.program_id(0) // 5
     channel = tl.program_id(0) % 5 * 64 + tl.arange(0, 64)[None, :]
     row = piece * ROWS + tl.arange(0, ROWS)[:, None]
@@ -497,9 +482,9 @@ def moments_of_parts(x, means, squares, ROWS: tl.constexpr, FOLLOWS: tl.constexp
 
 
 @triton.jit
-def moments_of_groups(means, squares, moments, ROWS: tl.constexpr, FOLLOWS: tl.constexpr):
+def moments_of_groups(means, squares, moments, ROWS: tl.constexpr):
     """The second of three kernels: the moments of a group, of those of its pieces."""
-    follow(FOLLOWS)
+    fmath.follow()
     pieces: tl.constexpr = 4096 // ROWS
     image = tl.program_id(0) // 32
     group = tl.program_id(0) % 32
@@ -517,12 +502,9 @@ def moments_of_groups(means, squares, moments, ROWS: tl.constexpr, FOLLOWS: tl.c
 
 
 @triton.jit
-def normalised(
-    x, weight, bias, y, moments, ROWS: tl.constexpr, PROGRAMS: tl.constexpr, BACKWARDS: tl.constexpr,
-    FOLLOWS: tl.constexpr
-):  # fmt: skip
+def normalised(x, weight, bias, y, moments, ROWS: tl.constexpr, PROGRAMS: tl.constexpr, BACKWARDS: tl.constexpr):
     """The last of three kernels; backwards it begins where the first one ended, which is in the cache still."""
-    follow(FOLLOWS)
+    fmath.follow()
     program = PROGRAMS - 1 - tl.program_id(0) if BACKWARDS else tl.program_id(0)
     piece = program // 5
     image = piece // (4096 // ROWS)
@@ -546,8 +528,7 @@ def few_rows(
     for start in tl.range(0, depth, RBLOCK):
         point = (start + tl.arange(0, RBLOCK))[None, None, :]
         given = tl.load(x + row * depth + point, row < rows, other=0.0, eviction_policy="evict_last")
-        weight = tl.load(w + column * depth + point, eviction_policy="evict_first")
-        total += given * weight.to(tl.float32)
+        total += given * tl.load(w + column * depth + point, eviction_policy="evict_first")
     place = row * columns + column
     tl.store(y + place, tl.sum(total, 2, keep_dims=True), row < rows)
 
@@ -556,13 +537,13 @@ def few_rows(
 def few_rows_in_parts(
     x, w, y, rows: tl.constexpr, columns: tl.constexpr, depth: tl.constexpr, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr
 ):
-    """The same on tensor cores, each factor in two parts that these multiply exactly."""
+    """The same on tensor cores, each factor in two parts."""
     column = (tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK))[:, None]
     row = tl.arange(0, 16)[:, None]
     total = tl.full([16, XBLOCK], 0.0, tl.float32)
     for start in tl.range(0, depth, RBLOCK):
         point = (start + tl.arange(0, RBLOCK))[None, :]
         given = tl.load(x + row * depth + point, row < rows, other=0.0)
-        weight = tl.load(w + column * depth + point).to(tl.float32)
-        total = tl.dot(given, tl.trans(weight), total, input_precision="tf32x3")
+        weight = tl.load(w + column * depth + point)
+        total = fmath.dot_in_parts(given, tl.trans(weight), total)
     tl.store(y + row * columns + tl.reshape(column, [1, XBLOCK]), total, row < rows)

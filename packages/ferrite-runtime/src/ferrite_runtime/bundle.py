@@ -95,7 +95,7 @@ def _read_header(value: object, path: str) -> dict[str, Any]:
     header: dict[str, Any] = {"entry": fields.string("entry"), "param_sizes": list(fields.integers("param_sizes"))}
     header |= {name: fields.integer(name) for name in _INTEGERS}
     header |= {name: fields.optional_integer(name) for name in ("registers", "local_bytes")}
-    follows = fields.boolean("follows", default=False)  # bundles of before do not have it
+    header["follows"] = fields.boolean("follows", default=False)  # bundles of before do not have it
     fields.close()
     for name, number in header.items():
         numbers = number if isinstance(number, list) else [number]
@@ -103,7 +103,7 @@ def _read_header(value: object, path: str) -> dict[str, Any]:
             raise SpecError(f"{path}.{name}", f"{number} is out of range")
     if not 1 <= header["num_warps"] * header["warp_size"] <= 1024:
         raise SpecError(path, f"{header['num_warps']} warps of {header['warp_size']} threads are no program")
-    return {**header, "follows": follows}
+    return header
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ _MAX_THREADS, _LOCAL_BYTES, _REGISTERS, _DYNAMIC_SHARED = 0, 3, 4, 8
 # Shared memory that every kernel may use without asking.
 _FREE_SHARED = 48 * 1024
 INVALID_CONTEXT = 201
+SINCE_CUDA_12_3 = "cuGraphAddDependencies_v2"
+"""The only function of graphs that may be missing: without it kernels start when those before them have ended."""
 # By the names that the library exports: those with a version take the structures that ``launch_graph.h`` gives them.
 GRAPH_FUNCTIONS = (
     "cuGraphCreate",
@@ -30,14 +32,11 @@ GRAPH_FUNCTIONS = (
     "cuGraphDestroy",
     "cuStreamIsCapturing",
     "cuThreadExchangeStreamCaptureMode",
-    "cuGraphAddDependencies_v2",
+    SINCE_CUDA_12_3,
 )
 """What is called of graphs, in the order of ``launch_graph.h``."""
-SINCE_CUDA_12_3 = "cuGraphAddDependencies_v2"
-"""The only one that may be missing: without it kernels in a graph start when those before them have ended."""
-
-
 PROGRAMMATIC_STREAM_SERIALIZATION = 6
+"""The attribute of a launch that may start before what comes before it in its stream has ended."""
 
 
 class LaunchAttribute(ctypes.Structure):

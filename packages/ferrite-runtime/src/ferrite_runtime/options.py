@@ -23,11 +23,10 @@ class Options:
             ``"never"`` launches one by one.
         native_products: have the native code that starts launches call the library's matrix products between them too,
             where this torch offers them to C; without it they are called from Python.
-        native_graphs: have that code start kernels in a row, eight or more, as one graph of the driver once they have
+        native_graphs: have that code start kernels in a row, four or more, as one graph of the driver once they have
             been started a few times; None means True unless FERRITE_NATIVE_GRAPHS is 0 or CUDA_LAUNCH_BLOCKING is 1.
-        follow: start kernels before those before them have ended, for which they wait themselves: the start of a
-            kernel, one or two microseconds, then costs nothing (on GPUs of compute capability 9.0 and later); None
-            means True if FERRITE_FOLLOW is 1.
+        follow: start kernels before those before them have ended, for which they wait themselves (on GPUs of compute
+            capability 9.0 and later); None means True if FERRITE_FOLLOW is 1.
         cuda_graph: play a whole call as one CUDA graph from the third on; a warning says why, where that cannot be.
             Inputs that move between calls are copied in, results copied out.
         interpret: run kernels in Triton's interpreter, on CPU tensors, even those of a program compiled for a GPU;

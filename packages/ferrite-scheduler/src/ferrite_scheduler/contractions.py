@@ -2,8 +2,8 @@
 
 A kernel of such a *contraction* has its rows on axis ``y``, all of them in one tile, and its columns on ``x``: each
 element of the matrix on the right is read once, whatever the number of rows. Tensor cores multiply it with sixteen rows
-for nothing while the next ones are on their way, float32 in parts that they multiply exactly; two to four rows of
-float32 cost less without them. Every other contraction is a fold of products.
+for nothing while the next ones are on their way, float32 in parts; two to four rows of float32 cost less without
+them. Every other contraction is a fold of products.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ FACTORS = (*HALVES, F32)
 MULTIPLIED_ROWS = 4
 """Most rows of float32 that are multiplied one by one. On an H200 (4096 x 14336) two rows take 57 us so and four 64,
 the library 82 and 88; eight take 80 us so and 62 on tensor cores, in parts, the library 120. Four rows by weights of
-eight bits (4096 x 16384) take 45 us so and 80 on tensor cores, the library 200."""
+eight bits (4096 x 16384) take 45 to 50 us so, the library 200."""
 
 
 def keep_narrow_contractions(graph: Graph, policy: Policy) -> Graph:

@@ -1,8 +1,8 @@
 """Products of few rows with the columns of a matrix, block by block along the fold axis.
 
-Half types are multiplied by tensor cores, and so is float32, in parts that these multiply exactly. For a few rows of
-float32 there is a multiplication for each: a thread adds up what it has of the fold axis, which is added to what others
-have after the loop.
+Half types are multiplied by tensor cores, and so is float32, in parts. For a few rows of float32 there is a
+multiplication for each: a thread adds up what it has of the fold axis, which is added to what others have after the
+loop.
 
 Tiles have the axes ``y`` (all rows), ``x`` and ``r``. What is multiplied has no extent along one of the first two, and
 becomes a matrix for tensor cores; the result has none along ``r``.

@@ -1,4 +1,4 @@
-"""Products on tensor cores that round no more than float32 does, as device functions; see `fmath`."""
+"""Products of float32 on tensor cores, as device functions; see `fmath`."""
 
 from __future__ import annotations
 

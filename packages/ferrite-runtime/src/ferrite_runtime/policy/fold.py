@@ -236,7 +236,7 @@ def _multiplied(shape: Shape) -> tuple[Config, ...]:
     limits = {axis.block: shape.limit(axis) for axis in shape.spec.axes}
     tiles, found = [(2, 1, 4), (4, 2, 4), (1, 1, 4), (4, 1, 4)], []
     if rows * shape.fold * param_bytes("f32") > MULTIPLIED_BYTES:
-        tiles[:2] = tiles[1::-1]
+        tiles[:2] = reversed(tiles[:2])
     for columns, share, warps in tiles:
         sums = share * MULTIPLIED_PER_THREAD * warps * shape.device.target.warp_size
         points = max(1, sums // (rows * columns))

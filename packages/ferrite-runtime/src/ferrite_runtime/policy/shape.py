@@ -86,8 +86,8 @@ class Shape:
         Truth values count where nothing else is read: what they say is said of elements beside them.
         """
         read = [p.dtype for p in self.spec.params if p.role == "tensor" and p.access == "read"]
-        found = [param_bytes(dtype) for dtype in read if dtype != "bool"] or [1 for _ in read]
-        return min(found, default=self.element_bytes)
+        counted = [dtype for dtype in read if dtype != "bool"] or read
+        return min(map(param_bytes, counted), default=self.element_bytes)
 
     @property
     def reads_halves(self) -> bool:
