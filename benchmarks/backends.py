@@ -14,7 +14,6 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "ferrite": {},
     "ferrite-none": {"tune": "none"},
     "ferrite-max": {"tune": "full"},
-    "ferrite-follow": {"follow": True},
     "ferrite-apart": {"follow": False},
 }
 
@@ -25,8 +24,8 @@ def compile_with(
     """Returns `function` compiled by `backend`; "eager" means as it is, without any capture.
 
     ``inductor-max`` and ``ferrite-max`` choose configs by measuring all they can think of, ``ferrite-none`` without
-    measuring anything; kernels of ``ferrite-follow`` start before those before them have ended, none of
-    ``ferrite-apart`` does. ``policy`` changes thresholds of ferrite's scheduler.
+    measuring anything; no kernel of ``ferrite-apart`` starts before those before it have ended. ``policy`` changes
+    thresholds of ferrite's scheduler.
     """
     if backend == UNCOMPILED:
         return function

@@ -65,13 +65,14 @@ class FakeDriver:
         self.statuses: list[int] = []
         self.entered: list[int] = []
         self.local_bytes: dict[Config, int] = {}
+        self.resident = 4
         self.native: tuple[Any, Any] | None = None
         self.graphs: FakeGraphs | None = None
 
     def load(self, binary: Binary, name: str) -> Function:
         self.loads.append(json.loads(binary.code))
         config = Config.from_mapping(self.loads[-1]["config"])
-        return Function(len(self.loads), 1, binary, 32, self.local_bytes.get(config, 0))
+        return Function(len(self.loads), 1, binary, 32, self.local_bytes.get(config, 0), self.resident)
 
     def launch(self, config: Any, function: Any, params: Any, extra: None) -> int:
         if self.statuses and (status := self.statuses.pop(0)):

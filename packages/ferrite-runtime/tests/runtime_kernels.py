@@ -233,9 +233,9 @@ def chain(
     """A program of launches in a row, each over the result of the one before; its outputs are the middle and the last.
 
     Each computes ``a * 0.5 + 1``; if ``sized``, ``a * factor`` of the first ``n`` elements, both inputs of the program.
-    If it ``follows``, each waits by itself for the one before.
+    If it ``follows``, each waits by itself for the one before, and is so light that it starts before that has ended.
     """
-    begin = {"begin": "fmath.follow()"} if follows else {}
+    begin = {"begin": "fmath.follow()", "facts": {"bytes": 8 * size}} if follows else {}
     kernel = scaled() if sized else pointwise("a * 0.5 + 1", size=size, name="step", **begin)
     inputs = [tensor_input("x", [size], device=device)]
     if sized:

@@ -7,37 +7,59 @@ from dataclasses import replace
 import pytest
 
 from ferrite_runtime.binary import Binary
-from ferrite_runtime.cuda_driver import Function, LaunchAttribute
+from ferrite_runtime.cuda_driver import NEVER, Function, LaunchAttribute
 from ferrite_runtime.cuda_engine import choose_following
 from ferrite_runtime.cuda_kernels import DeviceKernel
 from ferrite_runtime.launch import LaunchSite
 from ferrite_runtime.options import Options
 from ferrite_runtime.settings import read_settings
 from ferrite_runtime.spec import KernelSpec
-from runtime_fakes import FakePool, fake_machine
+from runtime_fakes import FakeDriver, FakePool, fake_machine
 from runtime_kernels import scaled
 
 
-@pytest.mark.parametrize(
-    ("may", "waits", "family", "expected"),
-    [
-        (True, True, "pointwise", True),
-        (False, True, "pointwise", False),
-        (True, False, "pointwise", False),
-        (True, True, "user", False),
-    ],
-    ids=["all is well", "it may not", "it does not wait", "by hand"],
-)
-def test_a_kernel_follows_that_waits_by_itself(family: str, *, may: bool, waits: bool, expected: bool) -> None:
+def least_of(facts: dict | None = None, resident: int = 4, family: str = "pointwise", *, may: bool, waits: bool) -> int:
+    """Returns the programs from which a kernel follows on an H200, which has 132 multiprocessors."""
     pool = FakePool(lambda job, binary: replace(binary, follows=waits))
-    spec = replace(KernelSpec.from_mapping(scaled()), family=family)
-    kernel = DeviceKernel.begin(spec, fake_machine(pool=pool, follows=may))
-    assert kernel.loaded(kernel.candidates[0]).function.follows is expected
+    spec = replace(KernelSpec.from_mapping(scaled()), family=family, facts=facts or {})
+    driver = FakeDriver()
+    driver.resident = resident
+    kernel = DeviceKernel.begin(spec, fake_machine(pool=pool, driver=driver, follows=may))
+    return kernel.loaded(kernel.candidates[0]).function.follows_from
 
 
-@pytest.mark.parametrize("follows", [True, False])
-def test_the_launch_of_a_kernel_that_follows_has_an_attribute(*, follows: bool) -> None:
-    site = LaunchSite(Function(11, 1, Binary(b"", "f", 4, 32, 0), 32, 0, follows), (), 3)
+@pytest.mark.parametrize(
+    ("may", "waits", "family"),
+    [(False, True, "pointwise"), (True, False, "pointwise"), (True, True, "user")],
+    ids=["it may not", "it does not wait", "by hand"],
+)
+def test_kernels_that_never_follow(family: str, *, may: bool, waits: bool) -> None:
+    assert least_of({"bytes": 1}, family=family, may=may, waits=waits) == NEVER
+
+
+@pytest.mark.parametrize(
+    ("facts", "resident", "least"),
+    [
+        ({}, 4, 3 * 132 + 1),
+        ({}, 1, 1),
+        ({"bytes": 1 << 30}, 16, 15 * 132 + 1),
+        ({"bytes": 1 << 20, "flops": 8 << 20}, 16, 1),
+        ({"bytes": 1 << 20, "flops": 1 << 30}, 16, 15 * 132 + 1),
+    ],
+    ids=["of unknown traffic", "one to a multiprocessor", "much traffic", "light", "much to compute"],
+)
+def test_a_kernel_follows_if_each_multiprocessor_gets_as_many_programs_as_on_an_idle_device(
+    facts: dict, resident: int, least: int
+) -> None:
+    assert least_of(facts, resident, may=True, waits=True) == least
+
+
+@pytest.mark.parametrize(("programs", "depths", "follows"), [(3, (1, 1), False), (4, (1, 1), True), (2, (1, 2), True)])
+def test_the_launch_of_a_kernel_that_follows_has_an_attribute(
+    programs: int, depths: tuple[int, int], *, follows: bool
+) -> None:
+    function = Function(11, 1, Binary(b"", "f", 4, 32, 0), 32, 0, follows_from=4)
+    site = LaunchSite(function, (), programs, depths)
     assert site.config.attribute_count == follows
     if follows:
         attribute = LaunchAttribute.from_address(site.config.attributes)
@@ -52,10 +74,10 @@ def test_a_binary_keeps_whether_it_waits() -> None:
 
 
 def test_the_option_goes_before_the_environment(monkeypatch) -> None:
-    assert not read_settings({"HOME": "/"}).follows
-    monkeypatch.setenv("FERRITE_FOLLOW", "1")
-    assert choose_following(Options())
-    assert not choose_following(Options(follow=False))
+    assert read_settings({"HOME": "/"}).follows
     monkeypatch.setenv("FERRITE_FOLLOW", "0")
     assert not choose_following(Options())
     assert choose_following(Options(follow=True))
+    monkeypatch.setenv("FERRITE_FOLLOW", "1")
+    assert choose_following(Options())
+    assert not choose_following(Options(follow=False))

@@ -101,7 +101,7 @@ def test_results_are_those_of_launches_one_by_one(counts) -> None:
 @pytest.mark.parametrize("captures", [False, True], ids=["", "captured"])
 def test_kernels_that_start_before_those_before_them_have_ended(counts, count: int, *, captures: bool) -> None:
     """Each needs all of the result of the one before, of which every program stores a part."""
-    program = loaded(count=count, follows=True, follow=True)
+    program = loaded(count=count, follows=True)
     kept = []
     still = torch.randn(SIZE, device="cuda")
     for call in range(30):

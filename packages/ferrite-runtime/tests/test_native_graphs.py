@@ -25,7 +25,7 @@ from fake_graphs import (
     SET,
     FakeGraphs,
 )
-from ferrite_runtime.cuda_driver import GRAPH_FUNCTIONS, CudaDriver
+from ferrite_runtime.cuda_driver import GRAPH_FUNCTIONS, NEVER, CudaDriver
 from ferrite_runtime.cuda_engine import CudaEngine
 from ferrite_runtime.launch import pack_format
 from ferrite_runtime.launch_sequence import Remainder, describe_sequence
@@ -118,7 +118,8 @@ def test_nodes_that_wait_themselves_start_once_those_before_them_have_begun(monk
     if not has_edges:  # a driver before CUDA 12.3
         known = driver.graphs.functions
         monkeypatch.setattr(driver, "graph_functions", lambda: known[:-8] + bytes(8))
-    steps = [waiting(literals(("value", k, 0)), programs=k + 1, follows=k != 2) for k in range(MIN_NODES)]
+    least = {2: NEVER}
+    steps = [waiting(literals(("value", k, 0)), programs=k + 1, follows_from=least.get(k, 4)) for k in range(MIN_NODES)]
     run = bound(driver, steps, MIN_NODES)
     for _ in range(FIRST_CALLS + 2):
         run(5, *addresses())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ferrite_runtime import native_launcher
 from ferrite_runtime.binary import Binary
 from ferrite_runtime.bucketed_sequence import postfix
-from ferrite_runtime.cuda_driver import Function, LaunchAttribute, LaunchConfig
+from ferrite_runtime.cuda_driver import NEVER, Function, LaunchAttribute, LaunchConfig
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.expr import evaluate
 from ferrite_runtime.launch import LoadedKernel, argument_offsets, pack_format
@@ -83,9 +83,9 @@ class Recording:
         return b""
 
 
-def waiting(sources, programs: int = 3, programs_value: int = -1, code=(), *, follows: bool = False) -> Waiting:
+def waiting(sources, programs: int = 3, programs_value: int = -1, code=(), *, follows_from: int = NEVER) -> Waiting:
     binary = Binary(b"", "f", 4, 32, 1000, hidden=HIDDEN)
-    loaded = LoadedKernel("f", PARAMS, Function(11, 1, binary, 32, 0, follows), None, 77)
+    loaded = LoadedKernel("f", PARAMS, Function(11, 1, binary, 32, 0, follows_from=follows_from), None, 77)
     return Waiting(None, loaded, tuple(sources), programs, programs_value, (2, 1), tuple(code))
 
 
@@ -167,10 +167,14 @@ def test_offsets_are_added_and_launches_keep_their_order() -> None:
 @needs_launcher
 def test_a_kernel_that_waits_itself_may_start_before_the_one_before_it_has_ended() -> None:
     driver = Recording()
-    launches = [waiting(literals(), programs=k + 1, follows=k == 1) for k in range(3)]
-    bound(launches, 1, driver, [])(5, 64)
-    assert [grid[0] for grid, *_ in driver.launches] == [1, 2, 3]
-    assert driver.attributes == [(6, 1)]
+    launches = [waiting(literals(), programs=k, follows_from=6) for k in (2, 3, 4)]  # twice as many: two deep
+    launches += [waiting(literals(), 0, programs_value=1, follows_from=6), waiting(literals(), programs=2**31 - 1)]
+    run = bound(launches, 2, driver, [])
+    run(5, 64, 2)
+    assert driver.attributes == [(6, 1)] * 2
+    run(5, 64, 3)
+    assert driver.attributes == [(6, 1)] * 5
+    assert [grid[0] for grid, *_ in driver.launches] == [2, 3, 4, 2, 2**31 - 1, 2, 3, 4, 3, 2**31 - 1]
 
 
 @needs_launcher

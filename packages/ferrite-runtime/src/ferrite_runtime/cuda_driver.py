@@ -19,6 +19,8 @@ _MAX_THREADS, _LOCAL_BYTES, _REGISTERS, _DYNAMIC_SHARED = 0, 3, 4, 8
 # Shared memory that every kernel may use without asking.
 _FREE_SHARED = 48 * 1024
 INVALID_CONTEXT = 201
+NEVER = 2**32 - 1
+"""More programs than a launch can have."""
 SINCE_CUDA_12_3 = "cuGraphAddDependencies_v2"
 """The only function of graphs that may be missing: without it kernels start when those before them have ended."""
 # By the names that the library exports: those with a version take the structures that ``launch_graph.h`` gives them.
@@ -77,7 +79,8 @@ class Function:
         binary: what was loaded.
         registers: per thread, as the driver counts them.
         local_bytes: the same, of stack and spilled registers.
-        follows: whether it is to be started before what comes before it has ended, for which it waits by itself.
+        resident: programs that a multiprocessor holds at once.
+        follows_from: programs from which a launch starts before what comes before it has ended: it waits by itself.
     """
 
     handle: int
@@ -85,7 +88,8 @@ class Function:
     binary: Binary
     registers: int
     local_bytes: int
-    follows: bool = False
+    resident: int = 1
+    follows_from: int = NEVER
 
 
 class Driver(Protocol):
@@ -155,19 +159,26 @@ class CudaDriver:
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cuModuleLoadData", ctypes.byref(module), binary.code)
         self._call("cuModuleGetFunction", ctypes.byref(function), module, binary.entry.encode())
-        loaded = Function(
-            int(function.value or 0),
-            int(module.value or 0),
-            binary,
-            self._attribute(_REGISTERS, function),
-            self._attribute(_LOCAL_BYTES, function),
-        )
         most = self._attribute(_MAX_THREADS, function)
         if binary.threads > most:
             raise OutOfResources(name, "threads per program", binary.threads, most)
         if binary.shared > _FREE_SHARED:
             self._call("cuFuncSetAttribute", function, _DYNAMIC_SHARED, binary.shared)
-        return loaded
+        return Function(
+            int(function.value or 0),
+            int(module.value or 0),
+            binary,
+            self._attribute(_REGISTERS, function),
+            self._attribute(_LOCAL_BYTES, function),
+            self._resident(function, binary),
+        )
+
+    def _resident(self, function: Any, binary: Binary) -> int:
+        count = ctypes.c_int()
+        shared = ctypes.c_size_t(binary.shared)
+        call = "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+        self._call(call, ctypes.byref(count), function, ctypes.c_int(binary.threads), shared)
+        return max(1, count.value)
 
     def _attribute(self, attribute: int, function: Any) -> int:
         value = ctypes.c_int()

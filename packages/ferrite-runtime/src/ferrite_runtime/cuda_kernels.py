@@ -19,6 +19,7 @@ from ferrite_runtime.cuda_driver import Driver
 from ferrite_runtime.devices import DeviceFacts
 from ferrite_runtime.divisors import Divisors
 from ferrite_runtime.errors import KernelCompileError, LaunchFailed, NoValidVariant, OutOfResources, SpecError
+from ferrite_runtime.following import least_following
 from ferrite_runtime.kernel_bench import KernelBench
 from ferrite_runtime.launch import MAX_PROGRAMS, LoadedKernel
 from ferrite_runtime.policy import configs, launch_bytes, wider_configs
@@ -64,7 +65,7 @@ class Machine:
         bench_apart: makes a workbench in another process, for a kernel, its arguments and their tensors; None where
             kernels are measured in this one.
         is_forced: whether to measure what is known already.
-        follows: whether kernels that can are started before those before them have ended.
+        follows: whether kernels that can are started before those before them have ended, where that pays.
         tuned: what was tuned since the machine was made, by the key of its situation.
     """
 
@@ -177,9 +178,9 @@ class DeviceKernel:
             driver = self.machine.driver
             self._enter_context(driver)
             function = driver.load(self.binary(config, aligned=aligned), self.spec.name)
-            # People's own kernels may wait where they do because they know what else is launched.
-            follows = self.machine.follows and function.binary.follows and self.spec.family != "user"
-            function = replace(function, follows=follows)
+            if self.machine.follows:
+                least = least_following(self.spec, function, self.machine.facts, self.sizes)
+                function = replace(function, follows_from=least)
             self._loaded[key] = LoadedKernel(self.spec.name, self.spec.params, function, driver, self._context)
         return self._loaded[key]
 

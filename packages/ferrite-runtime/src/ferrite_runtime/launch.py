@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 from collections.abc import Sequence
 from typing import Any
@@ -56,7 +57,8 @@ class LaunchSite:
         base = ctypes.addressof(self.buffer)
         null = base + len(self.buffer) - 8
         pointers = (ctypes.c_void_p * max(1, len(offsets) + hidden))(*(base + o for o in offsets), *([null] * hidden))
-        attributes = (ctypes.addressof(_FOLLOWS), 1) if function.follows else (None, 0)
+        follows = programs * math.prod(depths) >= function.follows_from
+        attributes = (ctypes.addressof(_FOLLOWS), 1) if follows else (None, 0)
         self.config = LaunchConfig(programs, *depths, binary.threads, 1, 1, binary.shared, None, *attributes)
         # Holding the objects in made-up pointer objects keeps ctypes from converting them on every call.
         self.config_pointer = ctypes.c_void_p(ctypes.addressof(self.config))

@@ -25,8 +25,8 @@ class Options:
             where this torch offers them to C; without it they are called from Python.
         native_graphs: have that code start kernels in a row, four or more, as one graph of the driver once they have
             been started a few times; None means True unless FERRITE_NATIVE_GRAPHS is 0 or CUDA_LAUNCH_BLOCKING is 1.
-        follow: start kernels before those before them have ended, for which they wait themselves (on GPUs of compute
-            capability 9.0 and later); None means True if FERRITE_FOLLOW is 1.
+        follow: start kernels before those before them have ended, for which they wait themselves, where that pays (on
+            GPUs of compute capability 9.0 and later); None means True unless FERRITE_FOLLOW is 0.
         cuda_graph: play a whole call as one CUDA graph from the third on; a warning says why, where that cannot be.
             Inputs that move between calls are copied in, results copied out.
         interpret: run kernels in Triton's interpreter, on CPU tensors, even those of a program compiled for a GPU;

@@ -30,7 +30,7 @@ class Settings:
         ranks: how the ranks of a distributed program choose.
         device_dirs: folders of device descriptors that add to those of this package.
         native_graphs: whether kernels in a row may start as graphs of the driver.
-        follows: whether kernels are started before those before them have ended, for which they wait themselves.
+        follows: whether kernels that wait themselves for those before them are started before these have ended.
     """
 
     cache_dir: Path
@@ -42,7 +42,7 @@ class Settings:
     ranks: str = "alone"
     device_dirs: tuple[Path, ...] = ()
     native_graphs: bool = True
-    follows: bool = False
+    follows: bool = True
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -55,7 +55,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     without one an error, ``FERRITE_RANKS`` is ``alone``, ``rank0`` or ``first``. ``FERRITE_DEVICES`` lists folders of
     device descriptors; without it there is one, ``ferrite/devices`` in the XDG folder of configurations.
     ``FERRITE_NATIVE_GRAPHS=0`` has every kernel launched by itself, and so does CUDA's own ``CUDA_LAUNCH_BLOCKING=1``,
-    whose errors are to name the kernel. ``FERRITE_FOLLOW=1`` has kernels started before those before them have ended.
+    whose errors are to name the kernel. ``FERRITE_FOLLOW=0`` has every kernel start after those before it have ended.
 
     Raises:
         OptionError: if a variable has a value that it cannot have.
@@ -73,7 +73,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         device_dirs=_device_dirs(environ),
         native_graphs=_read_choice(environ, "FERRITE_NATIVE_GRAPHS", ("1", "0")) == "1"
         and environ.get("CUDA_LAUNCH_BLOCKING", "0") in ("", "0"),
-        follows=_read_choice(environ, "FERRITE_FOLLOW", ("0", "1")) == "1",
+        follows=_read_choice(environ, "FERRITE_FOLLOW", ("1", "0")) == "1",
     )
 
 

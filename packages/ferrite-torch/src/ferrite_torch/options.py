@@ -27,7 +27,7 @@ class Options:
         native_graphs: have that code start many kernels in a row as one graph of the driver; False has it start each by
             itself; None leaves it to the environment (FERRITE_NATIVE_GRAPHS), and that to the runtime, which does.
         follow: start kernels before those before them have ended, for which they wait themselves, on GPUs that can;
-            None leaves it to the environment (FERRITE_FOLLOW), and that to the runtime, which does not.
+            None leaves it to the environment (FERRITE_FOLLOW), and that to the runtime, which does.
         check_inputs: when the runtime checks its inputs: ``first`` call, ``always`` or ``never``.
         check_indices: stop kernels on a GPU that are given an index out of bounds, with a message that names the op and
             its line, as eager does; kernels on the CPU always do.

@@ -178,7 +178,7 @@ static int make_graph(Row *self, Graph *graph, const unsigned char *arguments, c
     for (uint32_t i = 0; i < self->count; i++) {
         NodeParams params = node_params(&self->nodes[i], grids[i], arguments, pointers);
         void **handle = &graph->handles[i];
-        int follows = i > 0 && self->nodes[i].launch->record.follows && self->functions->depend != NULL;
+        int follows = i > 0 && self->functions->depend != NULL && is_following(&self->nodes[i].launch->record, grids[i]);
         int depends = i > 0 && !follows;
         status = self->functions->add(handle, graph->definition, depends ? handle - 1 : NULL, depends, &params);
         if (!status && follows) status = self->functions->depend(graph->definition, handle - 1, handle, &FOLLOWS, 1);
