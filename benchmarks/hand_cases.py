@@ -13,6 +13,7 @@ from torch import Tensor
 from backends import compile_with
 from hand_kernels import (
     asked_columns,
+    copied,
     few_rows,
     few_rows_in_parts,
     held_columns,
@@ -277,6 +278,26 @@ def products(dtype: torch.dtype) -> Iterator[Row]:
             yield f"{name}, {warps} warps", call, error
 
 
+def beginning(dtype: torch.dtype) -> Iterator[Row]:
+    """What it costs to let the next kernel start and to wait for the one before (decision 0014)."""
+    count, every = 1 << 27, 1 << 30
+    x = torch.randn(count, device="cuda", dtype=dtype)
+    y, exact = torch.empty_like(x), x.double()
+    error = functools.partial(distance, y, exact)
+    for points, warps in ((1024, 4), (2048, 4), (8192, 8)):
+        for name, lets, waits, follows in (
+            ("neither lets nor waits", 0, False, False),
+            ("all let", every, False, False),
+            ("all wait", 0, True, False),
+            ("all let and wait", every, True, False),
+            ("all let and wait, and follow", every, True, True),
+            ("the last 8192 let, all wait", 8192, True, False),
+            ("the last 8192 let, all wait, and follow", 8192, True, True),
+        ):
+            call = launched(copied, count // points, x, y, lets, waits, points, warps=warps, follows=follows)
+            yield f"programs of {points * 2 * dtype.itemsize >> 10} KiB, {warps} warps: {name}", call, error
+
+
 def one_after_another(calls: Iterable[Callable[[], Any]]) -> None:
     for call in calls:
         call()
@@ -288,5 +309,6 @@ CASES: dict[str, tuple[Callable[[torch.dtype], Iterator[Row]], int]] = {
     "scan": (scan, 1 << 26),
     "group_norm": (group_norm, 16 * 320 * 4096),
     "products": (products, 14336 * 4096 // 2),
+    "beginning": (beginning, 1 << 27),
 }
 """The variants of a case, and the elements that are read and written once."""

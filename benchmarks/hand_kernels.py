@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ferrite_runtime import fmath
 from ferrite_runtime.fmath.words import asked_words
@@ -514,6 +515,18 @@ def normalised(x, weight, bias, y, moments, ROWS: tl.constexpr, PROGRAMS: tl.con
     mean = tl.load(moments + image * 64 + channel // 10)
     scale = tl.load(moments + image * 64 + 32 + channel // 10) * tl.load(weight + channel)
     store_silu(y + place, (value - mean) * scale + tl.load(bias + channel))
+
+
+@triton.jit
+def copied(x, y, LETS: tl.constexpr, WAITS: tl.constexpr, BLOCK: tl.constexpr):
+    """A copy whose last ``LETS`` programs let the next kernel start, and whose programs wait for the one before."""
+    if LETS:  # noqa: SIM102 - known while compiling
+        if tl.program_id(0) >= tl.num_programs(0) - LETS:
+            gdc_launch_dependents()
+    if WAITS:
+        gdc_wait()
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + place, tl.load(x + place, eviction_policy="evict_first"))
 
 
 @triton.jit

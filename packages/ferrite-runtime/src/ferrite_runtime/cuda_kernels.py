@@ -179,7 +179,9 @@ class DeviceKernel:
             self._enter_context(driver)
             function = driver.load(self.binary(config, aligned=aligned), self.spec.name)
             if self.machine.follows:
-                least = least_following(self.spec, function, self.machine.facts, self.sizes)
+                facts = self.machine.facts
+                moved = launch_bytes(self.spec, facts, self.sizes)
+                least = least_following(self.spec, function, facts.multiprocessors, moved)
                 function = replace(function, follows_from=least)
             self._loaded[key] = LoadedKernel(self.spec.name, self.spec.params, function, driver, self._context)
         return self._loaded[key]

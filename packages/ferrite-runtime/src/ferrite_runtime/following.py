@@ -1,4 +1,4 @@
-"""Which launches start before those before them have ended (programmatic dependent launch; decision 0014).
+"""Which kernels start before those before them have ended (programmatic dependent launch; decision 0014).
 
 The programs of a kernel that follows are placed where the kernel before leaves room, and stay there once that one has
 ended. Where there are enough for every multiprocessor to get as many as it can hold, or one less, that is where they
@@ -8,33 +8,40 @@ device gives the same to each.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from ferrite_runtime.config import Config
 from ferrite_runtime.cuda_driver import NEVER, Function
-from ferrite_runtime.devices import DeviceFacts
-from ferrite_runtime.policy import launch_bytes
 from ferrite_runtime.spec import KernelSpec
 
+FEW_PROGRAMS, PROGRAM_BYTES = 2048, 8 << 10
+"""Programs of a launch that wait at most, but for those that move so many bytes each: a device begins one in 1.2 ns."""
 LIGHT_BYTES, LIGHT_OPERATIONS = 1 << 20, 8 << 20
 """What a kernel moves and computes, at most, that takes less time than its start, wherever its programs are."""
 
 
-def least_following(
-    spec: KernelSpec, function: Function, device: DeviceFacts, sizes: Mapping[str, int] | None = None
-) -> int:
-    """Returns the number of programs from which launches of a kernel follow; `NEVER` where none may.
+def waits_itself(spec: KernelSpec, config: Config) -> bool:
+    """Tells whether a kernel is compiled to wait itself for what comes before it, if it has a line that says so.
 
-    People's own kernels do not: they may wait where they do because their authors know what else is launched.
+    Programs that do begin so slowly that there had better not be many small ones. People's own kernels do not: what
+    comes before them may be theirs, too.
+    """
+    if spec.family == "user":
+        return False
+    sizes = {param.name: param.hint or 1 for param in spec.params if param.role == "size"}
+    programs = spec.programs(sizes, dict(config.blocks))
+    return programs <= FEW_PROGRAMS or spec.facts.get("bytes", 0) >= PROGRAM_BYTES * programs
+
+
+def least_following(spec: KernelSpec, function: Function, multiprocessors: int, moved: int | None) -> int:
+    """Returns the number of programs from which launches of a kernel follow; `NEVER` where none may.
 
     Args:
         spec: the kernel.
         function: its compiled form.
-        device: where it runs.
-        sizes: of the axes, by name, that it is for; the expected ones without it.
+        multiprocessors: of the device.
+        moved: the bytes that a launch moves, None where nothing tells.
     """
     if not function.binary.follows or spec.family == "user":
         return NEVER
-    moved = launch_bytes(spec, device, sizes)
     if moved is not None and moved <= LIGHT_BYTES and spec.facts.get("flops", 0) <= LIGHT_OPERATIONS:
         return 1
-    return device.multiprocessors * (function.resident - 1) + 1
+    return multiprocessors * (function.resident - 1) + 1

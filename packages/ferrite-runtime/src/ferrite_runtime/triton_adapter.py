@@ -19,6 +19,7 @@ from ferrite_runtime.cubin import read_resources
 from ferrite_runtime.divisors import Divisors
 from ferrite_runtime.dtypes import DTYPES, scalar_triton
 from ferrite_runtime.errors import KernelCompileError
+from ferrite_runtime.following import waits_itself
 from ferrite_runtime.source import choose_constants, load_function
 from ferrite_runtime.spec import KernelSpec, Param
 from ferrite_runtime.target import Target
@@ -38,6 +39,11 @@ class Job:
     aligned: bool = True
     wants_ptx: bool = False
     divisors: Divisors = ()
+
+    @property
+    def follows(self) -> bool:
+        """Whether the kernel is to wait itself for what comes before it, if it can."""
+        return self.target.backend == "cuda" and waits_itself(self.spec, self.config)
 
 
 # Of a pointer, a promise of less gains nothing over the element type.
@@ -117,6 +123,8 @@ def _compile(job: Job, function: Any, constants: dict[str, int]) -> Any:
     }
     if "registers" in job.spec.facts and job.target.backend == "cuda":
         options["maxnreg"] = job.spec.facts["registers"]
+    if job.follows:
+        options["launch_pdl"] = True
     target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
     return triton.compile(source, target=target, options=options)
 

@@ -6,14 +6,21 @@ from typing import Any
 
 import triton.language as tl
 
-_ANY = tl.constexpr(0)
+_FOLLOWING_ARCH = 90  # compute capability 9.0
 
 
 @tl.core.builtin
-def is_for_nvidia(least: tl.constexpr = _ANY, _semantic: Any = None) -> tl.constexpr:
-    """Returns whether the code is for a GPU of NVIDIA: neither for another one nor for the interpreter.
+def is_for_nvidia(_semantic: Any = None) -> tl.constexpr:
+    """Returns whether the code is for a GPU of NVIDIA: neither for another one nor for the interpreter."""
+    return tl.constexpr(_semantic.builder.options.backend_name == "cuda")
 
-    One whose architecture (90 for compute capability 9.0) is no less than ``least``.
+
+@tl.core.builtin
+def is_to_follow(_semantic: Any = None) -> tl.constexpr:
+    """Returns whether the code is for launches that may start before what comes before them has ended.
+
+    It is if it is compiled with Triton's option ``launch_pdl``, for a GPU that has such launches.
     """
     options = _semantic.builder.options
-    return tl.constexpr(options.backend_name == "cuda" and int("".join(filter(str.isdigit, options.arch))) >= least)
+    is_asked = options.backend_name == "cuda" and options.launch_pdl
+    return tl.constexpr(is_asked and int("".join(filter(str.isdigit, options.arch))) >= _FOLLOWING_ARCH)
