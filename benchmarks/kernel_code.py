@@ -114,7 +114,7 @@ def compiled_code(mapping: dict[str, Any], target_name: str, tune: str) -> Itera
         yield Code(
             spec.name,
             str(config),
-            spec.programs({param.name: param.hint or 1 for param in spec.params if param.role == "size"}, blocks),
+            spec.expected_programs(blocks),
             binary.registers,
             binary.local_bytes,
             binary.shared,

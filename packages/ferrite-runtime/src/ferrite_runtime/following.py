@@ -26,8 +26,7 @@ def waits_itself(spec: KernelSpec, config: Config) -> bool:
     """
     if spec.family == "user":
         return False
-    sizes = {param.name: param.hint or 1 for param in spec.params if param.role == "size"}
-    programs = spec.programs(sizes, dict(config.blocks))
+    programs = spec.expected_programs(dict(config.blocks))
     return programs <= FEW_PROGRAMS or spec.facts.get("bytes", 0) >= PROGRAM_BYTES * programs
 
 

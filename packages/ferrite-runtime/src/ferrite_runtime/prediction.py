@@ -67,7 +67,7 @@ def _waiting(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
     """Returns the seconds in which the programs of a multiprocessor all wait for what others have to add up first."""
     if spec.family != "scan" or "parts" not in spec.facts:
         return 0.0
-    programs = spec.programs(_size_params(spec), dict(config.blocks))
+    programs = spec.expected_programs(dict(config.blocks))
     return LOOK_BACK_SECONDS * programs / (device.multiprocessors * LOOK_BACK_PROGRAMS)
 
 
@@ -80,7 +80,7 @@ def _memory(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
         moved *= ATOMIC_FACTOR
     if facts.get("contiguous_axis", "x") is None:
         moved *= SCATTERED_FACTOR
-    programs = max(1, spec.programs(_size_params(spec), dict(config.blocks)))
+    programs = max(1, spec.expected_programs(dict(config.blocks)))
     share = min(1.0, PROGRAM_SHARE * programs / device.multiprocessors)
     return moved / (device.bandwidth * share)
 
@@ -108,7 +108,3 @@ def _arithmetic(spec: KernelSpec, device: DeviceFacts) -> float:
         steps = math.log2(max(2, facts.get("fold_size", 2)))
         operations += points * SORT_OPERATIONS * steps * (steps + 1) / 2
     return float(operations / (device.multiprocessors * LANE_OPERATIONS))
-
-
-def _size_params(spec: KernelSpec) -> dict[str, int]:
-    return {param.name: param.hint or 1 for param in spec.params if param.role == "size"}

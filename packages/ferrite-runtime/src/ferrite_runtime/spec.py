@@ -201,6 +201,10 @@ class KernelSpec:
         """Returns the expected size of every axis: exact where it is constant, the hint elsewhere."""
         return {axis.name: axis.size if isinstance(axis.size, int) else axis.hint for axis in self.axes}
 
+    def expected_programs(self, blocks: Mapping[str, int]) -> int:
+        """Returns the number of programs of a launch with these block constants and the expected size params."""
+        return self.programs({param.name: param.hint or 1 for param in self.params if param.role == "size"}, blocks)
+
     def programs(self, sizes: Mapping[str, int], blocks: Mapping[str, int]) -> int:
         """Returns the number of programs of a launch with these size params and block constants."""
         return evaluate(self.grid, {**sizes, **self.axis_sizes(sizes), **self.blocks, **blocks})
