@@ -142,6 +142,18 @@ def _is_upper(rank: tl.constexpr, place: tl.constexpr, order: tl.constexpr):
     return is_right != 0
 
 
+@triton.jit
+def _turned(x, rank: tl.constexpr, order: tl.constexpr):
+    """Returns the integers of parts that are to fall in the opposite order, so that they are to rise, and back again.
+
+    A part falls where bit ``order`` of the position is 1; none does if that is none of the tile's.
+    """
+    if order < rank:
+        return x ^ -_bit(rank, order)
+    else:
+        return x
+
+
 @triton.constexpr_function
 def _order_bit(step, steps, behind, rank):
     """Returns the place of the bit that says in which direction a step sorts: none of the tile's in the last."""
@@ -173,9 +185,20 @@ def _exchange_one(x, rank: tl.constexpr, place: tl.constexpr, order: tl.constexp
 
 @triton.jit
 def _merge_one(x, rank: tl.constexpr, behind: tl.constexpr, step: tl.constexpr, steps: tl.constexpr):
-    """Sorts parts of two to the power of ``step`` elements that first rise and then fall, or the other way round."""
+    """Sorts parts of two to the power of ``step`` elements that first rise and then fall, or the other way round.
+
+    All parts of 32-bit integers rise while they are sorted, so that the greater of two partners is the right one
+    everywhere: one of the two instructions for partners within a thread, and no order to look up for others. Turning
+    wider ones takes longer than that saves.
+    """
+    turns: tl.constexpr = x.dtype.primitive_bitwidth == 32
+    order: tl.constexpr = _order_bit(step, steps, behind, rank)
+    if turns:
+        x = _turned(x, rank, order)
     for below in tl.static_range(step):
-        x = _exchange_one(x, rank, behind + step - 1 - below, _order_bit(step, steps, behind, rank))
+        x = _exchange_one(x, rank, behind + step - 1 - below, rank if turns else order)
+    if turns:
+        x = _turned(x, rank, order)
     return x
 
 
