@@ -178,10 +178,10 @@ class DeviceKernel:
             driver = self.machine.driver
             self._enter_context(driver)
             function = driver.load(self.binary(config, aligned=aligned), self.spec.name)
-            if self.machine.follows:
+            if self.machine.follows and function.binary.follows:
                 facts = self.machine.facts
                 moved = launch_bytes(self.spec, facts, self.sizes)
-                least = least_following(self.spec, function, facts.multiprocessors, moved)
+                least = least_following(self.spec, function.resident, facts.multiprocessors, moved)
                 function = replace(function, follows_from=least)
             self._loaded[key] = LoadedKernel(self.spec.name, self.spec.params, function, driver, self._context)
         return self._loaded[key]

@@ -9,13 +9,13 @@ device gives the same to each.
 from __future__ import annotations
 
 from ferrite_runtime.config import Config
-from ferrite_runtime.cuda_driver import NEVER, Function
+from ferrite_runtime.cuda_driver import NEVER
 from ferrite_runtime.spec import KernelSpec
 
 FEW_PROGRAMS, PROGRAM_BYTES = 2048, 8 << 10
 """Programs of a launch that wait at most, but for those that move so many bytes each: a device begins one in 1.2 ns."""
 LIGHT_BYTES, LIGHT_OPERATIONS = 1 << 20, 8 << 20
-"""What a kernel moves and computes, at most, that takes less time than its start, wherever its programs are."""
+"""What a light kernel moves and computes, at most: it is to gain more by its early start than its places may cost."""
 
 
 def waits_itself(spec: KernelSpec, config: Config) -> bool:
@@ -30,17 +30,19 @@ def waits_itself(spec: KernelSpec, config: Config) -> bool:
     return programs <= FEW_PROGRAMS or spec.facts.get("bytes", 0) >= PROGRAM_BYTES * programs
 
 
-def least_following(spec: KernelSpec, function: Function, multiprocessors: int, moved: int | None) -> int:
-    """Returns the number of programs from which launches of a kernel follow; `NEVER` where none may.
+def least_following(spec: KernelSpec, resident: int, multiprocessors: int, moved: int | None) -> int:
+    """Returns the number of programs from which launches of a kernel that waits itself follow.
+
+    It is `NEVER` of people's own kernels: they may wait anywhere.
 
     Args:
         spec: the kernel.
-        function: its compiled form.
+        resident: programs that a multiprocessor holds at once.
         multiprocessors: of the device.
         moved: the bytes that a launch moves, None where nothing tells.
     """
-    if not function.binary.follows or spec.family == "user":
+    if spec.family == "user":
         return NEVER
     if moved is not None and moved <= LIGHT_BYTES and spec.facts.get("flops", 0) <= LIGHT_OPERATIONS:
         return 1
-    return multiprocessors * (function.resident - 1) + 1
+    return multiprocessors * (resident - 1) + 1

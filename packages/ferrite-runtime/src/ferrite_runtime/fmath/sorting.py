@@ -189,17 +189,14 @@ def _merge_one(x, rank: tl.constexpr, behind: tl.constexpr, step: tl.constexpr, 
 
     All parts of 32-bit integers rise while they are sorted, so that the greater of two partners is the right one
     everywhere: one of the two instructions for partners within a thread, and no order to look up for others. Turning
-    wider ones takes longer than that saves.
+    wider ones takes more instructions than that saves.
     """
-    turns: tl.constexpr = x.dtype.primitive_bitwidth == 32
     order: tl.constexpr = _order_bit(step, steps, behind, rank)
-    if turns:
-        x = _turned(x, rank, order)
+    turned: tl.constexpr = order if x.dtype.primitive_bitwidth == 32 else rank
+    x = _turned(x, rank, turned)
     for below in tl.static_range(step):
-        x = _exchange_one(x, rank, behind + step - 1 - below, rank if turns else order)
-    if turns:
-        x = _turned(x, rank, order)
-    return x
+        x = _exchange_one(x, rank, behind + step - 1 - below, order if turned == rank else rank)
+    return _turned(x, rank, turned)
 
 
 @triton.jit
