@@ -7,12 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ferrite_runtime.binary import Binary
-from ferrite_runtime.compilation import job_key
 from ferrite_runtime.config import Config
 from ferrite_runtime.cuda_driver import NEVER, Function, LaunchAttribute
 from ferrite_runtime.cuda_engine import choose_following
 from ferrite_runtime.cuda_kernels import DeviceKernel
-from ferrite_runtime.following import PROGRAM_BYTES
 from ferrite_runtime.launch import LaunchSite
 from ferrite_runtime.options import Options
 from ferrite_runtime.settings import read_settings
@@ -73,19 +71,11 @@ def test_the_launch_of_a_kernel_that_follows_has_an_attribute(
         assert site.config.attributes is None
 
 
-@pytest.mark.parametrize(
-    ("block", "family", "waits"), [(64, "pointwise", True), (1, "pointwise", False), (64, "user", False)]
-)
-def test_kernels_of_many_small_programs_do_not_wait_and_are_other_binaries(
-    block: int, family: str, *, waits: bool
-) -> None:
-    mapping = pointwise("a + 1", size=4096, facts={"bytes": 2 * 4 * 4096})
-    spec = replace(KernelSpec.from_mapping(mapping), family=family)
-    job = Job(spec, Config.of({"XBLOCK": block}, 4), Target.parse("sm_90"))
-    assert job.follows is waits
-    of_more = replace(job, spec=replace(spec, facts={"bytes": PROGRAM_BYTES * 4096}))
-    assert of_more.follows is (family != "user")
-    assert (job_key(of_more) == job_key(job)) is (of_more.follows is waits)
+def test_kernels_of_people_do_not_wait() -> None:
+    spec = KernelSpec.from_mapping(pointwise("a + 1", size=4096))
+    job = Job(spec, Config.of({"XBLOCK": 64}, 4), Target.parse("sm_90"))
+    assert job.follows
+    assert not replace(job, spec=replace(spec, family="user")).follows
     assert not replace(job, target=Target.parse("gfx942")).follows
 
 

@@ -8,26 +8,19 @@ device gives the same to each.
 
 from __future__ import annotations
 
-from ferrite_runtime.config import Config
 from ferrite_runtime.cuda_driver import NEVER
 from ferrite_runtime.spec import KernelSpec
 
-FEW_PROGRAMS, PROGRAM_BYTES = 2048, 8 << 10
-"""Programs of a launch that wait at most, but for those that move so many bytes each: a device begins one in 1.2 ns."""
 LIGHT_BYTES, LIGHT_OPERATIONS = 1 << 20, 8 << 20
 """What a light kernel moves and computes, at most: it is to gain more by its early start than its places may cost."""
 
 
-def waits_itself(spec: KernelSpec, config: Config) -> bool:
+def waits_itself(spec: KernelSpec) -> bool:
     """Tells whether a kernel is compiled to wait itself for what comes before it, if it has a line that says so.
 
-    Programs that do begin so slowly that there had better not be many small ones. People's own kernels do not: what
-    comes before them may be theirs, too.
+    People's own kernels are not: what comes before them may be theirs, too.
     """
-    if spec.family == "user":
-        return False
-    programs = spec.expected_programs(dict(config.blocks))
-    return programs <= FEW_PROGRAMS or spec.facts.get("bytes", 0) >= PROGRAM_BYTES * programs
+    return spec.family != "user"
 
 
 def least_following(spec: KernelSpec, resident: int, multiprocessors: int, moved: int | None) -> int:
@@ -41,7 +34,7 @@ def least_following(spec: KernelSpec, resident: int, multiprocessors: int, moved
         multiprocessors: of the device.
         moved: the bytes that a launch moves, None where nothing tells.
     """
-    if spec.family == "user":
+    if not waits_itself(spec):
         return NEVER
     if moved is not None and moved <= LIGHT_BYTES and spec.facts.get("flops", 0) <= LIGHT_OPERATIONS:
         return 1

@@ -43,7 +43,7 @@ class Job:
     @property
     def follows(self) -> bool:
         """Whether the kernel is to wait itself for what comes before it, if it can."""
-        return self.target.backend == "cuda" and waits_itself(self.spec, self.config)
+        return self.target.backend == "cuda" and waits_itself(self.spec)
 
 
 # Of a pointer, a promise of less gains nothing over the element type.
