@@ -97,13 +97,41 @@ def test_values_in_float32(function: Callable[..., Tensor], k: int, n: int, rows
 
 
 @own_only("looks at its kernels")
-@pytest.mark.parametrize("function", [product, with_bias, scaled, residual, gated, dequantised])
+@pytest.mark.parametrize("function", [product, with_bias, scaled, residual, gated])
 def test_a_kernel_multiplies_each_row_in_float32(function: Callable[..., Tensor]) -> None:
     check(function, given(4, torch.float32, "cpu"))
     kernel = kernels()[-1]
     assert kernel["facts"]["multiplied_rows"] == 4
     assert "dot" not in kernel["source"]
     assert kernel["blocks"]["YBLOCK"] == 4
+
+
+def gated_codes(x: Tensor, w: Tensor, bias: Tensor, y: Tensor, v: Tensor) -> Tensor:
+    gate, up = ((each * 20).round().to(torch.int8).to(x.dtype) for each in (w, v))
+    return F.silu(F.linear(x, gate)) * F.linear(x, up)
+
+
+@own_only("looks at its kernels")
+@pytest.mark.parametrize("rows", [2, 3, 4])
+@pytest.mark.parametrize("function", [dequantised, gated_codes])
+def test_weights_of_eight_bits_are_multiplied_with_parts_of_float32(function: Callable[..., Tensor], rows: int) -> None:
+    check(function, given(rows, torch.float32, "cpu"))
+    sources = [kernel["source"] for kernel in kernels() if "fmath.add_dot(" in kernel["source"]]
+    (source,) = sources
+    assert source.count("fmath.add_dot(") == 1 + (function is gated_codes)
+    assert source.count("tl.arange(0, YBLOCK)[:, None]\n") == 1  # the parts of the rows are read once
+
+
+@pytest.mark.parametrize("device", devices())
+def test_parts_of_what_is_no_finite_number(device: str) -> None:
+    x, w, bias, *_ = given(4, torch.float32, device)
+    x[0, 3], x[1, 5], x[2, 7] = float("inf"), float("nan"), 3.4e38
+    w[:, 3] = 1.0
+    inputs = (x, w, bias)
+    mine = compiled(dequantised, fullgraph=True, dynamic=False, options=OPTIONS)(*inputs)
+    exact = dequantised(*map(widened, inputs)).float()
+    torch.testing.assert_close(mine[[0, 1, 3]], exact[[0, 1, 3]], equal_nan=True, rtol=1e-5, atol=1e-5)
+    assert not mine[2].isnan().any()
 
 
 @own_only("looks at its kernels")
@@ -168,9 +196,11 @@ def test_weights_are_dequantised_on_their_way(dtype: torch.dtype, monkeypatch: p
 
     x, w, scale, *_ = given(4, dtype, "cpu")
     check(function, (x, (w * 20).to(torch.int8), scale))
-    (kernel,) = kernels()
-    assert {param["dtype"] for param in kernel["params"]} == {"i8", "bf16" if dtype is torch.bfloat16 else "f32"}
-    assert ("product" in kernel["facts"]) is (dtype is torch.bfloat16)
+    *parts, kernel = kernels()
+    is_cut = dtype is torch.float32
+    assert len(parts) == is_cut
+    assert {param["dtype"] for param in kernel["params"]} == {"i8", "bf16"} | ({"f32"} if is_cut else set())
+    assert "product" in kernel["facts"]
 
 
 @own_only("looks at its kernels")

@@ -12,16 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ferrite_ir.dtypes import F32, I8, U8
+from ferrite_ir.dtypes import F32
 from ferrite_ir.graph import Contract, Definition, Graph, Loop, TensorType
 from ferrite_ir.scalar import Scalar, apply, cast, load
 
-from .contractions import FACTORS
+from .contractions import CODES, FACTORS
 from .intermediates import new_value
 from .target import Policy
-
-CODES = (I8, U8)
-"""Types of weights that a half type, and f32, holds exactly."""
 
 
 def scale_sums(graph: Graph, policy: Policy) -> Graph:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ferrite_ir.dtypes import BF16, F16, F32
+from ferrite_ir.dtypes import BF16, F16, F32, I8, U8
 from ferrite_ir.graph import Computed, Contract, Definition, Fold, Graph
 from ferrite_ir.index import Dim
-from ferrite_ir.scalar import apply, cast
+from ferrite_ir.scalar import Scalar, apply, cast
 from ferrite_ir.sizes import is_static, product
 
 from .schedule import Axis
@@ -26,10 +26,14 @@ HALVES = (BF16, F16)
 """Types that tensor cores multiply exactly and add in f32."""
 FACTORS = (*HALVES, F32)
 """Types that products of few rows have kernels for."""
+CODES = (I8, U8)
+"""Types of weights that a half type, and f32, holds exactly."""
+PARTS = 3
+"""Parts of bfloat16 that a number of float32 has; see `exact_parts`."""
 MULTIPLIED_ROWS = 4
 """Most rows of float32 that are multiplied one by one. On an H200 (4096 x 14336) two rows take 57 us so and four 64,
 the library 82 and 88; eight take 80 us so and 62 on tensor cores, in parts, the library 120. Four rows by weights of
-eight bits (4096 x 16384) take 45 to 50 us so, the library 200."""
+eight bits (4096 x 16384) take 47 us so, 24 in parts (`exact_parts`), and with the library 200."""
 
 
 def keep_narrow_contractions(graph: Graph, policy: Policy) -> Graph:
@@ -64,7 +68,31 @@ def uses_tensor_cores(body: Iterable[Definition]) -> bool:
 
 def _is_for_tensor_cores(contract: Contract) -> bool:
     """Returns whether multiplications of its rows one by one would take longer than its weights take to come."""
-    return contract.left.dtype in HALVES or product(_sizes(row_dims(contract))) > MULTIPLIED_ROWS
+    is_half = contract.left.dtype in HALVES or bool(part_loads(contract))
+    return is_half or product(_sizes(row_dims(contract))) > MULTIPLIED_ROWS
+
+
+def part_loads(contract: Contract) -> tuple[Scalar, ...]:
+    """Returns the loads of the parts that the rows of a contraction are the sums of, the first one first.
+
+    None if its rows are not cut in parts, or its weights are none of eight bits.
+    """
+    right = contract.right
+    if right.op != "cast" or right.args[0].dtype not in CODES:
+        return ()
+    terms, found = [contract.left], []
+    while terms:
+        term = terms.pop()
+        if term.op == "add":
+            terms += term.args
+        elif term.op == "cast" and term.args[0].op == "load" and term.args[0].dtype is BF16:
+            found.append(term.args[0])
+        else:
+            return ()
+    kinds = {(part.source, *part.indices[1:]) for part in found}
+    order = sorted((part for part in found if part.indices[0].is_constant), key=lambda part: int(part.indices[0].const))
+    numbers = [part.indices[0].const for part in order]
+    return tuple(order) if len(kinds) == 1 and numbers == [*range(PARTS)] else ()
 
 
 def row_dims(contract: Contract) -> tuple[Dim, ...]:

@@ -16,6 +16,7 @@ from .contractions import keep_narrow_contractions
 from .cooperation import as_cooperative, with_statuses
 from .dependences import Dependences, Node, Stage, dependences_of, make_node, nodes_of
 from .either_form import Offer, Whole, group_stages, made_in, offer_splits, sharing_folds, whole_forms, with_loops
+from .exact_parts import cut_rows
 from .fusion import fuse
 from .last_reads import mark_last_reads
 from .loops import Layouts, Misfit, build_kernel
@@ -56,7 +57,7 @@ def schedule(
 
     Symbolic sizes stay symbolic: what is decided holds for all of their values; how well it does is judged by hints.
     """
-    graph = scale_sums(keep_narrow_contractions(graph, policy), policy)
+    graph = cut_rows(scale_sums(keep_narrow_contractions(graph, policy), policy), policy)
     graph = separate_updates(repeat_statistics(Dce().run(graph), target, policy))
     graph = sort_updates(combine_rows(graph, target, policy), policy)
     graph = separate_row_results(join_softmax(graph, policy), policy)

@@ -82,6 +82,7 @@ class Policy:
         product_rows: most rows of a matrix of a half type that one program multiplies with columns of another one.
         wide_product_rows: the same of float32; 0 leaves all of them to the library.
         scale_sums: multiply weights of eight bits as they are, and the sums with the scale of a column.
+        cut_rows: multiply weights of eight bits with rows of float32 in three parts, on tensor cores.
         max_tiled_axes: most grid axes (1 or 2).
         horizontal_distance: independent definitions further apart than this many definitions are not fused, because
             values would live longer.
@@ -135,6 +136,7 @@ class Policy:
     product_rows: int = 16
     wide_product_rows: int = 16
     scale_sums: bool = True
+    cut_rows: bool = True
     max_tiled_axes: int = 2
     horizontal_distance: int = 64
     horizontal_share: int = 8

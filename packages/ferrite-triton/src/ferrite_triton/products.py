@@ -16,11 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ferrite_ir.dtypes import F32
+from ferrite_ir.dtypes import BF16, F32
 from ferrite_ir.graph import Contract
 from ferrite_ir.index import Dim
-from ferrite_ir.scalar import Scalar
-from ferrite_scheduler.contractions import uses_tensor_cores
+from ferrite_ir.scalar import Scalar, cast
+from ferrite_ir.sizes import Size
+from ferrite_scheduler.contractions import PARTS, part_loads, uses_tensor_cores
 
 from .evaluate import Evaluator
 from .flat import FlatKernel
@@ -42,6 +43,9 @@ def open_product(
     """
     if not uses_tensor_cores(flat.kernel.body):
         return _open_wide_product(definition, folds, writer, evaluator)
+    parts = part_loads(definition)
+    if parts:
+        return _open_product_of_parts(definition, parts, flat, folds, writer, evaluator, wide=wide)
     rows = _rows_in_memory(definition.left, flat, writer, wide=wide)
     if rows is None:
         left = folds.full(evaluator.tile(definition.left), ROWS, "0.0")
@@ -66,8 +70,33 @@ def _open_wide_product(
     return lambda: (writer.hold("product", f"tl.sum({total}, 2, keep_dims=True)", frozenset("yx"), F32),)
 
 
-def _rows_in_memory(node: Scalar, flat: FlatKernel, writer: Writer, *, wide: bool) -> str | None:
-    """Writes the load of rows that lie at equal distances in memory; returns its name, None for other operands."""
+def _open_product_of_parts(
+    definition: Contract,
+    parts: tuple[Scalar, ...],
+    flat: FlatKernel,
+    folds: FoldText,
+    writer: Writer,
+    evaluator: Evaluator,
+    *,
+    wide: bool,
+) -> Callable[[], tuple[Tile, ...]]:
+    """Writes a product of rows that are cut in parts: rows of one matrix, a quarter of its rows for each part."""
+    first, second = (flat.offset(part.source, part.indices) for part in parts[:2])
+    rows = _rows_in_memory(parts[0], flat, writer, wide=wide, apart=second.const - first.const)
+    if rows is None:
+        raise ValueError(f"{definition.result.name}: the parts of its rows do not lie in memory as they were written")
+    right = folds.full(evaluator.tile(cast(definition.right.args[0], BF16)), COLUMNS, "0.0")
+    total = writer.fresh("sum")
+    writer.before_loop(f"{total} = tl.full([YBLOCK, XBLOCK], 0.0, tl.float32)")
+    writer.line(f"{total} = fmath.add_dot({rows}, tl.trans(tl.reshape({right.text}, [XBLOCK, RBLOCK])), {total})", R)
+    return lambda: (writer.hold("product", f"fmath.sum_of_parts({total})[:, :, None]", frozenset("yx"), F32),)
+
+
+def _rows_in_memory(node: Scalar, flat: FlatKernel, writer: Writer, *, wide: bool, apart: Size = 0) -> str | None:
+    """Writes the load of rows that lie at equal distances in memory; returns its name, None for other operands.
+
+    ``apart`` is how many elements lie between the parts that the rows are cut in, 0 where they are whole.
+    """
     if node.op != "load" or node.source in flat.producers or flat.param_of(node.source).param.host_scalar:
         return None
     offset, space = flat.offset(node.source, node.indices), flat.space
@@ -81,15 +110,23 @@ def _rows_in_memory(node: Scalar, flat: FlatKernel, writer: Writer, *, wide: boo
     suffix = ".to(tl.int64)" if wide else ""
     row, point = writer.fresh("row"), writer.fresh("point")
     writer.before_loop(f"{row} = tl.arange(0, YBLOCK){suffix}[:, None]")
+    masks: list[str] = []
+    if apart != 0:
+        part = writer.fresh("part")
+        writer.before_loop(f"{part} = {row} // (YBLOCK // 4)")
+        writer.before_loop(f"{row} = {row} % (YBLOCK // 4)")
+        masks.append(f"({part} < {PARTS})")
     writer.line(f"{point} = (rstart + tl.arange(0, RBLOCK)){suffix}[None, :]", R)
     texts = {"y": row, "r": point}
     terms = [
         texts[name] if coefficient == 1 else f"{texts[name]} * {space.params.operand(coefficient)}"
         for name, coefficient in sorted(places.items(), reverse=True)
     ]
+    if apart != 0:
+        terms.append(f"{part} * {space.params.operand(apart)}")
     if offset.const != 0:
         terms.append(space.params.text(offset.const))
-    masks = [
+    masks += [
         f"({texts[axis.name]} < {space.params.text(axis.size)})"
         for axis in space.axes
         if axis.name in texts and axis.masked

@@ -22,7 +22,7 @@ from ferrite_runtime.fmath.polynomials import (
     legendre_p,
 )
 from ferrite_runtime.fmath.prefetch import prefetch, sectors
-from ferrite_runtime.fmath.products import dot_in_parts
+from ferrite_runtime.fmath.products import add_dot, dot_in_parts, sum_of_parts
 from ferrite_runtime.fmath.row_lists import list_rows
 from ferrite_runtime.fmath.runs import add_runs, maximum_runs, minimum_runs
 from ferrite_runtime.fmath.sorting import sort_first, sort_stable

@@ -18,8 +18,8 @@ def follow():
 
     To stand before the first access to memory. In a kernel that is compiled with ``launch_pdl`` these are two
     instructions, which do nothing where no launch asks for them (programmatic dependent launch, CUDA C++ Programming
-    Guide; from compute capability 9.0 on); in others it is nothing. The next kernel starts when all programs have let it
-    or have ended, so that it is enough if the last ones let it.
+    Guide; from compute capability 9.0 on); in others it is nothing. The next kernel starts when all programs have let
+    it or have ended, so that it is enough if the last ones let it.
     """
     if is_to_follow():
         if tl.program_id(0) >= tl.num_programs(0) - _LETTING:

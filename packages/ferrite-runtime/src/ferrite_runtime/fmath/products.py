@@ -1,4 +1,4 @@
-"""Products of float32 on tensor cores, as device functions; see `fmath`."""
+"""Products on tensor cores that are more exact than those of their factors' types, as device functions; see `fmath`."""
 
 from __future__ import annotations
 
@@ -20,3 +20,22 @@ def dot_in_parts(left, right, total):
     else:
         total = tl.dot(left, right, total, input_precision="ieee")
     return total
+
+
+@triton.jit
+def add_dot(left, right, total):
+    """Returns ``total`` and the product of two matrices of a half type, ``[m, k]`` and ``[k, n]``, added up in float32.
+
+    Tensor cores cut off what they add, and so lose a bit or two of a long sum. They add up these ``k`` points alone.
+    """
+    depth: tl.constexpr = left.shape[1]
+    return total + tl.dot(left, right, max_num_imprecise_acc=depth)
+
+
+@triton.jit
+def sum_of_parts(products):
+    """Returns the sums of the four quarters of the rows of a matrix ``[m, n]``, for each quarter of them."""
+    rows: tl.constexpr = products.shape[0] // 4
+    quarters = tl.reshape(products, [4, rows, products.shape[1]])
+    total = tl.sum(quarters, 0, keep_dims=True)
+    return tl.reshape(tl.broadcast_to(total, quarters.shape), products.shape)
