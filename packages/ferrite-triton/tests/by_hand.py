@@ -74,7 +74,10 @@ def schedule_text(
     placed: Mapping[str, str] | None = None,
     stored: tuple[str, ...] | None = None,
     branches: tuple[int, ...] = (),
+    *,
+    backwards: bool = False,
 ) -> Schedule:
     """Returns the schedule of a graph written as text, all of it in one kernel."""
     graph = parse_graph(text)
-    return make_schedule(graph, replace(make_kernel(graph, strategy, placed, stored), branches=branches))
+    kernel = make_kernel(graph, strategy, placed, stored)
+    return make_schedule(graph, replace(kernel, branches=branches, backwards=backwards))

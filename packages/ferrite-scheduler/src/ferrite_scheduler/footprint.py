@@ -40,7 +40,7 @@ class _Storages:
 
     def make(self, name: str, tensor: TensorType) -> None:
         """Enters a new storage."""
-        self.owner[name], self.holders[name], self.sizes[name] = name, {name}, _bytes(tensor)
+        self.owner[name], self.holders[name], self.sizes[name] = name, {name}, storage_bytes(tensor)
         self.live += self.sizes[name]
 
     def share(self, name: str, other: str) -> None:
@@ -104,5 +104,6 @@ def _apply(step: Step, storages: _Storages, types: Mapping[str, TensorType], hel
                     storages.drop(name)
 
 
-def _bytes(tensor: TensorType) -> int:
+def storage_bytes(tensor: TensorType) -> int:
+    """Returns the bytes that a tensor takes in memory, at hints."""
     return hint(tensor.storage_size) * tensor.dtype.bytes

@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ferrite_ir.graph import Graph, TensorType, bodies_of
+from ferrite_ir.graph import Graph, bodies_of
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import hint, product
 
 from .dependences import Dependences
+from .footprint import storage_bytes
 from .memory import Work
 from .schedule import Kernel, Param
 from .target import Target
@@ -49,7 +50,7 @@ def mark_last_reads(work: Sequence[Work], graph: Graph, dependences: Dependences
 def _storages(item: Work, graph: Graph, dependences: Dependences) -> dict[str, int]:
     """Returns the storages that a kernel or a call touches, with the bytes of each."""
     own = (param.name for param in item.params) if isinstance(item, Kernel) else (*item.reads, *item.result_names)
-    return {dependences.storage[name]: _bytes(graph.values[name].type) for name in own}
+    return {dependences.storage[name]: storage_bytes(graph.values[name].type) for name in own}
 
 
 def _with_marks(kernel: Kernel, final: dict[str, int], dependences: Dependences, target: Target) -> Kernel:
@@ -68,7 +69,7 @@ def _with_marks(kernel: Kernel, final: dict[str, int], dependences: Dependences,
 
     def is_last(param: Param) -> bool:
         since = final.get(dependences.storage[param.name])
-        size = _bytes(param.type)
+        size = storage_bytes(param.type)
         if since is None or param.access != "read" or not target.l2_bytes <= LEAST_SHARE * size:
             return False
         once = points == hint(param.type.numel) and sum(load.source == param.name for load in loads) == 1
@@ -85,7 +86,9 @@ def _passing(work: Sequence[Work], target: Target) -> Iterator[Work]:
         if not isinstance(item, Kernel) or item.strategy != "looped" or not _reads_again(item):
             yield item
             continue
-        large = {param for param in item.params if param.access == "write" and _bytes(param.type) > target.l2_bytes}
+        large = {
+            param for param in item.params if param.access == "write" and storage_bytes(param.type) > target.l2_bytes
+        }
         yield replace(
             item, params=tuple(replace(param, is_passing=True) if param in large else param for param in item.params)
         )
@@ -101,7 +104,3 @@ def _reads_again(kernel: Kernel) -> bool:
             if first.setdefault(load, number) != number:
                 return True
     return False
-
-
-def _bytes(tensor: TensorType) -> int:
-    return hint(tensor.storage_size) * tensor.dtype.bytes

@@ -119,6 +119,7 @@ class Kernel:
         points: length of the blocks of the fold axis that the programs of a cooperative kernel hold, a power of two; 0
             in others.
         status: the param, all zero before, through which they tell each other; "" in others.
+        backwards: whether the programs that begin first take the end of the grid.
         idle: for what sizes the kernel is not launched, as others do its work: those for which all conditions of a row
             hold. Results that another kernel has stored then are ``readwrite`` params.
     """
@@ -138,6 +139,7 @@ class Kernel:
     idle: tuple[Conditions, ...] = ()
     points: int = 0
     status: str = ""
+    backwards: bool = False
 
     @property
     def parts(self) -> int:

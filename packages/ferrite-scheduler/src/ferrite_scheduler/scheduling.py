@@ -15,6 +15,7 @@ from .combined_rows import combine_rows
 from .contractions import keep_narrow_contractions
 from .cooperation import as_cooperative, with_statuses
 from .dependences import Dependences, Node, Stage, dependences_of, make_node, nodes_of
+from .directions import turn_around
 from .either_form import Offer, Whole, group_stages, made_in, offer_splits, sharing_folds, whole_forms, with_loops
 from .exact_parts import cut_rows
 from .fusion import fuse
@@ -65,7 +66,7 @@ def schedule(
     plan, wholes = _with_either_form(graph, _clustered(graph, target, policy), target, policy)
     graph, dependences = plan.graph, plan.dependences
     work, graph, dependences = with_statuses(_work(plan, target, policy, wholes), graph, dependences)
-    work = mark_last_reads(work, graph, dependences, target)
+    work = turn_around(mark_last_reads(work, graph, dependences, target), graph, dependences, target, policy)
     kernels, steps, outputs = plan_memory(work, graph, dependences, policy, donated, held)
     return Schedule(graph, kernels, steps, outputs, plan.decisions)
 

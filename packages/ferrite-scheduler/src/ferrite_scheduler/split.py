@@ -46,11 +46,19 @@ WORTH = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How folds over one domain are split: the number of parts, the points in each, and whether there is no rest."""
+    """How folds over one domain are split.
+
+    Attributes:
+        parts: their number.
+        chunk: points in each.
+        exact: whether there is no rest.
+        takes_turns: whether a part has a point of each ``parts`` that follow one another, not ``chunk`` of these.
+    """
 
     parts: int
     chunk: Size
     exact: bool
+    takes_turns: bool = False
 
 
 def prepare_folds(graph: Graph, target: Target, policy: Policy, settled: Collection[str] = ()) -> Graph:
@@ -164,14 +172,26 @@ def _plans(
         domain = _domain(definition)
         if domain not in heaviest or count > heaviest[domain][0]:
             heaviest[domain] = (count, node)
+    loops = [definition for definition in graph.definitions if isinstance(definition, Loop)]
+    looped = {load.source for loop in loops for body in loop.bodies for load in body.loads}
     plans: dict[tuple[tuple[int, ...], ...], Plan] = {}
     for domain, (count, node) in heaviest.items():
         parts = _parts(count, node, target, policy)
         if parts == 2 * FEW_PARTS and states.issuperset(node.result_names):
             parts = FEW_PARTS  # twice as many programs are not worth a kernel between the first and the last
         if parts >= 2:
-            plans[domain] = _even_plan(parts, domain[1])
+            plan = _even_plan(parts, domain[1])
+            takes_turns = policy.turn_around and plan.exact and is_outer(node) and _leaves_its_end(node, looped, target)
+            plans[domain] = replace(plan, takes_turns=takes_turns)
     return plans
+
+
+def _leaves_its_end(node: Node, looped: Collection[str], target: Target) -> bool:
+    """Returns whether a fold reads a tensor larger than the cache that loops read, too.
+
+    If its parts take turns, the end of the tensor is in the cache when all of them are done, rather than of each part.
+    """
+    return any(touch.bytes > target.l2_bytes and touch.name in looped for touch in node.loads)
 
 
 def _length(node: Node) -> int:
@@ -234,7 +254,7 @@ def _even_plan(parts: int, folded: tuple[int, ...]) -> Plan:
 def split(fold: Fold, plan: Plan, types: dict[str, TensorType]) -> tuple[Fold, Fold]:
     """Returns the two stages of a split fold."""
     part, point = Dim("s0", plan.parts), Dim("r0", plan.chunk)
-    flat = part.index * plan.chunk + point.index
+    flat = point.index * plan.parts + part.index if plan.takes_turns else part.index * plan.chunk + point.index
     extents = tuple(dim.size for dim in fold.fold_dims)
     mapping = dict(zip(fold.fold_dims, delinearize(flat, extents), strict=True))
     bodies = tuple(substitute_dims(body, mapping) for body in fold.bodies)

@@ -111,6 +111,7 @@ class Policy:
         sort_updates: bring rows that are combined into one place together before, where that pays.
         sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
         sorted_row: fewest elements of such a row.
+        turn_around: have kernels begin at the end of large tensors that the kernel before has read or written.
         horizontal: fuse independent definitions that share inputs.
         branches: give independent definitions of a pointwise kernel programs of their own.
         reuse: let a dead buffer's storage serve a new one of the same size.
@@ -158,6 +159,7 @@ class Policy:
     sort_updates: bool = True
     sorted_bytes: int = 192 << 20
     sorted_row: int = 128
+    turn_around: bool = True
     horizontal: bool = True
     branches: bool = True
     reuse: bool = True

@@ -172,7 +172,7 @@ def header_lines(flat: FlatKernel, width: int, body: list[str]) -> list[str]:
     wide = ".to(tl.int64)" if width == 64 else ""
     lines: list[str] = []
     grid = [axis for axis in reversed(space.grid) if axis.size != 1 and not axis.is_whole]
-    rest = f"tl.program_id(0){wide}"
+    rest = f"(tl.num_programs(0) - 1 - tl.program_id(0){wide})" if flat.kernel.backwards else f"tl.program_id(0){wide}"
     if look_back_scans(flat):
         return part_lines(flat, width)
     if space.parts:
