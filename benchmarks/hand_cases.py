@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ from hand_kernels import (
     moments_of_parts,
     normalised,
     normalised_behind,
+    scaled,
     scanned_ahead,
     scanned_part,
 )
@@ -68,6 +70,8 @@ def launched(
     return call
 
 
+ORDERED = 1 << 25
+"""Elements of a tensor that two kernels touch one after the other."""
 SHARED: tuple[dict[str, Any], ...] = (
     {},
     {"cooperate": True},
@@ -298,6 +302,29 @@ def beginning(dtype: torch.dtype) -> Iterator[Row]:
             yield f"programs of {points * 2 * dtype.itemsize >> 10} KiB, {warps} warps: {name}", call, error
 
 
+def order(dtype: torch.dtype) -> Iterator[Row]:
+    """Two kernels one after the other, the second one reading what the first one has written (decision 0015).
+
+    Four sets of tensors take turns, so that nothing is in the cache when the first kernel begins.
+    """
+    block = 4096
+    inputs = torch.randn(4, ORDERED, device="cuda", dtype=dtype)
+    sets = [*zip(inputs, torch.empty_like(inputs), torch.empty_like(inputs), strict=True)]
+    exact = [x.double() * 2.25 for x, _, _ in sets]
+    for name, backwards in (("both forwards", False), ("the second backwards", True)):
+        turns = itertools.cycle(sets)
+
+        def call(turns: Iterator[tuple[Tensor, Tensor, Tensor]] = turns, backwards: bool = backwards) -> None:  # noqa: FBT001
+            x, y, z = next(turns)
+            scaled[(ORDERED // block,)](x, y, False, block)
+            scaled[(ORDERED // block,)](y, z, backwards, block)
+
+        for _, _, z in sets:
+            z.zero_()
+            call()
+        yield name, call, lambda: max(distance(z, wide) for (_, _, z), wide in zip(sets, exact, strict=True))
+
+
 def one_after_another(calls: Iterable[Callable[[], Any]]) -> None:
     for call in calls:
         call()
@@ -310,5 +337,6 @@ CASES: dict[str, tuple[Callable[[torch.dtype], Iterator[Row]], int]] = {
     "group_norm": (group_norm, 16 * 320 * 4096),
     "products": (products, 14336 * 4096 // 2),
     "beginning": (beginning, 1 << 27),
+    "order": (order, 2 * ORDERED),
 }
 """The variants of a case, and the elements that are read and written once."""

@@ -530,6 +530,14 @@ def copied(x, y, LETS: tl.constexpr, WAITS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def scaled(x, y, BACKWARDS: tl.constexpr, BLOCK: tl.constexpr):
+    """One and a half times a tensor, from its end on if ``BACKWARDS``."""
+    program = tl.num_programs(0) - 1 - tl.program_id(0) if BACKWARDS else tl.program_id(0)
+    place = program * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + place, (tl.load(x + place).to(tl.float32) * 1.5).to(y.dtype.element_ty))
+
+
+@triton.jit
 def few_rows(
     x, w, y, rows: tl.constexpr, columns: tl.constexpr, depth: tl.constexpr, YBLOCK: tl.constexpr,
     XBLOCK: tl.constexpr, RBLOCK: tl.constexpr
