@@ -1,7 +1,7 @@
 """Measures kernels written by hand for cases of `kernels.py` that miss their bars, beside ours: what limits them?
 
 And, as ``beginning``, what it costs a kernel to wait itself for what comes before it; as ``order``, what it gains to
-begin where the one before has ended.
+begin where the one before has ended; as ``listing``, what the steps of listing rows by their places take.
 
     python benchmarks/by_hand.py                   # about two minutes on one H200
     python benchmarks/by_hand.py scan

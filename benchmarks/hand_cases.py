@@ -19,6 +19,7 @@ from hand_kernels import (
     few_rows_in_parts,
     held_columns,
     held_group_norm,
+    listed,
     met_columns,
     met_group_norm,
     met_rows,
@@ -72,6 +73,8 @@ def launched(
 
 ORDERED = 1 << 25
 """Elements of a tensor that two kernels touch one after the other."""
+LISTED = 1 << 18
+"""Rows that are listed."""
 SHARED: tuple[dict[str, Any], ...] = (
     {},
     {"cooperate": True},
@@ -183,6 +186,7 @@ HELD: dict[torch.dtype, tuple[tuple[int, int, int, int, int], ...]] = {
 }
 """Points of a program, of a tile, tiles in registers, warps, and how it asks for all of its elements before."""
 ASKED_BEFORE = ("", ", sectors asked for before", ", asked for before at once")
+PHASES = (": adding up alone", ": and meeting", "")
 
 
 def group_norm(dtype: torch.dtype) -> Iterator[Row]:
@@ -193,15 +197,18 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
     yield ours(lambda x, weight, bias: F.silu(F.group_norm(x, 32, weight, bias)), x, weight, bias)
     operands = (x, weight, bias, y)
     counts = torch.zeros(32, dtype=torch.int32, device="cuda")
-    for points, rows, held, warps, asks in HELD[dtype]:
+    for number, (points, rows, held, warps, asks) in enumerate(HELD[dtype]):
         means, squares = torch.empty(2, 16 * 4096 // points * 320, device="cuda")
         lanes = 4 * warps // (dtype.itemsize // 2)
-        given = (*operands, counts, means, squares, points, rows, held, lanes, asks)
         registers = min(255, 4 * points // warps)
-        call = launched(held_group_norm, 16 * 4096 // points, *given, warps=warps, registers=registers)
         share = 100 * held * rows // points // 5
         name = f"one kernel of {16 * 4096 // points} programs, tiles of {rows} points, {share} % in registers"
-        yield f"{name}, {warps} warps{ASKED_BEFORE[asks]}", call, error
+        for phases, what in enumerate(PHASES, 1):
+            if phases == len(PHASES) or number == 0:
+                given = (*operands, counts, means, squares, points, rows, held, lanes, asks, phases)
+                call = launched(held_group_norm, 16 * 4096 // points, *given, warps=warps, registers=registers)
+                judged = error if phases == len(PHASES) else lambda: 0.0
+                yield f"{name}, {warps} warps{ASKED_BEFORE[asks]}{what}", call, judged
     if dtype != torch.bfloat16:
         return
     moments = torch.empty(16 * 64, device="cuda")
@@ -302,6 +309,30 @@ def beginning(dtype: torch.dtype) -> Iterator[Row]:
             yield f"programs of {points * 2 * dtype.itemsize >> 10} KiB, {warps} warps: {name}", call, error
 
 
+def listing(dtype: torch.dtype) -> Iterator[Row]:
+    """Rows listed by where they go, into 16 thousand places: what do the steps of `fmath.list_rows` take?"""
+    if dtype is not torch.bfloat16:
+        return
+    count, rows, capacity = LISTED, 16384, 64
+    places = torch.randint(rows, (count,), device="cuda")
+    expected = torch.sort(places, stable=True).indices
+    counts, lists, ordered = (torch.empty(n, dtype=torch.int32, device="cuda") for n in (rows, rows * capacity, count))
+    steps = ("read and written", "and sorted", "and runs found", "and their words", "and counted", "and listed")
+    for tile, warps in ((1024, 8), (512, 4), (256, 1)):
+        runs = torch.empty(rows * (count // tile), dtype=torch.int32, device="cuda")
+        for number, name in enumerate(steps):
+            given = (places, counts, lists, runs, ordered, count, capacity, tile, number)
+            call = launched(listed, count // tile, *given, warps=warps, cleared=counts)
+
+            def error() -> float:
+                size = counts.clamp(max=capacity)[:, None]
+                is_there = torch.arange(capacity, device="cuda") < size
+                found = lists.view(rows, capacity).where(is_there, count).sort(1).values
+                return float((found[is_there] != expected).sum()) if int(counts.max()) <= capacity else 1.0
+
+            yield f"shares of {tile}, {warps} warps: {name}", call, error if name is steps[-1] else lambda: 0.0
+
+
 def order(dtype: torch.dtype) -> Iterator[Row]:
     """Two kernels one after the other, the second one reading what the first one has written (decision 0015).
 
@@ -338,5 +369,6 @@ CASES: dict[str, tuple[Callable[[torch.dtype], Iterator[Row]], int]] = {
     "products": (products, 14336 * 4096 // 2),
     "beginning": (beginning, 1 << 27),
     "order": (order, 2 * ORDERED),
+    "listing": (listing, 3 * LISTED),
 }
 """The variants of a case, and the elements that are read and written once."""

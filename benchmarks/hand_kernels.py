@@ -7,6 +7,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ferrite_runtime import fmath
+from ferrite_runtime.fmath.sorting import sort_integers
 from ferrite_runtime.fmath.words import asked_words
 
 
@@ -208,8 +209,8 @@ def moments_of_image(means, squares, image, PARTS: tl.constexpr, ROWS: tl.conste
     member = tl.arange(0, 16)[None, None, :]
     is_there = (member < 10) & (part >= 0) & (group >= 0)
     places = (image * PARTS + part) * 320 + group * 10 + member
-    mean_of_part = tl.load(means + places, is_there, other=0.0, volatile=True)
-    square = tl.load(squares + places, is_there, other=0.0, volatile=True)
+    mean_of_part = tl.load(means + places, is_there, other=0.0, cache_modifier=".cg")
+    square = tl.load(squares + places, is_there, other=0.0, cache_modifier=".cg")
     mean = tl.sum(tl.sum(mean_of_part, 0), 1) * (1.0 / (PARTS * 10))
     apart = tl.where(is_there, mean_of_part - mean[None, :, None], 0.0)
     variance = tl.sum(tl.sum(square + apart * apart * ROWS, 0), 1) * (1.0 / 40960)
@@ -420,13 +421,14 @@ def store_normalised(
 @triton.jit
 def held_group_norm(
     x, weight, bias, y, counts, means, squares, POINTS: tl.constexpr, ROWS: tl.constexpr, HELD: tl.constexpr,
-    LANES: tl.constexpr, ASKS: tl.constexpr
+    LANES: tl.constexpr, ASKS: tl.constexpr, PHASES: tl.constexpr
 ):  # fmt: skip
     """Group norm with silu of 16 images of 4096 points and 320 channels; all programs run at once.
 
     A program has ``POINTS`` points of an image, in tiles of ``ROWS`` points and 64 channels: the last ``HELD`` of them
     stay in registers, in as many bits as they have, and the others are read again, which the cache should have still.
-    A meeting is only of the programs of an image. The counters are zero again when the last one has left.
+    A meeting is only of the programs of an image. The counters are zero again when the last one has left. Of three
+    phases (adding up, meeting, normalising) only the first ``PHASES`` are done.
     """
     share: tl.constexpr = 4096 // POINTS
     pieces: tl.constexpr = POINTS // ROWS
@@ -438,10 +440,13 @@ def held_group_norm(
     point = tl.program_id(0) * POINTS + tl.arange(0, ROWS)
     place = point[:, None] * 320 + lane[None, :]
     held = ()
+    firsts = ()
+    for block in tl.static_range(5):
+        firsts = firsts + (tl.load(own + block * 64 + lane).to(tl.float32),)  # noqa: RUF005 - Triton knows no other way
     for block in tl.static_range(5):
         total = tl.full([LANES, 64], 0.0, tl.float32)
         power = tl.full([LANES, 64], 0.0, tl.float32)
-        first = tl.load(own + block * 64 + lane).to(tl.float32)
+        first = firsts[block]
         for piece in tl.static_range(pieces):
             found, off, square = rows_apart(
                 x + place + piece * ROWS * 320 + block * 64,
@@ -458,17 +463,22 @@ def held_group_norm(
         here = tl.program_id(0) * 320 + block * 64 + lane
         tl.store(means + here, first + apart)
         tl.store(squares + here, tl.sum(power, 0) - apart * apart * POINTS)
-    fmath.meet(counts + image, share)
-    middle, inverse = moments_of_image(means, squares, image, share, POINTS)
-    for tile in tl.static_range(tiles - HELD, tiles):
-        found = kept(held[tile - (tiles - HELD)])
-        store_normalised(found, weight, bias, y + place, middle, inverse, tile // pieces, tile % pieces, ROWS)
-    for tile in tl.static_range(tiles - HELD):
-        found = tl.load(x + place + tile % pieces * ROWS * 320 + tile // pieces * 64, eviction_policy="evict_first")
-        store_normalised(found, weight, bias, y + place, middle, inverse, tile // pieces, tile % pieces, ROWS)
-    if tl.atomic_add(counts + 16 + image, 1, sem="relaxed") == share - 1:
-        tl.store(counts + image, 0)
-        tl.store(counts + 16 + image, 0)
+    if PHASES > 1:
+        fmath.meet(counts + image, share)
+        middle, inverse = moments_of_image(means, squares, image, share, POINTS)
+        if PHASES > 2:
+            for tile in tl.static_range(tiles - HELD, tiles):
+                found = kept(held[tile - (tiles - HELD)])
+                store_normalised(found, weight, bias, y + place, middle, inverse, tile // pieces, tile % pieces, ROWS)
+            for tile in tl.static_range(tiles - HELD):
+                there = x + place + tile % pieces * ROWS * 320 + tile // pieces * 64
+                found = tl.load(there, eviction_policy="evict_first")
+                store_normalised(found, weight, bias, y + place, middle, inverse, tile // pieces, tile % pieces, ROWS)
+        else:
+            tl.store(y + tl.program_id(0) * 32 + tl.arange(0, 32), (middle * inverse).to(y.dtype.element_ty))
+        if tl.atomic_add(counts + 16 + image, 1, sem="relaxed") == share - 1:
+            tl.store(counts + image, 0)
+            tl.store(counts + 16 + image, 0)
 
 
 @triton.jit
@@ -535,6 +545,50 @@ def scaled(x, y, BACKWARDS: tl.constexpr, BLOCK: tl.constexpr):
     program = tl.num_programs(0) - 1 - tl.program_id(0) if BACKWARDS else tl.program_id(0)
     place = program * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + place, (tl.load(x + place).to(tl.float32) * 1.5).to(y.dtype.element_ty))
+
+
+@triton.jit
+def listed(
+    places, counts, lists, runs, ordered, count: tl.constexpr, capacity: tl.constexpr, tile: tl.constexpr,
+    STEPS: tl.constexpr
+):  # fmt: skip
+    """The first ``STEPS`` steps of `fmath.list_rows`, without chunks of long places.
+
+    They sort rows, find runs, write their words, count them, and list their rows.
+    """
+    program, lane = tl.program_id(0), tl.arange(0, tile)
+    number = program * tile + lane
+    key = tl.load(places + number).to(tl.int32) * tile + lane
+    tl.store(ordered + number, sort_integers(key) if STEPS > 0 else key)
+    if STEPS > 1:
+        tl.debug_barrier()
+        key = tl.load(ordered + number)
+        place = key // tile
+        begins = tl.load(ordered + number - 1, lane > 0, other=-1) // tile != place
+        ends = tl.load(ordered + number + 1, lane < tile - 1, other=-1) // tile != place
+        head = tl.associative_scan(tl.where(begins, lane, 0), 0, later)
+        length = tl.associative_scan(tl.where(ends, lane, tile - 1), 0, sooner, reverse=True) - lane + 1
+        if STEPS == 2:
+            tl.store(runs + number, head + length)
+        else:
+            tl.store(runs + place * (count // tile) + program, lane * tile + length - 1, begins)
+        if STEPS > 3:
+            before = tl.atomic_add(counts + place, length, mask=begins, sem="relaxed")
+            if STEPS == 4:
+                tl.store(lists + number, before)
+            else:
+                at = tl.gather(before, head, 0) + lane - head
+                tl.store(lists + place * capacity + at, program * tile + key % tile, at < capacity)
+
+
+@triton.jit
+def later(a, b):
+    return tl.maximum(a, b)
+
+
+@triton.jit
+def sooner(a, b):
+    return tl.minimum(a, b)
 
 
 @triton.jit

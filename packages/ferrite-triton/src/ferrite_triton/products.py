@@ -111,8 +111,8 @@ def _rows_in_memory(node: Scalar, flat: FlatKernel, writer: Writer, *, wide: boo
     row, point = writer.fresh("row"), writer.fresh("point")
     writer.before_loop(f"{row} = tl.arange(0, YBLOCK){suffix}[:, None]")
     masks: list[str] = []
-    if apart != 0:
-        part = writer.fresh("part")
+    part = writer.fresh("part") if apart != 0 else ""
+    if part:
         writer.before_loop(f"{part} = {row} // (YBLOCK // 4)")
         writer.before_loop(f"{row} = {row} % (YBLOCK // 4)")
         masks.append(f"({part} < {PARTS})")
@@ -122,7 +122,7 @@ def _rows_in_memory(node: Scalar, flat: FlatKernel, writer: Writer, *, wide: boo
         texts[name] if coefficient == 1 else f"{texts[name]} * {space.params.operand(coefficient)}"
         for name, coefficient in sorted(places.items(), reverse=True)
     ]
-    if apart != 0:
+    if part:
         terms.append(f"{part} * {space.params.operand(apart)}")
     if offset.const != 0:
         terms.append(space.params.text(offset.const))
