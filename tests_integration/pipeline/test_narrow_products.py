@@ -123,6 +123,20 @@ def test_weights_of_eight_bits_are_multiplied_with_parts_of_float32(function: Ca
 
 
 @pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("rows", [4, 5])
+def test_rows_that_are_sums_of_three_as_parts_are(rows: int, device: str) -> None:
+    def function(x: Tensor, codes: Tensor) -> Tensor:
+        high, middle, low = x.float()
+        return F.linear(high + (middle + low), codes.float())
+
+    x = torch.stack([given(rows, torch.bfloat16, device)[0] * scale for scale in (1.0, 0.5, 0.25)])
+    codes = (given(rows, torch.float32, device)[1] * 20).round().to(torch.int8)
+    options = {**OPTIONS, "policy": {**OPTIONS["policy"], "cut_rows": False}}
+    mine = compiled(function, fullgraph=True, dynamic=False, options=options)(x, codes)
+    assert_all_close([mine], [function(x, codes)], [x.double().sum(0) @ codes.double().t()])
+
+
+@pytest.mark.parametrize("device", devices())
 def test_parts_of_what_is_no_finite_number(device: str) -> None:
     x, w, bias, *_ = given(4, torch.float32, device)
     x[0, 3], x[1, 5], x[2, 7] = float("inf"), float("nan"), 3.4e38

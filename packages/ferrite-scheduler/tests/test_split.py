@@ -88,11 +88,16 @@ def test_a_rest_is_masked_and_an_even_split_is_not():
 
 
 @pytest.mark.parametrize(
-    ("cache", "length", "reads", "stride"),
-    [(64, 64, "x[r, c]", 16), (1 << 20, 64, "x[r, c]", 1), (64, 61, "x[r, c]", 1), (64, 64, "w[r, c]", 1)],
+    ("cache", "length", "reads", "turns"),
+    [
+        (64, 64, "x[r, c]", True),
+        (1 << 20, 64, "x[r, c]", False),
+        (64, 61, "x[r, c]", False),
+        (64, 64, "w[r, c]", False),
+    ],
     ids=["the end stays in the cache", "all of it does", "a rest", "nobody reads it again"],
 )
-def test_parts_of_what_is_read_again_take_turns(cache, length, reads, stride):
+def test_parts_of_what_is_read_again_take_turns(cache, length, reads, turns):
     text = f"""graph @f(x: f32[{length}, 3], w: f32[{length}, 3]) -> (y) {{
       {FOLDS["sum"].format(n=length)}
       y: f32[{length}, 3] = loop [r < {length}, c < 3] mul({reads}, s[c])
@@ -100,7 +105,7 @@ def test_parts_of_what_is_read_again_take_turns(cache, length, reads, stride):
     found = check(text, replace(EAGER_TO_SPLIT, l2_bytes=cache), POLICY)
     first = found.graph.definitions[0]
     (load,) = first.bodies[0].loads
-    assert load.indices[0].coefficient(first.fold_dims[0]) == (first.dims[0].size if stride > 1 else 1)
+    assert load.indices[0].coefficient(first.fold_dims[0]) == (first.dims[0].size if turns else 1)
 
 
 def test_folds_over_one_domain_are_split_alike_and_share_kernels():

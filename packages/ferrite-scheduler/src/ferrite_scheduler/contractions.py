@@ -75,7 +75,7 @@ def _is_for_tensor_cores(contract: Contract) -> bool:
 def part_loads(contract: Contract) -> tuple[Scalar, ...]:
     """Returns the loads of the parts that the rows of a contraction are the sums of, the first one first.
 
-    None if its rows are not cut in parts, or its weights are none of eight bits.
+    There are none if its rows are not cut in parts, or its weights are not of eight bits.
     """
     right = contract.right
     if right.op != "cast" or right.args[0].dtype not in CODES:
@@ -89,10 +89,10 @@ def part_loads(contract: Contract) -> tuple[Scalar, ...]:
             found.append(term.args[0])
         else:
             return ()
+    numbered = {part.indices[0].const: part for part in found if part.indices and part.indices[0].is_constant}
     kinds = {(part.source, *part.indices[1:]) for part in found}
-    order = sorted((part for part in found if part.indices[0].is_constant), key=lambda part: int(part.indices[0].const))
-    numbers = [part.indices[0].const for part in order]
-    return tuple(order) if len(kinds) == 1 and numbers == [*range(PARTS)] else ()
+    is_cut = len(kinds) == 1 and len(found) == PARTS and numbered.keys() == {*range(PARTS)}
+    return tuple(numbered[number] for number in range(PARTS)) if is_cut else ()
 
 
 def row_dims(contract: Contract) -> tuple[Dim, ...]:

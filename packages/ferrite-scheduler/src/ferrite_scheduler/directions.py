@@ -17,7 +17,7 @@ from ferrite_ir.graph import Graph
 from ferrite_ir.sizes import hint, product
 
 from .dependences import Dependences
-from .footprint import storage_bytes
+from .last_reads import storages_of
 from .memory import Work
 from .schedule import Kernel
 from .target import Policy, Target
@@ -47,12 +47,12 @@ def turn_around(
 
 def _touched(item: Work, graph: Graph, dependences: Dependences) -> dict[str, int]:
     """Returns the storages that a kernel or a call touches, with the bytes of each that it does, at most."""
+    whole = storages_of(item, graph, dependences)
     if not isinstance(item, Kernel):
-        values = [graph.values[name] for name in {*item.reads, *item.result_names}]
-        return {dependences.storage[value.name]: storage_bytes(value.type) for value in values}
+        return whole
     points = hint(product(axis.size for axis in item.axes))
-    most = {param.name: points * param.type.dtype.bytes for param in item.params}
-    return {dependences.storage[p.name]: min(most[p.name], storage_bytes(p.type)) for p in item.params}
+    most = {dependences.storage[param.name]: points * param.type.dtype.bytes for param in item.params}
+    return {storage: min(size, most[storage]) for storage, size in whole.items()}
 
 
 def _finds_more_backwards(

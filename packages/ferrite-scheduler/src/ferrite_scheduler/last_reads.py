@@ -30,7 +30,7 @@ LEAST_SHARE = 8
 def mark_last_reads(work: Sequence[Work], graph: Graph, dependences: Dependences, target: Target) -> list[Work]:
     """Returns the work, in order, with such params marked."""
     kept = {dependences.storage[name] for name in dependences.kept}
-    touched = [_storages(item, graph, dependences) for item in work]
+    touched = [storages_of(item, graph, dependences) for item in work]
     last = {storage: position for position, storages in enumerate(touched) for storage in storages}
     before: dict[str, int] = {}
     moved = [0]
@@ -47,7 +47,7 @@ def mark_last_reads(work: Sequence[Work], graph: Graph, dependences: Dependences
     return marked
 
 
-def _storages(item: Work, graph: Graph, dependences: Dependences) -> dict[str, int]:
+def storages_of(item: Work, graph: Graph, dependences: Dependences) -> dict[str, int]:
     """Returns the storages that a kernel or a call touches, with the bytes of each."""
     own = (param.name for param in item.params) if isinstance(item, Kernel) else (*item.reads, *item.result_names)
     return {dependences.storage[name]: storage_bytes(graph.values[name].type) for name in own}

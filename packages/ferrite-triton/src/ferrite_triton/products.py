@@ -21,7 +21,7 @@ from ferrite_ir.graph import Contract
 from ferrite_ir.index import Dim
 from ferrite_ir.scalar import Scalar, cast
 from ferrite_ir.sizes import Size
-from ferrite_scheduler.contractions import PARTS, part_loads, uses_tensor_cores
+from ferrite_scheduler.contractions import MULTIPLIED_ROWS, PARTS, part_loads, uses_tensor_cores
 
 from .evaluate import Evaluator
 from .flat import FlatKernel
@@ -43,9 +43,9 @@ def open_product(
     """
     if not uses_tensor_cores(flat.kernel.body):
         return _open_wide_product(definition, folds, writer, evaluator)
-    parts = part_loads(definition)
-    if parts:
-        return _open_product_of_parts(definition, parts, flat, folds, writer, evaluator, wide=wide)
+    in_parts = _open_product_of_parts(definition, flat, folds, writer, evaluator, wide=wide)
+    if in_parts is not None:
+        return in_parts
     rows = _rows_in_memory(definition.left, flat, writer, wide=wide)
     if rows is None:
         left = folds.full(evaluator.tile(definition.left), ROWS, "0.0")
@@ -71,20 +71,20 @@ def _open_wide_product(
 
 
 def _open_product_of_parts(
-    definition: Contract,
-    parts: tuple[Scalar, ...],
-    flat: FlatKernel,
-    folds: FoldText,
-    writer: Writer,
-    evaluator: Evaluator,
-    *,
-    wide: bool,
-) -> Callable[[], tuple[Tile, ...]]:
-    """Writes a product of rows that are cut in parts: rows of one matrix, a quarter of its rows for each part."""
+    definition: Contract, flat: FlatKernel, folds: FoldText, writer: Writer, evaluator: Evaluator, *, wide: bool
+) -> Callable[[], tuple[Tile, ...]] | None:
+    """Writes a product of rows that are cut in parts: rows of one matrix, a quarter of its rows for each part.
+
+    Returns what `open_product` does, None if the rows are whole or too many, or their parts do not lie in memory.
+    """
+    parts = part_loads(definition)
+    count = next(axis.size for axis in flat.space.axes if axis.name == "y")
+    if not parts or int(count) > MULTIPLIED_ROWS:
+        return None
     first, second = (flat.offset(part.source, part.indices) for part in parts[:2])
     rows = _rows_in_memory(parts[0], flat, writer, wide=wide, apart=second.const - first.const)
     if rows is None:
-        raise ValueError(f"{definition.result.name}: the parts of its rows do not lie in memory as they were written")
+        return None
     right = folds.full(evaluator.tile(cast(definition.right.args[0], BF16)), COLUMNS, "0.0")
     total = writer.fresh("sum")
     writer.before_loop(f"{total} = tl.full([YBLOCK, XBLOCK], 0.0, tl.float32)")
