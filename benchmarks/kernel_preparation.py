@@ -75,10 +75,10 @@ def is_tuned(backend: str) -> bool:
 def prepare_all(plan: Namespace, gpus: Sequence[str]) -> Prepared:
     """Compiles every chosen case into ``plan.caches``, in ``plan.prepare`` processes at once, by turns on the GPUs.
 
-    Not for backends that tune: what they measure beside each other they would have to measure again.
+    Backends that tune do so only if the plan says so: what they measure beside each other they have to measure again.
     """
     started = time.perf_counter()
-    backends = [name for name in plan.backends if name != "eager" and not is_tuned(name)]
+    backends = [name for name in plan.backends if name != "eager" and (plan.prepare_tuned or not is_tuned(name))]
     rows = [(case.name, dtype) for dtype in plan.dtypes for case in plan.chosen]
     length = -(-len(rows) * len(backends) // (SERIES * plan.prepare)) or 1
     jobs = [(backend, rows[first : first + length]) for first in range(0, len(rows), length) for backend in backends]

@@ -11,7 +11,9 @@ spinning kernel, so that no host time is in them, on data several times larger t
 ``--prepare`` has the backends that do not tune compile everything first, with empty caches, so many processes at once
 with as many cores each; nothing is timed meanwhile, and the seconds of compiling are those of then. What backends
 measure meanwhile, to choose between builds, is forgotten. Those that tune do so when their turn has come, as they have
-to be alone. ``--gpus`` shares the rows out: all backends of a row are timed on one GPU, in turn.
+to be alone; ``--prepare-tuned`` has them compile first, too, and tune again when their turn has come, so that they are
+not timed while they compile, nor are their seconds of compiling told. ``--gpus`` shares the rows out: all backends of a
+row are timed on one GPU, in turn.
 """
 
 from __future__ import annotations
@@ -236,6 +238,7 @@ def read_plan() -> argparse.Namespace:
     parser.add_argument("--policy", type=json.loads, default={}, help="scheduler thresholds for ferrite, as JSON")
     parser.add_argument("--deadline", type=float, default=math.inf, help="seconds after which no new case begins")
     parser.add_argument("--prepare", type=int, default=0, help="processes that compile everything first")
+    parser.add_argument("--prepare-tuned", action="store_true", help="so do backends that tune")
     parser.add_argument("--gpus", type=int, default=1, help="GPUs that share the rows")
     parser.add_argument("--part", default="0/1", help="k/n: every n-th row, from the k-th")
     parser.add_argument("--caches", type=Path, help="folder for the backends' caches; without it they are empty")
@@ -270,11 +273,18 @@ def run(plan: argparse.Namespace) -> int:
         slowest = ", ".join(f"{' '.join(key)} {prepared.compile_s[key]:.0f} s" for key in prepared.slowest(SLOWEST))
         print(f"the slowest: {slowest}", flush=True)
         for backend in set(plan.backends) - {"eager"}:
-            forget_choices(caches_in(plan.caches / backend))
+            forget_choices(caches_in(plan.caches / backend), is_tuned=is_tuned(backend))
         plan.deadline -= prepared.wall_s
         bandwidths, results = measure(plan)
-    cold = [prepared.compile_s.get((*r.row, r.backend), r.compile_s if is_tuned(r.backend) else None) for r in results]
+    cold = [cold_seconds(r, prepared, plan) for r in results]
     return report(plan, bandwidths, [replace(r, compile_s=s) for r, s in zip(results, cold, strict=True)], prepared)
+
+
+def cold_seconds(result: Result, prepared: Prepared, plan: argparse.Namespace) -> float | None:
+    """Returns the seconds of compiling a cell with empty caches, None where they are not known."""
+    if is_tuned(result.backend):
+        return None if plan.prepare_tuned else result.compile_s
+    return prepared.compile_s.get((*result.row, result.backend))
 
 
 def measure(plan: argparse.Namespace) -> tuple[list[float], list[Result]]:
