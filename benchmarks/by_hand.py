@@ -1,13 +1,15 @@
 """Measures kernels written by hand for cases of `kernels.py` that miss their bars, beside ours: what limits them?
 
 And, as ``beginning``, what it costs a kernel to wait itself for what comes before it; as ``order``, what it gains to
-begin where the one before has ended; as ``listing``, what the steps of listing rows by their places take.
+begin where the one before has ended, and as ``stretches``, where each of its programs has; as ``listing``, what the
+steps of listing rows by their places take.
 
     python benchmarks/by_hand.py                   # about two minutes on one H200
     python benchmarks/by_hand.py scan
 
-Shares are of the floor: bytes over the copy bandwidth of the same run. Results are checked first, but for those of the
-scan that waits for nobody, which says what the bytes alone cost.
+Shares are of the floor: bytes over the copy bandwidth of the same run. Results are checked first, but for those of
+kernels that leave something out: a scan that waits for nobody says what the bytes alone cost, a group norm that ends
+before its results and a list before its rows what their parts do.
 """
 
 from __future__ import annotations

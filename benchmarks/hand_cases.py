@@ -30,6 +30,7 @@ from hand_kernels import (
     scaled,
     scanned_ahead,
     scanned_part,
+    summed,
 )
 
 Row = tuple[str, Callable[[], Any], Callable[[], float]]
@@ -71,8 +72,8 @@ def launched(
     return call
 
 
-ORDERED = 1 << 25
-"""Elements of a tensor that two kernels touch one after the other."""
+ORDERED, ORDERED_BLOCK, STRETCHES = 1 << 25, 4096, 1024
+"""Elements of a tensor that two kernels touch one after the other, of a program, and stretches that one adds up."""
 LISTED = 1 << 18
 """Rows that are listed."""
 SHARED: tuple[dict[str, Any], ...] = (
@@ -333,22 +334,30 @@ def listing(dtype: torch.dtype) -> Iterator[Row]:
             yield f"shares of {tile}, {warps} warps: {name}", call, error if name is steps[-1] else lambda: 0.0
 
 
-def order(dtype: torch.dtype) -> Iterator[Row]:
+def order(dtype: torch.dtype, *, sums: bool = False) -> Iterator[Row]:
     """Two kernels one after the other, the second one reading what the first one has written (decision 0015).
 
-    Four sets of tensors take turns, so that nothing is in the cache when the first kernel begins.
+    Or what the first one has added up, in stretches, one for each of its programs. Four sets of tensors take turns, so
+    that nothing is in the cache when the first kernel begins.
     """
-    block = 4096
     inputs = torch.randn(4, ORDERED, device="cuda", dtype=dtype)
     sets = [*zip(inputs, torch.empty_like(inputs), torch.empty_like(inputs), strict=True)]
-    exact = [x.double() * 2.25 for x, _, _ in sets]
-    for name, backwards in (("both forwards", False), ("the second backwards", True)):
+    exact = [x.double() * (1.5 if sums else 2.25) for x in inputs]
+    blocks = ORDERED // ORDERED_BLOCK
+    stretches = {"both forwards": 0, "the second backwards": 1}
+    for name, count in (
+        stretches | {"the second from the ends of stretches": STRETCHES} if sums else stretches
+    ).items():
         turns = itertools.cycle(sets)
 
-        def call(turns: Iterator[tuple[Tensor, Tensor, Tensor]] = turns, backwards: bool = backwards) -> None:  # noqa: FBT001
+        def call(turns: Iterator[tuple[Tensor, Tensor, Tensor]] = turns, count: int = count) -> None:
             x, y, z = next(turns)
-            scaled[(ORDERED // block,)](x, y, False, block)
-            scaled[(ORDERED // block,)](y, z, backwards, block)
+            if sums:
+                summed[(STRETCHES,)](x, y, blocks // STRETCHES, ORDERED_BLOCK)
+                scaled[(blocks,)](x, z, count, ORDERED_BLOCK)
+            else:
+                scaled[(blocks,)](x, y, 0, ORDERED_BLOCK)
+                scaled[(blocks,)](y, z, count, ORDERED_BLOCK)
 
         for _, _, z in sets:
             z.zero_()
@@ -369,6 +378,7 @@ CASES: dict[str, tuple[Callable[[torch.dtype], Iterator[Row]], int]] = {
     "products": (products, 14336 * 4096 // 2),
     "beginning": (beginning, 1 << 27),
     "order": (order, 2 * ORDERED),
+    "stretches": (functools.partial(order, sums=True), 3 * ORDERED // 2),
     "listing": (listing, 3 * LISTED),
 }
 """The variants of a case, and the elements that are read and written once."""

@@ -540,11 +540,24 @@ def copied(x, y, LETS: tl.constexpr, WAITS: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def scaled(x, y, BACKWARDS: tl.constexpr, BLOCK: tl.constexpr):
-    """One and a half times a tensor, from its end on if ``BACKWARDS``."""
-    program = tl.num_programs(0) - 1 - tl.program_id(0) if BACKWARDS else tl.program_id(0)
-    place = program * BLOCK + tl.arange(0, BLOCK)
+def scaled(x, y, STRETCHES: tl.constexpr, BLOCK: tl.constexpr):
+    """One and a half times a tensor: forwards (0), from its end on (1), or from the ends of so many stretches of it."""
+    block = tl.program_id(0)
+    if STRETCHES:
+        each = tl.num_programs(0) // STRETCHES
+        block = block % STRETCHES * each + each - 1 - block // STRETCHES
+    place = block * BLOCK + tl.arange(0, BLOCK)
     tl.store(y + place, (tl.load(x + place).to(tl.float32) * 1.5).to(y.dtype.element_ty))
+
+
+@triton.jit
+def summed(x, y, BLOCKS: tl.constexpr, BLOCK: tl.constexpr):
+    """Sums of stretches of so many blocks, of which each program takes one."""
+    place = tl.program_id(0) * BLOCKS * BLOCK + tl.arange(0, BLOCK)
+    total = tl.full([BLOCK], 0.0, tl.float32)
+    for block in tl.range(0, BLOCKS):
+        total += tl.load(x + place + block * BLOCK).to(tl.float32)
+    tl.store(y + tl.program_id(0), tl.sum(total, 0))
 
 
 @triton.jit
