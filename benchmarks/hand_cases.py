@@ -344,10 +344,10 @@ def order(dtype: torch.dtype, *, sums: bool = False) -> Iterator[Row]:
     sets = [*zip(inputs, torch.empty_like(inputs), torch.empty_like(inputs), strict=True)]
     exact = [x.double() * (1.5 if sums else 2.25) for x in inputs]
     blocks = ORDERED // ORDERED_BLOCK
-    stretches = {"both forwards": 0, "the second backwards": 1}
-    for name, count in (
-        stretches | {"the second from the ends of stretches": STRETCHES} if sums else stretches
-    ).items():
+    orders = {"both forwards": 0, "the second backwards": 1}
+    if sums:
+        orders["the second from the ends of stretches"] = STRETCHES
+    for name, count in orders.items():
         turns = itertools.cycle(sets)
 
         def call(turns: Iterator[tuple[Tensor, Tensor, Tensor]] = turns, count: int = count) -> None:

@@ -273,7 +273,7 @@ def run(plan: argparse.Namespace) -> int:
         slowest = ", ".join(f"{' '.join(key)} {prepared.compile_s[key]:.0f} s" for key in prepared.slowest(SLOWEST))
         print(f"the slowest: {slowest}", flush=True)
         for backend in set(plan.backends) - {"eager"}:
-            forget_choices(caches_in(plan.caches / backend), is_tuned=is_tuned(backend))
+            forget_choices(caches_in(plan.caches / backend), with_graphs=plan.prepare_tuned and is_tuned(backend))
         plan.deadline -= prepared.wall_s
         bandwidths, results = measure(plan)
     cold = [cold_seconds(r, prepared, plan) for r in results]

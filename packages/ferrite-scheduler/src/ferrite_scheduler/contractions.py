@@ -30,10 +30,12 @@ CODES = (I8, U8)
 """Types of weights that a half type, and f32, holds exactly."""
 PARTS = 3
 """Parts of bfloat16 that a number of float32 has; see `exact_parts`."""
+CUT_ROWS = 4
+"""Most rows whose parts are multiplied together: each part has a quarter of the sixteen rows that tensor cores take."""
 MULTIPLIED_ROWS = 4
 """Most rows of float32 that are multiplied one by one. On an H200 (4096 x 14336) two rows take 57 us so and four 64,
 the library 82 and 88; eight take 80 us so and 62 on tensor cores, in parts, the library 120. Four rows by weights of
-eight bits (4096 x 16384) take 47 us so, 24 in parts (`exact_parts`), and with the library 200."""
+eight bits (4096 x 16384) take 47 us so, 23 in parts (`exact_parts`), and with the library 200."""
 
 
 def keep_narrow_contractions(graph: Graph, policy: Policy) -> Graph:

@@ -19,7 +19,7 @@ from ferrite_ir.index import Dim, constant
 from ferrite_ir.scalar import Scalar, apply, bitcast, cast, const, index_value, load
 from ferrite_ir.sizes import product
 
-from .contractions import CODES, MULTIPLIED_ROWS, PARTS, row_dims
+from .contractions import CODES, CUT_ROWS, PARTS, row_dims
 from .intermediates import new_value
 from .target import Policy
 
@@ -41,7 +41,7 @@ def _is_to_be_cut(definition: Definition) -> bool:
     if not isinstance(definition, Contract) or definition.left.dtype is not F32:
         return False
     right, rows = definition.right, product(dim.size for dim in row_dims(definition))
-    return right.op == "cast" and right.args[0].dtype in CODES and bool(rows <= MULTIPLIED_ROWS)
+    return right.op == "cast" and right.args[0].dtype in CODES and bool(rows <= CUT_ROWS)
 
 
 def _with_parts(

@@ -21,7 +21,7 @@ from ferrite_ir.graph import Contract
 from ferrite_ir.index import Dim
 from ferrite_ir.scalar import Scalar, cast
 from ferrite_ir.sizes import Size
-from ferrite_scheduler.contractions import MULTIPLIED_ROWS, PARTS, part_loads, uses_tensor_cores
+from ferrite_scheduler.contractions import CUT_ROWS, PARTS, part_loads, uses_tensor_cores
 
 from .evaluate import Evaluator
 from .flat import FlatKernel
@@ -79,7 +79,7 @@ def _open_product_of_parts(
     """
     parts = part_loads(definition)
     count = next(axis.size for axis in flat.space.axes if axis.name == "y")
-    if not parts or int(count) > MULTIPLIED_ROWS:
+    if not parts or int(count) > CUT_ROWS:
         return None
     first, second = (flat.offset(part.source, part.indices) for part in parts[:2])
     rows = _rows_in_memory(parts[0], flat, writer, wide=wide, apart=second.const - first.const)
