@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -41,12 +41,14 @@ def distance(found: Tensor, exact: Tensor) -> float:
     return float((found.double() - exact).abs().max() / exact.abs().max())
 
 
-def ours(function: Callable[..., Tensor], *inputs: Tensor, **policy: Any) -> Row:
+def ours(function: Callable[..., Tensor], *inputs: Tensor, sets: Sequence[Tensor] = (), **policy: Any) -> Row:
+    """Returns what the compiler makes of a function; where there are ``sets``, they are its first input in turn."""
     torch._dynamo.reset()
     call = compile_with("ferrite", function, dynamic=False, policy=policy)
     exact = function(*(x.double() for x in inputs))
     name = ", ".join(["ferrite", *(f"{key}={value}" for key, value in policy.items())])
-    return name, lambda: call(*inputs), lambda: distance(call(*inputs), exact)
+    turns = itertools.cycle(sets or inputs[:1])
+    return name, lambda: call(next(turns), *inputs[1:]), lambda: distance(call(*inputs), exact)
 
 
 def launched(
@@ -190,12 +192,16 @@ ASKED_BEFORE = ("", ", sectors asked for before", ", asked for before at once")
 PHASES = (": adding up alone", ": and meeting", "")
 
 
+def _normalised_images(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.silu(F.group_norm(x, 32, weight, bias))
+
+
 def group_norm(dtype: torch.dtype) -> Iterator[Row]:
     x = torch.randn(16, 320, 64, 64, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
     weight, bias = (torch.randn(320, device="cuda", dtype=dtype) for _ in range(2))
     y, exact = torch.empty_like(x), F.silu(F.group_norm(x.double(), 32, weight.double(), bias.double()))
     error = functools.partial(distance, y, exact)
-    yield ours(lambda x, weight, bias: F.silu(F.group_norm(x, 32, weight, bias)), x, weight, bias)
+    yield ours(_normalised_images, x, weight, bias)
     operands = (x, weight, bias, y)
     counts = torch.zeros(32, dtype=torch.int32, device="cuda")
     for number, (points, rows, held, warps, asks) in enumerate(HELD[dtype]):
@@ -257,6 +263,26 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
         given = (*operands, status, status[17:], rows, each)
         call = launched(met_group_norm, 16 * each, *given, warps=warps, cleared=status)
         yield f"one kernel, {rows} rows held in halves until their image is there, {warps} warps", call, error
+
+
+ORDERS: tuple[dict[str, Any], ...] = (
+    {"turn_around": False},
+    {"cache_kept": 50},
+    *(
+        {"programs_per_processor": programs, "programs_in_order": programs, **order}
+        for programs in (16, 40)
+        for order in ({"turn_around": False}, {"cache_kept": 50})
+    ),
+)
+"""Policies of how many programs take a part of an image each, and which way the next kernel walks through them."""
+
+
+def images(dtype: torch.dtype) -> Iterator[Row]:
+    """Group norm by the compiler, with fewer and longer parts of images and with more of them (decision 0015)."""
+    sets = torch.randn(6, 16, 64, 64, 320, device="cuda", dtype=dtype).permute(0, 1, 4, 2, 3)
+    weight, bias = (torch.randn(320, device="cuda", dtype=dtype) for _ in range(2))
+    for policy in ORDERS:
+        yield ours(_normalised_images, sets[0], weight, bias, sets=[*sets], **policy)
 
 
 def products(dtype: torch.dtype) -> Iterator[Row]:
@@ -375,6 +401,7 @@ CASES: dict[str, tuple[Callable[[torch.dtype], Iterator[Row]], int]] = {
     "long_softmax": (long_softmax, 2048 * 131072),
     "scan": (scan, 1 << 26),
     "group_norm": (group_norm, 16 * 320 * 4096),
+    "images": (images, 16 * 320 * 4096),
     "products": (products, 14336 * 4096 // 2),
     "beginning": (beginning, 1 << 27),
     "order": (order, 2 * ORDERED),

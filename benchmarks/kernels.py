@@ -6,7 +6,8 @@
     python benchmarks/kernels.py --backends eager,inductor,inductor-max,ferrite,ferrite-max --prepare 16 --gpus 2
 
 Each function is checked against float64 first. Times are device times of launches that wait in the queue behind a
-spinning kernel, so that no host time is in them, on data several times larger than the L2 cache.
+spinning kernel, so that no host time is in them. Sets of inputs take turns: between two calls with one set, those with
+others move several times what the L2 cache holds, so that no call finds there what one before has left.
 
 ``--prepare`` has the backends that do not tune compile everything first, with empty caches, so many processes at once
 with as many cores each; nothing is timed meanwhile, and the seconds of compiling are those of then. What backends
@@ -19,6 +20,7 @@ row are timed on one GPU, in turn.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -53,6 +55,7 @@ from tree import add_packages_to_path, caches_in, results_folder
 
 COPY_BYTES = 1 << 30
 LAUNCHES = 20
+CACHE_TIMES = 4  # what other sets of inputs move between two calls with one, over what the cache holds
 QUICK_CALLS = ("ferrite.", "aten.zeros.", "aten.empty_strided.")  # next to no device time
 FIRST_CONFIG = 1.02  # times the fastest config that a kernel's first may take without being named
 SLOWEST = 6  # cells named of those that took longest to compile
@@ -103,20 +106,22 @@ def measure_case(case: Case, dtype: torch.dtype, plan: argparse.Namespace, devic
     moved = unavoidable_bytes(case, inputs, eager)
     floor_ms = device.floor_ms(moved, case.flops(*inputs) if case.flops else 0, dtype)
     del eager
+    sets = [inputs, *(case.make(dtype, plan.scale) for _ in range(others_between(moved, plan.device)))]
     calls: dict[str, Callable[[], Any]] = {}
     facts: dict[str, dict[str, Any]] = {}
     empty = Result(case.name, str(dtype).removeprefix("torch."), "", case.bar, moved, case.limit)
     failures: list[Result] = []
     for backend in plan.backends:
         try:
-            calls[backend], facts[backend] = compile_checked(case, backend, inputs, reference, own_error, dtype, plan)
+            compiled, facts[backend] = compile_checked(case, backend, inputs, reference, own_error, dtype, plan)
+            calls[backend] = in_turn(case, compiled, sets)
         except Exception as error:  # noqa: BLE001 - reported in the backend's cell
             reason = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:150] if str(error) else ''}"
             failures.append(replace(empty, backend=backend, failed=reason))
     del reference
     times: dict[str, list[float]] = {backend: [] for backend in calls}
     for call in calls.values():
-        time_launches(call, 2, plan.device)
+        time_launches(call, len(sets), plan.device)
     for _ in range(plan.reps):
         for backend, call in calls.items():
             times[backend].append(time_launches(call, LAUNCHES, plan.device))
@@ -129,6 +134,19 @@ def measure_case(case: Case, dtype: torch.dtype, plan: argparse.Namespace, devic
         spread = (max(measured) - min(measured)) / ms
         results.append(replace(empty, backend=backend, ms=ms, spread=spread, share=floor_ms / ms, **facts[backend]))
     return results + failures
+
+
+def others_between(moved: int, device: str) -> int:
+    """Returns how many other sets of inputs a call that moves so many bytes needs for its own to leave the cache."""
+    if device != "cuda":
+        return 0
+    return math.ceil(CACHE_TIMES * torch.cuda.get_device_properties(device).L2_cache_size / moved)
+
+
+def in_turn(case: Case, compiled: Callable[..., Any], sets: Sequence[tuple[Any, ...]]) -> Callable[[], Any]:
+    """Returns a call that takes the next set of inputs each time."""
+    turns = itertools.cycle(sets)
+    return lambda: outcome(case, compiled, next(turns))
 
 
 def print_launches(title: str, call: Callable[[], Any], device: str) -> None:
@@ -146,8 +164,8 @@ def compile_checked(
     own_error: float,
     dtype: torch.dtype,
     plan: argparse.Namespace,
-) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """Compiles and checks; returns the call, its error over eager's, and the time that ferrite predicts.
+) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Compiles and checks; returns the function, its error over eager's, and the time that ferrite predicts.
 
     Raises:
         ArithmeticError: the results are further from float64 than twice eager's.
@@ -165,7 +183,7 @@ def compile_checked(
     facts["predicted_ms"] = predicted_ms(before, plan.device) if backend == "ferrite" else None
     if backend.startswith("ferrite"):
         facts["kernels"] = measured_kernels(programs_since(before), device_of(plan.device))
-    return (lambda: outcome(case, compiled, inputs)), facts
+    return compiled, facts
 
 
 def compiled_count(backend: str) -> int:

@@ -113,7 +113,7 @@ def test_each_number_of_rows_takes_a_form_that_is_right_for_it(call, device: str
     program = check_kernels()
     launches = [step for step in program["steps"] if step["do"] == "launch"]
     limits = [[other["when"][0][1] for other in step.get("alternatives", [])] for step in launches]
-    assert limits == [[], [64], [64]]
+    assert limits == [[], [64], [64], [64]]
 
 
 @pytest.mark.parametrize("device", devices())

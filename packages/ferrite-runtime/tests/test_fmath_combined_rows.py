@@ -14,7 +14,7 @@ from runtime_kernels import spec, tensor
 torch = pytest.importorskip("torch")
 
 NONE = torch.iinfo(torch.int64).min
-CAPACITY, CHUNK, TILE = 8, 8, 32
+CAPACITY, CHUNK, TILE, PART, LINE = 8, 8, 32, 8, 32
 WIDTH, BLOCK = 6, 4
 NEUTRAL = {
     "add": torch.zeros(WIDTH),
@@ -52,8 +52,8 @@ class Listed:
 
     @property
     def sizes(self) -> torch.Tensor:
-        """How many rows each place has."""
-        return self.tensors["counts"]
+        """How many rows each place has: their counters are in the order of columns."""
+        return self.tensors["counts"].view(-1, LINE).T.flatten()[: self.places]
 
     @property
     def runs(self) -> torch.Tensor:
@@ -77,27 +77,29 @@ def listed(
     chunk: int = CHUNK,
     tensors: dict[str, torch.Tensor] | None = None,
     is_known: bool = True,
+    sorts_all: bool = False,
 ) -> Listed:
-    count, shares = len(index), -(-len(index) // TILE)
+    count, shares, parts = len(index), -(-len(index) // TILE), -(-len(index) // PART)
     slots = max(count // (capacity + 1) + count // chunk, 1)
     tensors = tensors or {
-        "counts": torch.zeros(places, dtype=torch.int32),
+        "counts": torch.zeros(-(-places // LINE) * LINE, dtype=torch.int32),
         "lists": torch.full((places, capacity), -7, dtype=torch.int32),
         "runs": torch.randint(-(1 << 31), 1 << 31, (places, shares)).to(torch.int32),  # whatever was there
         "ordered": torch.full((shares * TILE,), -7, dtype=torch.int32),
+        "is_sorted": torch.zeros(shares, dtype=torch.int32),
         "queue": torch.full((2, slots), -7, dtype=torch.int32),
         "tasks": torch.zeros(1 + 2 * slots * -(-WIDTH // BLOCK), dtype=torch.int32),
     }
     found = Listed(count, places, tensors, capacity, chunk, is_known)
     accesses = dict.fromkeys(tensors, "write") | {"counts": "atomic", "tasks": "atomic"}
-    numbers = f"{found.number}, {places}, {wraps}, {capacity}, {chunk}, {slots}, {TILE}"
-    run(
-        f"list_rows(places, {', '.join(tensors)}, {numbers})",
-        shares,
-        count,
-        places=(index, "read"),
-        **{name: (x, accesses[name]) for name, x in tensors.items()},
-    )
+    passed = {"places": (index, "read"), **{name: (x, accesses[name]) for name, x in tensors.items()}}
+    names = ["None" if sorts_all and name == "is_sorted" else name for name in passed]
+    numbers = f"{capacity}, {chunk}, {slots}, {TILE}, {PART}"
+    known = f"{found.number}, {places}, {wraps}"
+    run(f"list_rows({', '.join(names)}, {known}, {numbers})", shares + parts, count, **passed)
+    if not sorts_all:
+        call = f"sort_rows(places, runs, ordered, is_sorted, tasks, {known}, {TILE})"
+        run(call, shares, count, **{name: passed[name] for name in passed if name in call})
     return found
 
 
@@ -160,12 +162,15 @@ def test_rows_are_counted_and_listed(dtype: torch.dtype) -> None:
         assert set(rows) <= set((index == place).nonzero().flatten().tolist())
 
 
+@pytest.mark.parametrize("sorts_all", [False, True])
 @pytest.mark.parametrize("chunk", [CHUNK, 4 * CHUNK])
 @pytest.mark.parametrize("kind", ["any", "few", "skewed", "one"])
-def test_runs_of_long_places_are_their_rows_and_all_their_chunks_are_asked_for(kind: str, chunk: int) -> None:
+def test_runs_of_long_places_are_their_rows_and_all_their_chunks_are_asked_for(
+    kind: str, chunk: int, *, sorts_all: bool
+) -> None:
     torch.manual_seed(0)
     index = places_of(kind, 300, 40)
-    found = listed(index, 40, chunk=chunk)
+    found = listed(index, 40, chunk=chunk, sorts_all=sorts_all)
     words = found.tensors["ordered"]
     rows = torch.arange(words.numel()) // TILE * TILE + words % TILE
     for place in range(40):
@@ -178,6 +183,35 @@ def test_runs_of_long_places_are_their_rows_and_all_their_chunks_are_asked_for(k
         if size > CAPACITY
         for number in range(-(-size // chunk))
     ]
+
+
+def test_nothing_is_sorted_where_no_place_is_long() -> None:
+    index = torch.arange(300) % 40
+    assert (listed(index, 40, capacity=8).tensors["ordered"] == -7).all()
+    assert (listed(index, 40, capacity=7).tensors["ordered"] != -7).all()
+
+
+def test_shares_whose_rows_meet_often_are_sorted_while_rows_are_listed() -> None:
+    rare = torch.arange(300) % 39 + 1
+    rare[::16] = 0  # a long place, of which each warp has two rows
+    assert not listed(rare, 40).tensors["is_sorted"].any()
+    often = rare.clone()
+    often[TILE : TILE + 25 : 8] = 7
+    assert listed(often, 40).tensors["is_sorted"].nonzero().flatten().tolist() == [1]
+    none = rare.clone()
+    none[TILE : TILE + 25] = NONE
+    assert not listed(none, 40).tensors["is_sorted"].any()
+
+
+def test_shares_that_are_sorted_already_are_left_alone() -> None:
+    rare = torch.arange(320) % 39 + 1
+    rare[::16] = 0
+    tensors = listed(rare, 40).tensors
+    tensors["is_sorted"][::2] = 1
+    for name, value in (("counts", 0), ("tasks", 0), ("ordered", -7)):
+        tensors[name].fill_(value)
+    is_written = (listed(rare, 40, tensors=tensors).tensors["ordered"] != -7).view(10, TILE)
+    assert is_written.all(1).tolist() == is_written.any(1).tolist() == [False, True] * 5
 
 
 def test_lists_that_are_made_again_stay_in_bounds() -> None:
@@ -201,7 +235,7 @@ def test_places_count_from_the_end_and_the_lowest_number_is_none() -> None:
 
 def test_rows_of_no_place_are_in_no_list() -> None:
     found = listed(torch.full((40,), NONE), 3)
-    assert found.tensors["counts"].tolist() == [0, 0, 0]
+    assert not found.tensors["counts"].any()
     assert (found.tensors["lists"] == -7).all()
 
 

@@ -10,7 +10,7 @@ from checks import EAGER_TO_SPLIT, agrees, check, kernel_of
 from ferrite_ir import parse_graph
 from ferrite_ir.evaluate import evaluate
 from ferrite_ir.graph import Fold, Loop
-from ferrite_scheduler import Policy, Target, schedule, split
+from ferrite_scheduler import Policy, Target, merged_parts, schedule, split
 from ferrite_scheduler.simulate import simulate
 
 POLICY = Policy(split_minimum=4)
@@ -51,23 +51,53 @@ def test_two_stages_compute_what_one_computes(combine, length):
 
 @pytest.mark.parametrize("length", [32, 29])
 @pytest.mark.parametrize("combine", ["sum", "max", "any", "welford"])
-def test_few_parts_are_combined_by_the_fold_that_reads_their_states(combine, length):
+def test_parts_are_combined_by_the_fold_that_reads_their_states(combine, length):
     result, states = ("t: bool[]" if combine == "any" else "t: f32[]"), "s[c]"
     if combine == "welford":
         result, states = "a: f32[], t: f32[], b: f32[]", "(m[c], s[c], w[c])"
     text = f"{FOLDS[combine].format(n=length)}\n{result} = fold {combine} [ | c < 3] {states}"
     found = check(f"graph @f(x: f32[{length}, 3]) -> (t) {{\n{text}\n}}", *IN_EIGHT)
-    first, last = [d for d in found.graph.definitions if isinstance(d, Fold)]
-    assert (first.dims[0].size, last.fold_dims[0].size) == (8, 3)
+    first, last = found.graph.definitions
+    assert [dim.size for dim in last.fold_dims] == [first.dims[0].size, 3]
     assert len(found.kernels) == 2
 
 
-def test_no_more_parts_than_their_reader_combines():
-    text = f"{FOLDS['sum'].format(n=64)}\nt: f32[] = fold sum [ | c < 3] s[c]"
-    target, policy = IN_EIGHT
-    found = check(f"graph @f(x: f32[64, 3]) -> (t) {{\n{text}\n}}", target, replace(policy, programs_per_processor=4))
-    assert found.graph.definitions[0].dims[0].size == 8
-    assert len(found.kernels) == 2
+STATES = "fold sum [c < 3 | r < 32] x[r, c]\n{between}t: f32[] = fold {combine} [ | c < 3] {state}"
+
+
+@pytest.mark.parametrize(
+    ("combine", "state", "between"),
+    [
+        ("max", "s[c]", ""),
+        ("sum", "exp(s[c])", ""),
+        ("sum", "s[c]", "u: f32[3] = loop [c < 3] exp(s[c])\n"),
+        ("sum", "s[c]", "u: f32[] = fold sum [ | c < 3] s[c]\n"),
+    ],
+    ids=["another combine", "not as it is", "a loop reads them, too", "two folds"],
+)
+def test_states_that_are_wanted_otherwise_are_combined_first(combine, state, between):
+    text = "s: f32[3] = " + STATES.format(combine=combine, state=state, between=between)
+    outputs = "t, u" if between else "t"
+    found = check(f"graph @f(x: f32[32, 3]) -> ({outputs}) {{\n{text}\n}}", *IN_EIGHT)
+    assert [dim.size for dim in found.graph.definitions[1].fold_dims] == [found.graph.definitions[0].dims[0].size]
+
+
+def test_more_states_than_a_program_combines_are_combined_first(monkeypatch):
+    text = "s: f32[3] = " + STATES.format(combine="sum", state="s[c]", between="")
+    monkeypatch.setattr(merged_parts, "MOST_STATES", 3 * 8 - 1)
+    found = check(f"graph @f(x: f32[32, 3]) -> (t) {{\n{text}\n}}", *IN_EIGHT)
+    assert len(found.graph.definitions) == 3
+
+
+def test_parts_have_dims_of_their_own():
+    """What prints must be what is meant: also where a dim has the name and the extent of a part."""
+    text = "s: f32[3] = fold sum [r0 < 3 | r1 < 24] x[r1, r0]\nt: f32[] = fold sum [ | s0 < 3] s[s0]"
+    found = check(f"graph @f(x: f32[24, 3]) -> (t) {{\n{text}\n}}", *IN_EIGHT)
+    first, last = found.graph.definitions
+    assert first.fold_dims[0].size == 3
+    assert {dim.name for dim in (*first.dims, *first.fold_dims)} == {"r0", "r1", "s0"}
+    assert [dim.name for dim in last.fold_dims] == ["s1", "s0"]
+    assert str(parse_graph(str(found.graph))) == str(found.graph)
 
 
 def test_parts_whose_sum_is_wanted_itself_have_a_second_fold():

@@ -13,7 +13,7 @@ from ferrite_ir.sizes import evaluate, symbol
 from ferrite_scheduler import Policy, schedule
 from ferrite_scheduler.target import DEFAULT_POLICY
 from ferrite_triton import emit_program
-from ferrite_triton.row_shapes import MOST_SPREAD, RowsShape, most_rows, scratch_of, shapes_for
+from ferrite_triton.row_shapes import MOST_SPREAD, RowsShape, most_rows, scratch_of, shapes_for, sorts_all
 
 POLICY = {"combined_bytes": 0, "combined_row": 1}
 GRAPH = """graph @f(i: i64[600], x: bf16[600, 64], t: bf16[{rows}, 64]{more}) -> (y{returned}) {{
@@ -23,9 +23,10 @@ GRAPH = """graph @f(i: i64[600], x: bf16[600, 64], t: bf16[{rows}, 64]{more}) ->
 }}"""
 
 
-def program(start: str = "cast.f32(t[r, c])", rows: int = 60, taken: str = "") -> dict[str, Any]:
+def program(start: str = "cast.f32(t[r, c])", rows: int = 60, taken: str = "", count: int = 600) -> dict[str, Any]:
     more, returned = (f", {taken}: f32[4]", f", {taken}") if taken else ("", "")
-    graph = parse_graph(GRAPH.format(start=start, rows=rows, more=more, returned=returned))
+    text = GRAPH.replace("600", str(count)).format(start=start, rows=rows, more=more, returned=returned)
+    graph = parse_graph(text)
     return emit_program(schedule(graph, policy=Policy(**POLICY))).to_mapping()
 
 
@@ -42,7 +43,7 @@ def launches(found: dict[str, Any]) -> list[tuple[str, list[str]]]:
     return [(names[step["kernel"]], step["args"]) for step in steps(found, "launch")]
 
 
-def test_rows_are_listed_and_combined() -> None:
+def test_few_rows_are_sorted_while_they_are_listed() -> None:
     found = program()
     listed = ["y_counts", "y_lists", "y_runs", "y_ordered", "y_queue", "y_tasks"]
     assert launches(found) == [
@@ -50,6 +51,40 @@ def test_rows_are_listed_and_combined() -> None:
         ("list_rows", ["i", *listed]),
         ("combine_rows", [*listed, "y_parts", "x", "t", "y"]),
     ]
+
+
+def test_many_rows_are_sorted_once_it_is_known_whether_there_are_long_places() -> None:
+    found = program(rows=60_000, count=100_000)
+    lists = ["y_counts", "y_lists"]
+    shares, chunks = ["y_runs", "y_ordered"], ["y_queue", "y_tasks"]
+    assert launches(found) == [
+        ("zero_counts", ["y_counts", "y_tasks", "y_is_sorted"]),
+        ("list_rows", ["i", *lists, *shares, "y_is_sorted", *chunks]),
+        ("sort_rows", ["i", *shares, "y_is_sorted", "y_tasks"]),
+        ("combine_rows", [*lists, *shares, *chunks, "y_parts", "x", "t", "y"]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("count", "rows", "known"),
+    [(1 << 15, 60, True), ((1 << 15) + 1, 60_000, False), (100_000, 60, True), (100_000, 1000, False)],
+)
+def test_all_shares_are_sorted_where_they_are_few_or_nearly_all_places_are_long(
+    count: int,
+    rows: int,
+    known: bool,  # noqa: FBT001
+) -> None:
+    found = shapes_for(count, rows, 64, 16, 64)
+    assert sorts_all(count, found) == known
+    assert ("is_sorted" not in scratch_of(count, found, F32)) == known
+
+
+def test_shares_that_may_be_sorted_are_as_many_as_are_looked_at() -> None:
+    found = program(rows=60_000, count=100_000)
+    shapes = {step["name"]: step["shape"] for step in steps(found, "alloc")}
+    assert shapes["y_is_sorted"] == [98]  # of 1024 rows
+    texts = {kernel["name"].rpartition("_")[0]: kernel["source"] for kernel in found["kernels"]}
+    assert "tl.store(is_sorted + lane, 0, lane < 98)" in texts["zero_counts"]
 
 
 def test_scratch_memory_is_dropped() -> None:
@@ -172,7 +207,8 @@ def test_scratch_memory_is_enough_for_any_number_of_rows(rows: int, most: int | 
         slots, shares = shape.slots(n), shape.shares_of(n)
         long_places, full_chunks = n // (shape.capacity + 1), n // shape.chunk
         assert slots >= long_places + full_chunks
-        assert extents["counts"] == rows
+        assert extents["counts"] >= rows
+        assert extents["is_sorted"] >= shares
         assert extents["lists"] >= rows * shape.capacity
         assert extents["runs"] >= rows * shares
         assert extents["ordered"] >= shares * shape.share
@@ -204,7 +240,8 @@ def test_numbers_have_32_bits_up_to_what_is_checked() -> None:
 def test_a_launch_takes_what_is_right_for_its_number_of_rows() -> None:
     found = symbolic()
     names = {kernel["id"]: kernel["name"].rpartition("_")[0] for kernel in found["kernels"]}
-    for step, name in zip(steps(found, "launch"), ("zero_counts", "list_rows", "combine_rows"), strict=True):
+    launched = ("zero_counts", "list_rows", "sort_rows", "combine_rows")
+    for step, name in zip(steps(found, "launch"), launched, strict=True):
         alternatives = step.get("alternatives", [])
         assert {names[kernel] for kernel in (*(other["kernel"] for other in alternatives), step["kernel"])} == {name}
         limits = [other["when"] for other in alternatives]
@@ -224,15 +261,16 @@ def test_all_launches_of_a_call_take_one_shape(rows: int) -> None:
     (allocated,) = (step for step in steps(found, "alloc") if step["name"] == "y_counts")
     assert allocated["dtype"] == "i32"
     sources = {kernel["id"]: kernel["source"] for kernel in found["kernels"]}
-    _, listing, combining = steps(found, "launch")
+    _, listing, sorting, combining = steps(found, "launch")
     batch = DEFAULT_POLICY.combined_batch
     for n in COUNTS:
         shape = chosen(shapes_for(symbol("s0", low=0), rows, 64, batch, 64), n)
         slots = str(shape.slots(symbol("n0", low=0)))
-        lists = f"n0, {rows}, False, {shape.capacity}, {shape.chunk}, {slots}, {shape.share})"
+        lists = f"n0, {rows}, False, {shape.capacity}, {shape.chunk}, {slots}, {shape.share}, 256)"
+        shares = f"n0, {rows}, False, {shape.share})"
         sums = f"n0, {rows}, 64, 64, {shape.capacity}, {shape.chunk}, {shape.share}, {shape.spread}, {slots}, "
         sums += f"{shape.group}, {shape.depth}, 64, {shape.halves})"
-        for step, numbers in ((listing, lists), (combining, sums)):
+        for step, numbers in ((listing, lists), (sorting, shares), (combining, sums)):
             conditions = [(other["when"][0][1], other["kernel"]) for other in step["alternatives"]]
             taken = next((kernel for limit, kernel in conditions if n <= limit), step["kernel"])
             assert numbers in sources[taken]
@@ -241,7 +279,7 @@ def test_all_launches_of_a_call_take_one_shape(rows: int) -> None:
 def test_nothing_is_checked_of_numbers_of_rows_that_are_known_to_be_small() -> None:
     found = symbolic("s0: size >= 0 <= 4000 ~ 600")
     assert not steps(found, "check")
-    assert [step.get("alternatives", []) for step in steps(found, "launch")] == [[], [], []]
+    assert [step.get("alternatives", []) for step in steps(found, "launch")] == [[], [], [], []]
 
 
 def test_texts_depend_on_no_hint() -> None:

@@ -28,6 +28,7 @@ from ferrite_runtime.interpreter_atomics import make_atomic_rmw
 from ferrite_runtime.interpreter_cast import all_ones_handle, cast_handle, make_dot, splat_handle
 from ferrite_runtime.interpreter_cooperation import LeftProgram, rounds_of
 from ferrite_runtime.interpreter_math import STAND_INS as MATH_STAND_INS
+from ferrite_runtime.interpreter_meeting import count_in_warps, meet_in_warp
 from ferrite_runtime.interpreter_reduce import reduce_tiles, scan_tiles
 from ferrite_runtime.interpreter_sort import sort_tile, sort_tile_first
 from ferrite_runtime.spec import KernelSpec, Param
@@ -41,6 +42,8 @@ STAND_INS: dict[str, Callable[..., Any]] = {
     **MATH_STAND_INS,
     "sort_stable": sort_tile,
     "sort_first": sort_tile_first,
+    "meeting_in_warp": meet_in_warp,
+    "count_together": count_in_warps,
     "prefetch": lambda pointer: None,
     "follow": lambda: None,
     "dot_in_parts": lambda left, right, total: tl.dot(left, right, total, input_precision="ieee"),

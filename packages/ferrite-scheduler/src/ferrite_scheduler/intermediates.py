@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import count
 
 from ferrite_ir.dtypes import I64
 from ferrite_ir.graph import Extern, Tag, TensorType, Value
+from ferrite_ir.index import Dim
 from ferrite_ir.sizes import Size
 
 
@@ -16,6 +18,12 @@ def new_value(wanted: str, tensor: TensorType, types: dict[str, TensorType]) -> 
         name += "_"
     types[name] = tensor
     return Value(name, tensor)
+
+
+def fresh_dim(letter: str, size: Size, taken: Iterable[Dim]) -> Dim:
+    """Returns a dim of this size whose name is a letter and a number, and none of those that are taken."""
+    names = {dim.name for dim in taken}
+    return Dim(next(name for number in count() if (name := f"{letter}{number}") not in names), size)
 
 
 def partial_value(result: Value, kind: str, shape: Iterable[Size], types: dict[str, TensorType]) -> Value:

@@ -19,7 +19,7 @@ from ferrite_ir.scalar import Scalar, apply, const, index_value, load, substitut
 from ferrite_ir.sizes import is_static
 
 from .dependences import Node, make_node
-from .intermediates import partial_value
+from .intermediates import fresh_dim, partial_value
 from .neutrals import neutral_state
 from .target import Policy, Target
 
@@ -83,7 +83,7 @@ def _even_parts(wanted: int, length: int) -> Parts:
 def split_scan(scan: Scan, parts: Parts, types: dict[str, TensorType]) -> tuple[Definition, ...]:
     """Returns the definitions of a scan in parts."""
     place = scan.dims.index(scan.along)
-    part, point = Dim("s0", parts.count), Dim("r0", parts.points)
+    part, point = fresh_dim("s", parts.count, scan.dims), fresh_dim("r", parts.points, scan.dims)
     bodies = _operands(scan, part.index * parts.points + point.index, exact=parts.exact)
     outer = (*scan.dims[:place], part, *scan.dims[place + 1 :])
     totals = _values(scan, "total", outer, types)

@@ -18,13 +18,14 @@ from ferrite_ir.scalar import Scalar, apply, const, index_value, load, substitut
 from ferrite_ir.sizes import Size, ceildiv, is_static, product
 
 from .columns import Runs, cuts_evenly, find_column_sums
-from .dependences import Node, is_opaque, make_node
-from .few_parts import FEW_PARTS, WRITTEN_OUT, states_of_folds, written_out
+from .dependences import Node, Touch, is_opaque, make_node
+from .directions import kept_bytes
 from .generic import hinted, is_symbolic, reckoned
-from .intermediates import partial_value
+from .intermediates import fresh_dim, partial_value
 from .long_scans import parts_of, split_scan
 from .look_back import look_back_scan, looks_back
 from .marks import as_column_fold
+from .merged_parts import combines_parts_of, merge_parts, readers_of_states
 from .neutrals import neutral_state
 from .target import Policy, Target
 
@@ -67,16 +68,27 @@ def prepare_folds(graph: Graph, target: Target, policy: Policy, settled: Collect
     Folds whose results are ``settled`` are not split.
     """
     types = {name: value.type for name, value in graph.values.items()}
-    states = states_of_folds(graph)
-    plans = _plans(graph, types, states, target, policy, settled)
+    readers = readers_of_states(graph)
+    plans = _plans(graph, types, target, policy, settled)
     columns = find_column_sums(graph, types, target, policy, settled)
     definitions: list[Definition] = []
+    merging: dict[str, Fold] = {}  # second stages by the states of which a reader combines what they would
     changed = False
     for definition in graph.definitions:
+        if isinstance(definition, Fold) and definition.bodies[0].op == "load":
+            second = merging.get(definition.bodies[0].source)
+            if second is not None:
+                definitions.append(merge_parts(definition, second))
+                continue
         is_settled = any(result is not None and result.name in settled for result in definition.results)
         rewritten = _prepared(definition, {} if is_settled else plans, columns, types, target, policy, graph.device)
-        rewritten = _few_parts_written_out(rewritten, states)
         changed = changed or rewritten != (definition,)
+        match rewritten:
+            case (Fold(), Fold() as second):
+                reader = readers.get(second.results[0].name)
+                if reader is not None and _domain(reader) not in plans and combines_parts_of(reader, second):
+                    merging[second.results[0].name] = second
+                    rewritten = rewritten[:1]
         definitions.extend(rewritten)
     return replace(graph, definitions=tuple(definitions)) if changed else graph
 
@@ -113,18 +125,6 @@ def _prepared(
     return (definition,)
 
 
-def _few_parts_written_out(stages: tuple[Definition, ...], states: frozenset[str]) -> tuple[Definition, ...]:
-    """Returns the stages of a fold, the second as a loop where it has little to combine for folds that go on."""
-    match stages:
-        case (Fold() as first, Fold() as second) if (
-            second.results[0].name in states
-            and second.combine in WRITTEN_OUT
-            and all(dim.size <= FEW_PARTS for dim in second.fold_dims)
-        ):
-            return first, written_out(second)
-    return stages
-
-
 def _unit_fold(fold: Fold) -> Loop:
     """Returns a fold over one point as a loop: the state is the operand itself."""
     return _unit_loop(fold, fold.dims, {dim: constant(0) for dim in fold.fold_dims})
@@ -150,7 +150,6 @@ def _domain(fold: Fold) -> tuple[tuple[Size, ...], ...]:
 def _plans(
     graph: Graph,
     types: dict[str, TensorType],
-    states: frozenset[str],
     target: Target,
     policy: Policy,
     settled: Collection[str],
@@ -176,22 +175,34 @@ def _plans(
     looped = {load.source for loop in loops for body in loop.bodies for load in body.loads}
     plans: dict[tuple[tuple[int, ...], ...], Plan] = {}
     for domain, (count, node) in heaviest.items():
-        parts = _parts(count, node, target, policy)
-        if parts == 2 * FEW_PARTS and states.issuperset(node.result_names):
-            parts = FEW_PARTS  # twice as many programs are not worth a kernel between the first and the last
+        again = _read_again(node, looped, target, policy)
+        has_images = any(_has_images(touch, node) for touch in again)
+        parts = _parts(count, node, target, policy.programs_in_order if has_images else policy.programs_per_processor)
         if parts >= 2:
             plan = _even_plan(parts, domain[1])
-            takes_turns = policy.turn_around and plan.exact and is_outer(node) and _leaves_its_end(node, looped, target)
-            plans[domain] = replace(plan, takes_turns=takes_turns)
+            plans[domain] = replace(plan, takes_turns=bool(again) and not has_images and plan.exact)
     return plans
 
 
-def _leaves_its_end(node: Node, looped: Collection[str], target: Target) -> bool:
-    """Returns whether a fold reads a tensor larger than the cache that loops read, too.
+def _read_again(node: Node, looped: Collection[str], target: Target, policy: Policy) -> list[Touch]:
+    """Returns what a fold over columns reads of tensors that are read again by loops, and too large for the cache.
 
-    If its parts take turns, the end of the tensor is in the cache when all of them are done, rather than of each part.
+    Of these the end is to be in the cache when all parts are done, rather than that of each part: the parts take turns,
+    or, where each image of several is folded by itself, they are many short ones that begin one after the other.
     """
-    return any(touch.bytes > target.l2_bytes and touch.name in looped for touch in node.loads)
+    if not policy.turn_around or not is_outer(node):
+        return []
+    large = kept_bytes(target, policy)
+    return [touch for touch in node.loads if touch.bytes > large and touch.name in looped]
+
+
+def _has_images(touch: Touch, node: Node) -> bool:
+    """Returns whether the points of a fold that one result takes lie together, those of another one behind them."""
+    farthest = {True: 0, False: 0}
+    for step, _, coefficient in touch.known:
+        is_folded = step < node.fold
+        farthest[is_folded] = max(farthest[is_folded], abs(coefficient))
+    return farthest[False] > farthest[True]
 
 
 def _length(node: Node) -> int:
@@ -199,13 +210,16 @@ def _length(node: Node) -> int:
     return reckoned(node.fold) if is_outer(node) else hinted(node.fold)
 
 
-def _parts(count: int, node: Node, target: Target, policy: Policy) -> int:
-    """Returns in how many parts a fold that moves so many bytes goes best, about; 0 or 1 where it stays whole."""
+def _parts(count: int, node: Node, target: Target, programs_wanted: int) -> int:
+    """Returns in how many parts a fold that moves so many bytes goes best, about; 0 or 1 where it stays whole.
+
+    With so many programs wanted per multiprocessor.
+    """
     if node.grid == 0 or node.fold == 0:
         return 0
     grid, points = hinted(node.grid), _length(node)
     programs = math.ceil(grid / COLUMNS) if is_outer(node) else grid
-    wanted = target.processors * policy.programs_per_processor
+    wanted = target.processors * programs_wanted
     if programs >= wanted:
         return 0
     alone, together = target.seconds(count, _programs_alone(grid, node, target)), count / target.bandwidth
@@ -253,7 +267,7 @@ def _even_plan(parts: int, folded: tuple[int, ...]) -> Plan:
 
 def split(fold: Fold, plan: Plan, types: dict[str, TensorType]) -> tuple[Fold, Fold]:
     """Returns the two stages of a split fold."""
-    part, point = Dim("s0", plan.parts), Dim("r0", plan.chunk)
+    part, point = fresh_dim("s", plan.parts, fold.dims), fresh_dim("r", plan.chunk, fold.dims)
     flat = point.index * plan.parts + part.index if plan.takes_turns else part.index * plan.chunk + point.index
     extents = tuple(dim.size for dim in fold.fold_dims)
     mapping = dict(zip(fold.fold_dims, delinearize(flat, extents), strict=True))
@@ -265,6 +279,8 @@ def split(fold: Fold, plan: Plan, types: dict[str, TensorType]) -> tuple[Fold, F
     first = Fold(partials, fold.combine, (part, *fold.dims), (point,), bodies, fold.origins)
     where = [dim.index for dim in (part, *fold.dims)]
     states = tuple(load(value.name, where, value.type.dtype) for value in partials)
+    if fold.combine == "welford" and len(bodies) == 1:
+        states = (*states[:2], const(plan.chunk, states[2].dtype))  # all parts weigh the same
     second = Fold(fold.results, fold.combine, fold.dims, (part,), states, fold.origins)
     return first, second
 

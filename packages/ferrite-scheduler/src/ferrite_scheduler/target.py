@@ -75,6 +75,8 @@ class Policy:
             partial sums.
         split_minimum: shortest fold axis worth splitting over programs (elements).
         programs_per_processor: programs wanted per multiprocessor before a fold is split.
+        programs_in_order: the same where a fold over places of several images is to leave the end of the last one in
+            the cache: so many that most of them begin when others have ended.
         max_kernel_params: most tensor parameters of one kernel.
         max_branch_params: the same for a kernel of independent updates or of definitions between inputs and results,
             which are branches of it.
@@ -112,6 +114,7 @@ class Policy:
         sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
         sorted_row: fewest elements of such a row.
         turn_around: have kernels begin at the end of large tensors that the kernel before has read or written.
+        cache_kept: percent of the cache that a tensor may fill and still be there when it has been walked through.
         horizontal: fuse independent definitions that share inputs.
         branches: give independent definitions of a pointwise kernel programs of their own.
         reuse: let a dead buffer's storage serve a new one of the same size.
@@ -131,6 +134,7 @@ class Policy:
     run_rows: int = 64
     split_minimum: int = 256
     programs_per_processor: int = 8
+    programs_in_order: int = 8
     max_kernel_params: int = 48
     max_branch_params: int = 240
     max_kernel_ops: int = 2000
@@ -160,6 +164,7 @@ class Policy:
     sorted_bytes: int = 192 << 20
     sorted_row: int = 128
     turn_around: bool = True
+    cache_kept: int = 100
     horizontal: bool = True
     branches: bool = True
     reuse: bool = True

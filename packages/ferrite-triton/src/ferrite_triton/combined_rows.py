@@ -11,7 +11,7 @@ from ferrite_ir.sizes import Size, hint, is_static, maximum, minimum, symbol
 from ferrite_scheduler.schedule import CallExtern
 
 from .literals import number_text
-from .row_shapes import RowsShape, most_rows, most_slots, scratch_of, shapes_for
+from .row_shapes import RowsShape, counters, most_rows, most_shares, most_slots, scratch_of, shapes_for, sorts_all
 from .size_text import host_expression
 from .spec import KernelSpec
 from .templates import Expansion, Operand, Scratch, Template
@@ -20,6 +20,8 @@ ZEROED = 1024
 """Numbers that one program makes zero."""
 SORTED_WARP, MOST_WARPS = 128, 16
 """How many rows of a share a warp has, and warps of a program at most."""
+LISTED, LISTING_WARPS = 256, 8
+"""Rows that a program lists, and its warps: a row for each thread, and no share has fewer."""
 SECTOR = 32
 """Bytes that are moved for a number that lies alone."""
 REGISTERS = 80
@@ -59,6 +61,11 @@ class _Call:
     def is_static(self) -> bool:
         """Returns whether the number of rows is known."""
         return is_static(self.count)
+
+    @property
+    def sorts_all(self) -> bool:
+        """Returns whether all shares are sorted while rows are listed."""
+        return sorts_all(self.count, self.shapes)
 
     @property
     def sizes(self) -> dict[str, Size]:
@@ -105,7 +112,7 @@ def write_combined_rows(step: CallExtern, taken: Collection[str]) -> Expansion:
         operands["base"] = Operand(base.name, base.dtype)
     template = Template.of(step, operands, call.scratch, taken)
     template.require(count, most_rows(call.shapes[0]), "rows to combine")
-    for write in (_write_zeros, _write_lists, _write_sums):
+    for write in (_write_zeros, _write_lists, *(() if call.sorts_all else (_write_shares,)), _write_sums):
         forms: list[tuple[int, KernelSpec]] = []
         for shape in call.shapes:
             kernel = write(template, call, shape)
@@ -120,26 +127,40 @@ def write_combined_rows(step: CallExtern, taken: Collection[str]) -> Expansion:
 def _write_zeros(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
     """Writes what makes all counters zero."""
     tasks = 1 + 2 * most_slots(call.number, call.shapes) * shape.blocks
-    zeroed: dict[str, Size] = {"counts": call.rows, "tasks": tasks}
+    zeroed: dict[str, Size] = {"counts": counters(call.rows), "tasks": tasks}
+    if not call.sorts_all:
+        zeroed["is_sorted"] = most_shares(call.number, call.shapes)
     lines = [f"lane = tl.program_id(0) * {ZEROED} + tl.arange(0, {ZEROED})"]
     lines += [f"tl.store({name} + lane, 0, lane < {extent})" for name, extent in zeroed.items()]
     accesses = dict.fromkeys(zeroed, "write")
     programs = (maximum(*zeroed.values()) + (ZEROED - 1)) // ZEROED
-    return template.write("zero_counts", accesses, lines, host_expression(programs), 4, call.sizes)
+    moved = I32.bytes * sum(hint(extent) for extent in zeroed.values())
+    return template.write("zero_counts", accesses, lines, host_expression(programs), 4, call.sizes, bytes=moved)
 
 
 def _write_lists(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
     """Writes what counts the rows of each place and lists them."""
     slots = shape.slots(call.number)
     numbers = f"{call.number}, {call.rows}, {call.wraps}, {shape.capacity}, {shape.chunk}, {slots}, {shape.share}"
-    line = f"fmath.list_rows(places, counts, lists, runs, ordered, queue, tasks, {numbers})"
+    flags = None if call.sorts_all else "is_sorted"
+    line = f"fmath.list_rows(places, counts, lists, runs, ordered, {flags}, queue, tasks, {numbers}, {LISTED})"
     accesses = {"places": "read", "counts": "atomic", "lists": "write", "runs": "write", "ordered": "readwrite"}
-    accesses |= {"queue": "write", "tasks": "atomic"}
+    accesses |= {**({flags: "write"} if flags else {}), "queue": "write", "tasks": "atomic"}
+    programs = host_expression(shape.shares_of(call.number) + (call.number + (LISTED - 1)) // LISTED)
+    # Of a row its place; and alone the counter of its place, and its number in a list.
+    moved = min(hint(call.count), shape.count) * (template.operands["places"].dtype.bytes + 2 * SECTOR)
+    return template.write("list_rows", accesses, [line], programs, LISTING_WARPS, call.sizes, bytes=moved)
+
+
+def _write_shares(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
+    """Writes what sorts the shares that are not sorted yet, if there are long places."""
+    numbers = f"{call.number}, {call.rows}, {call.wraps}, {shape.share}"
+    line = f"fmath.sort_rows(places, runs, ordered, is_sorted, tasks, {numbers})"
+    accesses = {"places": "read", "runs": "write", "ordered": "readwrite", "is_sorted": "read", "tasks": "read"}
     warps = min(max(shape.share // SORTED_WARP, 1), MOST_WARPS)
-    programs = host_expression(shape.shares_of(call.number))
-    # Of a row its place and number; and alone the counter of its place, a word of its run, and its number in a list.
-    moved = min(hint(call.count), shape.count) * (template.operands["places"].dtype.bytes + I32.bytes + 3 * SECTOR)
-    return template.write("list_rows", accesses, [line], programs, warps, call.sizes, bytes=moved)
+    shares = shape.shares_of(call.number)
+    moved = I32.bytes * hint(shares)  # what there is to sort, if anything, is not known
+    return template.write("sort_rows", accesses, [line], host_expression(shares), warps, call.sizes, bytes=moved)
 
 
 def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:

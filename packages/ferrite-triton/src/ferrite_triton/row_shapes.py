@@ -25,6 +25,10 @@ LEAST_SHARE, LONG_SHARE = 256, 1024
 shares."""
 MOST_SPREAD = 256
 """Shares that a chunk looks at together: it has a warp, whose code grows with them times the rows of the chunk."""
+FEW_ROWS = SHARES * LEAST_SHARE
+"""Rows whose shares are sorted beside listing them, however they meet: that takes no longer than listing."""
+LINE = 32
+"""Counters that lie together; see `fmath`."""
 MOST_RUNS = 1 << 23
 """Runs that there is room for, if shares are not too large then."""
 LEAST_LISTED, MOST_LISTED = 16, 256
@@ -153,30 +157,52 @@ def most_rows(shape: RowsShape) -> int:
 
 def scratch_of(count: Size, shapes: Sequence[RowsShape], compute: DType) -> Scratch:
     """Returns the tensors that only these kernels know, large enough for whichever shape a call takes."""
-    (first, *_), last = shapes, shapes[-1]
+    first, last = shapes[0], shapes[-1]
+    shares = most_shares(count, shapes)
     if is_static(count):
-        shares, listed, ordered = first.shares, first.capacity, first.shares * first.share
+        listed, ordered = first.capacity, first.shares * first.share
         slots = first.slots(count)
         room: Size = max(slots, 1)
     else:
         slots = most_slots(count, shapes)
         room = slots + 1
-        # Up to the number that a shape is made for, there are as many shares as for that at most.
-        bounded = max((shape.shares for shape in shapes if shape.share < last.share), default=0)
-        shares = first.shares_of(count)
-        if bounded:
-            shares = maximum(minimum(shares, bounded), last.shares_of(count))
         listed = _most_listed(count, shapes)
         ordered = count + (last.share - 1)
     return {
-        "counts": (I32, first.rows),
+        "counts": (I32, counters(first.rows)),
         "lists": (I32, first.rows * listed),
         "runs": (I32, first.rows * shares),
         "ordered": (I32, ordered),
+        **({} if sorts_all(count, shapes) else {"is_sorted": (I32, shares)}),
         "queue": (I32, 2 * room),
         "tasks": (I32, 1 + 2 * slots * first.blocks),
         "parts": (compute, room * first.width),
     }
+
+
+def counters(rows: int) -> int:
+    """Returns the number of counters of so many places: those of neighbours lie in different lines."""
+    return -(-rows // LINE) * LINE
+
+
+def sorts_all(count: Size, shapes: Sequence[RowsShape]) -> bool:
+    """Returns whether all shares are sorted while rows are listed: they are few, or nearly all places are long.
+
+    Not where the number of rows is symbolic: whether they are sorted then decides what is launched.
+    """
+    first = shapes[0]
+    return is_static(count) and (count <= FEW_ROWS or count > first.rows * first.capacity)
+
+
+def most_shares(count: Size, shapes: Sequence[RowsShape]) -> Size:
+    """Returns how many shares there may be at most, whichever shape a call takes."""
+    first, last = shapes[0], shapes[-1]
+    if is_static(count):
+        return first.shares
+    # Up to the number that a shape is made for, there are as many shares as for that at most.
+    bounded = max((shape.shares for shape in shapes if shape.share < last.share), default=0)
+    shares = first.shares_of(count)
+    return maximum(minimum(shares, bounded), last.shares_of(count)) if bounded else shares
 
 
 def most_slots(count: Size, shapes: Sequence[RowsShape]) -> Size:

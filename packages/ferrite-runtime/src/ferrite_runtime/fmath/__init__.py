@@ -23,7 +23,7 @@ from ferrite_runtime.fmath.polynomials import (
 )
 from ferrite_runtime.fmath.prefetch import prefetch, sectors
 from ferrite_runtime.fmath.products import add_dot, dot_in_parts, sum_of_parts
-from ferrite_runtime.fmath.row_lists import list_rows
+from ferrite_runtime.fmath.row_lists import list_rows, sort_rows
 from ferrite_runtime.fmath.runs import add_runs, maximum_runs, minimum_runs
 from ferrite_runtime.fmath.sorting import sort_first, sort_stable
 from ferrite_runtime.fmath.special import airy_ai, j0, j1, k0, k0e, k1, k1e, ndtri, y0, y1, zeta

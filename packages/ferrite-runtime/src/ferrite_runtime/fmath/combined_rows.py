@@ -13,6 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ferrite_runtime.fmath.row_lists import counter_of
 from ferrite_runtime.fmath.row_sums import combined, folded, neutral_of
 from ferrite_runtime.fmath.sorting import sort_integers
 
@@ -191,6 +192,7 @@ def _combine_chunk(
     mode: tl.constexpr,
     initial: tl.constexpr,
     count,
+    rows: tl.constexpr,
     width: tl.constexpr,
     stride: tl.constexpr,
     chunk: tl.constexpr,
@@ -207,7 +209,7 @@ def _combine_chunk(
     inside = column < width
     place = tl.load(queue + task // blocks)
     number = tl.load(queue + slots + task // blocks)
-    size = tl.load(counts + place)
+    size = tl.load(counts + counter_of(place, rows))
     first = number * chunk
     shares = (count + tile - 1) // tile
     row = _rows_of_chunk(runs, ordered, place, first, shares, chunk, tile, spread)
@@ -268,7 +270,7 @@ def combine_rows(
     """Combines the rows of a few places with what these are before, and takes its part of long places.
 
     Args:
-        counts: how many rows each place has, as `row_lists.list_rows` leaves it, and the next four.
+        counts: how many rows each place has, as `row_lists.list_rows` and `sort_rows` leave it, and the next four.
         lists: the rows of each place.
         runs: the runs of each place.
         ordered: the rows of each share, by place, each as the place times ``tile`` and its number in the share.
@@ -305,7 +307,7 @@ def combine_rows(
     # Read before it is known how much of it counts, as is what the place is before: nothing waits for anything else.
     lines = lists + place.to(tl.int64)[:, None] * capacity
     row = tl.load(lines + tl.arange(0, expected)[None, :], known[:, None], other=0)
-    size = tl.load(counts + place, known, other=0)
+    size = tl.load(counts + counter_of(place, rows), known, other=0)
     offset = place.to(tl.int64)[:, None] * width + column[None, :]
     inside = known[:, None] & (column < width)[None, :]
     if base is None:
@@ -328,6 +330,7 @@ def combine_rows(
             mode,
             initial,
             count,
+            rows,
             width,
             stride,
             chunk,

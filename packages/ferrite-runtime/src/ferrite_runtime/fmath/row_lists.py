@@ -1,19 +1,22 @@
-"""Rows of a matrix listed by where they go, as a device function; `combined_rows` combines them.
+"""Rows of a matrix listed by where they go, as device functions; `combined_rows` combines them.
 
-Which row goes to which *place* is only known when the kernels run. A program takes a *share* of the rows, one after the
-other, and sorts them by place and number, so that rows of a place which follow each other are a *run*. A run, not a
-row, counts itself at its place, however many rows it has: a place that most rows go to is counted once in each share.
+Which row goes to which *place* is only known when the kernels run. Each place has a list of a fixed ``capacity``. A row
+counts itself at its place, and how many came before it is where its number is written; programs come in any order, and
+whoever combines a list sorts it first. The rows of a warp that go to one place count themselves together, so that a
+place that most rows go to is counted once for each warp of them; without an instruction that finds them, each does so.
 
-Each place has a list of a fixed ``capacity``. How many rows were counted before a run is where its rows are written;
-programs come in any order, and whoever combines a list sorts it first. Of a *long* place, one with more rows than fit
-in its list, the runs are needed as well: each place has a word for each share, where its run begins among the sorted
-rows of the share, and its length. Runs in the order of their shares are the rows of a place in their own order, whoever
-came first. Nobody makes these words zero before: one is that of a run if a row of the place is where it says that the
-run begins, as places and shares without a run have no such row (Briggs and Torczon, "An efficient representation for
-sparse sets", 1993).
+Of a *long* place, one with more rows than fit in its list, the rows are found by *shares*. Those of a share, one after
+the other, are sorted by place and number, so that rows of a place which follow each other are a *run*: each place has a
+word for each share, where its run begins among the sorted rows of the share, and its length. Runs in the order of their
+shares are the rows of a place in their own order, whoever came first. Nobody makes these words zero before: one is that
+of a run if a row of the place is where it says that the run begins, as places and shares without a run have no such row
+(Briggs and Torczon, "An efficient representation for sparse sets", 1993).
 
-The rows of long places are combined by *chunks*, of which the last one may be shorter. The run that fills a chunk
-asks for the next one in a queue. Who came first decides where in the queue a chunk stands, and nothing else.
+Whether any place is long is known when all rows are listed: only then `sort_rows` sorts. Shares whose rows meet often
+are sorted while rows are listed, as there will be long places.
+
+The rows of long places are combined by *chunks*, of which the last one may be shorter. The rows that fill a chunk
+ask for the next one in a queue. Who came first decides where in the queue a chunk stands, and nothing else.
 
 How many rows there are may be known only when a kernel runs. What depends on it in other ways is chosen by whoever
 writes the kernel.
@@ -26,7 +29,21 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ferrite_runtime.fmath.meeting import count_together, meeting_in_warp
 from ferrite_runtime.fmath.sorting import sort_integers
+
+_LINE = tl.constexpr(32)
+"""Counters in a line of the cache."""
+_OFTEN = tl.constexpr(4)
+"""Rows of one warp with one place, which hardly ever are so many unless the place has a part in all rows that makes it
+long: of 32 rows with 16 thousand places four meet in one of 100 million warps."""
+
+
+@triton.jit
+def counter_of(place, rows: tl.constexpr):
+    """Returns the number of the counter of a place: neighbours, which often meet as many rows, in different lines."""
+    lines: tl.constexpr = (rows + _LINE - 1) // _LINE
+    return place % lines * _LINE + place // lines
 
 
 @triton.jit
@@ -43,8 +60,20 @@ def _find_places(places, lane, known, rows: tl.constexpr, wraps: tl.constexpr):
 
 
 @triton.jit
-def _later(a, b):
-    return tl.maximum(a, b)
+def _ask_for_chunks(queue, tasks, place, before, length, is_first, capacity: tl.constexpr, chunk: tl.constexpr, slots):
+    """Asks for the chunks of long places that begin within rows that were counted together, at most ``chunk``.
+
+    And for the first chunk of what becomes long.
+    """
+    becomes_long = is_first & (before <= capacity) & (before + length > capacity)
+    first = tl.maximum((before + chunk - 1) // chunk, 1)
+    asked = tl.where(is_first, (before + length - 1) // chunk + 1 - first, 0) + becomes_long.to(tl.int32)
+    first = tl.where(becomes_long, 0, first)
+    at = tl.atomic_add(tasks + place * 0, asked, mask=asked > 0, sem="relaxed")
+    for step in tl.static_range(2):
+        known = (step < asked) & (at + step < slots)
+        tl.store(queue + at + step, place, known)
+        tl.store(queue + slots + at + step, first + step, known)
 
 
 @triton.jit
@@ -53,29 +82,61 @@ def _sooner(a, b):
 
 
 @triton.jit
-def _ask_for_chunks(
+def _sort_share(place, runs, ordered, share, count, rows: tl.constexpr, tile: tl.constexpr):
+    """Sorts the rows of a share by place and writes the words of their runs."""
+    lane = tl.arange(0, tile)
+    number = share * tile + lane
+    tl.store(ordered + number, sort_integers(place * tile + lane))
+    # What is loaded is not computed again for the layouts of its many uses, which doubles the time of compiling.
+    tl.debug_barrier()
+    place = tl.load(ordered + number) // tile
+    none: tl.constexpr = 0x7FFFFFFF  # of no place
+    begins = tl.load(ordered + number - 1, lane > 0, other=none) // tile != place
+    ends = tl.load(ordered + number + 1, lane < tile - 1, other=none) // tile != place
+    tail = tl.associative_scan(tl.where(ends, lane, tile - 1), 0, _sooner, reverse=True)
+    shares = (count + tile - 1) // tile
+    word = lane * tile + (tail - lane)  # of a run, in its first lane
+    tl.store(runs + place.to(tl.int64) * shares + share, word, (place < rows) & begins)
+
+
+@triton.jit
+def _look_at_share(
+    places, runs, ordered, is_sorted, share, count, rows: tl.constexpr, wraps: tl.constexpr, tile: tl.constexpr
+):
+    """Sorts the rows of a share if they meet often, or if all shares are sorted."""
+    number = share * tile + tl.arange(0, tile)
+    place = _find_places(places, number, number < count, rows, wraps)
+    if is_sorted is None:
+        _sort_share(place, runs, ordered, share, count, rows, tile)
+    elif tl.max(tl.where(place < rows, meeting_in_warp(place), 0), 0) >= _OFTEN:
+        _sort_share(place, runs, ordered, share, count, rows, tile)
+        tl.store(is_sorted + share, 1)
+
+
+@triton.jit
+def _list_part(
+    places,
+    counts,
+    lists,
     queue,
     tasks,
-    place,
-    before,
-    length,
-    is_first,
+    first,
+    count,
+    rows: tl.constexpr,
+    wraps: tl.constexpr,
     capacity: tl.constexpr,
     chunk: tl.constexpr,
     slots,
-    tile: tl.constexpr,
+    part: tl.constexpr,
 ):
-    """Asks for the chunks of long places that begin within these runs, and for the first one of what becomes long."""
-    becomes_long = is_first & (before <= capacity) & (before + length > capacity)
-    first = tl.maximum((before + chunk - 1) // chunk, 1)
-    asked = tl.where(is_first, (before + length - 1) // chunk + 1 - first, 0) + becomes_long.to(tl.int32)
-    first = tl.where(becomes_long, 0, first)
-    if tl.max(asked, 0) != 0:
-        at = tl.atomic_add(tasks + place * 0, asked, mask=asked > 0, sem="relaxed")
-        for step in tl.range(0, tile // chunk + 2):
-            known = (step < asked) & (at + step < slots)
-            tl.store(queue + at + step, place, known)
-            tl.store(queue + slots + at + step, first + step, known)
+    """Counts and lists so many rows from the first one on, and asks for chunks."""
+    number = first + tl.arange(0, part)
+    place = _find_places(places, number, number < count, rows, wraps)
+    known = place < rows
+    before, rank, length = count_together(counts + counter_of(place, rows), place, known)
+    at = before + rank
+    tl.store(lists + place.to(tl.int64) * capacity + at, number, known & (at < capacity))
+    _ask_for_chunks(queue, tasks, place, before, length, known & (rank == 0), capacity, chunk, slots)
 
 
 @triton.jit
@@ -85,6 +146,7 @@ def list_rows(
     lists,
     runs,
     ordered,
+    is_sorted,
     queue,
     tasks,
     count,
@@ -94,47 +156,56 @@ def list_rows(
     chunk: tl.constexpr,
     slots,
     tile: tl.constexpr,
+    part: tl.constexpr,
 ):
-    """Counts the rows of each place, lists them, and asks for the chunks of long places.
+    """Counts the rows of each place, lists them, and asks for the chunks of long places; sorts shares.
+
+    The first programs look at a share each, the others list a part of the rows each.
 
     Args:
         places: where rows go.
-        counts: how many rows each place has (i32); zero before.
+        counts: how many rows each place has (i32), in the order of `counter_of`; zero before.
         lists: the rows of each place, as many as there is room for.
         runs: of each place as many words (i32) as there are shares: where its run in the share begins, times ``tile``,
             and one less than its rows. Words without a run are not written.
         ordered: the rows of each share, by place and number, ``tile`` for each share: the place times ``tile``, and the
             number within the share.
+        is_sorted: whether each share is sorted (i32), zero before: those are whose rows meet often. None to sort all.
         queue: the chunks that are asked for: ``slots`` places, then as many numbers of chunks.
         tasks: how many there are; zero before.
         count: number of rows; with ``tile`` more it is less than 31 bits.
         rows: number of places.
         wraps: whether places may count from the end.
         capacity: rows of a list.
-        chunk: rows of a chunk, a power of two, at least ``capacity``.
+        chunk: rows of a chunk, a power of two, at least ``capacity`` and the rows that a warp counts together.
         slots: chunks that may be asked for, at most.
-        tile: rows of a share, a power of two; times ``rows + 1`` it is less than 31 bits.
+        tile: rows of a share, a power of two; times ``rows + 1`` it is less than 31 bits. No fewer than threads.
+        part: rows that a program lists, a power of two, no fewer than threads.
     """
     program = tl.program_id(0)
-    lane = tl.arange(0, tile)
-    number = program * tile + lane
-    place = _find_places(places, number, number < count, rows, wraps)
-    tl.store(ordered + number, sort_integers(place * tile + lane))
-    # What is loaded is not computed again for the layouts of its many uses, which doubles the time of compiling.
-    tl.debug_barrier()
-    key = tl.load(ordered + number)
-    place, row = key // tile, program * tile + key % tile
-    none: tl.constexpr = 0x7FFFFFFF  # of no place
-    begins = tl.load(ordered + number - 1, lane > 0, other=none) // tile != place
-    ends = tl.load(ordered + number + 1, lane < tile - 1, other=none) // tile != place
-    head = tl.associative_scan(tl.where(begins, lane, 0), 0, _later)
-    tail = tl.associative_scan(tl.where(ends, lane, tile - 1), 0, _sooner, reverse=True)
-    is_placed = place < rows
-    is_first = is_placed & begins
-    length = tail - lane + 1  # of a run, in its first lane
     shares = (count + tile - 1) // tile
-    tl.store(runs + place.to(tl.int64) * shares + program, lane * tile + (length - 1), is_first)
-    before = tl.atomic_add(counts + place, length, mask=is_first, sem="relaxed")
-    _ask_for_chunks(queue, tasks, place, before, length, is_first, capacity, chunk, slots, tile)
-    at = tl.gather(before, head, 0) + lane - head
-    tl.store(lists + place.to(tl.int64) * capacity + at, row, is_placed & (at < capacity))
+    if program < shares:
+        _look_at_share(places, runs, ordered, is_sorted, program, count, rows, wraps, tile)
+    else:
+        first = (program - shares) * part
+        _list_part(places, counts, lists, queue, tasks, first, count, rows, wraps, capacity, chunk, slots, part)
+
+
+@triton.jit
+def sort_rows(
+    places,
+    runs,
+    ordered,
+    is_sorted,
+    tasks,
+    count,
+    rows: tl.constexpr,
+    wraps: tl.constexpr,
+    tile: tl.constexpr,
+):
+    """Sorts the shares that are not sorted yet if there are long places; the arguments are those of `list_rows`."""
+    share = tl.program_id(0)
+    if (tl.load(tasks) != 0) & (tl.load(is_sorted + share) == 0):
+        number = share * tile + tl.arange(0, tile)
+        place = _find_places(places, number, number < count, rows, wraps)
+        _sort_share(place, runs, ordered, share, count, rows, tile)
