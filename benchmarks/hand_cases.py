@@ -266,15 +266,10 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
 
 
 ORDERS: tuple[dict[str, Any], ...] = (
-    {"turn_around": False},
-    {"cache_kept": 50},
-    *(
-        {"programs_per_processor": programs, "programs_in_order": programs, **order}
-        for programs in (16, 40)
-        for order in ({"turn_around": False}, {"cache_kept": 50})
-    ),
+    *({"programs_per_processor": n, "programs_in_order": n, "turn_around": turns} for n in (8, 16) for turns in (False, True)),
+    {"programs_per_processor": 40, "programs_in_order": 40},
 )
-"""Policies of how many programs take a part of an image each, and which way the next kernel walks through them."""
+"""Policies of how many programs a part of an image each is for, and which way the next kernel walks through images."""
 
 
 def images(dtype: torch.dtype) -> Iterator[Row]:
@@ -337,7 +332,7 @@ def beginning(dtype: torch.dtype) -> Iterator[Row]:
 
 
 def listing(dtype: torch.dtype) -> Iterator[Row]:
-    """Rows listed by where they go, into 16 thousand places: what do the steps of `fmath.list_rows` take?"""
+    """Rows listed by where they go, into 16 thousand places: what do the steps take if all are sorted first (before decision 0016)?"""
     if dtype is not torch.bfloat16:
         return
     count, rows, capacity = LISTED, 16384, 64

@@ -565,7 +565,7 @@ def listed(
     places, counts, lists, runs, ordered, count: tl.constexpr, capacity: tl.constexpr, tile: tl.constexpr,
     STEPS: tl.constexpr
 ):  # fmt: skip
-    """The first ``STEPS`` steps of `fmath.list_rows`, without chunks of long places.
+    """The first ``STEPS`` steps of listing rows that are sorted first, without chunks of long places.
 
     They sort rows, find runs, write their words, count them, and list their rows.
     """

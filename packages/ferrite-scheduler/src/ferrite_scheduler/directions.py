@@ -10,7 +10,7 @@ that its end is left there, too (`Plan.takes_turns`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ferrite_ir.graph import Graph
@@ -38,17 +38,11 @@ def turn_around(
     turned: list[Work] = []
     for item in work:
         storages = _touched(item, graph, dependences)
-        large = {name for name, size in storages.items() if size > kept_bytes(target, policy)}
-        is_backwards = isinstance(item, Kernel) and _finds_more_backwards(item, large, touched, moved, target)
+        is_backwards = isinstance(item, Kernel) and _finds_more_backwards(item, storages, touched, moved, target)
         turned.append(replace(item, backwards=True) if isinstance(item, Kernel) and is_backwards else item)
         moved += sum(storages.values())
         touched.update(dict.fromkeys(storages, (moved, is_backwards)))
     return turned
-
-
-def kept_bytes(target: Target, policy: Policy) -> int:
-    """Returns the bytes of a tensor that is still in the cache as a whole when it has been walked through."""
-    return target.l2_bytes * policy.cache_kept // 100
 
 
 def _touched(item: Work, graph: Graph, dependences: Dependences) -> dict[str, int]:
@@ -62,7 +56,7 @@ def _touched(item: Work, graph: Graph, dependences: Dependences) -> dict[str, in
 
 
 def _finds_more_backwards(
-    kernel: Kernel, large: Collection[str], touched: Mapping[str, tuple[int, bool]], moved: int, target: Target
+    kernel: Kernel, storages: Mapping[str, int], touched: Mapping[str, tuple[int, bool]], moved: int, target: Target
 ) -> bool:
     """Returns whether most of what is still in the cache of the large storages that a kernel touches is at their end.
 
@@ -71,7 +65,8 @@ def _finds_more_backwards(
     if kernel.strategy not in TURNING or kernel.runs:
         return False
     balance = 0
-    for since, was_backwards in (touched[name] for name in large if name in touched):
+    for storage in (name for name, size in storages.items() if name in touched and size > target.l2_bytes):
+        since, was_backwards = touched[storage]
         left = max(0, target.l2_bytes - (moved - since))
         balance += -left if was_backwards else left
     return balance > 0

@@ -19,7 +19,6 @@ from ferrite_ir.sizes import Size, ceildiv, is_static, product
 
 from .columns import Runs, cuts_evenly, find_column_sums
 from .dependences import Node, Touch, is_opaque, make_node
-from .directions import kept_bytes
 from .generic import hinted, is_symbolic, reckoned
 from .intermediates import fresh_dim, partial_value
 from .long_scans import parts_of, split_scan
@@ -185,15 +184,14 @@ def _plans(
 
 
 def _read_again(node: Node, looped: Collection[str], target: Target, policy: Policy) -> list[Touch]:
-    """Returns what a fold over columns reads of tensors that are read again by loops, and too large for the cache.
+    """Returns what a fold over columns reads of tensors that are read again by loops, and larger than the cache.
 
     Of these the end is to be in the cache when all parts are done, rather than that of each part: the parts take turns,
     or, where each image of several is folded by itself, they are many short ones that begin one after the other.
     """
     if not policy.turn_around or not is_outer(node):
         return []
-    large = kept_bytes(target, policy)
-    return [touch for touch in node.loads if touch.bytes > large and touch.name in looped]
+    return [touch for touch in node.loads if touch.bytes > target.l2_bytes and touch.name in looped]
 
 
 def _has_images(touch: Touch, node: Node) -> bool:

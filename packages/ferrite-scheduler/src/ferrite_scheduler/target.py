@@ -114,7 +114,6 @@ class Policy:
         sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
         sorted_row: fewest elements of such a row.
         turn_around: have kernels begin at the end of large tensors that the kernel before has read or written.
-        cache_kept: percent of the cache that a tensor may fill and still be there when it has been walked through.
         horizontal: fuse independent definitions that share inputs.
         branches: give independent definitions of a pointwise kernel programs of their own.
         reuse: let a dead buffer's storage serve a new one of the same size.
@@ -134,7 +133,7 @@ class Policy:
     run_rows: int = 64
     split_minimum: int = 256
     programs_per_processor: int = 8
-    programs_in_order: int = 8
+    programs_in_order: int = 16
     max_kernel_params: int = 48
     max_branch_params: int = 240
     max_kernel_ops: int = 2000
@@ -164,7 +163,6 @@ class Policy:
     sorted_bytes: int = 192 << 20
     sorted_row: int = 128
     turn_around: bool = True
-    cache_kept: int = 100
     horizontal: bool = True
     branches: bool = True
     reuse: bool = True
