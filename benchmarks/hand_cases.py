@@ -266,7 +266,11 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
 
 
 ORDERS: tuple[dict[str, Any], ...] = (
-    *({"programs_per_processor": n, "programs_in_order": n, "turn_around": turns} for n in (8, 16) for turns in (False, True)),
+    *(
+        {"programs_per_processor": programs, "programs_in_order": programs, "turn_around": turns}
+        for programs in (8, 16)
+        for turns in (False, True)
+    ),
     {"programs_per_processor": 40, "programs_in_order": 40},
 )
 """Policies of how many programs a part of an image each is for, and which way the next kernel walks through images."""
@@ -332,7 +336,7 @@ def beginning(dtype: torch.dtype) -> Iterator[Row]:
 
 
 def listing(dtype: torch.dtype) -> Iterator[Row]:
-    """Rows listed by where they go, into 16 thousand places: what do the steps take if all are sorted first (before decision 0016)?"""
+    """Rows listed by where they go, into 16 thousand places, as before decision 0016: what do the steps take?"""
     if dtype is not torch.bfloat16:
         return
     count, rows, capacity = LISTED, 16384, 64
