@@ -106,6 +106,17 @@ def test_a_kernel_multiplies_each_row_in_float32(function: Callable[..., Tensor]
     assert kernel["blocks"]["YBLOCK"] == 4
 
 
+@own_only("looks at its kernels")
+@pytest.mark.parametrize("function", [product, with_bias, scaled, residual, gated, normalised])
+def test_one_row_of_float32_is_multiplied_by_a_fold(function: Callable[..., Tensor]) -> None:
+    from ferrite_torch import compiled_programs
+
+    check(function, given(1, torch.float32, "cpu"))
+    assert not [step for step in compiled_programs()[-1]["steps"] if step["do"] == "extern"]
+    assert "dot" not in kernels()[-1]["source"]
+    assert kernels()[-1]["facts"]["folds"] >= 1
+
+
 def gated_codes(x: Tensor, w: Tensor, bias: Tensor, y: Tensor, v: Tensor) -> Tensor:
     gate, up = ((each * 20).round().to(torch.int8).to(x.dtype) for each in (w, v))
     return F.silu(F.linear(x, gate)) * F.linear(x, up)

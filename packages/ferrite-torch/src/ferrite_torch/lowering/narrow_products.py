@@ -43,8 +43,8 @@ def sums_of_few_rows(b: Builder, left: Tensor, right: Tensor) -> Tensor | None:
     if n < FEWEST_COLUMNS or k < FEWEST_POINTS or not _has_columns(right):
         return None
     if left.dtype is F32:
-        # With one row the library is as fast, and so it is with more where people let tensor cores round.
-        is_ours = torch.get_float32_matmul_precision() == "highest" and 1 < m <= b.wide_product_rows
+        # Where people let tensor cores round, the library is as fast.
+        is_ours = torch.get_float32_matmul_precision() == "highest" and 1 <= m <= b.wide_product_rows
         if not is_ours or not (m <= MULTIPLIED_ROWS or _is_made_of_fewer_bits(b, right) or _lies_in_rows(b, left)):
             return None
         return b.contract((m, n), k, left.at, right.at)
