@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from against_eager import assert_all_close, compiled, devices, gradients, widened
+import ferrite_scheduler.split
+import ferrite_torch
+from against_eager import assert_all_close, compiled, devices, gradients, own_only, widened
 
 OPTIONS = {"fallback": False, "verify": True, "policy": {"small_kernel_bytes": 1 << 10}}
 
@@ -31,3 +35,26 @@ def test_values_and_gradients(layout: torch.memory_format, dtype: torch.dtype, d
 
     mine = run(compiled(normalise, fullgraph=True, dynamic=False, options=OPTIONS), inputs)
     assert_all_close(mine, run(normalise, inputs), run(normalise, tuple(map(widened, inputs))))
+
+
+@own_only("looks at its kernels")
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize(("images", "size", "points"), [(1, 8, 4), (2, 8, 4), (3, 16, 4), (2, 6, 9)])
+def test_parts_of_images_and_channels_of_groups_are_folded_at_once(
+    images: int, size: int, points: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ferrite_scheduler.split, "LAUNCH_SECONDS", 0.0)
+    monkeypatch.setattr(ferrite_scheduler.split, "SHORTEST_CHUNK", 4)
+    torch.manual_seed(0)
+    shapes = ((images, 40, size, size), (40,), (40,))
+    x, w, b = (torch.randn(shape, device=device) for shape in shapes)
+    # Means far from zero, and from each other.
+    x = (x + 100 * torch.arange(40, device=device).view(-1, 1, 1)).to(memory_format=torch.channels_last)
+    options = {**OPTIONS, "use_cache": False, "policy": {"small_kernel_bytes": 1 << 10, "split_minimum": 8}}
+    mine = compiled(normalise, fullgraph=True, dynamic=False, options=options)(x, w, b)
+    assert_all_close([mine], [normalise(x, w, b)], [normalise(*map(widened, (x, w, b)))])
+    _, middle, _ = ferrite_torch.compiled_programs()[-1]["kernels"]
+    folded = [axis["size"] for axis in middle["axes"] if axis["name"] in ("b", "r")]
+    assert math.prod(folded) == 5 * size * size // points
+    # What channels make of the moments is in the same kernel, where it is computed before it is used.
+    assert len(folded) == (2 if images > 1 and size > 6 else 1)

@@ -105,3 +105,49 @@ def test_rows_may_be_of_any_number_but_not_of_any_length() -> None:
     (kernel,) = schedule(parse_graph(text.format(cols=16, blocks=4))).kernels
     assert kernel.inner == 4
     assert all(kernel.inner == 0 for kernel in schedule(parse_graph(text.format(cols="4*n", blocks="n"))).kernels)
+
+
+STATES = """
+graph @f(m: f32[{block}, 6, {blocks}], q: f32[{block}, 6, {blocks}], w: f32[{blocks}]) -> (y) {{
+  mean: f32[6], m2: f32[6], n: f32[6] = fold welford [i < 6 | c < {blocks}, p < {block}]
+    (m[p, i, c], q[p, i, c], f32(8.0))
+  y: f32[6, {blocks}] = loop [i < 6, c < {blocks}] add(mul(mean[i], w[c]), m2[i])
+}}"""
+"""What channels make of the moments of their group, which come in parts."""
+
+
+@pytest.mark.parametrize(("blocks", "block"), [(3, 4), (5, 2), (4, 4)])
+def test_what_has_a_point_for_each_block_is_in_the_kernel_of_a_small_fold(blocks: int, block: int) -> None:
+    (kernel,) = check(STATES.format(blocks=blocks, block=block)).kernels
+    assert (kernel.strategy, kernel.inner) == ("persistent", block)
+    fold, loop = kernel.body
+    assert [dim.size for dim in fold.fold_dims] == [blocks, block]
+    assert [dim.size for dim in loop.dims] == [6, blocks]
+
+
+def test_several_of_them_have_blocks_of_one_length() -> None:
+    text = STATES.replace("-> (y)", "-> (y, z, v)").replace(
+        "\n}}",
+        """
+  z: f32[6, {blocks}] = loop [i < 6, c < {blocks}] mul(y[i, c], mean[i])
+  v: f32[6, 2] = loop [i < 6, b < 2] mul(mean[i], f32(2.0))
+}}""",
+    )
+    found = check(text.format(blocks=4, block=4))
+    assert kernel_of(found, "mean") is kernel_of(found, "y") is kernel_of(found, "z")
+    assert kernel_of(found, "v") is not kernel_of(found, "mean")
+
+
+@pytest.mark.parametrize(
+    ("blocks", "block", "policy", "reason"),
+    [
+        (4, 3, Policy(), "power of two (block 3)"),
+        (3, 4, Policy(block_bytes=6 * 12 * 4 - 1), "where they are small (block 4)"),
+        (3, 4, Policy(persistent_elements=8, persistent_elements_outer=8), "would not fit in a tile"),
+    ],
+)
+def test_it_stays_apart_otherwise(blocks: int, block: int, policy: Policy, reason: str) -> None:
+    found = check(STATES.format(blocks=blocks, block=block), policy=policy)
+    assert refusal(found, "mean", "y") == "F11"
+    assert reason in explain(found, "mean", "y")
+    assert all(kernel.inner == 0 for kernel in found.kernels)

@@ -58,7 +58,7 @@ def test_parts_are_combined_by_the_fold_that_reads_their_states(combine, length)
     text = f"{FOLDS[combine].format(n=length)}\n{result} = fold {combine} [ | c < 3] {states}"
     found = check(f"graph @f(x: f32[{length}, 3]) -> (t) {{\n{text}\n}}", *IN_EIGHT)
     first, last = found.graph.definitions
-    assert [dim.size for dim in last.fold_dims] == [first.dims[0].size, 3]
+    assert [dim.size for dim in last.fold_dims] == [3, first.dims[0].size]
     assert len(found.kernels) == 2
 
 
@@ -96,7 +96,7 @@ def test_parts_have_dims_of_their_own():
     first, last = found.graph.definitions
     assert first.fold_dims[0].size == 3
     assert {dim.name for dim in (*first.dims, *first.fold_dims)} == {"r0", "r1", "s0"}
-    assert [dim.name for dim in last.fold_dims] == ["s1", "s0"]
+    assert [dim.name for dim in last.fold_dims] == ["s0", "s1"]
     assert str(parse_graph(str(found.graph))) == str(found.graph)
 
 

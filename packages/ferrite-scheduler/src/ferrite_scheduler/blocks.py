@@ -4,6 +4,9 @@ A fold over rows (``rows | cols``) and one over their blocks (``rows * blocks | 
 flat position of either is that of the element. So the fold over blocks is laid into the space of the fold over rows as
 it is, and what it makes, once per block, is at *block level*, between the full level and that of the grid. In the
 kernel the fold axis is cut where blocks end, and a tile has one more axis than others.
+
+What has a point for each block and folds nothing is at block level, too. Where rows are small it cuts them by itself:
+what the channels of an image make of the moments of their group, which are folded over channels and parts.
 """
 
 from __future__ import annotations
@@ -30,6 +33,19 @@ def are_nested(owner: Cluster, guest: Cluster) -> bool:
     return 1 < guest.fold < owner.fold and owner.fold % guest.fold == 0 and owner.points == guest.points
 
 
+def block_of(owner: Cluster, guest: Cluster) -> int:
+    """Returns the length of the blocks of the rows that an owner folds for each of which a guest has a point, or 0.
+
+    The guest is pointwise, and nothing has cut the rows before.
+    """
+    if owner.kinds != {"fold"} or guest.kinds or owner.inner or owner.runs or not guest.grid:
+        return 0
+    if is_symbolic(owner.fold) or is_symbolic(owner.grid) or is_symbolic(guest.grid):
+        return 0
+    block, rest = divmod(owner.points, guest.grid)
+    return block if not rest and 1 < block < owner.fold and owner.fold % block == 0 else 0
+
+
 def agree_on_blocks(owner: Cluster, guest: Cluster) -> bool:
     """Returns whether clusters over the same rows have blocks of one length, or only one of them has any."""
     return not owner.inner or not guest.inner or owner.inner == guest.inner
@@ -46,4 +62,5 @@ def _folds(cluster: Cluster, dependences: Dependences) -> Iterable[Fold]:
 
 
 def _is_simple(fold: Fold) -> bool:
-    return fold.combine in COMBINES and len(fold.bodies) == 1 and all(is_static(dim.size) for dim in fold.fold_dims)
+    is_reduction = len(fold.bodies) == 1 or fold.combine == "welford"
+    return fold.combine in COMBINES and is_reduction and all(is_static(dim.size) for dim in fold.fold_dims)

@@ -232,15 +232,22 @@ def absorb(owner: Cluster, guest: Cluster, placement: Placement) -> None:
     owner.runs = max(owner.runs, guest.runs)
     owner.columns += guest.columns
     owner.stage = owner.stage or guest.stage
-    owner.inner = max(owner.inner, guest.inner, guest.fold if guest.kinds and guest.fold != owner.fold else 0)
+    owner.inner = max(owner.inner, guest.inner, block_length(owner, guest, placement))
     owner.first, owner.last = min(owner.first, guest.first), max(owner.last, guest.last)
+
+
+def block_length(owner: Cluster, guest: Cluster, placement: Placement) -> int:
+    """Returns the length of the blocks of an owner's rows that a guest folds or has a point for each of, or 0."""
+    if not owner.kinds:
+        return 0
+    block = guest.fold if guest.kinds else placement.fold
+    return block if block not in (1, owner.fold) else 0
 
 
 def placed_members(owner: Cluster, guest: Cluster, placement: Placement) -> dict[int, Member] | None:
     """Returns the members of ``guest`` as they would lie in ``owner``, or None where their cuts do not align."""
     full_owner = placement.full and bool(owner.kinds)
-    inner = guest.fold if guest.kinds else placement.fold
-    inner = inner if owner.kinds and not (full_owner and not guest.kinds) and inner != owner.fold else 0
+    inner = block_length(owner, guest, placement)
     if placement.back is None:
         if guest.kinds or not full_owner:
             if not inner:

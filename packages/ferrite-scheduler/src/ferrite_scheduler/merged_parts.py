@@ -53,4 +53,4 @@ def merge_parts(reader: Fold, second: Fold) -> Fold:
         places: dict[Dim, Index] = dict(zip(second.dims, state.indices, strict=True))
         places.update((old, new.index) for old, new in zip(second.fold_dims, parts, strict=True))
         bodies.append(substitute_dims(body, places))
-    return Fold(reader.results, reader.combine, reader.dims, (*parts, *reader.fold_dims), tuple(bodies), reader.origins)
+    return Fold(reader.results, reader.combine, reader.dims, (*reader.fold_dims, *parts), tuple(bodies), reader.origins)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from .blocks import agree_on_blocks, are_nested
+from .blocks import agree_on_blocks, are_nested, block_of
 from .cluster import Cluster, Placement, placed_members
 from .dependences import Access, is_opaque
 from .digits import Digit, Digits, compose, covers, identity, inverse, is_bijection, lowered, normalized, separates
@@ -37,13 +37,15 @@ def levels(owner: Cluster, guest: Cluster) -> tuple[int, ...]:
         return (1,) if is_same or are_nested(owner, guest) else ()
     if not owner.kinds:
         return (1,) if guest.grid == owner.grid else ()
-    shares = dict.fromkeys((1, owner.inner, owner.fold) if owner.inner else (1, owner.fold))
+    block = owner.inner or block_of(owner, guest)
+    shares = dict.fromkeys((1, block, owner.fold) if block else (1, owner.fold))
     return tuple(share for share in shares if _has_points(guest, owner, share))
 
 
 def _has_points(guest: Cluster, owner: Cluster, share: int) -> bool:
     """Returns whether a guest has a point for each so many points of a fold cluster."""
-    return guest.grid == (owner.points if share == 1 else owner.grid * (owner.fold // share if owner.inner else 1))
+    points = owner.points if share == 1 else owner.grid if share == owner.fold else owner.grid * (owner.fold // share)
+    return guest.grid == points
 
 
 def placements(owner: Cluster, guest: Cluster, shared: Callable[[], list[str]]) -> Iterator[Placement]:

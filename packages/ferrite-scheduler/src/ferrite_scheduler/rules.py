@@ -15,7 +15,7 @@ from ferrite_ir.sizes import text
 
 from .blocks import other_combine
 from .branches import SHARED_SHARE, costs_no_memory
-from .cluster import Cluster
+from .cluster import Cluster, block_length
 from .dependences import Access, is_opaque, stores_each_once
 from .generic import hinted, is_symbolic, size_of
 from .marks import RowResult
@@ -23,6 +23,8 @@ from .proposal import Proposal
 from .strategy import holds_columns, is_persistent
 from .traffic import live_tiles, pass_traffic, unit_step
 
+ELEMENT_BYTES = 4
+"""Bytes of an element as it is computed."""
 WHOLE_FOLDS = frozenset(("scan", "look back", "sort"))
 """Kinds of clusters whose fold axis is walked as a whole, and along which order matters."""
 
@@ -181,10 +183,12 @@ def _runs(proposal: Proposal) -> Refusal | None:
 
 def _blocks(proposal: Proposal) -> Refusal | None:
     owner, guest = proposal.owner, proposal.guest
-    nested = guest.kinds and guest.fold != owner.fold
-    block = hinted(guest.fold) if nested else owner.inner or guest.inner
+    added = block_length(owner, guest, proposal.placement) if proposal.placement is not None else 0
+    block = hinted(added or owner.inner or guest.inner)
     if not block or not owner.kinds:
         return None
+    if not guest.kinds and not owner.inner and owner.points * ELEMENT_BYTES > proposal.policy.block_bytes:
+        return refuse("rows are cut into blocks for what has a point for each where they are small", block=block)
     if block & (block - 1):
         return refuse("blocks of a row are folded with it if their length is a power of two", block=block)
     if owner.updated or guest.updated or owner.runs or guest.runs:

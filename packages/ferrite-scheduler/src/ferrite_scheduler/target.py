@@ -91,6 +91,8 @@ class Policy:
         horizontal_share: independent definitions are fused if they share at least one part in this many of the
             smaller one's traffic.
         small_kernel_bytes: independent kernels that move less than this are fused to save a launch.
+        block_bytes: most bytes of a value whose rows are cut into blocks for definitions that have a point for each of
+            these: so few that the time of a launch is most of what it takes.
         uncoalesced_factor: bytes moved per useful byte by an access that runs across a tile.
         search_budget: most dependence edges walked from either side to see whether two kernels can be one.
         look_back: scan few long lines in one pass, with programs that wait for each other, rather than in two passes.
@@ -145,6 +147,7 @@ class Policy:
     horizontal_distance: int = 64
     horizontal_share: int = 8
     small_kernel_bytes: int = 1 << 20
+    block_bytes: int = 4 << 20
     uncoalesced_factor: int = 8
     search_budget: int = 512
     look_back: bool = True

@@ -102,16 +102,18 @@ def place_groups(
     strides: Sequence[Stride],
     max_tiled_axes: int,
     rows: frozenset[int] = frozenset(),
+    block: frozenset[int] = frozenset(),
 ) -> Tiles:
     """Returns the groups put on axes; unit-stride traffic decides what is innermost, and whether to tile in two.
 
-    Groups of the bases ``rows``, those of a contraction, lie on ``y``, all others of the grid on ``x``.
+    Groups of the bases ``rows``, those of a contraction, lie on ``y``, all others of the grid on ``x``. Those of the
+    bases ``block`` of a fold axis that is cut into blocks come last, however they lie in memory.
     """
     guide = max(strides, key=lambda stride: (stride.bytes, stride.is_store), default=None)
     store = max((s for s in strides if s.is_store), key=lambda stride: stride.bytes, default=guide)
     ordered = sorted(grid, key=lambda group: -_walk(store, group))
     ordered = sorted(ordered, key=lambda group: -_walk(guide, group)) if store is None or inside else ordered
-    fold_groups = tuple(sorted(inside, key=lambda group: -_walk(guide, group)))
+    fold_groups = tuple(sorted(inside, key=lambda group: (block.issuperset(group.bases), -_walk(guide, group))))
     if not ordered:
         return Tiles((), (), fold_groups)
     if rows:
