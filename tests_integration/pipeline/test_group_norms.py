@@ -57,4 +57,4 @@ def test_parts_of_images_and_channels_of_groups_are_folded_at_once(
     folded = [axis["size"] for axis in middle["axes"] if axis["name"] in ("b", "r")]
     assert math.prod(folded) == 5 * size * size // points
     # What channels make of the moments is in the same kernel, where it is computed before it is used.
-    assert len(folded) == (2 if images > 1 and size > 6 else 1)
+    assert len(folded) == (2 if size > 6 else 1)

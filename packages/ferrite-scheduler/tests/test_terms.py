@@ -55,6 +55,17 @@ def test_a_factor_of_each_group_is_read_through_a_value_of_each_channel() -> Non
     assert [tuple(dim.size for dim in loop.dims) for loop in loops] == [(2, 6), (2, 80, 6)]
 
 
+def test_what_is_read_through_a_divided_index_is_a_value_also_of_one_image() -> None:
+    """Else the columns of a tile are cut where groups begin; one for each column is for a tile to compute once."""
+    text = """graph @f(x: f32[1, 80, 6], s: f32[1, 2], w: f32[6]) -> (y) {
+      y: f32[1, 80, 6] = loop [n < 1, p < 80, c < 6]
+        add(mul(x[n, p, c], mul(rsqrt(add(s[n, c // 3], f32(1.0))), w[c])), w[c])
+    }"""
+    found = check(text, policy=POLICY)
+    loops = [d for d in found.graph.definitions if isinstance(d, Loop)]
+    assert [tuple(dim.size for dim in loop.dims) for loop in loops] == [(6,), (1, 80, 6)]
+
+
 def test_small_results_stay() -> None:
     assert loops_of(f"mul(x[n, p, c], {SCALE})", Policy()) == [(2, 80, 3)]
 

@@ -4,6 +4,9 @@ A group norm of channels-last images scales each channel of each image: the fact
 innermost dim, and is the same for thousands of places between them. A kernel over rows computes it once for each row,
 and one over tiles once for each column of a tile; but here every element is a new one for both. So it is in a kernel
 that transposes on its way, where the threads that read hold a few elements of each of many rows.
+
+Of one image the factor depends on the innermost dim alone, which is for a tile to compute once. But what is read
+through a divided index, the moments of a channel's group, cuts that dim in two, and the tile with it.
 """
 
 from __future__ import annotations
@@ -14,9 +17,9 @@ from math import prod
 from typing import Any
 
 from ferrite_ir.graph import Definition, Graph, Loop, TensorType, Value
-from ferrite_ir.index import Dim, FloorDiv, Index, Mod
+from ferrite_ir.index import Dim, FloorDiv, Index, Mod, constant
 from ferrite_ir.ops import OPS, RANDOM
-from ferrite_ir.scalar import Scalar, load, postorder, rewrite
+from ferrite_ir.scalar import Scalar, load, postorder, rewrite, substitute_dims
 from ferrite_ir.sizes import hint, is_static
 
 from .target import Policy
@@ -56,10 +59,11 @@ def _separated(loop: Loop, types: dict[str, TensorType]) -> Iterator[Definition]
         yield loop
         return
     terms: dict[Scalar, Scalar] = {}
+    units: dict[Dim, Index] = {dim: constant(0) for dim in loop.dims if dim.size == 1}
     for node, dims in _terms(body, _memory_orders(loop, types)):
         value = _value(result, node, dims, types)
         terms[node] = load(value.name, [dim.index for dim in dims], node.dtype)
-        yield Loop((value,), dims, (node,), loop.origins)
+        yield Loop((value,), dims, (substitute_dims(node, units),), loop.origins)
     yield replace(loop, bodies=(rewrite(body, lambda leaf: leaf, dict(terms)),)) if terms else loop
 
 
@@ -88,16 +92,19 @@ def _terms(body: Scalar, orders: tuple[tuple[Dim, ...], ...]) -> Iterator[tuple[
     """Yields the largest parts of a body that are worth a value of their own, with the dims they depend on."""
     found: dict[Scalar, frozenset[Dim]] = {}
     cost: dict[Scalar, int] = {}
+    divided: set[Scalar] = set()
     for node in postorder((body,)):
         below = [found[part] for part in node.args if isinstance(part, Scalar)]
         own = (dim for index in _indices(node) for dim in index.dims)
         found[node] = frozenset(own).union(*below)
         own_cost = OPS[node.op].cost if node.op in OPS else DIVIDED * _divisions(node)
+        if _divisions(node) or not divided.isdisjoint(part for part in node.args if isinstance(part, Scalar)):
+            divided.add(node)
         cost[node] = own_cost + sum(cost[part] for part in node.args if isinstance(part, Scalar))
     pending, seen = [body], {body}
     while pending:
         node = pending.pop()
-        if cost[node] >= DEAR and any(_lies_around(found[node], order) for order in orders):
+        if cost[node] >= DEAR and any(_repeats(found[node], order, node in divided) for order in orders):
             yield node, tuple(dim for dim in orders[0] if dim in found[node])
             continue
         for part in node.args:
@@ -118,11 +125,15 @@ def _indices(node: Scalar) -> Iterable[Any]:
     return (node.args[0],) if node.op == "index" else ()
 
 
-def _lies_around(own: frozenset[Dim], dims: tuple[Dim, ...]) -> bool:
-    """Returns whether these dims are some outermost and some innermost ones, with many points between them."""
+def _repeats(own: frozenset[Dim], dims: tuple[Dim, ...], is_divided: bool) -> bool:  # noqa: FBT001 - one of its facts
+    """Returns whether what depends on these dims alone is computed again and again, wherever a kernel puts them.
+
+    They are some outermost and some innermost ones with many points between them, or, of what is read through divided
+    indices, some innermost ones.
+    """
     present = [dim in own for dim in dims]
-    between = prod(int(dim.size) for dim, there in zip(dims, present, strict=True) if not there)
-    return bool(present) and present[0] and present[-1] and between >= REPEATED
+    others = prod(int(dim.size) for dim, there in zip(dims, present, strict=True) if not there)
+    return bool(present) and (present[0] or is_divided) and present[-1] and others >= REPEATED
 
 
 def _value(result: Value, node: Scalar, dims: tuple[Dim, ...], types: dict[str, TensorType]) -> Value:
