@@ -25,6 +25,7 @@ from hand_kernels import (
     met_rows,
     moments_of_groups,
     moments_of_parts,
+    moments_of_stretches,
     normalised,
     normalised_behind,
     scaled,
@@ -284,6 +285,43 @@ def images(dtype: torch.dtype) -> Iterator[Row]:
         yield ours(_normalised_images, sets[0], weight, bias, sets=[*sets], **policy)
 
 
+STRETCHED = (
+    (256, 32, 64, 1, 1),
+    (256, 32, 64, 1, 3),
+    (128, 32, 64, 1, 1),
+    (512, 64, 64, 2, 1),
+    (256, 64, 64, 1, 1),
+    (256, 128, 64, 4, 1),
+    (64, 64, 64, 2, 1),
+    (256, 32, 32, 1, 1),
+    (256, 32, 128, 2, 1),
+    (256, 16, 512, 4, 1),
+    (128, 16, 512, 4, 1),
+)
+"""Points of a stretch, rows and channels at a time, warps, and stages of the loop."""
+
+
+def stretched_moments(dtype: torch.dtype) -> Iterator[Row]:
+    """The first kernel of a group norm alone, which only reads: why does it take longer than its bytes?"""
+    sets = torch.randn(6, 16 * 4096, 320, device="cuda", dtype=dtype)
+    for points, rows, width, warps, stages in STRETCHED:
+        means, squares = torch.empty(2, 16 * 4096 // points, 320, device="cuda")
+        programs = 16 * 4096 // points * -(-320 // width)
+        lanes = 4 * warps // (dtype.itemsize // 2) * 64 // width or 1
+        given = (means, squares, points, rows, width, min(lanes, rows), stages)
+        calls = [launched(moments_of_stretches, programs, x, *given, warps=warps) for x in sets]
+        turns = itertools.cycle(calls)
+
+        def error(call=calls[0], means=means, squares=squares, points=points) -> float:
+            call()
+            exact = sets[0].double().view(-1, points, 320)
+            away = exact.var(1, correction=0) * points
+            return max(distance(means, exact.mean(1)), distance(squares, away))
+
+        name = f"{points} points, {rows} by {width} at a time, {warps} warps, {stages} stages"
+        yield name, lambda turns=turns: next(turns)(), error
+
+
 def products(dtype: torch.dtype) -> Iterator[Row]:
     """Two to sixteen rows by 14336 columns of 4096: half of what is "read and written once" is not written."""
     if dtype != torch.float32:
@@ -401,6 +439,7 @@ CASES: dict[str, tuple[Callable[[torch.dtype], Iterator[Row]], int]] = {
     "scan": (scan, 1 << 26),
     "group_norm": (group_norm, 16 * 320 * 4096),
     "images": (images, 16 * 320 * 4096),
+    "moments": (stretched_moments, 16 * 320 * 4096 // 2),
     "products": (products, 14336 * 4096 // 2),
     "beginning": (beginning, 1 << 27),
     "order": (order, 2 * ORDERED),

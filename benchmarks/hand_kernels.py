@@ -493,6 +493,35 @@ def moments_of_parts(x, means, squares, ROWS: tl.constexpr):
 
 
 @triton.jit
+def moments_of_stretches(
+    x, means, squares, POINTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
+    STAGES: tl.constexpr
+):  # fmt: skip
+    """Moments of ``WIDTH`` of the 320 channels of a stretch of ``POINTS`` points, ``ROWS`` of them at a time.
+
+    Distances from the first row, and their squares, are added up by ``LANES`` threads for each channel.
+    """
+    blocks: tl.constexpr = (320 + WIDTH - 1) // WIDTH
+    stretch = tl.program_id(0) // blocks
+    channel = tl.program_id(0) % blocks * WIDTH + tl.arange(0, WIDTH)
+    is_there = channel < 320
+    own = x + stretch * POINTS * 320 + channel
+    first = tl.load(own, is_there, other=0.0).to(tl.float32)
+    total = tl.zeros([LANES, WIDTH], tl.float32)
+    power = tl.zeros([LANES, WIDTH], tl.float32)
+    row = tl.arange(0, ROWS)[:, None] * 320
+    for start in tl.range(0, POINTS, ROWS, num_stages=STAGES):
+        found = tl.load(own[None, :] + start * 320 + row, is_there[None, :], other=0.0).to(tl.float32)
+        off = tl.reshape(found - first[None, :], [ROWS // LANES, LANES, WIDTH])
+        total += tl.sum(off, 0)
+        power += tl.sum(off * off, 0)
+    apart = tl.sum(total, 0) * (1.0 / POINTS)
+    place = stretch * 320 + channel
+    tl.store(means + place, first + apart, is_there)
+    tl.store(squares + place, tl.sum(power, 0) - apart * apart * POINTS, is_there)
+
+
+@triton.jit
 def moments_of_groups(means, squares, moments, ROWS: tl.constexpr):
     """The second of three kernels: the moments of a group, of those of its pieces."""
     fmath.follow()
