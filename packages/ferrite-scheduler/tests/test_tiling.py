@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from checks import check, kernel_of
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Policy, schedule
@@ -47,6 +49,37 @@ def test_short_odd_and_few_rows_stay_flat():
     assert found(256, 100) == {"x": (256, 100)}
     assert found(256, 768) == {"y": (256,), "x": (768,)}
     assert found(256, 72) == {"x": (256, 72)}  # every block for it would leave many lanes idle
+
+
+GROUPED = """
+graph @f(x: f32[{n}, {p}, {c}], s: f32[{n}, {g}], w: f32[{c}]) -> (z) {{
+  z: f32[{n}, {p}, {c}] = loop [n < {n}, p < {p}, c < {c}] mul(mul(x[n, p, c], s[n, c // {each}]), w[c])
+}}"""
+
+
+@pytest.mark.parametrize(
+    ("groups", "each", "rows"), [(32, 10, True), (8, 8, True), (4, 48, True), (2, 40, False), (3, 10, False)]
+)
+def test_only_what_is_the_same_for_a_group_tells_where_it_begins(groups, each, rows):
+    text = GROUPED.format(n=2, p=64, c=groups * each, g=groups, each=each)
+    kernel = only_kernel(text, Policy(small_kernel_bytes=1 << 30))  # else what is read of groups is a loop of its own
+    assert (axes(kernel) == {"y": (2, 64), "x": (groups * each,)}) == rows
+    loads = {load.source: str(load.indices[-1]) for load in kernel.body[0].bodies[0].loads}
+    assert not rows or loads == {"x": "x0", "s": f"x0 // {each}", "w": "x0"}
+
+
+def test_a_heavy_access_decides_where_rows_end():
+    text = GROUPED.format(n=2, p=64, c=320, g=32, each=10).replace("s: f32[2, 32]", "s: f32[2, 64, 32]")
+    kernel = only_kernel(text.replace("s[n, ", "s[n, p, "), Policy(small_kernel_bytes=1 << 30))
+    assert max(size for dims in axes(kernel).values() for size in dims) < 320
+
+
+def test_columns_of_groups_are_folded_side_by_side():
+    kernel = only_kernel("""
+    graph @f(x: f32[16, 512, 320], s: f32[16, 32]) -> (z) {
+      z: f32[16, 32, 10] = fold sum [n < 16, g < 32, m < 10 | p < 512] mul(x[n, p, g*10 + m], s[n, g])
+    }""")
+    assert axes(kernel) == {"y": (16,), "x": (320,), "r": (512,)}
 
 
 def test_channels_last_pointwise_is_flat_too():

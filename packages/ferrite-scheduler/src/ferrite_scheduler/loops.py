@@ -147,7 +147,7 @@ def _lay_out(
         else:
             rigid |= _touched_bases(digits, bases)
     rigid |= _rigid_bases(nodes, own, bases)
-    grid, inside = join_bases(bases, max(1, fold), sorted(vectors), rigid, cluster.inner)
+    grid, inside = join_bases(bases, max(1, fold), sorted(vectors), rigid, cluster.inner, strides)
     rows = frozenset(
         base
         for node, digits in zip(nodes, own, strict=True)

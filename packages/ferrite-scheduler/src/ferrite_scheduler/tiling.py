@@ -5,7 +5,7 @@ Pure arithmetic on coefficients of accesses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -22,6 +22,8 @@ ROW_MINIMUM = 64
 """Shortest row (elements) that tiles of rows and columns pay for."""
 ROW_MULTIPLE = 8
 """Rows of another multiple of elements start unaligned, and flat kernels read them in wider accesses."""
+LIGHT_SHARE = 16
+"""Times as many bytes as an access whose walk over the innermost dim may be divided the heaviest one has, at least."""
 ROWS_MINIMUM = 16
 """Fewest rows of such a tiling."""
 ROW_WASTE = 1.125
@@ -55,25 +57,67 @@ class Tiles:
 
 
 def join_bases(
-    bases: Sequence[Base], fold: int, vectors: Sequence[tuple[int, ...]], rigid: frozenset[int], inner: int = 0
+    bases: Sequence[Base],
+    fold: int,
+    vectors: Sequence[tuple[int, ...]],
+    rigid: frozenset[int],
+    inner: int = 0,
+    strides: Sequence[Stride] = (),
 ) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
     """Returns the groups of grid and of fold bases; bases join where every vector walks over them as over one dim.
 
-    Those inside a block of the fold axis, of ``inner`` points, join only each other.
+    Those inside a block of the fold axis, of ``inner`` points, join only each other. The group that the heaviest of
+    ``strides`` is contiguous along is made long enough for a tile if only light ones do not walk over it as over one
+    dim: these divide it.
     """
     grid = [position for position, base in enumerate(bases) if base.step >= fold]
     inside = [position for position, base in enumerate(bases) if inner <= base.step < fold]
     blocks = [position for position, base in enumerate(bases) if base.step < min(inner, fold)]
-    return _join(grid, bases, vectors, rigid), (
-        *_join(inside, bases, vectors, rigid),
-        *_join(blocks, bases, vectors, rigid),
-    )
+    folded = (*_join(inside, bases, vectors, rigid), *_join(blocks, bases, vectors, rigid))
+    groups = _join(grid, bases, vectors, rigid)
+    longer = _lengthened(groups, vectors, rigid, strides)
+    # What is neither folded nor cut into rows is walked as one flat position, by all accesses alike.
+    return longer if folded or len(longer) > 1 else groups, folded
+
+
+def _lengthened(
+    groups: tuple[Group, ...], vectors: Sequence[tuple[int, ...]], rigid: frozenset[int], strides: Sequence[Stride]
+) -> tuple[Group, ...]:
+    """Returns grid groups, the contiguous one joined with what is around it for all but light accesses, if it is short.
+
+    As the channels of a group of channels-last images are: nothing but what is the same for all of them tells where a
+    group begins. Groups stay as they are where that makes no row that fills tiles.
+    """
+    guide = max(strides, key=lambda stride: (stride.bytes, stride.is_store), default=None)
+    if guide is None:
+        return groups
+    light = {stride.coefficients for stride in strides if stride.bytes * LIGHT_SHARE <= guide.bytes}
+    light -= {stride.coefficients for stride in strides if stride.bytes * LIGHT_SHARE > guide.bytes}
+    heavy = [vector for vector in vectors if vector not in light]
+    columns = _columns((position for group in groups for position in group.bases), heavy)
+    others = list(groups)
+    row = next((g for g in groups if guide.coefficients[g.bases[-1]] == 1), None)
+    if row is None or row.extent >= ROW_MINIMUM:
+        return groups
+    others.remove(row)
+    while row.extent < ROW_MINIMUM:
+        outer = next((g for g in others if _continues(g, row, columns, rigid)), None)
+        if outer is None:
+            return groups
+        others.remove(outer)
+        row = Group(outer.bases + row.bases, outer.extent * row.extent)
+    return (*others, row) if fills_tiles(typical(row.extent)) else groups
+
+
+def _columns(positions: Iterable[int], vectors: Sequence[tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
+    """Returns the coefficients of each base in all vectors."""
+    return {position: tuple(vector[position] for vector in vectors) for position in positions}
 
 
 def _join(
     positions: list[int], bases: Sequence[Base], vectors: Sequence[tuple[int, ...]], rigid: frozenset[int]
 ) -> tuple[Group, ...]:
-    columns = {position: tuple(vector[position] for vector in vectors) for position in positions}
+    columns = _columns(positions, vectors)
     groups = [Group((position,), bases[position].extent) for position in positions]
     joined = True
     while joined and len(groups) > 1:
