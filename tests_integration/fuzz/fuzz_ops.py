@@ -386,7 +386,9 @@ def mutation(pool: Pool) -> Line | None:
     if name is None:
         return None
     x, rng = pool.tensors[name], pool.rng
-    other = pool.name(lambda y: broadcasts(x)(y) and torch.broadcast_shapes(x.shape, y.shape) == x.shape)
+    other = pool.name(
+        lambda y: broadcasts(x)(y) and torch.broadcast_shapes(x.shape, y.shape) == x.shape and is_apart(x, y)
+    )
     found = ["{0}.zero_()", "{0}.fill_(1)", "{0}.copy_({1})"]
     if is_number(x):
         found += [
@@ -412,6 +414,15 @@ def mutation(pool: Pool) -> Line | None:
     if "{1}" not in template:
         return Line(template, (name,), assigns=False, writes=name, is_exact=True)
     return Line(template, (name, other), assigns=False, writes=name, is_exact=True) if other else None
+
+
+def is_apart(x: Tensor, y: Tensor) -> bool:
+    """Returns whether writing into one tensor what is read of another one means the same in any order of elements.
+
+    It does not where they lie over one storage, but for one and the same view: eager reads what it has just written.
+    """
+    is_same = (x.data_ptr(), x.shape, x.stride()) == (y.data_ptr(), y.shape, y.stride())
+    return storage(x) != storage(y) or is_same
 
 
 def overlaps(x: Tensor) -> bool:
