@@ -268,17 +268,17 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
 
 ORDERS: tuple[dict[str, Any], ...] = (
     *(
-        {"programs_per_processor": programs, "programs_in_order": programs, "turn_around": turns}
+        {"programs_per_processor": programs, "programs_for_images": programs, "turn_around": turns}
         for programs in (8, 16)
         for turns in (False, True)
     ),
-    {"programs_per_processor": 40, "programs_in_order": 40},
+    {"programs_per_processor": 40, "programs_for_images": 40},
 )
 """Policies of how many programs a part of an image each is for, and which way the next kernel walks through images."""
 
 
 def images(dtype: torch.dtype) -> Iterator[Row]:
-    """Group norm by the compiler, with fewer and longer parts of images and with more of them (decision 0015)."""
+    """Group norm by the compiler, with fewer and longer parts of images and with more of them (decision 0017)."""
     sets = torch.randn(6, 16, 64, 64, 320, device="cuda", dtype=dtype).permute(0, 1, 4, 2, 3)
     weight, bias = (torch.randn(320, device="cuda", dtype=dtype) for _ in range(2))
     for policy in ORDERS:

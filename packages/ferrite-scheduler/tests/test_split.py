@@ -143,14 +143,14 @@ def test_parts_of_what_is_read_again_take_turns(cache, length, reads, turns):
     [(64, "n, r, c", 32, False), (1 << 20, "n, r, c", 8, False), (64, "r, n, c", 8, True)],
     ids=["images", "images that fit in the cache", "images side by side"],
 )
-def test_images_that_are_read_again_have_more_parts_that_begin_in_order(cache, place, parts, turns):
+def test_images_that_are_read_again_have_more_parts(cache, place, parts, turns):
     shape = ", ".join({"n": "2", "r": "64", "c": "3"}[letter] for letter in place.split(", "))
     text = f"""graph @f(x: f32[{shape}]) -> (y) {{
       s: f32[2, 3] = fold sum [n < 2, c < 3 | r < 64] x[{place}]
       y: f32[2, 64, 3] = loop [n < 2, r < 64, c < 3] mul(x[{place}], s[n, c])
     }}"""
     target, policy = IN_EIGHT
-    found = check(text, replace(target, l2_bytes=cache), replace(policy, programs_in_order=8))
+    found = check(text, replace(target, l2_bytes=cache), replace(policy, programs_for_images=8))
     first = found.graph.definitions[0]
     (load,) = first.bodies[0].loads
     (along,) = (index for index, letter in zip(load.indices, place.split(", "), strict=True) if letter == "r")

@@ -20,7 +20,7 @@ from ferrite_ir.scalar import Scalar, apply, bitcast, cast, const, index_value, 
 from ferrite_ir.sizes import product
 
 from .contractions import CODES, CUT_ROWS, PARTS, row_dims
-from .intermediates import new_value
+from .intermediates import fresh_dim, new_value
 from .target import Policy
 
 UPPER_HALF = -(1 << 16)
@@ -53,12 +53,13 @@ def _with_parts(
         return
     left, result = definition.left, definition.result
     if left not in cut:
-        which = Dim("p0", PARTS)
-        dims = (which, *row_dims(definition), *definition.fold_dims)
+        points = (*row_dims(definition), *definition.fold_dims)
+        which = fresh_dim("p", PARTS, points)
+        dims = (which, *points)
         kind = TensorType(BF16, tuple(dim.size for dim in dims), device=result.type.device)
         parts = new_value(f"{result.name}_parts", kind, types)
         yield Loop((parts,), dims, (_chosen_part(left, which),), definition.origins)
-        places = [dim.index for dim in dims[1:]]
+        places = [dim.index for dim in points]
         loads = (load(parts.name, (constant(part), *places), BF16) for part in range(PARTS))
         high, middle, low = (cast(part, F32) for part in loads)
         cut[left] = apply("add", high, apply("add", middle, low))

@@ -34,9 +34,9 @@ def readers_of_states(graph: Graph) -> dict[str, Fold]:
     return {name: fold for name, fold in readers.items() if name not in others}
 
 
-def combines_parts_of(reader: Fold | None, second: Fold) -> bool:
+def combines_parts_of(reader: Fold, second: Fold) -> bool:
     """Returns whether a fold may as well combine what a second stage does, whose results it alone reads."""
-    if reader is None or reader.combine != second.combine or reader.combine not in COMBINES:
+    if reader.combine != second.combine or reader.combine not in COMBINES:
         return False
     states = [body.source for body in reader.bodies]
     count = product(dim.size for dim in (*second.fold_dims, *reader.fold_dims))

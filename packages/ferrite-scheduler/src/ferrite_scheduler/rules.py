@@ -20,11 +20,9 @@ from .dependences import Access, is_opaque, stores_each_once
 from .generic import hinted, is_symbolic, size_of
 from .marks import RowResult
 from .proposal import Proposal
-from .strategy import holds_columns, is_persistent
+from .strategy import ACCUMULATOR_BYTES, holds_columns, is_persistent
 from .traffic import live_tiles, pass_traffic, unit_step
 
-ELEMENT_BYTES = 4
-"""Bytes of an element as it is computed."""
 WHOLE_FOLDS = frozenset(("scan", "look back", "sort"))
 """Kinds of clusters whose fold axis is walked as a whole, and along which order matters."""
 
@@ -187,7 +185,7 @@ def _blocks(proposal: Proposal) -> Refusal | None:
     block = hinted(added or owner.inner or guest.inner)
     if not block or not owner.kinds:
         return None
-    if not guest.kinds and not owner.inner and owner.points * ELEMENT_BYTES > proposal.policy.block_bytes:
+    if not guest.kinds and not owner.inner and owner.points * ACCUMULATOR_BYTES > proposal.policy.block_bytes:
         return refuse("rows are cut into blocks for what has a point for each where they are small", block=block)
     if block & (block - 1):
         return refuse("blocks of a row are folded with it if their length is a power of two", block=block)

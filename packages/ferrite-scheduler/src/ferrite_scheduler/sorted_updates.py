@@ -20,7 +20,7 @@ from ferrite_ir.scalar import Scalar, apply, cast, const, index_value, load, sub
 from ferrite_ir.sizes import is_static
 
 from .combined_rows import plain_atom
-from .intermediates import new_value
+from .intermediates import fresh_dim, new_value
 from .marks import SortedUpdate
 from .target import Policy
 from .tiling import fills_tiles
@@ -86,7 +86,7 @@ def _sorted(update: Update, place: Indirect, types: dict[str, TensorType]) -> It
     name = update.result.name
     keys, ranked = new_value(f"{name}_keys", kind, types), new_value(f"{name}_ranked", kind, types)
     order = new_value(f"{name}_order", replace(kind, dtype=I64), types)
-    position = Dim("q0", count)
+    position = fresh_dim("q", count, update.dims)
     point = dict(zip(rows, delinearize(position.index, sizes), strict=True))
     yield Loop((keys,), (position,), (cast(_clamped(substitute_dims(row, point), narrow), narrow),), update.origins)
     arguments = (("stable", True), ("dim", 0), ("descending", False))

@@ -176,7 +176,7 @@ def _plans(
     for domain, (count, node) in heaviest.items():
         again = _read_again(node, looped, target, policy)
         has_images = any(_has_images(touch, node) for touch in again)
-        parts = _parts(count, node, target, policy.programs_in_order if has_images else policy.programs_per_processor)
+        parts = _parts(count, node, target, policy.programs_for_images if has_images else policy.programs_per_processor)
         if parts >= 2:
             plan = _even_plan(parts, domain[1])
             plans[domain] = replace(plan, takes_turns=bool(again) and not has_images and plan.exact)
@@ -186,8 +186,8 @@ def _plans(
 def _read_again(node: Node, looped: Collection[str], target: Target, policy: Policy) -> list[Touch]:
     """Returns what a fold over columns reads of tensors that are read again by loops, and larger than the cache.
 
-    Of these the end is to be in the cache when all parts are done, rather than that of each part: the parts take turns,
-    or, where each image of several is folded by itself, they are many short ones that begin one after the other.
+    Of these the end is to be in the cache when all parts are done, rather than that of each part: the parts take turns.
+    Where each image of several is folded by itself they cannot, and are shorter.
     """
     if not policy.turn_around or not is_outer(node):
         return []

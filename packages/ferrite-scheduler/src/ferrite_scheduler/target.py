@@ -75,8 +75,8 @@ class Policy:
             partial sums.
         split_minimum: shortest fold axis worth splitting over programs (elements).
         programs_per_processor: programs wanted per multiprocessor before a fold is split.
-        programs_in_order: the same where a fold over places of several images is to leave the end of the last one in
-            the cache: so many that most of them begin when others have ended.
+        programs_for_images: the same where a fold over the places of several images, larger than the cache, is followed
+            by what reads them again: shorter parts were found to gain (decision 0017).
         max_kernel_params: most tensor parameters of one kernel.
         max_branch_params: the same for a kernel of independent updates or of definitions between inputs and results,
             which are branches of it.
@@ -135,7 +135,7 @@ class Policy:
     run_rows: int = 64
     split_minimum: int = 256
     programs_per_processor: int = 8
-    programs_in_order: int = 16
+    programs_for_images: int = 16
     max_kernel_params: int = 48
     max_branch_params: int = 240
     max_kernel_ops: int = 2000

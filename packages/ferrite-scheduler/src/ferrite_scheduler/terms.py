@@ -97,14 +97,15 @@ def _terms(body: Scalar, orders: tuple[tuple[Dim, ...], ...]) -> Iterator[tuple[
         below = [found[part] for part in node.args if isinstance(part, Scalar)]
         own = (dim for index in _indices(node) for dim in index.dims)
         found[node] = frozenset(own).union(*below)
-        own_cost = OPS[node.op].cost if node.op in OPS else DIVIDED * _divisions(node)
-        if _divisions(node) or not divided.isdisjoint(part for part in node.args if isinstance(part, Scalar)):
+        divisions = _divisions(node)
+        own_cost = OPS[node.op].cost if node.op in OPS else DIVIDED * divisions
+        if divisions or not divided.isdisjoint(part for part in node.args if isinstance(part, Scalar)):
             divided.add(node)
         cost[node] = own_cost + sum(cost[part] for part in node.args if isinstance(part, Scalar))
     pending, seen = [body], {body}
     while pending:
         node = pending.pop()
-        if cost[node] >= DEAR and any(_repeats(found[node], order, node in divided) for order in orders):
+        if cost[node] >= DEAR and any(_repeats(found[node], order, is_divided=node in divided) for order in orders):
             yield node, tuple(dim for dim in orders[0] if dim in found[node])
             continue
         for part in node.args:
@@ -125,7 +126,7 @@ def _indices(node: Scalar) -> Iterable[Any]:
     return (node.args[0],) if node.op == "index" else ()
 
 
-def _repeats(own: frozenset[Dim], dims: tuple[Dim, ...], is_divided: bool) -> bool:  # noqa: FBT001 - one of its facts
+def _repeats(own: frozenset[Dim], dims: tuple[Dim, ...], *, is_divided: bool) -> bool:
     """Returns whether what depends on these dims alone is computed again and again, wherever a kernel puts them.
 
     They are some outermost and some innermost ones with many points between them, or, of what is read through divided

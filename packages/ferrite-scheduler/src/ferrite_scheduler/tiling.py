@@ -88,7 +88,7 @@ def _lengthened(
     As the channels of a group of channels-last images are: nothing but what is the same for all of them tells where a
     group begins. Groups stay as they are where that makes no row that fills tiles.
     """
-    guide = max(strides, key=lambda stride: (stride.bytes, stride.is_store), default=None)
+    guide = _guide(strides)
     if guide is None:
         return groups
     light = {stride.coefficients for stride in strides if stride.bytes * LIGHT_SHARE <= guide.bytes}
@@ -107,6 +107,11 @@ def _lengthened(
         others.remove(outer)
         row = Group(outer.bases + row.bases, outer.extent * row.extent)
     return (*others, row) if fills_tiles(typical(row.extent)) else groups
+
+
+def _guide(strides: Sequence[Stride]) -> Stride | None:
+    """Returns the heaviest access, a store sooner than a load."""
+    return max(strides, key=lambda stride: (stride.bytes, stride.is_store), default=None)
 
 
 def _columns(positions: Iterable[int], vectors: Sequence[tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
@@ -153,7 +158,7 @@ def place_groups(
     Groups of the bases ``rows``, those of a contraction, lie on ``y``, all others of the grid on ``x``. Those of the
     bases ``block`` of a fold axis that is cut into blocks come last, however they lie in memory.
     """
-    guide = max(strides, key=lambda stride: (stride.bytes, stride.is_store), default=None)
+    guide = _guide(strides)
     store = max((s for s in strides if s.is_store), key=lambda stride: stride.bytes, default=guide)
     ordered = sorted(grid, key=lambda group: -_walk(store, group))
     ordered = sorted(ordered, key=lambda group: -_walk(guide, group)) if store is None or inside else ordered

@@ -26,7 +26,7 @@ shares."""
 MOST_SPREAD = 256
 """Shares that a chunk looks at together: it has a warp, whose code grows with them times the rows of the chunk."""
 FEW_ROWS = SHARES * LEAST_SHARE
-"""Rows whose shares are sorted beside listing them, however they meet: that takes no longer than listing."""
+"""Rows whose shares are all sorted while they are listed, however they meet: about one for each processor."""
 LINE = 32
 """Counters that lie together; see `fmath`."""
 MOST_RUNS = 1 << 23
