@@ -3,7 +3,8 @@
 And, as ``beginning``, what it costs a kernel to wait itself for what comes before it; as ``order``, what it gains to
 begin where the one before has ended, and as ``stretches``, where each of its programs has; as ``listing``, what the
 steps of listing rows take that are sorted by their places first; as ``images``, how many parts the compiler should cut
-images in, and which way the kernel after should go, and as ``moments``, what its first kernel takes by itself.
+images in, and which way the kernel after should go, as ``moments``, what its first kernel takes by itself, and as
+``kept``, whether to say what should stay in the cache between them.
 
     python benchmarks/by_hand.py                   # about two minutes on one H200
     python benchmarks/by_hand.py scan

@@ -197,6 +197,15 @@ def _normalised_images(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.silu(F.group_norm(x, 32, weight, bias))
 
 
+HINTS = (
+    ("", "", ""),
+    ("evict_first", "", ""),
+    ("evict_first", "evict_first", ""),
+    ("evict_first", "", ".cs"),
+)
+"""Eviction policy of loads and of stores, and the modifier of these."""
+
+
 def group_norm(dtype: torch.dtype) -> Iterator[Row]:
     x = torch.randn(16, 320, 64, 64, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
     weight, bias = (torch.randn(320, device="cuda", dtype=dtype) for _ in range(2))
@@ -236,7 +245,7 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
         ):
             first = launched(moments_of_parts, programs, x, means, squares, rows, warps=warps, follows=follows)
             second = launched(moments_of_groups, 16 * 32, means, squares, moments, rows, warps=4, follows=follows)
-            given = (*operands, moments, rows, programs, backwards)
+            given = (*operands, moments, rows, programs, backwards, *HINTS[2])
             last = launched(normalised, programs, *given, warps=warps, follows=follows)
             call = functools.partial(one_after_another, (first, second, last))
             yield f"three kernels, {rows} rows, the last {order}, {warps} warps", call, error
@@ -248,7 +257,7 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
             calls += [
                 launched(moments_of_parts, programs, part, means, squares, 128, warps=4),
                 launched(moments_of_groups, images * 32, means, squares, moments, 128, warps=1),
-                launched(normalised, programs, part, weight, bias, own, moments, 128, programs, 0, warps=4),
+                launched(normalised, programs, part, weight, bias, own, moments, 128, programs, 0, *HINTS[2], warps=4),
             ]
         call = functools.partial(one_after_another, tuple(calls))
         yield f"three kernels for {images} images, {groups} times, 128 rows, 4 warps", call, error
@@ -287,15 +296,23 @@ def images(dtype: torch.dtype) -> Iterator[Row]:
 
 STRETCHED = (
     (256, 32, 64, 1, 1),
+    (256, 32, 64, 1, 2),
     (256, 32, 64, 1, 3),
+    (256, 32, 64, 1, 5),
     (128, 32, 64, 1, 1),
+    (128, 32, 64, 1, 3),
+    (512, 32, 64, 1, 4),
     (512, 64, 64, 2, 1),
     (256, 64, 64, 1, 1),
+    (256, 64, 64, 2, 3),
     (256, 128, 64, 4, 1),
     (64, 64, 64, 2, 1),
     (256, 32, 32, 1, 1),
+    (256, 16, 64, 1, 4),
     (256, 32, 128, 2, 1),
+    (256, 32, 128, 2, 3),
     (256, 16, 512, 4, 1),
+    (256, 16, 512, 4, 3),
     (128, 16, 512, 4, 1),
 )
 """Points of a stretch, rows and channels at a time, warps, and stages of the loop."""
@@ -308,7 +325,7 @@ def stretched_moments(dtype: torch.dtype) -> Iterator[Row]:
         means, squares = torch.empty(2, 16 * 4096 // points, 320, device="cuda")
         programs = 16 * 4096 // points * -(-320 // width)
         lanes = 4 * warps // (dtype.itemsize // 2) * 64 // width or 1
-        given = (means, squares, points, rows, width, min(lanes, rows), stages)
+        given = (means, squares, points, rows, width, min(lanes, rows), stages, -1)
         calls = [launched(moments_of_stretches, programs, x, *given, warps=warps) for x in sets]
         turns = itertools.cycle(calls)
 
@@ -319,6 +336,43 @@ def stretched_moments(dtype: torch.dtype) -> Iterator[Row]:
             return max(distance(means, exact.mean(1)), distance(squares, away))
 
         name = f"{points} points, {rows} by {width} at a time, {warps} warps, {stages} stages"
+        yield name, lambda turns=turns: next(turns)(), error
+
+
+KEPT = (
+    *((-1, hints, 0) for hints in range(4)),
+    *((kept, 2, 1) for kept in (-1, 100, 75, 50, 25)),
+    (50, 2, 0),
+)
+"""Per cent of what the first kernel reads that should stay in the cache, the last one's hints, and its direction."""
+
+
+def kept_images(dtype: torch.dtype) -> Iterator[Row]:
+    """Group norm of three kernels: does it help to say what should stay in the cache?"""
+    sets = torch.randn(6, 16, 64, 64, 320, device="cuda", dtype=dtype).permute(0, 1, 4, 2, 3)
+    weight, bias = (torch.randn(320, device="cuda", dtype=dtype) for _ in range(2))
+    y, exact = torch.empty_like(sets[0]), _normalised_images(*(t.double() for t in (sets[0], weight, bias)))
+    moments = torch.empty(16 * 64, device="cuda")
+    points, rows, programs = 128, 64 // dtype.itemsize, 16 * 4096 // 64 * dtype.itemsize * 5
+    means, squares = torch.empty(2, 16 * 4096 // points * 320, device="cuda")
+    yield ours(_normalised_images, sets[0], weight, bias, sets=[*sets])
+    for kept, hints, backwards in KEPT:
+        calls = []
+        for x in sets:
+            given = (x, means, squares, points, 32, 64, 4 // (dtype.itemsize // 2), 1, kept)
+            first = launched(moments_of_stretches, 16 * 4096 // points * 5, *given, warps=1, follows=True)
+            given = (means, squares, moments, points)
+            second = launched(moments_of_groups, 16 * 32, *given, warps=1, follows=True)
+            given = (x, weight, bias, y, moments, rows, programs, backwards, *HINTS[hints])
+            last = launched(normalised, programs, *given, warps=4, follows=True)
+            calls.append(functools.partial(one_after_another, (first, second, last)))
+        turns = itertools.cycle(calls)
+
+        def error(call=calls[0]) -> float:
+            call()
+            return distance(y, exact)
+
+        name = f"{kept} % stay, then {HINTS[hints]}, {'backwards' if backwards else 'forwards'}"
         yield name, lambda turns=turns: next(turns)(), error
 
 
@@ -439,6 +493,7 @@ CASES: dict[str, tuple[Callable[[torch.dtype], Iterator[Row]], int]] = {
     "scan": (scan, 1 << 26),
     "group_norm": (group_norm, 16 * 320 * 4096),
     "images": (images, 16 * 320 * 4096),
+    "kept": (kept_images, 16 * 320 * 4096),
     "moments": (stretched_moments, 16 * 320 * 4096 // 2),
     "products": (products, 14336 * 4096 // 2),
     "beginning": (beginning, 1 << 27),

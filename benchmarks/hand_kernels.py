@@ -194,8 +194,9 @@ def store_moments(means, squares, place, value, ROWS: tl.constexpr):
 
 
 @triton.jit
-def store_silu(y, value):
-    tl.store(y, (value / (1.0 + tl.exp(-value))).to(tl.bfloat16), eviction_policy="evict_first")
+def store_silu(y, value, HINT: tl.constexpr = "evict_first", MODIFIER: tl.constexpr = ""):
+    result = (value / (1.0 + tl.exp(-value))).to(y.dtype.element_ty)
+    tl.store(y, result, eviction_policy=HINT, cache_modifier=MODIFIER)
 
 
 @triton.jit
@@ -495,15 +496,30 @@ def moments_of_parts(x, means, squares, ROWS: tl.constexpr):
 @triton.jit
 def moments_of_stretches(
     x, means, squares, POINTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
-    STAGES: tl.constexpr
+    STAGES: tl.constexpr, KEPT: tl.constexpr
 ):  # fmt: skip
     """Moments of ``WIDTH`` of the 320 channels of a stretch of ``POINTS`` points, ``ROWS`` of them at a time.
 
-    Distances from the first row, and their squares, are added up by ``LANES`` threads for each channel.
+    Distances from the first row, and their squares, are added up by ``LANES`` threads for each channel. What the last
+    ``KEPT`` of a hundred programs read should stay in the cache, what those before read should leave it first.
     """
+    fmath.follow()
     blocks: tl.constexpr = (320 + WIDTH - 1) // WIDTH
     stretch = tl.program_id(0) // blocks
     channel = tl.program_id(0) % blocks * WIDTH + tl.arange(0, WIDTH)
+    if KEPT < 0:
+        store_moments_of_stretch(x, means, squares, stretch, channel, POINTS, ROWS, WIDTH, LANES, STAGES, "")
+    elif tl.program_id(0) * 100 >= tl.num_programs(0) * (100 - KEPT):
+        store_moments_of_stretch(x, means, squares, stretch, channel, POINTS, ROWS, WIDTH, LANES, STAGES, "evict_last")
+    else:
+        store_moments_of_stretch(x, means, squares, stretch, channel, POINTS, ROWS, WIDTH, LANES, STAGES, "evict_first")
+
+
+@triton.jit
+def store_moments_of_stretch(
+    x, means, squares, stretch, channel, POINTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
+    LANES: tl.constexpr, STAGES: tl.constexpr, HINT: tl.constexpr
+):  # fmt: skip
     is_there = channel < 320
     own = x + stretch * POINTS * 320 + channel
     first = tl.load(own, is_there, other=0.0).to(tl.float32)
@@ -511,7 +527,8 @@ def moments_of_stretches(
     power = tl.zeros([LANES, WIDTH], tl.float32)
     row = tl.arange(0, ROWS)[:, None] * 320
     for start in tl.range(0, POINTS, ROWS, num_stages=STAGES):
-        found = tl.load(own[None, :] + start * 320 + row, is_there[None, :], other=0.0).to(tl.float32)
+        place = own[None, :] + start * 320 + row
+        found = tl.load(place, is_there[None, :], other=0.0, eviction_policy=HINT).to(tl.float32)
         off = tl.reshape(found - first[None, :], [ROWS // LANES, LANES, WIDTH])
         total += tl.sum(off, 0)
         power += tl.sum(off * off, 0)
@@ -542,7 +559,10 @@ def moments_of_groups(means, squares, moments, ROWS: tl.constexpr):
 
 
 @triton.jit
-def normalised(x, weight, bias, y, moments, ROWS: tl.constexpr, PROGRAMS: tl.constexpr, BACKWARDS: tl.constexpr):
+def normalised(
+    x, weight, bias, y, moments, ROWS: tl.constexpr, PROGRAMS: tl.constexpr, BACKWARDS: tl.constexpr,
+    HINT: tl.constexpr, STORED: tl.constexpr, MODIFIER: tl.constexpr
+):  # fmt: skip
     """The last of three kernels; backwards it begins where the first one ended, which is in the cache still."""
     fmath.follow()
     program = PROGRAMS - 1 - tl.program_id(0) if BACKWARDS else tl.program_id(0)
@@ -550,10 +570,10 @@ def normalised(x, weight, bias, y, moments, ROWS: tl.constexpr, PROGRAMS: tl.con
     image = piece // (4096 // ROWS)
     channel = program % 5 * 64 + tl.arange(0, 64)[None, :]
     place = (piece * ROWS + tl.arange(0, ROWS)[:, None]) * 320 + channel
-    value = tl.load(x + place, eviction_policy="evict_first").to(tl.float32)
+    value = tl.load(x + place, eviction_policy=HINT).to(tl.float32)
     mean = tl.load(moments + image * 64 + channel // 10)
     scale = tl.load(moments + image * 64 + 32 + channel // 10) * tl.load(weight + channel)
-    store_silu(y + place, (value - mean) * scale + tl.load(bias + channel))
+    store_silu(y + place, (value - mean) * scale + tl.load(bias + channel), STORED, MODIFIER)
 
 
 @triton.jit

@@ -56,5 +56,7 @@ def test_parts_of_images_and_channels_of_groups_are_folded_at_once(
     _, middle, _ = ferrite_torch.compiled_programs()[-1]["kernels"]
     folded = [axis["size"] for axis in middle["axes"] if axis["name"] in ("b", "r")]
     assert math.prod(folded) == 5 * size * size // points
-    # What channels make of the moments is in the same kernel, where it is computed before it is used.
-    assert len(folded) == (2 if size > 6 else 1)
+    # What channels make of the moments is in the same kernel, where it is computed before it is used. A GPU's results
+    # are contiguous: rows of the last kernel are then the channels of one image, and it computes that once for each.
+    is_in_order = images == 1 and not mine.is_contiguous(memory_format=torch.channels_last)
+    assert len(folded) == (1 if size <= 6 or is_in_order else 2)

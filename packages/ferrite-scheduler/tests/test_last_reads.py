@@ -36,9 +36,26 @@ def test_a_third_reader_is_the_last_and_what_a_call_made_counts_too() -> None:
     assert last_reads(TWICE.format(n=64, z=AGAIN.format(n=64))) == [[], [], ["x", "c"]]
 
 
-@pytest.mark.parametrize(("count", "why"), [(512, "it does not fit"), (16, "it takes no room to speak of")])
-def test_other_sizes_are_left_to_the_cache(count: int, why: str) -> None:
-    assert last_reads(read_twice(count)) == [[], []], why
+def test_what_takes_no_room_to_speak_of_is_left_to_the_cache() -> None:
+    assert last_reads(read_twice(16)) == [[], []]
+
+
+def test_of_what_does_not_fit_a_part_is_there_still() -> None:
+    assert last_reads(read_twice(512)) == [[], ["x"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (read_twice(64), [[], ["y"]]),
+        (read_twice(16), [[], []]),  # of results as small as what is read again
+        (read_twice(64, "x, y"), [[], []]),  # nothing is read for the last time
+        (TWICE.format(n=64, z=AGAIN.format(n=64)), [[], [], ["z"]]),  # y is read by a call
+    ],
+)
+def test_large_results_that_nothing_reads_leave_the_rest_its_place(text: str, expected: list[list[str]]) -> None:
+    kernels = check(text, CACHE).kernels
+    assert [[param.name for param in kernel.params if param.is_passing] for kernel in kernels] == expected
 
 
 def test_what_moves_between_the_readers_counts() -> None:

@@ -265,3 +265,14 @@ def test_equal_reductions_are_done_once() -> None:
 }"""
     source = emit_program(schedule_text(text, "persistent")).kernels[0].source
     assert source.count("tl.sum(") == 2
+
+
+@pytest.mark.parametrize(
+    ("points", "expected"), [(64, "sum_3 * 0.015625"), (60, "tl.div_rn(sum_3, tl.full([], 60.0, tl.float32))")]
+)
+def test_means_are_products_where_that_rounds_the_same_number(points: int, expected: str) -> None:
+    text = f"""graph @f(x: f32[8, {points}]) -> (m) {{
+  m: f32[8], m2: f32[8], w: f32[8] = fold welford [d0 < 8 | r0 < {points}] x[d0, r0]
+}}"""
+    source = emit_program(schedule_text(text, "persistent")).kernels[0].source
+    assert f" = {expected}\n" in source

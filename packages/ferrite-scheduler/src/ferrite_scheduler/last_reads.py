@@ -1,8 +1,9 @@
 """What need not stay in the cache: what is read for the last time, and what is written beside rows that wait there.
 
 A norm over images reads them for its statistics, then again to apply these. What fits in the cache is still there the
-second time, unless the results that are written meanwhile have taken its place. So the second kernel says of each line
-that it reads that nobody needs it any more: results take the place of lines that are done with.
+second time, and of larger images a part, unless what is read and written meanwhile has taken its place. So the second
+kernel says of each line that it reads that nobody needs it any more, and what comes in takes the place of lines that
+are done with. Large results that no kernel of the graph reads are stored in passing, so that they take no other place.
 
 A looped kernel finds its rows there when it reads them again. Results that do not fit in the cache anyway are gone when
 the next kernel wants them; stored in passing, they leave the rows their place.
@@ -10,7 +11,7 @@ the next kernel wants them; stored in passing, they leave the rows their place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
 from ferrite_ir.graph import Graph, bodies_of
@@ -41,7 +42,11 @@ def mark_last_reads(work: Sequence[Work], graph: Graph, dependences: Dependences
             for storage in storages
             if storage in before and last[storage] == position and storage not in kept
         }
-        marked.append(_with_marks(item, final, dependences, target) if final and isinstance(item, Kernel) else item)
+        untouched = {storage for storage in storages if last[storage] == position}
+        if isinstance(item, Kernel) and final:
+            marked.append(_with_marks(item, final, untouched, dependences, target))
+        else:
+            marked.append(item)
         moved.append(moved[position] + sum(storages.values()))
         before.update(dict.fromkeys(storages, position))
     return marked
@@ -53,12 +58,15 @@ def storages_of(item: Work, graph: Graph, dependences: Dependences) -> dict[str,
     return {dependences.storage[name]: storage_bytes(graph.values[name].type) for name in own}
 
 
-def _with_marks(kernel: Kernel, final: dict[str, int], dependences: Dependences, target: Target) -> Kernel:
-    """Returns a kernel with the params marked whose storages are touched for the last time.
+def _with_marks(
+    kernel: Kernel, final: dict[str, int], untouched: Collection[str], dependences: Dependences, target: Target
+) -> Kernel:
+    """Returns a kernel with the params marked that it reads for the last time, and those that it writes beside these.
 
     Args:
         kernel: the kernel.
-        final: those storages, with the bytes that were moved since they were touched before.
+        final: storages that are touched for the last time, with the bytes that were moved since they were before.
+        untouched: storages of this kernel that no later one touches.
         dependences: of the graph.
         target: the device.
     """
@@ -69,15 +77,26 @@ def _with_marks(kernel: Kernel, final: dict[str, int], dependences: Dependences,
 
     def is_last(param: Param) -> bool:
         since = final.get(dependences.storage[param.name])
-        size = storage_bytes(param.type)
-        if since is None or param.access != "read" or not target.l2_bytes <= LEAST_SHARE * size:
+        if since is None or param.access != "read" or not _is_large(param, target):
             return False
         once = points == hint(param.type.numel) and sum(load.source == param.name for load in loads) == 1
-        return once and size + since <= target.l2_bytes
+        return once and since < target.l2_bytes
+
+    marked = tuple(replace(param, is_last=True) if is_last(param) else param for param in kernel.params)
+    if not any(param.is_last for param in marked):
+        return kernel
+
+    def is_passing(param: Param) -> bool:
+        is_read_later = dependences.storage[param.name] not in untouched
+        return param.access == "write" and not is_read_later and _is_large(param, target)
 
     return replace(
-        kernel, params=tuple(replace(param, is_last=True) if is_last(param) else param for param in kernel.params)
+        kernel, params=tuple(replace(param, is_passing=True) if is_passing(param) else param for param in marked)
     )
+
+
+def _is_large(param: Param, target: Target) -> bool:
+    return target.l2_bytes <= LEAST_SHARE * storage_bytes(param.type)
 
 
 def _passing(work: Sequence[Work], target: Target) -> Iterator[Work]:

@@ -72,9 +72,9 @@ ACCESSES = ("read", "write", "readwrite", "atomic")
 class Param:
     """A tensor parameter of a kernel: the name that the body uses, how it lies in memory, and how it is accessed.
 
-    ``host_scalar`` marks a 0-d tensor that lies on the CPU and is passed by value. ``is_last`` says that the tensor is
-    in the cache, that each of its elements is read once here, and none of them ever after. ``is_passing`` says that
-    what is written would only drive out of the cache what the kernel reads again.
+    ``host_scalar`` marks a 0-d tensor that lies on the CPU and is passed by value. ``is_last`` says that the tensor, or
+    a part of it, is in the cache, that each of its elements is read once here, and none of them ever after.
+    ``is_passing`` says that what is written would only drive out of the cache what the kernel is still to read.
     """
 
     name: str

@@ -67,6 +67,12 @@ class FoldText:
             return full_text(float(self._size), dtype)
         return f"({self._space.params.text(self._size)}).to({type_text(dtype)})"
 
+    def _over_count(self, total: str, dtype: DType) -> str:
+        """Returns the quotient of a total and the number of points: a product where that rounds the same number."""
+        if is_static(self._size) and self._size & (self._size - 1) == 0 < self._size:
+            return f"{total} * {1.0 / self._size}"
+        return _quotient(total, self._count(dtype), dtype)
+
     def param_text(self, name: str) -> str:
         """Returns the name of the parameter through which a value is read."""
         return self._flat.param_of(name).text
@@ -245,7 +251,7 @@ class FoldText:
         """Returns mean, sum of squared deviations and count of a row: two sums, where one pass would cancel."""
         dtype, count = tile.dtype, self._count(tile.dtype)
         total = self.total("sum", self.spread(tile, axes, "0.0"), axes, dtype)
-        mean = self.hold("mean", _quotient(total.text, count, dtype), total.axes, dtype)
+        mean = self.hold("mean", self._over_count(total.text, dtype), total.axes, dtype)
         operand = tile.text if tile.literal is None else full_text(tile.literal, dtype)
         # A value that is the same all along the row differs from its mean by one value, not by a tile of them.
         delta = self.hold("delta", f"{operand} - {mean.text}", tile.axes | mean.axes, dtype)
@@ -258,17 +264,23 @@ class FoldText:
         mean, m2, weight = (self.hold("lane", text, axes, dtype).text for text in lanes)
         count = self.total("weight", weight, axes, dtype)
         safe = self.hold("weight", f"tl.where({count.text} == 0.0, 1.0, {count.text})", count.axes, dtype)
-        return (*self._merged_lanes((mean, m2, weight), safe.text, axes, dtype), count)
+        return (*self._merged_lanes((mean, m2, weight), axes, dtype, safe.text), count)
 
-    def _merged_lanes(self, lanes: tuple[str, str, str], count: str, axes: Axes, dtype: DType) -> tuple[Tile, Tile]:
+    def _merged_lanes(
+        self, lanes: tuple[str, str, str], axes: Axes, dtype: DType, count: str | None = None
+    ) -> tuple[Tile, Tile]:
         """Returns mean and sum of squared deviations of the union of lanes whose weights sum to ``count``.
+
+        Without it to the number of points of the fold axis.
 
         Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
         (1979).
         """
         mean, m2, weight = lanes
         weighted = self.total("sum", f"{mean} * {weight}", axes, dtype)
-        middle = self.hold("mean", _quotient(weighted.text, count, dtype), weighted.axes, dtype)
+        total = weighted.text
+        quotient = self._over_count(total, dtype) if count is None else _quotient(total, count, dtype)
+        middle = self.hold("mean", quotient, weighted.axes, dtype)
         delta = self.hold("delta", f"{mean} - {middle.text}", axes, dtype)
         return middle, self.total("m2", f"{m2} + {weight} * {delta.text} * {delta.text}", axes, dtype)
 
@@ -379,9 +391,8 @@ class FoldText:
 
         def finish() -> tuple[Tile, ...]:
             weight = self.hold("weight", self._lane_counts(dtype), R, dtype)
-            size = self._count(dtype)
-            middle, squares = self._merged_lanes((mean.text, m2.text, weight.text), size, axes, dtype)
-            return middle, squares, Tile(size, NO_AXES, dtype)
+            middle, squares = self._merged_lanes((mean.text, m2.text, weight.text), axes, dtype)
+            return middle, squares, Tile(self._count(dtype), NO_AXES, dtype)
 
         return finish
 
@@ -419,8 +430,7 @@ class FoldText:
         self.update(count, f"{count} + {size}.0")
 
         def finish() -> tuple[Tile, ...]:
-            total = self._count(dtype)
-            return (*self._merged_lanes((mean, m2, count), total, axes, dtype), Tile(total, NO_AXES, dtype))
+            return (*self._merged_lanes((mean, m2, count), axes, dtype), Tile(self._count(dtype), NO_AXES, dtype))
 
         return finish
 
