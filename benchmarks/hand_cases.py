@@ -340,11 +340,13 @@ def stretched_moments(dtype: torch.dtype) -> Iterator[Row]:
 
 
 KEPT = (
-    *((-1, hints, 0) for hints in range(4)),
-    *((kept, 2, 1) for kept in (-1, 100, 75, 50, 25)),
-    (50, 2, 0),
+    *((128, True, -1, hints, 0) for hints in range(4)),
+    *((128, True, kept, 2, 1) for kept in (-1, 100, 75, 50, 25)),
+    (128, True, 50, 2, 0),
+    *((points, follows, -1, 2, 0) for points, follows in ((128, False), (256, True), (256, False))),
 )
-"""Per cent of what the first kernel reads that should stay in the cache, the last one's hints, and its direction."""
+"""Points of a program of the first kernel, whether it follows, per cent of what it reads that should stay in the cache,
+and the hints of the last kernel and its direction."""
 
 
 def kept_images(dtype: torch.dtype) -> Iterator[Row]:
@@ -353,27 +355,28 @@ def kept_images(dtype: torch.dtype) -> Iterator[Row]:
     weight, bias = (torch.randn(320, device="cuda", dtype=dtype) for _ in range(2))
     y, exact = torch.empty_like(sets[0]), _normalised_images(*(t.double() for t in (sets[0], weight, bias)))
     moments = torch.empty(16 * 64, device="cuda")
-    points, rows, programs = 128, 64 // dtype.itemsize, 16 * 4096 // 64 * dtype.itemsize * 5
-    means, squares = torch.empty(2, 16 * 4096 // points * 320, device="cuda")
+    rows, programs = 64 // dtype.itemsize, 16 * 4096 // 64 * dtype.itemsize * 5
     yield ours(_normalised_images, sets[0], weight, bias, sets=[*sets])
-    for kept, hints, backwards in KEPT:
+    for points, follows, kept, hints, backwards in KEPT:
+        means, squares = torch.empty(2, 16 * 4096 // points * 320, device="cuda")
         calls = []
         for x in sets:
             given = (x, means, squares, points, 32, 64, 4 // (dtype.itemsize // 2), 1, kept)
-            first = launched(moments_of_stretches, 16 * 4096 // points * 5, *given, warps=1, follows=True)
+            kernels = [launched(moments_of_stretches, 16 * 4096 // points * 5, *given, warps=1, follows=follows)]
             given = (means, squares, moments, points)
-            second = launched(moments_of_groups, 16 * 32, *given, warps=1, follows=True)
+            kernels += [launched(moments_of_groups, 16 * 32, *given, warps=1, follows=True)]
             given = (x, weight, bias, y, moments, rows, programs, backwards, *HINTS[hints])
-            last = launched(normalised, programs, *given, warps=4, follows=True)
-            calls.append(functools.partial(one_after_another, (first, second, last)))
+            kernels += [launched(normalised, programs, *given, warps=4, follows=True)]
+            calls.append(functools.partial(one_after_another, kernels))
         turns = itertools.cycle(calls)
 
         def error(call=calls[0]) -> float:
             call()
             return distance(y, exact)
 
-        name = f"{kept} % stay, then {HINTS[hints]}, {'backwards' if backwards else 'forwards'}"
-        yield name, lambda turns=turns: next(turns)(), error
+        first = f"{points} points, {'follows' if follows else 'does not follow'}, {kept} % stay"
+        last = f"then {HINTS[hints]}, {'backwards' if backwards else 'forwards'}"
+        yield f"{first}, {last}", lambda turns=turns: next(turns)(), error
 
 
 def products(dtype: torch.dtype) -> Iterator[Row]:
