@@ -197,15 +197,6 @@ def _normalised_images(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.silu(F.group_norm(x, 32, weight, bias))
 
 
-HINTS = (
-    ("", "", ""),
-    ("evict_first", "", ""),
-    ("evict_first", "evict_first", ""),
-    ("evict_first", "", ".cs"),
-)
-"""Eviction policy of loads and of stores, and the modifier of these."""
-
-
 def group_norm(dtype: torch.dtype) -> Iterator[Row]:
     x = torch.randn(16, 320, 64, 64, device="cuda", dtype=dtype).to(memory_format=torch.channels_last)
     weight, bias = (torch.randn(320, device="cuda", dtype=dtype) for _ in range(2))
@@ -245,7 +236,7 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
         ):
             first = launched(moments_of_parts, programs, x, means, squares, rows, warps=warps, follows=follows)
             second = launched(moments_of_groups, 16 * 32, means, squares, moments, rows, warps=4, follows=follows)
-            given = (*operands, moments, rows, programs, backwards, *HINTS[2])
+            given = (*operands, moments, rows, programs, backwards)
             last = launched(normalised, programs, *given, warps=warps, follows=follows)
             call = functools.partial(one_after_another, (first, second, last))
             yield f"three kernels, {rows} rows, the last {order}, {warps} warps", call, error
@@ -257,7 +248,7 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
             calls += [
                 launched(moments_of_parts, programs, part, means, squares, 128, warps=4),
                 launched(moments_of_groups, images * 32, means, squares, moments, 128, warps=1),
-                launched(normalised, programs, part, weight, bias, own, moments, 128, programs, 0, *HINTS[2], warps=4),
+                launched(normalised, programs, part, weight, bias, own, moments, 128, programs, 0, warps=4),
             ]
         call = functools.partial(one_after_another, tuple(calls))
         yield f"three kernels for {images} images, {groups} times, 128 rows, 4 warps", call, error
@@ -325,7 +316,7 @@ def stretched_moments(dtype: torch.dtype) -> Iterator[Row]:
         means, squares = torch.empty(2, 16 * 4096 // points, 320, device="cuda")
         programs = 16 * 4096 // points * -(-320 // width)
         lanes = 4 * warps // (dtype.itemsize // 2) * 64 // width or 1
-        given = (means, squares, points, rows, width, min(lanes, rows), stages, -1)
+        given = (means, squares, points, rows, width, min(lanes, rows), stages)
         calls = [launched(moments_of_stretches, programs, x, *given, warps=warps) for x in sets]
         turns = itertools.cycle(calls)
 
@@ -339,6 +330,13 @@ def stretched_moments(dtype: torch.dtype) -> Iterator[Row]:
         yield name, lambda turns=turns: next(turns)(), error
 
 
+HINTS = (
+    ("", "", ""),
+    ("evict_first", "", ""),
+    ("evict_first", "evict_first", ""),
+    ("evict_first", "", ".cs"),
+)
+"""Eviction policy of loads and of stores, and the modifier of these."""
 KEPT = (
     *((128, True, -1, hints, 0) for hints in range(4)),
     *((128, True, kept, 2, 1) for kept in (-1, 100, 75, 50, 25)),

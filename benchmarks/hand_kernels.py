@@ -496,12 +496,13 @@ def moments_of_parts(x, means, squares, ROWS: tl.constexpr):
 @triton.jit
 def moments_of_stretches(
     x, means, squares, POINTS: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, LANES: tl.constexpr,
-    STAGES: tl.constexpr, KEPT: tl.constexpr
+    STAGES: tl.constexpr, KEPT: tl.constexpr = -1
 ):  # fmt: skip
     """Moments of ``WIDTH`` of the 320 channels of a stretch of ``POINTS`` points, ``ROWS`` of them at a time.
 
     Distances from the first row, and their squares, are added up by ``LANES`` threads for each channel. What the last
-    ``KEPT`` of a hundred programs read should stay in the cache, what those before read should leave it first.
+    ``KEPT`` of a hundred programs read should stay in the cache, what those before read should leave it first; nothing
+    is said of either if that is negative.
     """
     fmath.follow()
     blocks: tl.constexpr = (320 + WIDTH - 1) // WIDTH
@@ -561,7 +562,7 @@ def moments_of_groups(means, squares, moments, ROWS: tl.constexpr):
 @triton.jit
 def normalised(
     x, weight, bias, y, moments, ROWS: tl.constexpr, PROGRAMS: tl.constexpr, BACKWARDS: tl.constexpr,
-    HINT: tl.constexpr, STORED: tl.constexpr, MODIFIER: tl.constexpr
+    HINT: tl.constexpr = "evict_first", STORED: tl.constexpr = "evict_first", MODIFIER: tl.constexpr = ""
 ):  # fmt: skip
     """The last of three kernels; backwards it begins where the first one ended, which is in the cache still."""
     fmath.follow()

@@ -42,8 +42,8 @@ def mark_last_reads(work: Sequence[Work], graph: Graph, dependences: Dependences
             for storage in storages
             if storage in before and last[storage] == position and storage not in kept
         }
-        untouched = {storage for storage in storages if last[storage] == position}
         if isinstance(item, Kernel) and final:
+            untouched = {storage for storage in storages if last[storage] == position}
             marked.append(_with_marks(item, final, untouched, dependences, target))
         else:
             marked.append(item)
@@ -87,8 +87,7 @@ def _with_marks(
         return kernel
 
     def is_passing(param: Param) -> bool:
-        is_read_later = dependences.storage[param.name] not in untouched
-        return param.access == "write" and not is_read_later and _is_large(param, target)
+        return param.access == "write" and dependences.storage[param.name] in untouched and _is_large(param, target)
 
     return replace(
         kernel, params=tuple(replace(param, is_passing=True) if is_passing(param) else param for param in marked)

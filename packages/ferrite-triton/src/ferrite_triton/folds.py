@@ -20,7 +20,7 @@ from .flat import FlatKernel
 from .groups import Grouping, TakenApart, grouping
 from .literals import full_text, highest_text, type_text
 from .rows import behind
-from .space import FOLD_AXES, NO_AXES, Axes, AxisText
+from .space import FOLD_AXES, NO_AXES, Axes, AxisText, next_power_of_two
 from .vanishing import vanishing_sums
 from .writer import Tile, Writer
 
@@ -69,7 +69,7 @@ class FoldText:
 
     def _over_count(self, total: str, dtype: DType) -> str:
         """Returns the quotient of a total and the number of points: a product where that rounds the same number."""
-        if is_static(self._size) and self._size & (self._size - 1) == 0 < self._size:
+        if is_static(self._size) and self._size == next_power_of_two(self._size):
             return f"{total} * {1.0 / self._size}"
         return _quotient(total, self._count(dtype), dtype)
 
