@@ -4,14 +4,15 @@ And, as ``beginning``, what it costs a kernel to wait itself for what comes befo
 begin where the one before has ended, and as ``stretches``, where each of its programs has; as ``listing``, what the
 steps of listing rows take that are sorted by their places first; as ``images``, how many parts the compiler should cut
 images in, and which way the kernel after should go, as ``moments``, what its first kernel takes by itself, and as
-``kept``, whether to say what should stay in the cache between them.
+``kept``, whether to say what should stay in the cache between them, and as ``streams``, what it gains to read images
+again soon.
 
     python benchmarks/by_hand.py                   # about two minutes on one H200
     python benchmarks/by_hand.py scan
 
 Shares are of the floor: bytes over the copy bandwidth of the same run. Results are checked first, but for those of
 kernels that leave something out: a scan that waits for nobody says what the bytes alone cost, a group norm that ends
-before its results and a list before its rows what their parts do.
+before its results, or takes moments of before, and a list before its rows what their parts do.
 """
 
 from __future__ import annotations
@@ -32,18 +33,21 @@ def main() -> int:
     add_packages_to_path()
     import torch
 
-    from hand_cases import CASES
+    from hand_cases import CASES, NORM_ELEMENTS
     from kernel_timing import copy_bandwidth, time_launches
+    from stream_cases import streams
+
+    cases = {**CASES, "streams": (streams, NORM_ELEMENTS)}
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", choices=[*CASES], default=[*CASES], help="all without it")
+    parser.add_argument("cases", nargs="*", choices=[*cases], default=[*cases], help="all without it")
     plan = parser.parse_args()
     with torch.device("cuda"):
         bandwidth = copy_bandwidth("cuda", 1 << 30)
     print(f"copy bandwidth {bandwidth / 1e12:.3f} TB/s")
     wrong = 0
     for name in plan.cases:
-        variants, elements = CASES[name]
+        variants, elements = cases[name]
         for dtype in (torch.bfloat16, torch.float32):
             for variant, call, error_of in variants(dtype):
                 call()

@@ -79,6 +79,8 @@ ORDERED, ORDERED_BLOCK, STRETCHES = 1 << 25, 4096, 1024
 """Elements of a tensor that two kernels touch one after the other, of a program, and stretches that one adds up."""
 LISTED = 1 << 18
 """Rows that are listed."""
+NORM_ELEMENTS = 16 * 320 * 4096
+"""Elements of the images of group norms."""
 SHARED: tuple[dict[str, Any], ...] = (
     {},
     {"cooperate": True},
@@ -193,7 +195,7 @@ ASKED_BEFORE = ("", ", sectors asked for before", ", asked for before at once")
 PHASES = (": adding up alone", ": and meeting", "")
 
 
-def _normalised_images(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def normalised_images(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return F.silu(F.group_norm(x, 32, weight, bias))
 
 
@@ -202,7 +204,7 @@ def group_norm(dtype: torch.dtype) -> Iterator[Row]:
     weight, bias = (torch.randn(320, device="cuda", dtype=dtype) for _ in range(2))
     y, exact = torch.empty_like(x), F.silu(F.group_norm(x.double(), 32, weight.double(), bias.double()))
     error = functools.partial(distance, y, exact)
-    yield ours(_normalised_images, x, weight, bias)
+    yield ours(normalised_images, x, weight, bias)
     operands = (x, weight, bias, y)
     counts = torch.zeros(32, dtype=torch.int32, device="cuda")
     for number, (points, rows, held, warps, asks) in enumerate(HELD[dtype]):
@@ -282,7 +284,7 @@ def images(dtype: torch.dtype) -> Iterator[Row]:
     sets = torch.randn(6, 16, 64, 64, 320, device="cuda", dtype=dtype).permute(0, 1, 4, 2, 3)
     weight, bias = (torch.randn(320, device="cuda", dtype=dtype) for _ in range(2))
     for policy in ORDERS:
-        yield ours(_normalised_images, sets[0], weight, bias, sets=[*sets], **policy)
+        yield ours(normalised_images, sets[0], weight, bias, sets=[*sets], **policy)
 
 
 STRETCHED = (
@@ -351,10 +353,10 @@ def kept_images(dtype: torch.dtype) -> Iterator[Row]:
     """Group norm of three kernels: does it help to say what should stay in the cache?"""
     sets = torch.randn(6, 16, 64, 64, 320, device="cuda", dtype=dtype).permute(0, 1, 4, 2, 3)
     weight, bias = (torch.randn(320, device="cuda", dtype=dtype) for _ in range(2))
-    y, exact = torch.empty_like(sets[0]), _normalised_images(*(t.double() for t in (sets[0], weight, bias)))
+    y, exact = torch.empty_like(sets[0]), normalised_images(*(t.double() for t in (sets[0], weight, bias)))
     moments = torch.empty(16 * 64, device="cuda")
     rows, programs = 64 // dtype.itemsize, 16 * 4096 // 64 * dtype.itemsize * 5
-    yield ours(_normalised_images, sets[0], weight, bias, sets=[*sets])
+    yield ours(normalised_images, sets[0], weight, bias, sets=[*sets])
     for points, follows, kept, hints, backwards in KEPT:
         means, squares = torch.empty(2, 16 * 4096 // points * 320, device="cuda")
         calls = []
@@ -492,10 +494,10 @@ CASES: dict[str, tuple[Callable[[torch.dtype], Iterator[Row]], int]] = {
     "softmax": (softmax, 4096 * 16384),
     "long_softmax": (long_softmax, 2048 * 131072),
     "scan": (scan, 1 << 26),
-    "group_norm": (group_norm, 16 * 320 * 4096),
-    "images": (images, 16 * 320 * 4096),
-    "kept": (kept_images, 16 * 320 * 4096),
-    "moments": (stretched_moments, 16 * 320 * 4096 // 2),
+    "group_norm": (group_norm, NORM_ELEMENTS),
+    "images": (images, NORM_ELEMENTS),
+    "kept": (kept_images, NORM_ELEMENTS),
+    "moments": (stretched_moments, NORM_ELEMENTS // 2),
     "products": (products, 14336 * 4096 // 2),
     "beginning": (beginning, 1 << 27),
     "order": (order, 2 * ORDERED),

@@ -194,7 +194,7 @@ def store_moments(means, squares, place, value, ROWS: tl.constexpr):
 
 
 @triton.jit
-def store_silu(y, value, HINT: tl.constexpr = "evict_first", MODIFIER: tl.constexpr = ""):
+def store_silu(y, value, HINT: tl.constexpr, MODIFIER: tl.constexpr):
     result = (value / (1.0 + tl.exp(-value))).to(y.dtype.element_ty)
     tl.store(y, result, eviction_policy=HINT, cache_modifier=MODIFIER)
 
@@ -256,7 +256,7 @@ def normalised_behind(
         value = tl.load(x + place, eviction_policy="evict_first").to(tl.float32)
         mean = tl.load(moments + image * 64 + channel // 10, volatile=True)
         scale = tl.load(moments + image * 64 + 32 + channel // 10, volatile=True) * tl.load(weight + channel)
-        store_silu(y + place, (value - mean) * scale + tl.load(bias + channel))
+        store_silu(y + place, (value - mean) * scale + tl.load(bias + channel), "evict_first", "")
 
 
 @triton.jit
@@ -370,7 +370,8 @@ def met_group_norm(
     middles = tl.sum(tl.where(is_own, middle[:, None], 0.0), 0)
     scales = tl.sum(tl.where(is_own, tl.rsqrt(variance + 1e-5)[:, None], 0.0), 0) * tl.load(weight + channel)
     again = kept(halves).to(tl.float32)
-    store_silu(y + place, (again - middles[None, :]) * scales[None, :] + tl.load(bias + channel)[None, :])
+    moved = (again - middles[None, :]) * scales[None, :] + tl.load(bias + channel)[None, :]
+    store_silu(y + place, moved, "evict_first", "")
 
 
 @triton.jit

@@ -33,6 +33,15 @@ def softmax_columns(x: Tensor) -> Tensor:
     return torch.softmax(x, 0)
 
 
+def softmax_between(x: Tensor) -> Tensor:
+    return torch.softmax(x, 1)
+
+
+def rms_norm_between(x: Tensor) -> Tensor:
+    wide = widened(x)
+    return (wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
 def best_of_rows(x: Tensor) -> Tensor:
     return x.argmax(-1)
 
@@ -138,6 +147,16 @@ def vector(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
 def square_matrix(count: int, width: int) -> Make:
     """Returns a maker of a matrix that is as wide for every type."""
     return lambda dtype, scale: (torch.randn(max(1, count // scale), width, dtype=dtype),)
+
+
+def between(count: int, points: int, *, trains: bool = False) -> Make:
+    """Returns a maker of matrices of so many rows of 1024, and of a gradient of the result if they are trained."""
+
+    def make(dtype: torch.dtype, scale: int) -> tuple[Any, ...]:
+        x = torch.randn(max(1, halved(count, dtype) // scale), points, 1024, dtype=dtype)
+        return (x.requires_grad_(), torch.randn_like(x)) if trains else (x,)
+
+    return make
 
 
 def labelled(count: int, width: int, *, trains: bool = False) -> Make:
@@ -295,6 +314,8 @@ LIMIT_CASES: tuple[Case, ...] = (
     side("softmax 50304", softmax_rows, matrix(4096, 50304)),
     side("softmax 3000", softmax_rows, matrix(32768, 3000)),
     side("softmax dim 0", softmax_columns, square_matrix(4096, 16384)),
+    side("softmax middle 8", softmax_between, between(8192, 8)),
+    side("softmax middle 200", softmax_between, between(320, 200)),
     side("argmax 128k", best_of_rows, matrix(8192, 131072)),
     side("cumsum 16k rows", running_sum, matrix(16384, 8192)),
     side("dropout+residual", dropout_residual, pair(16384, 4096), error=dropout_error),
@@ -322,5 +343,6 @@ LIMIT_CASES: tuple[Case, ...] = (
     trained("layer norm 8192 f+b", layer_norm, with_weights(8192, 8192, 2)),
     trained("layer norm 768 f+b", layer_norm, with_weights(65536, 768, 2)),
     trained("rms norm f+b", rms_norm, with_weights(16384, 4096, 1)),
+    trained("rms norm middle 24 f+b", rms_norm_between, between(2730, 24, trains=True)),
     trained("gelu+bias f+b", gelu_bias, with_weights(16384, 4096, 1)),
 )

@@ -141,6 +141,31 @@ def test_folds_of_columns_keep_eight_elements_in_a_thread(columns: int, element_
     assert first(mapping) == Config.of(*expected)
 
 
+@pytest.mark.parametrize(
+    ("points", "row", "dtype", "live", "expected"),
+    [
+        (1 << 22, 8, "bf16", 1, (256, 1)),
+        (1 << 22, 32, "bf16", 1, (64, 1)),
+        (1 << 19, 64, "bf16", 1, (64, 2)),
+        (1 << 22, 8, "bf16", 3, (256, 1)),
+        (1 << 22, 8, "bf16", 4, (128, 1)),
+        (1 << 22, 8, "f32", 1, (128, 1)),
+        (1 << 19, 64, "f32", 1, (32, 2)),
+        (1 << 22, 8, "f64", 1, (64, 1)),
+        (4096, 64, "f32", 1, (32, 4)),
+        (4096, 8, "f32", 1, (32, 1)),
+    ],
+)
+def test_short_columns_are_held_by_one_warp(points: int, row: int, dtype: str, live: int, expected: tuple) -> None:
+    """As many columns as its threads read 128 bytes of each, but whole lines; half of it if programs are few."""
+    mapping = outer(points, row)
+    params = [{**param, "dtype": dtype} for param in mapping["params"]]
+    facts = {**mapping["facts"], "live_values": live, "element_bytes": 8 if dtype == "f64" else 4}
+    mapping = spec("outer", "", params, mapping["axes"], family="persistent", blocks={"RBLOCK": row}, facts=facts)
+    columns, warps = expected
+    assert first(mapping) == Config.of({"XBLOCK": columns}, warps)
+
+
 def test_one_row_is_spread_over_more_threads_where_rows_are_few() -> None:
     assert first(row_softmax(4, 1024)).num_warps > first(row_softmax(4096, 1024)).num_warps
 

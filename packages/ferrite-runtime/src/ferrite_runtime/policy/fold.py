@@ -16,7 +16,8 @@ HUGE_ROW = 8192
 IDLE_ROW, IDLE_SHARE = 4096, 0.75
 # Elements of the tile of several short rows.
 SHORT_TILE = 2048
-OUTER_TILE = 4096
+# Bytes that a thread reads of whole columns, and most elements of them.
+COLUMN_BYTES_HELD, COLUMNS_HELD = 128, 64
 LOOP_BLOCK = 2048
 # Rows so long that the programs that a multiprocessor would hold at once fill its share of the cache with them.
 LONG_PASS = 16384
@@ -163,12 +164,26 @@ def _halved(shape: Shape, row: int, warps: int) -> Config:
 
 
 def _outer_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
-    columns = max(previous_power_of_two(OUTER_TILE // row), 128 // max(1, shape.element_bytes), 8)
+    """Returns the candidates of whole columns: as many lie beside each other as one warp holds, but whole lines.
+
+    What threads of several warps hold of a column they fold through shared memory, which costs more than its reading:
+    softmax of columns of 8 halves took 287 us with eight warps and takes 47 with one on an H100.
+    """
+    threads, held = shape.device.target.warp_size, _held_of_columns(shape)
+    columns = max(threads * held // row, 128 // max(1, shape.narrowest_read), 8)
     columns = _keep_busy(shape, columns, least=min(columns, 128 // max(1, shape.element_bytes)))
-    warps = max(1, columns * row // (shape.device.target.warp_size * 16))
-    return tuple(
-        _rows(shape, c, row, w) for c, w in ((columns, warps), (columns // 2 or 1, warps), (columns, warps * 2))
-    )
+    if shape.points // columns < FILL * shape.device.multiprocessors:
+        held //= 2  # few programs read no more at once than their threads do
+    warps = max(1, columns * row // (threads * held))
+    shape = replace(shape, live=1)
+    tiles = ((columns, warps), (columns // 2 or 1, warps), (columns, warps * 2))
+    return tuple(_rows(shape, count, row, w) for count, w in tiles)
+
+
+def _held_of_columns(shape: Shape) -> int:
+    """Returns how many elements of columns a thread holds, of each of the tiles that are live at once."""
+    held = min(COLUMNS_HELD, COLUMN_BYTES_HELD // max(1, shape.narrowest_read))
+    return held // 2 if shape.live > MANY_LIVE else held
 
 
 def _rows(shape: Shape, count: int, row: int, warps: int) -> Config:
