@@ -17,6 +17,7 @@ from ferrite_torch import compiled_programs
 POLICY = {
     "persistent_elements": 16,
     "persistent_elements_outer": 4,
+    "persistent_elements_again": 4,
     "split_minimum": 1 << 30,
     "cooperate": True,
     "cooperative_points": 64,

@@ -141,12 +141,24 @@ def test_folds_of_columns_keep_eight_elements_in_a_thread(columns: int, element_
     assert first(mapping) == Config.of(*expected)
 
 
+@pytest.mark.parametrize(("rows", "live", "warps"), [(100, 1, 1), (100, 3, 2), (256, 1, 1)])
+def test_short_columns_of_halves_are_folded_by_few_threads(rows: int, live: int, warps: int) -> None:
+    mapping = outer(1 << 18, rows)
+    params = [{**param, "dtype": "bf16"} for param in mapping["params"]]
+    facts = {**mapping["facts"], "element_bytes": 2, "live_values": live}
+    mapping = spec("outer", "", params, mapping["axes"], family="looped", facts=facts)
+    assert first(mapping) == Config.of({"XBLOCK": 128, "RBLOCK": 16}, warps)
+
+
 @pytest.mark.parametrize(
     ("points", "row", "dtype", "live", "expected"),
     [
         (1 << 22, 8, "bf16", 1, (256, 1)),
         (1 << 22, 32, "bf16", 1, (64, 1)),
         (1 << 19, 64, "bf16", 1, (64, 2)),
+        (1 << 18, 128, "bf16", 1, (32, 2)),
+        (1 << 18, 256, "bf16", 1, (32, 4)),
+        (1 << 18, 256, "f32", 1, (32, 8)),
         (1 << 22, 8, "bf16", 3, (256, 1)),
         (1 << 22, 8, "bf16", 4, (128, 1)),
         (1 << 22, 8, "f32", 1, (128, 1)),

@@ -13,6 +13,7 @@ from ferrite_scheduler.schedule import CallExtern, Launch, Reuse
 SHORT = Policy(
     persistent_elements=4,
     persistent_elements_outer=2,
+    persistent_elements_again=2,
     split_minimum=1 << 30,
     cooperate=True,
     cooperative_points=8,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
+
+import pytest
 
 from checks import check, kernel_of, refusal
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Policy, schedule
 from ferrite_scheduler.target import Target
 
-LOOPED = Policy(persistent_elements=2, persistent_elements_outer=2)
+LOOPED = Policy(persistent_elements=2, persistent_elements_outer=2, persistent_elements_again=2)
 
 SOFTMAX = """
 graph @softmax(x: bf16[6, 8]) -> (y) {
@@ -45,6 +48,40 @@ def test_rows_that_both_folds_read_are_held_once():
 def test_looped_softmax_is_one_kernel_too():
     (kernel,) = check(SOFTMAX, policy=LOOPED).kernels
     assert kernel.strategy == "looped"
+
+
+def columns(points: int, *, widened: bool = True) -> str:
+    """A sum of columns, divided by which they are stored again, or only the sum."""
+    again = f"y: f32[{points}, 6] = loop [i < {points}, j < 6] div(x[i, j], s[j])" if widened else ""
+    return f"""
+    graph @f(x: f32[{points}, 6]) -> ({"y" if widened else "s"}) {{
+      s: f32[6] = fold sum [j < 6 | i < {points}] x[i, j]
+      {again}
+    }}"""
+
+
+@pytest.mark.parametrize(
+    ("points", "widened", "strategy"),
+    [(4, False, "persistent"), (5, False, "looped"), (5, True, "persistent"), (16, True, "persistent"),
+     (17, True, "looped")],
+)  # fmt: skip
+def test_columns_that_would_be_read_again_are_held_longer(points: int, *, widened: bool, strategy: str):
+    policy = Policy(persistent_elements_outer=4, persistent_elements_again=16, split_minimum=64)
+    (kernel,) = check(columns(points, widened=widened), policy=policy).kernels
+    assert kernel.strategy == strategy
+
+
+def test_columns_of_many_values_are_not_held():
+    """Each of them is alive for all points at once."""
+    values = [f"x{number}" for number in range(8)]
+    text = "graph @f(" + ", ".join(f"{name}: f32[256, 6]" for name in values) + ") -> (y) {"
+    total = functools.reduce(lambda a, b: f"add({a}, {b})", [f"{name}[i, j]" for name in values])
+    text += f"""
+      s: f32[6] = fold sum [j < 6 | i < 256] {total}
+      y: f32[256, 6] = loop [i < 256, j < 6] div({total}, s[j])
+    }}"""
+    found = check(text, policy=Policy(split_minimum=512))
+    assert all(kernel.strategy != "persistent" for kernel in found.kernels)
 
 
 def test_layer_norm_is_one_kernel_and_keeps_what_the_backward_needs():

@@ -14,7 +14,7 @@ from generated_graphs import generated_graph
 
 POLICIES = {
     "default": (Target(), Policy()),
-    "looped": (Target(), Policy(persistent_elements=2, persistent_elements_outer=2)),
+    "looped": (Target(), Policy(persistent_elements=2, persistent_elements_outer=2, persistent_elements_again=2)),
     "eager to fuse": (Target(), Policy(uncoalesced_factor=1, small_kernel_bytes=1 << 30)),
     "reluctant": (Target(), Policy(small_kernel_bytes=0, horizontal=False, reuse=False, inplace=False)),
     "splitting": (EAGER_TO_SPLIT, Policy(split_minimum=4)),

@@ -11,6 +11,7 @@ from ferrite_triton import KernelSpec, emit_program
 SHORT = Policy(
     persistent_elements=4,
     persistent_elements_outer=2,
+    persistent_elements_again=2,
     split_minimum=1 << 30,
     cooperate=True,
     cooperative_points=8,

@@ -20,8 +20,8 @@ from .dependences import Access, is_opaque, stores_each_once
 from .generic import hinted, is_symbolic, size_of
 from .marks import RowResult
 from .proposal import Proposal
-from .strategy import ACCUMULATOR_BYTES, holds_columns, is_persistent
-from .traffic import live_tiles, pass_traffic, unit_step
+from .strategy import ACCUMULATOR_BYTES, holds_columns, is_persistent, is_persistent_alone
+from .traffic import live_tiles, loads_again, pass_traffic, unit_step
 
 WHOLE_FOLDS = frozenset(("scan", "look back", "sort"))
 """Kinds of clusters whose fold axis is walked as a whole, and along which order matters."""
@@ -239,7 +239,19 @@ def _stays_persistent(proposal: Proposal) -> bool:
         live += _fresh_rows(proposal)
     if owner.runs or guest.runs:
         return holds_columns(owner, live + owner.columns + guest.columns, proposal.policy)
-    return is_persistent(owner, live, proposal.policy)
+
+    def again() -> bool:
+        return loads_again(*_together(proposal), proposal.dependences)
+
+    return is_persistent(owner, live, proposal.policy, again)
+
+
+def _together(proposal: Proposal) -> tuple[tuple[int, ...], set[int]]:
+    """Returns the members of both clusters, and those of them that would run at every point of a looped kernel."""
+    owner, guest = proposal.owner, proposal.guest
+    lifts = proposal.placement is not None and proposal.placement.full
+    full = _full(owner, everything=False) | _full(guest, everything=lifts and not guest.kinds)
+    return (*owner.members, *guest.members), full
 
 
 def _fresh_rows(proposal: Proposal) -> int:
@@ -361,11 +373,9 @@ def _looped_saving(proposal: Proposal) -> int:
     owner, guest, dependences = proposal.owner, proposal.guest, proposal.dependences
     apart = 0
     for cluster in (owner, guest):
-        once = not cluster.kinds or is_persistent(cluster, live_tiles(cluster), proposal.policy)
+        once = not cluster.kinds or is_persistent_alone(cluster, dependences, proposal.policy)
         apart += pass_traffic(cluster.members, _full(cluster, everything=once), dependences, once=once)
-    lifts = proposal.placement is not None and proposal.placement.full
-    full = _full(owner, everything=False) | _full(guest, everything=lifts and not guest.kinds)
-    together = pass_traffic((*owner.members, *guest.members), full, dependences, once=False)
+    together = pass_traffic(*_together(proposal), dependences, once=False)
     return apart - together + min(proposal.saved, 1)
 
 

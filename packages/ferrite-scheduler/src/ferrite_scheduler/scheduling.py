@@ -242,7 +242,7 @@ def _kernels(
 ) -> list[Kernel]:
     """Returns the kernel of a cluster, or one for each member if the members' dims turn out not to fit together."""
     stored = stored_names(cluster, dependences)
-    strategy = strategy_of(cluster, policy)
+    strategy = strategy_of(cluster, dependences, policy)
     try:
         kernel = build_kernel(cluster, dependences, graph, stored, strategy, policy, layouts)
         if strategy == "scan":

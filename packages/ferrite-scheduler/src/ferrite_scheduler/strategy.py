@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from ferrite_ir.graph import Computed, Scan
 
 from .cluster import Cluster
+from .dependences import Dependences
 from .generic import hinted, is_symbolic
 from .target import Policy
-from .traffic import live_tiles
+from .traffic import live_tiles, loads_again
 
 ACCUMULATOR_BYTES = 4
 """Bytes of one value in a tile: narrow floats are computed in f32."""
+COLUMN_BYTES = 4096
+"""Most bytes of values alive at once of a column that is longer than others and held as it would be read again."""
 LIGHT_SCANS = frozenset(("sum", "prod"))
 """Scans of one value, with a combine of one instruction."""
 WORD_BITS = 32
@@ -23,7 +26,7 @@ def power_of_two(count: int) -> int:
     return 1 << max(0, count - 1).bit_length()
 
 
-def strategy_of(cluster: Cluster, policy: Policy) -> str:
+def strategy_of(cluster: Cluster, dependences: Dependences, policy: Policy) -> str:
     """Returns the strategy of a cluster's kernel, one of `schedule.STRATEGIES`."""
     if not cluster.kinds:
         return "pointwise"
@@ -36,7 +39,7 @@ def strategy_of(cluster: Cluster, policy: Policy) -> str:
         return "persistent"
     if is_symbolic(cluster.fold):
         return "looped"
-    return "persistent" if is_persistent(cluster, live_tiles(cluster), policy) else "looped"
+    return "persistent" if is_persistent_alone(cluster, dependences, policy) else "looped"
 
 
 def persistent_limit(cluster: Cluster, policy: Policy) -> int:
@@ -49,12 +52,32 @@ def persistent_limit(cluster: Cluster, policy: Policy) -> int:
     return min(policy.persistent_elements, 1 << (most.bit_length() - 1))
 
 
-def is_persistent(cluster: Cluster, live: int, policy: Policy) -> bool:
-    """Returns whether the fold axis of a cluster fits in one tile with ``live`` values alive at once, by its hint."""
+def is_persistent(cluster: Cluster, live: int, policy: Policy, again: Callable[[], bool]) -> bool:
+    """Returns whether the fold axis of a cluster fits in one tile with ``live`` values alive at once, by its hint.
+
+    Args:
+        cluster: whose axes and accesses count.
+        live: values alive at once.
+        policy: the limits.
+        again: tells whether a loop over the fold axis would load more than a tile does: asked about longer columns.
+    """
     width = power_of_two(hinted(cluster.fold))
     if cluster.direction == "column":
-        return width <= policy.persistent_elements_outer
+        if width <= policy.persistent_elements_outer:
+            return True
+        fits = width <= policy.persistent_elements_again and width * ACCUMULATOR_BYTES * live <= COLUMN_BYTES
+        return fits and not is_symbolic(cluster.fold) and again()
     return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.persistent_bytes
+
+
+def is_persistent_alone(cluster: Cluster, dependences: Dependences, policy: Policy) -> bool:
+    """Returns the same for a cluster as it is."""
+
+    def again() -> bool:
+        full = {number for number, member in cluster.members.items() if member.full}
+        return loads_again(cluster.members, full, dependences)
+
+    return is_persistent(cluster, live_tiles(cluster), policy, again)
 
 
 def holds_columns(cluster: Cluster, live: int, policy: Policy) -> bool:

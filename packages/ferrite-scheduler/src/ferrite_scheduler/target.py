@@ -61,6 +61,7 @@ class Policy:
         persistent_elements: longest fold axis (elements, rounded up to a power of two) that a contiguous row may hold
             in one tile.
         persistent_elements_outer: the same where the fold axis is not the contiguous one.
+        persistent_elements_again: the same of these where a loop would load again what it has folded.
         scan_elements: longest line of a scan that is held in one tile; longer ones are walked in blocks.
         heavy_scan_elements: the same for scans of more than one 32-bit sum or product, which take more registers.
         persistent_bytes: most bytes of values alive at once in one persistent tile row.
@@ -124,6 +125,7 @@ class Policy:
 
     persistent_elements: int = 8192
     persistent_elements_outer: int = 64
+    persistent_elements_again: int = 256
     scan_elements: int = 8192
     heavy_scan_elements: int = 4096
     persistent_bytes: int = 64 * 1024

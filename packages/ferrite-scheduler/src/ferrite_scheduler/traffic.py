@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from .cluster import Cluster
 from .dependences import Access, Dependences, count_elements
@@ -59,6 +59,12 @@ def pass_traffic(numbers: Iterable[int], full: set[int], dependences: Dependence
         total += stored + (node.stores.bytes if node.stores is not None else 0)
         depth[number] = start + 1 if is_fold and not once else start
     return total + sum(sum(loads.values()) for loads in passes.values())
+
+
+def loads_again(numbers: Collection[int], full: set[int], dependences: Dependences) -> bool:
+    """Returns whether a looped kernel of these nodes loads more than one that holds its fold axis in one tile."""
+    looped, held = (pass_traffic(numbers, full, dependences, once=once) for once in (False, True))
+    return looped > held
 
 
 def _stored(number: int, inside: set[int], dependences: Dependences) -> int:

@@ -17,7 +17,9 @@ IDLE_ROW, IDLE_SHARE = 4096, 0.75
 # Elements of the tile of several short rows.
 SHORT_TILE = 2048
 # Bytes that a thread reads of whole columns, and most elements of them.
-COLUMN_BYTES_HELD, COLUMNS_HELD = 128, 64
+HELD_BYTES, HELD_OF_COLUMNS = 128, 64
+# Rows of columns from which on half a line of halves is enough: more threads than hold a line combine slowly.
+TALL_COLUMN = 128
 LOOP_BLOCK = 2048
 # Rows so long that the programs that a multiprocessor would hold at once fill its share of the cache with them.
 LONG_PASS = 16384
@@ -37,6 +39,8 @@ OUTER_PER_THREAD = 8
 PARTS_AT_ONCE = 8
 # Elements per thread of a part of a line that other programs wait for.
 PART_PER_THREAD = 64
+# Rows of columns of halves that many programs fold with few threads, and the tile of such a program.
+SHORT_COLUMN, SHORT_COLUMNS = 256, (128, 16)
 # Columns that programs share: a line of memory of 32-bit elements.
 SHARED_COLUMNS = 32
 # Rows that a thread holds of columns that are scanned, or read twice.
@@ -170,7 +174,8 @@ def _outer_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
     softmax of columns of 8 halves took 287 us with eight warps and takes 47 with one on an H100.
     """
     threads, held = shape.device.target.warp_size, _held_of_columns(shape)
-    columns = max(threads * held // row, 128 // max(1, shape.narrowest_read), 8)
+    line = 128 // max(4 if row >= TALL_COLUMN else 1, shape.narrowest_read)
+    columns = max(threads * held // row, line, 8)
     columns = _keep_busy(shape, columns, least=min(columns, 128 // max(1, shape.element_bytes)))
     if shape.points // columns < FILL * shape.device.multiprocessors:
         held //= 2  # few programs read no more at once than their threads do
@@ -182,7 +187,7 @@ def _outer_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
 
 def _held_of_columns(shape: Shape) -> int:
     """Returns how many elements of columns a thread holds, of each of the tiles that are live at once."""
-    held = min(COLUMNS_HELD, COLUMN_BYTES_HELD // max(1, shape.narrowest_read))
+    held = min(HELD_OF_COLUMNS, HELD_BYTES // max(1, shape.narrowest_read))
     return held // 2 if shape.live > MANY_LIVE else held
 
 
@@ -308,7 +313,11 @@ def _outer_looped(shape: Shape) -> tuple[Config, ...]:
         wide = _loop_of(shape, 2 * line, 4 * threads * OUTER_PER_THREAD)
         tiles = (wide, *(_loop(shape, x, r, w) for x, r, w in more))
         # Where what is read is half as wide as the sums, whole lines of as many rows again keep as much on its way.
-        return (_loop(shape, 2 * line, 2048 // (2 * line), 4), *tiles[:3]) if shape.reads_narrow else tiles
+        tiles = (_loop(shape, 2 * line, 2048 // (2 * line), 4), *tiles[:3]) if shape.reads_narrow else tiles
+        if shape.reads_halves and shape.fold <= SHORT_COLUMN:
+            # They end before it is worth to combine what several warps hold, two of them if it is much.
+            tiles = (_loop(replace(shape, live=1), *SHORT_COLUMNS, 1 if shape.live == 1 else 2), *tiles[:3])
+        return tiles
     columns = _keep_busy(shape, line, least=max(8, line // 2))
     if shape.points // columns < shape.device.multiprocessors and shape.fold > FEW_ROWS:
         # Few programs of many rows, mostly partial sums that the cache still has: as many threads as can be, on pieces
