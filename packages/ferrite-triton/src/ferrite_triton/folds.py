@@ -178,6 +178,8 @@ class FoldText:
                 return self._paired(definition.combine, tiles, axes)
             case "welford" if len(tiles) == 1:
                 return self._moments(tiles[0], axes)
+            case "welford" if tiles[2].literal and is_static(self._size):
+                return self._equal_moments(tiles[0], tiles[1], tiles[2], axes)
             case "welford":
                 mean, m2, weight = (self.spread(tile, axes, "0.0") for tile in tiles)
                 return self._merged_moments((mean, m2, weight), axes, tiles[0].dtype)
@@ -258,6 +260,21 @@ class FoldText:
         held = self.hold("delta", self.spread(delta, axes, "0.0"), axes, dtype) if self._mask else delta
         spread = self.spread(Tile(f"{held.text} * {held.text}", held.axes, dtype), axes)
         return mean, self.total("m2", spread, axes, dtype), Tile(count, NO_AXES, dtype)
+
+    def _equal_moments(self, mean: Tile, m2: Tile, weight: Tile, axes: Axes) -> tuple[Tile, ...]:
+        """Returns the moments of the union of parts that all have as many points: their means count as much each.
+
+        Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
+        (1979).
+        """
+        dtype, each = mean.dtype, float(weight.literal or 0.0)
+        total = self.total("sum", self.spread(mean, axes, "0.0"), axes, dtype)
+        middle = self.hold("mean", self._over_count(total.text, dtype), total.axes, dtype)
+        delta = self.hold("delta", f"{mean.text} - {middle.text}", mean.axes | middle.axes, dtype)
+        own = f"{m2.text} + {full_text(each, dtype)} * {delta.text} * {delta.text}"
+        squares = self.spread(self.hold("own", own, m2.axes | delta.axes, dtype), axes, "0.0")
+        count = Tile(full_text(each * float(self._size), dtype), NO_AXES, dtype)
+        return middle, self.total("m2", squares, axes, dtype), count
 
     def _merged_moments(self, lanes: tuple[str, str, str], axes: Axes, dtype: DType) -> tuple[Tile, ...]:
         """Returns the moments of the union of all lanes, which hold (mean, sum of squared deviations, weight)."""
