@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,14 +61,15 @@ class Code:
     loops: str
 
 
-def emitted_kernels(names: list[str], dtype_name: str, policy: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def emitted_kernels(
+    cases: Iterable[Any], names: list[str], dtype_name: str, policy: dict[str, Any]
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields each chosen case's kernels, in launch order, as (case, spec)."""
     import torch
 
     from ferrite_torch import FerriteError, Options, export
     from ferrite_torch.torch_private.fake_tensors import fake_mode
-    from kernel_cases import CASES, Case
-    from limit_cases import LIMIT_CASES
+    from kernel_cases import Case
 
     def exported(case: Case) -> Any:
         with fake_mode():
@@ -77,7 +78,7 @@ def emitted_kernels(names: list[str], dtype_name: str, policy: dict[str, Any]) -
         options = Options(policy=policy)
         return export(case.function, given, prebuilt=False, training=case.trains, options=options)
 
-    for case in {case.name: case for case in (*CASES, *LIMIT_CASES)}.values():
+    for case in cases:
         if any(part in case.name for part in names):
             try:
                 bundle = exported(case)
@@ -216,6 +217,7 @@ def main() -> int:
     """Returns 0 unless a kernel does not compile."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default="", help="comma separated parts of case names")
+    parser.add_argument("--set", default="all", help="as kernels.py has them")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--policy", default="{}", help="scheduler thresholds to change, as a JSON object")
     parser.add_argument("--emit", type=Path, help="folder to write the kernel specs to, instead of compiling them")
@@ -229,8 +231,10 @@ def main() -> int:
             (path.name.split("~")[0], json.loads(path.read_text())) for path in sorted(chosen.specs.glob("*.json"))
         ]
     else:
+        from case_sets import CASE_SETS
+
         names = [part for part in chosen.cases.split(",") if part] or [""]
-        found = list(emitted_kernels(names, chosen.dtype, json.loads(chosen.policy)))
+        found = list(emitted_kernels(CASE_SETS[chosen.set], names, chosen.dtype, json.loads(chosen.policy)))
     if chosen.emit:
         chosen.emit.mkdir(parents=True, exist_ok=True)
         for number, (case, mapping) in enumerate(found):

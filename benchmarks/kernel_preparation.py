@@ -144,12 +144,11 @@ def compile_series(
     import torch
 
     from backends import compile_with
-    from kernel_cases import CASES, outcome
-    from limit_cases import LIMIT_CASES
+    from case_sets import CASE_NAMED
+    from kernel_cases import outcome
 
     take_cores(*share)
     torch.set_default_device(device)
-    cases = {case.name: case for case in (*CASES, *LIMIT_CASES)}
     tiny, ones = compile_with(backend, lambda x: x * 2 + number, policy=policy), torch.ones(1000)
     record: dict[str, Any] = {"start_s": seconds_of(lambda: tiny(ones), device), "compile_s": [], "failed": []}
     for name, dtype in rows:
@@ -158,7 +157,7 @@ def compile_series(
         if device == "cuda":
             torch.cuda.empty_cache()  # others are on the device
         try:
-            case = cases[name]
+            case = CASE_NAMED[name]
             inputs = case.make(getattr(torch, dtype), scale)
             call = compile_with(backend, case.function, policy=policy, fullgraph=True, dynamic=False)
             seconds = seconds_of(lambda case=case, call=call, inputs=inputs: outcome(case, call, inputs), device)

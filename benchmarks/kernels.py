@@ -40,16 +40,16 @@ import torch
 from torch import Tensor
 
 from backends import compile_with
+from case_sets import CASE_SETS
 from choices import forget_choices
 from first_configs import gain_lines, measured_kernels
-from kernel_cases import CASES, Case, outcome, unavoidable_bytes
+from kernel_cases import Case, outcome, unavoidable_bytes
 from kernel_errors import exact_outputs, judged_error, smallest_step
 from kernel_preparation import Prepared, is_tuned, prepare_all
 from kernel_report import markdown_table, plot_roofline
 from kernel_results import Result, as_json, print_case, print_verdict, read_results
 from kernel_timing import copy_bandwidth, product_rate, time_launches, visible_gpus
-from kernel_verdict import BARS, figures
-from limit_cases import LIMIT_CASES
+from kernel_verdict import figures
 from profiling import profile_step
 from tree import add_packages_to_path, caches_in, results_folder
 
@@ -239,9 +239,9 @@ def read_plan() -> argparse.Namespace:
     parser.add_argument("--cases", default="", help="comma separated parts of case names")
     parser.add_argument(
         "--set",
-        choices=("bar", "limits", "all", "table", "rest"),
+        choices=CASE_SETS,
         default="all",
-        help="cases of the first list, of the second, or both; those that have figures of their own, or the rest",
+        help="cases of the first list, of the second, or both; those that have figures of their own, or the rest; many shapes",
     )
     parser.add_argument("--dtypes", type=listed, default=["bfloat16", "float32"])
     parser.add_argument(
@@ -267,11 +267,7 @@ def read_plan() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=results_folder() / "kernels.json")
     plan = parser.parse_args()
     wanted = listed(plan.cases)
-    every = CASES + LIMIT_CASES
-    table = tuple(case for case in every if case.name in BARS)
-    rest = tuple(case for case in every if case.name not in BARS)
-    cases = {"bar": CASES, "limits": LIMIT_CASES, "all": every, "table": table, "rest": rest}[plan.set]
-    plan.chosen = [case for case in cases if not wanted or any(part in case.name for part in wanted)]
+    plan.chosen = [case for case in CASE_SETS[plan.set] if not wanted or any(part in case.name for part in wanted)]
     return plan
 
 

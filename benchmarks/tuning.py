@@ -36,10 +36,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import torch
 
 from backends import compile_with
+from case_sets import CASE_SETS
 from kernel_cases import CASES, Case, flatten, outcome
 from kernel_errors import error_of
 from kernel_timing import time_launches
-from limit_cases import LIMIT_CASES
 from tree import add_packages_to_path, results_folder
 
 SHORT = (
@@ -350,11 +350,10 @@ def read_plan(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--until", type=float, default=math.inf, help=argparse.SUPPRESS)
     plan = parser.parse_args(arguments)
     plan.phases = [name for name in plan.phases.split(",") if name]
-    every = CASES + LIMIT_CASES
-    sets = {"bar": CASES, "limits": LIMIT_CASES, "all": every}
     wanted = [part for part in plan.cases.split(",") if part]
-    chosen = [case for case in every if any(part in case.name for part in wanted)]
-    plan.chosen = chosen or list(sets.get(plan.set, [case for case in CASES if case.name in SHORT]))
+    chosen = [case for case in CASE_SETS["all"] if any(part in case.name for part in wanted)]
+    short = [case for case in CASES if case.name in SHORT]
+    plan.chosen = chosen or (short if plan.set == "short" else list(CASE_SETS[plan.set]))
     return plan
 
 

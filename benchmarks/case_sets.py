@@ -1,0 +1,21 @@
+"""The cases of `kernels.py`, by the names of their sets, and all of them by their own."""
+
+from __future__ import annotations
+
+from kernel_cases import CASES, Case
+from kernel_verdict import BARS
+from limit_cases import LIMIT_CASES
+from sweep_cases import SWEEP_CASES
+
+_JUDGED = CASES + LIMIT_CASES
+
+CASE_SETS: dict[str, tuple[Case, ...]] = {
+    "bar": CASES,
+    "limits": LIMIT_CASES,
+    "all": _JUDGED,
+    "table": tuple(case for case in _JUDGED if case.name in BARS),
+    "rest": tuple(case for case in _JUDGED if case.name not in BARS),
+    "sweep": SWEEP_CASES,
+}
+"""The first list, the second, both; those that have figures of their own, or the rest; and many shapes."""
+CASE_NAMED = {case.name: case for case in _JUDGED + SWEEP_CASES}
