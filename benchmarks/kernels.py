@@ -241,7 +241,8 @@ def read_plan() -> argparse.Namespace:
         "--set",
         choices=CASE_SETS,
         default="all",
-        help="cases of the first list, of the second, or both; those that have figures of their own, or the rest; many shapes",
+        help="cases of the first list, of the second, or both; those that have figures of their own, or the rest; "
+        "many shapes",
     )
     parser.add_argument("--dtypes", type=listed, default=["bfloat16", "float32"])
     parser.add_argument(

@@ -92,7 +92,10 @@ def test_branches_share_the_buffers_and_fill_the_device_together() -> None:
     ("rows", "columns", "block", "warps"),
     [
         (65536, 64, 32, 4),
-        (4096, 256, 8, 4),
+        (65536, 33, 16, 1),  # longer than what a warp reads at once, of which one holds 32 elements to a thread
+        (65536, 100, 16, 4),
+        (65536, 333, 2, 1),
+        (4096, 256, 4, 1),
         (4096, 1024, 1, 2),
         (4096, 768, 1, 2),
         (4, 1024, 1, 4),
@@ -267,6 +270,17 @@ def test_tiles_of_rows_have_as_many_bytes_of_any_type(dtypes: tuple[str, ...], w
     axes = [grid_axis("x", width), grid_axis("y", 1 << 16)]
     facts = {"transposed": False, "contiguous_axis": "x", "loads": len(dtypes), "stores": 1}
     assert first(spec("rows", "", params, axes, facts=facts)) == config
+
+
+@pytest.mark.parametrize(
+    ("columns", "block", "warps"), [(33, 8, 1), (333, 1, 1), (1025, 1, 1), (128, 4, 2), (1024, 1, 4), (2048, 1, 8)]
+)
+def test_rows_that_are_longer_than_what_a_warp_reads_at_once_are_scanned_by_one(
+    columns: int, block: int, warps: int
+) -> None:
+    mapping = row_sum(65536, columns)
+    mapping = spec("scan", "", mapping["params"], mapping["axes"], family="scan", facts=mapping["facts"])
+    assert first(mapping) == Config.of({"XBLOCK": block, "RBLOCK": 1 << (columns - 1).bit_length()}, warps)
 
 
 def test_parts_that_are_scanned_at_once_leave_registers_for_all() -> None:

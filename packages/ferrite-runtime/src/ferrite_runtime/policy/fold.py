@@ -14,8 +14,8 @@ LONG_ROW = 1024
 HUGE_ROW = 8192
 # A long row that fills less than this share of its tile.
 IDLE_ROW, IDLE_SHARE = 4096, 0.75
-# Elements of the tile of several short rows.
-SHORT_TILE = 2048
+# Elements of the tile of several short rows, and elements per thread of such that one warp holds.
+SHORT_TILE, ROW_HELD = 2048, 32
 # Bytes that a thread reads of whole columns, and most elements of them.
 HELD_BYTES, HELD_OF_COLUMNS = 128, 64
 # Rows of columns from which on half a line of halves is enough: more threads than hold a line combine slowly.
@@ -81,8 +81,11 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
     takes_many = _moves_bytes(shape) or (row >= HUGE_ROW and shape.reads_halves)
     per_thread = 8 if shape.live > MANY_LIVE else 32 if takes_many else 16
     rows = 1 if row >= LONG_ROW else max(1, SHORT_TILE // row)
-    rows = _keep_busy(shape, rows)
     threads = shape.device.target.warp_size
+    if row < LONG_ROW and _fills_warp(shape, row):
+        per_thread = ROW_HELD if shape.live <= MANY_LIVE else ROW_HELD // 2
+        rows, shape = max(1, threads * per_thread // row), replace(shape, live=1)
+    rows = _keep_busy(shape, rows)
     warps = max(1, rows * row // (threads * per_thread))
     # Where few rows leave multiprocessors idle, a row is shared by as many threads as can each read 16 bytes at once.
     if rows == 1 and shape.points < FILL * shape.device.multiprocessors:
@@ -102,6 +105,18 @@ def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
     elif rows == 1 and shape.live <= MANY_LIVE and _saves_steps(shape, warps):
         return (_halved(shape, row, warps), first, *(_rows(shape, rows, row, w) for _, w in more[:1]))
     return (first, *(_rows(shape, count, row, w) for count, w in more if count <= max(1, shape.points)))
+
+
+def _fills_warp(shape: Shape, row: int) -> bool:
+    """Returns whether a row is longer than what a warp reads at once: a second one would lie along it, too.
+
+    What they have folded would be combined through shared memory, of short rows for each few elements. A thread reads
+    as many at once as rows are multiples of, 16 bytes at most.
+    """
+    if not all(isinstance(axis.size, int) for axis in shape.axes("fold")):
+        return False
+    vector = min(shape.fold & -shape.fold, max(1, 16 // max(1, shape.narrowest_read)))
+    return row > shape.device.target.warp_size * vector
 
 
 def _shares_vectors(shape: Shape) -> bool:
@@ -404,6 +419,8 @@ def scan_configs(shape: Shape) -> tuple[Config, ...]:
     # Where all programs could run at once, they get half the threads, so that there are registers for all of them.
     together = row > block and shape.points <= PARTS_AT_ONCE * shape.device.multiprocessors
     warps = max(1, rows * block // (shape.device.target.warp_size * (16 if together else 8)))
+    if row == block and _fills_warp(shape, row) and (row < LONG_ROW or shape.fold % 2):
+        warps, shape = 1, replace(shape, live=1)
     return tuple(_loop_x(shape, x, r, w) for x, r, w in ((rows, block, warps), (rows, max(1, block // 2), warps)))
 
 
