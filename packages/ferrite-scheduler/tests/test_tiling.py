@@ -134,6 +134,18 @@ def test_middle_fold_puts_the_contiguous_dim_on_x():
     assert kernel.strategy == "looped"
 
 
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [(63, {"x": (1024, 63), "r": (16,)}), (64, {"y": (1024,), "x": (64,), "r": (16,)})],
+)
+def test_few_columns_share_a_tile_with_those_of_the_next_rows(columns, expected):
+    kernel = only_kernel(f"""
+    graph @f(x: f32[1024, 16, {columns}]) -> (s) {{
+      s: f32[1024, {columns}] = fold sum [a < 1024, c < {columns} | b < 16] x[a, b, c]
+    }}""")
+    assert axes(kernel) == expected
+
+
 def test_row_fold_over_two_dims_joins_them():
     kernel = only_kernel("""
     graph @f(x: f32[1024, 8, 64]) -> (s) {

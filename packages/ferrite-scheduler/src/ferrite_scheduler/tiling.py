@@ -178,7 +178,9 @@ def place_groups(
     others = [group for group in ordered if group is not inner]
     if inside:
         row_traffic = max((_unit_bytes(group, strides) for group in inside), default=0)
-        if row_traffic >= weights[best] or max_tiled_axes < 2 or not others:
+        # Columns of which fewer lie beside each other than a tile is wide share it with the next ones.
+        is_narrow = typical(inner.extent) < ROW_MINIMUM
+        if row_traffic >= weights[best] or max_tiled_axes < 2 or not others or is_narrow:
             return Tiles((), (*others, inner), fold_groups)
         return Tiles(tuple(others), (inner,), fold_groups)
     second = _second_axis(inner, others, strides, total)
