@@ -225,11 +225,20 @@ class FoldText:
         return None if is_zero else simple_row(definition.combine, dtype).identity(dtype)
 
     def _paired(self, combine: str, tiles: tuple[Tile, ...], axes: Axes) -> tuple[Tile, ...]:
-        function, worst = PAIRED[combine]
+        """Returns the extreme of a tile and where it is first: two folds of one value are fewer steps than one of two.
+
+        A NaN is the extreme, and equals nothing: it is found as what differs from itself.
+        """
+        best, (_, worst) = combine.removeprefix("arg"), PAIRED[combine]
         value, index = tiles
-        fills = worst(value.dtype), highest_text(index.dtype)
-        texts = [self._lane(tile, axes, fill) for tile, fill in zip(tiles, fills, strict=True)]
-        return self._reduce_pair(function, combine, texts, axes, (value.dtype, index.dtype))
+        lanes = self.full(value, axes, worst(value.dtype))
+        extreme = self.reduce(simple_row(best, value.dtype).reduce, best, lanes.text, axes, value.dtype)
+        found = f"{lanes.text} == {extreme.text}"
+        if value.dtype.is_float:
+            found = f"({found}) | ({lanes.text} != {lanes.text})"
+        nowhere = highest_text(index.dtype)
+        place = f"tl.where({found}, {self._lane(index, axes, nowhere)}, {nowhere})"
+        return extreme, self._simple("min", self.hold("place", place, axes, index.dtype), axes, None)
 
     def _lane(self, tile: Tile, axes: Axes, fill: str) -> str:
         """Returns the name of a tile of full extent, with ``fill`` past the end of the fold axis."""
