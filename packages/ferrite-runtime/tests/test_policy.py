@@ -329,6 +329,17 @@ def test_a_thread_sorts_16_bytes_of_rows_that_are_not_long(dtype: str, size: int
     assert first(kernel).num_warps == warps
 
 
+@pytest.mark.parametrize(
+    ("row", "dtype", "expected"), [(3, "bf16", (512, 4, 1)), (10, "bf16", (128, 16, 1)), (50, "f32", (32, 64, 2))]
+)
+def test_short_columns_are_scanned_whole_by_few_warps(row: int, dtype: str, expected: tuple) -> None:
+    mapping = outer(1 << 20, row)
+    params = [{**param, "dtype": dtype} for param in mapping["params"]]
+    mapping = spec("outer", "", params, mapping["axes"], family="scan", facts=mapping["facts"])
+    columns, depth, warps = expected
+    assert first(mapping) == Config.of({"XBLOCK": columns, "RBLOCK": depth}, warps)
+
+
 def test_columns_are_scanned_in_lines_with_several_rows_to_a_thread() -> None:
     mapping = outer(16384, 4096, family="scan")
     facts = {**mapping["facts"], "element_bytes": 2, "live_values": 9}

@@ -45,8 +45,9 @@ SHORT_COLUMN, SHORT_COLUMNS = 256, (128, 16)
 SHARED_COLUMNS = 32
 # Rows that a thread holds of columns that are scanned, or read twice.
 ROWS_PER_THREAD = 8
-# Warps of a program that scans columns, and columns of it, if there are enough of them.
-SCAN_WARPS, SCANNED_COLUMNS = 4, 64
+# Warps of a program that scans columns, and columns of it, if there are enough of them; rows of columns that it holds
+# whole by as few warps as it can.
+SCAN_WARPS, SCANNED_COLUMNS, SHORT_SCAN = 4, 64, 64
 # Most warps of a program that reads columns twice: with as many rows to a thread a multiprocessor holds one of them.
 AGAIN_WARPS = 16
 # Rows of columns that too few programs fold for the multiprocessors there are, at least and at once, and the warps of
@@ -183,10 +184,18 @@ def _halved(shape: Shape, row: int, warps: int) -> Config:
 
 
 def _outer_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
-    """Returns the candidates of whole columns: as many lie beside each other as one warp holds, but whole lines.
+    columns, warps = _whole_columns(shape, row)
+    shape = replace(shape, live=1)
+    tiles = ((columns, warps), (columns // 2 or 1, warps), (columns, warps * 2))
+    return tuple(_rows(shape, count, row, w) for count, w in tiles)
 
-    What threads of several warps hold of a column they fold through shared memory, which costs more than its reading:
-    softmax of columns of 8 halves took 287 us with eight warps and takes 47 with one on an H100.
+
+def _whole_columns(shape: Shape, row: int) -> tuple[int, int]:
+    """Returns how many columns lie beside each other in a tile that holds them whole, and warps: mostly one.
+
+    As many as one warp holds, but whole lines. What threads of several warps hold of a column they fold through shared
+    memory, which costs more than its reading: softmax of columns of 8 halves took 287 us with eight warps and takes 47
+    with one on an H100.
     """
     threads, held = shape.device.target.warp_size, _held_of_columns(shape)
     line = 128 // max(4 if row >= TALL_COLUMN else 1, shape.narrowest_read)
@@ -194,10 +203,7 @@ def _outer_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
     columns = _keep_busy(shape, columns, least=min(columns, 128 // max(1, shape.element_bytes)))
     if shape.points // columns < FILL * shape.device.multiprocessors:
         held //= 2  # few programs read no more at once than their threads do
-    warps = max(1, columns * row // (threads * held))
-    shape = replace(shape, live=1)
-    tiles = ((columns, warps), (columns // 2 or 1, warps), (columns, warps * 2))
-    return tuple(_rows(shape, count, row, w) for count, w in tiles)
+    return columns, max(1, columns * row // (threads * held))
 
 
 def _held_of_columns(shape: Shape) -> int:
@@ -427,9 +433,15 @@ def scan_configs(shape: Shape) -> tuple[Config, ...]:
 def _outer_scan(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a scan along columns: lines of memory side by side, and as deep as a few threads are.
 
-    Threads beyond those of a line take rows further down; each holds `ROWS_PER_THREAD` rows of its columns.
+    Threads beyond those of a line take rows further down; each holds `ROWS_PER_THREAD` rows of its columns. Of short
+    columns as many as one warp holds whole.
     """
     shape = replace(shape, live=1)  # most of what is alive at once is a thread's share of totals, not a tile
+    row = next_power_of_two(shape.fold)
+    if row <= SHORT_SCAN and all(isinstance(axis.size, int) for axis in shape.axes("fold")):
+        columns, warps = _whole_columns(shape, row)
+        whole = ((columns, warps), (columns // 2 or 1, warps), (columns, warps * 2))
+        return tuple(_loop(shape, count, row, w) for count, w in whole)
     line = 128 // max(1, shape.element_bytes)
     columns = _keep_busy(shape, max(line, SCANNED_COLUMNS), least=max(8, line // 2))
     depth = ROWS_PER_THREAD * max(1, SCAN_WARPS * shape.device.target.warp_size * shape.vector // columns)
