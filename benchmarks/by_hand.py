@@ -7,7 +7,7 @@ images in, and which way the kernel after should go, as ``moments``, what its fi
 ``kept``, whether to say what should stay in the cache between them, and as ``streams``, what it gains to read images
 again soon.
 
-    python benchmarks/by_hand.py                   # about two minutes on one H200
+    python benchmarks/by_hand.py                   # about three minutes on one H200
     python benchmarks/by_hand.py scan
 
 Shares are of the floor: bytes over the copy bandwidth of the same run. Results are checked first, but for those of

@@ -1,4 +1,4 @@
-"""Group norms written by hand that read images again soon after the first time; `hand_cases.py` calls them.
+"""Group norms written by hand that read images again soon after the first time; `stream_cases.py` calls them.
 
 All are of images of 4096 points and 320 channels, which lie together, in 32 groups.
 """
@@ -31,7 +31,7 @@ def added_and_normalised(
         stretch, piece = program // each, program // each * (each - 1) + program % each - 1
         adds = program % each == 0
     else:
-        stretch, piece, adds = program, program, program < (ADDS << 30)
+        stretch, piece, adds = program, program, ADDS == 1
     if adds:
         add_stretch(x, means, squares, added * (4096 // POINTS) * 5 + stretch, POINTS, LANES)
     else:
