@@ -544,15 +544,21 @@ def store_moments_of_stretch(
 def moments_of_groups(means, squares, moments, ROWS: tl.constexpr):
     """The second of three kernels: the moments of a group, of those of its pieces."""
     fmath.follow()
+    store_moments_of_group(means, squares, moments, tl.program_id(0), ROWS, False)
+
+
+@triton.jit
+def store_moments_of_group(means, squares, moments, number, ROWS: tl.constexpr, SAME_LAUNCH: tl.constexpr):
+    """Stores the moments of a group, of those of its pieces, which programs of the same launch may have stored."""
     pieces: tl.constexpr = 4096 // ROWS
-    image = tl.program_id(0) // 32
-    group = tl.program_id(0) % 32
+    image = number // 32
+    group = number % 32
     part = tl.arange(0, pieces)[:, None]
     member = tl.arange(0, 16)[None, :]
     is_there = (member < 10) & (part >= 0)
     place = (image * pieces + part) * 320 + group * 10 + member
-    mean_of_part = tl.load(means + place, is_there, other=0.0)
-    square = tl.load(squares + place, is_there, other=0.0)
+    mean_of_part = tl.load(means + place, is_there, other=0.0, volatile=SAME_LAUNCH)
+    square = tl.load(squares + place, is_there, other=0.0, volatile=SAME_LAUNCH)
     mean = tl.sum(tl.sum(mean_of_part, 0), 0) * (1.0 / (pieces * 10))
     apart = tl.where(is_there, mean_of_part - mean, 0.0)
     variance = tl.sum(tl.sum(square + apart * apart * ROWS, 0), 0) * (1.0 / 40960)

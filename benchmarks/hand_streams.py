@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from ferrite_runtime import fmath
-from hand_kernels import store_moments_of_stretch, store_silu
+from hand_kernels import store_moments_of_group, store_moments_of_stretch, store_silu
 
 IMAGES = tl.constexpr(16)
 GROUPS = tl.constexpr(32)
@@ -58,29 +58,6 @@ def places_of(piece, ROWS: tl.constexpr):
     return (piece // 5 * ROWS + tl.arange(0, ROWS)[:, None]) * 320 + channel, channel
 
 
-@triton.jit
-def met_moments(means, squares, moments, number, PIECES: tl.constexpr):
-    """Stores the moments of a group, of those of its pieces, which programs of the same launch may have stored."""
-    image, group = number // GROUPS, number % GROUPS
-    part, member = tl.arange(0, PIECES)[:, None], tl.arange(0, 16)[None, :]
-    is_there = (member < 10) & (part >= 0)
-    place = (image * PIECES + part) * 320 + group * 10 + member
-    mean_of_part = tl.load(means + place, is_there, other=0.0, volatile=True)
-    square = tl.load(squares + place, is_there, other=0.0, volatile=True)
-    mean = tl.sum(tl.sum(mean_of_part, 0), 0) * (1.0 / (PIECES * 10))
-    apart = tl.where(is_there, mean_of_part - mean, 0.0)
-    variance = tl.sum(tl.sum(square + apart * apart * (4096 // PIECES), 0), 0) * (1.0 / 40960)
-    tl.store(moments + image * 64 + group, mean)
-    tl.store(moments + image * 64 + 32 + group, tl.rsqrt(variance + 1e-5))
-
-
-@triton.jit
-def met_moments_of(means, squares, moments, first, PIECES: tl.constexpr):
-    """Between two of `added_and_normalised`: the moments of the groups of images from ``first`` on."""
-    fmath.follow()
-    met_moments(means, squares, moments, first * GROUPS + tl.program_id(0), PIECES)
-
-
 @triton.jit(do_not_specialize=["launches"])
 def streamed(
     x, weight, bias, y, means, squares, moments, counts, launches, POINTS: tl.constexpr, LANES: tl.constexpr,
@@ -120,7 +97,8 @@ def streamed(
         tl.atomic_add(counts + image * 32, 1, sem="release")
     elif number < adds + GROUPS:
         wait_for(counts + (image - MEETS) * 32, adds * launches)
-        met_moments(means, squares, moments, (image - MEETS) * GROUPS + number - adds, 4096 // POINTS)
+        group = (image - MEETS) * GROUPS + number - adds
+        store_moments_of_group(means, squares, moments, group, POINTS, True)
         tl.debug_barrier()
         tl.atomic_add(counts + (IMAGES + image - MEETS) * 32, 1, sem="release")
     else:

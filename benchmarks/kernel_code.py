@@ -161,12 +161,19 @@ def disassembled(cubin: bytes) -> str:
         return subprocess.run([disassembler(), "-c", file.name], capture_output=True, text=True, check=True).stdout
 
 
-def has_loops(listing: str) -> bool:
-    """Returns whether any branch goes back to where the program has been, but for the one that ends it."""
+def loops_of(listing: str) -> Iterator[list[str]]:
+    """Yields the lines of each loop: from where a branch goes back to, up to the branch."""
     lines = listing.splitlines()
     labels = {found[1]: number for number, line in enumerate(lines) if (found := _LABEL.match(line))}
-    branches = ((number, _BRANCH.search(line)) for number, line in enumerate(lines))
-    return any(found and labels.get(found[1], number) < number - 1 for number, found in branches)
+    for number, line in enumerate(lines):
+        branch = _BRANCH.search(line)
+        if branch is not None and labels.get(branch[1], number) < number:
+            yield lines[labels[branch[1]] : number]
+
+
+def has_loops(listing: str) -> bool:
+    """Returns whether there is any loop but the one of nothing that ends a program."""
+    return any(len(steps) > 1 for steps in loops_of(listing))
 
 
 def load_turns(listing: str) -> Iterator[tuple[int, int]]:
@@ -174,16 +181,11 @@ def load_turns(listing: str) -> Iterator[tuple[int, int]]:
 
     A turn ends where something reads what a load of it brings: the threads wait there, and the next load waits too.
     """
-    lines = listing.splitlines()
-    labels = {found[1]: number for number, line in enumerate(lines) if (found := _LABEL.match(line))}
-    for number, line in enumerate(lines):
-        branch = _BRANCH.search(line)
-        if branch is None or labels.get(branch[1], number) >= number:
-            continue
+    for steps in loops_of(listing):
         loads = turns = 0
         pending: set[str] = set()
         is_new = True
-        for step in lines[labels[branch[1]] : number]:
+        for step in steps:
             found = _INSTRUCTION.match(step)
             if found is None:
                 continue

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from hand_cases import Row, distance, launched, normalised_images
-from hand_streams import added_and_normalised, met_moments_of, streamed
+from hand_kernels import moments_of_groups
+from hand_streams import added_and_normalised, streamed
 
 IMAGES, POINTS = 16, 4096
 PIECES = ((64, 32, 1), (128, 32, 1), (128, 64, 2))
@@ -53,8 +54,10 @@ class Norm:
 
     def meet(self, first: int, images: int) -> None:
         """Combines the moments of images that are added up."""
-        given = (*self.partial, first, POINTS // self.points)
-        launched(met_moments_of, images * 32, *given, warps=1, follows=True)()
+        means, squares, moments = self.partial
+        start = first * POINTS // self.points * 320
+        given = (means[start:], squares[start:], moments[first * 64 :], self.points)
+        launched(moments_of_groups, images * 32, *given, warps=1, follows=True)()
 
     def one_by_one(self, x: Tensor, images: int) -> None:
         """The whole norm, so many images at a time."""

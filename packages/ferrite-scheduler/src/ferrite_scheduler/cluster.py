@@ -97,6 +97,11 @@ class Cluster:
         return self.grid * self.fold if self.kinds else self.grid
 
     @property
+    def full(self) -> set[int]:
+        """Returns the members that run at every grid × fold point."""
+        return {number for number, member in self.members.items() if member.full}
+
+    @property
     def direction(self) -> str:
         """Returns whether most full-level traffic is contiguous along a ``row`` (the fold) or a ``column``, else ""."""
         if self.along >= 2 * self.across:

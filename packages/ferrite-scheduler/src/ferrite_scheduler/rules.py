@@ -250,7 +250,7 @@ def _together(proposal: Proposal) -> tuple[tuple[int, ...], set[int]]:
     """Returns the members of both clusters, and those of them that would run at every point of a looped kernel."""
     owner, guest = proposal.owner, proposal.guest
     lifts = proposal.placement is not None and proposal.placement.full
-    full = _full(owner, everything=False) | _full(guest, everything=lifts and not guest.kinds)
+    full = owner.full | (set(guest.members) if lifts and not guest.kinds else guest.full)
     return (*owner.members, *guest.members), full
 
 
@@ -374,13 +374,10 @@ def _looped_saving(proposal: Proposal) -> int:
     apart = 0
     for cluster in (owner, guest):
         once = not cluster.kinds or is_persistent_alone(cluster, dependences, proposal.policy)
-        apart += pass_traffic(cluster.members, _full(cluster, everything=once), dependences, once=once)
+        full = set(cluster.members) if once else cluster.full
+        apart += pass_traffic(cluster.members, full, dependences, once=once)
     together = pass_traffic(*_together(proposal), dependences, once=False)
     return apart - together + min(proposal.saved, 1)
-
-
-def _full(cluster: Cluster, *, everything: bool) -> set[int]:
-    return {number for number, member in cluster.members.items() if everything or member.full}
 
 
 def _uncoalesced(proposal: Proposal) -> int:

@@ -71,11 +71,10 @@ def is_persistent(cluster: Cluster, live: int, policy: Policy, again: Callable[[
 
 
 def is_persistent_alone(cluster: Cluster, dependences: Dependences, policy: Policy) -> bool:
-    """Returns the same for a cluster as it is."""
+    """Returns whether the fold axis of a cluster fits in one tile with what the cluster itself has alive."""
 
     def again() -> bool:
-        full = {number for number, member in cluster.members.items() if member.full}
-        return loads_again(cluster.members, full, dependences)
+        return loads_again(cluster.members, cluster.full, dependences)
 
     return is_persistent(cluster, live_tiles(cluster), policy, again)
 

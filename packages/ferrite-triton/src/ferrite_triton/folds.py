@@ -179,7 +179,7 @@ class FoldText:
             case "welford" if len(tiles) == 1:
                 return self._moments(tiles[0], axes)
             case "welford" if tiles[2].literal and is_static(self._size):
-                return self._equal_moments(tiles[0], tiles[1], tiles[2], axes)
+                return self._equal_moments(tiles[0], tiles[1], float(tiles[2].literal), axes)
             case "welford":
                 mean, m2, weight = (self.spread(tile, axes, "0.0") for tile in tiles)
                 return self._merged_moments((mean, m2, weight), axes, tiles[0].dtype)
@@ -229,10 +229,9 @@ class FoldText:
 
         A NaN is the extreme, and equals nothing: it is found as what differs from itself.
         """
-        best, (_, worst) = combine.removeprefix("arg"), PAIRED[combine]
-        value, index = tiles
-        lanes = self.full(value, axes, worst(value.dtype))
-        extreme = self.reduce(simple_row(best, value.dtype).reduce, best, lanes.text, axes, value.dtype)
+        best, (value, index) = combine.removeprefix("arg"), tiles
+        lanes = self.full(value, axes, simple_row(best, value.dtype).identity(value.dtype))
+        extreme = self._simple(best, lanes, axes, None)
         found = f"{lanes.text} == {extreme.text}"
         if value.dtype.is_float:
             found = f"({found}) | ({lanes.text} != {lanes.text})"
@@ -270,13 +269,13 @@ class FoldText:
         spread = self.spread(Tile(f"{held.text} * {held.text}", held.axes, dtype), axes)
         return mean, self.total("m2", spread, axes, dtype), Tile(count, NO_AXES, dtype)
 
-    def _equal_moments(self, mean: Tile, m2: Tile, weight: Tile, axes: Axes) -> tuple[Tile, ...]:
-        """Returns the moments of the union of parts that all have as many points: their means count as much each.
+    def _equal_moments(self, mean: Tile, m2: Tile, each: float, axes: Axes) -> tuple[Tile, ...]:
+        """Returns the moments of the union of parts of ``each`` points: their means count as much.
 
         Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
         (1979).
         """
-        dtype, each = mean.dtype, float(weight.literal or 0.0)
+        dtype = mean.dtype
         total = self.total("sum", self.spread(mean, axes, "0.0"), axes, dtype)
         middle = self.hold("mean", self._over_count(total.text, dtype), total.axes, dtype)
         delta = self.hold("delta", f"{mean.text} - {middle.text}", mean.axes | middle.axes, dtype)

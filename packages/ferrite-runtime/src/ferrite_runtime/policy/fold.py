@@ -114,7 +114,7 @@ def _fills_warp(shape: Shape, row: int) -> bool:
     What they have folded would be combined through shared memory, of short rows for each few elements. A thread reads
     as many at once as rows are multiples of, 16 bytes at most.
     """
-    if not all(isinstance(axis.size, int) for axis in shape.axes("fold")):
+    if not shape.fold_is_known:
         return False
     vector = min(shape.fold & -shape.fold, max(1, 16 // max(1, shape.narrowest_read)))
     return row > shape.device.target.warp_size * vector
@@ -170,7 +170,7 @@ def _saves_steps(shape: Shape, warps: int) -> bool:
     them out, unless only the call knows how long rows are; of a step that ends past it the program waits for threads
     that have nothing to do.
     """
-    if not all(isinstance(axis.size, int) for axis in shape.axes("fold")):
+    if not shape.fold_is_known:
         return False
     vector = 16 // max(2, shape.narrowest_read)
     step = shape.device.target.warp_size * warps * vector
@@ -184,14 +184,12 @@ def _halved(shape: Shape, row: int, warps: int) -> Config:
 
 
 def _outer_persistent(shape: Shape, row: int) -> tuple[Config, ...]:
-    columns, warps = _whole_columns(shape, row)
-    shape = replace(shape, live=1)
-    tiles = ((columns, warps), (columns // 2 or 1, warps), (columns, warps * 2))
+    tiles, shape = _whole_columns(shape, row), replace(shape, live=1)
     return tuple(_rows(shape, count, row, w) for count, w in tiles)
 
 
-def _whole_columns(shape: Shape, row: int) -> tuple[int, int]:
-    """Returns how many columns lie beside each other in a tile that holds them whole, and warps: mostly one.
+def _whole_columns(shape: Shape, row: int) -> tuple[tuple[int, int], ...]:
+    """Returns how many columns lie beside each other in tiles that hold them whole, and their warps; best guess first.
 
     As many as one warp holds, but whole lines. What threads of several warps hold of a column they fold through shared
     memory, which costs more than its reading: softmax of columns of 8 halves took 287 us with eight warps and takes 47
@@ -203,7 +201,8 @@ def _whole_columns(shape: Shape, row: int) -> tuple[int, int]:
     columns = _keep_busy(shape, columns, least=min(columns, 128 // max(1, shape.element_bytes)))
     if shape.points // columns < FILL * shape.device.multiprocessors:
         held //= 2  # few programs read no more at once than their threads do
-    return columns, max(1, columns * row // (threads * held))
+    warps = max(1, columns * row // (threads * held))
+    return (columns, warps), (columns // 2 or 1, warps), (columns, warps * 2)
 
 
 def _held_of_columns(shape: Shape) -> int:
@@ -438,10 +437,8 @@ def _outer_scan(shape: Shape) -> tuple[Config, ...]:
     """
     shape = replace(shape, live=1)  # most of what is alive at once is a thread's share of totals, not a tile
     row = next_power_of_two(shape.fold)
-    if row <= SHORT_SCAN and all(isinstance(axis.size, int) for axis in shape.axes("fold")):
-        columns, warps = _whole_columns(shape, row)
-        whole = ((columns, warps), (columns // 2 or 1, warps), (columns, warps * 2))
-        return tuple(_loop(shape, count, row, w) for count, w in whole)
+    if row <= SHORT_SCAN and shape.fold_is_known:
+        return tuple(_loop(shape, count, row, w) for count, w in _whole_columns(shape, row))
     line = 128 // max(1, shape.element_bytes)
     columns = _keep_busy(shape, max(line, SCANNED_COLUMNS), least=max(8, line // 2))
     depth = ROWS_PER_THREAD * max(1, SCAN_WARPS * shape.device.target.warp_size * shape.vector // columns)

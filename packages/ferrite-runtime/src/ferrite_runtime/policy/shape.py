@@ -71,6 +71,11 @@ class Shape:
         return product
 
     @property
+    def fold_is_known(self) -> bool:
+        """Whether the extents of the fold axes are known while compiling."""
+        return all(isinstance(axis.size, int) for axis in self.axes("fold"))
+
+    @property
     def reads_narrow(self) -> bool:
         """Whether a kernel reads nothing as wide as what it writes: sums of half types, say, in single precision."""
         widths = {
