@@ -120,6 +120,14 @@ def outer(rows: int, columns: int, family: str = "looped") -> dict:
     )
 
 
+def outer_of(dtype: str, points: int, rows: int, family: str, **facts: object) -> dict:
+    """Returns columns of another type, with other facts; those of a persistent kernel are held whole."""
+    mapping = outer(points, rows, family)
+    params = [{**param, "dtype": dtype} for param in mapping["params"]]
+    blocks = {"RBLOCK": rows} if family == "persistent" else {}
+    return spec("outer", "", params, mapping["axes"], family=family, blocks=blocks, facts={**mapping["facts"], **facts})
+
+
 def test_loops_over_rows_and_over_columns() -> None:
     assert first(row_sum(4096, 32768)) == Config.of({"XBLOCK": 1, "RBLOCK": 2048}, 8)
     assert first(row_sum(8, 1 << 20)).block("RBLOCK") == 4096, "few programs read more at a time"
@@ -146,10 +154,7 @@ def test_folds_of_columns_keep_eight_elements_in_a_thread(columns: int, element_
 
 @pytest.mark.parametrize(("rows", "live", "warps"), [(100, 1, 1), (100, 3, 2), (256, 1, 1)])
 def test_short_columns_of_halves_are_folded_by_few_threads(rows: int, live: int, warps: int) -> None:
-    mapping = outer(1 << 18, rows)
-    params = [{**param, "dtype": "bf16"} for param in mapping["params"]]
-    facts = {**mapping["facts"], "element_bytes": 2, "live_values": live}
-    mapping = spec("outer", "", params, mapping["axes"], family="looped", facts=facts)
+    mapping = outer_of("bf16", 1 << 18, rows, "looped", element_bytes=2, live_values=live)
     assert first(mapping) == Config.of({"XBLOCK": 128, "RBLOCK": 16}, warps)
 
 
@@ -173,10 +178,8 @@ def test_short_columns_of_halves_are_folded_by_few_threads(rows: int, live: int,
 )
 def test_short_columns_are_held_by_one_warp(points: int, row: int, dtype: str, live: int, expected: tuple) -> None:
     """As many columns as its threads read 128 bytes of each, but whole lines; half of it if programs are few."""
-    mapping = outer(points, row)
-    params = [{**param, "dtype": dtype} for param in mapping["params"]]
-    facts = {**mapping["facts"], "live_values": live, "element_bytes": 8 if dtype == "f64" else 4}
-    mapping = spec("outer", "", params, mapping["axes"], family="persistent", blocks={"RBLOCK": row}, facts=facts)
+    element_bytes = 8 if dtype == "f64" else 4
+    mapping = outer_of(dtype, points, row, "persistent", live_values=live, element_bytes=element_bytes)
     columns, warps = expected
     assert first(mapping) == Config.of({"XBLOCK": columns}, warps)
 
@@ -333,9 +336,7 @@ def test_a_thread_sorts_16_bytes_of_rows_that_are_not_long(dtype: str, size: int
     ("row", "dtype", "expected"), [(3, "bf16", (512, 4, 1)), (10, "bf16", (128, 16, 1)), (50, "f32", (32, 64, 2))]
 )
 def test_short_columns_are_scanned_whole_by_few_warps(row: int, dtype: str, expected: tuple) -> None:
-    mapping = outer(1 << 20, row)
-    params = [{**param, "dtype": dtype} for param in mapping["params"]]
-    mapping = spec("outer", "", params, mapping["axes"], family="scan", facts=mapping["facts"])
+    mapping = outer_of(dtype, 1 << 20, row, "scan")
     columns, depth, warps = expected
     assert first(mapping) == Config.of({"XBLOCK": columns, "RBLOCK": depth}, warps)
 
