@@ -253,6 +253,8 @@ def main() -> int:
     else:
         from case_sets import CASE_SETS
 
+        if chosen.set not in CASE_SETS:
+            parser.error(f"no set {chosen.set}; there are {', '.join(CASE_SETS)}")
         names = [part for part in chosen.cases.split(",") if part] or [""]
         found = list(emitted_kernels(CASE_SETS[chosen.set], names, chosen.dtype, json.loads(chosen.policy)))
     if chosen.emit:

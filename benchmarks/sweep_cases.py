@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernel_cases import Case
+from limit_cases import widened
 
 BYTES = 64 << 20
 """Of the largest tensor of a case."""
@@ -38,26 +39,22 @@ FOLDED: tuple[tuple[Shape, Dims], ...] = (
 """Shapes, 0 for as many as there is room for, and the dims that are folded."""
 
 
-def wide(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
-
-
 def total(x: Tensor, dims: Dims) -> Tensor:
     return x.sum(dims)
 
 
 def moments(x: Tensor, dims: Dims) -> tuple[Tensor, Tensor]:
-    return torch.var_mean(wide(x), dims)
+    return torch.var_mean(widened(x), dims)
 
 
 def exponentials(x: Tensor, dims: Dims) -> Tensor:
     """Returns the softmax over one dim or more."""
-    away = wide(x) - wide(x).amax(dims, keepdim=True)
+    away = widened(x) - widened(x).amax(dims, keepdim=True)
     return (away.exp() / away.exp().sum(dims, keepdim=True)).to(x.dtype)
 
 
 def standardised(x: Tensor, dims: Dims) -> Tensor:
-    away = wide(x) - wide(x).mean(dims, keepdim=True)
+    away = widened(x) - widened(x).mean(dims, keepdim=True)
     return (away * torch.rsqrt(away.square().mean(dims, keepdim=True) + 1e-5)).to(x.dtype)
 
 
