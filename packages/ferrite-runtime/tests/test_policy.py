@@ -131,31 +131,52 @@ def outer_of(dtype: str, points: int, rows: int, family: str, **facts: object) -
 def test_loops_over_rows_and_over_columns() -> None:
     assert first(row_sum(4096, 32768)) == Config.of({"XBLOCK": 1, "RBLOCK": 2048}, 8)
     assert first(row_sum(8, 1 << 20)).block("RBLOCK") == 4096, "few programs read more at a time"
-    assert first(outer(1 << 16, 4096)) == Config.of({"XBLOCK": 64, "RBLOCK": 16}, 4), "many programs are small"
+    assert first(outer(1 << 16, 333)) == Config.of({"XBLOCK": 32, "RBLOCK": 32}, 4), "many programs are small"
+    assert first(outer(1 << 16, 4096)) == Config.of({"XBLOCK": 64, "RBLOCK": 64}, 8), "but of tall columns"
     assert first(outer(1024, 128)).block("RBLOCK") == 64, "few programs read more at a time"
     assert first(outer(1024, 256)) == Config.of({"XBLOCK": 8, "RBLOCK": 256}, 8), "and all of what is not much"
     assert first(outer(1024, 4096)) == Config.of({"XBLOCK": 8, "RBLOCK": 512}, 16), "of long columns, much more"
 
 
 @pytest.mark.parametrize(
-    ("columns", "element_bytes", "expected"),
+    ("points", "dtype", "live", "expected"),
     [
-        (1 << 17, 2, ({"XBLOCK": 128, "RBLOCK": 8}, 4)),
-        (1 << 15, 2, ({"XBLOCK": 64, "RBLOCK": 32}, 8)),
-        (1 << 15, 4, ({"XBLOCK": 32, "RBLOCK": 32}, 4)),
+        (1 << 17, "bf16", 1, (64, 128)),  # of sums twice as many: they take few registers
+        (1 << 17, "f32", 1, (64, 64)),
+        (1 << 17, "bf16", 2, (64, 64)),
+        (1 << 17, "f32", 2, (32, 64)),
+        (1 << 15, "bf16", 2, (64, 64)),  # a line of what is read, where programs are few
+        (1 << 15, "f32", 1, (32, 128)),
+        (6624, "bf16", 2, (16, 256)),  # fewer columns, and more rows, where they would be fewer still
     ],
 )
-def test_folds_of_columns_keep_eight_elements_in_a_thread(columns: int, element_bytes: int, expected: tuple) -> None:
-    mapping = outer(columns, 1024)
-    mapping["facts"] = {**mapping["facts"], "element_bytes": element_bytes}
-    mapping = spec("outer", "", mapping["params"], mapping["axes"], family="looped", facts=mapping["facts"])
-    assert first(mapping) == Config.of(*expected)
+def test_of_tall_columns_much_is_read_at_once(points: int, dtype: str, live: int, expected: tuple[int, int]) -> None:
+    columns, rows = expected
+    mapping = outer_of(dtype, points, 1000, "looped", live_values=live, element_bytes=4)
+    assert first(mapping) == Config.of({"XBLOCK": columns, "RBLOCK": rows}, 8)
 
 
-@pytest.mark.parametrize(("rows", "live", "warps"), [(100, 1, 1), (100, 3, 2), (256, 1, 1)])
-def test_short_columns_of_halves_are_folded_by_few_threads(rows: int, live: int, warps: int) -> None:
+@pytest.mark.parametrize(("dtype", "rows", "warps"), [("bf16", 16, 2), ("f32", 32, 4)])
+def test_of_many_columns_a_thread_holds_32_bytes(dtype: str, rows: int, warps: int) -> None:
+    mapping = outer_of(dtype, 1 << 17, 333, "looped", element_bytes=4, live_values=2)
+    assert first(mapping) == Config.of({"XBLOCK": 1024 // rows, "RBLOCK": rows}, warps)
+
+
+@pytest.mark.parametrize(("rows", "live", "columns", "block"), [(100, 1, 128, 16), (100, 3, 64, 8), (256, 1, 128, 16)])
+def test_short_columns_of_halves_are_folded_by_one_warp(rows: int, live: int, columns: int, block: int) -> None:
     mapping = outer_of("bf16", 1 << 18, rows, "looped", element_bytes=2, live_values=live)
-    assert first(mapping) == Config.of({"XBLOCK": 128, "RBLOCK": 16}, warps)
+    assert first(mapping) == Config.of({"XBLOCK": columns, "RBLOCK": block}, 1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "live", "expected"), [("bf16", 2, (64, 2)), ("f32", 2, (32, 1)), ("bf16", 1, (128, 1))]
+)
+def test_columns_of_which_few_lie_beside_each_other_are_few(dtype: str, live: int, expected: tuple[int, int]) -> None:
+    """An odd number of neighbours is read one by one: a thread has no more than 16, but of sums."""
+    facts = {"neighbours": 7, "live_values": live, "bytes": (1 << 25) * (2 if dtype == "bf16" else 4)}
+    columns, warps = expected
+    mapping = outer_of(dtype, 1 << 21, 16, "persistent", element_bytes=2 if dtype == "bf16" else 4, **facts)
+    assert first(mapping) == Config.of({"XBLOCK": columns}, warps)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +245,8 @@ def test_columns_that_are_read_again_are_few_at_a_time() -> None:
         return spec("again", "", mapping["params"], mapping["axes"], family="looped", facts=facts)
 
     assert first(again(4096)) == Config.of({"XBLOCK": 16, "RBLOCK": 1024}, 16), "one program to a multiprocessor"
-    assert first(again(512)) == Config.of({"XBLOCK": 16, "RBLOCK": 256}, 4), "the columns of all programs stay cached"
+    assert first(again(1000)) == Config.of({"XBLOCK": 32, "RBLOCK": 512}, 8), "whole lines of all programs stay cached"
+    assert first(again(500)) == Config.of({"XBLOCK": 16, "RBLOCK": 512}, 8), "one turn reads all of a column"
 
 
 def test_columns_that_are_read_again_try_two_programs_to_a_multiprocessor() -> None:
@@ -276,31 +298,95 @@ def test_tiles_of_rows_have_as_many_bytes_of_any_type(dtypes: tuple[str, ...], w
 
 
 @pytest.mark.parametrize(
-    ("columns", "block", "warps"), [(33, 8, 1), (333, 1, 1), (1025, 1, 1), (128, 4, 2), (1024, 1, 4), (2048, 1, 8)]
+    ("columns", "block", "warps"),
+    [(3, 256, 1), (33, 16, 1), (333, 2, 1), (128, 8, 1), (1025, 1, 2), (1024, 1, 4), (2048, 1, 8)],
 )
-def test_rows_that_are_longer_than_what_a_warp_reads_at_once_are_scanned_by_one(
-    columns: int, block: int, warps: int
-) -> None:
-    mapping = row_sum(65536, columns)
+def test_of_short_rows_one_warp_scans_a_thousand_elements(columns: int, block: int, warps: int) -> None:
+    """And of longer ones, which lie at odd places, as many: each is read by itself."""
+    mapping = row_sum(1 << 18, columns)
     mapping = spec("scan", "", mapping["params"], mapping["axes"], family="scan", facts=mapping["facts"])
     assert first(mapping) == Config.of({"XBLOCK": block, "RBLOCK": 1 << (columns - 1).bit_length()}, warps)
 
 
-def test_parts_that_are_scanned_at_once_leave_registers_for_all() -> None:
-    def scan(rows: int) -> Config:
-        mapping = row_sum(rows, 65536)
-        return first(spec("scan", "", mapping["params"], mapping["axes"], family="scan", facts=mapping["facts"]))
-
-    assert scan(1024) == Config.of({"XBLOCK": 1, "RBLOCK": 2048}, 4)
-    assert scan(4096) == Config.of({"XBLOCK": 1, "RBLOCK": 2048}, 8), "more follow each other anyway"
+def test_long_rows_are_scanned_in_large_blocks() -> None:
+    mapping = row_sum(1024, 65536)
+    mapping = spec("scan", "", mapping["params"], mapping["axes"], family="scan", facts=mapping["facts"])
+    assert first(mapping) == Config.of({"XBLOCK": 1, "RBLOCK": 8192}, 8)
 
 
-@pytest.mark.parametrize(("dtype", "block"), [("bf16", 32), ("f32", 16)])
-def test_sums_of_narrow_columns_take_as_many_bytes_of_them(dtype: str, block: int) -> None:
-    mapping = outer(1 << 16, 1024)
-    params = [{**param, "dtype": dtype} if param["access"] == "read" else param for param in mapping["params"]]
-    kernel = spec("narrow", "", params, mapping["axes"], family="looped", facts=mapping["facts"])
-    assert first(kernel) == Config.of({"XBLOCK": 64, "RBLOCK": block}, 4)
+@pytest.mark.parametrize(
+    ("dtype", "rows", "expected"),
+    [
+        ("bf16", 100, (128, 128, 8)),
+        ("bf16", 333, (32, 512, 8)),
+        ("f32", 100, (64, 128, 4)),
+        ("f32", 200, (64, 256, 8)),
+        ("f32", 1 << 12, (64, 64, 4)),
+    ],
+)
+def test_columns_that_fit_a_tile_are_scanned_whole(dtype: str, rows: int, expected: tuple[int, int, int]) -> None:
+    mapping = outer_of(dtype, 1 << 17, rows, "scan", element_bytes=2 if dtype == "bf16" else 4)
+    columns, block, warps = expected
+    assert first(mapping) == Config.of({"XBLOCK": columns, "RBLOCK": block}, warps)
+
+
+@pytest.mark.parametrize(("dtype", "points", "block", "warps"), [("bf16", 33553, 64, 4), ("f32", 16777, 32, 1)])
+def test_columns_whose_rows_begin_at_odd_places_are_scanned_by_few_threads(
+    dtype: str, points: int, block: int, warps: int
+) -> None:
+    mapping = outer_of(dtype, points, 1000, "scan", element_bytes=2 if dtype == "bf16" else 4)
+    assert first(mapping) == Config.of({"XBLOCK": 64, "RBLOCK": block}, warps)
+
+
+@pytest.mark.parametrize(
+    ("length", "dtype", "stores", "live", "expected"),
+    [
+        (333, "f32", 1, 2, (4, 1)),
+        (33, "f32", 1, 1, (32, 1)),
+        (33, "f32", 2, 1, (16, 1)),
+        (1025, "bf16", 1, 1, (2, 2)),
+        (1025, "f32", 1, 1, (1, 2)),
+        (3, "bf16", 1, 2, (256, 2)),
+        (3, "f32", 1, 2, (256, 4)),
+    ],
+)
+def test_rows_that_are_only_folded_are_held_by_few_threads(
+    length: int, dtype: str, stores: int, live: int, expected: tuple[int, int]
+) -> None:
+    mapping, row = row_sum(1 << 17, length), next_power_of_two(length)
+    params = [{**param, "dtype": dtype} for param in mapping["params"]]
+    read = (1 << 17) * length * (2 if dtype == "bf16" else 4)
+    facts = {**mapping["facts"], "live_values": live, "stores": stores, "bytes": read, "element_bytes": 4}
+    kernel = spec("a", "", params, mapping["axes"], family="persistent", blocks={"RBLOCK": row}, facts=facts)
+    rows, warps = expected
+    assert first(kernel) == Config.of({"XBLOCK": rows}, warps)
+
+
+@pytest.mark.parametrize(("percent", "block", "warps"), [(0, 1024, 4), (20, 1024, 4), (25, 1024, 8), (67, 512, 8)])
+def test_of_what_is_read_apart_a_thread_has_few_elements(percent: int, block: int, warps: int) -> None:
+    mapping = pointwise("a", size=1 << 24)
+    facts = {**mapping["facts"], **({"percent_apart": percent} if percent else {})}
+    assert first(spec("a", "", mapping["params"], mapping["axes"], facts=facts)) == Config.of({"XBLOCK": block}, warps)
+
+
+def test_short_runs_that_are_turned_round_are_taken_whole() -> None:
+    def turned(y: int, **facts: object) -> Config:
+        axes = [grid_axis("x", 1 << 16), grid_axis("y", y)]
+        params = [tensor("a", "bf16"), tensor("b", "bf16", "write")]
+        return first(spec("a", "", params, axes, facts={"transposed": True, "contiguous_axis": "x", **facts}))
+
+    assert turned(666, neighbours=3) == Config.of({"XBLOCK": 512, "YBLOCK": 4}, 8)
+    assert turned(666) == Config.of({"XBLOCK": 64, "YBLOCK": 64}, 8)
+    assert turned(100) == Config.of({"XBLOCK": 64, "YBLOCK": 128}, 8), "no second tile with less than half a side"
+
+
+def test_rows_of_halves_that_begin_elsewhere_are_read_whole() -> None:
+    axes = [grid_axis("x", 1000), grid_axis("y", 1 << 16)]
+    params = [tensor("a", "bf16"), tensor("b", "bf16", "write")]
+    facts = {"transposed": False, "contiguous_axis": "x"}
+    assert first(spec("a", "", params, axes, facts={**facts, "neighbours": 1000})) == Config.of(
+        {"XBLOCK": 1024, "YBLOCK": 1}, 4
+    )
 
 
 @pytest.mark.parametrize(("dtype", "block"), [("bf16", 4096), ("f32", 2048)])

@@ -18,6 +18,8 @@ NEAR_SHARE = 0.9
 """Part of the most unit-stride traffic that counts as much."""
 TILED_MINIMUM = 8
 """Smallest extent worth tiling."""
+LONG_MINIMUM = 4096
+"""Extent from which on any other is worth tiling: what lies beside is no more in the cache when its turn comes."""
 ROW_MINIMUM = 64
 """Shortest row (elements) that tiles of rows and columns pay for."""
 ROW_MULTIPLE = 8
@@ -195,7 +197,8 @@ def _second_axis(inner: Group, others: list[Group], strides: Sequence[Stride], t
     """Returns the group that accesses which also depend on ``inner`` walk along, if that is enough traffic."""
     crossing = [s for s in strides if s.coefficients[inner.bases[-1]] not in (0, 1)]
     found = max(others, key=lambda group: _unit_bytes(group, crossing), default=None)
-    if found is None or min(typical(found.extent), typical(inner.extent)) < TILED_MINIMUM:
+    least = 2 if typical(inner.extent) >= LONG_MINIMUM else TILED_MINIMUM
+    if found is None or typical(found.extent) < least or typical(inner.extent) < TILED_MINIMUM:
         return None
     share = _unit_bytes(found, crossing)
     return found if share > 0 and share >= TILED_SHARE * total else None

@@ -15,7 +15,7 @@ from ferrite_scheduler.marks import SortedUpdate
 
 from .flat import FlatKernel
 from .groups import rows_together
-from .memory import Access, contiguous_axis, is_transposed, touched_elements
+from .memory import Access, contiguous_axis, is_transposed, percent_apart, shortest_run, touched_elements
 from .space import FOLD_AXES, Space
 from .updates import needs_atomics
 
@@ -45,6 +45,7 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
         "atomics": any(isinstance(d, Update) and needs_atomics(flat, d) for d in flat.definitions),
         "random": any(node.op in RANDOM for node in operations),
     }
+    facts |= where_neighbours_end(flat, accesses)
     if flat.space.fold is not None:
         facts["fold_size"] = hint(flat.space.fold_size)
         facts["live_values"] = live_tiles(flat.space, text)
@@ -70,6 +71,13 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
     if (rows := rows_together(flat)) > 1:
         facts["rows_together"] = rows
     return facts
+
+
+def where_neighbours_end(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict[str, Any]:
+    """Returns the facts about places that lie next to each other for a while, or not at all; without such, nothing."""
+    run = shortest_run(flat, accesses)
+    apart = percent_apart(flat, accesses) if flat.space.fold is None else 0
+    return ({} if run is None else {"neighbours": run}) | ({"percent_apart": apart} if apart else {})
 
 
 def points_of(space: Space, node: Scalar) -> int:

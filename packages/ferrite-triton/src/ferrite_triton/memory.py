@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -110,6 +111,43 @@ def unit_stride_axis(offset: Index) -> str | None:
     return None
 
 
+def unit_stride_run(offset: Index) -> int | None:
+    """Returns how many positions of that axis are neighbours before the place wraps; None where none does, or it may.
+
+    Of a wrap at a size that is not known while compiling nothing is said.
+    """
+    for atom, coefficient in offset.terms:
+        if coefficient == 1 and isinstance(atom, Mod) and unit_stride_axis(atom.numerator) is not None:
+            return int(atom.divisor) if is_static(atom.divisor) else None
+    return None
+
+
+def shortest_run(flat: FlatKernel, accesses: tuple[Access, ...]) -> int | None:
+    """Returns the shortest of the runs of neighbours that a tenth or more of the bytes lie in; None if they do not.
+
+    Those along the axis that most bytes lie along, or, in a kernel that transposes, along the others.
+    """
+    along, others = contiguous_axis(flat, accesses), is_transposed(flat, accesses)
+    weights = [touched_elements(flat, access) * access.param.dtype.bytes for access in accesses]
+    runs = [
+        run
+        for access, weight in zip(accesses, weights, strict=True)
+        if (unit_stride_axis(access.offset) != along) == others
+        if 10 * weight >= sum(weights) and (run := unit_stride_run(access.offset)) is not None
+    ]
+    return min(runs, default=None)
+
+
+def percent_apart(flat: FlatKernel, accesses: tuple[Access, ...]) -> int:
+    """Returns which part of the bytes, in percent, is read where no neighbours of an axis lie next to each other.
+
+    Such as every second element of rows, or each of them several times.
+    """
+    weights = [touched_elements(flat, access) * access.param.dtype.bytes for access in accesses]
+    apart = [not access.writes and access.axes and unit_stride_axis(access.offset) is None for access in accesses]
+    return 100 * sum(itertools.compress(weights, apart)) // max(1, sum(weights))
+
+
 def touched_elements(flat: FlatKernel, access: Access) -> int:
     """Returns how many elements an access touches at most: one per point of its axes, no more than there are."""
     points = 1
@@ -120,8 +158,12 @@ def touched_elements(flat: FlatKernel, access: Access) -> int:
 
 
 def contiguous_axis(flat: FlatKernel, accesses: tuple[Access, ...]) -> str | None:
-    """Returns the axis along which most bytes lie next to each other, or None."""
-    votes = _unit_stride_bytes(flat, accesses)
+    """Returns the axis along which most bytes lie next to each other, of those that are read where some are folded.
+
+    None where none do.
+    """
+    read = tuple(access for access in accesses if not access.writes)
+    votes = (_unit_stride_bytes(flat, read) if flat.space.fold else {}) or _unit_stride_bytes(flat, accesses)
     # Of equals the innermost grid axis wins.
     return max(votes, key=lambda name: (votes[name], "zyrx".index(name))) if votes else None
 

@@ -24,6 +24,13 @@ FILL = 4
 SORTED_ROWS = 8
 # Beyond so many buffers each element occupies registers enough that fewer per thread are faster.
 MANY_BUFFERS = 6
+# Percent of the bytes read apart from each other from which on a thread has four elements of a flat tile, and from
+# which on two, so that what the threads of a warp read at once is few lines; warps of such a tile.
+FEW_APART, MOST_APART, APART_WARPS = 25, 60, 8
+# Elements of a tile of short runs that are stored along another axis, and its warps.
+RUN_TILE, RUN_WARPS = 2048, 8
+# A side between this length and twice as much is taken whole.
+SIDE = 64
 # Rows of so many halves are taken in pieces of that width: what belongs to a row is loaded less often.
 LONG_ROW, LONG_WIDTH = 32768, 1024
 
@@ -44,6 +51,9 @@ def _flat(shape: Shape) -> tuple[Config, ...]:
         full //= 2
     tile = max(SMALL_TILE, min(full, _filling(shape)))
     warps = max(1, min(4, tile // (shape.device.target.warp_size * min(4, shape.vector))))
+    apart = int(shape.spec.facts.get("percent_apart", 0))
+    if apart >= FEW_APART:
+        tile, warps = (tile // 2 if apart >= MOST_APART else tile), APART_WARPS
     first = shape.fit({axis: tile}, warps)
     return (first, *(shape.fit({axis: block}, w) for block, w in ((tile // 2, 4), (tile * 2, 8), (tile * 2, 4))))
 
@@ -72,6 +82,9 @@ def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
         tile = min(tile, FLAT_TILE // (1 if shape.reads_halves else 2))
     first, long = rows(FULL_WIDTH, tile, 4), rows(LONG_WIDTH, tile, 2)
     more = (rows(512, tile * 2, 8), rows(FULL_WIDTH, tile // 2, 4))
+    if shape.reads_halves and (shape.spec.facts.get("neighbours") or shape.spec.facts.get("percent_apart")):
+        # Rows that are turned round, or begin elsewhere: whole ones.
+        return (rows(LONG_WIDTH, LONG_WIDTH, 4), first, *more)
     if shape.reads_halves and shape.spec.facts.get("vectors"):
         # What is loaded once for a thread's columns serves twice as many rows with half the threads.
         return (rows(FULL_WIDTH, tile, 2), first, long, *more)
@@ -93,6 +106,7 @@ def _tiled(shape: Shape, names: list[str]) -> tuple[Config, ...]:
     # A side of 64 halves or 32 floats is a 128-byte line in either direction.
     side = 64 if shape.element_bytes <= 2 else 32
     tiles: tuple[tuple[dict[str, int], int], ...]
+    run = next_power_of_two(int(shape.spec.facts.get("neighbours", side)))
     if len(names) == 2:
         x, y = names
         # A square of 64 where both axes have it and every multiprocessor still gets a few tiles.
@@ -100,7 +114,10 @@ def _tiled(shape: Shape, names: list[str]) -> tuple[Config, ...]:
         line = ({x: side, y: 32}, 4 if side == 32 else 8)
         fills = all(shape.limit(axis) >= 64 for axis in shape.axes("grid") if axis.name in names)
         fills = fills and shape.points >= 64 * 64 * FILL * shape.device.multiprocessors
+        if SIDE < shape.sizes[y] < 2 * SIDE:
+            square = ({x: 64, y: 2 * SIDE}, 8)
         tiles = (
+            *((({x: RUN_TILE // run, y: run}, RUN_WARPS),) if run < side else ()),
             *((_balanced(shape, blocks), warps) for blocks, warps in ((square, line) if fills else (line, square))),
             (_balanced(shape, {x: 256, y: 4}), 4),
             (_balanced(shape, {x: 4, y: 256}), 4),

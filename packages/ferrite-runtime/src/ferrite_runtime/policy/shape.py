@@ -100,6 +100,12 @@ class Shape:
         return self.narrowest_read <= 2
 
     @property
+    def only_folds(self) -> bool:
+        """Whether a kernel reads one tensor with a fold axis, and stores less than half as many bytes."""
+        read = self.points * self.fold * self.narrowest_read
+        return "bytes" in self.spec.facts and int(self.spec.facts["bytes"]) * 2 < read * 3
+
+    @property
     def vector(self) -> int:
         """Elements in 16 bytes, the widest access of a thread."""
         return max(1, 16 // max(1, self.element_bytes))
