@@ -169,14 +169,17 @@ def test_short_columns_of_halves_are_folded_by_one_warp(rows: int, live: int, co
 
 
 @pytest.mark.parametrize(
-    ("dtype", "live", "expected"), [("bf16", 2, (64, 2)), ("f32", 2, (32, 1)), ("bf16", 1, (128, 1))]
+    ("dtype", "stores", "columns"), [("bf16", 0, 128), ("f32", 0, 64), ("bf16", 1, 32), ("f32", 1, 32)]
 )
-def test_columns_of_which_few_lie_beside_each_other_are_few(dtype: str, live: int, expected: tuple[int, int]) -> None:
-    """An odd number of neighbours is read one by one: a thread has no more than 16, but of sums."""
-    facts = {"neighbours": 7, "live_values": live, "bytes": (1 << 25) * (2 if dtype == "bf16" else 4)}
-    columns, warps = expected
-    mapping = outer_of(dtype, 1 << 21, 16, "persistent", element_bytes=2 if dtype == "bf16" else 4, **facts)
-    assert first(mapping) == Config.of({"XBLOCK": columns}, warps)
+def test_columns_of_which_few_lie_beside_each_other_have_few_in_a_thread(dtype: str, stores: int, columns: int) -> None:
+    moved = (1 << 25) * (2 if dtype == "bf16" else 4) * (1 + stores)
+    mapping = outer_of(dtype, 1 << 21, 16, "persistent", element_bytes=4, neighbours=7, bytes=moved)
+    assert first(mapping) == Config.of({"XBLOCK": columns}, 4)
+
+
+def test_columns_that_share_tiles_are_a_whole_line_wide() -> None:
+    mapping = outer_of("bf16", 1 << 18, 128, "persistent", element_bytes=2, neighbours=40)
+    assert first(mapping) == Config.of({"XBLOCK": 64}, 4)
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,16 @@ def test_narrow_transposes_stay_flat():
     assert set(axes(kernel)) == {"x"}
 
 
+@pytest.mark.parametrize(("long", "expected"), [(4095, {"x": (7, 4095)}), (4096, {"y": (7,), "x": (4096,)})])
+def test_what_lies_beside_the_columns_of_long_rows_is_read_at_once(long, expected):
+    """It would be gone from the cache when its turn comes."""
+    kernel = only_kernel(f"""
+    graph @f(x: f32[{long}, 7]) -> (z) {{
+      z: f32[7, {long}] = loop [i < 7, j < {long}] exp(x[j, i])
+    }}""")
+    assert axes(kernel) == expected
+
+
 def test_middle_fold_puts_the_contiguous_dim_on_x():
     kernel = only_kernel("""
     graph @f(x: f32[64, 512, 256]) -> (m, v) {

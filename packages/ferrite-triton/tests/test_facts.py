@@ -47,6 +47,41 @@ def test_fold() -> None:
     assert facts["bytes"] == 800 * 4 + 8 * 4
 
 
+def test_what_is_read_says_which_axis_of_a_fold_is_contiguous() -> None:
+    """Rows of three have more in their results, which lie along another axis."""
+    text = "graph @f(x: bf16[64, 3]) -> (y) {\n  y: f32[64] = fold sum [d0 < 64 | r0 < 3] cast.f32(x[d0, r0])\n}"
+    assert facts_of(text, "persistent")["contiguous_axis"] == "r"
+
+
+ROWS_OF_SEVEN = "graph @f(x: f32[64, 16, 7]) -> (y) {{\n  y: f32[64, 7] = fold {} [d0 < 64, d1 < 7 | r0 < 16] x[{}]\n}}"
+
+
+def test_columns_of_which_few_lie_beside_each_other() -> None:
+    """They share tiles with the next ones; a warp takes all rows of some of them, and of more, rows one by one."""
+    (few,) = emit_program(schedule(parse_graph(ROWS_OF_SEVEN.format("sum", "d0, r0, d1")))).kernels
+    assert few.facts["neighbours"] == 7
+    assert "r = tl.arange(0, RBLOCK)[None, :]" in few.source
+    (many,) = emit_program(schedule(parse_graph(ROWS_OF_SEVEN.replace("7", "24").format("sum", "d0, r0, d1")))).kernels
+    assert many.facts["neighbours"] == 24
+    assert "r = tl.arange(0, RBLOCK)[:, None]" in many.source
+
+
+@pytest.mark.parametrize(
+    ("columns", "place", "percent"),
+    [(100, "d1", None), (200, "2*d1", 50), (50, "d1 // 2", 33), (100, "99 - d1", 50), (1, "0", 0)],
+)
+def test_part_of_the_bytes_that_is_read_apart(columns: int, place: str, percent: int | None) -> None:
+    body = f"loop [d0 < 64, d1 < 100] exp(x[d0, {place}])"
+    facts = facts_of(f"graph @f(x: f32[64, {columns}]) -> (y) {{\n  y: f32[64, 100] = {body}\n}}")
+    assert facts.get("percent_apart") == (percent or None)
+
+
+@pytest.mark.parametrize(("place", "run"), [("d0, d1", None), ("d0, (d1 + 3) % 100", 100)])
+def test_neighbours_before_places_go_on_elsewhere(place: str, run: int | None) -> None:
+    text = "graph @f(x: f32[64, 100]) -> (y) {\n  y: f32[64, 100] = loop [d0 < 64, d1 < 100] exp(x[" + place + "])\n}"
+    assert facts_of(text).get("neighbours") == run
+
+
 def test_what_varies_along_rows_alone_is_computed_once_for_each() -> None:
     folded = "  s: f32[8] = fold sum [d0 < 8 | r0 < 100] mul(x[d0, r0], x[d0, r0])\n"
     text = "graph @f(x: f32[8, 100]) -> (y) {\n" + folded + "  y: f32[8] = loop [d0 < 8] mul(s[d0], s[d0])\n}"

@@ -22,7 +22,7 @@ from .errors import UnsupportedDefinition
 from .facts import collect_facts
 from .flat import FlatKernel, flatten
 from .groups import needed_multiple
-from .memory import Access, Condition, contiguous_axis, find_accesses, narrow_conditions
+from .memory import Access, Condition, contiguous_axis, find_accesses, is_strewn, narrow_conditions
 from .positions import position_lines
 from .scans import SERIAL, look_back_scans, scans_serially
 from .size_text import SizeParams
@@ -121,7 +121,8 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
     space = build_space(kernel)
     flat = flatten(kernel, space)
     accesses = find_accesses(flat)
-    if space.folds_tile and "y" not in space.order and contiguous_axis(flat, accesses) == "x":
+    is_across = space.folds_tile and "y" not in space.order and contiguous_axis(flat, accesses) == "x"
+    if is_across and not is_strewn(flat, accesses):
         # Neighbouring threads take neighbouring x: the fold axis becomes the slow one of the tile.
         flat = replace(flat, space=build_space(kernel, ("r", "x")))
         if scans_serially(flat):

@@ -138,6 +138,21 @@ def shortest_run(flat: FlatKernel, accesses: tuple[Access, ...]) -> int | None:
     return min(runs, default=None)
 
 
+FEW_NEIGHBOURS = 16
+"""Columns beside each other from which on a warp reads enough of them at once."""
+
+
+def is_strewn(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
+    """Returns whether whole columns are held of which few, an odd number, lie beside each other.
+
+    Threads that take neighbouring columns would read as many pieces of memory at once as there are groups of them; a
+    few columns of one group, with all of their rows, are one piece.
+    """
+    run = shortest_run(flat, accesses)
+    is_held = flat.kernel.strategy == "persistent" and flat.space.fold is not None
+    return is_held and run is not None and run < FEW_NEIGHBOURS and run % 2 == 1
+
+
 def percent_apart(flat: FlatKernel, accesses: tuple[Access, ...]) -> int:
     """Returns which part of the bytes, in percent, is read where no neighbours of an axis lie next to each other.
 

@@ -11,9 +11,8 @@ from ferrite_runtime.policy.tiles import FILL, MANY_LIVE, PART_PER_THREAD, keep_
 
 # Bytes that a thread reads of whole columns, and most elements of them.
 HELD_BYTES, HELD_OF_COLUMNS = 128, 64
-# Elements per thread of columns of which an odd number lie beside each other, which are read one by one, where more is
-# kept of each than a sum.
-HELD_APART = 16
+# Columns beside each other, an odd number of them, below which they are read one by one, and warps for these.
+FEW_BESIDE, STREWN_WARPS = 16, 4
 # Rows of columns from which on half a line of halves is enough: more threads than hold a line combine slowly.
 HALF_LINE_ROWS = 128
 # Programs per multiprocessor of which each folds rows together with few threads.
@@ -53,6 +52,9 @@ CACHE_SHARE = 0.5
 
 def persistent_columns(shape: Shape, row: int) -> tuple[Config, ...]:
     """Returns the candidates of a kernel that holds whole columns, best guess first."""
+    beside = int(shape.spec.facts.get("neighbours", 0))
+    if beside % 2 and beside < FEW_BESIDE:
+        return _strewn_columns(shape, row)
     tiles, shape = _whole_columns(shape, row), replace(shape, live=1)
     return tuple(rows_config(shape, count, row, w) for count, w in tiles)
 
@@ -68,14 +70,23 @@ def _whole_columns(shape: Shape, row: int) -> tuple[tuple[int, int], ...]:
     beside = shape.spec.facts.get("neighbours")
     line = 128 // max(4 if row >= HALF_LINE_ROWS and not beside else 1, shape.narrowest_read)
     columns = max(threads * held // row, line, 8)
-    is_light = shape.spec.family == "scan" or (shape.only_folds and shape.live == 1)
-    if beside and int(beside) % 2 and not is_light:
-        held, columns = min(held, HELD_APART), min(columns, line)
     columns = keep_busy(shape, columns, least=min(columns, 128 // max(1, shape.element_bytes)))
     if shape.points // columns < FILL * shape.device.multiprocessors:
         held //= 2  # few programs read no more at once than their threads do
     warps = max(1, columns * row // (threads * held))
     return (columns, warps), (columns // 2 or 1, warps), (columns, warps * 2)
+
+
+def _strewn_columns(shape: Shape, row: int) -> tuple[Config, ...]:
+    """Returns the candidates of columns of which few, an odd number, lie beside each other, and are read one by one.
+
+    A warp has all rows of some of them, see `ferrite_triton.memory.is_strewn`: 32 bytes to a thread of what is only
+    folded, and four elements, which are stored one by one as well, of what is not.
+    """
+    threads, shape = STREWN_WARPS * shape.device.target.warp_size, replace(shape, live=1)
+    columns = threads * (32 // shape.narrowest_read if shape.only_folds else 4) // row
+    tiles = ((columns, STREWN_WARPS), (columns // 2, STREWN_WARPS // 2), (columns * 2, STREWN_WARPS * 2))
+    return tuple(rows_config(shape, max(1, x), row, w) for x, w in tiles)
 
 
 def _held_of_columns(shape: Shape) -> int:
