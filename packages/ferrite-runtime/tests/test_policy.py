@@ -173,8 +173,20 @@ def test_short_columns_of_halves_are_folded_by_one_warp(rows: int, live: int, co
 )
 def test_columns_of_which_few_lie_beside_each_other_have_few_in_a_thread(dtype: str, stores: int, columns: int) -> None:
     moved = (1 << 25) * (2 if dtype == "bf16" else 4) * (1 + stores)
-    mapping = outer_of(dtype, 1 << 21, 16, "persistent", element_bytes=4, neighbours=7, bytes=moved)
+    mapping = outer_of(dtype, 1 << 21, 16, "persistent", element_bytes=4, strewn=True, bytes=moved)
     assert first(mapping) == Config.of({"XBLOCK": columns}, 4)
+
+
+def test_what_is_only_folded_is_so_at_any_size() -> None:
+    """The bytes that a spec states are of the sizes that are expected."""
+    size = {"name": "n", "role": "size", "dtype": "i64", "hint": 1024}
+    axes = [{**grid_axis("x", 1024), "size": "n", "hint": 1024}, fold_axis(33)]
+    params = [tensor("a"), tensor("b", access="write"), size]
+    facts = {"contiguous_axis": "r", "bytes": 2 * 1024 * 33 * 4, "live_values": 1, "stores": 1}
+    mapping = spec("a", "", params, axes, family="persistent", blocks={"RBLOCK": 64}, facts=facts)
+    kernel = KernelSpec.from_mapping(mapping)
+    (config,) = configs(kernel, H200, "none", {"x": 1 << 20, "r": 33})
+    assert config == Config.of({"XBLOCK": 16}, 1), "as many to a thread as of what is stored, too"
 
 
 def test_columns_that_share_tiles_are_a_whole_line_wide() -> None:

@@ -15,7 +15,7 @@ from ferrite_scheduler.marks import SortedUpdate
 
 from .flat import FlatKernel
 from .groups import rows_together
-from .memory import Access, contiguous_axis, is_transposed, percent_apart, shortest_run, touched_elements
+from .memory import Access, contiguous_axis, is_strewn, is_transposed, percent_apart, shortest_run, touched_elements
 from .space import FOLD_AXES, Space
 from .updates import needs_atomics
 
@@ -75,9 +75,14 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
 
 def where_neighbours_end(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict[str, Any]:
     """Returns the facts about places that lie next to each other for a while, or not at all; without such, nothing."""
-    run = shortest_run(flat, accesses)
-    apart = percent_apart(flat, accesses) if flat.space.fold is None else 0
-    return ({} if run is None else {"neighbours": run}) | ({"percent_apart": apart} if apart else {})
+    facts: dict[str, Any] = {}
+    if (run := shortest_run(flat, accesses)) is not None:
+        facts["neighbours"] = run
+    if is_strewn(flat, accesses):
+        facts["strewn"] = True
+    if flat.space.fold is None and (percent := percent_apart(flat, accesses)):
+        facts["percent_apart"] = percent
+    return facts
 
 
 def points_of(space: Space, node: Scalar) -> int:

@@ -148,9 +148,10 @@ def is_strewn(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
     Threads that take neighbouring columns would read as many pieces of memory at once as there are groups of them; a
     few columns of one group, with all of their rows, are one piece.
     """
+    if flat.kernel.strategy != "persistent" or contiguous_axis(flat, accesses) != "x":
+        return False
     run = shortest_run(flat, accesses)
-    is_held = flat.kernel.strategy == "persistent" and flat.space.fold is not None
-    return is_held and run is not None and run < FEW_NEIGHBOURS and run % 2 == 1
+    return run is not None and run < FEW_NEIGHBOURS and run % 2 == 1
 
 
 def percent_apart(flat: FlatKernel, accesses: tuple[Access, ...]) -> int:

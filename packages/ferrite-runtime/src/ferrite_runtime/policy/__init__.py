@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 
 from ferrite_runtime.config import Config
@@ -103,8 +102,6 @@ def launch_bytes(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int]
     stated = spec.facts.get("bytes")
     if stated is None:
         return None
-    # What is stated is for the expected sizes.
-    expected = math.prod(max(1, size) for size in spec.hint_sizes().values())
     shape = Shape.of(spec, device, sizes)
-    actual = shape.points * shape.fold
+    actual, expected = shape.points * shape.fold, shape.expected_points
     return int(stated) if actual == expected else int(stated) * actual // expected

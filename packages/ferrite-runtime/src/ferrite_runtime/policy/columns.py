@@ -11,8 +11,8 @@ from ferrite_runtime.policy.tiles import FILL, MANY_LIVE, PART_PER_THREAD, keep_
 
 # Bytes that a thread reads of whole columns, and most elements of them.
 HELD_BYTES, HELD_OF_COLUMNS = 128, 64
-# Columns beside each other, an odd number of them, below which they are read one by one, and warps for these.
-FEW_BESIDE, STREWN_WARPS = 16, 4
+# Warps for columns of which few lie beside each other.
+STREWN_WARPS = 4
 # Rows of columns from which on half a line of halves is enough: more threads than hold a line combine slowly.
 HALF_LINE_ROWS = 128
 # Programs per multiprocessor of which each folds rows together with few threads.
@@ -52,8 +52,7 @@ CACHE_SHARE = 0.5
 
 def persistent_columns(shape: Shape, row: int) -> tuple[Config, ...]:
     """Returns the candidates of a kernel that holds whole columns, best guess first."""
-    beside = int(shape.spec.facts.get("neighbours", 0))
-    if beside % 2 and beside < FEW_BESIDE:
+    if shape.spec.facts.get("strewn"):
         return _strewn_columns(shape, row)
     tiles, shape = _whole_columns(shape, row), replace(shape, live=1)
     return tuple(rows_config(shape, count, row, w) for count, w in tiles)
@@ -78,10 +77,9 @@ def _whole_columns(shape: Shape, row: int) -> tuple[tuple[int, int], ...]:
 
 
 def _strewn_columns(shape: Shape, row: int) -> tuple[Config, ...]:
-    """Returns the candidates of columns of which few, an odd number, lie beside each other, and are read one by one.
+    """Returns the candidates of columns of which few lie beside each other, all of whose rows one warp has.
 
-    A warp has all rows of some of them, see `ferrite_triton.memory.is_strewn`: 32 bytes to a thread of what is only
-    folded, and four elements, which are stored one by one as well, of what is not.
+    A thread has 32 bytes of what is only folded, and of what is not four elements, which are stored one by one as well.
     """
     threads, shape = STREWN_WARPS * shape.device.target.warp_size, replace(shape, live=1)
     columns = threads * (32 // shape.narrowest_read if shape.only_folds else 4) // row
@@ -232,12 +230,6 @@ def _together(shape: Shape, rows: int, warps: int) -> Config:
     return loop_config(shape, columns, max(1, rows * warps * step // columns), warps)
 
 
-def _loop_of(shape: Shape, columns: int, elements: int) -> Config:
-    """Returns the config of a tile of so many elements."""
-    warps = elements // (shape.device.target.warp_size * OUTER_PER_THREAD)
-    return loop_config(shape, columns, max(1, elements // columns), warps)
-
-
 def scanned_columns(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a scan along columns: lines of memory side by side, and as deep as a few threads are.
 
@@ -265,5 +257,5 @@ def scanned_columns(shape: Shape) -> tuple[Config, ...]:
 
 def _vector_of_columns(shape: Shape) -> int:
     """Returns how many neighbouring columns a thread reads at once: what the rows of a matrix begin at multiples of."""
-    count = shape.sizes[shape.contiguous or "x"]
+    count = max(1, shape.sizes.get(shape.contiguous or "x", 1))
     return min(shape.vector, count & -count)

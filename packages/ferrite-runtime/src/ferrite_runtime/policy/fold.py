@@ -136,7 +136,7 @@ def _with_vectors(shape: Shape, row: int) -> Config:
 
 def _moves_bytes(shape: Shape) -> bool:
     """Returns whether hardly more than a byte is moved for an element: a thread reads 16 bytes twice if it has 32."""
-    return int(shape.spec.facts.get("bytes", 0)) <= BYTE_SHARE * shape.points * shape.fold and shape.narrowest_read == 1
+    return int(shape.spec.facts.get("bytes", 0)) <= BYTE_SHARE * shape.expected_points and shape.narrowest_read == 1
 
 
 def _narrows_to_bytes(shape: Shape) -> bool:

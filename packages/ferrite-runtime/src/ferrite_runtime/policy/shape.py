@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -102,8 +103,13 @@ class Shape:
     @property
     def only_folds(self) -> bool:
         """Whether a kernel reads one tensor with a fold axis, and stores less than half as many bytes."""
-        read = self.points * self.fold * self.narrowest_read
+        read = self.expected_points * self.narrowest_read
         return "bytes" in self.spec.facts and int(self.spec.facts["bytes"]) * 2 < read * 3
+
+    @property
+    def expected_points(self) -> int:
+        """Number of points of all axes at the expected sizes, which are those that the kernel's facts are of."""
+        return math.prod(max(1, size) for size in self.spec.hint_sizes().values())
 
     @property
     def vector(self) -> int:
