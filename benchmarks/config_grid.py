@@ -169,11 +169,13 @@ class Grid:
             enough = sum(tensor.nbytes for tensor in tensors) <= MANY_BYTES
             sets = [tensors, *(made_up(spec) for _ in range(SETS - 1))] if enough else [tensors]
             times: dict[str, float] = {}
-            for config, kernel in begun:
+            for config, kernel in (*begun, begun[0]):  # the first again: the device may have been idle before
                 try:
-                    times[str(config)] = microseconds_of(kernel, sets)
+                    us = microseconds_of(kernel, sets)
                 except FerriteRuntimeError as error:  # such as one that needs more shared memory than there is
                     print(f"{case} {dtype} {config}: {error}", file=sys.stderr)
+                    continue
+                times[str(config)] = min(us, times.get(str(config), us))
             yield Found(case, dtype, spec.name, spec.family, times)
             del sets, tensors
             torch.cuda.empty_cache()
