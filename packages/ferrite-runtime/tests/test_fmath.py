@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import struct
 
+import numpy as np
 import pytest
 
 from ferrite_runtime import load_program
@@ -148,6 +150,63 @@ def test_share_equals_quotient() -> None:
     """Up to a rounding: the interpreter rounds products that a GPU adds to exactly."""
     a, b = shares_of(5000)
     torch.testing.assert_close(run(SHARE, a, b, dtype="f32"), a / b, rtol=2**-23, atol=2**-149, equal_nan=True)
+
+
+COUNTS = (3, 5, 7, 10, 33, 100, 333, 768, 4095, 50257, 16777215)
+
+
+def over_count(count: int) -> str:
+    """Returns the text of a quotient by a number of elements."""
+    (inverse,) = struct.unpack("<f", struct.pack("<f", 1.0 / count))
+    return f"fmath.divide_by(a, tl.full([], {count}.0, tl.float32), tl.full([], {inverse!r}, tl.float32))"
+
+
+def totals(number: int) -> torch.Tensor:
+    """Returns sums of all sizes whose quotients by counts are normal, zeros of either sign, infinities and NaN."""
+    torch.manual_seed(0)
+    drawn = torch.ldexp(1 + torch.rand(number), torch.randint(-90, 127, (number,))) * torch.randn(number).sign()
+    return torch.cat((drawn, torch.tensor([0.0, -0.0, math.inf, -math.inf, math.nan, 3.4028235e38])))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_quotient_by_a_count_is_exact(count: int) -> None:
+    x = totals(500)
+    assert_same_bits(run(over_count(count), x, dtype="f32"), x / count)
+
+
+def assert_same_bits(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Fails where two tensors of float32 differ in any bit but those of NaN."""
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(actual.signbit()[expected == 0], expected.signbit()[expected == 0])
+
+
+def fused(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """Returns a * b + c of float32, rounded once.
+
+    The product is exact in float64 and the sum rounded there to odd, which loses nothing that rounding to float32
+    needs: Boldo, Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd".
+    """
+    product, c = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
+    total = product + c
+    back = total - product
+    lost = (product - (total - back)) + (c - back)
+    bits = total.view(np.int64)
+    is_even = (lost != 0) & (bits & 1 == 0)
+    odd = bits + np.where(is_even, np.where((lost > 0) == (total > 0), 1, -1), 0)
+    return odd.view(np.float64).astype(np.float32)
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_what_a_gpu_computes_for_a_quotient_by_a_count_is_exact(count: int) -> None:
+    """The mantissa decides: scaling by powers of two changes nothing while results are normal."""
+    mantissas = np.random.default_rng(count).integers(0, 1 << 23, 1 << 18, dtype=np.uint32)
+    x = (mantissas | np.uint32(127 << 23)).view(np.float32)
+    divisor = np.float32(count)
+    inverse = np.float32(1) / divisor
+    quotient = x * inverse
+    rest = fused(-quotient, divisor, x)
+    found = np.where(np.abs(rest) > 0, fused(rest, inverse, quotient), quotient)
+    assert np.array_equal(found.view(np.uint32), (x / divisor).view(np.uint32))
 
 
 def edges_of(dtype: str) -> tuple[torch.Tensor, torch.Tensor]:

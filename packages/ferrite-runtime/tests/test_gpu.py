@@ -23,7 +23,7 @@ from runtime_kernels import (
     tensor,
     tensor_input,
 )
-from test_fmath import BINARY, SHARE, TORCH, UNARY, sample, shares_of
+from test_fmath import BINARY, COUNTS, SHARE, TORCH, UNARY, assert_same_bits, over_count, sample, shares_of, totals
 
 torch = pytest.importorskip("torch")
 
@@ -104,6 +104,14 @@ def test_share_is_the_exact_quotient() -> None:
     torch.testing.assert_close(out.cpu(), exact, rtol=2**-23, atol=2**-149, equal_nan=True)
     is_large = exact >= 2**-100
     assert torch.equal(out.cpu()[is_large], exact[is_large])
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_quotient_by_a_count_is_exact(count: int) -> None:
+    x = totals(1 << 20)
+    out = torch.empty_like(x, device="cuda")
+    Kernel(pointwise(over_count(count), 1, x.numel()))(x.cuda(), out)
+    assert_same_bits(out.cpu(), x / count)
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])

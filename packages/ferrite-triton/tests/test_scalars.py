@@ -267,8 +267,11 @@ def test_equal_reductions_are_done_once() -> None:
     assert source.count("tl.sum(") == 2
 
 
+SIXTIETH = "tl.full([], 60.0, tl.float32), tl.full([], 0.01666666753590107, tl.float32)"
+
+
 @pytest.mark.parametrize(
-    ("points", "expected"), [(64, "sum_3 * 0.015625"), (60, "tl.div_rn(sum_3, tl.full([], 60.0, tl.float32))")]
+    ("points", "expected"), [(64, "sum_3 * 0.015625"), (60, f"fmath.divide_by(sum_3, {SIXTIETH})")]
 )
 def test_means_are_products_where_that_rounds_the_same_number(points: int, expected: str) -> None:
     text = f"""graph @f(x: f32[8, {points}]) -> (m) {{
@@ -276,3 +279,17 @@ def test_means_are_products_where_that_rounds_the_same_number(points: int, expec
 }}"""
     source = emit_program(schedule_text(text, "persistent")).kernels[0].source
     assert f" = {expected}\n" in source
+
+
+@pytest.mark.parametrize(
+    ("divisor", "expected"),
+    [
+        ("60.0", f"fmath.divide_by(load_1, {SIXTIETH})"),
+        ("8.0", "load_1 * 0.125"),
+        ("0.7", "tl.div_rn(load_1, tl.full([], 0.7, tl.float32))"),
+        ("-3.0", "tl.div_rn(load_1, tl.full([], -3.0, tl.float32))"),
+        ("33554431.0", "tl.div_rn(load_1, tl.full([], 33554431.0, tl.float32))"),
+    ],
+)
+def test_quotients_by_what_counts_something(divisor: str, expected: str) -> None:
+    assert expression(f"div(a[d0], f32({divisor}))") == f"div_2 = {expected}"

@@ -18,7 +18,7 @@ from .combines import PAIRED, SIMPLE, simple_row
 from .evaluate import Evaluator
 from .flat import FlatKernel
 from .groups import Grouping, TakenApart, grouping
-from .literals import full_text, highest_text, type_text
+from .literals import divided_text, full_text, highest_text, type_text
 from .rows import behind
 from .space import FOLD_AXES, NO_AXES, Axes, AxisText, next_power_of_two
 from .vanishing import vanishing_sums
@@ -71,7 +71,8 @@ class FoldText:
         """Returns the quotient of a total and the number of points: a product where that rounds the same number."""
         if is_static(self._size) and self._size == next_power_of_two(self._size):
             return f"{total} * {1.0 / self._size}"
-        return _quotient(total, self._count(dtype), dtype)
+        known = float(self._size) if is_static(self._size) else None
+        return divided_text(total, self._count(dtype), known, dtype)
 
     def param_text(self, name: str) -> str:
         """Returns the name of the parameter through which a value is read."""
@@ -304,7 +305,7 @@ class FoldText:
         mean, m2, weight = lanes
         weighted = self.total("sum", f"{mean} * {weight}", axes, dtype)
         total = weighted.text
-        quotient = self._over_count(total, dtype) if count is None else _quotient(total, count, dtype)
+        quotient = self._over_count(total, dtype) if count is None else divided_text(total, count, None, dtype)
         middle = self.hold("mean", quotient, weighted.axes, dtype)
         delta = self.hold("delta", f"{mean} - {middle.text}", axes, dtype)
         return middle, self.total("m2", f"{m2} + {weight} * {delta.text} * {delta.text}", axes, dtype)
@@ -498,7 +499,3 @@ class FoldText:
         self.update(mass, f"{mass} * {exponential}({top} - {safe}) + {total}")
         self.update(top, moved)
         return lambda: self._softmax(top, mass, axes, dtype)
-
-
-def _quotient(a: str, b: str, dtype: DType) -> str:
-    return f"tl.div_rn({a}, {b})" if dtype is F32 else f"{a} / {b}"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ferrite_ir.dtypes import I16, DType
 
 from .errors import UnsupportedDefinition
-from .literals import type_text
+from .literals import divided_text, type_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,7 @@ def _integers(spelling: Spelling, boolean: Spelling | None = None) -> Row:
 
 def _divide(operands: Operands) -> str:
     a, b = operands.texts
-    # Triton's own f32 division is off by up to 2 ulp; f64 is exact.
-    return f"tl.div_rn({a}, {b})" if operands.dtype.bits == 32 else f"{a} / {b}"
+    return divided_text(a, b, operands.literals[1], operands.dtype)
 
 
 def _reciprocal(operands: Operands) -> str:

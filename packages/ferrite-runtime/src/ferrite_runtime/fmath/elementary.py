@@ -314,6 +314,18 @@ def share(x, y, inverse):
 
 
 @triton.jit
+def divide_by(x, count, inverse):
+    """Returns x / count rounded to nearest for float32, an integer up to 2**24 and ``inverse``, its rounded reciprocal.
+
+    The correction is that of `share`, left out where nothing is left of x: of zeros, whose sign it would lose, and of
+    what is infinite or NaN. A result below 2**-126 may be off by its last bit if it lies halfway between two numbers.
+    """
+    quotient = x * inverse
+    rest = tl.fma(-quotient, count, x)
+    return tl.where(tl.abs(rest) > 0.0, tl.fma(rest, inverse, quotient), quotient)
+
+
+@triton.jit
 def signbit(x):
     return float_bits(x) < 0
 
