@@ -134,25 +134,25 @@ class Grid:
 
     def __init__(self, workers: int) -> None:
         from ferrite_runtime import Options, policy
+        from ferrite_runtime.cuda_engine import make_machine
 
         self._options = Options(tune="none", workers=workers)
+        self._facts = make_machine(0, self._options).facts
         self._families: dict[str, Any] = policy._FAMILIES
         self._kernels: list[tuple[str, str, Any, list[tuple[Any, Any]]]] = []
 
     def begin(self, case: str, dtype: str, mapping: dict[str, Any]) -> None:
         """Starts to compile a kernel with its configs."""
         from ferrite_runtime import Kernel, KernelSpec
-        from ferrite_runtime.cuda_engine import make_machine
         from ferrite_runtime.policy import configs
         from ferrite_runtime.policy.shape import Shape
 
         spec = KernelSpec.from_mapping(mapping)
         if not can_be_made_up(spec):
             return
-        facts = make_machine(0, self._options).facts
-        first = configs(spec, facts, "none")[0]
+        first = configs(spec, self._facts, "none")[0]
         chosen, begun = self._families[spec.family], []
-        for config in dict.fromkeys((first, *grid_of(spec, Shape.of(spec, facts)))):
+        for config in dict.fromkeys((first, *grid_of(spec, Shape.of(spec, self._facts)))):
             self._families[spec.family] = lambda shape, config=config: (config,)
             kernel = Kernel(spec, self._options)
             kernel.on_device(0)

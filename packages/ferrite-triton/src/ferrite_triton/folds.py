@@ -20,7 +20,7 @@ from .flat import FlatKernel
 from .groups import Grouping, TakenApart, grouping
 from .literals import divided_text, full_text, highest_text, type_text
 from .rows import behind
-from .space import FOLD_AXES, NO_AXES, Axes, AxisText, next_power_of_two
+from .space import FOLD_AXES, NO_AXES, Axes, AxisText
 from .vanishing import vanishing_sums
 from .writer import Tile, Writer
 
@@ -69,8 +69,6 @@ class FoldText:
 
     def _over_count(self, total: str, dtype: DType) -> str:
         """Returns the quotient of a total and the number of points: a product where that rounds the same number."""
-        if is_static(self._size) and self._size == next_power_of_two(self._size):
-            return f"{total} * {1.0 / self._size}"
         known = float(self._size) if is_static(self._size) else None
         return divided_text(total, self._count(dtype), known, dtype)
 

@@ -104,15 +104,15 @@ LARGEST_COUNT = 1 << 24
 
 
 def divided_text(a: str, b: str, divisor: Number | None, dtype: DType) -> str:
-    """Returns the exact quotient of texts; a known ``divisor`` that counts something takes fewer instructions in f32.
+    """Returns the exact quotient of texts; a known ``divisor`` that counts something takes fewer instructions.
 
     Triton's own division of f32 is off by up to 2 ulp; that of f64 is exact.
     """
+    if divisor is not None and 1 <= divisor <= 1 / _SMALLEST_NORMAL and math.frexp(divisor)[0] == 0.5:  # a power of two
+        return f"{a} * {number_text(1.0 / divisor, dtype)}"
     if dtype.bits != F32.bits:
         return f"{a} / {b}"
-    if divisor is None or not 2 <= divisor <= LARGEST_COUNT or divisor != int(divisor):
+    if divisor is None or not 1 < divisor <= LARGEST_COUNT or divisor != int(divisor):
         return f"tl.div_rn({a}, {b})"
     (inverse,) = struct.unpack("<f", struct.pack("<f", 1.0 / divisor))
-    if math.frexp(divisor)[0] == 0.5:  # a power of two
-        return f"{a} * {number_text(inverse, F32)}"
     return f"fmath.divide_by({a}, {full_text(float(divisor), F32)}, {full_text(inverse, F32)})"

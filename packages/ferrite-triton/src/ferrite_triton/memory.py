@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -127,15 +126,17 @@ def shortest_run(flat: FlatKernel, accesses: tuple[Access, ...]) -> int | None:
 
     Those along the axis that most bytes lie along, or, in a kernel that transposes, along the others.
     """
+    runs = {access: run for access in accesses if (run := unit_stride_run(access.offset)) is not None}
+    if not runs:
+        return None
     along, others = contiguous_axis(flat, accesses), is_transposed(flat, accesses)
-    weights = [touched_elements(flat, access) * access.param.dtype.bytes for access in accesses]
-    runs = [
+    total = sum(touched_bytes(flat, access) for access in accesses)
+    counted = (
         run
-        for access, weight in zip(accesses, weights, strict=True)
-        if (unit_stride_axis(access.offset) != along) == others
-        if 10 * weight >= sum(weights) and (run := unit_stride_run(access.offset)) is not None
-    ]
-    return min(runs, default=None)
+        for access, run in runs.items()
+        if (unit_stride_axis(access.offset) != along) == others and 10 * touched_bytes(flat, access) >= total
+    )
+    return min(counted, default=None)
 
 
 FEW_NEIGHBOURS = 16
@@ -159,9 +160,9 @@ def percent_apart(flat: FlatKernel, accesses: tuple[Access, ...]) -> int:
 
     Such as every second element of rows, or each of them several times.
     """
-    weights = [touched_elements(flat, access) * access.param.dtype.bytes for access in accesses]
-    apart = [not access.writes and access.axes and unit_stride_axis(access.offset) is None for access in accesses]
-    return 100 * sum(itertools.compress(weights, apart)) // max(1, sum(weights))
+    apart = (a for a in accesses if not a.writes and a.axes and unit_stride_axis(a.offset) is None)
+    percent = 100 * sum(touched_bytes(flat, access) for access in apart)
+    return percent and percent // max(1, sum(touched_bytes(flat, access) for access in accesses))
 
 
 def touched_elements(flat: FlatKernel, access: Access) -> int:
@@ -173,13 +174,18 @@ def touched_elements(flat: FlatKernel, access: Access) -> int:
     return min(points, max(access.param.elements, 0))
 
 
+def touched_bytes(flat: FlatKernel, access: Access) -> int:
+    """Returns the bytes of these elements."""
+    return touched_elements(flat, access) * access.param.dtype.bytes
+
+
 def contiguous_axis(flat: FlatKernel, accesses: tuple[Access, ...]) -> str | None:
     """Returns the axis along which most bytes lie next to each other, of those that are read where some are folded.
 
     None where none do.
     """
-    read = tuple(access for access in accesses if not access.writes)
-    votes = (_unit_stride_bytes(flat, read) if flat.space.fold else {}) or _unit_stride_bytes(flat, accesses)
+    counted = accesses if flat.space.fold is None else tuple(access for access in accesses if not access.writes)
+    votes = _unit_stride_bytes(flat, counted) or _unit_stride_bytes(flat, accesses)
     # Of equals the innermost grid axis wins.
     return max(votes, key=lambda name: (votes[name], "zyrx".index(name))) if votes else None
 
@@ -197,7 +203,7 @@ def _unit_stride_bytes(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict[s
         axis = unit_stride_axis(access.offset)
         if axis is not None:
             axis = "r" if axis in FOLD_AXES else axis
-            votes[axis] = votes.get(axis, 0) + touched_elements(flat, access) * access.param.dtype.bytes
+            votes[axis] = votes.get(axis, 0) + touched_bytes(flat, access)
     return votes
 
 

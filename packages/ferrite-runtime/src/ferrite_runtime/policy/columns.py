@@ -141,14 +141,13 @@ def _many_columns(shape: Shape) -> tuple[Config, ...]:
     several warps hold.
     """
     line, threads = 128 // max(1, shape.narrowest_read), shape.device.target.warp_size
-    shape = replace(shape, live=1) if shape.reads_halves else shape
     warps = max(1, MANY_TILE * shape.narrowest_read // (threads * 32))
     more = ((line, 2 * MANY_TILE // line, 2 * warps), (line // 2, MANY_TILE // line, warps), (2 * line, 16, 4))
     tiles = ((line, MANY_TILE // line, warps), *more)
     if shape.reads_halves and shape.fold <= SHORT_COLUMN:
-        columns, rows = SHORT_COLUMNS
-        short = (columns, rows, 1) if int(shape.spec.facts.get("live_values", 1)) == 1 else (columns // 2, rows // 2, 1)
-        tiles = (short, *tiles[:3])
+        columns, rows = SHORT_COLUMNS if shape.live == 1 else (size // 2 for size in SHORT_COLUMNS)
+        tiles = ((columns, rows, 1), *tiles[:3])
+    shape = replace(shape, live=1) if shape.reads_halves else shape
     return tuple(loop_config(shape, *tile) for tile in tiles)
 
 
@@ -159,25 +158,25 @@ def _many_tall(shape: Shape) -> tuple[Config, ...]:
     """
     tile = _tall_tile(shape)
     columns = TALL_COLUMNS if shape.live == 1 or shape.reads_halves else TALL_COLUMNS // 2
-    tiles = ((columns, tile), (columns, tile // 2), (columns // 2, tile), (2 * columns, tile))
-    shape = replace(shape, live=1)
-    return tuple(loop_config(shape, x, elements // x, TALL_WARPS) for x, elements in tiles)
+    return _tall_configs(shape, (columns, tile), (columns, tile // 2), (columns // 2, tile), (2 * columns, tile))
 
 
 def _few_tall(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of tall columns of which there are few programs: each has enough on its way for all."""
-    tile, columns = _tall_tile(shape), 128 // max(1, shape.narrowest_read)
-    least = max(SECTOR // shape.narrowest_read, 8)
-    while columns > least and shape.points < NEARLY_BUSY * columns * shape.device.multiprocessors:
-        columns //= 2
-    shape = replace(shape, live=1)
-    tiles = ((columns, tile), (columns, tile * 2), (columns, tile // 2), (columns // 2, tile))
-    return tuple(loop_config(shape, x, elements // x, TALL_WARPS) for x, elements in tiles)
+    tile, line = _tall_tile(shape), 128 // max(1, shape.narrowest_read)
+    columns = keep_busy(shape, line, max(SECTOR // shape.narrowest_read, 8), NEARLY_BUSY)
+    return _tall_configs(shape, (columns, tile), (columns, tile * 2), (columns, tile // 2), (columns // 2, tile))
 
 
 def _tall_tile(shape: Shape) -> int:
     """Returns the elements of a tile of tall columns: more of what is only added up, which takes fewer registers."""
     return TALL_BYTES * (2 if shape.live == 1 else 1) // max(1, shape.narrowest_read)
+
+
+def _tall_configs(shape: Shape, *tiles: tuple[int, int]) -> tuple[Config, ...]:
+    """Returns the configs of tiles, each so many columns and elements, whatever a thread holds of them."""
+    shape = replace(shape, live=1)
+    return tuple(loop_config(shape, columns, elements // columns, TALL_WARPS) for columns, elements in tiles)
 
 
 def _again_warps(shape: Shape, columns: int) -> int:
@@ -246,10 +245,10 @@ def scanned_columns(shape: Shape) -> tuple[Config, ...]:
         columns = keep_busy(shape, whole, least=min(whole, line))
         warps = max(1, columns * row // (shape.device.target.warp_size * PART_PER_THREAD))
         return (loop_config(shape, columns, row, warps), loop_config(shape, columns, row, warps * 2))
-    columns = keep_busy(shape, max(line, SCANNED_COLUMNS), least=max(8, line // 2))
     if _vector_of_columns(shape) * 4 <= shape.vector and shape.points >= SCANNED_COLUMNS * shape.device.multiprocessors:
         tile, warps = (APART_SCAN_TILE, SCAN_WARPS) if shape.reads_halves else (APART_SCAN_TILE // 2, 1)
         return tuple(loop_config(shape, SCANNED_COLUMNS, tile // SCANNED_COLUMNS, w) for w in (warps, 2))
+    columns = keep_busy(shape, max(line, SCANNED_COLUMNS), least=max(8, line // 2))
     depth = ROWS_PER_THREAD * max(1, SCAN_WARPS * shape.device.target.warp_size * shape.vector // columns)
     tiles = ((columns, depth, SCAN_WARPS), (columns, depth // 2, SCAN_WARPS), (columns, depth * 2, SCAN_WARPS * 2))
     return tuple(loop_config(shape, x, r, w) for x, r, w in tiles)

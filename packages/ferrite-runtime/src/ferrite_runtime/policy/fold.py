@@ -290,9 +290,9 @@ def scan_configs(shape: Shape) -> tuple[Config, ...]:
     block = row if row <= LOOP_BLOCK else SCAN_BLOCK
     held = SCANNED_PER_THREAD * shape.device.target.warp_size
     rows = keep_busy(shape, held // block if row < LONG_ROW else 1)
-    warps = max(1, rows * block // (held if block > LOOP_BLOCK else held // 4))
-    if shape.fold_is_known and (row < LONG_ROW or (row == block and _is_odd(shape))):
-        warps, shape = max(1, rows * block // held), replace(shape, live=1)
+    is_light = shape.fold_is_known and (row < LONG_ROW or (row == block and _is_odd(shape)))
+    warps = max(1, rows * block // (held if is_light or block > LOOP_BLOCK else held // 4))
+    shape = replace(shape, live=1) if is_light else shape
     return tuple(_loop_x(shape, x, r, w) for x, r, w in ((rows, block, warps), (rows, max(1, block // 2), warps)))
 
 

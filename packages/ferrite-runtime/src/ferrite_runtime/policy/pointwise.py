@@ -106,9 +106,9 @@ def _tiled(shape: Shape, names: list[str]) -> tuple[Config, ...]:
     # A side of 64 halves or 32 floats is a 128-byte line in either direction.
     side = 64 if shape.element_bytes <= 2 else 32
     tiles: tuple[tuple[dict[str, int], int], ...]
-    run = next_power_of_two(int(shape.spec.facts.get("neighbours", side)))
     if len(names) == 2:
         x, y = names
+        run = next_power_of_two(int(shape.spec.facts.get("neighbours", side)))
         # A square of 64 where both axes have it and every multiprocessor still gets a few tiles.
         square = ({x: 64, y: 64}, 8)
         line = ({x: side, y: 32}, 4 if side == 32 else 8)

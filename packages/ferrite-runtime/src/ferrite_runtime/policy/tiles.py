@@ -19,9 +19,9 @@ def rows_config(shape: Shape, count: int, row: int, warps: int) -> Config:
     return shape.fit(blocks | {"x": count}, min(warps, shape.device.max_warps))
 
 
-def keep_busy(shape: Shape, block: int, least: int = 1) -> int:
-    """Returns the largest block up to ``block`` that leaves every multiprocessor two programs, but ``least``."""
-    while block > least and shape.points // block < 2 * shape.device.multiprocessors:
+def keep_busy(shape: Shape, block: int, least: int = 1, programs: float = 2) -> int:
+    """Returns the largest block up to ``block`` that leaves every multiprocessor so many programs, but ``least``."""
+    while block > least and shape.points < programs * block * shape.device.multiprocessors:
         block //= 2
     return block
 
