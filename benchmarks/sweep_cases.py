@@ -23,7 +23,7 @@ Dims = tuple[int, ...]
 Shape = tuple[int, ...]
 
 FOLDED: tuple[tuple[Shape, Dims], ...] = (
-    *(((0, points), (1,)) for points in (3, 10, 33, 100, 333, 1025, 5000, 20000, 100000)),
+    *(((0, points), (1,)) for points in (3, 7, 10, 17, 33, 100, 333, 1025, 5000, 20000, 100000)),
     *(((0, points, 1024), (1,)) for points in (3, 10, 50, 100, 333)),
     ((0, 200, 512), (1,)),
     ((0, 1025, 256), (1,)),

@@ -377,10 +377,14 @@ def test_rows_that_are_only_folded_are_held_by_few_threads(
     assert first(kernel) == Config.of({"XBLOCK": rows}, warps)
 
 
-@pytest.mark.parametrize(("percent", "block", "warps"), [(0, 1024, 4), (20, 1024, 4), (25, 1024, 8), (67, 512, 8)])
-def test_of_what_is_read_apart_a_thread_has_few_elements(percent: int, block: int, warps: int) -> None:
+@pytest.mark.parametrize(
+    ("percent", "step", "block", "warps"),
+    [(0, 0, 1024, 4), (20, 8, 1024, 4), (25, 8, 1024, 8), (67, 14, 512, 8), (67, 34, 256, 8), (67, 2048, 512, 8)],
+)
+def test_of_what_is_read_apart_a_thread_has_few_elements(percent: int, step: int, block: int, warps: int) -> None:
+    """It has one where it walks through a short row of its own."""
     mapping = pointwise("a", size=1 << 24)
-    facts = {**mapping["facts"], **({"percent_apart": percent} if percent else {})}
+    facts = {**mapping["facts"], **({"percent_apart": percent, "step_bytes": step} if percent else {})}
     assert first(spec("a", "", mapping["params"], mapping["axes"], facts=facts)) == Config.of({"XBLOCK": block}, warps)
 
 

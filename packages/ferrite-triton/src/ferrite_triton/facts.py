@@ -15,7 +15,16 @@ from ferrite_scheduler.marks import SortedUpdate
 
 from .flat import FlatKernel
 from .groups import rows_together
-from .memory import Access, contiguous_axis, is_strewn, is_transposed, percent_apart, shortest_run, touched_elements
+from .memory import (
+    Access,
+    contiguous_axis,
+    is_strewn,
+    is_transposed,
+    percent_apart,
+    shortest_run,
+    step_bytes,
+    touched_elements,
+)
 from .space import FOLD_AXES, Space
 from .updates import needs_atomics
 
@@ -82,6 +91,8 @@ def where_neighbours_end(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict
         facts["strewn"] = True
     if flat.space.fold is None and (percent := percent_apart(flat, accesses)):
         facts["percent_apart"] = percent
+        if step := step_bytes(flat, accesses):
+            facts["step_bytes"] = step
     return facts
 
 
