@@ -1,4 +1,4 @@
-"""Folds over short rows of odd sizes: written out element by element, unless their rows are needed again."""
+"""Folds over short rows of odd sizes, of which each thread goes through one of its own."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ def test_any_number_of_rows(device: str) -> None:
 @own_only("looks at its kernels")
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("name", [*FOLDS, *WITH_ROWS])
-def test_rows_that_are_only_folded_are_written_out(name: str, device: str) -> None:
-    """In one kernel each, as those are that have their rows again, or fold what they have made once for all."""
-    x = torch.randn(512, 7, device=device)
+def test_a_thread_has_a_row_of_its_own(name: str, device: str) -> None:
     function = {**FOLDS, **WITH_ROWS}[name]
-    compiled(function, fullgraph=True, dynamic=False, options={**OPTIONS, "use_cache": False})(x)
-    (kernel,) = ferrite_torch.compiled_programs()[-1]["kernels"]
-    assert kernel["family"] == ("persistent" if name in (*WITH_ROWS, "signs") else "pointwise")
+    for points in (7, 8):
+        x = torch.randn(512, points, device=device)
+        compiled(function, fullgraph=True, dynamic=False, options={**OPTIONS, "use_cache": False})(x)
+        (kernel,) = ferrite_torch.compiled_programs()[-1]["kernels"]
+        assert kernel["facts"].get("walked", False) is (points == 7)

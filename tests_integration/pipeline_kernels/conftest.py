@@ -94,10 +94,12 @@ def read_ptx(program: Any) -> str:
     from ferrite_runtime.source import choose_constants, load_function
     from ferrite_runtime.triton_adapter import triton_attributes, triton_signature
 
-    device, texts, options = known_devices()["h200"], [], {"enable_fp_fusion": True}
+    device, texts = known_devices()["h200"], []
     for spec in Program.from_mapping(program.to_mapping()).kernels:
         function = load_function(spec)
-        constants = choose_constants(spec, function, dict(configs(spec, device, "none")[0].blocks))
+        config = configs(spec, device, "none")[0]
+        constants = choose_constants(spec, function, dict(config.blocks))
+        options = {"enable_fp_fusion": True, "num_warps": config.num_warps, "num_stages": config.num_stages}
         source = ASTSource(
             function,
             triton_signature(spec.params, tuple(constants)),

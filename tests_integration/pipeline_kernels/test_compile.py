@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 Emit = Callable[..., Any]
 Compile = Callable[..., list[Any]]
+ReadPtx = Callable[..., str]
 
 TYPES = ("f32", "f64", "bf16", "f16", "i8", "i16", "i32", "i64", "u8", "u32", "bool")
 STRATEGIES = ("persistent", "looped")
@@ -261,3 +262,16 @@ def loads_of(cubin: bytes) -> int:
         file.flush()
         listing = subprocess.run([disassembler, "-c", file.name], capture_output=True, text=True, check=True).stdout
     return len(re.findall(r"\bLDG\.", listing))
+
+
+@pytest.mark.parametrize("points", [9, 17, 33])
+def test_a_thread_that_has_a_row_of_its_own_exchanges_nothing(emit: Emit, read_ptx: ReadPtx, points: int) -> None:
+    """Whatever version compiles it, and whatever that takes for the order of elements that are no neighbours."""
+    text = f"""graph @f(x: bf16[77777, {points}]) -> (y) {{
+  m: f32[77777] = fold max [d0 < 77777 | r0 < {points}] cast.f32(x[d0, r0])
+  s: f32[77777] = fold sum [d0 < 77777 | r0 < {points}] exp(sub(cast.f32(x[d0, r0]), m[d0]))
+  e: f32[77777, {points}] = loop [d0 < 77777, r0 < {points}] exp(sub(cast.f32(x[d0, r0]), m[d0]))
+  y: bf16[77777, {points}] = loop [d0 < 77777, r0 < {points}] cast.bf16(div(e[d0, r0], s[d0]))
+}}"""
+    ptx = read_ptx(emit(text, "persistent"))
+    assert "shfl" not in ptx

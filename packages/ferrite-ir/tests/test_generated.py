@@ -288,28 +288,6 @@ def test_unrolled_sums() -> None:
         assert b == pytest.approx(a, rel=1e-6, abs=1e-6)
 
 
-def test_written_out_rows() -> None:
-    """Moments to a rounding or two; of equals and of NaN the first one is the largest."""
-    text = """graph @rows(x: f32[8, 5]) -> (m, q, n, v, p) {
-      m: f32[8], q: f32[8], n: f32[8] = fold welford [i < 8 | k < 5] x[i, k]
-      v: f32[8], p: i64[8] = fold argmax [i < 8 | k < 5] (x[i, k], index.i64(k))
-    }"""
-    nan, inf = math.nan, math.inf
-    odd = [[nan, 1, nan, 2, 3], [1, 2, nan, 3, nan], [2.0, 3.0, 3.0, 1.0, 3.0], [-inf] * 5, [0.0, -0.0, 0.0, 0.0, 0.0]]
-    rows = odd + [[100 + math.sin(9 * i + j) for j in range(5)] for i in range(3)]
-    graph = parse_graph(text)
-    after = Unroll().run(graph)
-    assert all(isinstance(definition, Loop) for definition in after.definitions)
-    right, found = (evaluate(each, [filled(rows, F32, (8, 5), (5, 1))]) for each in (graph, after))
-    assert bits(right[3:]) == bits(found[3:])
-    assert found[4] == [0, 2, 1, 0, 0, *right[4][5:]]
-    assert found[2] == right[2] == [5.0] * 8
-    assert (found[0][3], str(found[1][3])) == (-inf, "nan"), "the mean of infinities is one, they have no variance"
-    for right_moment, moment in zip(right[:2], found[:2], strict=True):
-        assert moment[4:] == pytest.approx(right_moment[4:], rel=1e-6)
-        assert all(map(math.isnan, moment[:2]))
-
-
 def test_picked_sums_are_those_of_labels_inside_and_zero_outside() -> None:
     text = """graph @loss(label: i64[5], g: f32[5]) -> (s) {
       s: f32[5] = fold sum [i < 5 | j < 7] mul(where(eq(index.i64(j), label[i]), f32(-1.5), f32(0.0)), g[i])

@@ -378,13 +378,33 @@ def test_rows_that_are_only_folded_are_held_by_few_threads(
 
 
 @pytest.mark.parametrize(
-    ("percent", "step", "block", "warps"),
-    [(0, 0, 1024, 4), (20, 8, 1024, 4), (25, 8, 1024, 8), (67, 14, 512, 8), (67, 34, 256, 8), (67, 2048, 512, 8)],
+    ("rows", "length", "dtype", "only_folds", "expected"),
+    [
+        (1 << 20, 3, "bf16", True, (512, 8)),
+        (1 << 20, 5, "f32", False, (512, 8)),
+        (1 << 20, 13, "bf16", False, (128, 4)),
+        (1 << 20, 33, "bf16", True, (128, 4)),
+        (1 << 20, 33, "bf16", False, (32, 1)),
+        (1 << 14, 17, "bf16", False, (32, 1)),
+        (100, 3, "bf16", False, (32, 1)),
+    ],
 )
-def test_of_what_is_read_apart_a_thread_has_few_elements(percent: int, step: int, block: int, warps: int) -> None:
-    """It has one where it walks through a short row of its own."""
+def test_threads_with_a_row_of_their_own(
+    rows: int, length: int, dtype: str, expected: tuple[int, int], *, only_folds: bool
+) -> None:
+    """Two of very short ones, one warp to a program where long ones are stored or rows are few."""
+    mapping, row = row_sum(rows, length), next_power_of_two(length)
+    params = [{**param, "dtype": dtype} for param in mapping["params"]]
+    read = rows * length * (2 if dtype == "bf16" else 4)
+    facts = {**mapping["facts"], "walked": True, "bytes": read if only_folds else 2 * read}
+    kernel = spec("a", "", params, mapping["axes"], family="persistent", blocks={"RBLOCK": row}, facts=facts)
+    assert first(kernel) == Config.of({"XBLOCK": expected[0]}, expected[1])
+
+
+@pytest.mark.parametrize(("percent", "block", "warps"), [(0, 1024, 4), (20, 1024, 4), (25, 1024, 8), (67, 512, 8)])
+def test_of_what_is_read_apart_a_thread_has_few_elements(percent: int, block: int, warps: int) -> None:
     mapping = pointwise("a", size=1 << 24)
-    facts = {**mapping["facts"], **({"percent_apart": percent, "step_bytes": step} if percent else {})}
+    facts = {**mapping["facts"], **({"percent_apart": percent} if percent else {})}
     assert first(spec("a", "", mapping["params"], mapping["axes"], facts=facts)) == Config.of({"XBLOCK": block}, warps)
 
 

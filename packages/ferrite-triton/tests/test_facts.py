@@ -67,19 +67,13 @@ def test_columns_of_which_few_lie_beside_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "place", "percent", "step"),
-    [
-        (100, "d1", None, None),
-        (200, "2*d1", 50, 8),
-        (50, "d1 // 2", 33, None),
-        (100, "99 - d1", 50, None),
-        (1, "0", None, None),
-    ],
+    ("columns", "place", "percent"),
+    [(100, "d1", None), (200, "2*d1", 50), (50, "d1 // 2", 33), (100, "99 - d1", 50), (1, "0", 0)],
 )
-def test_part_of_the_bytes_that_is_read_apart(columns: int, place: str, percent: int | None, step: int | None) -> None:
+def test_part_of_the_bytes_that_is_read_apart(columns: int, place: str, percent: int | None) -> None:
     body = f"loop [d0 < 64, d1 < 100] exp(x[d0, {place}])"
     facts = facts_of(f"graph @f(x: f32[64, {columns}]) -> (y) {{\n  y: f32[64, 100] = {body}\n}}")
-    assert (facts.get("percent_apart"), facts.get("step_bytes")) == (percent, step)
+    assert facts.get("percent_apart") == (percent or None)
 
 
 @pytest.mark.parametrize(("place", "run"), [("d0, d1", None), ("d0, (d1 + 3) % 100", 100)])

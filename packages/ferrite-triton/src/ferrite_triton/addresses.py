@@ -152,3 +152,18 @@ def place_at(param: ParamText, offset: Tile) -> Tile:
     """Returns the address of the element of a parameter at an offset."""
     text = param.text if offset.literal == 0 else f"{param.text} + {offset.text}"
     return Tile(text, offset.axes, offset.dtype)
+
+
+def plain_load(pointer: str, mask: str, other: str | None, eviction_policy: str) -> str:
+    """Returns the text of a load; what stands for elements that the ``mask`` leaves out may be anything, if None."""
+    arguments = [pointer, *([mask] if mask else []), *([f"other={other}"] if mask and other is not None else [])]
+    if eviction_policy:
+        arguments.append(f'eviction_policy="{eviction_policy}"')
+    return f"tl.load({', '.join(arguments)})"
+
+
+def own_row_load(pointer: str, mask: str, other: str | None, eviction_policy: str) -> str:
+    """Returns the text of a load of rows of which each thread gets one; see `walked`."""
+    if other is None:
+        return f'fmath.load_rows({pointer}, {mask}, "{eviction_policy}")'
+    return f'fmath.load_rows_or({pointer}, {mask}, {other}, "{eviction_policy}")'

@@ -24,6 +24,7 @@ from .scans import ScanText
 from .sorts import SortText
 from .space import FOLD_AXES, NO_AXES, AxisText, Space
 from .updates import UpdateText
+from .walked import in_order
 from .writer import Tile, Writer
 
 COLUMN_STAGES = 2
@@ -94,7 +95,7 @@ class KernelBody:
         stored = [result.name for result in definition.results if result.name in self._flat.kernel.stored]
         for name in stored:
             tile = value_of(self._evaluator, self._flat, name)
-            home = self._flat.offset(name, self._flat.homes[name])
+            home = in_order(self._flat.space, self._flat.offset(name, self._flat.homes[name]))
             if isinstance(definition, Sort):
                 self._put(self._stores.prepare(name, tile, *self._sorts.ranked(definition, home)))
             else:

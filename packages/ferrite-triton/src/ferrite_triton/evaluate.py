@@ -12,7 +12,7 @@ from ferrite_ir.scalar import Scalar, indirects, indirects_of, postorder
 from ferrite_ir.sizes import hint, is_provably_at_most, is_static
 from ferrite_scheduler.contractions import uses_tensor_cores
 
-from .addresses import AddressText
+from .addresses import AddressText, own_row_load, plain_load
 from .bounds import assert_in_bounds
 from .casts import bitcast_text, cast_text
 from .errors import ScheduleMismatch
@@ -416,17 +416,11 @@ class Evaluator:
             )
         if node in self._pieces:
             pointer = self.addresses.in_pieces(pointer, self._pieces[node])
-        arguments = [pointer]
-        if mask:
-            arguments.append(mask)
-            if other is None and (self._pads or node in self._zeroed):
-                other = "False" if node.dtype is BOOL else "0"
-            if other is not None:
-                arguments.append(f"other={other}")
-        hint = self.hints.get(node)
-        if hint:
-            arguments.append(f'eviction_policy="{hint}"')
-        tile = self._hold("load", f"tl.load({', '.join(arguments)})", axes, node.dtype)
+        if mask and other is None and (self._pads or node in self._zeroed):
+            other = "False" if node.dtype is BOOL else "0"
+        is_own_row = self._flat.space.walked and {"x", "r"} <= axes
+        line = (own_row_load if is_own_row else plain_load)(pointer, mask, other, self.hints.get(node, ""))
+        tile = self._hold("load", line, axes, node.dtype)
         if node in self.ahead and guard is None:
             self.addresses.ask_ahead(param, index)
         return tile

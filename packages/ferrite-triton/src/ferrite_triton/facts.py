@@ -15,16 +15,7 @@ from ferrite_scheduler.marks import SortedUpdate
 
 from .flat import FlatKernel
 from .groups import rows_together
-from .memory import (
-    Access,
-    contiguous_axis,
-    is_strewn,
-    is_transposed,
-    percent_apart,
-    shortest_run,
-    step_bytes,
-    touched_elements,
-)
+from .memory import Access, contiguous_axis, is_strewn, is_transposed, percent_apart, shortest_run, touched_elements
 from .space import FOLD_AXES, Space
 from .updates import needs_atomics
 
@@ -58,6 +49,8 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
     if flat.space.fold is not None:
         facts["fold_size"] = hint(flat.space.fold_size)
         facts["live_values"] = live_tiles(flat.space, text)
+        if flat.space.walked:
+            facts["walked"] = True
         if vectors := count_vectors(accesses):
             facts["vectors"] = vectors
     elif vectors := count_columns(accesses, facts["contiguous_axis"]):
@@ -91,8 +84,6 @@ def where_neighbours_end(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict
         facts["strewn"] = True
     if flat.space.fold is None and (percent := percent_apart(flat, accesses)):
         facts["percent_apart"] = percent
-        if step := step_bytes(flat, accesses):
-            facts["step_bytes"] = step
     return facts
 
 

@@ -11,7 +11,7 @@ from ferrite_ir.sizes import Size, hint, is_provably_at_most, is_static, maximum
 
 from .errors import EmitError
 from .size_text import magnitude
-from .space import NO_AXES, RANK, Space, flat_dim
+from .space import NO_AXES, POSITION, RANK, Space, flat_dim
 from .writer import Tile, Writer
 
 # Texts of 32-bit address arithmetic keep everything, lanes past the end included, below this.
@@ -105,6 +105,8 @@ class IndexText:
 
     def _atom(self, atom: Atom, value: Callable[[Scalar], Tile]) -> Tile:
         if isinstance(atom, Dim):
+            if atom.name == POSITION:
+                return Tile(POSITION, frozenset("r"), self._dtype)
             if self._space.axis(atom.name) is None and atom.name not in RANK:
                 raise EmitError(f"dim {atom.name} lies on no axis of the kernel")
             return Tile(atom.name, frozenset((atom.name,)), self._dtype)

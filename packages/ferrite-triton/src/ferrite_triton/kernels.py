@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,9 +28,10 @@ from .positions import position_lines
 from .scans import SERIAL, look_back_scans, scans_serially
 from .size_text import SizeParams
 from .skew import skew_of
-from .space import AxisText, Space, build_space
+from .space import POSITION, AxisText, Space, build_space, walked_space
 from .spec import Expr, KernelSpec
 from .updates import needs_atomics
+from .walked import is_walked
 
 ALIGNMENT = 16
 FOLLOW = "fmath.follow()"
@@ -127,8 +129,9 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
         flat = replace(flat, space=build_space(kernel, ("r", "x")))
         if scans_serially(flat):
             flat = replace(flat, space=replace(flat.space, serial=SERIAL))
-    flat = replace(flat, space=replace(flat.space, skew=skew_of(flat)))
-    return flat, accesses
+    if is_walked(flat, accesses):
+        return replace(flat, space=walked_space(flat.space)), accesses
+    return replace(flat, space=replace(flat.space, skew=skew_of(flat))), accesses
 
 
 def _write(form: _Form, params: SizeParams) -> KernelSpec:
@@ -219,6 +222,10 @@ def tile_lines(space: Space, wide: str, body: list[str]) -> list[str]:
             lines += position_lines(space, axis, f"tl.arange(0, {axis.constant}){wide}")
     if fold is not None and fold.tiled and not space.loops:
         lanes = "tl.arange(0, RBLOCK)"
+        if space.walked:
+            if any(re.search(rf"\b{POSITION}\b", line) for line in body):
+                lines.append(f"{POSITION} = {lanes}{wide}{space.expand('r')}")
+            lanes = f"fmath.hide({lanes})"
         lines += position_lines(space, fold, f"member * RBLOCK + {lanes}" if space.parts else f"{lanes}{wide}")
         lines += quarter_lines(space, fold, "member" if space.parts else "", body)
     return lines

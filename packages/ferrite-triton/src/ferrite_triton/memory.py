@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -161,26 +160,9 @@ def percent_apart(flat: FlatKernel, accesses: tuple[Access, ...]) -> int:
 
     Such as every second element of rows, or each of them several times.
     """
-    percent = 100 * sum(touched_bytes(flat, access) for access in _read_apart(accesses))
+    apart = (a for a in accesses if not a.writes and a.axes and unit_stride_axis(a.offset) is None)
+    percent = 100 * sum(touched_bytes(flat, access) for access in apart)
     return percent and percent // max(1, sum(touched_bytes(flat, access) for access in accesses))
-
-
-def step_bytes(flat: FlatKernel, accesses: tuple[Access, ...]) -> int:
-    """Returns how many bytes most of what is read apart lies from what a neighbour along the contiguous axis reads.
-
-    0 where nothing is, or where it is no fixed number of them: places that wrap, or are computed.
-    """
-    along = contiguous_axis(flat, accesses)
-    votes: Counter[int] = Counter()
-    for access in _read_apart(accesses):
-        steps = [abs(step) for atom, step in access.offset.terms if isinstance(atom, Dim) and atom.name == along]
-        if steps and is_static(steps[0]):
-            votes[int(steps[0]) * access.param.dtype.bytes] += touched_bytes(flat, access)
-    return max(votes, key=lambda step: (votes[step], step), default=0)
-
-
-def _read_apart(accesses: tuple[Access, ...]) -> list[Access]:
-    return [a for a in accesses if not a.writes and a.axes and unit_stride_axis(a.offset) is None]
 
 
 def touched_elements(flat: FlatKernel, access: Access) -> int:

@@ -10,7 +10,7 @@ from .space import AxisText, Space
 def position_lines(space: Space, axis: AxisText, position: str) -> list[str]:
     """Returns the lines that define positions and mask of an axis; ``position`` is a vector."""
     suffix = space.expand(axis.name)
-    is_sum = not position.startswith(("(", "tl.arange("))
+    is_sum = not position.startswith(("(", "tl.arange(", "fmath.hide("))
     lines = [f"{axis.name} = ({position}){suffix}" if suffix and is_sum else f"{axis.name} = {position}{suffix}"]
     if axis.masked:
         lines.append(f"{axis.name}mask = {_inside(space, axis)}")

@@ -6,7 +6,7 @@ dims melt together in the index algebra and the others become one division or re
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ferrite_ir import index as ix
 from ferrite_ir import sizes
@@ -23,12 +23,14 @@ Axes = frozenset[str]
 NO_AXES: Axes = frozenset()
 # The positions in a tile that holds the first elements of sorted rows: no axis of any kernel, but lanes all the same.
 RANK: Axes = frozenset(["rank"])
+# Positions along the fold axis that the compiler knows to be neighbours, where ``r`` hides it.
+POSITION = "position"
 # The fold axis, and the axis that counts its blocks where those are folded by themselves.
 FOLD_AXES: Axes = frozenset(("r", "b"))
 
 # A mask may be left out where every block divides the axis. That costs the config its larger blocks, so only generous
 # divisors are taken.
-FREE_BLOCK = {"pointwise": 1024, "tiled": 128, "fold": 1024, "grid": 64}
+FREE_BLOCK = {"pointwise": 1024, "tiled": 128, "fold": 1024, "grid": 64, "walked": 512}
 LARGEST_BLOCK = 4096
 # Rows of a scan along columns that lie in one tile: more are walked in blocks, so that a tile can be as wide as a line
 # of memory and there are programs enough.
@@ -112,6 +114,7 @@ class Space:
         least: what a symbolic fold axis has at least, where the text is for some sizes only.
         multiple: what divides it there.
         skew: by how much blocks of the fold axis begin before rows, None where they begin with them.
+        walked: whether each thread goes through a row of its own; see `ferrite_triton.walked`.
         params: the params for symbolic sizes, as far as the text needs them yet.
     """
 
@@ -127,6 +130,7 @@ class Space:
     least: int = 0
     multiple: int = 1
     skew: Skew | None = None
+    walked: bool = False
     params: SizeParams = field(default_factory=SizeParams)
 
     def axis(self, name: str) -> AxisText | None:
@@ -324,6 +328,12 @@ def _fold_axis(size: Size, block: int | None, generous: int) -> AxisText:
 def _held_axis(size: Size) -> AxisText:
     """Returns a symbolic fold axis that a tile holds whole: the config chooses the least block that it fits in."""
     return AxisText("r", size, tiled=True, masked=True, block=None, max_block=None)
+
+
+def walked_space(space: Space) -> Space:
+    """Returns a space of rows of which each thread goes through one, so that a program has many; see `walked`."""
+    axes = [_free_axis("x", axis.size, FREE_BLOCK["walked"]) if axis.name == "x" else axis for axis in space.axes]
+    return replace(space, axes=tuple(axes), walked=True)
 
 
 def _free_axis(name: str, size: Size, generous: int, largest: int = LARGEST_BLOCK) -> AxisText:

@@ -17,6 +17,7 @@ from ferrite_ir.graph import (
     Value,
     bodies_of,
     domain_of,
+    index_loads,
     names_read,
 )
 from ferrite_ir.index import Dim, Index
@@ -24,7 +25,6 @@ from ferrite_ir.scalar import Scalar, replace_in_index, replace_loads, substitut
 from ferrite_ir.sizes import Size
 
 from .costs import COSTS, REPEATED_COSTS, cost_up_to, count_new_nodes, count_nodes
-from .readings import loads_of
 from .rewriting import Rewriter, map_scalars, with_definitions
 from .simplify import simplifier
 from .storage import NEVER, Storage, fixed_names, trace_storage
@@ -145,7 +145,7 @@ class _Inliner:
         return with_definitions(self._graph, self._without_unread(changed))
 
     def _count_uses(self, definition: Definition) -> None:
-        loads = loads_of(definition)
+        loads = _loads_of(definition)
         if not loads:
             return
         points = self._points_of(definition)
@@ -166,7 +166,7 @@ class _Inliner:
     def _with_sources(self, definition: Definition, position: int) -> Definition:
         """Returns the definition with the sources that it reads computed in place, as far as order and size allow."""
         sources = self._sources
-        loads = [load for load in loads_of(definition) if load.source in sources]
+        loads = [load for load in _loads_of(definition) if load.source in sources]
         if not loads:
             return definition
         instances: dict[str, list[Scalar]] = {}
@@ -206,7 +206,7 @@ class _Inliner:
         if update.mode != "set" or None in dims or len(set(dims)) != len(dims) or set(dims) != set(update.dims):
             return False
         root = self._storage.root(update.target)
-        reads = [load for load in loads_of(update) if load.source == source.value.name]
+        reads = [load for load in _loads_of(update) if load.source == source.value.name]
         bodies = [source.at(load, self._simplify) for load in reads]
         touched = [load for body in bodies for load in body.loads if self._storage.root(load.source) == root]
         return all(load.source == update.target and load.indices == update.indices for load in touched)
@@ -224,7 +224,7 @@ class _Inliner:
                 return list(instances)
         counted: set[Scalar] = set()
         size = sum(count_new_nodes(body, counted) for body in bodies_of(definition))
-        loads = {load for load in loads_of(definition) if load.source not in instances}
+        loads = {load for load in _loads_of(definition) if load.source not in instances}
         fitting: list[str] = []
         for name, bodies in instances.items():
             size += sum(count_new_nodes(body, counted) for body in bodies)
@@ -312,6 +312,16 @@ def _with_origins(definition: Definition, earlier: list[Origin]) -> Definition:
     """Returns the definition with further origins in front of its own."""
     origins = tuple(dict.fromkeys((*earlier, *definition.origins)))
     return definition if origins == definition.origins else replace(definition, origins=origins)
+
+
+def _loads_of(definition: Definition) -> tuple[Scalar, ...]:
+    bodies = bodies_of(definition)
+    if len(bodies) == 1 and not isinstance(definition, Update):
+        return bodies[0].loads
+    loads = [load for body in bodies for load in body.loads]
+    if isinstance(definition, Update):
+        loads += index_loads(definition.indices)
+    return tuple(dict.fromkeys(loads))
 
 
 def _device_of(definition: Definition) -> str:

@@ -23,6 +23,10 @@ SHORT_TILE, ROW_HELD, ROW_FOLDED, FOLDED_ROW = 2048, 32, 64, 128
 TINY_ROW, TINY_TILE = 4, 1024
 # Rows of halves that lie at odd places are folded two by two up to this length: a thread has as many as of short ones.
 ODD_ROW = 2048
+# Rows of which a thread has one each go through their lines of memory element by element. So many bytes of a row leave
+# room for those of two to a thread, and warps that store rows longer than so many do so one by one: by way of shared
+# memory, where a program of several would wait for all of them.
+WALKED_SHORT, WALKED_LONG = 20, 56
 LOOP_BLOCK = 2048
 # Rows so long that the programs that a multiprocessor would hold at once fill its share of the cache with them.
 LONG_PASS = 16384
@@ -51,7 +55,20 @@ def persistent_configs(shape: Shape) -> tuple[Config, ...]:
     row = next_power_of_two(shape.fold)
     if "run" in shape.spec.facts:
         return _runs(shape, row)
+    if shape.spec.facts.get("walked"):
+        return _walked_rows(shape, row)
     return persistent_columns(shape, row) if shape.contiguous in ("x", "y") else _inner_persistent(shape, row)
+
+
+def _walked_rows(shape: Shape, row: int) -> tuple[Config, ...]:
+    """Returns the candidates of short rows of which each thread goes through its own."""
+    read, threads, shape = shape.fold * shape.narrowest_read, shape.device.target.warp_size, replace(shape, live=1)
+    rows, warps = (512, 8) if read <= WALKED_SHORT else (128, 4)
+    if read > WALKED_LONG and not shape.only_folds:
+        rows, warps = 32, 1
+    busy = keep_busy(shape, rows, threads)
+    tiles = ((busy, max(1, min(warps, busy // threads))), (32, 1), (128, 4), (256, 4), (512, 8))
+    return tuple(rows_config(shape, x, row, w) for x, w in tiles)
 
 
 def _inner_persistent(shape: Shape, row: int) -> tuple[Config, ...]:

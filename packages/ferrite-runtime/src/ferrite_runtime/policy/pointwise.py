@@ -27,9 +27,6 @@ MANY_BUFFERS = 6
 # Percent of the bytes read apart from each other from which on a thread has four elements of a flat tile, and from
 # which on two, so that what the threads of a warp read at once is few lines; warps of such a tile.
 FEW_APART, MOST_APART, APART_WARPS = 25, 60, 8
-# Bytes of short rows, one for each thread, of which a thread has one: it goes through it element by element, so that
-# the rows of all programs should be in the cache next to them, and it may hold them in registers.
-WALKED_BYTES = range(28, 129)
 # Elements of a tile of short runs that are stored along another axis, and its warps.
 RUN_TILE, RUN_WARPS = 2048, 8
 # A side between this length and twice as much is taken whole.
@@ -57,8 +54,6 @@ def _flat(shape: Shape) -> tuple[Config, ...]:
     apart = int(shape.spec.facts.get("percent_apart", 0))
     if apart >= FEW_APART:
         tile, warps = (tile // 2 if apart >= MOST_APART else tile), APART_WARPS
-        if shape.spec.facts.get("step_bytes", 0) in WALKED_BYTES:
-            tile = min(tile, shape.device.target.warp_size * warps)
     first = shape.fit({axis: tile}, warps)
     return (first, *(shape.fit({axis: block}, w) for block, w in ((tile // 2, 4), (tile * 2, 8), (tile * 2, 4))))
 
