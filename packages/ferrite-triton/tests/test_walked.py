@@ -68,6 +68,18 @@ def test_rows_that_do_not_follow_each_other_are_not_walked() -> None:
     assert softmax("bf16", 7, shape="778, {}", place="d0 + 1, r0").facts["walked"]
 
 
+@pytest.mark.parametrize(("operands", "walked"), [(3, True), (4, False)])
+def test_a_thread_holds_no_more_than_it_has_registers_for(operands: int, *, walked: bool) -> None:
+    names = [f"x{n}" for n in range(operands)]
+    total = "x0[d0, r0]"
+    for name in names[1:]:
+        total = f"add({total}, {name}[d0, r0])"
+    inputs = ", ".join(f"{name}: bf16[777, 41]" for name in names)
+    text = f"graph @f({inputs}) -> (y) {{\n  y: f32[777] = fold sum [d0 < 777 | r0 < 41] cast.f32({total})\n}}"
+    spec = emit_program(schedule_text(text, "persistent")).kernels[0]
+    assert spec.facts.get("walked", False) is walked
+
+
 def test_a_program_may_have_hundreds_of_rows_whatever_divides_their_number() -> None:
     text = "graph @f(x: f32[{n}, {k}]) -> (y) {{\n  y: f32[{n}] = fold sum [d0 < {n} | r0 < {k}] x[d0, r0]\n}}"
     rows = {

@@ -23,8 +23,8 @@ from .memory import Access, touched_bytes
 from .rows import behind, is_aligned_row, step_along
 from .space import POSITION, Space, flat_dim
 
-LEAST_ROW, MOST_ROW = 3, 64
-"""Elements of such a row: a thread holds as many registers for each value of them."""
+LEAST_ROW, MOST_ROW, MOST_HELD = 3, 64, 128
+"""Elements of such a row, and of all rows that a thread reads: it holds them in registers."""
 ROW_BYTES = 88
 """Of a row at most: those of all threads stay in the cache next to them until each has been read to its end."""
 ACCESS_BYTES = 8
@@ -43,6 +43,8 @@ def is_walked(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
     read = [access for access in accesses if not access.writes and {"x", "r"} <= access.axes]
     heaviest = max(read, key=lambda access: touched_bytes(flat, access), default=None)
     if heaviest is None or behind(heaviest.offset) is None or step_along(heaviest.offset, "x") != fold.size:
+        return False
+    if len(read) * fold.size > MOST_HELD:
         return False
     width = heaviest.param.dtype.bytes
     return fold.size * width <= ROW_BYTES and not is_aligned_row(heaviest.offset, max(1, ACCESS_BYTES // width))
