@@ -46,10 +46,11 @@ def test_kernels_that_never_follow(family: str, *, may: bool, waits: bool) -> No
         ({}, 4, 3 * 132 + 1),
         ({}, 1, 1),
         ({"bytes": 1 << 30}, 16, 15 * 132 + 1),
-        ({"bytes": 1 << 20, "flops": 8 << 20}, 16, 1),
+        ({"bytes": 4 << 20, "flops": 8 << 20}, 16, 1),
+        ({"bytes": (4 << 20) + 1, "flops": 8 << 20}, 16, 15 * 132 + 1),
         ({"bytes": 1 << 20, "flops": 1 << 30}, 16, 15 * 132 + 1),
     ],
-    ids=["of unknown traffic", "one to a multiprocessor", "much traffic", "light", "much to compute"],
+    ids=["of unknown traffic", "one to a multiprocessor", "much traffic", "light", "a byte more", "much to compute"],
 )
 def test_a_kernel_follows_if_each_multiprocessor_gets_as_many_programs_as_on_an_idle_device(
     facts: dict, resident: int, least: int

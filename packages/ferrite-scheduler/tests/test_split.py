@@ -140,8 +140,14 @@ def test_parts_of_what_is_read_again_take_turns(cache, length, reads, turns):
 
 @pytest.mark.parametrize(
     ("cache", "place", "parts", "turns"),
-    [(64, "n, r, c", 32, False), (1 << 20, "n, r, c", 8, False), (64, "r, n, c", 8, True)],
-    ids=["images", "images that fit in the cache", "images side by side"],
+    [
+        (64, "n, r, c", 32, False),
+        (2048, "n, r, c", 32, False),
+        (4096, "n, r, c", 8, False),
+        (64, "r, n, c", 8, True),
+        (2048, "r, n, c", 8, False),
+    ],
+    ids=["images", "half the cache", "less", "images side by side", "half the cache side by side"],
 )
 def test_images_that_are_read_again_have_more_parts(cache, place, parts, turns):
     shape = ", ".join({"n": "2", "r": "64", "c": "3"}[letter] for letter in place.split(", "))

@@ -11,8 +11,11 @@ from __future__ import annotations
 from ferrite_runtime.cuda_driver import NEVER
 from ferrite_runtime.spec import KernelSpec
 
-LIGHT_BYTES, LIGHT_OPERATIONS = 1 << 20, 8 << 20
-"""What a light kernel moves and computes, at most: it is to gain more by its early start than its places may cost."""
+LIGHT_BYTES, LIGHT_OPERATIONS = 4 << 20, 8 << 20
+"""What a light kernel moves and computes, at most: it is to gain more by its early start than its places may cost.
+
+An early start saves about 1.5 us, in which an H100 moves four and a half million bytes.
+"""
 
 
 def waits_itself(spec: KernelSpec) -> bool:

@@ -179,19 +179,20 @@ def _plans(
         parts = _parts(count, node, target, policy.programs_for_images if has_images else policy.programs_per_processor)
         if parts >= 2:
             plan = _even_plan(parts, domain[1])
-            plans[domain] = replace(plan, takes_turns=bool(again) and not has_images and plan.exact)
+            is_large = any(touch.bytes > target.l2_bytes for touch in again)
+            plans[domain] = replace(plan, takes_turns=is_large and not has_images and plan.exact)
     return plans
 
 
 def _read_again(node: Node, looped: Collection[str], target: Target, policy: Policy) -> list[Touch]:
-    """Returns what a fold over columns reads of tensors that are read again by loops, and larger than the cache.
+    """Returns what a fold over columns reads of tensors that are read again by loops, and fill half the cache.
 
-    Of these the end is to be in the cache when all parts are done, rather than that of each part: the parts take turns.
-    Where each image of several is folded by itself they cannot, and are shorter.
+    Of those that are larger than the cache, the end is to be there when all parts are done, rather than that of each
+    part: the parts take turns. Where each image of several is folded by itself they cannot, and are shorter.
     """
     if not policy.turn_around or not is_outer(node):
         return []
-    return [touch for touch in node.loads if touch.bytes > target.l2_bytes and touch.name in looped]
+    return [touch for touch in node.loads if 2 * touch.bytes > target.l2_bytes and touch.name in looped]
 
 
 def _has_images(touch: Touch, node: Node) -> bool:

@@ -76,8 +76,8 @@ class Policy:
             partial sums.
         split_minimum: shortest fold axis worth splitting over programs (elements).
         programs_per_processor: programs wanted per multiprocessor before a fold is split.
-        programs_for_images: the same where a fold over the places of several images, larger than the cache, is followed
-            by what reads them again: shorter parts were found to gain (decision 0017).
+        programs_for_images: the same where a fold over the places of several images, that fill half the cache or more,
+            is followed by what reads them again: shorter parts were found to gain (decision 0017).
         max_kernel_params: most tensor parameters of one kernel.
         max_branch_params: the same for a kernel of independent updates or of definitions between inputs and results,
             which are branches of it.
