@@ -414,11 +414,11 @@ class Evaluator:
             assert_in_bounds(
                 self._flat, self._writer, node.indices, lambda value: self._known(value, guard), (mask, axes)
             )
-        if node in self._pieces:
+        is_own_row = self._flat.space.walked and {"x", "r"} <= axes
+        if node in self._pieces and not is_own_row:
             pointer = self.addresses.in_pieces(pointer, self._pieces[node])
         if mask and other is None and (self._pads or node in self._zeroed):
             other = "False" if node.dtype is BOOL else "0"
-        is_own_row = self._flat.space.walked and {"x", "r"} <= axes
         line = (own_row_load if is_own_row else plain_load)(pointer, mask, other, self.hints.get(node, ""))
         tile = self._hold("load", line, axes, node.dtype)
         if node in self.ahead and guard is None:
