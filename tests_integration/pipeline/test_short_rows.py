@@ -32,16 +32,17 @@ WITH_ROWS: dict[str, Function] = {
     "norm": lambda x: torch.nn.functional.layer_norm(x, x.shape[-1:]),
     "centred": lambda x: (x - x.mean(-1, keepdim=True), x.argmax(-1)),
 }
+ALL = {**FOLDS, **WITH_ROWS}
 
 
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("points", [2, 3, 7, 10, 17, 41])
-@pytest.mark.parametrize("name", [*FOLDS, *WITH_ROWS])
+@pytest.mark.parametrize("name", ALL)
 def test_values(name: str, points: int, dtype: torch.dtype, device: str) -> None:
     torch.manual_seed(points)
     x = (torch.randn(5, 61, points, device=device) + 2).to(dtype)
-    function = {**FOLDS, **WITH_ROWS}[name]
+    function = ALL[name]
     mine = compiled(function, fullgraph=True, dynamic=False, options=OPTIONS)(x)
     assert_all_close(mine, function(x), function(widened(x)))
 
@@ -52,7 +53,7 @@ def test_values(name: str, points: int, dtype: torch.dtype, device: str) -> None
 def test_gradients(name: str, points: int, device: str) -> None:
     torch.manual_seed(points)
     x = torch.randn(300, points, device=device)
-    function = {**FOLDS, **WITH_ROWS}[name]
+    function = ALL[name]
 
     def run(call: Function, value: Tensor) -> list[Tensor]:
         leaf = value.detach().clone().requires_grad_()
@@ -98,9 +99,9 @@ def test_any_number_of_rows(device: str) -> None:
 
 @own_only("looks at its kernels")
 @pytest.mark.parametrize("device", devices())
-@pytest.mark.parametrize("name", [*FOLDS, *WITH_ROWS])
+@pytest.mark.parametrize("name", ALL)
 def test_a_thread_has_a_row_of_its_own(name: str, device: str) -> None:
-    function = {**FOLDS, **WITH_ROWS}[name]
+    function = ALL[name]
     for points in (7, 8):
         x = torch.randn(512, points, device=device)
         compiled(function, fullgraph=True, dynamic=False, options={**OPTIONS, "use_cache": False})(x)

@@ -164,6 +164,4 @@ def plain_load(pointer: str, mask: str, other: str | None, eviction_policy: str)
 
 def own_row_load(pointer: str, mask: str, other: str | None, eviction_policy: str) -> str:
     """Returns the text of a load of rows of which each thread gets one; see `walked`."""
-    if other is None:
-        return f'fmath.load_rows({pointer}, {mask}, "{eviction_policy}")'
-    return f'fmath.load_rows_or({pointer}, {mask}, {other}, "{eviction_policy}")'
+    return f'fmath.load_rows({pointer}, {mask}, {other}, "{eviction_policy}")'

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -223,7 +222,7 @@ def tile_lines(space: Space, wide: str, body: list[str]) -> list[str]:
     if fold is not None and fold.tiled and not space.loops:
         lanes = "tl.arange(0, RBLOCK)"
         if space.walked:
-            if any(re.search(rf"\b{POSITION}\b", line) for line in body):
+            if any(POSITION in line for line in body):
                 lines.append(f"{POSITION} = {lanes}{wide}{space.expand('r')}")
             lanes = f"fmath.hide({lanes})"
         lines += position_lines(space, fold, f"member * RBLOCK + {lanes}" if space.parts else f"{lanes}{wide}")

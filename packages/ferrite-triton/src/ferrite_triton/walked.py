@@ -21,7 +21,7 @@ from ferrite_ir.sizes import is_static
 from .flat import FlatKernel
 from .memory import Access, touched_bytes
 from .rows import behind, is_aligned_row, step_along
-from .space import POSITION, Space, flat_dim
+from .space import POSITION, Space, flat_dim, next_power_of_two
 
 LEAST_ROW, MOST_ROW, MOST_HELD = 3, 64, 128
 """Elements of such a row, and of all rows that a thread reads: it holds them in registers."""
@@ -36,7 +36,7 @@ def is_walked(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
     space, fold = flat.space, flat.space.fold
     if flat.kernel.strategy != "persistent" or space.order != ("x", "r") or space.parts or space.runs or fold is None:
         return False
-    if not is_static(fold.size) or not LEAST_ROW <= fold.size <= MOST_ROW or fold.size & (fold.size - 1) == 0:
+    if not is_static(fold.size) or not LEAST_ROW <= fold.size <= MOST_ROW or fold.size == next_power_of_two(fold.size):
         return False
     if not all(isinstance(definition, (Fold, Loop)) for definition in flat.definitions):
         return False

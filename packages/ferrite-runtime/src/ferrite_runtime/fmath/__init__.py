@@ -11,7 +11,7 @@ from ferrite_runtime.fmath.following import follow
 from ferrite_runtime.fmath.incomplete_gamma import igamma, igammac
 from ferrite_runtime.fmath.look_back import draw_part, publish_part, sum_before
 from ferrite_runtime.fmath.number_theory import gcd
-from ferrite_runtime.fmath.own_rows import hide, load_rows, load_rows_or
+from ferrite_runtime.fmath.own_rows import hide, load_rows
 from ferrite_runtime.fmath.polynomials import (
     chebyshev_t,
     chebyshev_u,

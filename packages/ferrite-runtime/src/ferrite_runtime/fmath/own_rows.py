@@ -24,22 +24,15 @@ def hide(positions):
 
 
 @triton.jit
-def load_rows(pointer, mask, eviction_policy: tl.constexpr):
+def load_rows(pointer, mask, other: tl.constexpr, eviction_policy: tl.constexpr):
     """Returns what lies at pointers ``[rows, elements]``, a row in one thread each.
 
     Args:
         pointer: of elements whose positions `hide` has hidden.
         mask: which of them exist.
-        eviction_policy: of the cache, as for ``tl.load``.
+        other: a number in place of those that do not, or None, as for ``tl.load``.
+        eviction_policy: of the cache, likewise.
     """
-    if _SPREADS_LAST_DIM:
-        return tl.trans(tl.load(tl.trans(pointer), tl.trans(mask), eviction_policy=eviction_policy))
-    return tl.load(pointer, mask, eviction_policy=eviction_policy)
-
-
-@triton.jit
-def load_rows_or(pointer, mask, other: tl.constexpr, eviction_policy: tl.constexpr):
-    """Returns the same, and a number in place of elements that do not exist."""
     if _SPREADS_LAST_DIM:
         return tl.trans(tl.load(tl.trans(pointer), tl.trans(mask), other=other, eviction_policy=eviction_policy))
     return tl.load(pointer, mask, other=other, eviction_policy=eviction_policy)
