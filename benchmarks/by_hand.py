@@ -34,10 +34,11 @@ def main() -> int:
     import torch
 
     from hand_cases import CASES, NORM_ELEMENTS
+    from held_cases import held
     from kernel_timing import copy_bandwidth, time_launches
     from stream_cases import streams
 
-    cases = {**CASES, "streams": (streams, NORM_ELEMENTS)}
+    cases = {**CASES, "streams": (streams, NORM_ELEMENTS), "held": (held, NORM_ELEMENTS)}
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cases", nargs="*", choices=[*cases], default=[*cases], help="all without it")

@@ -121,10 +121,60 @@ def test_gradients(device: str) -> None:
     torch.testing.assert_close(x.grad.double(), again.grad, rtol=1e-5, atol=1e-6)
 
 
+HALVES: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...]]] = {
+    **{name: CASES[name] for name in ("rows", "rows with a rest", "one row", "many parts", "logarithms", "scaled")},
+    **{name: CASES[name] for name in ("sum", "extremes")},
+    "sum and extreme": (lambda x: x / x.abs().sum(1, keepdim=True) + x.amax(1, keepdim=True), (5, 300)),
+    "shifted": (lambda x: torch.softmax(x + x * x, 1) - x, (5, 300)),
+}
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", HALVES)
+def test_shared_rows_of_halves(name: str, dtype: torch.dtype, device: str) -> None:
+    """Results are rounded once where eager's operators round each: they are nearer to exact ones, or as near."""
+    function, shape = HALVES[name]
+    torch.manual_seed(0)
+    x = torch.randn(shape, device=device).to(dtype)
+    found = compiled(function)(x)
+    assert families() == ["cooperative"]
+    assert found.dtype is dtype
+    step = torch.finfo(dtype).eps
+    torch.testing.assert_close(found.double(), function(x.double()), rtol=2 * step, atol=2 * step)
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_halves_of_which_floats_are_made(dtype: torch.dtype, device: str) -> None:
+    x = torch.randn(5, 300, device=device).to(dtype)
+    check(lambda x: torch.softmax(x, 1, dtype=None if x.dtype is torch.float64 else torch.float32), x)
+
+
+@pytest.mark.parametrize("device", devices())
+def test_halves_beside_floats(device: str) -> None:
+    """Of two tensors the narrow one is held as it came."""
+    x, factor = torch.randn(5, 300, device=device).bfloat16(), torch.randn(300, device=device)
+    check(lambda x, factor: torch.softmax(x.to(factor.dtype) * 2, 1) * factor, x, factor)
+
+
+@pytest.mark.parametrize("device", devices())
+def test_halves_that_are_infinite_or_no_numbers(device: str) -> None:
+    x = torch.randn(6, 300, device=device).bfloat16()
+    x[0] = -math.inf
+    x[1, 70], x[2, 290], x[3, :64] = math.inf, math.nan, -math.inf
+    x[4, 100:] = -math.inf
+    x[5, 64:128] += 95
+    found = compiled(lambda x: torch.softmax(x, 1))(x)
+    assert families() == ["cooperative"]
+    expected = torch.softmax(x.double(), 1)
+    torch.testing.assert_close(found.double(), expected, rtol=8e-3, atol=1e-7, equal_nan=True)
+
+
 def test_what_cannot_share_rows_is_done_as_before() -> None:
     x = torch.randn(5, 300)
     for function, given in (
-        (lambda x: torch.softmax(x, 1), x.bfloat16()),
+        (lambda x: torch.softmax(x, 0), torch.randn(300, 5).bfloat16()),
         (lambda x: torch.softmax(x, 1), x.double()),
         (lambda x: torch.softmax(torch.softmax(x, 1), 1), x),
     ):
@@ -167,3 +217,17 @@ def test_real_sizes(shape: tuple[int, ...], dim: int) -> None:
     found = torch.compile(lambda x: torch.softmax(x, dim), backend="ferrite", dynamic=False)(x)
     assert families() == ["cooperative"]
     torch.testing.assert_close(found, torch.softmax(x.double(), dim).float(), rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("length", [131072, 128256])
+def test_real_rows_of_halves(length: int, dtype: torch.dtype) -> None:
+    x = torch.randn((1024, length), device="cuda").to(dtype)
+    torch._dynamo.reset()
+    call = torch.compile(lambda x: torch.softmax(x, 1), backend="ferrite", dynamic=False)
+    found = call(x)
+    assert families() == ["cooperative"]
+    expected = torch.softmax(x.double(), 1)
+    torch.testing.assert_close(found.double(), expected, rtol=torch.finfo(dtype).eps, atol=1e-7)
+    assert all(torch.equal(call(x), found) for _ in range(20))

@@ -35,6 +35,11 @@ COLUMNS = """graph @softmax(x: f32[18, 5]) -> (y) {
   y: f32[18, 5] = loop [i < 18, j < 5] div(exp(sub(x[i, j], m[j])), s[j])
 }"""
 
+NARROW_COLUMNS = """graph @f(x: bf16[18, 5]) -> (y) {
+  s: f32[5] = fold sum [j < 5 | i < 18] cast.f32(x[i, j])
+  y: bf16[18, 5] = loop [i < 18, j < 5] cast.bf16(div(cast.f32(x[i, j]), s[j]))
+}"""
+
 
 def softmax(length: int, rows: int = 3, dtype: str = "f32") -> str:
     return SOFTMAX.format(dtype=dtype, rows=rows, length=length)
@@ -87,7 +92,9 @@ def test_rows_that_gain_nothing_are_walked_alone() -> None:
 
     assert strategy(softmax(32)) == "cooperative"
     assert strategy(softmax(32), cooperate=False) == "looped"
-    assert strategy(softmax(32, dtype="bf16")) == "looped", "elements of two bytes"
+    assert strategy(softmax(32, dtype="bf16")) == "cooperative"
+    assert strategy(NARROW_COLUMNS) == "looped", "columns of two bytes"
+    assert strategy(softmax(32, dtype="f8e4m3fn")) == "looped", "elements of one byte"
     assert strategy(softmax(32), cooperative_minimum=129) == "looped", "128 bytes stay in the cache"
     assert strategy(softmax(32), cooperative_points=32) == "looped", "one program holds it"
     assert strategy(softmax(256)) == "looped", "32 parts are too many for 132 multiprocessors"
@@ -151,10 +158,12 @@ def test_a_smaller_machine_takes_fewer_parts() -> None:
 
 
 def test_real_rows() -> None:
-    """Rows of 131,072 elements and columns of 4,096 in f32 are shared; narrow and shorter ones are not."""
+    """Rows of 131,072 elements and columns of 4,096 in f32 are shared; shorter ones and narrow columns are not."""
     for text, expected in (
         (softmax(131072, 2048), "cooperative"),
-        (softmax(131072, 2048, "bf16"), "looped"),
+        (softmax(131072, 2048, "bf16"), "cooperative"),
+        (softmax(50304, 2048, "bf16"), "looped"),
+        (NARROW_COLUMNS.replace("18", "4096").replace("5", "16384"), "looped"),
         (softmax(50304, 2048), "cooperative"),
         (softmax(32768, 2048), "looped"),
         (softmax(4096, 2048), "persistent"),

@@ -115,3 +115,40 @@ def test_equal_kernels_with_other_statuses_are_written_once() -> None:
     assert [kernel.strategy for kernel in found.kernels] == ["cooperative"] * 2
     assert len({kernel.status for kernel in found.kernels}) == 2
     assert len(emit_program(found).kernels) == 1
+
+
+NARROW = """graph @f(x: bf16[3, 20]) -> (y) {
+  m: f32[3], s: f32[3] = fold online_softmax [i < 3 | j < 20] cast.f32(x[i, j])
+  y: RESULT[3, 20] = loop [i < 3, j < 20] cast.RESULT(div(exp(sub(cast.f32(x[i, j]), m[i])), s[i]))
+}"""
+
+
+def test_halves_wait_as_they_came() -> None:
+    """Each element is made a float again for the maximum, for its term, and for what is stored: none waits as one."""
+    spec = emitted(NARROW.replace("RESULT", "bf16"))
+    source, floats = spec.source, r"cast_\d+ = (load_\d+)\.to\(tl\.float32\)"
+    waiting = re.findall(r"(load_\d+) = fmath\.as_it_came\((load_\d+)\)", source)
+    assert len(waiting) == 2
+    assert re.findall(floats, source) == [waiting[0][1], waiting[0][0], waiting[1][0]]
+    before, after = source.split("fmath.meet(")
+    assert waiting[0][1] == waiting[1][1] or waiting[0][0] == waiting[1][1]
+    assert "term_" not in source
+    assert "as_it_came" in before
+    assert "as_it_came" in after
+    assert source.count("tl.load(") == 1, "what a program holds it reads once"
+    assert spec.facts["registers"] == 72
+
+
+def test_addresses_of_halves_do_not_wait() -> None:
+    """They are the row's, and constants, so that no register holds them."""
+    source = emitted(NARROW.replace("RESULT", "bf16")).source
+    assert re.search(r"row_\d+ = in0 \+ i_\d+\n", source)
+    assert re.search(r"tl\.load\(row_\d+ \+ r, rmask", source)
+    assert re.search(r"tl\.store\(row_\d+ \+ r, div_\d+, rmask", source)
+
+
+def test_exponentials_of_halves_are_rough_where_all_is_rounded() -> None:
+    rounded, exact = (emitted(NARROW.replace("RESULT", name)).source for name in ("bf16", "f32"))
+    assert "tl.sum(fmath.fast_exp(" in rounded.replace("tl.where(rmask, ", "")
+    assert "fast_exp" not in exact
+    assert re.search(r"fmath\.exp\(", exact.split("fmath.meet(")[0])

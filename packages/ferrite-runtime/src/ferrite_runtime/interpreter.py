@@ -45,6 +45,7 @@ STAND_INS: dict[str, Callable[..., Any]] = {
     "meeting_in_warp": meet_in_warp,
     "count_together": count_in_warps,
     "prefetch": lambda pointer: None,
+    "as_it_came": lambda tile: tile,
     "follow": lambda: None,
     "dot_in_parts": lambda left, right, total: tl.dot(left, right, total, input_precision="ieee"),
 }

@@ -34,8 +34,8 @@ COOPERATING = frozenset(("sum", "max", "min", "online_softmax"))
 """Combines whose states are published, a 32-bit word for each component."""
 COLUMNS = 32
 """Columns that a program takes together: a line of memory of 32-bit elements."""
-SMALLEST = 4
-"""Fewest bytes of an element: of narrower ones as many wait in registers for half of the traffic."""
+SMALLEST, SMALLEST_OF_COLUMNS = 2, 4
+"""Fewest bytes of an element. Two of two bytes wait in a register; columns of such gain nothing from it."""
 MOST_LIVE = 2
 """Most values alive at once for each element, one that waits in a register and one that is made of it."""
 MOST_SHARE = 8
@@ -56,7 +56,7 @@ def as_cooperative(kernel: Kernel, cluster: Cluster, target: Target, policy: Pol
         return kernel
     again = _read_again(kernel)
     types = {param.name: param.type.dtype.bytes for param in kernel.params}
-    if not again or min(types[name] for name in again) < SMALLEST:
+    if not again or min(types[name] for name in again) < (SMALLEST_OF_COLUMNS if is_column else SMALLEST):
         return kernel
     held = int(fold.size) * sum(types[name] for name in again) * (COLUMNS if is_column else 1)
     if held < policy.cooperative_minimum:

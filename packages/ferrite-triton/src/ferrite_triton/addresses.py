@@ -28,13 +28,14 @@ class AddressText:
     """
 
     def __init__(
-        self, writer: Writer, space: Space, index: IndexText, dtype: DType, *, has_column: bool = False
+        self, writer: Writer, space: Space, index: IndexText, dtype: DType, *, has_column: bool = False, has_rows: bool = False
     ) -> None:
         self._writer = writer
         self._space = space
         self._index = index
         self._dtype = dtype
         self._has_column = has_column
+        self._has_rows = has_rows
 
     def place(self, param: ParamText, index: Index, value: Callable[[Scalar], Tile] | None = None) -> Tile:
         """Returns the address of an element of a parameter.
@@ -45,7 +46,8 @@ class AddressText:
             value: gives the tile of the scalar in an indirect index; it is computed already.
         """
         fold = self._space.fold
-        start = None if fold is None else row_start(index, fold.size)
+        has_rows = self._has_rows or (fold is not None and not is_static(fold.size))
+        start = row_start(index) if fold is not None and has_rows else None
         if start is not None:
             # The compiler adds positions in a row to its address as constants, which it cannot do with offsets of 32
             # bits: it does not know that they never wrap, and computes the address of each element by itself.

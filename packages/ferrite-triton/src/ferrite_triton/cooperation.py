@@ -17,9 +17,9 @@ from .folds import FoldText, R
 from .space import next_power_of_two
 from .writer import Tile, Writer
 
-REGISTERS = 128
-"""Registers of a thread: a multiprocessor holds four programs of four warps, or two of eight, so that some load while
-others wait. Half of them hold elements.
+REGISTERS, REGISTERS_OF_HALVES = 128, 72
+"""Registers of a thread, half of which hold elements: a multiprocessor holds four programs of four warps, or two of
+eight, so that some load while others wait. Two elements of two bytes wait in a register: seven programs of four warps.
 """
 
 
@@ -43,7 +43,9 @@ class CooperativeFoldText:
         axes = R.union(self.flat.space.order)
         words: list[list[str]] = []
         own: dict[str, Tile] = {}
-        for definition, places in self._words(definitions):
+        for number, (definition, places) in enumerate(self._words(definitions)):
+            if number:
+                self.evaluator.renew()
             states = self.folds.states(definition, kept)
             self._publish(states, places)
             own[definition.results[0].name] = states[0]
@@ -56,6 +58,7 @@ class CooperativeFoldText:
             ]
             merged = self.folds.merged(definition, tuple(lanes), axes, F32)
             self.evaluator.publish(definition, merged)
+        self.evaluator.renew()
         for quotient, fold in self.evaluator.shares.items():
             self._write_share(quotient, fold, own[fold.results[0].name])
 

@@ -17,6 +17,7 @@ from .bounds import assert_in_bounds
 from .casts import bitcast_text, cast_text
 from .errors import ScheduleMismatch
 from .flat import FlatKernel, ParamText, memory_loads
+from .halves import held_halves
 from .indices import IndexText, index_dtype
 from .literals import full_text, is_negative_zero, number_text
 from .operands import computes_wider, constant_tile, has_peer, named, operand_text
@@ -33,7 +34,7 @@ from .scalars import (
     spelling_of,
     takes_literals,
 )
-from .space import NO_AXES, Axes
+from .space import FOLD_AXES, NO_AXES, Axes
 from .vanishing import vanishing_sums
 from .writer import Tile, Writer
 
@@ -76,14 +77,18 @@ class Evaluator:
         self._index = IndexText(writer, flat.space, width, lambda node: self._known(node, None))
         self._index_dtype = index_dtype(width)
         has_column = flat.space.loops and width == 32 and _reads_one_along_the_fold_axis(flat)
-        self.addresses = AddressText(writer, flat.space, self._index, self._index_dtype, has_column=has_column)
+        self._waiting = held_halves(flat)
+        self.addresses = AddressText(
+            writer, flat.space, self._index, self._index_dtype, has_column=has_column, has_rows=bool(self._waiting)
+        )
         self._inside: dict[Scalar, bool] = {}
         nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
         self._pads = any(node.op in LOOPING for node in nodes)
         self._pieces = _bytes_beside(flat)
         self._zeroed = frozenset[Scalar]().union(*vanishing_sums(flat).values())
         self._weights, exponentials = weights(flat)
-        self.shares = shares(flat)
+        # Where elements wait as they came, there are no terms of theirs to take shares of.
+        self.shares = {} if self._waiting else shares(flat)
         self._rough: dict[Scalar, Spelling] = dict.fromkeys(rounded_quotients(flat), ROUGH_QUOTIENT)
         self._rough |= dict.fromkeys(exponentials, ROUGH_EXPONENTIAL)
 
@@ -113,6 +118,27 @@ class Evaluator:
     def know(self, node: Scalar, tile: Tile) -> None:
         """Records the value of an expression that something else has written."""
         self._writer.remember(self._settled((node, None)), tile)
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether everything that is stored is rounded to two bytes, and made of elements that wait as they came."""
+        stored = [self._flat.param_of(name).dtype for name in self._flat.kernel.stored]
+        return bool(self._waiting) and all(dtype.is_narrow_float for dtype in stored)
+
+    def renew(self) -> bool:
+        """Has everything be made again, when it is next needed, of elements that wait as they came.
+
+        Returns whether there are any: elements of two bytes that a program of a cooperative kernel holds.
+        """
+        tiles = {load: self._writer.find((load, None)) for load in self._waiting}
+        held = {load: tile for load, tile in tiles.items() if tile is not None}
+        if not held:
+            return False
+        self._writer.forget_if(lambda key, tile: _is_made_of_elements(key, self._flat) and bool(tile.axes & FOLD_AXES))
+        for load, tile in held.items():
+            renewed = self._hold("load", f"fmath.as_it_came({tile.text})", tile.axes, tile.dtype)
+            self._writer.remember((load, None), renewed)
+        return True
 
     def offset(self, index: Index) -> Tile:
         """Returns the value of an index whose indirect parts are written first."""
@@ -462,3 +488,11 @@ def _conditions(guard: Guard | None) -> list[Key]:
         found.append((guard.condition, guard.outer))
         guard = guard.outer
     return found[::-1]
+
+
+def _is_made_of_elements(key: object, flat: FlatKernel) -> bool:
+    """Returns whether what is known under a key is computed: neither loaded from memory nor a position."""
+    if not isinstance(key, tuple) or not isinstance(key[0], Scalar):
+        return False
+    node = key[0]
+    return node.op != "index" and (node.op != "load" or node.source in flat.producers)

@@ -185,7 +185,10 @@ class FoldText:
             case "online_softmax" if len(tiles) == 1:
                 lanes = self.full(tiles[0], axes, 'float("-inf")')
                 highest = self.reduce(SIMPLE["max"].reduce, "max", lanes.text, axes, lanes.dtype)
-                terms = f"fmath.exp({lanes.text} - {self._safe(highest).text})"
+                if self._evaluator.renew():
+                    lanes = self.full(self.operands(definition)[0][0], axes, 'float("-inf")')
+                exponential = "fast_exp" if self._evaluator.is_rough else "exp"
+                terms = f"fmath.{exponential}({lanes.text} - {self._safe(highest).text})"
                 if (name := definition.results[0].name) in kept:
                     self.terms[name] = self.hold("term", terms, axes, lanes.dtype)
                     terms = self.terms[name].text

@@ -17,10 +17,11 @@ from ferrite_scheduler.schedule import Kernel
 from ferrite_scheduler.softmax import part_softmax
 
 from .body import KernelBody, branch_axis
-from .cooperation import REGISTERS
+from .cooperation import REGISTERS, REGISTERS_OF_HALVES
 from .errors import UnsupportedDefinition
 from .facts import collect_facts
 from .flat import FlatKernel, flatten
+from .halves import held_halves
 from .groups import needed_multiple
 from .memory import Access, Condition, contiguous_axis, find_accesses, is_strewn, narrow_conditions
 from .positions import position_lines
@@ -332,7 +333,7 @@ def _facts(flat: FlatKernel, accesses: tuple[Access, ...], body: list[str]) -> d
     if fold is not None and least > (expected := hint(fold.size)):
         facts["bytes"] = facts["bytes"] * least // max(1, expected)
     if flat.kernel.points:
-        facts["registers"] = REGISTERS
+        facts["registers"] = REGISTERS_OF_HALVES if held_halves(flat) else REGISTERS
     return facts
 
 

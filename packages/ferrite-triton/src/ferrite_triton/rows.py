@@ -49,9 +49,9 @@ def padded_extent(offset: Index, extent: Size, width: int, elements: Size) -> in
     return end if is_provably_at_most(add(offset.hi, end - extent + 1), elements) else None
 
 
-def row_start(index: Index, length: Size) -> Index | None:
-    """Returns where the row begins that an index lies in, if it is one of several, of a symbolic length."""
-    start = None if is_static(length) or index.is_indirect else behind(index)
+def row_start(index: Index) -> Index | None:
+    """Returns where the row begins that an index lies in, if it is one of several."""
+    start = None if index.is_indirect else behind(index)
     return None if start is None or start.is_constant else start
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 from ferrite_ir.dtypes import DType
@@ -75,6 +75,11 @@ class Writer:
     def forget(self, axes: Axes) -> None:
         """Forgets at the level of the function what varies along any of some axes."""
         self.function.known = {key: tile for key, tile in self.function.known.items() if not tile.axes & axes}
+
+    def forget_if(self, condition: Callable[[Hashable, Tile], bool]) -> None:
+        """Forgets at the level of the function what a condition holds for."""
+        known = self.function.known
+        self.function.known = {key: tile for key, tile in known.items() if not condition(key, tile)}
 
     def hold(self, prefix: str, expression: str, axes: Axes, dtype: DType) -> Tile:
         """Writes a line that names an expression, at the level that its axes belong to."""

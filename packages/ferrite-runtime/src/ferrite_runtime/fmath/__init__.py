@@ -5,7 +5,7 @@ Everything here is a ``@triton.jit`` function over float32 and float64 tiles (in
 
 from ferrite_runtime.fmath.atomics import atomic_max_nan, atomic_min_nan, atomic_mul
 from ferrite_runtime.fmath.combined_rows import combine_rows
-from ferrite_runtime.fmath.cooperation import meet, publish_state, published_states
+from ferrite_runtime.fmath.cooperation import as_it_came, meet, publish_state, published_states
 from ferrite_runtime.fmath.elementary import *
 from ferrite_runtime.fmath.following import follow
 from ferrite_runtime.fmath.incomplete_gamma import igamma, igammac
