@@ -1,8 +1,7 @@
 """A group norm written by hand that reads its images once and holds them, as they came, until their moments are known.
 
 Of 16 images of 4096 points and 320 channels, which lie together, in 32 groups; `held_cases.py` calls it. Moments are
-published as words that hold the number of the launch besides, so that no order of memory has to tell of them: such an
-order has each program wait for all that its multiprocessor is storing.
+words, which hold the number of the launch besides, so that no order of memory has to tell of them.
 """
 
 from __future__ import annotations
@@ -45,25 +44,32 @@ def _publish(place, value, launches):
 
 
 @triton.jit
-def _published(place, wanted, launches):
-    """Returns what was published in this launch, once all of it is there, and zeros where nothing is wanted."""
+def _published(place, wanted, launches, ASKS: tl.constexpr):
+    """Returns what was published in this launch, once all of it is there, and zeros where nothing is wanted.
+
+    It is not asked whether it is there if something else tells.
+    """
     found = tl.load(place, wanted, 0, volatile=True)
-    while tl.min(tl.where(wanted, (found >> 32).to(tl.int32), launches)) < launches:
-        found = tl.load(place, wanted, 0, volatile=True)
+    if ASKS:
+        while tl.min(tl.where(wanted, (found >> 32).to(tl.int32), launches)) < launches:
+            found = tl.load(place, wanted, 0, volatile=True)
     return tl.where(wanted, found.to(tl.int32).to(tl.float32, bitcast=True), 0.0)
 
 
 @triton.jit(do_not_specialize=["launches"])
 def held_images(
     x, weight, bias, y, means, squares, counts, launches, POINTS: tl.constexpr, DRAWS: tl.constexpr,
-    MEETS: tl.constexpr
+    TELLS: tl.constexpr
 ):  # fmt: skip
     """Group norm in one kernel whose programs hold ``POINTS`` points of 64 channels, two of them in a word.
 
     A program publishes the moments of its part of each group, waits for all others of its image, and combines those of
     its groups. Groups that end in another block of channels have two parts. ``counts`` and words are of all ``launches``
     so far. With ``DRAWS`` programs draw their numbers, otherwise that they start in order is habit, not promised.
-    Where nobody ``MEETS``, results are wrong: it says what the bytes alone cost.
+
+    What ``TELLS`` that moments are there: their words ("words"); an order of memory ("order"), which has a program wait
+    for all that its multiprocessor is storing; only the counter ("counter"), which promises nothing; or nobody waits
+    ("none"), so that results are wrong, and the bytes alone cost something.
     """
     fmath.follow()
     parts: tl.constexpr = 4096 // POINTS
@@ -100,14 +106,20 @@ def held_images(
     square = tl.sum(tl.where(is_in_slot, square[None, :] + away * away * (2 * POINTS), 0.0), 1)
     weight_low, weight_high = _halves(tl.load(weight + block * 32 + column))
     bias_low, bias_high = _halves(tl.load(bias + block * 32 + column))
-    if MEETS:
+    if TELLS != "none":
+        asks: tl.constexpr = TELLS == "words"
         own = ((image * 5 + block) * 8 + slot) * parts
         _publish(means + own + part, mean, launches)
         _publish(squares + own + part, square, launches)
         tl.debug_barrier()
-        tl.atomic_add(counts + image * 32, 1, sem="relaxed")
-        while tl.atomic_add(counts + image * 32, 0, sem="relaxed") < each * launches:
-            pass
+        if TELLS == "order":
+            tl.atomic_add(counts + image * 32, 1, sem="release")
+            while tl.atomic_add(counts + image * 32, 0, sem="acquire") < each * launches:
+                pass
+        else:
+            tl.atomic_add(counts + image * 32, 1, sem="relaxed")
+            while tl.atomic_add(counts + image * 32, 0, sem="relaxed") < each * launches:
+                pass
         tl.debug_barrier()
         begins = block * 64 - (first_group + slot) * 10
         before, after = tl.maximum(begins, 0), tl.maximum(-54 - begins, 0)
@@ -120,10 +132,10 @@ def held_images(
         place_of_other = ((image * 40 + state) * parts)[:, None] + number
         is_there = place_of_own >= 0
         is_shared = is_there & is_shared[:, None]
-        own_mean = _published(means + place_of_own, is_there, launches)
-        own_square = _published(squares + place_of_own, is_there, launches)
-        other_mean = _published(means + place_of_other, is_shared, launches)
-        other_square = _published(squares + place_of_other, is_shared, launches)
+        own_mean = _published(means + place_of_own, is_there, launches, asks)
+        own_square = _published(squares + place_of_own, is_there, launches, asks)
+        other_mean = _published(means + place_of_other, is_shared, launches, asks)
+        other_square = _published(squares + place_of_other, is_shared, launches, asks)
         mean = tl.sum(own_mean * (10 - others) + other_mean * others, 1) * (1.0 / (10 * parts))
         own_away, other_away = own_mean - mean[:, None], other_mean - mean[:, None]
         spread = own_away * own_away * (10 - others) + other_away * other_away * others

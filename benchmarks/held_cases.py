@@ -12,18 +12,13 @@ from hand_cases import Row, distance, launched, normalised_images, ours
 from hand_held import held_images
 
 HELD = (
-    (128, 4, 72, False, True),
-    (128, 4, 72, True, True),
-    (128, 4, 64, False, True),
-    (128, 4, 64, True, True),
-    (128, 4, 80, True, True),
-    (64, 2, 72, True, True),
-    (256, 8, 72, True, True),
-    (256, 8, 80, True, True),
-    (256, 8, 64, True, True),
-    (128, 4, 72, True, False),
+    *((128, 4, 72, draws, tells) for tells in ("words", "order", "counter", "none") for draws in (False, True)),
+    (128, 4, 64, False, "words"),
+    (128, 4, 80, False, "words"),
+    (64, 2, 72, False, "words"),
+    (256, 8, 80, False, "words"),
 )
-"""Points that a program holds, its warps, registers of a thread, whether numbers are drawn, and whether all meet."""
+"""Points that a program holds, its warps, registers of a thread, whether numbers are drawn, and what tells of moments."""
 
 
 def held(dtype: torch.dtype) -> Iterator[Row]:
@@ -34,23 +29,23 @@ def held(dtype: torch.dtype) -> Iterator[Row]:
     weight, bias = (torch.randn(320, device="cuda", dtype=dtype) for _ in range(2))
     y, exact = torch.empty_like(sets[0]), normalised_images(*(t.double() for t in (sets[0], weight, bias)))
     yield ours(normalised_images, sets[0], weight, bias, sets=[*sets])
-    for points, warps, registers, draws, meets in HELD:
+    for points, warps, registers, draws, tells in HELD:
         means, squares = torch.zeros(2, 16 * 40 * 4096 // points, device="cuda", dtype=torch.int64)
         counts, launches = torch.zeros(17 * 32, device="cuda", dtype=torch.int32), itertools.count(1)
         fixed = (_words(weight), _words(bias), _words(y), means, squares, counts)
 
-        def call(x: Tensor, fixed=fixed, launches=launches, sizes=(points, draws, meets), w=warps, r=registers) -> None:
+        def call(x: Tensor, fixed=fixed, launches=launches, sizes=(points, draws, tells), w=warps, r=registers) -> None:
             given = (_words(x), *fixed, next(launches), *sizes)
             launched(held_images, 16 * 4096 // sizes[0] * 5, *given, warps=w, registers=r, follows=True)()
 
-        def error(call=call, meets=meets) -> float:
+        def error(call=call, tells=tells) -> float:
             call(sets[0])
-            return distance(y, exact) if meets else 0.0
+            return distance(y, exact) if tells != "none" else 0.0
 
         turns = itertools.cycle(sets)
         order = "numbers drawn" if draws else "in the order of programs"
         name = f"one kernel, {points} points held by {warps} warps of {registers} registers, {order}"
-        yield name + ("" if meets else ": without meeting"), lambda turns=turns, call=call: call(next(turns)), error
+        yield f"{name}, told by {tells}", lambda turns=turns, call=call: call(next(turns)), error
 
 
 def _words(t: Tensor) -> Tensor:

@@ -210,7 +210,7 @@ def test_streams_beside_each_other() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("shape", "dim"), [((2048, 131072), 1), ((4096, 16384), 0), ((300, 50304), 1)])
+@pytest.mark.parametrize(("shape", "dim"), [((2048, 131072), 1), ((4096, 16384), 0), ((300, 50304), 1), ((150, 151936), 1)])
 def test_real_sizes(shape: tuple[int, ...], dim: int) -> None:
     x = torch.randn(shape, device="cuda")
     torch._dynamo.reset()
@@ -221,7 +221,7 @@ def test_real_sizes(shape: tuple[int, ...], dim: int) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("length", [131072, 128256])
+@pytest.mark.parametrize("length", [131072, 128256, 256000])
 def test_real_rows_of_halves(length: int, dtype: torch.dtype) -> None:
     x = torch.randn((1024, length), device="cuda").to(dtype)
     torch._dynamo.reset()

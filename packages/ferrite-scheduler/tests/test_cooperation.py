@@ -49,7 +49,9 @@ def strategies(found: Schedule) -> list[str]:
     return [kernel.strategy for kernel in found.kernels]
 
 
-@pytest.mark.parametrize(("text", "parts"), [(softmax(32), 4), (softmax(29), 4), (COLUMNS, 5)])
+@pytest.mark.parametrize(
+    ("text", "parts"), [(softmax(32), 4), (softmax(29), 4), (softmax(129), 9), (softmax(256), 16), (COLUMNS, 5)]
+)
 def test_long_rows_and_columns_are_shared(text: str, parts: int) -> None:
     found = check(text, policy=SHORT)
     (kernel,) = found.kernels
@@ -97,7 +99,7 @@ def test_rows_that_gain_nothing_are_walked_alone() -> None:
     assert strategy(softmax(32, dtype="f8e4m3fn")) == "looped", "elements of one byte"
     assert strategy(softmax(32), cooperative_minimum=129) == "looped", "128 bytes stay in the cache"
     assert strategy(softmax(32), cooperative_points=32) == "looped", "one program holds it"
-    assert strategy(softmax(256)) == "looped", "32 parts are too many for 132 multiprocessors"
+    assert strategy(softmax(257)) == "looped", "17 parts are too many for 132 multiprocessors"
     two = """graph @f(x: f32[3, 32], z: f32[3, 32]) -> (y) {
   s: f32[3] = fold sum [i < 3 | j < 32] mul(x[i, j], z[i, j])
   y: f32[3, 32] = loop [i < 3, j < 32] mul(sub(z[i, j], s[i]), x[i, j])
@@ -153,16 +155,21 @@ def test_only_elements_are_overwritten() -> None:
 
 def test_a_smaller_machine_takes_fewer_parts() -> None:
     graph = parse_graph(softmax(32))
-    assert strategies(schedule(graph, Target(processors=32), SHORT)) == ["cooperative"]
-    assert strategies(schedule(graph, Target(processors=31), SHORT)) == ["looped"]
+    for processors, parts in ((32, 4), (31, 2), (16, 2), (15, 0)):
+        (kernel,) = schedule(graph, Target(processors=processors), SHORT).kernels
+        assert kernel.parts == parts
+        assert kernel.strategy == ("cooperative" if parts else "looped")
 
 
 def test_real_rows() -> None:
-    """Rows of 131,072 elements and columns of 4,096 in f32 are shared; shorter ones and narrow columns are not."""
+    """Rows of 144 KiB are shared, and columns of elements of four bytes."""
     for text, expected in (
         (softmax(131072, 2048), "cooperative"),
         (softmax(131072, 2048, "bf16"), "cooperative"),
-        (softmax(50304, 2048, "bf16"), "looped"),
+        (softmax(256000, 2048, "bf16"), "cooperative"),
+        (softmax(262145, 2048, "bf16"), "looped"),
+        (softmax(80000, 2048, "bf16"), "cooperative"),
+        (softmax(65536, 2048, "bf16"), "looped"),
         (NARROW_COLUMNS.replace("18", "4096").replace("5", "16384"), "looped"),
         (softmax(50304, 2048), "cooperative"),
         (softmax(32768, 2048), "looped"),

@@ -50,9 +50,11 @@ def as_cooperative(kernel: Kernel, cluster: Cluster, target: Target, policy: Pol
     if fold is None or not all(is_static(axis.size) for axis in kernel.axes) or live_tiles(cluster) > MOST_LIVE:
         return kernel
     is_column = cluster.direction == "column"
+    most = target.processors // MOST_SHARE
     points = policy.cooperative_rows if is_column else policy.cooperative_points
-    parts = math.ceil(int(fold.size) / points)
-    if parts < 2 or parts * MOST_SHARE > target.processors:
+    if not is_column and int(fold.size) > points * most:
+        points *= 2  # the longest rows: a program of twice as many threads
+    if not points < int(fold.size) <= points * most:
         return kernel
     again = _read_again(kernel)
     types = {param.name: param.type.dtype.bytes for param in kernel.params}

@@ -98,9 +98,10 @@ class Policy:
         search_budget: most dependence edges walked from either side to see whether two kernels can be one.
         look_back: scan few long lines in one pass, with programs that wait for each other, rather than in two passes.
         look_back_points: points of a line that one such program takes, a power of two.
-        cooperate: have programs share rows of elements of 4 bytes that a looped kernel would read twice, and wait for
-            each other (decision 0011).
-        cooperative_points: elements of a contiguous row that one such program holds, a power of two.
+        cooperate: have programs share rows that a looped kernel would read twice, and wait for each other, those of
+            columns with elements of 4 bytes (decisions 0011 and 0022).
+        cooperative_points: elements of a contiguous row that one such program holds, a power of two; twice as many of
+            rows too long for as many programs as may wait for each other.
         cooperative_rows: rows of the columns that it holds, a power of two.
         cooperative_minimum: fewest bytes that a program reads twice otherwise: shorter rows stay in the cache.
         combine_rows: combine whole rows by kernels that own the places where they go, where that pays.
@@ -157,7 +158,7 @@ class Policy:
     cooperate: bool = True
     cooperative_points: int = 8192
     cooperative_rows: int = 512
-    cooperative_minimum: int = 192 << 10
+    cooperative_minimum: int = 144 << 10
     combine_rows: bool = True
     combined_bytes: int = 0
     combined_row: int = 64

@@ -21,8 +21,8 @@ from .cooperation import REGISTERS, REGISTERS_OF_HALVES
 from .errors import UnsupportedDefinition
 from .facts import collect_facts
 from .flat import FlatKernel, flatten
-from .halves import held_halves
 from .groups import needed_multiple
+from .halves import held_halves
 from .memory import Access, Condition, contiguous_axis, find_accesses, is_strewn, narrow_conditions
 from .positions import position_lines
 from .scans import SERIAL, look_back_scans, scans_serially
