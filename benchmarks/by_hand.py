@@ -4,8 +4,8 @@ And, as ``beginning``, what it costs a kernel to wait itself for what comes befo
 begin where the one before has ended, and as ``stretches``, where each of its programs has; as ``listing``, what the
 steps of listing rows take that are sorted by their places first; as ``images``, how many parts the compiler should cut
 images in, and which way the kernel after should go, as ``moments``, what its first kernel takes by itself, and as
-``kept``, whether to say what should stay in the cache between them, and as ``streams``, what it gains to read images
-again soon.
+``kept``, whether to say what should stay in the cache between them, as ``streams``, what it gains to read images again
+soon, and as ``held``, to hold what was read until the moments of its image are known.
 
     python benchmarks/by_hand.py                   # about three minutes on one H200
     python benchmarks/by_hand.py scan

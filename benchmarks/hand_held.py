@@ -56,6 +56,54 @@ def _published(place, wanted, launches, ASKS: tl.constexpr):
     return tl.where(wanted, found.to(tl.int32).to(tl.float32, bitcast=True), 0.0)
 
 
+@triton.jit
+def _moments_of_part(words, first_low, first_high, of_column, POINTS: tl.constexpr):
+    """Returns the means of what is held of each group, and the sums of squared distances from them."""
+    low, high = _halves(words)
+    low -= first_low[None, :]
+    high -= first_high[None, :]
+    sum_low, sum_high, power_low, power_high = tl.reduce((low, high, low * low, high * high), 0, _added)
+    apart_low, apart_high = sum_low * (1.0 / POINTS), sum_high * (1.0 / POINTS)
+    mean_low, mean_high = first_low + apart_low, first_high + apart_high
+    apart = (mean_low - mean_high) * 0.5
+    square = power_low + power_high - (apart_low * apart_low + apart_high * apart_high - 2 * apart * apart) * POINTS
+    is_in_slot = tl.arange(0, 8)[:, None] == of_column[None, :]
+    members = tl.sum(tl.where(is_in_slot, 2.0, 0.0), 1)
+    mean_of_pair = ((mean_low + mean_high) * 0.5)[None, :]
+    mean = tl.sum(tl.where(is_in_slot, mean_of_pair, 0.0), 1) * 2.0 / tl.maximum(members, 2.0)
+    away = mean_of_pair - mean[:, None]
+    return mean, tl.sum(tl.where(is_in_slot, square[None, :] + away * away * (2 * POINTS), 0.0), 1)
+
+
+@triton.jit
+def _moments_of_image(means, squares, image, block, launches, POINTS: tl.constexpr, ASKS: tl.constexpr):
+    """Returns the means of groups of an image, and the sums of squared distances from them, from those of all parts.
+
+    Groups that end in another block of channels have two parts.
+    """
+    parts: tl.constexpr = 4096 // POINTS
+    slot = tl.arange(0, 8)
+    group = block * 64 // 10 + slot
+    before, after = tl.maximum(block * 64 - group * 10, 0), tl.maximum(group * 10 - block * 64 - 54, 0)
+    is_shared = (before + after > 0) & (group < 32) & (before < 10) & (after < 10)
+    others = tl.where(is_shared, before + after, 0).to(tl.float32)[:, None]
+    last_of_before = (block - 1) * 8 + block * 64 // 10 - (block * 64 - 64) // 10
+    other = tl.where(before > 0, last_of_before, (block + 1) * 8)
+    number = tl.arange(0, parts)[None, :]
+    place_of_own = (((image * 5 + block) * 8 + slot) * parts)[:, None] + number
+    place_of_other = ((image * 40 + other) * parts)[:, None] + number
+    is_there = place_of_own >= 0
+    is_shared = is_there & is_shared[:, None]
+    own_mean = _published(means + place_of_own, is_there, launches, ASKS)
+    own_square = _published(squares + place_of_own, is_there, launches, ASKS)
+    other_mean = _published(means + place_of_other, is_shared, launches, ASKS)
+    other_square = _published(squares + place_of_other, is_shared, launches, ASKS)
+    mean = tl.sum(own_mean * (10 - others) + other_mean * others, 1) * (1.0 / (10 * parts))
+    own_away, other_away = own_mean - mean[:, None], other_mean - mean[:, None]
+    spread = own_away * own_away * (10 - others) + other_away * other_away * others
+    return mean, tl.sum(own_square + other_square + spread * POINTS, 1)
+
+
 @triton.jit(do_not_specialize=["launches"])
 def held_images(
     x, weight, bias, y, means, squares, counts, launches, POINTS: tl.constexpr, DRAWS: tl.constexpr,
@@ -64,8 +112,8 @@ def held_images(
     """Group norm in one kernel whose programs hold ``POINTS`` points of 64 channels, two of them in a word.
 
     A program publishes the moments of its part of each group, waits for all others of its image, and combines those of
-    its groups. Groups that end in another block of channels have two parts. ``counts`` and words are of all ``launches``
-    so far. With ``DRAWS`` programs draw their numbers, otherwise that they start in order is habit, not promised.
+    its groups. ``counts`` and words are of all ``launches`` so far. With ``DRAWS`` programs draw their numbers,
+    otherwise that they start in order is habit, not promised.
 
     What ``TELLS`` that moments are there: their words ("words"); an order of memory ("order"), which has a program wait
     for all that its multiprocessor is storing; only the counter ("counter"), which promises nothing; or nobody waits
@@ -86,31 +134,14 @@ def held_images(
     place = (tl.arange(0, POINTS) * 160)[:, None] + column[None, :]
     words = tl.load(x + start + place, eviction_policy="evict_first")
     first_low, first_high = _halves(tl.load(x + start + column))
-    low, high = _halves(words)
-    low -= first_low[None, :]
-    high -= first_high[None, :]
-    sum_low, sum_high, power_low, power_high = tl.reduce((low, high, low * low, high * high), 0, _added)
-    apart_low, apart_high = sum_low * (1.0 / POINTS), sum_high * (1.0 / POINTS)
-    mean_low, mean_high = first_low + apart_low, first_high + apart_high
-    apart = (mean_low - mean_high) * 0.5
-    square = power_low + power_high - (apart_low * apart_low + apart_high * apart_high - 2 * apart * apart) * POINTS
-
-    first_group = block * 64 // 10
-    slot = tl.arange(0, 8)
-    of_column = (block * 64 + 2 * column) // 10 - first_group
-    is_in_slot = slot[:, None] == of_column[None, :]
-    members = tl.sum(tl.where(is_in_slot, 2.0, 0.0), 1)
-    mean_of_pair = ((mean_low + mean_high) * 0.5)[None, :]
-    mean = tl.sum(tl.where(is_in_slot, mean_of_pair, 0.0), 1) * 2.0 / tl.maximum(members, 2.0)
-    away = mean_of_pair - mean[:, None]
-    square = tl.sum(tl.where(is_in_slot, square[None, :] + away * away * (2 * POINTS), 0.0), 1)
+    of_column = (block * 64 + 2 * column) // 10 - block * 64 // 10
+    mean, square = _moments_of_part(words, first_low, first_high, of_column, POINTS)
     weight_low, weight_high = _halves(tl.load(weight + block * 32 + column))
     bias_low, bias_high = _halves(tl.load(bias + block * 32 + column))
     if TELLS != "none":
-        asks: tl.constexpr = TELLS == "words"
-        own = ((image * 5 + block) * 8 + slot) * parts
-        _publish(means + own + part, mean, launches)
-        _publish(squares + own + part, square, launches)
+        own = ((image * 5 + block) * 8 + tl.arange(0, 8)) * parts + part
+        _publish(means + own, mean, launches)
+        _publish(squares + own, square, launches)
         tl.debug_barrier()
         if TELLS == "order":
             tl.atomic_add(counts + image * 32, 1, sem="release")
@@ -121,34 +152,13 @@ def held_images(
             while tl.atomic_add(counts + image * 32, 0, sem="relaxed") < each * launches:
                 pass
         tl.debug_barrier()
-        begins = block * 64 - (first_group + slot) * 10
-        before, after = tl.maximum(begins, 0), tl.maximum(-54 - begins, 0)
-        is_shared = (before + after > 0) & (first_group + slot < 32) & (before < 10) & (after < 10)
-        others = tl.where(is_shared, before + after, 0).to(tl.float32)[:, None]
-        before_state = (block - 1) * 8 + first_group - (block * 64 - 64) // 10
-        state = tl.where(before > 0, before_state, (block + 1) * 8)
-        number = tl.arange(0, parts)[None, :]
-        place_of_own = own[:, None] + number
-        place_of_other = ((image * 40 + state) * parts)[:, None] + number
-        is_there = place_of_own >= 0
-        is_shared = is_there & is_shared[:, None]
-        own_mean = _published(means + place_of_own, is_there, launches, asks)
-        own_square = _published(squares + place_of_own, is_there, launches, asks)
-        other_mean = _published(means + place_of_other, is_shared, launches, asks)
-        other_square = _published(squares + place_of_other, is_shared, launches, asks)
-        mean = tl.sum(own_mean * (10 - others) + other_mean * others, 1) * (1.0 / (10 * parts))
-        own_away, other_away = own_mean - mean[:, None], other_mean - mean[:, None]
-        spread = own_away * own_away * (10 - others) + other_away * other_away * others
-        square = tl.sum(own_square + other_square + spread * POINTS, 1)
+        mean, square = _moments_of_image(means, squares, image, block, launches, POINTS, TELLS == "words")
     inverse = tl.rsqrt(square * (1.0 / 40960) + 1e-5)
-
     mean_of_column = tl.gather(mean, of_column, 0)
     scale = tl.gather(inverse, of_column, 0)
     scale_low, scale_high = scale * weight_low, scale * weight_high
-    shift_low = bias_low - mean_of_column * scale_low
-    shift_high = bias_high - mean_of_column * scale_high
     low, high = _halves(_as_it_came(words))
-    low = low * scale_low[None, :] + shift_low[None, :]
-    high = high * scale_high[None, :] + shift_high[None, :]
+    low = low * scale_low[None, :] + (bias_low - mean_of_column * scale_low)[None, :]
+    high = high * scale_high[None, :] + (bias_high - mean_of_column * scale_high)[None, :]
     result = _in_one_word(low * fmath.sigmoid(low), high * fmath.sigmoid(high))
     tl.store(y + _as_it_came(start) + place, result, cache_modifier=".cs")

@@ -13,12 +13,12 @@ from hand_held import held_images
 
 HELD = (
     *((128, 4, 72, draws, tells) for tells in ("words", "order", "counter", "none") for draws in (False, True)),
-    (128, 4, 64, False, "words"),
     (128, 4, 80, False, "words"),
+    (128, 4, 80, False, "order"),
     (64, 2, 72, False, "words"),
     (256, 8, 80, False, "words"),
 )
-"""Points that a program holds, its warps, registers of a thread, whether numbers are drawn, and what tells of moments."""
+"""Points that a program holds, warps, registers of a thread, whether numbers are drawn, and what tells of moments."""
 
 
 def held(dtype: torch.dtype) -> Iterator[Row]:

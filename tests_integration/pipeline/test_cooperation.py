@@ -210,7 +210,9 @@ def test_streams_beside_each_other() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize(("shape", "dim"), [((2048, 131072), 1), ((4096, 16384), 0), ((300, 50304), 1), ((150, 151936), 1)])
+@pytest.mark.parametrize(
+    ("shape", "dim"), [((2048, 131072), 1), ((4096, 16384), 0), ((300, 50304), 1), ((600, 151936), 1)]
+)
 def test_real_sizes(shape: tuple[int, ...], dim: int) -> None:
     x = torch.randn(shape, device="cuda")
     torch._dynamo.reset()

@@ -25,10 +25,19 @@ class AddressText:
         index: writes offsets.
         dtype: of the address arithmetic.
         has_column: whether a single tensor is read along the fold axis, and nothing written, in a loop.
+        has_rows: whether rows have addresses of their own even if their length is a number: no register should hold
+            those of their elements.
     """
 
     def __init__(
-        self, writer: Writer, space: Space, index: IndexText, dtype: DType, *, has_column: bool = False, has_rows: bool = False
+        self,
+        writer: Writer,
+        space: Space,
+        index: IndexText,
+        dtype: DType,
+        *,
+        has_column: bool = False,
+        has_rows: bool = False,
     ) -> None:
         self._writer = writer
         self._space = space
