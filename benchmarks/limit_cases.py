@@ -17,6 +17,14 @@ VOCABULARY = 8192
 """Rows of the table of the embedding cases."""
 
 
+def log_softmax_rows(x: Tensor) -> Tensor:
+    return torch.log_softmax(x, -1)
+
+
+def over_the_largest(x: Tensor) -> Tensor:
+    return x / x.abs().amax(-1, keepdim=True)
+
+
 def log_sum_exp(x: Tensor) -> Tensor:
     return torch.logsumexp(widened(x), -1)
 
@@ -312,6 +320,9 @@ LIMIT_CASES: tuple[Case, ...] = (
     trained("loss 32000 f+b", mean_loss, labelled(8192, 32000, trains=True)),
     side("softmax 128k", softmax_rows, matrix(2048, 131072)),
     side("softmax 50304", softmax_rows, matrix(4096, 50304)),
+    side("softmax 80000", softmax_rows, matrix(2048, 80000)),
+    side("log softmax 151936", log_softmax_rows, matrix(1024, 151936)),
+    side("by largest 256000", over_the_largest, matrix(1024, 256000)),
     side("softmax 3000", softmax_rows, matrix(32768, 3000)),
     side("softmax dim 0", softmax_columns, square_matrix(4096, 16384)),
     side("softmax middle 8", softmax_between, between(8192, 8)),
