@@ -96,6 +96,8 @@ def test_rows_that_gain_nothing_are_walked_alone() -> None:
     assert strategy(softmax(32), cooperate=False) == "looped"
     assert strategy(softmax(32, dtype="bf16")) == "cooperative"
     assert strategy(NARROW_COLUMNS) == "looped", "columns of two bytes"
+    widened = softmax(32, dtype="bf16").replace("y: bf16", "y: f32").replace("cast.bf16(div", "cast.f32(div")
+    assert strategy(widened) == "looped", "floats of elements of two bytes"
     assert strategy(softmax(32, dtype="f8e4m3fn")) == "looped", "elements of one byte"
     assert strategy(softmax(32), cooperative_minimum=129) == "looped", "128 bytes stay in the cache"
     assert strategy(softmax(32), cooperative_points=32) == "looped", "one program holds it"

@@ -35,7 +35,10 @@ COOPERATING = frozenset(("sum", "max", "min", "online_softmax"))
 COLUMNS = 32
 """Columns that a program takes together: a line of memory of 32-bit elements."""
 SMALLEST, SMALLEST_OF_COLUMNS = 2, 4
-"""Fewest bytes of an element. Two of two bytes wait in a register; columns of such gain nothing from it."""
+"""Fewest bytes of an element. Two of two bytes wait in a register; columns of such gain nothing from it.
+
+Nor are rows shared of which wider elements are made: exact exponentials take more registers than there are.
+"""
 MOST_LIVE = 2
 """Most values alive at once for each element, one that waits in a register and one that is made of it."""
 MOST_SHARE = 8
@@ -58,7 +61,10 @@ def as_cooperative(kernel: Kernel, cluster: Cluster, target: Target, policy: Pol
         return kernel
     again = _read_again(kernel)
     types = {param.name: param.type.dtype.bytes for param in kernel.params}
-    if not again or min(types[name] for name in again) < (SMALLEST_OF_COLUMNS if is_column else SMALLEST):
+    narrowest = min((types[name] for name in again), default=0)
+    if narrowest < (SMALLEST_OF_COLUMNS if is_column else SMALLEST):
+        return kernel
+    if narrowest < F32.bytes and any(types[name] >= F32.bytes for name in _elements_stored(kernel)):
         return kernel
     held = int(fold.size) * sum(types[name] for name in again) * (COLUMNS if is_column else 1)
     if held < policy.cooperative_minimum:
@@ -80,10 +86,17 @@ def _read_again(kernel: Kernel) -> frozenset[str]:
     if any(kernel.pass_of[fold.results[0].name] for fold in folds):
         return frozenset()
     fold_dims = set(kernel.fold.dims) if kernel.fold is not None else set()
-    rest = [makers[name] for name in kernel.stored if fold_dims.intersection(makers[name].dims)]
+    rest = [makers[name] for name in _elements_stored(kernel)]
     if any(kernel.pass_of[definition.results[0].name] == 0 for definition in rest):
         return frozenset()
     return frozenset(_elements_read(folds, makers, fold_dims) & _elements_read(rest, makers, fold_dims))
+
+
+def _elements_stored(kernel: Kernel) -> list[str]:
+    """Returns the results of which a kernel stores another element at each point of the fold axis."""
+    fold_dims = set(kernel.fold.dims) if kernel.fold is not None else set()
+    makers = {result.name: d for d in kernel.body for result in d.results}
+    return [name for name in kernel.stored if fold_dims.intersection(makers[name].dims)]
 
 
 def _cooperates(fold: Fold) -> bool:
