@@ -152,3 +152,30 @@ def test_exponentials_of_halves_are_rough_where_all_is_rounded() -> None:
     assert "tl.sum(fmath.fast_exp(" in rounded.replace("tl.where(rmask, ", "")
     assert "fast_exp" not in exact
     assert re.search(r"fmath\.exp\(", exact.split("fmath.meet(")[0])
+
+
+SCALED = """graph @f(x: f32[3, 20], w: bf16[20]) -> (y) {
+  m: f32[3], s: f32[3] = fold online_softmax [i < 3 | j < 20] x[i, j]
+  y: f32[3, 20] = loop [i < 3, j < 20] mul(div(exp(sub(x[i, j], m[i])), s[i]), cast.f32(w[j]))
+}"""
+
+
+def test_halves_that_are_not_folded_do_not_wait() -> None:
+    """They are read after the meeting: floats have their terms, and their registers, as without them."""
+    spec = emitted(SCALED)
+    assert "as_it_came" not in spec.source
+    assert "term_" in spec.source
+    assert spec.facts["registers"] == 128
+
+
+WEIGHTED = """graph @f(x: f32[3, 20], w: bf16[20]) -> (y) {
+  m: f32[3], s: f32[3] = fold online_softmax [i < 3 | j < 20] mul(x[i, j], cast.f32(w[j]))
+  y: bf16[3, 20] = loop [i < 3, j < 20] cast.bf16(div(exp(sub(mul(x[i, j], cast.f32(w[j])), m[i])), s[i]))
+}"""
+
+
+def test_floats_that_wait_beside_halves_keep_their_registers() -> None:
+    spec = emitted(WEIGHTED)
+    assert spec.family == "cooperative"
+    assert "as_it_came" in spec.source
+    assert spec.facts["registers"] == 128

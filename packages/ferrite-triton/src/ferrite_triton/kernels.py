@@ -22,7 +22,7 @@ from .errors import UnsupportedDefinition
 from .facts import collect_facts
 from .flat import FlatKernel, flatten
 from .groups import needed_multiple
-from .halves import held_halves
+from .halves import holds_only_halves
 from .memory import Access, Condition, contiguous_axis, find_accesses, is_strewn, narrow_conditions
 from .positions import position_lines
 from .scans import SERIAL, look_back_scans, scans_serially
@@ -333,7 +333,7 @@ def _facts(flat: FlatKernel, accesses: tuple[Access, ...], body: list[str]) -> d
     if fold is not None and least > (expected := hint(fold.size)):
         facts["bytes"] = facts["bytes"] * least // max(1, expected)
     if flat.kernel.points:
-        facts["registers"] = REGISTERS_OF_HALVES if held_halves(flat) else REGISTERS
+        facts["registers"] = REGISTERS_OF_HALVES if holds_only_halves(flat) else REGISTERS
     return facts
 
 
