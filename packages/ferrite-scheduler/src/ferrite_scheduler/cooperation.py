@@ -59,12 +59,13 @@ def as_cooperative(kernel: Kernel, cluster: Cluster, target: Target, policy: Pol
         points *= 2  # the longest rows: a program of twice as many threads
     if not points < int(fold.size) <= points * most:
         return kernel
-    again = _read_again(kernel)
+    stored = _elements_stored(kernel)
+    again = _read_again(kernel, stored)
     types = {param.name: param.type.dtype.bytes for param in kernel.params}
     narrowest = min((types[name] for name in again), default=0)
     if narrowest < (SMALLEST_OF_COLUMNS if is_column else SMALLEST):
         return kernel
-    if narrowest < F32.bytes and any(types[name] >= F32.bytes for name in _elements_stored(kernel)):
+    if narrowest < F32.bytes and any(types[name] >= F32.bytes for name in stored):
         return kernel
     held = int(fold.size) * sum(types[name] for name in again) * (COLUMNS if is_column else 1)
     if held < policy.cooperative_minimum:
@@ -72,8 +73,8 @@ def as_cooperative(kernel: Kernel, cluster: Cluster, target: Target, policy: Pol
     return replace(kernel, name=kernel_name("cooperative", kernel.body), strategy="cooperative", points=points)
 
 
-def _read_again(kernel: Kernel) -> frozenset[str]:
-    """Returns what a kernel reads for its folds and then for each element, where all folds can be done together.
+def _read_again(kernel: Kernel, stored: Sequence[str]) -> frozenset[str]:
+    """Returns what a kernel reads for its folds and then for the elements that it stores, if folds can be done together.
 
     Nothing where they cannot: where one waits for another, or a result is stored before they are done.
     """
@@ -86,7 +87,7 @@ def _read_again(kernel: Kernel) -> frozenset[str]:
     if any(kernel.pass_of[fold.results[0].name] for fold in folds):
         return frozenset()
     fold_dims = set(kernel.fold.dims) if kernel.fold is not None else set()
-    rest = [makers[name] for name in _elements_stored(kernel)]
+    rest = [makers[name] for name in stored]
     if any(kernel.pass_of[definition.results[0].name] == 0 for definition in rest):
         return frozenset()
     return frozenset(_elements_read(folds, makers, fold_dims) & _elements_read(rest, makers, fold_dims))

@@ -44,7 +44,7 @@ class AddressText:
         self._index = index
         self._dtype = dtype
         self._has_column = has_column
-        self._has_rows = has_rows
+        self._has_rows = has_rows or (space.fold is not None and not is_static(space.fold.size))
 
     def place(self, param: ParamText, index: Index, value: Callable[[Scalar], Tile] | None = None) -> Tile:
         """Returns the address of an element of a parameter.
@@ -54,9 +54,7 @@ class AddressText:
             index: where the element is, counted from the first one.
             value: gives the tile of the scalar in an indirect index; it is computed already.
         """
-        fold = self._space.fold
-        has_rows = self._has_rows or (fold is not None and not is_static(fold.size))
-        start = row_start(index) if fold is not None and has_rows else None
+        start = row_start(index) if self._has_rows else None
         if start is not None:
             # The compiler adds positions in a row to its address as constants, which it cannot do with offsets of 32
             # bits: it does not know that they never wrap, and computes the address of each element by itself.

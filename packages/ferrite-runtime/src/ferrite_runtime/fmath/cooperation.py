@@ -12,14 +12,13 @@ import triton
 import triton.language as tl
 
 from ferrite_runtime.fmath.machine import is_for_nvidia
-from ferrite_runtime.fmath.words import FLAG, LOW, asked_words
+from ferrite_runtime.fmath.words import asked_words, awaited_words, publish_word
 
 
 @triton.jit
 def publish_state(place, value, wanted=None):
     """Stores floats in words of the status, for who meets this program afterwards."""
-    bits = value.to(tl.int32, bitcast=True).to(tl.int64) & LOW
-    tl.atomic_xchg(place, bits | FLAG, mask=wanted, sem="relaxed")
+    publish_word(place, value.to(tl.int32, bitcast=True).to(tl.int64), wanted)
 
 
 @triton.jit
@@ -35,9 +34,7 @@ def meet(counter, count):
 @triton.jit
 def published_states(place, wanted, neutral):
     """Returns the floats in words, once all of them are published; those that are not wanted are ``neutral``."""
-    found = asked_words(place, wanted)
-    while tl.min((found >> 32).to(tl.int32)) == 0:
-        found = asked_words(place, wanted)
+    found = awaited_words(asked_words(place, wanted), place, wanted)
     return tl.where(wanted, found.to(tl.int32).to(tl.float32, bitcast=True), neutral)
 
 

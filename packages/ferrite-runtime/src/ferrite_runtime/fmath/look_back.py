@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ferrite_runtime.fmath.words import LOW, asked_words, publish_word
+from ferrite_runtime.fmath.words import LOW, asked_words, awaited_words, publish_word
 
 _GROUP = tl.constexpr(512)
 
@@ -37,18 +37,10 @@ def _publish(words, place, value, span):
 
 
 @triton.jit
-def _awaited_words(found, words, place, wanted):
-    """Returns words that were asked for, once all of them are published."""
-    while tl.min((found >> 32).to(tl.int32), 0) == 0:
-        found = asked_words(words + place, wanted)
-    return found
-
-
-@triton.jit
 def _awaited(low, high, words, place, wanted, span, dtype: tl.constexpr):
-    low = _awaited_words(low, words, place, wanted)
+    low = awaited_words(low, words + place, wanted)
     if dtype.primitive_bitwidth == 64:
-        high = _awaited_words(high, words + span, place, wanted)
+        high = awaited_words(high, words + span + place, wanted)
         return ((low & LOW) | (high << 32)).to(dtype, bitcast=True)
     else:
         return low.to(tl.int32).to(dtype, bitcast=True)
