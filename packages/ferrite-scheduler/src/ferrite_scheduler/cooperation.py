@@ -74,7 +74,7 @@ def as_cooperative(kernel: Kernel, cluster: Cluster, target: Target, policy: Pol
 
 
 def _read_again(kernel: Kernel, stored: Sequence[str]) -> frozenset[str]:
-    """Returns what a kernel reads for its folds and then for the elements that it stores, if folds can be done together.
+    """Returns what a kernel reads for its folds and then for what it stores, where all folds can be done together.
 
     Nothing where they cannot: where one waits for another, or a result is stored before they are done.
     """
