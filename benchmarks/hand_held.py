@@ -1,7 +1,8 @@
 """A group norm written by hand that reads its images once and holds them, as they came, until their moments are known.
 
 Of 16 images of 4096 points and 320 channels, which lie together, in 32 groups; `held_cases.py` calls it. Moments are
-words, which hold the number of the launch besides, so that no order of memory has to tell of them.
+words, a mean and a sum of squares in each, whose two lowest bits are those of the number of the launch, so that neither
+a counter nor an order of memory has to tell of them.
 """
 
 from __future__ import annotations
@@ -38,36 +39,55 @@ def _as_it_came(words):
 
 
 @triton.jit
-def _publish(place, value, launches):
-    bits = value.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
-    tl.atomic_xchg(place, bits | (launches.to(tl.int64) << 32), sem="relaxed")
+def _publish(place, mean, square, launches):
+    low = mean.to(tl.int32, bitcast=True).to(tl.int64) & 0xFFFFFFFF
+    high = ((square.to(tl.int32, bitcast=True) & -4) | (launches & 3)).to(tl.int64)
+    tl.atomic_xchg(place, low | (high << 32), sem="relaxed")
 
 
 @triton.jit
-def _published(place, wanted, launches, ASKS: tl.constexpr):
-    """Returns what was published in this launch, once all of it is there, and zeros where nothing is wanted.
-
-    It is not asked whether it is there if something else tells.
-    """
-    found = tl.load(place, wanted, 0, volatile=True)
-    if ASKS:
-        while tl.min(tl.where(wanted, (found >> 32).to(tl.int32), launches)) < launches:
-            found = tl.load(place, wanted, 0, volatile=True)
-    return tl.where(wanted, found.to(tl.int32).to(tl.float32, bitcast=True), 0.0)
+def _is_missing(words, launches):
+    return tl.max(((words >> 32).to(tl.int32) ^ launches) & 3)
 
 
 @triton.jit
-def _moments_of_part(words, first_low, first_high, of_column, POINTS: tl.constexpr):
-    """Returns the means of what is held of each group, and the sums of squared distances from them."""
+def _parts_of(words):
+    """Returns the means and the sums of squares in words."""
+    return words.to(tl.int32).to(tl.float32, bitcast=True), (words >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _sums(words, first_low, first_high, ROWS: tl.constexpr):
+    """Returns sums of what is held of each channel, and of its squares, as threads of one column have them."""
     low, high = _halves(words)
-    low -= first_low[None, :]
-    high -= first_high[None, :]
-    sum_low, sum_high, power_low, power_high = tl.reduce((low, high, low * low, high * high), 0, _added)
+    low = tl.reshape(low - first_low[None, :], [ROWS // 16, 16, 32])
+    high = tl.reshape(high - first_high[None, :], [ROWS // 16, 16, 32])
+    return tl.sum(low, 0), tl.sum(high, 0), tl.sum(low * low, 0), tl.sum(high * high, 0)
+
+
+@triton.jit
+def _held(x, image, part, block, POINTS: tl.constexpr):
+    """Returns the first and second half of the points of a part, 64 channels of them."""
+    column, row = tl.arange(0, 32), tl.arange(0, POINTS // 2)
+    start = (image * 4096 + part * POINTS) * 160 + block * 32
+    place = (row * 160)[:, None] + column[None, :]
+    first = tl.load(x + start + place, eviction_policy="evict_first")
+    return first, tl.load(x + start + POINTS * 80 + place, eviction_policy="evict_first")
+
+
+@triton.jit
+def _moments_of_part(x, first, second, image, part, block, POINTS: tl.constexpr):
+    """Returns the means of what is held of each group, and the sums of squared distances from them."""
+    column = tl.arange(0, 32)
+    start = (image * 4096 + part * POINTS) * 160 + block * 32
+    from_low, from_high = _halves(tl.load(x + start + column))
+    sums = _added(*_sums(first, from_low, from_high, POINTS // 2), *_sums(second, from_low, from_high, POINTS // 2))
+    sum_low, sum_high, power_low, power_high = tl.reduce(sums, 0, _added)
     apart_low, apart_high = sum_low * (1.0 / POINTS), sum_high * (1.0 / POINTS)
-    mean_low, mean_high = first_low + apart_low, first_high + apart_high
+    mean_low, mean_high = from_low + apart_low, from_high + apart_high
     apart = (mean_low - mean_high) * 0.5
     square = power_low + power_high - (apart_low * apart_low + apart_high * apart_high - 2 * apart * apart) * POINTS
-    is_in_slot = tl.arange(0, 8)[:, None] == of_column[None, :]
+    is_in_slot = tl.arange(0, 8)[:, None] == ((block * 64 + 2 * column) // 10 - block * 64 // 10)[None, :]
     members = tl.sum(tl.where(is_in_slot, 2.0, 0.0), 1)
     mean_of_pair = ((mean_low + mean_high) * 0.5)[None, :]
     mean = tl.sum(tl.where(is_in_slot, mean_of_pair, 0.0), 1) * 2.0 / tl.maximum(members, 2.0)
@@ -76,89 +96,112 @@ def _moments_of_part(words, first_low, first_high, of_column, POINTS: tl.constex
 
 
 @triton.jit
-def _moments_of_image(means, squares, image, block, launches, POINTS: tl.constexpr, ASKS: tl.constexpr):
-    """Returns the means of groups of an image, and the sums of squared distances from them, from those of all parts.
+def _stored(place, words, scale_low, scale_high, shift_low, shift_high):
+    low, high = _halves(_as_it_came(words))
+    low = low * scale_low[None, :] + shift_low[None, :]
+    high = high * scale_high[None, :] + shift_high[None, :]
+    tl.store(place, _in_one_word(low * fmath.sigmoid(low), high * fmath.sigmoid(high)), cache_modifier=".cs")
 
-    Groups that end in another block of channels have two parts.
-    """
-    parts: tl.constexpr = 4096 // POINTS
+
+@triton.jit
+def _parts_in_other_block(image, block):
+    """Returns, for each group, where its parts in another block of channels lie, and how many channels it has there."""
     slot = tl.arange(0, 8)
     group = block * 64 // 10 + slot
     before, after = tl.maximum(block * 64 - group * 10, 0), tl.maximum(group * 10 - block * 64 - 54, 0)
-    is_shared = (before + after > 0) & (group < 32) & (before < 10) & (after < 10)
-    others = tl.where(is_shared, before + after, 0).to(tl.float32)[:, None]
+    has_two = (before + after > 0) & (group < 32) & (before < 10) & (after < 10)
     last_of_before = (block - 1) * 8 + block * 64 // 10 - (block * 64 - 64) // 10
-    other = tl.where(before > 0, last_of_before, (block + 1) * 8)
-    number = tl.arange(0, parts)[None, :]
-    place_of_own = (((image * 5 + block) * 8 + slot) * parts)[:, None] + number
-    place_of_other = ((image * 40 + other) * parts)[:, None] + number
-    is_there = place_of_own >= 0
-    is_shared = is_there & is_shared[:, None]
-    own_mean = _published(means + place_of_own, is_there, launches, ASKS)
-    own_square = _published(squares + place_of_own, is_there, launches, ASKS)
-    other_mean = _published(means + place_of_other, is_shared, launches, ASKS)
-    other_square = _published(squares + place_of_other, is_shared, launches, ASKS)
-    mean = tl.sum(own_mean * (10 - others) + other_mean * others, 1) * (1.0 / (10 * parts))
+    return image * 40 + tl.where(before > 0, last_of_before, (block + 1) * 8), tl.where(has_two, before + after, 0)
+
+
+@triton.jit
+def _make_all(x, moments, image, block, launches, POINTS: tl.constexpr):
+    """Publishes the moments of all parts of the groups of a block of channels."""
+    parts: tl.constexpr = 4096 // POINTS
+    for number in range(3 * parts):
+        where, part = block - 1 + number // parts, number % parts
+        if (where >= 0) & (where < 5):
+            first, second = _held(x, image, part, where, POINTS)
+            mean, square = _moments_of_part(x, first, second, image, part, where, POINTS)
+            place = ((image * 5 + where) * 8 + tl.arange(0, 8)) * parts + part
+            _publish(moments + place, mean, square, launches)
+
+
+@triton.jit
+def _combined(words, words_of_others, others, POINTS: tl.constexpr):
+    """Returns the means of whole groups, and the sums of squared distances from them."""
+    parts: tl.constexpr = 4096 // POINTS
+    own_mean, own_square = _parts_of(words)
+    other_mean, other_square = _parts_of(tl.where(others[:, None] > 0, words_of_others, 0))
+    share = others.to(tl.float32)[:, None]
+    mean = tl.sum(own_mean * (10 - share) + other_mean * share, 1) * (1.0 / (10 * parts))
     own_away, other_away = own_mean - mean[:, None], other_mean - mean[:, None]
-    spread = own_away * own_away * (10 - others) + other_away * other_away * others
+    spread = own_away * own_away * (10 - share) + other_away * other_away * share
     return mean, tl.sum(own_square + other_square + spread * POINTS, 1)
 
 
-@triton.jit(do_not_specialize=["launches"])
+@triton.jit(do_not_specialize=["launches", "patience"])
 def held_images(
-    x, weight, bias, y, means, squares, counts, launches, POINTS: tl.constexpr, DRAWS: tl.constexpr,
-    TELLS: tl.constexpr
+    x, weight, bias, y, moments, counter, launches, patience, POINTS: tl.constexpr, ORDER: tl.constexpr,
+    HELPS: tl.constexpr, WAITS: tl.constexpr
 ):  # fmt: skip
     """Group norm in one kernel whose programs hold ``POINTS`` points of 64 channels, two of them in a word.
 
-    A program publishes the moments of its part of each group, waits for all others of its image, and combines those of
-    its groups. ``counts`` and words are of all ``launches`` so far. With ``DRAWS`` programs draw their numbers,
-    otherwise that they start in order is habit, not promised.
+    A program publishes the moments of its part of each group, waits for those of all other parts of its groups, and
+    combines them; groups that end in another block of channels have two rows of parts. ``launches`` says which launch
+    on the same moments this is.
 
-    What ``TELLS`` that moments are there: their words ("words"); an order of memory ("order"), which has a program wait
-    for all that its multiprocessor is storing; only the counter ("counter"), which promises nothing; or nobody waits
-    ("none"), so that results are wrong, and the bytes alone cost something.
+    That no program waits for ever takes one of these: programs start in the order of their numbers, which is habit, not
+    promised; they draw their numbers (``ORDER`` "drawn"); or one that has asked ``patience`` times makes what is
+    missing by itself, the same to the bit (``HELPS``), even if all start in "reverse". Where nobody ``WAITS`` results
+    are wrong, and the bytes alone cost something.
     """
     fmath.follow()
     parts: tl.constexpr = 4096 // POINTS
     each: tl.constexpr = parts * 5
-    if DRAWS:
-        program = tl.atomic_add(counts + 16 * 32, 1, sem="relaxed") - (launches - 1) * (16 * each)
+    if ORDER == "drawn":
+        program = tl.atomic_add(counter, 1, sem="relaxed") - (launches - 1) * (16 * each)
+    elif ORDER == "reverse":
+        program = 16 * each - 1 - tl.program_id(0)
     else:
         program = tl.program_id(0)
     image = program // each
-    part = program % each // 5
-    block = program % 5
-    column = tl.arange(0, 32)
-    start = (image * 4096 + part * POINTS) * 160 + block * 32
-    place = (tl.arange(0, POINTS) * 160)[:, None] + column[None, :]
-    words = tl.load(x + start + place, eviction_policy="evict_first")
-    first_low, first_high = _halves(tl.load(x + start + column))
-    of_column = (block * 64 + 2 * column) // 10 - block * 64 // 10
-    mean, square = _moments_of_part(words, first_low, first_high, of_column, POINTS)
+    block, part = program % each // parts, program % parts
+    first, second = _held(x, image, part, block, POINTS)
+    mean, square = _moments_of_part(x, first, second, image, part, block, POINTS)
+    slot, column = tl.arange(0, 8), tl.arange(0, 32)
+    own = ((image * 5 + block) * 8 + slot) * parts
+    _publish(moments + own + part, mean, square, launches)
     weight_low, weight_high = _halves(tl.load(weight + block * 32 + column))
     bias_low, bias_high = _halves(tl.load(bias + block * 32 + column))
-    if TELLS != "none":
-        own = ((image * 5 + block) * 8 + tl.arange(0, 8)) * parts + part
-        _publish(means + own, mean, launches)
-        _publish(squares + own, square, launches)
-        tl.debug_barrier()
-        if TELLS == "order":
-            tl.atomic_add(counts + image * 32, 1, sem="release")
-            while tl.atomic_add(counts + image * 32, 0, sem="acquire") < each * launches:
-                pass
-        else:
-            tl.atomic_add(counts + image * 32, 1, sem="relaxed")
-            while tl.atomic_add(counts + image * 32, 0, sem="relaxed") < each * launches:
-                pass
-        tl.debug_barrier()
-        mean, square = _moments_of_image(means, squares, image, block, launches, POINTS, TELLS == "words")
+    if WAITS:
+        row_of_others, others = _parts_in_other_block(image, block)
+        number = tl.arange(0, parts)[None, :]
+        places, further = moments + own[:, None] + number, moments + (row_of_others * parts)[:, None] + number
+        has_two = (others[:, None] > 0) & (number >= 0)
+        none = (launches & 3).to(tl.int64) << 32
+        words = tl.load(places, volatile=True)
+        words_of_others = tl.load(further, has_two, none, volatile=True)
+        if HELPS:
+            asked = 0
+            while (_is_missing(words, launches) | _is_missing(words_of_others, launches) != 0) & (asked < patience):
+                words = tl.load(places, volatile=True)
+                words_of_others = tl.load(further, has_two, none, volatile=True)
+                asked += 1
+            if _is_missing(words, launches) | _is_missing(words_of_others, launches) != 0:
+                _make_all(x, moments, image, block, launches, POINTS)
+                first, second = _held(x, image, part, block, POINTS)
+        while _is_missing(words, launches) | _is_missing(words_of_others, launches) != 0:
+            words = tl.load(places, volatile=True)
+            words_of_others = tl.load(further, has_two, none, volatile=True)
+        mean, square = _combined(words, words_of_others, others, POINTS)
     inverse = tl.rsqrt(square * (1.0 / 40960) + 1e-5)
+    of_column = (block * 64 + 2 * column) // 10 - block * 64 // 10
     mean_of_column = tl.gather(mean, of_column, 0)
     scale = tl.gather(inverse, of_column, 0)
     scale_low, scale_high = scale * weight_low, scale * weight_high
-    low, high = _halves(_as_it_came(words))
-    low = low * scale_low[None, :] + (bias_low - mean_of_column * scale_low)[None, :]
-    high = high * scale_high[None, :] + (bias_high - mean_of_column * scale_high)[None, :]
-    result = _in_one_word(low * fmath.sigmoid(low), high * fmath.sigmoid(high))
-    tl.store(y + _as_it_came(start) + place, result, cache_modifier=".cs")
+    shift_low, shift_high = bias_low - mean_of_column * scale_low, bias_high - mean_of_column * scale_high
+    start = _as_it_came((image * 4096 + part * POINTS) * 160 + block * 32)
+    place = y + start + (tl.arange(0, POINTS // 2) * 160)[:, None] + column[None, :]
+    _stored(place, first, scale_low, scale_high, shift_low, shift_high)
+    _stored(place + POINTS * 80, second, scale_low, scale_high, shift_low, shift_high)

@@ -12,13 +12,19 @@ from hand_cases import Row, distance, launched, normalised_images, ours
 from hand_held import held_images
 
 HELD = (
-    *((128, 4, 72, draws, tells) for tells in ("words", "order", "counter", "none") for draws in (False, True)),
-    (128, 4, 80, False, "words"),
-    (128, 4, 80, False, "order"),
-    (64, 2, 72, False, "words"),
-    (256, 8, 80, False, "words"),
+    *(
+        (128, 4, registers, *starts, True)
+        for registers in (72, 80)
+        for starts in (("habit", False, 0), ("drawn", False, 0), ("habit", True, 1 << 12))
+    ),
+    (128, 4, 72, "habit", True, 0, True),
+    (128, 4, 72, "reverse", True, 8, True),
+    (128, 4, 72, "habit", False, 0, False),
+    (64, 2, 72, "habit", False, 0, True),
+    (256, 8, 72, "habit", False, 0, True),
 )
-"""Points that a program holds, warps, registers of a thread, whether numbers are drawn, and what tells of moments."""
+"""Points that a program holds, warps, registers of a thread, the order of programs, if they help, how often they ask
+before, and if they wait."""
 
 
 def held(dtype: torch.dtype) -> Iterator[Row]:
@@ -29,23 +35,25 @@ def held(dtype: torch.dtype) -> Iterator[Row]:
     weight, bias = (torch.randn(320, device="cuda", dtype=dtype) for _ in range(2))
     y, exact = torch.empty_like(sets[0]), normalised_images(*(t.double() for t in (sets[0], weight, bias)))
     yield ours(normalised_images, sets[0], weight, bias, sets=[*sets])
-    for points, warps, registers, draws, tells in HELD:
-        means, squares = torch.zeros(2, 16 * 40 * 4096 // points, device="cuda", dtype=torch.int64)
-        counts, launches = torch.zeros(17 * 32, device="cuda", dtype=torch.int32), itertools.count(1)
-        fixed = (_words(weight), _words(bias), _words(y), means, squares, counts)
+    for points, warps, registers, order, helps, patience, waits in HELD:
+        moments = torch.zeros(16 * 40 * 4096 // points, device="cuda", dtype=torch.int64)
+        counter, launches = torch.zeros(1, device="cuda", dtype=torch.int32), itertools.count(1)
+        fixed = (_words(weight), _words(bias), _words(y), moments, counter)
+        sizes = (patience, points, order, helps, waits)
 
-        def call(x: Tensor, fixed=fixed, launches=launches, sizes=(points, draws, tells), w=warps, r=registers) -> None:
+        def call(x: Tensor, fixed=fixed, launches=launches, sizes=sizes, w=warps, r=registers) -> None:
             given = (_words(x), *fixed, next(launches), *sizes)
-            launched(held_images, 16 * 4096 // sizes[0] * 5, *given, warps=w, registers=r, follows=True)()
+            launched(held_images, 16 * 4096 // sizes[1] * 5, *given, warps=w, registers=r, follows=True)()
 
-        def error(call=call, tells=tells) -> float:
+        def error(call=call, waits=waits) -> float:
+            y.zero_()
             call(sets[0])
-            return distance(y, exact) if tells != "none" else 0.0
+            return distance(y, exact) if waits else 0.0
 
         turns = itertools.cycle(sets)
-        order = "numbers drawn" if draws else "in the order of programs"
-        name = f"one kernel, {points} points held by {warps} warps of {registers} registers, {order}"
-        yield f"{name}, told by {tells}", lambda turns=turns, call=call: call(next(turns)), error
+        name = f"{points} points held by {warps} warps of {registers} registers, in the order of {order}"
+        name += f", helping after asking {patience} times" * helps + ", waiting for nobody" * (not waits)
+        yield name, lambda turns=turns, call=call: call(next(turns)), error
 
 
 def _words(t: Tensor) -> Tensor:
