@@ -30,6 +30,7 @@ from hand_kernels import (
     normalised_behind,
     scaled,
     scanned_ahead,
+    scanned_held,
     scanned_part,
     summed,
 )
@@ -178,6 +179,18 @@ def scan(dtype: torch.dtype) -> Iterator[Row]:
             call = launched(scanned_ahead, programs, *given, warps=warps, cleared=status, registers=registers)
             name = f"parts of {2 * points}, their sums one part ahead, asking {when}"
             yield f"{name}, {warps} warps, {resident} programs each", call, error
+    for points, registers, draws, waits in (
+        *((8192, 128, draws, 1) for draws in (1, 0)),
+        *((4096, 72, draws, 1) for draws in (1, 0)),
+        (4096, 72, 0, 0),
+    ):
+        parts = pairs.numel() // points
+        status = status_of(parts)
+        given = (pairs, status, sums, parts, points, draws, waits)
+        call = launched(scanned_held, parts, *given, warps=4, cleared=status, registers=registers)
+        order = "drawn" if draws else "in order"
+        name = f"parts of {2 * points} held in pairs, 4 warps of {registers} registers, {order}"
+        yield name + ", that wait for nobody" * (not waits), call, error if waits else lambda: 0.0
 
 
 HELD: dict[torch.dtype, tuple[tuple[int, int, int, int, int], ...]] = {

@@ -129,6 +129,51 @@ def pair_of(low, high):
 
 
 @triton.jit
+def _sum_of_pairs(pair):
+    low, high = halves_of(pair)
+    return low + high
+
+
+@triton.jit
+def _four_sums(a, b, c, d, e, f, g, h):
+    return a + e, b + f, c + g, d + h
+
+
+@triton.jit
+def _scan_quarter(y, pair, before):
+    """Stores the running sums of pairs, which have waited as they came."""
+    word = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [pair], dtype=tl.int32, is_pure=False, pack=1)
+    low, high = halves_of(word)
+    running = tl.cumsum(low + high, 0) + before
+    tl.store(y, pair_of(running - high, running), cache_modifier=".cs")
+
+
+@triton.jit
+def scanned_held(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, DRAWS: tl.constexpr, WAITS: tl.constexpr):
+    """A part of a long sum of bfloat16, read and held in pairs, in quarters: it is scanned after waiting."""
+    part = fmath.draw_part(status, PARTS) if DRAWS else tl.program_id(0)
+    quarter: tl.constexpr = RBLOCK // 4
+    place = part * RBLOCK + tl.arange(0, quarter)
+    first = tl.load(x + place, eviction_policy="evict_first")
+    second = tl.load(x + place + quarter, eviction_policy="evict_first")
+    third = tl.load(x + place + 2 * quarter, eviction_policy="evict_first")
+    fourth = tl.load(x + place + 3 * quarter, eviction_policy="evict_first")
+    sums = (_sum_of_pairs(first), _sum_of_pairs(second), _sum_of_pairs(third), _sum_of_pairs(fourth))
+    sum_1, sum_2, sum_3, sum_4 = tl.reduce(sums, 0, _four_sums)
+    total = ((sum_1 + sum_2) + sum_3) + sum_4
+    before = total
+    if WAITS:
+        fmath.publish_part(status, 0, 1, part, PARTS, total)
+        before = fmath.sum_before(status, 0, 1, part, PARTS, total)
+    _scan_quarter(y + place, first, before)
+    before += sum_1
+    _scan_quarter(y + place + quarter, second, before)
+    before += sum_2
+    _scan_quarter(y + place + 2 * quarter, third, before)
+    _scan_quarter(y + place + 3 * quarter, fourth, before + sum_3)
+
+
+@triton.jit
 def told_before(words, part, parts: tl.constexpr, asked, end):
     """The sum before a part of one line, from words that were asked for; those that are missing are asked for again."""
     group = part // 512
