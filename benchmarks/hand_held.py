@@ -11,31 +11,12 @@ import triton
 import triton.language as tl
 
 from ferrite_runtime import fmath
+from hand_kernels import halves_of, pair_of
 
 
 @triton.jit
 def _added(a, b, c, d, e, f, g, h):
     return a + e, b + f, c + g, d + h
-
-
-@triton.jit
-def _halves(words):
-    """Returns the two numbers of type bfloat16 in each word, the first one in its lower half."""
-    low = (words << 16).to(tl.float32, bitcast=True)
-    return low, (words & -65536).to(tl.float32, bitcast=True)
-
-
-@triton.jit
-def _in_one_word(low, high):
-    return tl.inline_asm_elementwise(
-        "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [low, high], dtype=tl.int32, is_pure=True, pack=1
-    )
-
-
-@triton.jit
-def _as_it_came(words):
-    """Returns words of which the compiler does not know what it has made of them before."""
-    return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [words], dtype=tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
@@ -59,7 +40,7 @@ def _parts_of(words):
 @triton.jit
 def _sums(words, first_low, first_high, ROWS: tl.constexpr):
     """Returns sums of what is held of each channel, and of its squares, as threads of one column have them."""
-    low, high = _halves(words)
+    low, high = halves_of(words)
     low = tl.reshape(low - first_low[None, :], [ROWS // 16, 16, 32])
     high = tl.reshape(high - first_high[None, :], [ROWS // 16, 16, 32])
     return tl.sum(low, 0), tl.sum(high, 0), tl.sum(low * low, 0), tl.sum(high * high, 0)
@@ -80,7 +61,7 @@ def _moments_of_part(x, first, second, image, part, block, POINTS: tl.constexpr)
     """Returns the means of what is held of each group, and the sums of squared distances from them."""
     column = tl.arange(0, 32)
     start = (image * 4096 + part * POINTS) * 160 + block * 32
-    from_low, from_high = _halves(tl.load(x + start + column))
+    from_low, from_high = halves_of(tl.load(x + start + column))
     sums = _added(*_sums(first, from_low, from_high, POINTS // 2), *_sums(second, from_low, from_high, POINTS // 2))
     sum_low, sum_high, power_low, power_high = tl.reduce(sums, 0, _added)
     apart_low, apart_high = sum_low * (1.0 / POINTS), sum_high * (1.0 / POINTS)
@@ -97,10 +78,10 @@ def _moments_of_part(x, first, second, image, part, block, POINTS: tl.constexpr)
 
 @triton.jit
 def _stored(place, words, scale_low, scale_high, shift_low, shift_high):
-    low, high = _halves(_as_it_came(words))
+    low, high = halves_of(fmath.as_it_came(words))
     low = low * scale_low[None, :] + shift_low[None, :]
     high = high * scale_high[None, :] + shift_high[None, :]
-    tl.store(place, _in_one_word(low * fmath.sigmoid(low), high * fmath.sigmoid(high)), cache_modifier=".cs")
+    tl.store(place, pair_of(low * fmath.sigmoid(low), high * fmath.sigmoid(high)), cache_modifier=".cs")
 
 
 @triton.jit
@@ -172,8 +153,8 @@ def held_images(
     slot, column = tl.arange(0, 8), tl.arange(0, 32)
     own = ((image * 5 + block) * 8 + slot) * parts
     _publish(moments + own + part, mean, square, launches)
-    weight_low, weight_high = _halves(tl.load(weight + block * 32 + column))
-    bias_low, bias_high = _halves(tl.load(bias + block * 32 + column))
+    weight_low, weight_high = halves_of(tl.load(weight + block * 32 + column))
+    bias_low, bias_high = halves_of(tl.load(bias + block * 32 + column))
     if WAITS:
         row_of_others, others = _parts_in_other_block(image, block)
         number = tl.arange(0, parts)[None, :]
@@ -201,7 +182,7 @@ def held_images(
     scale = tl.gather(inverse, of_column, 0)
     scale_low, scale_high = scale * weight_low, scale * weight_high
     shift_low, shift_high = bias_low - mean_of_column * scale_low, bias_high - mean_of_column * scale_high
-    start = _as_it_came((image * 4096 + part * POINTS) * 160 + block * 32)
+    start = fmath.as_it_came((image * 4096 + part * POINTS) * 160 + block * 32)
     place = y + start + (tl.arange(0, POINTS // 2) * 160)[:, None] + column[None, :]
     _stored(place, first, scale_low, scale_high, shift_low, shift_high)
     _stored(place + POINTS * 80, second, scale_low, scale_high, shift_low, shift_high)

@@ -142,8 +142,7 @@ def _four_sums(a, b, c, d, e, f, g, h):
 @triton.jit
 def _scan_quarter(y, pair, before):
     """Stores the running sums of pairs, which have waited as they came."""
-    word = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [pair], dtype=tl.int32, is_pure=False, pack=1)
-    low, high = halves_of(word)
+    low, high = halves_of(fmath.as_it_came(pair))
     running = tl.cumsum(low + high, 0) + before
     tl.store(y, pair_of(running - high, running), cache_modifier=".cs")
 

@@ -40,11 +40,12 @@ def published_states(place, wanted, neutral):
 
 @triton.jit
 def as_it_came(tile):
-    """Returns elements of two bytes of which the compiler does not know what it has made of them before.
+    """Returns elements of two or four bytes of which the compiler does not know what it has made of them before.
 
-    Two of them wait in a register; what is made of them it would keep in one each, rather than make it again.
+    Two of two bytes wait in a register; what is made of them it would keep in one each, rather than make it again.
     """
     if is_for_nvidia():
-        return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tile], dtype=tile.dtype, is_pure=False, pack=2)
+        count: tl.constexpr = 32 // tile.dtype.primitive_bitwidth
+        return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tile], tile.dtype, is_pure=False, pack=count)
     else:
         return tile
