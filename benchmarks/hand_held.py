@@ -11,12 +11,19 @@ import triton
 import triton.language as tl
 
 from ferrite_runtime import fmath
-from hand_kernels import halves_of, pair_of
+from hand_kernels import four_sums, halves_of, pair_of
 
 
 @triton.jit
-def _added(a, b, c, d, e, f, g, h):
-    return a + e, b + f, c + g, d + h
+def _start(image, part, block, POINTS: tl.constexpr):
+    """Returns where the first word of a part lies."""
+    return (image * 4096 + part * POINTS) * 160 + block * 32
+
+
+@triton.jit
+def _slot_of_column(block):
+    """Returns which of the groups of a block of channels each column of words belongs to."""
+    return (block * 64 + 2 * tl.arange(0, 32)) // 10 - block * 64 // 10
 
 
 @triton.jit
@@ -27,8 +34,16 @@ def _publish(place, mean, square, launches):
 
 
 @triton.jit
-def _is_missing(words, launches):
-    return tl.max(((words >> 32).to(tl.int32) ^ launches) & 3)
+def _asked(places, further, has_two, launches):
+    """Returns the words of this block of channels and of the other one as they are now; published if there is none."""
+    published = (launches & 3).to(tl.int64) << 32
+    return tl.load(places, volatile=True), tl.load(further, has_two, published, volatile=True)
+
+
+@triton.jit
+def _are_missing(words, words_of_others, launches):
+    own = ((words >> 32).to(tl.int32) ^ launches) & 3
+    return tl.max(own) | tl.max(((words_of_others >> 32).to(tl.int32) ^ launches) & 3) != 0
 
 
 @triton.jit
@@ -50,7 +65,7 @@ def _sums(words, first_low, first_high, ROWS: tl.constexpr):
 def _held(x, image, part, block, POINTS: tl.constexpr):
     """Returns the first and second half of the points of a part, 64 channels of them."""
     column, row = tl.arange(0, 32), tl.arange(0, POINTS // 2)
-    start = (image * 4096 + part * POINTS) * 160 + block * 32
+    start = _start(image, part, block, POINTS)
     place = (row * 160)[:, None] + column[None, :]
     first = tl.load(x + start + place, eviction_policy="evict_first")
     return first, tl.load(x + start + POINTS * 80 + place, eviction_policy="evict_first")
@@ -59,16 +74,14 @@ def _held(x, image, part, block, POINTS: tl.constexpr):
 @triton.jit
 def _moments_of_part(x, first, second, image, part, block, POINTS: tl.constexpr):
     """Returns the means of what is held of each group, and the sums of squared distances from them."""
-    column = tl.arange(0, 32)
-    start = (image * 4096 + part * POINTS) * 160 + block * 32
-    from_low, from_high = halves_of(tl.load(x + start + column))
-    sums = _added(*_sums(first, from_low, from_high, POINTS // 2), *_sums(second, from_low, from_high, POINTS // 2))
-    sum_low, sum_high, power_low, power_high = tl.reduce(sums, 0, _added)
+    from_low, from_high = halves_of(tl.load(x + _start(image, part, block, POINTS) + tl.arange(0, 32)))
+    sums = four_sums(*_sums(first, from_low, from_high, POINTS // 2), *_sums(second, from_low, from_high, POINTS // 2))
+    sum_low, sum_high, power_low, power_high = tl.reduce(sums, 0, four_sums)
     apart_low, apart_high = sum_low * (1.0 / POINTS), sum_high * (1.0 / POINTS)
     mean_low, mean_high = from_low + apart_low, from_high + apart_high
     apart = (mean_low - mean_high) * 0.5
     square = power_low + power_high - (apart_low * apart_low + apart_high * apart_high - 2 * apart * apart) * POINTS
-    is_in_slot = tl.arange(0, 8)[:, None] == ((block * 64 + 2 * column) // 10 - block * 64 // 10)[None, :]
+    is_in_slot = tl.arange(0, 8)[:, None] == _slot_of_column(block)[None, :]
     members = tl.sum(tl.where(is_in_slot, 2.0, 0.0), 1)
     mean_of_pair = ((mean_low + mean_high) * 0.5)[None, :]
     mean = tl.sum(tl.where(is_in_slot, mean_of_pair, 0.0), 1) * 2.0 / tl.maximum(members, 2.0)
@@ -160,29 +173,25 @@ def held_images(
         number = tl.arange(0, parts)[None, :]
         places, further = moments + own[:, None] + number, moments + (row_of_others * parts)[:, None] + number
         has_two = (others[:, None] > 0) & (number >= 0)
-        none = (launches & 3).to(tl.int64) << 32
-        words = tl.load(places, volatile=True)
-        words_of_others = tl.load(further, has_two, none, volatile=True)
+        words, words_of_others = _asked(places, further, has_two, launches)
         if HELPS:
             asked = 0
-            while (_is_missing(words, launches) | _is_missing(words_of_others, launches) != 0) & (asked < patience):
-                words = tl.load(places, volatile=True)
-                words_of_others = tl.load(further, has_two, none, volatile=True)
+            while _are_missing(words, words_of_others, launches) & (asked < patience):
+                words, words_of_others = _asked(places, further, has_two, launches)
                 asked += 1
-            if _is_missing(words, launches) | _is_missing(words_of_others, launches) != 0:
+            if _are_missing(words, words_of_others, launches):
                 _make_all(x, moments, image, block, launches, POINTS)
                 first, second = _held(x, image, part, block, POINTS)
-        while _is_missing(words, launches) | _is_missing(words_of_others, launches) != 0:
-            words = tl.load(places, volatile=True)
-            words_of_others = tl.load(further, has_two, none, volatile=True)
+        while _are_missing(words, words_of_others, launches):
+            words, words_of_others = _asked(places, further, has_two, launches)
         mean, square = _combined(words, words_of_others, others, POINTS)
     inverse = tl.rsqrt(square * (1.0 / 40960) + 1e-5)
-    of_column = (block * 64 + 2 * column) // 10 - block * 64 // 10
+    of_column = _slot_of_column(block)
     mean_of_column = tl.gather(mean, of_column, 0)
     scale = tl.gather(inverse, of_column, 0)
     scale_low, scale_high = scale * weight_low, scale * weight_high
     shift_low, shift_high = bias_low - mean_of_column * scale_low, bias_high - mean_of_column * scale_high
-    start = fmath.as_it_came((image * 4096 + part * POINTS) * 160 + block * 32)
+    start = fmath.as_it_came(_start(image, part, block, POINTS))
     place = y + start + (tl.arange(0, POINTS // 2) * 160)[:, None] + column[None, :]
     _stored(place, first, scale_low, scale_high, shift_low, shift_high)
     _stored(place + POINTS * 80, second, scale_low, scale_high, shift_low, shift_high)

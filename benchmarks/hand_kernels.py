@@ -8,7 +8,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ferrite_runtime import fmath
 from ferrite_runtime.fmath.sorting import sort_integers
-from ferrite_runtime.fmath.words import asked_words
+from ferrite_runtime.fmath.words import asked_words, awaited_words
 
 
 @triton.jit
@@ -135,7 +135,8 @@ def _sum_of_pairs(pair):
 
 
 @triton.jit
-def _four_sums(a, b, c, d, e, f, g, h):
+def four_sums(a, b, c, d, e, f, g, h):
+    """Adds up four numbers side by side."""
     return a + e, b + f, c + g, d + h
 
 
@@ -158,7 +159,7 @@ def scanned_held(x, status, y, PARTS: tl.constexpr, RBLOCK: tl.constexpr, DRAWS:
     third = tl.load(x + place + 2 * quarter, eviction_policy="evict_first")
     fourth = tl.load(x + place + 3 * quarter, eviction_policy="evict_first")
     sums = (_sum_of_pairs(first), _sum_of_pairs(second), _sum_of_pairs(third), _sum_of_pairs(fourth))
-    sum_1, sum_2, sum_3, sum_4 = tl.reduce(sums, 0, _four_sums)
+    sum_1, sum_2, sum_3, sum_4 = tl.reduce(sums, 0, four_sums)
     total = ((sum_1 + sum_2) + sum_3) + sum_4
     before = total
     if WAITS:
@@ -177,10 +178,8 @@ def told_before(words, part, parts: tl.constexpr, asked, end):
     """The sum before a part of one line, from words that were asked for; those that are missing are asked for again."""
     group = part // 512
     places, ends = group * 512 + tl.arange(0, 512), parts + group - 1 + tl.arange(0, 1)
-    while tl.min((asked >> 32).to(tl.int32), 0) == 0:
-        asked = asked_words(words + places, places < part)
-    while tl.min((end >> 32).to(tl.int32), 0) == 0:
-        end = asked_words(words + ends, ends >= parts)
+    asked = awaited_words(asked, words + places, places < part)
+    end = awaited_words(end, words + ends, ends >= parts)
     own = tl.sum(asked.to(tl.int32).to(tl.float32, bitcast=True), 0)
     return tl.sum(end.to(tl.int32).to(tl.float32, bitcast=True), 0) + own
 
