@@ -23,7 +23,7 @@ from triton.runtime.jit import JITFunction
 
 from ferrite_runtime import fmath
 from ferrite_runtime.errors import FerriteRuntimeError, IndexOutOfBounds, KernelRunError
-from ferrite_runtime.fmath import cooperation
+from ferrite_runtime.fmath.look_back import draw_part
 from ferrite_runtime.interpreter_atomics import make_atomic_rmw
 from ferrite_runtime.interpreter_cast import all_ones_handle, cast_handle, make_dot, splat_handle
 from ferrite_runtime.interpreter_cooperation import LeftProgram, rounds_of
@@ -45,7 +45,9 @@ STAND_INS: dict[str, Callable[..., Any]] = {
     "meeting_in_warp": meet_in_warp,
     "count_together": count_in_warps,
     "prefetch": lambda pointer: None,
+    "part_in_order": draw_part,
     "as_it_came": lambda tile: tile,
+    "floats_as_they_came": lambda tile: tile.to(tl.float32),
     "follow": lambda: None,
     "dot_in_parts": lambda left, right, total: tl.dot(left, right, total, input_precision="ieee"),
 }
@@ -186,8 +188,10 @@ def interpret(
         builder = ti.interpreter_builder
         builder.set_grid_dim(programs, *depths)
         try:
-            for wait in rounds_of(spec):
-                with _standing_in(cooperation.meet, wait):
+            for stand_ins in rounds_of(spec):
+                with contextlib.ExitStack() as standing:
+                    for jitted, stand_in in stand_ins:
+                        standing.enter_context(_standing_in(jitted, stand_in))
                     for z, y, x in itertools.product(range(depths[1]), range(depths[0]), range(programs)):
                         builder.set_grid_idx(x, y, z)
                         with contextlib.suppress(LeftProgram):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ferrite_runtime.errors import KernelRunError
+from ferrite_runtime.fmath import cooperation
 from ferrite_runtime.spec import KernelSpec
 
 
@@ -19,10 +20,21 @@ class LeftProgram(Exception):
 
 
 class Meetings:
-    """What programs do where they meet, in either round: stand-ins for `fmath.meet`."""
+    """What programs do where they meet, in either round: stand-ins for `fmath.meet` and `fmath.pause`."""
 
     def __init__(self) -> None:
         self._come: Counter[int] = Counter()
+
+    def leave_here(self) -> None:
+        """Ends a program of the first round that begins to wait for words.
+
+        Raises:
+            LeftProgram: always.
+        """
+        raise LeftProgram
+
+    def stay(self) -> None:
+        """Lets a program of the second round go on: all words are there."""
 
     def leave(self, counter: Any, count: Any) -> None:
         """Notes that a program has come to a counter.
@@ -48,7 +60,9 @@ def _address(counter: Any) -> int:
     return int(counter.handle.data.item())
 
 
-def rounds_of(spec: KernelSpec) -> tuple[Callable[[Any, Any], None], ...]:
-    """Returns, for each round in which a kernel is run, what its programs do where they meet."""
+def rounds_of(spec: KernelSpec) -> tuple[tuple[tuple[Any, Callable[..., None]], ...], ...]:
+    """Returns, for each round in which a kernel is run, what stands in for the functions in which programs wait."""
     meetings = Meetings()
-    return (meetings.leave, meetings.go_on) if spec.family == "cooperative" else (meetings.go_on,)
+    first = (cooperation.meet, meetings.leave), (cooperation.pause, meetings.leave_here)
+    last = (cooperation.meet, meetings.go_on), (cooperation.pause, meetings.stay)
+    return (first, last) if spec.family == "cooperative" else (last,)

@@ -73,6 +73,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "exp": np.exp,
     "divide_by": lambda x, count, _: x / count,
     "fast_divide": np.divide,
+    "fast_reciprocal": np.reciprocal,
     "fast_exp": np.exp,
     "expm1": np.expm1,
     "fmod": np.fmod,

@@ -23,6 +23,7 @@ from ferrite_ir.sizes import is_static
 
 from .cluster import Cluster
 from .dependences import Dependences, make_node
+from .held_images import words_of_images
 from .intermediates import status_of
 from .memory import Work
 from .naming import kernel_name
@@ -156,6 +157,8 @@ def with_statuses(
 
 def _words(kernel: Kernel) -> int:
     """Returns the words of a cooperative kernel's status: a counter, one for each group of rows, states."""
+    if kernel.columns:
+        return words_of_images(kernel)
     rows = math.prod(int(axis.size) for axis in kernel.grid)
     states = sum(len(definition.results) for definition in kernel.body if isinstance(definition, Fold))
     return 1 + rows + states * rows * kernel.parts

@@ -20,6 +20,7 @@ from ferrite_ir.sizes import hint, product
 
 from .dependences import Dependences
 from .footprint import storage_bytes
+from .marks import LookBackScan
 from .memory import Work
 from .schedule import Kernel, Param
 from .target import Target
@@ -101,7 +102,7 @@ def _is_large(param: Param, target: Target) -> bool:
 def _passing(work: Sequence[Work], target: Target) -> Iterator[Work]:
     """Yields the work, with the params marked that looped kernels write in passing."""
     for item in work:
-        if not isinstance(item, Kernel) or item.strategy != "looped" or not _reads_again(item):
+        if not isinstance(item, Kernel) or not _writes_in_passing(item):
             yield item
             continue
         large = {
@@ -110,6 +111,12 @@ def _passing(work: Sequence[Work], target: Target) -> Iterator[Work]:
         yield replace(
             item, params=tuple(replace(param, is_passing=True) if param in large else param for param in item.params)
         )
+
+
+def _writes_in_passing(kernel: Kernel) -> bool:
+    """Returns whether other things should stay in the cache: rows that are read again, words that programs wait for."""
+    waits = any(isinstance(definition, LookBackScan) for definition in kernel.body)
+    return waits or (kernel.strategy == "looped" and _reads_again(kernel))
 
 
 def _reads_again(kernel: Kernel) -> bool:

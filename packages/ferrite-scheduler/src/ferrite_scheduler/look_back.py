@@ -11,7 +11,7 @@ import math
 from ferrite_ir.dtypes import BOOL, F32, F64, I32, I64
 from ferrite_ir.graph import Definition, Scan, TensorType
 from ferrite_ir.index import constant
-from ferrite_ir.scalar import apply, cast, const, load
+from ferrite_ir.scalar import Scalar, apply, cast, const, load
 
 from .dependences import make_node
 from .intermediates import status_of
@@ -21,6 +21,8 @@ from .target import Policy
 
 LOOK_BACK_GROUP = 512
 """Parts that have one inclusive sum between them; `ferrite_runtime.fmath.look_back` knows the same number."""
+HALF_BYTES, POINTS_OF_HALVES = 2, 2
+"""Bytes of elements that wait two in a register, and how many times as many of them a program takes."""
 SUMMED = (F32, F64, I32, I64)
 """Types of what is summed: a word of the status holds 32 bits of it."""
 
@@ -39,11 +41,15 @@ def look_back_scan(scan: Scan, types: dict[str, TensorType], policy: Policy, dev
     """
     result, dtype = scan.results[0], scan.bodies[0].dtype
     length, lines = int(scan.along.size), math.prod(int(dim.size) for dim in scan.dims) // int(scan.along.size)
-    parts = -(-length // policy.look_back_points)
+    points = policy.look_back_points * (POINTS_OF_HALVES if sums_halves(scan.bodies[0]) else 1)
+    parts = -(-length // points)
     words = lines * (parts + -(-parts // LOOK_BACK_GROUP)) * (dtype.bits // 32)
     status, zeros = status_of(result, 1 + words, types, device)
     body = apply("where", const(True, BOOL), scan.bodies[0], cast(load(status.name, [constant(0)], I64), dtype))
-    marked = LookBackScan(
-        scan.results, scan.combine, scan.dims, scan.along, (body,), scan.origins, status.name, policy.look_back_points
-    )
+    marked = LookBackScan(scan.results, scan.combine, scan.dims, scan.along, (body,), scan.origins, status.name, points)
     return zeros, marked
+
+
+def sums_halves(operand: Scalar) -> bool:
+    """Returns whether all that an operand is made of are floats of two bytes, and there are some."""
+    return bool(operand.loads) and all(load.dtype.is_float and load.dtype.bytes == HALF_BYTES for load in operand.loads)

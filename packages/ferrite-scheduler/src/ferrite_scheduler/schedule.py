@@ -118,6 +118,8 @@ class Kernel:
             those of another, unless it is small and only read. None where every program runs the whole body.
         points: length of the blocks of the fold axis that the programs of a cooperative kernel hold, a power of two; 0
             in others.
+        columns: how many positions of ``x`` each of them takes, where folds are over some of these, too; see
+            `held_images`. 0 elsewhere.
         status: the param, all zero before, through which they tell each other; "" in others.
         backwards: whether the programs that begin first take the end of the grid.
         idle: for what sizes the kernel is not launched, as others do its work: those for which all conditions of a row
@@ -138,6 +140,7 @@ class Kernel:
     branches: tuple[int, ...] = ()
     idle: tuple[Conditions, ...] = ()
     points: int = 0
+    columns: int = 0
     status: str = ""
     backwards: bool = False
 

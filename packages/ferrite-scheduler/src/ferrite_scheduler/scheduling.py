@@ -19,6 +19,7 @@ from .directions import turn_around
 from .either_form import Offer, Whole, group_stages, made_in, offer_splits, sharing_folds, whole_forms, with_loops
 from .exact_parts import cut_rows
 from .fusion import fuse
+from .held_images import hold_images
 from .last_reads import mark_last_reads
 from .loops import Layouts, Misfit, build_kernel
 from .marks import ColumnFold, as_fold, unmarked
@@ -65,7 +66,8 @@ def schedule(
     graph = separate_terms(separate_short_runs(graph, policy), policy)
     plan, wholes = _with_either_form(graph, _clustered(graph, target, policy), target, policy)
     graph, dependences = plan.graph, plan.dependences
-    work, graph, dependences = with_statuses(_work(plan, target, policy, wholes), graph, dependences)
+    work = hold_images(_work(plan, target, policy, wholes), dependences, target, policy)
+    work, graph, dependences = with_statuses(work, graph, dependences)
     work = turn_around(mark_last_reads(work, graph, dependences, target), graph, dependences, target, policy)
     kernels, steps, outputs = plan_memory(work, graph, dependences, policy, donated, held)
     return Schedule(graph, kernels, steps, outputs, plan.decisions)

@@ -209,7 +209,16 @@ class _Run:
         return isinstance(definition, Fold | Scan | Sort | Contract) or bool(self.folded & set(definition.dims))
 
 
+def _over_groups(kernel: Kernel) -> Kernel:
+    """Returns a kernel that folds over some dims of ``x``, too, as one that has them on its fold axis."""
+    *grid, x, fold = kernel.axes
+    folded = {dim for definition in kernel.body if isinstance(definition, Fold) for dim in definition.fold_dims}
+    kept, moved = (tuple(dim for dim in x.dims if (dim in folded) is inside) for inside in (False, True))
+    return replace(kernel, axes=(*grid, replace(x, dims=kept), replace(fold, dims=(*moved, *fold.dims))))
+
+
 def _launch(kernel: Kernel, arguments: Sequence[Tensor], host: Evaluator, *, backwards: bool) -> None:
+    kernel = _over_groups(kernel) if kernel.columns else kernel
     run = _Run(kernel, arguments, host)
     run.begin_columns()
     grid = list(run.places([dim for axis in kernel.grid for dim in axis.dims]))

@@ -104,6 +104,8 @@ class Policy:
             rows too long for as many programs as may wait for each other.
         cooperative_rows: rows of the columns that it holds, a power of two.
         cooperative_minimum: fewest bytes that a program reads twice otherwise: shorter rows stay in the cache.
+        hold_images: normalise images by programs that hold what they have read until its moments are known (decision
+            0023), where they may ``cooperate``.
         combine_rows: combine whole rows by kernels that own the places where they go, where that pays.
         combined_bytes: fewest bytes that it must save: of all elements in 32 bits, which the cache would combine, and
             of a copy of their target in 32 bits, written and read. Updates of a few MiB would be 2 to 8 microseconds
@@ -159,6 +161,7 @@ class Policy:
     cooperative_points: int = 8192
     cooperative_rows: int = 512
     cooperative_minimum: int = 144 << 10
+    hold_images: bool = True
     combine_rows: bool = True
     combined_bytes: int = 0
     combined_row: int = 64

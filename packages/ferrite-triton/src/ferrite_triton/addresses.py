@@ -12,7 +12,7 @@ from ferrite_ir.sizes import Size, is_static
 from .flat import ParamText
 from .indices import IndexText
 from .rows import WIDEST_ACCESS, behind, column_start, padded_extent, row_start, step_along
-from .space import NO_AXES, Axes, Skew, Space
+from .space import NO_AXES, Axes, Skew, Space, flat_dim
 from .writer import Tile, Writer
 
 
@@ -27,6 +27,7 @@ class AddressText:
         has_column: whether a single tensor is read along the fold axis, and nothing written, in a loop.
         has_rows: whether rows have addresses of their own even if their length is a number: no register should hold
             those of their elements.
+        in_tiles: whether lines say where a tile begins (``rfirst``, ``xfirst``) and which of its lanes it has.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class AddressText:
         *,
         has_column: bool = False,
         has_rows: bool = False,
+        in_tiles: bool = False,
     ) -> None:
         self._writer = writer
         self._space = space
         self._index = index
         self._dtype = dtype
         self._has_column = has_column
+        self._in_tiles = in_tiles
         self._has_rows = has_rows or (space.fold is not None and not is_static(space.fold.size))
 
     def place(self, param: ParamText, index: Index, value: Callable[[Scalar], Tile] | None = None) -> Tile:
@@ -54,6 +57,8 @@ class AddressText:
             index: where the element is, counted from the first one.
             value: gives the tile of the scalar in an indirect index; it is computed already.
         """
+        if self._in_tiles and (found := self._in_tile(param, index, value)) is not None:
+            return found
         start = row_start(index) if self._has_rows else None
         if start is not None:
             # The compiler adds positions in a row to its address as constants, which it cannot do with offsets of 32
@@ -66,6 +71,30 @@ class AddressText:
             return self._behind(param, "column", column, self._index.tile(index - column, value), value)
         offset, skew = self._index.tile(index, value), self._space.skew
         return place_at(param, offset if skew is None else self._vectors(offset, skew))
+
+    def _in_tile(self, param: ParamText, index: Index, value: Callable[[Scalar], Tile] | None) -> Tile | None:
+        """Returns an address as that of a tile's first element and what is added in the tile, which are constants.
+
+        None for an index that does not grow evenly along the fold axis and ``x``.
+        """
+        steps = {name: step_along(index, name) for name in ("r", "x")}
+        if not all(steps.values()):
+            return None
+        rest = index
+        for name, step in steps.items():
+            axis = self._space.axis(name)
+            if axis is None:
+                return None
+            rest -= flat_dim(axis).index * step
+        params, key = self._space.params, ("first", param.text, index)
+        first = self._writer.find(key)
+        if first is None:
+            start = place_at(param, self._index.tile(rest, value))
+            text = " + ".join(f"{name}first * {params.operand(step)}" for name, step in steps.items())
+            held = self._writer.hold("first", f"{start.text} + {text}", start.axes, self._dtype)
+            first = self._writer.remember(key, held)
+        text = " + ".join(f"{name}lane * {params.operand(step)}" for name, step in steps.items())
+        return Tile(f"{first.text} + ({text})", first.axes.union(steps), self._dtype)
 
     def _behind(
         self, param: ParamText, name: str, start: Index, step: Tile, value: Callable[[Scalar], Tile] | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from ferrite_ir.dtypes import I32, I64
@@ -15,12 +15,13 @@ from .cooperation import CooperativeFoldText
 from .evaluate import Evaluator
 from .flat import FlatKernel, memory_loads
 from .folds import FoldText, R
+from .held_images import HeldImagesText
 from .indices import run_atom
 from .memory import StoreText, value_of
 from .passes import READ_THE_LAST_TIME, goes_backwards, plan_passes, read_ahead, rereads, roots_of
 from .positions import position_lines, skewed_lines
 from .products import open_product
-from .scans import ScanText
+from .scans import ScanText, look_back_scans
 from .sorts import SortText
 from .space import FOLD_AXES, NO_AXES, AxisText, Space
 from .updates import UpdateText
@@ -60,8 +61,13 @@ class KernelBody:
             self._write_run()
         elif self._flat.space.loops and self._flat.space.folds_tile:
             self._write_loops()
+        elif self._flat.kernel.columns:
+            evaluator = self._evaluator
+            HeldImagesText(self._flat, self._writer, evaluator, self._store_results, self._flush, self._wide).write()
         elif self._flat.kernel.points:
             self._write_cooperation()
+        elif self._flat.space.pieces > 1:
+            self._write_pieces()
         else:
             self._evaluator.hints = shared_loads(self._flat) or last_loads(self._flat)
             definitions = iter(self._flat.definitions)
@@ -89,7 +95,8 @@ class KernelBody:
             self._evaluator.results[update.result.name] = new
         self._put(store)
 
-    def _store_results(self, definition: Computed) -> None:
+    def _store_results(self, definition: Computed, conditions: Sequence[Tile] = ()) -> None:
+        """Writes the stores of a definition's results, where the conditions hold."""
         if isinstance(definition, Update):
             return
         stored = [result.name for result in definition.results if result.name in self._flat.kernel.stored]
@@ -99,7 +106,7 @@ class KernelBody:
             if isinstance(definition, Sort):
                 self._put(self._stores.prepare(name, tile, *self._sorts.ranked(definition, home)))
             else:
-                self._put(self._stores.prepare(name, tile, home, []))
+                self._put(self._stores.prepare(name, tile, home, [*conditions]))
 
     def _put(self, store: Callable[[], None]) -> None:
         self._waiting.append(store)
@@ -163,6 +170,26 @@ class KernelBody:
         for definition in self._flat.definitions:
             self._store_results(definition)
         self._flush()
+
+    def _write_pieces(self) -> None:
+        """Writes a scan whose programs take their parts in pieces, and what is computed beside it, piece by piece."""
+        space, (scan,) = self._flat.space, look_back_scans(self._flat)
+        fold = space.fold
+        if fold is None:
+            raise AssertionError("a scan without a fold axis")
+        self._evaluator.hints = shared_loads(self._flat) or last_loads(self._flat)
+        wide = ".to(tl.int64)" if self._wide else ""
+
+        def place(piece: int) -> None:
+            start = f"(part{wide} * {space.pieces} + {piece}) * RBLOCK"
+            for line in position_lines(space, fold, f"{start} + tl.arange(0, RBLOCK)"):
+                self._writer.line(line, frozenset("r"))
+
+        for tile in self._scans.pieces(scan, place):
+            self._evaluator.publish(scan, (tile,))
+            for definition in self._flat.definitions:
+                self._store_results(definition)
+            self._flush()
 
     # --- loops over the fold axis -----------------------------------------------------------------------------------
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ferrite_ir.dtypes import BF16, BOOL, F16, F32, F64, DType
 from ferrite_ir.graph import Computed, Loop, bodies_of
 from ferrite_ir.index import Index, floordiv
-from ferrite_ir.scalar import Scalar, indirects, indirects_of, postorder
+from ferrite_ir.scalar import Scalar, cast, indirects, indirects_of, postorder
 from ferrite_ir.sizes import hint, is_provably_at_most, is_static
 from ferrite_scheduler.contractions import uses_tensor_cores
 
@@ -17,7 +18,7 @@ from .bounds import assert_in_bounds
 from .casts import bitcast_text, cast_text
 from .errors import ScheduleMismatch
 from .flat import FlatKernel, ParamText, memory_loads
-from .halves import held_halves
+from .halves import HALF_BYTES, held_halves
 from .indices import IndexText, index_dtype
 from .literals import full_text, is_negative_zero, number_text
 from .operands import computes_wider, constant_tile, has_peer, named, operand_text
@@ -79,7 +80,13 @@ class Evaluator:
         has_column = flat.space.loops and width == 32 and _reads_one_along_the_fold_axis(flat)
         self._waiting = held_halves(flat)
         self.addresses = AddressText(
-            writer, flat.space, self._index, self._index_dtype, has_column=has_column, has_rows=bool(self._waiting)
+            writer,
+            flat.space,
+            self._index,
+            self._index_dtype,
+            has_column=has_column,
+            has_rows=bool(self._waiting),
+            in_tiles=bool(flat.kernel.columns),
         )
         self._inside: dict[Scalar, bool] = {}
         nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
@@ -135,10 +142,37 @@ class Evaluator:
         if not held:
             return False
         self._writer.forget_if(lambda key, tile: _is_made_of_elements(key, self._flat) and bool(tile.axes & FOLD_AXES))
+        self.renew_elements(held)
+        return True
+
+    def elements(self) -> dict[Scalar, Tile]:
+        """Returns the elements of two bytes along the fold axis that have been loaded here, whatever made of them."""
+        return {
+            key[0]: tile
+            for key, tile in self._writer.function.known.items()
+            if isinstance(key, tuple)
+            and isinstance(key[0], Scalar)
+            and key[0].op == "load"
+            and key[1] is None
+            and key[0].source not in self._flat.producers
+            and tile.dtype.bytes == HALF_BYTES
+            and tile.axes & FOLD_AXES
+        }
+
+    def renew_elements(self, held: Mapping[Scalar, Tile]) -> None:
+        """Has everything be made again of elements that were loaded before, and waited as they came."""
         for load, tile in held.items():
+            if load.dtype is BF16 and self._is_only_widened(load):
+                widened = self._hold("cast", f"fmath.floats_as_they_came({tile.text})", tile.axes, F32)
+                self._writer.remember((cast(load, F32), None), widened)
+                continue
             renewed = self._hold("load", f"fmath.as_it_came({tile.text})", tile.axes, tile.dtype)
             self._writer.remember((load, None), renewed)
-        return True
+
+    def _is_only_widened(self, load: Scalar) -> bool:
+        """Returns whether all that is made of an element is a float."""
+        wide, bodies = cast(load, F32), [body for d in self._flat.definitions for body in bodies_of(d)]
+        return not any(load in node.args and node is not wide for node in postorder(bodies)) and load not in bodies
 
     def offset(self, index: Index) -> Tile:
         """Returns the value of an index whose indirect parts are written first."""

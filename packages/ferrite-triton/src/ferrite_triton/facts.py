@@ -56,7 +56,7 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
     elif vectors := count_columns(accesses, facts["contiguous_axis"]):
         facts["vectors"] = vectors
     if flat.space.parts:
-        facts["parts"] = flat.space.parts
+        facts |= {"parts": flat.space.parts} | ({"pieces": flat.space.pieces} if flat.space.pieces > 1 else {})
     if any(isinstance(definition, SortedUpdate) for definition in flat.definitions):
         facts["sorted"] = True
     if flat.space.branches > 1:

@@ -13,15 +13,15 @@ HALF_BYTES = 2
 
 def held_halves(flat: FlatKernel) -> tuple[Scalar, ...]:
     """Returns the loads of elements of two bytes that programs hold, in the order of their use."""
-    return tuple(load for load in _held(flat) if load.dtype.bytes == HALF_BYTES)
+    return tuple(load for load in held_loads(flat) if load.dtype.bytes == HALF_BYTES)
 
 
 def holds_only_halves(flat: FlatKernel) -> bool:
     """Returns whether all elements that programs hold have two bytes."""
-    return all(load.dtype.bytes == HALF_BYTES for load in _held(flat))
+    return all(load.dtype.bytes == HALF_BYTES for load in held_loads(flat))
 
 
-def _held(flat: FlatKernel) -> tuple[Scalar, ...]:
+def held_loads(flat: FlatKernel) -> tuple[Scalar, ...]:
     """Returns the loads of elements that are folded, in a kernel whose programs share rows.
 
     What is read for the results alone is read after the meeting, and does not wait.

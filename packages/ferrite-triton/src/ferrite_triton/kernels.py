@@ -16,6 +16,7 @@ from ferrite_scheduler.contractions import fits_axes
 from ferrite_scheduler.schedule import Kernel
 from ferrite_scheduler.softmax import part_softmax
 
+from . import held_images
 from .body import KernelBody, branch_axis
 from .cooperation import REGISTERS, REGISTERS_OF_HALVES
 from .errors import UnsupportedDefinition
@@ -23,12 +24,13 @@ from .facts import collect_facts
 from .flat import FlatKernel, flatten
 from .groups import needed_multiple
 from .halves import holds_only_halves
+from .held_images import image_lines
 from .memory import Access, Condition, contiguous_axis, find_accesses, is_strewn, narrow_conditions
 from .positions import position_lines
-from .scans import SERIAL, look_back_scans, scans_serially
+from .scans import PIECES, PIECES_REGISTERS, SERIAL, look_back_scans, scans_serially, waits_in_pieces
 from .size_text import SizeParams
 from .skew import skew_of
-from .space import POSITION, AxisText, Space, build_space, walked_space
+from .space import POSITION, AxisText, Space, build_space, pieced_space, walked_space
 from .spec import Expr, KernelSpec
 from .updates import needs_atomics
 from .walked import is_walked
@@ -129,6 +131,10 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
         flat = replace(flat, space=build_space(kernel, ("r", "x")))
         if scans_serially(flat):
             flat = replace(flat, space=replace(flat.space, serial=SERIAL))
+    if waits_in_pieces(flat):
+        flat = replace(flat, space=pieced_space(flat.space, PIECES))
+    elif kernel.columns:
+        flat = replace(flat, space=pieced_space(flat.space, held_images.pieces_of(flat)))
     if is_walked(flat, accesses):
         return replace(flat, space=walked_space(flat.space)), accesses
     return replace(flat, space=replace(flat.space, skew=skew_of(flat))), accesses
@@ -174,14 +180,22 @@ def header_lines(flat: FlatKernel, width: int, body: list[str]) -> list[str]:
     """Returns the lines that place a program in the grid, the x blocks run fastest, and what the body needs of them."""
     space = flat.space
     wide = ".to(tl.int64)" if width == 64 else ""
-    lines: list[str] = []
-    grid = [axis for axis in reversed(space.grid) if axis.size != 1 and not axis.is_whole]
-    rest = f"(tl.num_programs(0) - 1 - tl.program_id(0){wide})" if flat.kernel.backwards else f"tl.program_id(0){wide}"
+    if flat.kernel.columns:
+        return image_lines(space, flat.param_of(flat.kernel.status).text, wide)
     if look_back_scans(flat):
         return part_lines(flat, width)
+    return grid_lines(flat, wide, body)
+
+
+def grid_lines(flat: FlatKernel, wide: str, body: list[str]) -> list[str]:
+    """Returns these lines of a kernel whose programs wait for no others, or for those of a row."""
+    space, lines = flat.space, list[str]()
+    grid = [axis for axis in reversed(space.grid) if axis.size != 1 and not axis.is_whole]
+    rest = f"(tl.num_programs(0) - 1 - tl.program_id(0){wide})" if flat.kernel.backwards else f"tl.program_id(0){wide}"
     if space.parts:
         status = flat.param_of(flat.kernel.status).text
-        lines.append(f"program = fmath.draw_part({status}, tl.num_programs(0))")
+        function = "part_in_order" if holds_only_halves(flat) else "draw_part"
+        lines.append(f"program = fmath.{function}({status}, tl.num_programs(0))")
         lines += [f"member = program % {space.parts}{wide}", f"group = program // {space.parts}{wide}"]
         rest = "group"
     if space.runs:  # the loop over the rows of the run says where they lie
@@ -239,7 +253,7 @@ def part_lines(flat: FlatKernel, width: int) -> list[str]:
     space, (scan, *_) = flat.space, look_back_scans(flat)
     grid = [axis for axis in space.grid if axis.size != 1]
     lines = math.prod(int(axis.size) for axis in grid)
-    text = [f"program = fmath.draw_part({flat.param_of(scan.status).text}, {lines * space.parts})"]
+    text = [f"program = fmath.part_in_order({flat.param_of(scan.status).text}, {lines * space.parts})"]
     text += [f"line = program % {lines}", f"part = program // {lines}"]
     rest = "line"
     for axis in reversed(grid):
@@ -249,6 +263,8 @@ def part_lines(flat: FlatKernel, width: int) -> list[str]:
     fold = space.fold
     if fold is None:
         raise AssertionError("a scan without a fold axis")
+    if space.pieces > 1:
+        return text  # the body says where each piece lies
     wide = ".to(tl.int64)" if width == 64 else ""
     return [*text, *position_lines(space, fold, f"part{wide} * RBLOCK + tl.arange(0, RBLOCK)")]
 
@@ -332,8 +348,13 @@ def _facts(flat: FlatKernel, accesses: tuple[Access, ...], body: list[str]) -> d
     facts, fold, least = collect_facts(flat, accesses, body), flat.space.fold, flat.space.least
     if fold is not None and least > (expected := hint(fold.size)):
         facts["bytes"] = facts["bytes"] * least // max(1, expected)
-    if flat.kernel.points:
+    if flat.kernel.columns:
+        is_light = holds_only_halves(flat)
+        facts["registers"] = held_images.REGISTERS_OF_HALVES if is_light else held_images.REGISTERS
+    elif flat.kernel.points:
         facts["registers"] = REGISTERS_OF_HALVES if holds_only_halves(flat) else REGISTERS
+    elif flat.space.pieces > 1:
+        facts["registers"] = PIECES_REGISTERS
     return facts
 
 
@@ -359,5 +380,5 @@ def grid_expression(space: Space) -> Expr:
     if space.branches > 1:
         factors.append(space.branches)
     if space.parts:
-        factors.append(["ceildiv", "r", "RBLOCK"])
+        factors.append(["ceildiv", "r", ["mul", "RBLOCK", space.pieces] if space.pieces > 1 else "RBLOCK"])
     return factors[0] if len(factors) == 1 else ["mul", *factors]

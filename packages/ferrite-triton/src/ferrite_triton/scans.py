@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ferrite_ir.dtypes import BOOL, F32, I32
+from ferrite_ir.dtypes import BOOL, F32, I32, DType
 from ferrite_ir.graph import Loop, Scan, bodies_of
 from ferrite_ir.ops import RANDOM
-from ferrite_ir.scalar import postorder
+from ferrite_ir.scalar import Scalar, postorder
 from ferrite_ir.sizes import is_provably_at_most
+from ferrite_scheduler.look_back import HALF_BYTES, sums_halves
 from ferrite_scheduler.marks import LookBackScan
 
 from .casts import cast_text
 from .combines import SIMPLE, Simple, simple_row
 from .evaluate import Evaluator
-from .flat import FlatKernel
+from .flat import FlatKernel, memory_loads
 from .folds import FoldText, R
 from .literals import highest_text, lowest_text, type_text
+from .rows import varies_along_fold
 from .space import Axes, Space
 from .writer import Tile, Writer
 
@@ -102,9 +105,8 @@ class ScanText:
 
     def _shared(self, scan: LookBackScan) -> Tile:
         """Returns the scan of one part of a line, continued from the sum that the programs before it publish."""
-        operand = self._widen(self.evaluator.tile(scan.operand))
         row, axes = SIMPLE["sum"], R.union(self.space.order)
-        values = self.folds.full(operand, axes, row.identity(operand.dtype))
+        values = self._summed(scan, axes)
         total = self._hold("total", row.reduce.format(v=values.text, axis=0, keep=""), values)
         lines = math.prod(int(axis.size) for axis in self.space.grid)
         place = f"{self.folds.param_text(scan.status)}, line, {lines}, part, {self.space.parts}, {total.text}"
@@ -112,10 +114,51 @@ class ScanText:
         block = self._hold("scan", row.scan.format(v=values.text, axis=0), values)
         before = self._hold("before", f"fmath.sum_before({place})", values)
         result = self._hold("scan", row.step.format(a=before.text, v=block.text), block)
-        wanted = scan.operand.dtype
-        if result.dtype is wanted:
-            return result
-        return self._hold("cast", cast_text(result.text, result.dtype, wanted), result)
+        return self._as(scan.operand.dtype, result)
+
+    def pieces(self, scan: LookBackScan, place: Callable[[int], None]) -> Iterator[Tile]:
+        """Yields the scan of each piece of a part, where the piece lies when it is yielded; ``place`` writes that.
+
+        What a part adds up to is published as soon as it is known. Until the sum before it is there, its elements wait
+        as they came, two in a register, and no more than one piece is floats at a time: a thread holds 128 elements,
+        and a multiprocessor four such programs of four warps.
+        """
+        row, axes = SIMPLE["sum"], R.union(self.space.order)
+        waiting: list[dict[Scalar, Tile]] = []
+        pieces: list[Tile] = []
+        for piece in range(self.space.pieces):
+            place(piece)
+            pieces.append(self._summed(scan, axes))
+            waiting.append(self.evaluator.elements())
+            self.writer.forget(R)
+        totals = [Tile(self.writer.fresh("total"), axes, pieces[0].dtype) for _ in pieces]
+        names, summed = (", ".join(tile.text for tile in tiles) for tiles in (totals, pieces))
+        self.writer.line(f"{names} = fmath.sums_of_four({summed})", axes)
+        whole = self._hold("total", " + ".join(total.text for total in totals), totals[0])
+        lines = math.prod(int(axis.size) for axis in self.space.grid)
+        status = f"{self.folds.param_text(scan.status)}, line, {lines}, part, {self.space.parts}, {whole.text}"
+        self.writer.line(f"fmath.publish_part({status})", axes)
+        before = self._hold("before", f"fmath.sum_before({status})", totals[0])
+        for piece, (held, total) in enumerate(zip(waiting, totals, strict=True)):
+            place(piece)
+            self.evaluator.renew_elements(held)
+            values = self._summed(scan, axes)
+            block = self._hold("scan", row.scan.format(v=values.text, axis=0), values)
+            result = self._hold("scan", row.step.format(a=before.text, v=block.text), block)
+            yield self._as(scan.operand.dtype, result)
+            self.writer.forget(R)
+            if piece + 1 < self.space.pieces:
+                before = self._hold("before", row.step.format(a=before.text, v=total.text), before)
+
+    def _summed(self, scan: LookBackScan, axes: Axes) -> Tile:
+        """Returns what is added up, zero past the end."""
+        operand = self._widen(self.evaluator.tile(scan.operand))
+        return self.folds.full(operand, axes, SIMPLE["sum"].identity(operand.dtype))
+
+    def _as(self, wanted: DType, tile: Tile) -> Tile:
+        if tile.dtype is wanted:
+            return tile
+        return self._hold("cast", cast_text(tile.text, tile.dtype, wanted), tile)
 
     def _paired(self, combine: str, tiles: tuple[Tile, ...], axes: Axes) -> tuple[Tile, ...]:
         """Returns the best values so far, each with the position of the last such value.
@@ -147,6 +190,26 @@ PAIRED_SCANS = {"cummax": ("fmath.argmax_nan", lowest_text), "cummin": ("fmath.a
 
 SERIAL = 8
 """Neighbours along a column that a thread holds, where columns are scanned block by block."""
+
+
+PIECES, PIECES_REGISTERS = 4, 128
+"""Pieces of a part whose elements have two bytes, and registers of a thread that holds 128 of them."""
+
+
+def waits_in_pieces(flat: FlatKernel) -> bool:
+    """Returns whether programs that wait for each other hold elements of two bytes, of which they only make floats."""
+    scans = look_back_scans(flat)
+    if len(scans) != 1 or not all(isinstance(definition, (Loop, LookBackScan)) for definition in flat.definitions):
+        return False
+    nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
+    if any(node.op in RANDOM for node in nodes) or not sums_halves(scans[0].operand):
+        return False
+    return scans[0].points % PIECES == 0 and all(load.dtype.bytes <= HALF_BYTES for load in _elements(flat))
+
+
+def _elements(flat: FlatKernel) -> list[Scalar]:
+    (scan,) = look_back_scans(flat)
+    return [load for load in memory_loads(flat, (scan.operand,)) if varies_along_fold(load.indices)]
 
 
 def look_back_scans(flat: FlatKernel) -> tuple[LookBackScan, ...]:

@@ -12,7 +12,7 @@ from ferrite_ir import index as ix
 from ferrite_ir import sizes
 from ferrite_ir.graph import Contract
 from ferrite_ir.index import Dim, Index
-from ferrite_ir.sizes import Size
+from ferrite_ir.sizes import Size, is_provably_at_most
 from ferrite_scheduler.contractions import uses_tensor_cores
 from ferrite_scheduler.marks import LookBackScan
 from ferrite_scheduler.schedule import Axis, Kernel
@@ -71,7 +71,7 @@ class AxisText:
     @property
     def is_whole(self) -> bool:
         """Returns whether a tile holds all of a grid axis: then no program has its part of it."""
-        return self.tiled and not self.is_fold and self.block is not None
+        return self.tiled and not self.is_fold and self.block is not None and is_provably_at_most(self.size, self.block)
 
     @property
     def is_fold(self) -> bool:
@@ -107,6 +107,7 @@ class Space:
             them all; 0 where a tile holds positions in order.
         parts: programs that share a line of the fold axis, each with one block of it, and wait for each other; 0 where
             each has the whole.
+        pieces: how many blocks such a program takes, one after the other; see `ScanText.pieces`.
         runs: in how many runs the positions of ``x`` are cut, of which a program takes one in blocks, one after the
             other; 0 where each block has a program.
         run: positions of a run; where ``x`` is masked the last runs may have fewer.
@@ -124,6 +125,7 @@ class Space:
     loops: bool
     serial: int = 0
     parts: int = 0
+    pieces: int = 1
     runs: int = 0
     run: Size = 0
     branches: int = 1
@@ -267,6 +269,8 @@ def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
             # One position of the outer axes per program: tiles stay two-dimensional, and those of shared rows have one
             # dimension, so that a thread does not have to know the states of all programs of a row.
             texts.append(AxisText(axis.name, size, tiled=False, masked=False, block=1, max_block=1))
+        elif kernel.columns and axis.name == "x":
+            texts.append(_block_axis(axis.name, int(size), kernel.columns))
         elif kernel.runs:
             texts.append(_run_axis(axis.name, size, kernel))
         else:
@@ -313,6 +317,11 @@ def _run_axis(name: str, size: Size, kernel: Kernel) -> AxisText:
     return AxisText(name, size, tiled=True, masked=True, block=None, max_block=None)
 
 
+def _block_axis(name: str, size: int, block: int) -> AxisText:
+    """Returns an axis of which each program has a block of this length."""
+    return AxisText(name, size, tiled=True, masked=size % block != 0, block=block, max_block=block)
+
+
 def _whole_axis(name: str, size: int, least: int = 1) -> AxisText:
     """Returns an axis that a tile holds whole, with at least so many lanes."""
     block = max(least, next_power_of_two(size))
@@ -328,6 +337,15 @@ def _fold_axis(size: Size, block: int | None, generous: int) -> AxisText:
 def _held_axis(size: Size) -> AxisText:
     """Returns a symbolic fold axis that a tile holds whole: the config chooses the least block that it fits in."""
     return AxisText("r", size, tiled=True, masked=True, block=None, max_block=None)
+
+
+def pieced_space(space: Space, pieces: int) -> Space:
+    """Returns a space whose programs take their block of the fold axis in so many pieces."""
+    axes = [
+        replace(a, block=a.block // pieces, max_block=a.block // pieces) if a.name == "r" and a.block else a
+        for a in space.axes
+    ]
+    return replace(space, axes=tuple(axes), pieces=pieces)
 
 
 def walked_space(space: Space) -> Space:

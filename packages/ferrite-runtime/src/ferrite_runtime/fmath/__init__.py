@@ -5,11 +5,18 @@ Everything here is a ``@triton.jit`` function over float32 and float64 tiles (in
 
 from ferrite_runtime.fmath.atomics import atomic_max_nan, atomic_min_nan, atomic_mul
 from ferrite_runtime.fmath.combined_rows import combine_rows
-from ferrite_runtime.fmath.cooperation import as_it_came, meet, publish_state, published_states
+from ferrite_runtime.fmath.cooperation import (
+    as_it_came,
+    floats_as_they_came,
+    meet,
+    publish_state,
+    published_states,
+)
 from ferrite_runtime.fmath.elementary import *
 from ferrite_runtime.fmath.following import follow
+from ferrite_runtime.fmath.held_groups import moments_of_columns, of_columns, publish_groups, sums_apart, whole_groups
 from ferrite_runtime.fmath.incomplete_gamma import igamma, igammac
-from ferrite_runtime.fmath.look_back import draw_part, publish_part, sum_before
+from ferrite_runtime.fmath.look_back import draw_part, part_in_order, publish_part, sum_before, sums_of_four
 from ferrite_runtime.fmath.number_theory import gcd
 from ferrite_runtime.fmath.own_rows import hide, load_rows
 from ferrite_runtime.fmath.polynomials import (

@@ -32,6 +32,11 @@ def meet(counter, count):
 
 
 @triton.jit
+def pause():
+    """Marks where a program begins to wait for words of others, for an interpreter that runs one after the other."""
+
+
+@triton.jit
 def published_states(place, wanted, neutral):
     """Returns the floats in words, once all of them are published; those that are not wanted are ``neutral``."""
     found = awaited_words(asked_words(place, wanted), place, wanted)
@@ -49,3 +54,16 @@ def as_it_came(tile):
         return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tile], tile.dtype, is_pure=False, pack=count)
     else:
         return tile
+
+
+@triton.jit
+def floats_as_they_came(tile):
+    """Returns elements of bfloat16 as floats, of which the compiler does not know what it has made of them before.
+
+    One instruction for each, where the compiler takes three for two.
+    """
+    if is_for_nvidia():
+        text: tl.constexpr = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;"
+        return tl.inline_asm_elementwise(text, "=f,=f,r", [tile], tl.float32, is_pure=False, pack=2)
+    else:
+        return tile.to(tl.float32)

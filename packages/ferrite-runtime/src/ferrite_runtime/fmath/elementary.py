@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
+from ferrite_runtime.fmath.machine import is_for_nvidia
+
 # Kernels know the package only.
 
 _INF = tl.constexpr(float("inf"))
@@ -139,6 +141,15 @@ def expm1(x):
 def fast_divide(x, y):
     """Returns x / y to 2 ulp for float32 with 2**-126 < |y| < 2**126."""
     return libdevice.fast_dividef(x, y)
+
+
+@triton.jit
+def fast_reciprocal(x):
+    """Returns 1 / x to 1 ulp for float32; 0 where that is below 2**-126."""
+    if is_for_nvidia():
+        return tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], tl.float32, is_pure=True, pack=1)
+    else:
+        return fast_divide(1.0, x)
 
 
 @triton.jit
@@ -296,7 +307,7 @@ def sigmoid(x):
     which become 0: between -88.7, from where on exp(-x) is infinite, and -87.3.
     """
     if x.dtype == tl.float32:
-        return fast_divide(1.0, 1.0 + fast_exp(x * -1.0))
+        return fast_reciprocal(1.0 + fast_exp(x * -1.0))
     else:
         return tl.sigmoid(x)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ferrite_runtime.fmath.machine import is_for_nvidia
 from ferrite_runtime.fmath.words import LOW, asked_words, awaited_words, publish_word
 
 _GROUP = tl.constexpr(512)
@@ -24,6 +25,18 @@ _GROUP = tl.constexpr(512)
 def draw_part(status, count):
     """Returns the number of the part that a program takes: parts begin in this order, so that none waits for ever."""
     return (tl.atomic_add(status, 1, sem="relaxed") % count).to(tl.int32)
+
+
+@triton.jit
+def part_in_order(status, count):
+    """Returns the number of the part that a program takes, which it does not draw where programs begin in order.
+
+    GPUs of NVIDIA start them in the order of their numbers, on which the scans of CUB rely, too; see decision 0024.
+    """
+    if is_for_nvidia():
+        return tl.program_id(0)
+    else:
+        return draw_part(status, count)
 
 
 @triton.jit
@@ -49,6 +62,17 @@ def _awaited(low, high, words, place, wanted, span, dtype: tl.constexpr):
 @triton.constexpr_function
 def _groups(parts):
     return (parts + _GROUP.value - 1) // _GROUP.value
+
+
+@triton.jit
+def _added(a, b, c, d, e, f, g, h):
+    return a + e, b + f, c + g, d + h
+
+
+@triton.jit
+def sums_of_four(first, second, third, fourth):
+    """Returns what each of four vectors adds up to, for one meeting of the threads."""
+    return tl.reduce((first, second, third, fourth), 0, _added)
 
 
 @triton.jit

@@ -8,7 +8,16 @@ from ferrite_runtime.config import Config
 from ferrite_runtime.policy.blocks import next_power_of_two
 from ferrite_runtime.policy.columns import looped_columns, persistent_columns, scanned_columns
 from ferrite_runtime.policy.shape import Shape, param_bytes
-from ferrite_runtime.policy.tiles import FILL, MANY_LIVE, PART_PER_THREAD, keep_busy, loop_config, rows_config
+from ferrite_runtime.policy.tiles import (
+    FILL,
+    HALVES_PER_THREAD,
+    HELD_WARPS,
+    MANY_LIVE,
+    PART_PER_THREAD,
+    keep_busy,
+    loop_config,
+    rows_config,
+)
 
 # A row of so many elements has work for a program of its own.
 LONG_ROW = 1024
@@ -289,6 +298,8 @@ def cooperative_configs(shape: Shape) -> tuple[Config, ...]:
 
     One only: such a kernel is not for measuring, its status counts launches.
     """
+    if "pieces" in shape.spec.facts:
+        return (replace(shape, live=1).fit({}, HELD_WARPS),)
     columns = SHARED_COLUMNS if shape.contiguous in ("x", "y") else 1
     held = columns * shape.spec.blocks.get("RBLOCK", 1)
     warps = max(1, held // (shape.device.target.warp_size * PART_PER_THREAD))
@@ -299,7 +310,10 @@ def scan_configs(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of a prefix scan: a row per program, with work enough for each thread."""
     if "parts" in shape.spec.facts:
         # One only: a kernel whose programs wait for each other is not for measuring, its status counts launches.
-        warps = shape.spec.blocks["RBLOCK"] // (shape.device.target.warp_size * PART_PER_THREAD)
+        held = shape.spec.blocks["RBLOCK"] // PART_PER_THREAD
+        if "pieces" in shape.spec.facts:
+            held = shape.spec.blocks["RBLOCK"] * shape.spec.facts["pieces"] // HALVES_PER_THREAD
+        warps = held // shape.device.target.warp_size
         return (replace(shape, live=1).fit({}, max(1, min(warps, shape.device.max_warps))),)
     if shape.contiguous in ("x", "y"):
         return scanned_columns(shape)

@@ -11,6 +11,10 @@ MANY_LIVE = 3
 FILL = 4
 # Elements per thread of a part of a line that other programs wait for, and of columns that are scanned whole.
 PART_PER_THREAD = 64
+# The same of a part that waits in pieces, two elements in a register.
+HALVES_PER_THREAD = 128
+# Warps of a program that holds images until their moments are known.
+HELD_WARPS = 4
 
 
 def rows_config(shape: Shape, count: int, row: int, warps: int) -> Config:

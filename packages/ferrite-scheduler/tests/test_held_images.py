@@ -1,0 +1,125 @@
+"""Norms of images by one kernel whose programs hold what they read: which are, and what they compute."""
+
+from __future__ import annotations
+
+import pytest
+
+from checks import check
+from ferrite_ir import parse_graph
+from ferrite_scheduler import Policy, Schedule, Target, schedule
+from ferrite_scheduler.held_images import slots_of, spans_of
+from ferrite_scheduler.schedule import Kernel, Reuse
+
+SMALL = Policy(small_kernel_bytes=0, split_minimum=64)
+"""So that small images are worth kernels of their own."""
+
+NORM = """graph @norm(
+  x: {dtype}[{n}, {k}, {h}, {w}]{{{image}, 1, {row}, {k}}}, weight: f32[{k}], bias: f32[{k}]
+) -> ({out}) {{
+  mean: f32[{n}, {g}], m2: f32[{n}, {g}], count: f32[{n}, {g}] = fold welford
+      [n < {n}, g < {g} | c < {c}, h < {h}, w < {w}] cast.f32(x[n, g*{c} + c, h, w])
+  y: {dtype}[{n}, {k}, {h}, {w}]{{{image}, 1, {row}, {k}}} = loop [n < {n}, k < {k}, h < {h}, w < {w}]
+      cast.{dtype}({body})
+}}"""
+
+PLAIN = "mul(sub(cast.f32(x[n, k, h, w]), mean[n, k // {c}]), rsqrt(add(m2[n, k // {c}], f32(1e-05))))"
+SCALED = f"add(mul({PLAIN}, weight[k]), bias[k])"
+
+
+def norm(shape: tuple[int, int, int, int], groups: int, body: str = SCALED, out: str = "y", dtype: str = "f32") -> str:
+    n, k, h, w = shape
+    members = k // groups
+    sizes = {"n": n, "k": k, "h": h, "w": w, "g": groups, "c": members, "image": k * h * w, "row": k * w}
+    return NORM.format(**sizes, out=out, dtype=dtype, body=body.format(c=members))
+
+
+def strategies(found: Schedule) -> list[str]:
+    return [kernel.strategy for kernel in found.kernels]
+
+
+def planned(text: str, policy: Policy = SMALL, target: Target | None = None) -> Schedule:
+    return schedule(parse_graph(text), target or Target(), policy)
+
+
+def only(found: Schedule) -> Kernel:
+    (kernel,) = found.kernels
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups"), [((2, 80, 8, 8), 4), ((1, 64, 4, 16), 8), ((3, 96, 2, 32), 8), ((2, 72, 8, 24), 18)]
+)
+def test_norms_of_images_are_one_kernel(shape: tuple[int, int, int, int], groups: int) -> None:
+    kernel = only(check(norm(shape, groups), policy=SMALL))
+    assert (kernel.strategy, kernel.columns) == ("cooperative", 32)
+    assert kernel.points * kernel.parts == shape[2] * shape[3]
+    assert [str(axis.size) for axis in kernel.axes[-2:]] == [str(shape[1]), str(shape[2] * shape[3])]
+
+
+def test_elements_are_multiplied_and_added_to_once() -> None:
+    kernel = only(planned(norm((2, 80, 8, 8), 4)))
+    (body,) = kernel.body[-1].bodies
+    assert body.op == "add"
+    assert body.args[0].op == "mul"
+    assert [part.op for part in body.args[0].args] == ["load", "mul"]
+    plain = only(planned(norm((2, 80, 8, 8), 4, PLAIN)))
+    (body,) = plain.body[-1].bodies
+    assert body.op == "mul", "a difference and a product are as few"
+
+
+def test_status_has_words_for_both_blocks_of_a_group() -> None:
+    def words(shape: tuple[int, int, int, int], groups: int) -> int:
+        kernel = only(planned(norm(shape, groups)))
+        return int(next(param for param in kernel.params if param.name == kernel.status).type.shape[0])
+
+    assert words((2, 80, 8, 8), 4) == 1 + 2 * 4 * 2 * 1, "the second group of 20 has columns 20 to 39"
+    assert words((2, 128, 16, 16), 32) == 1 + 2 * 32 * 1 * 4
+    assert (spans_of(10, 320), spans_of(16, 320), spans_of(64, 128), spans_of(40, 1280)) == (2, 1, 2, 2)
+    assert (slots_of(10, 320), slots_of(16, 320), slots_of(64, 128), slots_of(4, 128)) == (4, 2, 1, 8)
+
+
+def test_moments_that_others_read_are_stored() -> None:
+    kernel = only(check(norm((2, 80, 8, 8), 4, out="y, mean"), policy=SMALL))
+    assert set(kernel.stored) == {"y", "mean"}
+
+
+def test_parts_are_long_where_there_are_programs_enough() -> None:
+    def points(*shape: int) -> int:
+        return only(planned(norm(shape, 4))).points  # type: ignore[arg-type]
+
+    assert points(2, 80, 16, 16) == 64
+    assert points(96, 96, 16, 16) == 256
+    assert points(64, 96, 16, 16) == 128, "192 programs of 256 places, for 132 multiprocessors"
+    assert points(64, 96, 8, 24) == 64, "a part divides the places of an image"
+    assert "cooperative" not in strategies(planned(norm((2, 80, 8, 12), 4))), "32 places are too few"
+
+
+def test_other_norms_are_read_again() -> None:
+    text = norm((2, 80, 8, 8), 4)
+    assert strategies(planned(text)) == ["cooperative"]
+    for changes in ({"hold_images": False}, {"cooperate": False}):
+        policy = Policy(small_kernel_bytes=0, split_minimum=64, **changes)
+        assert "cooperative" not in strategies(check(text, policy=policy))
+    assert "cooperative" not in strategies(planned(norm((2, 24, 8, 8), 4))), "a block has more channels"
+    assert "cooperative" not in strategies(planned(norm((2, 80, 8, 8), 40))), "a block has too many groups"
+    mirrored = f"add({SCALED}, cast.f32(x[n, k, h, 7 - w]))"
+    assert "cooperative" not in strategies(check(norm((2, 80, 8, 8), 4, mirrored), policy=SMALL)), "other elements"
+
+
+def test_images_of_too_many_parts_are_read_again() -> None:
+    """All parts of the groups of a block wait for each other: as many as there are multiprocessors, at most."""
+    text = norm((16, 320, 64, 64), 32)
+    assert strategies(planned(text, Policy())) == ["cooperative"]  # 16 parts, twice
+    assert "cooperative" not in strategies(planned(text, Policy(), Target(processors=31)))
+    assert "cooperative" in strategies(planned(norm((2, 320, 128, 128), 32), Policy()))
+    assert "cooperative" not in strategies(planned(norm((2, 320, 256, 128), 32), Policy()))
+    assert "cooperative" in strategies(planned(norm((4, 128, 128, 128), 32), Policy()))
+    assert "cooperative" not in strategies(planned(norm((4, 128, 256, 128), 32), Policy())), "1024 words to wait for"
+
+
+def test_a_result_may_lie_where_the_images_did() -> None:
+    lines = norm((2, 80, 8, 8), 4).replace("  x: f32", "  u: f32", 1).splitlines()
+    lines.insert(3, "  x: f32[2, 80, 8, 8]{5120, 1, 640, 80} = extern aten.clone.default(u)")
+    found = planned("\n".join(lines))
+    assert strategies(found) == ["cooperative"]
+    assert {(step.name, step.source) for step in found.steps if isinstance(step, Reuse)} == {("y", "x")}
