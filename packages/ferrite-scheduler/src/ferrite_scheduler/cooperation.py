@@ -5,8 +5,9 @@ rows the programs that run at once hold more than the cache does, so that memory
 blocks that programs hold in registers it is read once: each program publishes what its block folds to, waits until the
 programs of the same row have done so, too, and combines what all of them have published, in one order always.
 
-Programs draw their numbers, so that those of a row begin one after the other: all that wait, but for those of one row
-of each kernel, wait for programs that have begun. `MOST_SHARE` leaves room for that row's; see decision 0011.
+Programs begin in the order of their numbers, or draw them, so that those of a row begin one after the other: all that
+wait, but for those of one row of each kernel, wait for programs that have begun. `MOST_SHARE` leaves room for that
+row's; see decisions 0011 and 0024.
 """
 
 from __future__ import annotations
