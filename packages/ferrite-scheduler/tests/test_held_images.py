@@ -123,3 +123,19 @@ def test_a_result_may_lie_where_the_images_did() -> None:
     found = planned("\n".join(lines))
     assert strategies(found) == ["cooperative"]
     assert {(step.name, step.source) for step in found.steps if isinstance(step, Reuse)} == {("y", "x")}
+
+
+def test_what_is_overwritten_before_the_images_are_read_again_keeps_three_kernels() -> None:
+    """One kernel for three would read the weights after they have changed."""
+    head, fold = norm((2, 80, 8, 8), 4).split("  y: ")
+    text = f"""{head.replace("-> (y)", "-> (y) mutates (weight: w)")}  t: f32[2, 80] = loop [n < 2, k < 80]
+      mul(rsqrt(add(m2[n, k // 20], f32(1e-05))), weight[k])
+  w: f32[80] = update set weight [k < 80] at [k] neg(bias[k])
+  y: {fold.split(" = loop")[0]} = loop [n < 2, k < 80, h < 8, w < 8]
+      mul(mul(x[n, k, h, w], t[n, k]), w[k])
+}}"""
+    found = check(text, policy=SMALL)
+    assert "cooperative" not in strategies(found)
+    plain = text.replace(" mutates (weight: w)", "").replace("w[k])\n}", "weight[k])\n}")
+    lines = [line for line in plain.splitlines() if " = update set " not in line]
+    assert strategies(check("\n".join(lines), policy=SMALL)) == ["cooperative"]

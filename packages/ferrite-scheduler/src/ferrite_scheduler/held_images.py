@@ -106,6 +106,10 @@ def _norm_of(place: int, item: Work, work: Sequence[Work], dependences: Dependen
         return None
     points = work[third]
     assert isinstance(points, Kernel)
+    read = {dependences.storage[name] for kernel in (item, groups) for name in _reads(kernel)}
+    between = (work[p] for p in range(place + 1, third) if p != second)
+    if any(not read.isdisjoint(_overwritten(other, dependences)) for other in between):
+        return None
     later = {name for p in others if p != third for name in _reads(work[p])}
     kept = tuple(name for name in groups.stored if name in later or name in dependences.kept)
     return _Norm((place, second, third), item, groups, points, kept)
@@ -143,6 +147,15 @@ def _reads(item: Work) -> set[str]:
     if isinstance(item, Kernel):
         return {param.name for param in item.params if param.access != "write"}
     return set(item.reads)
+
+
+def _overwritten(item: Work, dependences: Dependences) -> set[str]:
+    """Returns the storages that a kernel or a call writes to, or may: one kernel for three reads later than two did."""
+    if isinstance(item, Kernel):
+        names = [param.name for param in item.params if param.access != "read"]
+    else:
+        names = [*item.result_names, *(item.reads if getattr(item.definition, "mutates", True) else ())]
+    return {dependences.storage[name] for name in names}
 
 
 def _readers(names: Sequence[str], place: int, work: Sequence[Work]) -> list[int]:

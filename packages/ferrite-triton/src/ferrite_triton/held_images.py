@@ -182,7 +182,7 @@ class HeldImagesText:
         results = {result.name for result in fold.results}
         bodies = [body for d in self.flat.definitions if d is not fold for body in bodies_of(d)]
         alone: dict[Scalar, bool] = {}
-        used: set[Scalar] = set()
+        used: dict[Scalar, None] = {}
         for node in postorder(bodies):
             if node.op in ("load", "index"):
                 alone[node] = node.op == "load" and node.source in results
@@ -190,8 +190,8 @@ class HeldImagesText:
             parts = [part for part in node.args if isinstance(part, Scalar)]
             alone[node] = all(alone[part] for part in parts) and (bool(parts) or node.op == "const")
             if not alone[node]:
-                used.update(parts)
-        used.update(bodies)
+                used |= dict.fromkeys(parts)
+        used |= dict.fromkeys(bodies)
         return [n for n in used if alone.get(n) and n.op not in ("load", "const") and n.loads and n.dtype is F32]
 
     @property

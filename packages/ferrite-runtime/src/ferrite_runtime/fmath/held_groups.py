@@ -42,8 +42,8 @@ def sums_apart(tile, origin, together: tl.constexpr):
 def moments_of_columns(sums, squares, origin, rows: tl.constexpr):
     """Returns means of ``rows`` rows and sums of squared distances from them, by sums of distances from ``origin``.
 
-    The origin is one of the rows, so that the squares are at most ``rows + 1`` times the result: a sum of 128 rows is
-    off by 1.6e-5 of itself at most, beside the roundings of its terms.
+    The origin is one of the rows, so that the squares are at most ``rows + 1`` times the result: what is lost to the
+    difference is ``rows + 1`` roundings of it at most, 1.5e-5 of it for 256 rows.
     """
     total, squared = tl.reduce((sums, squares), 0, _added)
     away = total * (1.0 / rows)
