@@ -53,6 +53,20 @@ def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]
     return torch.compile(function, backend=backend(), **options)
 
 
+def compiled_anew(function: Callable[..., Any], policy: dict[str, object]) -> Callable[..., Any]:
+    """Returns the function compiled by our own backend for the shapes of its inputs, with scheduler thresholds."""
+    torch._dynamo.reset()
+    options = {"fallback": False, "verify": True, "policy": policy}
+    return torch.compile(function, backend=OWN, fullgraph=True, dynamic=False, options=options)
+
+
+def families() -> list[str]:
+    """Returns the families of the kernels of the last program."""
+    from ferrite_torch import compiled_programs
+
+    return [kernel["family"] for kernel in compiled_programs()[-1]["kernels"]]
+
+
 def compiled_to_kernels(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     """Returns the function compiled as by `compiled`, library calls for want of a kernel being errors."""
     if is_own():

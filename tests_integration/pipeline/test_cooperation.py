@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from against_eager import devices
+from against_eager import compiled_anew, devices, families
 from ferrite_scheduler import Policy
 from ferrite_torch import compiled_programs
 
@@ -28,14 +28,7 @@ POLICY = {
 
 
 def compiled(function: Callable[..., Any], **changes: object) -> Callable[..., Any]:
-    torch._dynamo.reset()
-    options = {"fallback": False, "verify": True, "policy": POLICY | changes}
-    return torch.compile(function, backend="ferrite", fullgraph=True, dynamic=False, options=options)
-
-
-def families() -> list[str]:
-    """Returns the families of the kernels of the last program."""
-    return [kernel["family"] for kernel in compiled_programs()[-1]["kernels"]]
+    return compiled_anew(function, POLICY | changes)
 
 
 def check(function: Callable[..., Tensor], *inputs: Tensor, tolerance: float = 2e-6, **changes: object) -> None:

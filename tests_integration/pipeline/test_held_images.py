@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from against_eager import devices
+from against_eager import compiled_anew, devices, families
 from ferrite_torch import compiled_programs
 
 POLICY = {"small_kernel_bytes": 0}
@@ -21,14 +21,7 @@ Shape = tuple[int, int, int, int]
 
 
 def compiled(function: Callable[..., Any], **changes: object) -> Callable[..., Any]:
-    torch._dynamo.reset()
-    options = {"fallback": False, "verify": True, "policy": POLICY | changes}
-    return torch.compile(function, backend="ferrite", fullgraph=True, dynamic=False, options=options)
-
-
-def families() -> list[str]:
-    """Returns the families of the kernels of the last program."""
-    return [kernel["family"] for kernel in compiled_programs()[-1]["kernels"]]
+    return compiled_anew(function, POLICY | changes)
 
 
 def images(shape: Shape, device: str, dtype: torch.dtype = torch.float32) -> Tensor:

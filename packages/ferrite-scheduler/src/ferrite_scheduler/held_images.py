@@ -83,6 +83,18 @@ class _Norm:
     points: Kernel
     kept: tuple[str, ...]
 
+    @property
+    def fold(self) -> Fold:
+        """Returns what is folded of each part."""
+        (fold,) = self.parts.body
+        assert isinstance(fold, Fold)
+        return fold
+
+    @property
+    def moments(self) -> Fold:
+        """Returns what combines the parts and channels of a group."""
+        return next(definition for definition in self.groups.body if isinstance(definition, Fold))
+
 
 def _norm_of(place: int, item: Work, work: Sequence[Work], dependences: Dependences) -> _Norm | None:
     """Returns the three kernels of which this one folds channels, if they are such."""
@@ -180,9 +192,7 @@ def _merged(norm: _Norm, target: Target) -> Kernel | None:
     if dims is None:
         return None
     parts, groups, points, axes = dims
-    (fold,) = norm.parts.body
-    moments = next(definition for definition in norm.groups.body if isinstance(definition, Fold))
-    assert isinstance(fold, Fold)
+    fold, moments = norm.fold, norm.moments
     images, x, r = axes[:-2], axes[-2], axes[-1]
     grid = (*(dim for axis in images for dim in axis.dims), x.dims[0])
     body = substitute_dims(fold.bodies[0], parts, {})
@@ -250,7 +260,7 @@ def _placed(home: Sequence[Index], places: Places) -> tuple[Index, ...]:
 
 def _common_dims(norm: _Norm) -> tuple[Places, Places, Places, tuple[Axis, ...]] | None:
     """Returns what the dims of the three kernels are over the axes of one, and these; None where they do not fit."""
-    moments = next(definition for definition in norm.groups.body if isinstance(definition, Fold))
+    moments = norm.moments
     state = moments.bodies[0]
     home = norm.parts.homes[state.source]
     split = _split((*moments.dims, *moments.fold_dims), state.indices)
@@ -289,8 +299,7 @@ def _dims_of_points(norm: _Norm, groups: Places, parts: Places, place: Dim) -> P
     None if it reads results of the others elsewhere than these have them: a program has what its own elements need.
     """
     loads = {load for definition in norm.points.body for body in bodies_of(definition) for load in body.loads}
-    (fold,) = norm.parts.body
-    folded = {substitute_dims(load, parts, {}) for load in bodies_of(fold)[0].loads}
+    folded = {substitute_dims(load, parts, {}) for load in norm.fold.bodies[0].loads}
     images = [load for load in folded if any(place in index.dims for index in load.indices)]
     if len(images) != 1:
         return None

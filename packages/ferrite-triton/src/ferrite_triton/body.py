@@ -21,7 +21,7 @@ from .memory import StoreText, value_of
 from .passes import READ_THE_LAST_TIME, goes_backwards, plan_passes, read_ahead, rereads, roots_of
 from .positions import position_lines, skewed_lines
 from .products import open_product
-from .scans import ScanText, look_back_scans
+from .scans import ScanText, look_back_scans, waiting_halves
 from .sorts import SortText
 from .space import FOLD_AXES, NO_AXES, AxisText, Space
 from .updates import UpdateText
@@ -62,8 +62,7 @@ class KernelBody:
         elif self._flat.space.loops and self._flat.space.folds_tile:
             self._write_loops()
         elif self._flat.kernel.columns:
-            evaluator = self._evaluator
-            HeldImagesText(self._flat, self._writer, evaluator, self._store_results, self._flush, self._wide).write()
+            self._write_images()
         elif self._flat.kernel.points:
             self._write_cooperation()
         elif self._flat.space.pieces > 1:
@@ -171,6 +170,10 @@ class KernelBody:
             self._store_results(definition)
         self._flush()
 
+    def _write_images(self) -> None:
+        stores = self._store_results, self._flush
+        HeldImagesText(self._flat, self._writer, self._evaluator, *stores, self._wide).write()
+
     def _write_pieces(self) -> None:
         """Writes a scan whose programs take their parts in pieces, and what is computed beside it, piece by piece."""
         space, (scan,) = self._flat.space, look_back_scans(self._flat)
@@ -185,7 +188,7 @@ class KernelBody:
             for line in position_lines(space, fold, f"{start} + tl.arange(0, RBLOCK)"):
                 self._writer.line(line, frozenset("r"))
 
-        for tile in self._scans.pieces(scan, place):
+        for tile in self._scans.pieces(scan, waiting_halves(self._flat), place):
             self._evaluator.publish(scan, (tile,))
             for definition in self._flat.definitions:
                 self._store_results(definition)

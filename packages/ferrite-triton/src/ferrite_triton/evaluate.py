@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ferrite_ir.dtypes import BF16, BOOL, F16, F32, F64, DType
@@ -18,7 +18,7 @@ from .bounds import assert_in_bounds
 from .casts import bitcast_text, cast_text
 from .errors import ScheduleMismatch
 from .flat import FlatKernel, ParamText, memory_loads
-from .halves import HALF_BYTES, held_halves
+from .halves import held_halves
 from .indices import IndexText, index_dtype
 from .literals import full_text, is_negative_zero, number_text
 from .operands import computes_wider, constant_tile, has_peer, named, operand_text
@@ -137,27 +137,17 @@ class Evaluator:
 
         Returns whether there are any: elements of two bytes that a program of a cooperative kernel holds.
         """
-        tiles = {load: self._writer.find((load, None)) for load in self._waiting}
-        held = {load: tile for load, tile in tiles.items() if tile is not None}
+        held = self.loaded(self._waiting)
         if not held:
             return False
         self._writer.forget_if(lambda key, tile: _is_made_of_elements(key, self._flat) and bool(tile.axes & FOLD_AXES))
         self.renew_elements(held)
         return True
 
-    def elements(self) -> dict[Scalar, Tile]:
-        """Returns the elements of two bytes along the fold axis that have been loaded here, whatever made of them."""
-        return {
-            key[0]: tile
-            for key, tile in self._writer.function.known.items()
-            if isinstance(key, tuple)
-            and isinstance(key[0], Scalar)
-            and key[0].op == "load"
-            and key[1] is None
-            and key[0].source not in self._flat.producers
-            and tile.dtype.bytes == HALF_BYTES
-            and tile.axes & FOLD_AXES
-        }
+    def loaded(self, loads: Iterable[Scalar]) -> dict[Scalar, Tile]:
+        """Returns those of the loads whose elements are here, whatever has been made of them."""
+        tiles = {load: self._writer.find((load, None)) for load in loads}
+        return {load: tile for load, tile in tiles.items() if tile is not None}
 
     def renew_elements(self, held: Mapping[Scalar, Tile]) -> None:
         """Has everything be made again of elements that were loaded before, and waited as they came."""

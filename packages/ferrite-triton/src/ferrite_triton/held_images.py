@@ -13,7 +13,7 @@ from ferrite_scheduler.held_images import slots_of, spans_of
 from .evaluate import Evaluator
 from .flat import FlatKernel, memory_loads
 from .folds import R
-from .halves import held_loads
+from .halves import held_loads, holds_only_halves
 from .literals import number_text
 from .passes import READ_THE_LAST_TIME
 from .positions import position_lines
@@ -42,6 +42,11 @@ def rows_together(flat: FlatKernel) -> int:
 def pieces_of(flat: FlatKernel) -> int:
     """Returns in how many pieces a program takes what it holds: as many, at most, as threads have rows of."""
     return min(PIECES, flat.kernel.points // rows_together(flat))
+
+
+def registers_of(flat: FlatKernel) -> int:
+    """Returns how many registers a thread has."""
+    return REGISTERS_OF_HALVES if holds_only_halves(flat) else REGISTERS
 
 
 def image_lines(space: Space, status: str, wide: str) -> list[str]:

@@ -16,7 +16,6 @@ from ferrite_scheduler.contractions import fits_axes
 from ferrite_scheduler.schedule import Kernel
 from ferrite_scheduler.softmax import part_softmax
 
-from . import held_images
 from .body import KernelBody, branch_axis
 from .cooperation import REGISTERS, REGISTERS_OF_HALVES
 from .errors import UnsupportedDefinition
@@ -24,7 +23,7 @@ from .facts import collect_facts
 from .flat import FlatKernel, flatten
 from .groups import needed_multiple
 from .halves import holds_only_halves
-from .held_images import image_lines
+from .held_images import image_lines, pieces_of, registers_of
 from .memory import Access, Condition, contiguous_axis, find_accesses, is_strewn, narrow_conditions
 from .positions import position_lines
 from .scans import PIECES, PIECES_REGISTERS, SERIAL, look_back_scans, scans_serially, waits_in_pieces
@@ -134,7 +133,7 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
     if waits_in_pieces(flat):
         flat = replace(flat, space=pieced_space(flat.space, PIECES))
     elif kernel.columns:
-        flat = replace(flat, space=pieced_space(flat.space, held_images.pieces_of(flat)))
+        flat = replace(flat, space=pieced_space(flat.space, pieces_of(flat)))
     if is_walked(flat, accesses):
         return replace(flat, space=walked_space(flat.space)), accesses
     return replace(flat, space=replace(flat.space, skew=skew_of(flat))), accesses
@@ -349,8 +348,7 @@ def _facts(flat: FlatKernel, accesses: tuple[Access, ...], body: list[str]) -> d
     if fold is not None and least > (expected := hint(fold.size)):
         facts["bytes"] = facts["bytes"] * least // max(1, expected)
     if flat.kernel.columns:
-        is_light = holds_only_halves(flat)
-        facts["registers"] = held_images.REGISTERS_OF_HALVES if is_light else held_images.REGISTERS
+        facts["registers"] = registers_of(flat)
     elif flat.kernel.points:
         facts["registers"] = REGISTERS_OF_HALVES if holds_only_halves(flat) else REGISTERS
     elif flat.space.pieces > 1:

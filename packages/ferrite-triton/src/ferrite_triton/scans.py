@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ferrite_ir.dtypes import BOOL, F32, I32, DType
@@ -108,15 +108,14 @@ class ScanText:
         row, axes = SIMPLE["sum"], R.union(self.space.order)
         values = self._summed(scan, axes)
         total = self._hold("total", row.reduce.format(v=values.text, axis=0, keep=""), values)
-        lines = math.prod(int(axis.size) for axis in self.space.grid)
-        place = f"{self.folds.param_text(scan.status)}, line, {lines}, part, {self.space.parts}, {total.text}"
-        self.writer.line(f"fmath.publish_part({place})", axes)
+        told = self._told(scan, total)
+        self.writer.line(f"fmath.publish_part({told})", axes)
         block = self._hold("scan", row.scan.format(v=values.text, axis=0), values)
-        before = self._hold("before", f"fmath.sum_before({place})", values)
+        before = self._hold("before", f"fmath.sum_before({told})", values)
         result = self._hold("scan", row.step.format(a=before.text, v=block.text), block)
         return self._as(scan.operand.dtype, result)
 
-    def pieces(self, scan: LookBackScan, place: Callable[[int], None]) -> Iterator[Tile]:
+    def pieces(self, scan: LookBackScan, halves: Sequence[Scalar], place: Callable[[int], None]) -> Iterator[Tile]:
         """Yields the scan of each piece of a part, where the piece lies when it is yielded; ``place`` writes that.
 
         What a part adds up to is published as soon as it is known. Until the sum before it is there, its elements wait
@@ -129,16 +128,15 @@ class ScanText:
         for piece in range(self.space.pieces):
             place(piece)
             pieces.append(self._summed(scan, axes))
-            waiting.append(self.evaluator.elements())
+            waiting.append(self.evaluator.loaded(halves))
             self.writer.forget(R)
         totals = [Tile(self.writer.fresh("total"), axes, pieces[0].dtype) for _ in pieces]
         names, summed = (", ".join(tile.text for tile in tiles) for tiles in (totals, pieces))
         self.writer.line(f"{names} = fmath.sums_of_four({summed})", axes)
         whole = self._hold("total", " + ".join(total.text for total in totals), totals[0])
-        lines = math.prod(int(axis.size) for axis in self.space.grid)
-        status = f"{self.folds.param_text(scan.status)}, line, {lines}, part, {self.space.parts}, {whole.text}"
-        self.writer.line(f"fmath.publish_part({status})", axes)
-        before = self._hold("before", f"fmath.sum_before({status})", totals[0])
+        told = self._told(scan, whole)
+        self.writer.line(f"fmath.publish_part({told})", axes)
+        before = self._hold("before", f"fmath.sum_before({told})", totals[0])
         for piece, (held, total) in enumerate(zip(waiting, totals, strict=True)):
             place(piece)
             self.evaluator.renew_elements(held)
@@ -149,6 +147,11 @@ class ScanText:
             self.writer.forget(R)
             if piece + 1 < self.space.pieces:
                 before = self._hold("before", row.step.format(a=before.text, v=total.text), before)
+
+    def _told(self, scan: LookBackScan, total: Tile) -> str:
+        """Returns what programs tell and ask each other with: a status, a part of a line, and what it comes to."""
+        lines = math.prod(int(axis.size) for axis in self.space.grid)
+        return f"{self.folds.param_text(scan.status)}, line, {lines}, part, {self.space.parts}, {total.text}"
 
     def _summed(self, scan: LookBackScan, axes: Axes) -> Tile:
         """Returns what is added up, zero past the end."""
@@ -205,6 +208,11 @@ def waits_in_pieces(flat: FlatKernel) -> bool:
     if any(node.op in RANDOM for node in nodes) or not sums_halves(scans[0].operand):
         return False
     return scans[0].points % PIECES == 0 and all(load.dtype.bytes <= HALF_BYTES for load in _elements(flat))
+
+
+def waiting_halves(flat: FlatKernel) -> list[Scalar]:
+    """Returns the loads of elements of two bytes that such programs hold."""
+    return [load for load in _elements(flat) if load.dtype.bytes == HALF_BYTES]
 
 
 def _elements(flat: FlatKernel) -> list[Scalar]:
