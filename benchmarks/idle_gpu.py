@@ -81,7 +81,7 @@ def idle_platform() -> Any:
     """Returns one device with one stream, where torch's devices are asked for."""
     from ferrite_runtime.platform import Platform
 
-    return Platform(lambda index: 0, lambda: 0, lambda: 1, _stay, lambda index: None)
+    return Platform(lambda index: 0, lambda: 0, lambda: 1, _stay, lambda index: None, lambda: False)
 
 
 def idle_machine(options: Any) -> Any:

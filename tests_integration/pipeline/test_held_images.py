@@ -207,6 +207,43 @@ def test_streams_beside_each_other() -> None:
     assert all(torch.equal(result, expected) for result in found)
 
 
+@pytest.mark.parametrize("device", devices())
+def test_calls_with_other_images(device: str) -> None:
+    """What programs tell each other is never what those of the call before have told."""
+    weight, bias = affine(320, device, torch.bfloat16)
+    call = compiled(norm(32))
+    for number in range(5):
+        x = images((2, 320, 16, 16), device, torch.bfloat16) + number
+        expected = norm(32)(x.double(), weight.double(), bias.double())
+        torch.testing.assert_close(call(x, weight, bias).double(), expected, rtol=0.125, atol=0.125)
+    assert families() == ["cooperative"]
+
+
+@pytest.mark.gpu
+def test_a_recorded_call_is_replayed_in_any_stream() -> None:
+    """Beside calls that are not recorded, in the stream that it was recorded in and in another one."""
+    weight, bias = affine(320, "cuda", torch.bfloat16)
+    inputs = [images((4, 320, 32, 32), "cuda", torch.bfloat16) + number for number in range(4)]
+    call = compiled(norm(32))
+    expected = [call(x, weight, bias) for x in inputs]
+    assert families() == ["cooperative"]
+    given, graph = inputs[0].clone(), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = call(given, weight, bias)
+    streams = [torch.cuda.current_stream(), torch.cuda.Stream()]
+    for turn in range(12):
+        x, wanted = inputs[turn % 4], expected[turn % 4]
+        torch.cuda.synchronize()
+        with torch.cuda.stream(streams[turn % 2]):
+            given.copy_(x)
+            graph.replay()
+            beside = call(x, weight, bias)
+            graph.replay()
+        torch.cuda.synchronize()
+        assert torch.equal(result, wanted)
+        assert torch.equal(beside, wanted)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(

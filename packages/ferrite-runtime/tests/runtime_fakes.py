@@ -199,6 +199,7 @@ class FakeStreams:
     def __init__(self, devices: int = 1) -> None:
         self.stream = 0
         self.device = 0
+        self.is_capturing = False
         self.devices = devices
 
     def platform(self) -> Platform:
@@ -209,7 +210,12 @@ class FakeStreams:
             self.device = before
 
         return Platform(
-            lambda index: self.stream, lambda: self.device, lambda: self.devices, on_device, lambda index: None
+            lambda index: self.stream,
+            lambda: self.device,
+            lambda: self.devices,
+            on_device,
+            lambda index: None,
+            lambda: self.is_capturing,
         )
 
 

@@ -160,6 +160,36 @@ def shared_softmax(rows: int, columns: int, points: int, name: str = "shared_sof
     )
 
 
+def shared_means(points: int, parts: int, name: str = "shared_means") -> dict[str, Any]:
+    """Means of two groups of four columns, of whose rows each program has a part: all store what all have found."""
+    body = (
+        f"@triton.jit\ndef {name}(in_ptr, out_ptr, words, XBLOCK: tl.constexpr, RBLOCK: tl.constexpr):\n"
+        "    part = tl.program_id(0)\n"
+        f"    sign = fmath.sign_of_launch(words, 0, part, 4, 8, 1, {parts})\n"
+        "    row, column = part * RBLOCK + tl.arange(0, RBLOCK), tl.arange(0, 8)\n"
+        "    value = tl.load(in_ptr + row[:, None] * 8 + column[None, :])\n"
+        "    mean = tl.sum(value, 0) / RBLOCK\n"
+        "    away = value - mean[None, :]\n"
+        f"    sizes: tl.constexpr = (RBLOCK, 8, 4, 8, 2, 1, {parts})\n"
+        "    fmath.publish_groups(words, sign, mean, tl.sum(away * away, 0), 0, part, *sizes)\n"
+        f"    found, squares = fmath.whole_groups(words, sign, 0, *sizes, {parts})\n"
+        "    tl.store(out_ptr + part * 4 + tl.arange(0, 2), found)\n"
+        "    tl.store(out_ptr + part * 4 + 2 + tl.arange(0, 2), squares)\n"
+    )
+    params = [tensor("in_ptr"), tensor("out_ptr", access="write"), tensor("words", "i64", "atomic")]
+    return spec(
+        name,
+        body,
+        params,
+        [grid_axis("x", 8), fold_axis(points * parts, max_block=points)],
+        family="cooperative",
+        blocks={"XBLOCK": 8, "RBLOCK": points},
+        grid=["ceildiv", "r", "RBLOCK"],
+        mutated=["words"],
+        facts={**row_facts(8, points * parts, folds=1), "parts": parts, "pieces": 1, "registers": 56},
+    )
+
+
 def row_sum(rows: int, columns: int, name: str = "row_sum") -> dict[str, Any]:
     """A looped sum over the rows of a contiguous matrix."""
     body = (

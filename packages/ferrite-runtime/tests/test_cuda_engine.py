@@ -84,6 +84,41 @@ def test_stream_is_read_on_every_call() -> None:
     assert [launch[4] for launch in machine.driver.launches] == [0, 0, 1234567890123, 5, 0]
 
 
+def counting() -> dict:
+    """A program that counts its calls in a buffer which is kept."""
+    count, copy = pointwise("a + 1", size=8, name="count"), pointwise("a * 1", size=8, name="copy")
+    steps = [
+        {"do": "keep", "name": "c", **layout([8])},
+        {"do": "launch", "kernel": count["id"], "args": ["c", "c"]},
+        {"do": "alloc", "name": "o", **layout([8])},
+        {"do": "launch", "kernel": copy["id"], "args": ["c", "o"]},
+        {"do": "free", "names": ["c"]},
+    ]
+    return program([], [count, copy], steps, [{"value": "o"}])
+
+
+def test_a_kept_buffer_has_what_the_call_before_in_the_same_stream_has_left() -> None:
+    engine, _, streams = load(counting())
+    host = engine.steady(DEVICE, lambda args: None)
+
+    def calls() -> float:
+        (counted,) = host([])
+        assert (counted == counted[0]).all()
+        return float(counted[0])
+
+    found = []
+    for stream in (0, 0, 7, 0, 7):
+        streams.stream = stream
+        found.append(calls())
+    assert found == [1, 2, 1, 3, 2]
+    streams.is_capturing = True
+    assert [calls(), calls()] == [1, 1], "what is recorded begins anew whenever it is replayed"
+    streams.is_capturing = False
+    assert calls() == 3, "and leaves alone what is kept"
+    first = engine.first(DEVICE)
+    assert [float(first([])[0][0]) for _ in range(2)] == [1, 2]
+
+
 def test_misaligned_input_goes_to_a_build_without_the_promise() -> None:
     base = torch.randn(1001)
     a = base[1:]

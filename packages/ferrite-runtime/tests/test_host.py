@@ -57,6 +57,14 @@ def test_reused_buffer_of_equal_layout_is_the_same_tensor() -> None:
     assert loaded.host_source.count("_empty(") == 1
 
 
+def test_a_kept_buffer_is_zeros_where_nothing_puts_calls_in_an_order() -> None:
+    count = pointwise("a + 1", size=8)
+    steps = [{"do": "keep", "name": "c", **layout([8])}, alloc("o", [8]), launch(count, "c", "o"), free("c")]
+    loaded = load_program(program([tensor_input("x", [8])], [count], steps, [{"value": "o"}]))
+    for _ in range(2):
+        assert torch.equal(loaded(torch.zeros(8))[0], torch.ones(8))
+
+
 def test_reused_buffer_of_another_type_is_a_view_of_the_storage() -> None:
     to_half, negate = pointwise("a", out="f16", name="to_half"), pointwise("-a", dtype="f16", name="negate")
     steps = [

@@ -22,6 +22,7 @@ from runtime_kernels import (
     pointwise,
     program,
     row_softmax,
+    shared_means,
     shared_softmax,
     spec,
     tensor,
@@ -217,6 +218,17 @@ def test_programs_that_wait_for_each_other(shape: tuple[int, int]) -> None:
     torch.testing.assert_close(out, x.softmax(1))
     Kernel(kernel)(x, x, torch.zeros(words, dtype=torch.int64))
     assert torch.equal(x, out), "in place: nothing is stored before all have read"
+
+
+def test_words_of_a_launch_have_another_sign_than_those_of_the_launch_before() -> None:
+    kernel, words = Kernel(shared_means(points=4, parts=4)), torch.zeros(8, dtype=torch.int64)
+    for launch in range(4):
+        x, out = torch.randn(16, 8) + launch, torch.full((4, 4), torch.nan)
+        kernel(x, out, words)
+        groups = x.reshape(16, 2, 4).double().transpose(0, 1).reshape(2, 64)
+        expected = torch.cat([groups.mean(1), groups.var(1, correction=0) * 64])
+        torch.testing.assert_close(out.double(), expected.expand(4, 4), rtol=1e-6, atol=1e-6)
+        assert ((words < 0) == (launch % 2 == 0)).all()
 
 
 @pytest.mark.parametrize("wanted", [2, 4])

@@ -234,7 +234,9 @@ NO_COMPILER = """
     engine.device_facts = lambda index: known_devices()[DEVICE]
     model.current_target = lambda: known_devices()[DEVICE].target
     nothing = lambda *args: 0
-    engine.torch_platform = lambda: Platform(nothing, nothing, lambda: 1, lambda i: contextlib.nullcontext(), nothing)
+    engine.torch_platform = lambda: Platform(
+        nothing, nothing, lambda: 1, lambda i: contextlib.nullcontext(), nothing, lambda: False
+    )
     torch.cuda.current_device = lambda: 0
     from dataclasses import replace
 """

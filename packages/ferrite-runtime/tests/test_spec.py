@@ -98,6 +98,7 @@ def small_program() -> dict:
         {"do": "copy", "to": "x", "from": "t"},
         {"do": "reuse", "name": "u", "from": "t", **layout([4, 2])},
         {"do": "free", "names": ["u", "v"]},
+        {"do": "keep", "name": "s", **layout([3], "i64")},
     ]
     scalar = {"name": "k", "kind": "scalar", "dtype": "i64"}
     inputs = [tensor_input("x", [8]), scalar, {"name": "g", "kind": "opaque"}]
@@ -143,6 +144,8 @@ def test_every_kind_of_extern_argument_survives() -> None:
         ("steps.0.do", "jump", r"^steps\[0\]\.do: 'jump' is not one of alloc, "),
         ("steps.0.colour", 1, r"^steps\[0\]\.colour: is not a field"),
         ("steps.0.shape", [-1], r"^steps\[0\]\.shape: a size is negative"),
+        ("steps.8.name", "x", r"^steps\[8\]\.name: 'x' is defined twice"),
+        ("steps.8.device", "cpu", r"^steps\[8\]\.device: is not a field"),
         ("steps.0.name", "x", r"^steps\[0\]\.name: 'x' is defined twice"),
         ("steps.1.kernel", "beef", r"^steps\[1\]\.kernel: no kernel has the id beef"),
         ("steps.1.args", ["x"], r"^steps\[1\]\.args: 1 arguments for the 2 params of pointwise"),

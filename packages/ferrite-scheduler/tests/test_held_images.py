@@ -8,7 +8,7 @@ from checks import check
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Policy, Schedule, Target, schedule
 from ferrite_scheduler.held_images import slots_of, spans_of
-from ferrite_scheduler.schedule import Kernel, Reuse
+from ferrite_scheduler.schedule import CallExtern, Free, Keep, Kernel, Launch, Reuse
 
 SMALL = Policy(small_kernel_bytes=0, split_minimum=64)
 """So that small images are worth kernels of their own."""
@@ -65,6 +65,19 @@ def test_elements_are_multiplied_and_added_to_once() -> None:
     plain = only(planned(norm((2, 80, 8, 8), 4, PLAIN)))
     (body,) = plain.body[-1].bodies
     assert body.op == "mul", "a difference and a product are as few"
+
+
+def test_status_is_kept_and_nothing_else_lies_there() -> None:
+    found = check(norm((2, 80, 8, 8), 4), policy=SMALL)
+    kernel = only(found)
+    (kept,) = (step for step in found.steps if isinstance(step, Keep))
+    assert (kept.name, str(kept)) == (kernel.status, f"{kernel.status} = keep i64[17]")
+    assert found.steps.index(kept) < next(place for place, step in enumerate(found.steps) if isinstance(step, Launch))
+    assert not any(isinstance(step, CallExtern) for step in found.steps)
+    assert any(isinstance(step, Free) and kept.name in step.names for step in found.steps)
+    later = "  z: i64[17] = loop [i < 17] cast.i64(y[0, i, 0, 0])\n}"
+    chained = norm((2, 80, 8, 8), 4, out="z").removesuffix("}") + later
+    assert not any(isinstance(step, Reuse) and step.source == kernel.status for step in planned(chained).steps)
 
 
 def test_status_has_words_for_both_blocks_of_a_group() -> None:

@@ -33,6 +33,7 @@ from ferrite_runtime.settings import read_settings
 from ferrite_runtime.sites import Site
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.steps import Launch
+from ferrite_runtime.tensors import make_keeper
 from ferrite_runtime.tuning import Budget
 
 
@@ -174,7 +175,10 @@ class CudaEngine:
             preamble=gradient_guard(self.program),
             opening=(f"_stream = _current_stream({device.index})",),
         )
-        names: dict[str, Any] = {"_current_stream": self.platform.current_stream}
+        names: dict[str, Any] = {
+            "_current_stream": self.platform.current_stream,
+            "_keep": make_keeper(device, self.platform.is_capturing),
+        }
         names |= {
             f"_first{site.number}": functools.partial(visit, site, kernels[site.kernel.id]) for site in text.sites
         }
@@ -208,7 +212,7 @@ class CudaEngine:
             self.products(device.type, device.index or 0),
             self.graphs,
             (*self._device_guard(device.index), *gradient_guard(self.program)),
-            self._names(redirect),
+            self._names(device, redirect),
         )
         return sequences.host()
 
@@ -232,7 +236,7 @@ class CudaEngine:
             streams[0] = stream
 
         names: dict[str, Any] = {
-            **self._names(redirect),
+            **self._names(device, redirect),
             **writer.names,
             "_cuda_launch": next((kernel.machine.driver.launch for kernel in kernels.values()), None),
             "_streams": streams,
@@ -241,8 +245,9 @@ class CudaEngine:
         }
         return build_host(text, names, device)
 
-    def _names(self, redirect: HostFunction) -> dict[str, Any]:
+    def _names(self, device: Any, redirect: HostFunction) -> dict[str, Any]:
         return {
+            "_keep": make_keeper(device, self.platform.is_capturing),
             "_current_stream": self.platform.current_stream,
             "_current_device": self.platform.current_device,
             "_on_device": self.platform.on_device,

@@ -13,7 +13,7 @@ from ferrite_runtime.interpreted import InterpretedKernel
 from ferrite_runtime.program import Program
 from ferrite_runtime.sites import HostText
 from ferrite_runtime.steps import Copy, Extern
-from ferrite_runtime.tensors import make_allocator, make_reinterpret, make_retype, restride, torch_dtype
+from ferrite_runtime.tensors import make_allocator, make_keeper, make_reinterpret, make_retype, restride, torch_dtype
 
 HostFunction = Callable[[list[Any]], tuple[Any, ...]]
 
@@ -60,6 +60,7 @@ def build_host(text: HostText, names: Mapping[str, Any], device: Any) -> HostFun
         "_complex": complex,
         "_empty": make_allocator(device),
         "_empty_cpu": make_allocator(cpu),
+        "_keep": make_keeper(device, lambda: False),
         "_reinterpret": make_reinterpret(),
         "_retype": make_retype(),
         "_restride": restride,

@@ -30,6 +30,7 @@ from ferrite_runtime.steps import (
     Extern,
     Free,
     Item,
+    Keep,
     Launch,
     Layout,
     Let,
@@ -212,8 +213,8 @@ class _Writer:
 
     def step(self, step: HostStep) -> None:
         match step:
-            case Alloc(name, layout, device):
-                self._alloc(name, layout, device)
+            case Alloc() | Keep():
+                self._alloc(step)
             case Reuse(name, source, layout):
                 self._reuse(name, source, layout)
             case View(name, base, layout, offset):
@@ -243,15 +244,18 @@ class _Writer:
                 self.flush()
                 self.lines.append(f"{target}.copy_({origin})")
 
-    def _alloc(self, name: str, layout: Layout, device: str | None) -> None:
+    def _alloc(self, step: Alloc | Keep) -> None:
+        name, layout = step.name, step.layout
         if self.sequencing is not None and name in self.sequencing.arenas.places:
             dtype, place = self.sequencing.arenas.places[name]
             self.share(name, self.values[_arena(dtype)], layout, place)
             return
         self.owner_layouts[name] = layout
-        make = "_empty_cpu" if device == "cpu" else "_empty"
-        where = f"{self.sizes(layout.shape)}, {self.sizes(layout.strides)}"
-        self.lines.append(f"{name} = {make}({where}, {self.dtype(layout.dtype)})")
+        where = f"{self.sizes(layout.shape)}, {self.sizes(layout.strides)}, {self.dtype(layout.dtype)}"
+        if isinstance(step, Keep):
+            self.lines.append(f"{name} = _keep(_stream, {name!r}, {where})")
+        else:
+            self.lines.append(f"{name} = {'_empty_cpu' if step.device == 'cpu' else '_empty'}({where})")
         self.own(name, layout, trusted=True)
 
     def _reuse(self, name: str, source: str, layout: Layout) -> None:

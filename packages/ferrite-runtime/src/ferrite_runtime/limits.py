@@ -11,7 +11,7 @@ from ferrite_runtime.expr import Expr
 from ferrite_runtime.program import Program
 from ferrite_runtime.source import ALLOWED_IMPORTS
 from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.steps import Alloc, Layout, Reuse, View
+from ferrite_runtime.steps import Alloc, Keep, Layout, Reuse, View
 
 MAX_BYTES = 1 << 48
 MAX_DIMS = 64
@@ -51,7 +51,7 @@ def _layouts(program: Program) -> Iterator[tuple[str, Layout, Expr]]:
         if value.layout is not None:
             yield f"inputs[{position}]", value.layout, 0
     for position, step in enumerate(program.steps):
-        if isinstance(step, (Alloc, Reuse)):
+        if isinstance(step, (Alloc, Keep, Reuse)):
             yield f"steps[{position}]", step.layout, 0
         elif isinstance(step, View):
             yield f"steps[{position}]", step.layout, step.offset

@@ -15,6 +15,7 @@ from ferrite_runtime.steps import (
     Free,
     Input,
     Item,
+    Keep,
     Launch,
     Layout,
     Let,
@@ -82,7 +83,7 @@ def _check_step(step: Step, names: _Names, kernels: dict[str, KernelSpec], path:
     match step:
         case Let(name):
             names.define(name, "scalar", f"{path}.name")
-        case Alloc(name, layout):
+        case Alloc(name, layout) | Keep(name, layout):
             names.define(name, layout, f"{path}.name")
         case Reuse(name, source, layout):
             names.tensor(source, f"{path}.from")
@@ -113,7 +114,7 @@ def _check_numbers(step: Step, names: _Names, path: str) -> None:
             names.tensor(tensor, f"{path}.value")
         case Let(_, value) if not isinstance(value, Probe):
             _check_scalars(expr_names(value), names, f"{path}.value")
-        case Alloc(layout=layout) | Reuse(layout=layout) | View(layout=layout):
+        case Alloc(layout=layout) | Keep(layout=layout) | Reuse(layout=layout) | View(layout=layout):
             for size in (*layout.shape, *layout.strides, getattr(step, "offset", 0)):
                 _check_scalars(expr_names(size), names, path)
         case Check(holds, _, named):

@@ -18,6 +18,7 @@ class Platform:
         device_count: the number of devices.
         on_device: a context in which a device is current.
         prepare: makes a device's context exist, and current in this thread.
+        is_capturing: whether the current stream is recorded as a graph.
     """
 
     current_stream: Callable[[int], int]
@@ -25,6 +26,7 @@ class Platform:
     device_count: Callable[[], int]
     on_device: Callable[[int], AbstractContextManager[Any]]
     prepare: Callable[[int], Any]
+    is_capturing: Callable[[], bool]
 
 
 def torch_platform() -> Platform:
@@ -38,6 +40,7 @@ def torch_platform() -> Platform:
         on_device=torch.cuda.device,
         # A call of the CUDA runtime that does nothing to the device: it binds the context to the calling thread.
         prepare=torch.cuda.mem_get_info,
+        is_capturing=torch.cuda.is_current_stream_capturing,
     )
 
 

@@ -17,6 +17,7 @@ from ferrite_runtime.steps import (
     Free,
     Input,
     Item,
+    Keep,
     Launch,
     Layout,
     Let,
@@ -83,7 +84,7 @@ def _needed(steps: tuple[Step, ...], outputs: Iterable[Output]) -> tuple[Step, .
         match step:
             case Alloc(name, _, device) if name not in used:
                 unmade[name] = device
-            case View(name) if name not in used:
+            case Keep(name) | View(name) if name not in used:
                 unmade[name] = None
             case Reuse(name, source, layout) if source in unmade:
                 if name in used:
@@ -136,7 +137,7 @@ class _Known:
         match step:
             case Let():
                 yield from self._let(step)
-            case Alloc() | Reuse():
+            case Alloc() | Keep() | Reuse():
                 yield replace(step, layout=self.layout(step.layout))
             case View():
                 yield replace(step, layout=self.layout(step.layout), offset=settle(step.offset, self.values))

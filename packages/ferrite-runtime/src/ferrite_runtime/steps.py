@@ -77,6 +77,17 @@ class Alloc:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Names a buffer on the program's device that is filled with zeros once and kept, for each stream one.
+
+    Calls in one stream have one after the other what the call before has left in it.
+    """
+
+    name: str
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
 class Reuse:
     """Creates a buffer over the storage of ``source``, which is gone afterwards."""
 
@@ -183,7 +194,7 @@ class Check:
     names: tuple[tuple[str, Expr], ...] = ()
 
 
-Step: TypeAlias = "Alloc | Reuse | View | Let | Launch | Extern | Item | Free | Copy | Check"
+Step: TypeAlias = "Alloc | Keep | Reuse | View | Let | Launch | Extern | Item | Free | Copy | Check"
 
 
 # --- inputs and outputs ---------------------------------------------------------------------------------------------
@@ -336,6 +347,10 @@ def _read_alloc(fields: Fields) -> Step:
     return Alloc(fields.identifier("name"), read_layout(fields), device)
 
 
+def _read_keep(fields: Fields) -> Step:
+    return Keep(fields.identifier("name"), read_layout(fields))
+
+
 def _read_reuse(fields: Fields) -> Step:
     return Reuse(fields.identifier("name"), fields.identifier("from"), read_layout(fields))
 
@@ -455,6 +470,7 @@ def _read_check(fields: Fields) -> Step:
 
 _READERS: dict[str, Callable[[Fields], Step]] = {
     "alloc": _read_alloc,
+    "keep": _read_keep,
     "reuse": _read_reuse,
     "view": _read_view,
     "let": _read_let,

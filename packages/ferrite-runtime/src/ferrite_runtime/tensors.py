@@ -39,6 +39,28 @@ def make_allocator(device: Any) -> Callable[[tuple[int, ...], tuple[int, ...], A
     return lambda shape, strides, dtype: empty_strided(shape, strides, dtype=dtype, device=device)
 
 
+def make_keeper(device: Any, is_recorded: Callable[[], bool]) -> Callable[..., Any]:
+    """Returns a function of (stream, name, shape, strides, dtype) that finds the buffer which is kept for a stream.
+
+    It is filled with zeros when it is made. A call that is recorded, to be replayed in whatever stream, gets a new one,
+    which is filled with zeros at each replay; so do calls without a stream, which nothing puts in an order.
+    """
+    import torch
+
+    kept: dict[tuple[Any, ...], Any] = {}
+
+    def keep(stream: int | None, name: str, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
+        key = stream, name, shape, strides
+        found = None if stream is None else kept.get(key)
+        if found is None or is_recorded():
+            found = torch.empty_strided(shape, strides, dtype=dtype, device=device).zero_()
+            if stream is not None and not is_recorded():
+                found = kept.setdefault(key, found)
+        return found
+
+    return keep
+
+
 def make_reinterpret() -> Callable[[Any, tuple[int, ...], tuple[int, ...], int], Any]:
     """Returns a function of (tensor, shape, strides, offset from the tensor) that makes a view."""
     import torch

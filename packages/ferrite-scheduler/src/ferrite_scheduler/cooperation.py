@@ -131,7 +131,7 @@ def with_statuses(
     """Returns work in which each cooperative kernel has a status through which its programs tell each other.
 
     It is a call before the kernel that fills it with zeros: a counter, one for each row, then a word for each component
-    of a state, each row and each block of it.
+    of a state, each row and each block of it. That of images is filled once and kept.
     """
     if not any(isinstance(item, Kernel) and item.strategy == "cooperative" for item in work):
         return list(work), graph, dependences
@@ -144,7 +144,7 @@ def with_statuses(
             found.append(item)
             continue
         result = next(value for definition in item.body for value in definition.results)
-        status, call = status_of(result, _words(item), types, graph.device)
+        status, call = status_of(result, _words(item), types, graph.device, is_kept=item.columns > 0)
         number = len(graph.definitions) + len(calls)
         calls.append(call)
         storage[status.name] = status.name

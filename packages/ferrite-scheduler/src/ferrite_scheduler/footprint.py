@@ -9,7 +9,7 @@ from types import MappingProxyType
 from ferrite_ir.graph import TensorType
 from ferrite_ir.sizes import hint
 
-from .schedule import Allocate, CallExtern, CallGraph, Free, MakeView, Reuse, Schedule, Step
+from .schedule import Allocate, CallExtern, CallGraph, Free, Keep, MakeView, Reuse, Schedule, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def footprint(schedule: Schedule, held: Collection[str] = ()) -> Footprint:
 
 def _apply(step: Step, storages: _Storages, types: Mapping[str, TensorType], held: frozenset[str]) -> None:
     match step:
-        case Allocate(name, tensor):
+        case Allocate(name, tensor) | Keep(name, tensor):
             storages.make(name, tensor)
         case Reuse(name, source, _):
             storages.share(name, source)

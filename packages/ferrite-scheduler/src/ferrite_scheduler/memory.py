@@ -18,6 +18,7 @@ from ferrite_ir.index import Index, linearize
 from ferrite_ir.sizes import Size
 
 from .dependences import Dependences, Node
+from .intermediates import KEPT
 from .rooms import Room, find_rooms
 from .schedule import (
     Allocate,
@@ -25,6 +26,7 @@ from .schedule import (
     CallGraph,
     Free,
     Item,
+    Keep,
     Kernel,
     Launch,
     MakeView,
@@ -107,6 +109,8 @@ def _name_hosts(plan: _Plan, work: Sequence[Work]) -> None:
         for result in definition.results:
             if result is not None:
                 _name_host(plan, result.name, _taken_over(definition, result.name, plan))
+        if _is_kept(definition):
+            plan.owned.difference_update(item.result_names)  # nothing else may lie there
 
 
 def _name_host(plan: _Plan, name: str, target: str | None) -> None:
@@ -115,6 +119,10 @@ def _name_host(plan: _Plan, name: str, target: str | None) -> None:
     if target is None:
         plan.types[host] = plan.graph.values[name].type
         plan.owned.add(host)
+
+
+def _is_kept(definition: object) -> bool:
+    return isinstance(definition, Extern) and definition.target == KEPT
 
 
 def _taken_over(definition: object, name: str, plan: _Plan) -> str | None:
@@ -303,6 +311,9 @@ def _call(plan: _Plan, node: Node) -> None:
         room, tensor = plan.rooms[made_here.name], made_here.type
         view = View(plan.host[room.inside], tensor.dtype, tensor.shape, tensor.strides, room.offset)
         plan.steps.append(MakeView(made_here.name, view))
+        return
+    if made_here is not None and _is_kept(definition):
+        plan.steps.append(Keep(made_here.name, made_here.type))
         return
     made: list[str] = []
     args = tuple(_host_argument(plan, argument, made) for argument in definition.args)

@@ -223,6 +223,17 @@ class Allocate:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """A buffer of zeros, at first: later calls in the same stream find in it what the one before has left."""
+
+    name: str
+    type: TensorType
+
+    def __str__(self) -> str:
+        return f"{self.name} = keep {type_text(self.type)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Reuse:
     """A new buffer in the storage of ``source``, which is dead from here on."""
 
@@ -318,7 +329,7 @@ class Free:
         return f"free {', '.join(self.names)}"
 
 
-Step: TypeAlias = Allocate | Reuse | MakeView | Item | Launch | CallExtern | CallGraph | Copy | Free
+Step: TypeAlias = Allocate | Keep | Reuse | MakeView | Item | Launch | CallExtern | CallGraph | Copy | Free
 
 ScheduledOutput: TypeAlias = "str | bool | int | float | None"
 

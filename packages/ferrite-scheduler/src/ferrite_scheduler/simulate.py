@@ -30,6 +30,7 @@ from .schedule import (
     Copy,
     Free,
     Item,
+    Keep,
     Kernel,
     Launch,
     MakeView,
@@ -81,7 +82,7 @@ def _found(host: Evaluator, name: str) -> Tensor:
 def _run_step(step: Step, schedule: Schedule, host: Evaluator, *, backwards: bool) -> None:
     memory = host.memory
     match step:
-        case Allocate():
+        case Allocate() | Keep():
             memory[step.name] = empty(step.type.dtype, host.sizes(step.type.shape), host.sizes(step.type.strides))
         case Reuse():
             memory[step.name] = _reused(_found(host, step.source), step.type, host)

@@ -21,27 +21,20 @@ from .rows import varies_along_fold
 from .space import NO_AXES, Space, next_power_of_two
 from .writer import Tile, Writer
 
-PIECES = 4
-"""Pieces of what a program holds, at most: of one after the other floats are made, while the others wait as they came.
-"""
-REGISTERS, REGISTERS_OF_HALVES = 128, 80
-"""Registers of a thread, 64 or 32 of which hold elements: a multiprocessor has four programs of four warps, or six."""
-BYTES_TOGETHER = 2048
-"""Bytes that the four warps of a program read at a time, 16 a thread."""
-MOST_THREADS = 256
-"""Threads of a program, at most: each asks for words of its own."""
+PLACES, PLACES_OF_HALVES = 64, 32
+"""Places of a piece of what a program holds: of one after the other floats are made, while others wait as they came."""
+REGISTERS, REGISTERS_OF_HALVES = 96, 56
+"""Registers of a thread, 64 or 32 of which hold elements: a multiprocessor has five programs of four warps, or nine."""
+THREADS = 128
+"""Threads of a program. Each asks for words of its own."""
+CHANNELS = 2
+"""Channels of a thread. Of more it would need registers for the sums and the factors of each."""
 X = frozenset("x")
 
 
-def rows_together(flat: FlatKernel) -> int:
-    """Returns how many rows of a kernel's images the threads of a program read at a time."""
-    (load,) = held_loads(flat)
-    return BYTES_TOGETHER // (flat.kernel.columns * load.dtype.bytes)
-
-
 def pieces_of(flat: FlatKernel) -> int:
-    """Returns in how many pieces a program takes what it holds: as many, at most, as threads have rows of."""
-    return min(PIECES, flat.kernel.points // rows_together(flat))
+    """Returns in how many pieces a program takes what it holds."""
+    return max(1, flat.kernel.points // (PLACES_OF_HALVES if holds_only_halves(flat) else PLACES))
 
 
 def registers_of(flat: FlatKernel) -> int:
@@ -50,7 +43,11 @@ def registers_of(flat: FlatKernel) -> int:
 
 
 def image_lines(space: Space, status: str, wide: str) -> list[str]:
-    """Returns the lines that place a program: the parts of a block of channels lie one after the other."""
+    """Returns the lines that place a program: the parts of a block of channels lie one after the other.
+
+    Where a block begins is hidden from the compiler, but for being a multiple of `CHANNELS`: so no thread reads more
+    channels of a place.
+    """
     x, y = space.axis("x"), space.axis("y")
     if x is None:
         raise AssertionError("images without channels")
@@ -61,7 +58,9 @@ def image_lines(space: Space, status: str, wide: str) -> list[str]:
     lines += [f"member = program % {space.parts}", f"block = program // {space.parts} % {blocks}"]
     lines += [f"y = program // {space.parts * blocks}"] if y is not None else []
     position = position_lines(space, x, "xfirst + tl.arange(0, XBLOCK)")
-    return [*lines, "xfirst = block * XBLOCK", f"xlane = tl.arange(0, XBLOCK){space.expand('x')}", *position]
+    half = f"block * (XBLOCK // {CHANNELS})"
+    half = f"fmath.as_it_came(({half}).to(tl.int32)).to(tl.int64)" if wide else f"fmath.as_it_came({half})"
+    return [*lines, f"xfirst = {half} * {CHANNELS}", f"xlane = tl.arange(0, XBLOCK){space.expand('x')}", *position]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +87,10 @@ class HeldImagesText:
         """Writes the lines."""
         fold = next(definition for definition in self.flat.definitions if isinstance(definition, Fold))
         (load,) = held_loads(self.flat)
+        self.writer.line(f"words = {self._words}", NO_AXES)
+        sizes = (self._members, self.flat.kernel.columns, self._spans, self.flat.space.parts)
+        sign = f"fmath.sign_of_launch(words, xfirst, member, {', '.join(map(str, sizes))})"
+        self.writer.line(f"sign = {sign}", NO_AXES)
         self.evaluator.hints = {load: READ_THE_LAST_TIME}
         self.writer.line(f"rfirst = member * {self.flat.kernel.points}", NO_AXES)
         pieces = [self._loaded(piece, load) for piece in range(self.flat.space.pieces)]
@@ -138,7 +141,7 @@ class HeldImagesText:
         self._position("tl.arange(0, 1)")
         origin = self.evaluator.tile(body)
         self.writer.forget(R)
-        together = rows_together(self.flat)
+        together = THREADS * CHANNELS // self.flat.kernel.columns
         sums: list[tuple[str, str]] = []
         for piece, held in enumerate(pieces):
             self._place(piece)
@@ -150,8 +153,7 @@ class HeldImagesText:
             self.writer.forget(R)
         total, squares = (" + ".join(names) for names in zip(*sums, strict=True))
         self.writer.line(f"mean, squares = fmath.moments_of_columns({total}, {squares}, {origin.text}, {points})", X)
-        self.writer.line(f"words = {self._words}", NO_AXES)
-        self.writer.line(f"fmath.publish_groups(words, mean, squares, xfirst, member, {self._sizes})", X)
+        self.writer.line(f"fmath.publish_groups(words, sign, mean, squares, xfirst, member, {self._sizes})", X)
 
     def _load_channels(self) -> None:
         """Writes the loads of what all places of a channel share: they come while the program waits."""
@@ -162,9 +164,9 @@ class HeldImagesText:
 
     def _await(self, fold: Fold) -> None:
         """Writes the moments of whole groups, what is computed of them alone, and which of it each channel has."""
-        lanes = max(next_power_of_two(self._spans * self.flat.space.parts), MOST_THREADS // self._slots)
+        lanes = max(next_power_of_two(self._spans * self.flat.space.parts), THREADS // self._slots)
         mean, squares = (Tile(self.writer.fresh(name), NO_AXES, F32) for name in ("mean", "squares"))
-        call = f"fmath.whole_groups(words, xfirst, {self._sizes}, {lanes})"
+        call = f"fmath.whole_groups(words, sign, xfirst, {self._sizes}, {lanes})"
         self.writer.line(f"{mean.text}, {squares.text} = {call}", NO_AXES)
         weight = float(self._members * int(self.flat.kernel.axes[-1].size))
         states = (mean, squares, Tile(number_text(weight, F32), NO_AXES, F32, weight))

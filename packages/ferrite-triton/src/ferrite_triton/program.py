@@ -8,7 +8,7 @@ from typing import Any
 
 from ferrite_ir.bindings import results_that_bind
 from ferrite_scheduler.combined_rows import COMBINE_ROWS
-from ferrite_scheduler.schedule import Allocate, CallExtern, Item, Kernel, MakeView, Reuse, Schedule
+from ferrite_scheduler.schedule import Allocate, CallExtern, Item, Keep, Kernel, MakeView, Reuse, Schedule
 from ferrite_scheduler.target import Target
 
 from .combined_rows import write_combined_rows
@@ -110,7 +110,7 @@ def emit_program(schedule: Schedule, target: Target | None = None, *, name: str 
 
 def _host_names(schedule: Schedule) -> frozenset[str]:
     """Returns every name that the host steps of a schedule may use."""
-    made = (step.name for step in schedule.steps if isinstance(step, Allocate | Reuse | MakeView | Item))
+    made = (step.name for step in schedule.steps if isinstance(step, Allocate | Keep | Reuse | MakeView | Item))
     return frozenset((*schedule.graph.values, *made, *(name for name, _ in schedule.graph.sizes)))
 
 

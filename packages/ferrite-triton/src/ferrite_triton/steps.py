@@ -17,6 +17,7 @@ from ferrite_scheduler.schedule import (
     Copy,
     Free,
     Item,
+    Keep,
     Launch,
     MakeView,
     Reuse,
@@ -97,6 +98,10 @@ def encode_output(output: Any) -> dict[str, Any]:
 def _encode_allocate(step: Allocate) -> dict[str, Any]:
     device = {"device": step.type.device} if step.type.device else {}
     return {"do": "alloc", "name": step.name, **encode_layout(step.type), **device}
+
+
+def _encode_keep(step: Keep) -> dict[str, Any]:
+    return {"do": "keep", "name": step.name, **encode_layout(step.type)}
 
 
 def _encode_reuse(step: Reuse) -> dict[str, Any]:
@@ -184,6 +189,7 @@ def _encode_free(step: Free) -> dict[str, Any]:
 
 _ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
     Allocate: _encode_allocate,
+    Keep: _encode_keep,
     Reuse: _encode_reuse,
     MakeView: _encode_view,
     Item: _encode_item,

@@ -14,7 +14,14 @@ from ferrite_runtime.fmath.cooperation import (
 )
 from ferrite_runtime.fmath.elementary import *
 from ferrite_runtime.fmath.following import follow
-from ferrite_runtime.fmath.held_groups import moments_of_columns, of_columns, publish_groups, sums_apart, whole_groups
+from ferrite_runtime.fmath.held_groups import (
+    moments_of_columns,
+    of_columns,
+    publish_groups,
+    sign_of_launch,
+    sums_apart,
+    whole_groups,
+)
 from ferrite_runtime.fmath.incomplete_gamma import igamma, igammac
 from ferrite_runtime.fmath.look_back import draw_part, part_in_order, publish_part, sum_before, sums_of_four
 from ferrite_runtime.fmath.number_theory import gcd

@@ -1,10 +1,11 @@
 """Moments of groups of columns, of which each of many programs holds some rows of a block; see `fmath`.
 
 A program adds up what it holds of each column, then the columns of each group, and publishes a mean and a sum of
-squared distances from it in one word: who sees the sign that the sum has there sees both. What all programs have
-published of a group is combined in one order always, by the formula of Chan, Golub and LeVeque, "Updating formulae and
-a pairwise algorithm for computing sample variances" (1979). A group that ends in another block has words for both: they
-lie as ``[group, block, part]``, and are zero when a kernel starts.
+squared distances from it in one word. The sum, which is not negative, has a sign there: that of a launch is the other
+one than the launch before it had in the same words, so that nobody has to make these zero, and who sees it sees both.
+What all programs have published of a group is combined in one order always, by the formula of Chan, Golub and LeVeque,
+"Updating formulae and a pairwise algorithm for computing sample variances" (1979). A group that ends in another block
+has words for both: they lie as ``[group, block, part]``, and are all of one sign when a kernel starts.
 
 Blocks are ``width`` columns wide; of ``columns`` columns each ``members`` are a group.
 """
@@ -15,9 +16,11 @@ import triton
 import triton.language as tl
 
 from ferrite_runtime.fmath.cooperation import pause
+from ferrite_runtime.fmath.elementary import divide_by, fast_reciprocal
 from ferrite_runtime.fmath.words import LOW
 
 _SIGN = tl.constexpr(-(1 << 63))
+_OTHERS = tl.constexpr((1 << 63) - 1)
 
 
 @triton.jit
@@ -61,14 +64,34 @@ def _groups_of_block(first, columns: tl.constexpr, members: tl.constexpr, width:
 
 
 @triton.jit
+def other_sign(word):
+    """Returns a word that has nothing but the sign which ``word`` has not."""
+    return ~word & _SIGN
+
+
+@triton.jit
+def sign_of_launch(
+    words, first, part, members: tl.constexpr, width: tl.constexpr, spans: tl.constexpr, parts: tl.constexpr
+):
+    """Returns the sign of all words of this launch, by what the launch before has left in one of the program's own.
+
+    Arguments are as in `publish_groups`.
+    """
+    group = first // members
+    span = first // width - group * members // width
+    return other_sign(tl.load(words + (group * spans + span) * parts + part, volatile=True))
+
+
+@triton.jit
 def publish_groups(
-    words, mean, squares, first, part, rows: tl.constexpr, columns: tl.constexpr, members: tl.constexpr,
+    words, sign, mean, squares, first, part, rows: tl.constexpr, columns: tl.constexpr, members: tl.constexpr,
     width: tl.constexpr, slots: tl.constexpr, spans: tl.constexpr, parts: tl.constexpr
 ):  # fmt: skip
     """Publishes the moments of one part of the groups of a block, by those of its columns (``[width]``).
 
     Args:
         words: of one image.
+        sign: of this launch.
         mean: of each column.
         squares: sums of squared distances from it.
         first: column of the block.
@@ -84,22 +107,23 @@ def publish_groups(
     group, span, count = _groups_of_block(first, columns, members, width, slots)
     column = first + tl.arange(0, width)
     is_in = (group[:, None] == (column // members)[None, :]) & (column < columns)[None, :]
-    whole = tl.div_rn(tl.sum(tl.where(is_in, mean[None, :], 0.0), 1), tl.maximum(count, 1).to(tl.float32))
+    weight = tl.maximum(count, 1).to(tl.float32)
+    whole = divide_by(tl.sum(tl.where(is_in, mean[None, :], 0.0), 1), weight, fast_reciprocal(weight))
     away = mean[None, :] - whole[:, None]
     spread = tl.sum(tl.where(is_in, squares[None, :] + away * away * rows, 0.0), 1)
     low = whole.to(tl.int32, bitcast=True).to(tl.int64) & LOW
-    high = spread.to(tl.int32, bitcast=True).to(tl.int64) << 32
-    tl.atomic_xchg(words + (group * spans + span) * parts + part, low | high | _SIGN, mask=count > 0, sem="relaxed")
+    high = (spread.to(tl.int32, bitcast=True).to(tl.int64) << 32) & _OTHERS
+    tl.atomic_xchg(words + (group * spans + span) * parts + part, low | high | sign, mask=count > 0, sem="relaxed")
 
 
 @triton.jit
-def _asked(place, wanted):
-    return tl.load(place, wanted, _SIGN, volatile=True)
+def _asked(place, wanted, sign):
+    return tl.load(place, wanted, sign, volatile=True) ^ sign
 
 
 @triton.jit
 def whole_groups(
-    words, first, rows: tl.constexpr, columns: tl.constexpr, members: tl.constexpr, width: tl.constexpr,
+    words, sign, first, rows: tl.constexpr, columns: tl.constexpr, members: tl.constexpr, width: tl.constexpr,
     slots: tl.constexpr, spans: tl.constexpr, parts: tl.constexpr, lanes: tl.constexpr
 ):  # fmt: skip
     """Returns the means of the groups of a block (``[slots]``) and the sums of squared distances from them.
@@ -116,14 +140,14 @@ def whole_groups(
     held = tl.maximum(end - tl.maximum(begin[:, None], left), 0)
     wanted = (held > 0) & (count > 0)[:, None] & (lane < spans * parts)[None, :]
     place = words + (group * (spans * parts))[:, None] + lane[None, :]
-    found = _asked(place, wanted)
+    found = _asked(place, wanted, sign)
     pause()
-    while tl.max((found >> 32).to(tl.int32)) >= 0:
-        found = _asked(place, wanted)
+    while tl.min((found >> 32).to(tl.int32)) < 0:
+        found = _asked(place, wanted, sign)
     means = found.to(tl.int32).to(tl.float32, bitcast=True)
-    squares = ((found >> 32).to(tl.int32) & 0x7FFFFFFF).to(tl.float32, bitcast=True)
+    squares = (found >> 32).to(tl.int32).to(tl.float32, bitcast=True)
     share = tl.where(wanted, held, 0).to(tl.float32)
-    mean = tl.div_rn(tl.sum(means * share, 1), members * parts * 1.0)
+    mean = divide_by(tl.sum(means * share, 1), members * parts * 1.0, 1.0 / (members * parts))
     away = means - mean[:, None]
     return mean, tl.sum(squares + away * away * (share * rows), 1)
 
