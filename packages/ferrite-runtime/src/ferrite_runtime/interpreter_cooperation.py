@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ferrite_runtime.errors import KernelRunError
-from ferrite_runtime.fmath import cooperation, held_groups
+from ferrite_runtime.fmath import cooperation, words
 from ferrite_runtime.spec import KernelSpec
 
 
@@ -20,7 +20,7 @@ class LeftProgram(Exception):
 
 
 class Meetings:
-    """What programs do where they meet, in either round: stand-ins for `fmath.meet`, `fmath.pause` and `other_sign`."""
+    """What programs do where they meet, in either round: stand-ins for `fmath.meet`, `fmath.pause` and `other_mark`."""
 
     def __init__(self) -> None:
         self._come: Counter[int] = Counter()
@@ -36,9 +36,9 @@ class Meetings:
     def stay(self) -> None:
         """Lets a program of the second round go on: all words are there."""
 
-    def sign_of(self, word: Any) -> Any:
-        """Returns the sign of a word that a program of the first round has left there, for the second round."""
-        return word & -(1 << 63)
+    def mark_of(self, word: Any, bit: Any) -> Any:
+        """Returns the mark of a word that the program itself has left there in the first round."""
+        return word & bit
 
     def leave(self, counter: Any, count: Any) -> None:
         """Notes that a program has come to a counter.
@@ -68,9 +68,6 @@ def rounds_of(spec: KernelSpec) -> tuple[tuple[tuple[Any, Callable[..., Any]], .
     """Returns, for each round in which a kernel is run, what stands in for the functions in which programs wait."""
     meetings = Meetings()
     first = (cooperation.meet, meetings.leave), (cooperation.pause, meetings.leave_here)
-    last = (
-        (cooperation.meet, meetings.go_on),
-        (cooperation.pause, meetings.stay),
-        (held_groups.other_sign, meetings.sign_of),
-    )
-    return (first, last) if spec.family == "cooperative" else (last,)
+    last = (cooperation.meet, meetings.go_on), (cooperation.pause, meetings.stay)
+    again = (*last, (words.other_mark, meetings.mark_of))
+    return (first, again) if spec.family == "cooperative" else (last,)

@@ -38,7 +38,7 @@ KEPT = "ferrite.kept"
 
 
 def status_of(
-    result: Value, words: int, types: dict[str, TensorType], device: str, *, is_kept: bool = False
+    result: Value, words: int, types: dict[str, TensorType], device: str = "", *, is_kept: bool = False
 ) -> tuple[Value, Extern]:
     """Returns what programs that make a result tell each other through, and the call that fills it with zeros.
 

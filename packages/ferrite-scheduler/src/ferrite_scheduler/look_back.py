@@ -34,7 +34,7 @@ def looks_back(scan: Scan, types: dict[str, TensorType], policy: Policy) -> bool
     return wanted and not is_strided(scan, make_node(0, scan, types, {}))
 
 
-def look_back_scan(scan: Scan, types: dict[str, TensorType], policy: Policy, device: str) -> tuple[Definition, ...]:
+def look_back_scan(scan: Scan, types: dict[str, TensorType], policy: Policy) -> tuple[Definition, ...]:
     """Returns a scan whose programs wait for each other, after the status through which they do.
 
     The status is a call, so that nothing computes it where it is read.
@@ -44,10 +44,10 @@ def look_back_scan(scan: Scan, types: dict[str, TensorType], policy: Policy, dev
     points = policy.look_back_points * (POINTS_OF_HALVES if sums_halves(scan.bodies[0]) else 1)
     parts = -(-length // points)
     words = lines * (parts + -(-parts // LOOK_BACK_GROUP)) * (dtype.bits // 32)
-    status, zeros = status_of(result, 1 + words, types, device)
+    status, kept = status_of(result, 1 + words, types, is_kept=True)
     body = apply("where", const(True, BOOL), scan.bodies[0], cast(load(status.name, [constant(0)], I64), dtype))
     marked = LookBackScan(scan.results, scan.combine, scan.dims, scan.along, (body,), scan.origins, status.name, points)
-    return zeros, marked
+    return kept, marked
 
 
 def sums_halves(operand: Scalar) -> bool:

@@ -48,7 +48,7 @@ class LookBackScan(Scan):
     through which programs tell each other.
 
     Attributes:
-        status: the value, all zero before, through which they do.
+        status: the value, kept from launch to launch, through which they do.
         points: length of a part, a power of two.
     """
 

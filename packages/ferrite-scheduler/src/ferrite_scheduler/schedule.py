@@ -120,7 +120,7 @@ class Kernel:
             in others.
         columns: how many positions of ``x`` each of them takes, where folds are over some of these, too; see
             `held_images`. 0 elsewhere.
-        status: the param, all zero before, through which they tell each other; "" in others.
+        status: the param through which they tell each other, zeros or kept from launch to launch; "" in others.
         backwards: whether the programs that begin first take the end of the grid.
         idle: for what sizes the kernel is not launched, as others do its work: those for which all conditions of a row
             hold. Results that another kernel has stored then are ``readwrite`` params.

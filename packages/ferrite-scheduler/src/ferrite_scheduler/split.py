@@ -80,7 +80,7 @@ def prepare_folds(graph: Graph, target: Target, policy: Policy, settled: Collect
                 definitions.append(merge_parts(definition, second))
                 continue
         is_settled = any(result is not None and result.name in settled for result in definition.results)
-        rewritten = _prepared(definition, {} if is_settled else plans, columns, types, target, policy, graph.device)
+        rewritten = _prepared(definition, {} if is_settled else plans, columns, types, target, policy)
         changed = changed or rewritten != (definition,)
         match rewritten:
             case (Fold(), Fold() as second):
@@ -99,7 +99,6 @@ def _prepared(
     types: dict[str, TensorType],
     target: Target,
     policy: Policy,
-    device: str,
 ) -> tuple[Definition, ...]:
     match definition:
         case Fold() if all(dim.size == 1 for dim in definition.fold_dims):
@@ -109,7 +108,7 @@ def _prepared(
         case Scan():
             parts = parts_of(definition, types, target, policy)
             if parts is not None and looks_back(definition, types, policy):
-                return look_back_scan(definition, types, policy, device)
+                return look_back_scan(definition, types, policy)
             if parts is not None:
                 return split_scan(definition, parts, types)
         case Fold() if definition.results[0].name in columns:

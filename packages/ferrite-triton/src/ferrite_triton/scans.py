@@ -106,6 +106,7 @@ class ScanText:
     def _shared(self, scan: LookBackScan) -> Tile:
         """Returns the scan of one part of a line, continued from the sum that the programs before it publish."""
         row, axes = SIMPLE["sum"], R.union(self.space.order)
+        self._write_mark(scan, axes)
         values = self._summed(scan, axes)
         total = self._hold("total", row.reduce.format(v=values.text, axis=0, keep=""), values)
         told = self._told(scan, total)
@@ -123,6 +124,7 @@ class ScanText:
         and a multiprocessor four such programs of four warps.
         """
         row, axes = SIMPLE["sum"], R.union(self.space.order)
+        self._write_mark(scan, axes)
         waiting: list[dict[Scalar, Tile]] = []
         pieces: list[Tile] = []
         for piece in range(self.space.pieces):
@@ -148,10 +150,17 @@ class ScanText:
             if piece + 1 < self.space.pieces:
                 before = self._hold("before", row.step.format(a=before.text, v=total.text), before)
 
+    def _write_mark(self, scan: LookBackScan, axes: Axes) -> None:
+        """Writes the mark of what programs tell each other in this launch; it comes while elements do."""
+        self.writer.line(f"mark = fmath.mark_of_part({self._status(scan)}, line, part, {self.space.parts})", axes)
+
+    def _status(self, scan: LookBackScan) -> str:
+        return self.folds.param_text(scan.status)
+
     def _told(self, scan: LookBackScan, total: Tile) -> str:
         """Returns what programs tell and ask each other with: a status, a part of a line, and what it comes to."""
         lines = math.prod(int(axis.size) for axis in self.space.grid)
-        return f"{self.folds.param_text(scan.status)}, line, {lines}, part, {self.space.parts}, {total.text}"
+        return f"{self._status(scan)}, line, {lines}, part, {self.space.parts}, {total.text}, mark"
 
     def _summed(self, scan: LookBackScan, axes: Axes) -> Tile:
         """Returns what is added up, zero past the end."""

@@ -23,7 +23,14 @@ from ferrite_runtime.fmath.held_groups import (
     whole_groups,
 )
 from ferrite_runtime.fmath.incomplete_gamma import igamma, igammac
-from ferrite_runtime.fmath.look_back import draw_part, part_in_order, publish_part, sum_before, sums_of_four
+from ferrite_runtime.fmath.look_back import (
+    draw_part,
+    mark_of_part,
+    part_in_order,
+    publish_part,
+    sum_before,
+    sums_of_four,
+)
 from ferrite_runtime.fmath.number_theory import gcd
 from ferrite_runtime.fmath.own_rows import hide, load_rows
 from ferrite_runtime.fmath.polynomials import (

@@ -17,7 +17,7 @@ import triton.language as tl
 
 from ferrite_runtime.fmath.cooperation import pause
 from ferrite_runtime.fmath.elementary import divide_by, fast_reciprocal
-from ferrite_runtime.fmath.words import LOW
+from ferrite_runtime.fmath.words import LOW, other_mark
 
 _SIGN = tl.constexpr(-(1 << 63))
 _OTHERS = tl.constexpr((1 << 63) - 1)
@@ -64,12 +64,6 @@ def _groups_of_block(first, columns: tl.constexpr, members: tl.constexpr, width:
 
 
 @triton.jit
-def other_sign(word):
-    """Returns a word that has nothing but the sign which ``word`` has not."""
-    return ~word & _SIGN
-
-
-@triton.jit
 def sign_of_launch(
     words, first, part, members: tl.constexpr, width: tl.constexpr, spans: tl.constexpr, parts: tl.constexpr
 ):
@@ -79,7 +73,7 @@ def sign_of_launch(
     """
     group = first // members
     span = first // width - group * members // width
-    return other_sign(tl.load(words + (group * spans + span) * parts + part, volatile=True))
+    return other_mark(tl.load(words + (group * spans + span) * parts + part, volatile=True), _SIGN)
 
 
 @triton.jit

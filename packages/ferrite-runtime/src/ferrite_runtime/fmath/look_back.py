@@ -7,7 +7,7 @@ finds; here parts form groups, the last program of a group publishes the sum up 
 sum up to the group before and the totals of its own group, in one order always.
 
 The status is i64: a counter, then for each line a word for each part and one for each group, as in `words`. Values of
-64 bits have a second such table. All of it must be zero when a kernel starts.
+64 bits have a second such table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from ferrite_runtime.fmath.machine import is_for_nvidia
-from ferrite_runtime.fmath.words import LOW, asked_words, awaited_words, publish_word
+from ferrite_runtime.fmath.words import FLAG, LOW, asked_words, awaited_words, mark_of_launch, publish_word
 
 _GROUP = tl.constexpr(512)
 
@@ -40,20 +40,20 @@ def part_in_order(status, count):
 
 
 @triton.jit
-def _publish(words, place, value, span):
+def _publish(words, place, value, span, mark):
     if value.dtype.primitive_bitwidth == 64:
         bits = value.to(tl.int64, bitcast=True)
-        publish_word(words + place, bits)
-        publish_word(words + span + place, bits >> 32)
+        publish_word(words + place, bits, None, mark)
+        publish_word(words + span + place, bits >> 32, None, mark)
     else:
-        publish_word(words + place, value.to(tl.int32, bitcast=True).to(tl.int64))
+        publish_word(words + place, value.to(tl.int32, bitcast=True).to(tl.int64), None, mark)
 
 
 @triton.jit
-def _awaited(low, high, words, place, wanted, span, dtype: tl.constexpr):
-    low = awaited_words(low, words + place, wanted)
+def _awaited(low, high, words, place, wanted, span, mark, dtype: tl.constexpr):
+    low = awaited_words(low, words + place, wanted, mark)
     if dtype.primitive_bitwidth == 64:
-        high = awaited_words(high, words + span + place, wanted)
+        high = awaited_words(high, words + span + place, wanted, mark)
         return ((low & LOW) | (high << 32)).to(dtype, bitcast=True)
     else:
         return low.to(tl.int32).to(dtype, bitcast=True)
@@ -76,14 +76,21 @@ def sums_of_four(first, second, third, fourth):
 
 
 @triton.jit
-def publish_part(status, line, lines: tl.constexpr, part, parts: tl.constexpr, total):
-    """Tells the programs behind it what a part of a line adds up to."""
+def mark_of_part(status, line, part, parts: tl.constexpr):
+    """Returns the mark that a program's words have in this launch, and all others."""
     row: tl.constexpr = parts + _groups(parts)
-    _publish(status + 1, line * row + part, total, lines * row)
+    return mark_of_launch(status + 1 + line * row + part)
 
 
 @triton.jit
-def sum_before(status, line, lines: tl.constexpr, part, parts: tl.constexpr, total):
+def publish_part(status, line, lines: tl.constexpr, part, parts: tl.constexpr, total, mark=FLAG):
+    """Tells the programs behind it what a part of a line adds up to."""
+    row: tl.constexpr = parts + _groups(parts)
+    _publish(status + 1, line * row + part, total, lines * row, mark)
+
+
+@triton.jit
+def sum_before(status, line, lines: tl.constexpr, part, parts: tl.constexpr, total, mark=FLAG):
     """Returns the sum of everything in a line before a part, whose own sum is ``total``; the same in every run."""
     row: tl.constexpr = parts + _groups(parts)
     span: tl.constexpr = lines * row
@@ -92,14 +99,14 @@ def sum_before(status, line, lines: tl.constexpr, part, parts: tl.constexpr, tot
     ends = parts + group - 1 + tl.arange(0, 1)
     # What came before the group is asked for first: mostly it is there when the parts of the group are.
     ended = ends >= parts
-    end_low = asked_words(words + ends, ended)
-    end_high = asked_words(words + span + ends, ended) if total.dtype.primitive_bitwidth == 64 else end_low
+    end_low = asked_words(words + ends, ended, mark)
+    end_high = asked_words(words + span + ends, ended, mark) if total.dtype.primitive_bitwidth == 64 else end_low
     places = group * _GROUP + tl.arange(0, _GROUP)
     wanted = places < part
-    low = asked_words(words + places, wanted)
-    high = asked_words(words + span + places, wanted) if total.dtype.primitive_bitwidth == 64 else low
-    before = tl.sum(_awaited(low, high, words, places, wanted, span, total.dtype), 0)
-    before = tl.sum(_awaited(end_low, end_high, words, ends, ended, span, total.dtype), 0) + before
+    low = asked_words(words + places, wanted, mark)
+    high = asked_words(words + span + places, wanted, mark) if total.dtype.primitive_bitwidth == 64 else low
+    before = tl.sum(_awaited(low, high, words, places, wanted, span, mark, total.dtype), 0)
+    before = tl.sum(_awaited(end_low, end_high, words, ends, ended, span, mark, total.dtype), 0) + before
     if part % _GROUP == _GROUP - 1:
-        _publish(words, parts + group, before + total, span)
+        _publish(words, parts + group, before + total, span, mark)
     return before
