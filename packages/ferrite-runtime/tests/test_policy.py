@@ -156,6 +156,21 @@ def test_of_tall_columns_much_is_read_at_once(points: int, dtype: str, live: int
     assert first(mapping) == Config.of({"XBLOCK": columns, "RBLOCK": rows}, 8)
 
 
+@pytest.mark.parametrize(
+    ("points", "dtype", "tile", "warps"),
+    [
+        (1 << 17, "bf16", (64, 32), 4),
+        (1 << 17, "f32", (128, 4), 8),
+        ((1 << 17) - 32, "f32", (32, 64), 8),  # a tile would be cut off
+    ],
+)
+def test_of_moments_of_tall_columns_all_programs_run_at_once(
+    points: int, dtype: str, tile: tuple[int, int], warps: int
+) -> None:
+    mapping = outer_of(dtype, points, 1000, "looped", live_values=3, element_bytes=4)
+    assert first(mapping) == Config.of({"XBLOCK": tile[0], "RBLOCK": tile[1]}, warps)
+
+
 @pytest.mark.parametrize(("dtype", "rows", "warps"), [("bf16", 16, 2), ("f32", 32, 4)])
 def test_of_many_columns_a_thread_holds_32_bytes(dtype: str, rows: int, warps: int) -> None:
     mapping = outer_of(dtype, 1 << 17, 333, "looped", element_bytes=4, live_values=2)

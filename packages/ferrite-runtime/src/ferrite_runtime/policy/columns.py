@@ -27,6 +27,9 @@ MANY_TILE = 1024
 # Rows from which on columns are tall; columns and bytes of a tile of such, its warps, and the programs that are enough
 # for a multiprocessor.
 TALL_FOLD, TALL_COLUMNS, TALL_BYTES, TALL_WARPS, NEARLY_BUSY = 768, 64, 8192, 8, 1.9
+# Tile and warps of moments of many tall columns, floats and halves: so few registers to a thread that all programs run
+# at once. What numbers of columns are multiples of for that, and what moments have of each of their elements.
+TALL_MOMENTS, TALL_MOMENTS_OF_HALVES, WHOLE_TILES, LIVE_OF_MOMENTS = (128, 4, 8), (64, 32, 4), 128, 3
 # Rows that a thread holds of columns that are scanned, or read twice.
 ROWS_PER_THREAD = 8
 # Warps of a program that scans columns, and columns of it, if there are enough of them; rows of columns that it holds
@@ -155,10 +158,15 @@ def _many_tall(shape: Shape) -> tuple[Config, ...]:
     """Returns the candidates of tall columns of which there are many.
 
     Of what is only added up as many are beside each other whatever their type: more of a page of memory at once.
+    Moments of as many columns at once take more registers, and programs that have to wait for others to end.
     """
     tile = _tall_tile(shape)
     columns = TALL_COLUMNS if shape.live == 1 or shape.reads_halves else TALL_COLUMNS // 2
-    return _tall_configs(shape, (columns, tile), (columns, tile // 2), (columns // 2, tile), (2 * columns, tile))
+    tiles = _tall_configs(shape, (columns, tile), (columns, tile // 2), (columns // 2, tile), (2 * columns, tile))
+    if shape.live < LIVE_OF_MOMENTS or shape.sizes.get(shape.contiguous or "x", 1) % WHOLE_TILES:
+        return tiles
+    first = TALL_MOMENTS_OF_HALVES if shape.reads_halves else TALL_MOMENTS
+    return (loop_config(replace(shape, live=1), *first), *tiles[:3])
 
 
 def _few_tall(shape: Shape) -> tuple[Config, ...]:
