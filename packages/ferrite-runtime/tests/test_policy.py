@@ -592,6 +592,16 @@ def test_template_takes_what_its_facts_say() -> None:
     assert first(mapping) == Config.of({}, 8, 4)
 
 
+@pytest.mark.parametrize(("target", "warps"), [("sm_90", 4), ("gfx942", 2)])
+def test_programs_that_hold_images_have_so_many_threads_as_ask_for_words(target: str, warps: int) -> None:
+    facts = {"parts": 16, "pieces": 8, "registers": 56, "contiguous_axis": "x", "element_bytes": 2}
+    axes = [grid_axis("x", 320, max_block=32), fold_axis(4096, max_block=32)]
+    blocks = {"XBLOCK": 32, "RBLOCK": 32}
+    held = spec("held", "", [tensor("a", "bf16")], axes, family="cooperative", blocks=blocks, facts=facts)
+    (found,) = configs(KernelSpec.from_mapping(held), typical_device(Target.parse(target)), "max")
+    assert found.num_warps == warps
+
+
 def test_measuring_by_default_is_for_what_a_person_has_stated() -> None:
     written = KernelSpec.from_mapping(row_sum(8192, 4096))
     assert configs(written, H200, "default") == configs(written, H200, "none") == configs(written, H200, "max")[:1]

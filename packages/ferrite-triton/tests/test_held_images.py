@@ -21,10 +21,12 @@ NORM = """graph @norm(x: {dtype}[2, {k}, 16, 16]{{{image}, 1, {row}, {k}}}, weig
 }}"""
 
 
-def emitted(channels: int = 80, groups: int = 4, more: str = "", dtype: str = "f32") -> KernelSpec:
+def emitted(
+    channels: int = 80, groups: int = 4, more: str = "", dtype: str = "f32", target: Target = FEW
+) -> KernelSpec:
     sizes = {"k": channels, "g": groups, "c": channels // groups, "image": channels * 256, "row": channels * 16}
     text = NORM.format(**sizes, more=more, dtype=dtype)
-    (spec,) = emit_program(schedule(parse_graph(text), FEW, SMALL)).kernels
+    (spec,) = emit_program(schedule(parse_graph(text), target, SMALL)).kernels
     return spec
 
 
@@ -36,10 +38,10 @@ def test_elements_are_read_once_and_stored_when_all_is_known() -> None:
     source = emitted().source
     wanted = ("sign_of_launch", "load", "publish_groups", "whole_groups", "store")
     steps = [call for call in calls(source) if call in wanted]
-    # Two pieces, a row of the first one, a weight of each channel.
-    assert steps == ["sign_of_launch", *["load"] * 3, "publish_groups", "load", "whole_groups", *["store"] * 2]
-    assert source.count('eviction_policy="evict_first"') == 2
-    assert source.count('cache_modifier=".cs"') == 2
+    # Four pieces, a row of the first one, a weight of each channel.
+    assert steps == ["sign_of_launch", *["load"] * 5, "publish_groups", "load", "whole_groups", *["store"] * 4]
+    assert source.count('eviction_policy="evict_first"') == 4
+    assert source.count('cache_modifier=".cs"') == 4
 
 
 def test_what_groups_have_in_common_is_computed_once_for_each() -> None:
@@ -59,15 +61,16 @@ def test_no_register_holds_addresses_while_a_program_waits() -> None:
 def test_spec_tells_how_images_are_shared() -> None:
     spec = emitted()
     assert spec.family == "cooperative"
-    assert spec.blocks == {"YBLOCK": 1, "XBLOCK": 32, "RBLOCK": 64}
-    assert (spec.facts["parts"], spec.facts["pieces"], spec.facts["registers"]) == (2, 2, 96)
+    assert spec.blocks == {"YBLOCK": 1, "XBLOCK": 32, "RBLOCK": 32}
+    assert (spec.facts["parts"], spec.facts["pieces"], spec.facts["registers"]) == (2, 4, 96)
     images, blocks = ["ceildiv", "y", "YBLOCK"], ["ceildiv", "x", "XBLOCK"]
-    assert spec.grid == ["mul", images, blocks, ["ceildiv", "r", ["mul", "RBLOCK", 2]]]
+    assert spec.grid == ["mul", images, blocks, ["ceildiv", "r", ["mul", "RBLOCK", 4]]]
     (status,) = (param for param in spec.params if param["dtype"] == "i64")
     assert status["access"] == "atomic"
     halves = emitted(dtype="bf16")
     assert halves.blocks == {"YBLOCK": 1, "XBLOCK": 32, "RBLOCK": 32}
     assert (halves.facts["pieces"], halves.facts["registers"]) == (4, 56)
+    assert emitted(target=Target()).facts["pieces"] == 2, "the fewest places of a part are two pieces"
 
 
 def test_threads_have_two_channels() -> None:
@@ -84,6 +87,6 @@ def test_channels_past_the_last_one_are_left_out() -> None:
 def test_moments_are_stored_by_the_programs_of_the_first_part() -> None:
     source = emitted(more=", mean").source
     stores = [line.strip() for line in source.splitlines() if "tl.store(" in line]
-    assert len(stores) == 3
+    assert len(stores) == 5
     assert "member == 0" in stores[0]
     assert all("member" not in store for store in stores[1:])

@@ -21,12 +21,13 @@ from .rows import varies_along_fold
 from .space import NO_AXES, Space, next_power_of_two
 from .writer import Tile, Writer
 
-PLACES, PLACES_OF_HALVES = 64, 32
-"""Places of a piece of what a program holds: of one after the other floats are made, while others wait as they came."""
+PLACES = 32
+"""Places of a piece of what a program holds: of one after the other floats are made, while others wait as they came.
+Programs have two pieces or more: the policy knows them by that."""
 REGISTERS, REGISTERS_OF_HALVES = 96, 56
 """Registers of a thread, 64 or 32 of which hold elements: a multiprocessor has five programs of four warps, or nine."""
 THREADS = 128
-"""Threads of a program. Each asks for words of its own."""
+"""Threads of a program, as the policy has it. Each asks for words of its own."""
 CHANNELS = 2
 """Channels of a thread. Of more it would need registers for the sums and the factors of each."""
 X = frozenset("x")
@@ -34,7 +35,7 @@ X = frozenset("x")
 
 def pieces_of(flat: FlatKernel) -> int:
     """Returns in how many pieces a program takes what it holds."""
-    return max(1, flat.kernel.points // (PLACES_OF_HALVES if holds_only_halves(flat) else PLACES))
+    return flat.kernel.points // PLACES
 
 
 def registers_of(flat: FlatKernel) -> int:
