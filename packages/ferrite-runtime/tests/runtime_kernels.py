@@ -186,7 +186,7 @@ def shared_means(points: int, parts: int, name: str = "shared_means") -> dict[st
         blocks={"XBLOCK": 8, "RBLOCK": points},
         grid=["ceildiv", "r", "RBLOCK"],
         mutated=["words"],
-        facts={**row_facts(8, points * parts, folds=1), "parts": parts, "pieces": 1, "registers": 56},
+        facts={**row_facts(8, points * parts, folds=1), "parts": parts, "registers": 56, "threads": 128},
     )
 
 

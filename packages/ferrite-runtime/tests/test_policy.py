@@ -594,7 +594,7 @@ def test_template_takes_what_its_facts_say() -> None:
 
 @pytest.mark.parametrize(("target", "warps"), [("sm_90", 4), ("gfx942", 2)])
 def test_programs_that_hold_images_have_so_many_threads_as_ask_for_words(target: str, warps: int) -> None:
-    facts = {"parts": 16, "pieces": 8, "registers": 56, "contiguous_axis": "x", "element_bytes": 2}
+    facts = {"parts": 16, "pieces": 8, "registers": 56, "threads": 128, "contiguous_axis": "x", "element_bytes": 2}
     axes = [grid_axis("x", 320, max_block=32), fold_axis(4096, max_block=32)]
     blocks = {"XBLOCK": 32, "RBLOCK": 32}
     held = spec("held", "", [tensor("a", "bf16")], axes, family="cooperative", blocks=blocks, facts=facts)

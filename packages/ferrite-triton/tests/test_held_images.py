@@ -63,6 +63,7 @@ def test_spec_tells_how_images_are_shared() -> None:
     assert spec.family == "cooperative"
     assert spec.blocks == {"YBLOCK": 1, "XBLOCK": 32, "RBLOCK": 32}
     assert (spec.facts["parts"], spec.facts["pieces"], spec.facts["registers"]) == (2, 4, 96)
+    assert spec.facts["threads"] == 128
     images, blocks = ["ceildiv", "y", "YBLOCK"], ["ceildiv", "x", "XBLOCK"]
     assert spec.grid == ["mul", images, blocks, ["ceildiv", "r", ["mul", "RBLOCK", 4]]]
     (status,) = (param for param in spec.params if param["dtype"] == "i64")

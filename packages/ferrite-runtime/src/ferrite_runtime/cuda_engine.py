@@ -175,11 +175,7 @@ class CudaEngine:
             preamble=gradient_guard(self.program),
             opening=(f"_stream = _current_stream({device.index})",),
         )
-        names: dict[str, Any] = {
-            "_current_stream": self.platform.current_stream,
-            "_keep": make_keeper(device, self.platform.is_capturing),
-        }
-        names |= {
+        names = self._stream_names(device) | {
             f"_first{site.number}": functools.partial(visit, site, kernels[site.kernel.id]) for site in text.sites
         }
         host = build_host(text, names, device)
@@ -245,10 +241,15 @@ class CudaEngine:
         }
         return build_host(text, names, device)
 
+    def _stream_names(self, device: Any) -> dict[str, Any]:
+        return {
+            "_current_stream": self.platform.current_stream,
+            "_keep": make_keeper(device, self.platform.is_capturing),
+        }
+
     def _names(self, device: Any, redirect: HostFunction) -> dict[str, Any]:
         return {
-            "_keep": make_keeper(device, self.platform.is_capturing),
-            "_current_stream": self.platform.current_stream,
+            **self._stream_names(device),
             "_current_device": self.platform.current_device,
             "_on_device": self.platform.on_device,
             "_redirect": redirect,

@@ -49,14 +49,15 @@ def make_keeper(device: Any, is_recorded: Callable[[], bool]) -> Callable[..., A
 
     kept: dict[tuple[Any, ...], Any] = {}
 
+    def zeros(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
+        return torch.empty_strided(shape, strides, dtype=dtype, device=device).zero_()
+
     def keep(stream: int | None, name: str, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Any:
+        if stream is None or is_recorded():
+            return zeros(shape, strides, dtype)
         key = stream, name, shape, strides
-        found = None if stream is None else kept.get(key)
-        if found is None or is_recorded():
-            found = torch.empty_strided(shape, strides, dtype=dtype, device=device).zero_()
-            if stream is not None and not is_recorded():
-                found = kept.setdefault(key, found)
-        return found
+        found = kept.get(key)
+        return kept.setdefault(key, zeros(shape, strides, dtype)) if found is None else found
 
     return keep
 

@@ -22,12 +22,11 @@ from .space import NO_AXES, Space, next_power_of_two
 from .writer import Tile, Writer
 
 PLACES = 32
-"""Places of a piece of what a program holds: of one after the other floats are made, while others wait as they came.
-Programs have two pieces or more: the policy knows them by that."""
+"""Places of a piece of what a program holds: of one after the other floats are made, while others wait as they came."""
 REGISTERS, REGISTERS_OF_HALVES = 96, 56
 """Registers of a thread, 64 or 32 of which hold elements: a multiprocessor has five programs of four warps, or nine."""
 THREADS = 128
-"""Threads of a program, as the policy has it. Each asks for words of its own."""
+"""Threads of a program, which the spec states. Each asks for words of its own."""
 CHANNELS = 2
 """Channels of a thread. Of more it would need registers for the sums and the factors of each."""
 X = frozenset("x")
@@ -59,9 +58,13 @@ def image_lines(space: Space, status: str, wide: str) -> list[str]:
     lines += [f"member = program % {space.parts}", f"block = program // {space.parts} % {blocks}"]
     lines += [f"y = program // {space.parts * blocks}"] if y is not None else []
     position = position_lines(space, x, "xfirst + tl.arange(0, XBLOCK)")
-    half = f"block * (XBLOCK // {CHANNELS})"
-    half = f"fmath.as_it_came(({half}).to(tl.int32)).to(tl.int64)" if wide else f"fmath.as_it_came({half})"
-    return [*lines, f"xfirst = {half} * {CHANNELS}", f"xlane = tl.arange(0, XBLOCK){space.expand('x')}", *position]
+    first = f"{_hidden(f'block * (XBLOCK // {CHANNELS})', is_wide=bool(wide))} * {CHANNELS}"
+    return [*lines, f"xfirst = {first}", f"xlane = tl.arange(0, XBLOCK){space.expand('x')}", *position]
+
+
+def _hidden(number: str, *, is_wide: bool) -> str:
+    """Returns the text of an integer of which the compiler does not know what it is made of."""
+    return f"fmath.as_it_came(({number}).to(tl.int32)).to(tl.int64)" if is_wide else f"fmath.as_it_came({number})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +108,7 @@ class HeldImagesText:
         self.flush()
         # No register holds addresses meanwhile.
         self.writer.forget_if(lambda key, _: isinstance(key, tuple) and key[0] == "first")
-        member = "fmath.as_it_came(member.to(tl.int32)).to(tl.int64)" if self.wide else "fmath.as_it_came(member)"
+        member = _hidden("member", is_wide=self.wide)
         self.writer.line(f"rfirst = {member} * {self.flat.kernel.points}", NO_AXES)
         for piece, held in enumerate(pieces):
             self._place(piece)

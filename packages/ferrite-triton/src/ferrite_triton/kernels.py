@@ -23,7 +23,7 @@ from .facts import collect_facts
 from .flat import FlatKernel, flatten
 from .groups import needed_multiple
 from .halves import holds_only_halves
-from .held_images import image_lines, pieces_of, registers_of
+from .held_images import THREADS, image_lines, pieces_of, registers_of
 from .memory import Access, Condition, contiguous_axis, find_accesses, is_strewn, narrow_conditions
 from .positions import position_lines
 from .scans import PIECES, PIECES_REGISTERS, SERIAL, look_back_scans, scans_serially, waits_in_pieces
@@ -348,7 +348,7 @@ def _facts(flat: FlatKernel, accesses: tuple[Access, ...], body: list[str]) -> d
     if fold is not None and least > (expected := hint(fold.size)):
         facts["bytes"] = facts["bytes"] * least // max(1, expected)
     if flat.kernel.columns:
-        facts["registers"] = registers_of(flat)
+        facts |= {"registers": registers_of(flat), "threads": THREADS}
     elif flat.kernel.points:
         facts["registers"] = REGISTERS_OF_HALVES if holds_only_halves(flat) else REGISTERS
     elif flat.space.pieces > 1:

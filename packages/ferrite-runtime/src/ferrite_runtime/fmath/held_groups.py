@@ -17,7 +17,7 @@ import triton.language as tl
 
 from ferrite_runtime.fmath.cooperation import pause
 from ferrite_runtime.fmath.elementary import divide_by, fast_reciprocal
-from ferrite_runtime.fmath.words import LOW, other_mark
+from ferrite_runtime.fmath.words import LOW, mark_of_launch
 
 _SIGN = tl.constexpr(-(1 << 63))
 _OTHERS = tl.constexpr((1 << 63) - 1)
@@ -73,7 +73,7 @@ def sign_of_launch(
     """
     group = first // members
     span = first // width - group * members // width
-    return other_mark(tl.load(words + (group * spans + span) * parts + part, volatile=True), _SIGN)
+    return mark_of_launch(words + (group * spans + span) * parts + part, _SIGN)
 
 
 @triton.jit

@@ -21,9 +21,9 @@ def other_mark(word, bit: tl.constexpr):
 
 
 @triton.jit
-def mark_of_launch(place):
+def mark_of_launch(place, bit: tl.constexpr = FLAG):
     """Returns the mark of all words of this launch, by a word of the program that nobody else writes."""
-    return other_mark(tl.load(place, volatile=True), FLAG)
+    return other_mark(tl.load(place, volatile=True), bit)
 
 
 @triton.jit

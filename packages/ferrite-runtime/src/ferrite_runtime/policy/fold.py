@@ -11,7 +11,6 @@ from ferrite_runtime.policy.shape import Shape, param_bytes
 from ferrite_runtime.policy.tiles import (
     FILL,
     HALVES_PER_THREAD,
-    HELD_THREADS,
     MANY_LIVE,
     PART_PER_THREAD,
     keep_busy,
@@ -298,8 +297,8 @@ def cooperative_configs(shape: Shape) -> tuple[Config, ...]:
 
     One only: such a kernel is not for measuring, its status counts launches.
     """
-    if "pieces" in shape.spec.facts:
-        return (replace(shape, live=1).fit({}, HELD_THREADS // shape.device.target.warp_size),)
+    if "threads" in shape.spec.facts:
+        return (replace(shape, live=1).fit({}, shape.spec.facts["threads"] // shape.device.target.warp_size),)
     columns = SHARED_COLUMNS if shape.contiguous in ("x", "y") else 1
     held = columns * shape.spec.blocks.get("RBLOCK", 1)
     warps = max(1, held // (shape.device.target.warp_size * PART_PER_THREAD))

@@ -13,8 +13,6 @@ FILL = 4
 PART_PER_THREAD = 64
 # The same of a part that waits in pieces, two elements in a register.
 HALVES_PER_THREAD = 128
-# Threads of a program that holds images until their moments are known: each asks for words of its own.
-HELD_THREADS = 128
 
 
 def rows_config(shape: Shape, count: int, row: int, warps: int) -> Config:
