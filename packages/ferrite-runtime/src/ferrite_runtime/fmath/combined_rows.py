@@ -13,11 +13,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ferrite_runtime.fmath.cooperation import floats_as_they_came
 from ferrite_runtime.fmath.row_lists import counter_of
 from ferrite_runtime.fmath.row_sums import combined, folded, neutral_of
 from ferrite_runtime.fmath.sorting import sort_integers
 
 _NO_ROW = tl.constexpr(0x7FFFFFFF)
+_WARP = tl.constexpr(32)
 _GROUP = tl.constexpr(32)
 """Chunks of one place that are combined first."""
 _TASKS = tl.constexpr(1024)
@@ -26,8 +28,44 @@ _AHEAD = tl.constexpr(2048)
 """Elements of parts that are on their way at once."""
 
 
+@triton.constexpr_function
+def _rows_apart(depth, block, bits):
+    """Returns how many rows of a place the threads of a warp read together, 16 bytes each."""
+    return min(depth, max(_WARP.value * 128 // bits // block, 1))
+
+
+@triton.jit
+def _rows_at(
+    row, size, first, source, column, mode: tl.constexpr, width: tl.constexpr, stride: tl.constexpr, depth: tl.constexpr
+):  # fmt: skip
+    """Returns ``depth`` rows of each line of numbers from the first one on (``[lines, depth, block]``), as they are.
+
+    Behind the first ``size`` of a line there is what changes nothing.
+    """
+    at = first + tl.arange(0, depth)[None, :]
+    number = tl.gather(row, tl.broadcast_to(at, [row.shape[0], depth]), 1).to(tl.int64)
+    return tl.load(
+        source + number[:, :, None] * stride + column[None, None, :],
+        (at < size[:, None])[:, :, None] & (column < width)[None, None, :],
+        other=neutral_of(mode),
+        eviction_policy="evict_first",
+    )
+
+
+@triton.jit
+def _fold_apart(value, mode: tl.constexpr, compute: tl.constexpr):
+    """Returns rows combined (``[lines, apart, block]``); those that lie in different threads stay apart."""
+    lines: tl.constexpr = value.shape[0]
+    depth: tl.constexpr = value.shape[1]
+    block: tl.constexpr = value.shape[2]
+    apart: tl.constexpr = _rows_apart(depth, block, value.dtype.primitive_bitwidth)
+    wide = floats_as_they_came(value) if value.dtype == tl.bfloat16 else value.to(compute)
+    return folded(tl.reshape(wide, [lines, depth // apart, apart, block]), mode, 1)
+
+
 @triton.jit
 def _fold_rows(
+    coming,
     row,
     size,
     source,
@@ -35,32 +73,26 @@ def _fold_rows(
     mode: tl.constexpr,
     width: tl.constexpr,
     stride: tl.constexpr,
-    depth: tl.constexpr,
     compute: tl.constexpr,
 ):
-    """Returns the first ``size`` rows of each line of numbers combined, ``depth`` of each line at a time."""
-    neutral: tl.constexpr = neutral_of(mode)
-    lines: tl.constexpr = row.shape[0]
-    inside = (column < width)[None, None, :]
-    total = tl.full([lines, column.shape[0]], neutral, compute)
-    for first in tl.range(0, tl.max(size, 0), depth):
-        at = first + tl.arange(0, depth)[None, :]
-        number = tl.gather(row, tl.broadcast_to(at, [lines, depth]), 1).to(tl.int64)
-        value = tl.load(
-            source + number[:, :, None] * stride + column[None, None, :],
-            (at < size[:, None])[:, :, None] & inside,
-            other=neutral,
-            eviction_policy="evict_first",
-        )
-        total = combined(total, folded(value.to(compute), mode, 1), mode)
-    return total
+    """Returns the first ``size`` rows of each line of numbers combined; the first ones of them are ``coming``."""
+    depth: tl.constexpr = coming.shape[1]
+    total = _fold_apart(coming, mode, compute)
+    for first in tl.range(depth, tl.max(size, 0), depth):
+        value = _rows_at(row, size, first, source, column, mode, width, stride, depth)
+        total = combined(total, _fold_apart(value, mode, compute), mode)
+    return folded(total, mode, 1)
 
 
 @triton.jit
-def _fold_lists(
+def _combine_lists(
     row,
     size,
     source,
+    base,
+    initial: tl.constexpr,
+    offset,
+    inside,
     column,
     mode: tl.constexpr,
     width: tl.constexpr,
@@ -68,12 +100,25 @@ def _fold_lists(
     depth: tl.constexpr,
     compute: tl.constexpr,
 ):
-    """Returns the rows of lists combined in their own order."""
+    """Returns places combined with the rows of their lists, these in their own order."""
     is_listed = tl.arange(0, row.shape[1])[None, :] < size[:, None]
     ordered = tl.where(is_listed, row, _NO_ROW)
     if tl.max(size, 0) > 1:
         ordered = sort_integers(ordered)
-    return _fold_rows(ordered, size, source, column, mode, width, stride, depth, compute)
+    coming = _rows_at(ordered, size, 0, source, column, mode, width, stride, depth)
+    # What the places are before comes with the first rows: what waits for it does not keep them waiting.
+    before = _before(base, initial, offset, inside, compute)
+    own = _fold_rows(coming, ordered, size, source, column, mode, width, stride, compute)
+    return combined(before, own, mode)
+
+
+@triton.jit
+def _before(base, initial: tl.constexpr, offset, inside, compute: tl.constexpr):
+    """Returns what places are before rows are combined into them."""
+    if base is None:
+        return tl.full(offset.shape, initial, compute)
+    else:
+        return tl.load(base + offset, inside, other=0.0).to(compute)
 
 
 @triton.jit
@@ -169,10 +214,7 @@ def _fold_parts(parts, number, stride: tl.constexpr, column, inside, mode: tl.co
 @triton.jit
 def _store_place(base, out, initial: tl.constexpr, offset, inside, total, mode: tl.constexpr):
     """Stores a place of which all rows have been combined."""
-    if base is None:
-        before = tl.full(total.shape, initial, total.dtype)
-    else:
-        before = tl.load(base + offset, inside, other=0.0).to(total.dtype)
+    before = _before(base, initial, offset, inside, total.dtype)
     tl.store(out + offset, combined(before, total, mode).to(out.dtype.element_ty), inside)
 
 
@@ -214,7 +256,9 @@ def _combine_chunk(
     shares = (count + tile - 1) // tile
     row = _rows_of_chunk(runs, ordered, place, first, shares, chunk, tile, spread)
     own = tl.minimum(size - first, chunk) + tl.arange(0, 1)
-    total = tl.reshape(_fold_rows(row[None, :], own, source, column, mode, width, stride, batch, compute), [block])
+    coming = _rows_at(row[None, :], own, 0, source, column, mode, width, stride, batch)
+    total = _fold_rows(coming, row[None, :], own, source, column, mode, width, stride, compute)
+    total = tl.reshape(total, [block])
     offset = place.to(tl.int64) * width + column
     chunks = (size + chunk - 1) // chunk
     if chunks == 1:
@@ -304,16 +348,12 @@ def combine_rows(
     place = program // blocks * group + tl.arange(0, group)
     column = program % blocks * block + tl.arange(0, block)
     known = place < rows
-    # Read before it is known how much of it counts, as is what the place is before: nothing waits for anything else.
+    # Read before it is known how much of it counts.
     lines = lists + place.to(tl.int64)[:, None] * capacity
     row = tl.load(lines + tl.arange(0, expected)[None, :], known[:, None], other=0)
     size = tl.load(counts + counter_of(place, rows), known, other=0)
     offset = place.to(tl.int64)[:, None] * width + column[None, :]
     inside = known[:, None] & (column < width)[None, :]
-    if base is None:
-        before = tl.full([group, block], initial, compute)
-    else:
-        before = tl.load(base + offset, inside, other=0.0).to(compute)
     for task in tl.range(program, asked * blocks, tl.num_programs(0)):
         _combine_chunk(
             counts,
@@ -343,9 +383,12 @@ def combine_rows(
     is_short = size <= capacity
     size = tl.where(is_short, size, 0)
     if not halves or tl.max(size, 0) <= expected:
-        own = _fold_lists(row, size, source, column, mode, width, stride, depth, compute)
+        total = _combine_lists(
+            row, size, source, base, initial, offset, inside, column, mode, width, stride, depth, compute
+        )
     else:
         full = tl.load(lines + tl.arange(0, capacity)[None, :], known[:, None], other=0)
-        own = _fold_lists(full, size, source, column, mode, width, stride, depth, compute)
-    total = combined(before, own, mode)
+        total = _combine_lists(
+            full, size, source, base, initial, offset, inside, column, mode, width, stride, depth, compute
+        )
     tl.store(out + offset, total.to(out.dtype.element_ty), inside & is_short[:, None])
