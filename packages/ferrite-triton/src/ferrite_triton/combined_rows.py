@@ -10,6 +10,7 @@ from ferrite_ir.graph import View
 from ferrite_ir.sizes import Size, hint, is_static, maximum, minimum, symbol
 from ferrite_scheduler.schedule import CallExtern
 
+from .halves import HALF_BYTES
 from .literals import number_text
 from .row_shapes import RowsShape, counters, most_rows, most_shares, most_slots, scratch_of, shapes_for, sorts_all
 from .size_text import host_expression
@@ -24,8 +25,11 @@ LISTED, LISTING_WARPS = 256, 8
 """Rows that a program lists, and its warps: a row for each thread, and no share has fewer."""
 SECTOR = 32
 """Bytes that are moved for a number that lies alone."""
-REGISTERS = 80
-"""Registers of a thread that combines rows: enough for all rows that are on their way, and for 25 warps at once."""
+REGISTERS, REGISTERS_OF_WIDE_HALVES = 80, 88
+"""Registers of a thread that combines rows: enough for all rows that are on their way, and for 25 warps at once; for 23
+where each thread has eight elements of two bytes of every row, of which it keeps as many sums."""
+WIDE = 256
+"""Elements of a row of which a warp has so many of two bytes."""
 COUNT = "n0"
 """What kernels call a number of rows that is symbolic."""
 
@@ -179,4 +183,6 @@ def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec
     # Long places are shared by as many programs as run at once.
     shared = minimum(slots * shape.blocks, call.programs)
     programs = host_expression(maximum(-(-call.rows // shape.group) * shape.blocks, shared))
-    return template.write("combine_rows", accesses, [line], programs, 1, call.sizes, bytes=moved, registers=REGISTERS)
+    is_wide = bytes_of["source"] == HALF_BYTES and shape.block >= WIDE
+    facts = {"bytes": moved, "registers": REGISTERS_OF_WIDE_HALVES if is_wide else REGISTERS}
+    return template.write("combine_rows", accesses, [line], programs, 1, call.sizes, **facts)
