@@ -133,6 +133,24 @@ def test_what_is_asked_for_ahead_is_one_instruction_where_there_is_one() -> None
     compile_job(replace(job, target=Target.parse("gfx942")))
 
 
+@pytest.mark.parametrize(("target", "requests"), [("sm_80", 0), ("sm_90", 1), ("sm_120", 1)])
+def test_many_bytes_are_asked_for_by_one_thread_where_that_can_be(target: str, requests: int) -> None:
+    body = (
+        "@triton.jit\ndef ahead(in_ptr, out_ptr, XBLOCK: tl.constexpr):\n"
+        "    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)\n"
+        "    if tl.program_id(0) < 3: fmath.prefetch_bytes(in_ptr + 256 + tl.program_id(0) * XBLOCK, 1024)\n"
+        "    tl.store(out_ptr + x, tl.load(in_ptr + x))\n"
+    )
+    kernel = KernelSpec.from_mapping(
+        spec("ahead", body, [tensor("in_ptr"), tensor("out_ptr", access="write")], [grid_axis("x", 1024)])
+    )
+    job = Job(kernel, Config.of({"XBLOCK": 256}, 1), Target.parse(target))
+    text = compile_job(replace(job, wants_ptx=True)).code.decode()
+    assert text.count("cp.async.bulk.prefetch.L2.global") == requests
+    compile_job(job)
+    compile_job(replace(job, target=Target.parse("gfx942")))
+
+
 @pytest.mark.parametrize(
     ("target", "follows"), [("sm_80", False), ("sm_90", True), ("sm_120", True), ("gfx942", False)]
 )

@@ -45,6 +45,7 @@ STAND_INS: dict[str, Callable[..., Any]] = {
     "meeting_in_warp": meet_in_warp,
     "count_together": count_in_warps,
     "prefetch": lambda pointer: None,
+    "prefetch_bytes": lambda pointer, size: None,
     "part_in_order": draw_part,
     "as_it_came": lambda tile: tile,
     "floats_as_they_came": lambda tile: tile.to(tl.float32),

@@ -121,6 +121,8 @@ class Kernel:
         columns: how many positions of ``x`` each of them takes, where folds are over some of these, too; see
             `held_images`. 0 elsewhere.
         status: the param through which they tell each other, zeros or kept from launch to launch; "" in others.
+        ahead: how many parts of a line, or images, further on programs that wait for others ask for what is read there;
+            0 where they do not; see `ahead`.
         backwards: whether the programs that begin first take the end of the grid.
         idle: for what sizes the kernel is not launched, as others do its work: those for which all conditions of a row
             hold. Results that another kernel has stored then are ``readwrite`` params.
@@ -142,6 +144,7 @@ class Kernel:
     points: int = 0
     columns: int = 0
     status: str = ""
+    ahead: int = 0
     backwards: bool = False
 
     @property

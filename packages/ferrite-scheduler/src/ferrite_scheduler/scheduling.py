@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ferrite_ir.graph import Graph
 from ferrite_ir.passes import Dce
 
+from .ahead import ask_ahead
 from .branches import separate_branches
 from .cluster import Cluster, absorb, cluster_of, stored_names
 from .column_scales import scale_sums
@@ -67,6 +68,7 @@ def schedule(
     plan, wholes = _with_either_form(graph, _clustered(graph, target, policy), target, policy)
     graph, dependences = plan.graph, plan.dependences
     work = hold_images(_work(plan, target, policy, wholes), dependences, target, policy)
+    work = ask_ahead(work, target, policy)
     work, graph, dependences = with_statuses(work, graph, dependences)
     work = turn_around(mark_last_reads(work, graph, dependences, target), graph, dependences, target, policy)
     kernels, steps, outputs = plan_memory(work, graph, dependences, policy, donated, held)

@@ -106,6 +106,10 @@ class Policy:
         cooperative_minimum: fewest bytes that a program reads twice otherwise: shorter rows stay in the cache.
         hold_images: normalise images by programs that hold what they have read until its moments are known (decision
             0023), where they may ``cooperate``.
+        ask_ahead: have programs that wait for others ask for what later ones will read (decision 0026): those that hold
+            images, and those of scans.
+        asking_bandwidth: bytes per second of memory for each multiprocessor from which those of scans do: an H200 has
+            32 billion, an H100, where they lose up to 5 %, 23 billion.
         combine_rows: combine whole rows by kernels that own the places where they go, where that pays.
         combined_bytes: fewest bytes that it must save: of all elements in 32 bits, which the cache would combine, and
             of a copy of their target in 32 bits, written and read. Updates of a few MiB would be 2 to 8 microseconds
@@ -162,6 +166,8 @@ class Policy:
     cooperative_rows: int = 512
     cooperative_minimum: int = 144 << 10
     hold_images: bool = True
+    ask_ahead: bool = True
+    asking_bandwidth: float = 27e9
     combine_rows: bool = True
     combined_bytes: int = 0
     combined_row: int = 64

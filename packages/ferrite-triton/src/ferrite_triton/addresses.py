@@ -149,6 +149,19 @@ class AddressText:
         column = f"tl.minimum({sectors.text}, {self._last(columns.size)})" if columns.masked else sectors.text
         self._writer.line(f"fmath.prefetch({param.text} + {offset} + {column})", frozenset("r"))
 
+    def ask_for(self, param: ParamText, start: Index, later: str, size: int, condition: str) -> None:
+        """Writes that the cache gets so many bytes that lie in a row, where a condition holds.
+
+        Args:
+            param: the parameter that they are read from.
+            start: index of an element, the same for all threads of the program.
+            later: text of how many elements behind it they begin.
+            size: number of bytes, a multiple of 16.
+            condition: text of a condition under which they all exist.
+        """
+        place = place_at(param, self._index.tile(start))
+        self._writer.line(f"if {condition}: fmath.prefetch_bytes({place.text} + {later}, {size})", NO_AXES)
+
     def _last(self, size: Size) -> str:
         """Returns the last position of an axis of this size, without a param of its own."""
         return str(int(size) - 1) if is_static(size) else f"{self._space.params.operand(size)} - 1"

@@ -46,7 +46,7 @@ class KernelBody:
         self._evaluator = Evaluator(flat, self._writer, width)
         self._stores = StoreText(flat, self._writer, self._evaluator)
         self._folds = FoldText(flat, self._writer, self._evaluator)
-        self._scans = ScanText(flat.space, self._writer, self._evaluator, self._folds)
+        self._scans = ScanText(flat, self._writer, self._evaluator, self._folds, self._wide)
         self._sorts = SortText(flat.space, self._writer, self._evaluator, self._folds)
         self._updates = UpdateText(flat, self._writer, self._evaluator, self._stores)
         # Stores into memory that is also read wait until every load beside them has been written. Others of a pointwise

@@ -10,6 +10,7 @@ from ferrite_ir.graph import Computed, Fold, Loop, bodies_of
 from ferrite_ir.scalar import Scalar, postorder
 from ferrite_scheduler.held_images import slots_of, spans_of
 
+from .asking import ask_for_image
 from .evaluate import Evaluator
 from .flat import FlatKernel, memory_loads
 from .folds import R
@@ -101,6 +102,8 @@ class HeldImagesText:
         self.evaluator.hints = {}
         self._publish(fold, load, pieces)
         self._load_channels()
+        # All that it reads itself has come by now: what it waits for is what others tell it.
+        ask_for_image(self.flat, self.evaluator.addresses, load)
         self._await(fold)
         for definition in self.flat.definitions:
             if not self._is_of_elements(definition):

@@ -14,6 +14,7 @@ from ferrite_ir.sizes import is_provably_at_most
 from ferrite_scheduler.look_back import HALF_BYTES, sums_halves
 from ferrite_scheduler.marks import LookBackScan
 
+from .asking import ask_for_part
 from .casts import cast_text
 from .combines import SIMPLE, Simple, simple_row
 from .evaluate import Evaluator
@@ -29,10 +30,16 @@ from .writer import Tile, Writer
 class ScanText:
     """Writes the scans of one kernel."""
 
-    space: Space
+    flat: FlatKernel
     writer: Writer
     evaluator: Evaluator
     folds: FoldText
+    wide: bool
+
+    @property
+    def space(self) -> Space:
+        """Returns the axes."""
+        return self.flat.space
 
     def write(self, definition: Scan) -> tuple[Tile, ...]:
         """Writes a scan here: inside the open loop with a carry, or of one tile. Returns one tile per result."""
@@ -108,6 +115,7 @@ class ScanText:
         row, axes = SIMPLE["sum"], R.union(self.space.order)
         self._write_mark(scan, axes)
         values = self._summed(scan, axes)
+        self._ask(scan)
         total = self._hold("total", row.reduce.format(v=values.text, axis=0, keep=""), values)
         told = self._told(scan, total)
         self.writer.line(f"fmath.publish_part({told})", axes)
@@ -132,6 +140,7 @@ class ScanText:
             pieces.append(self._summed(scan, axes))
             waiting.append(self.evaluator.loaded(halves))
             self.writer.forget(R)
+        self._ask(scan)
         totals = [Tile(self.writer.fresh("total"), axes, pieces[0].dtype) for _ in pieces]
         names, summed = (", ".join(tile.text for tile in tiles) for tiles in (totals, pieces))
         self.writer.line(f"{names} = fmath.sums_of_four({summed})", axes)
@@ -153,6 +162,10 @@ class ScanText:
     def _write_mark(self, scan: LookBackScan, axes: Axes) -> None:
         """Writes the mark of what programs tell each other in this launch; it comes while elements do."""
         self.writer.line(f"mark = fmath.mark_of_part({self._status(scan)}, line, part, {self.space.parts})", axes)
+
+    def _ask(self, scan: LookBackScan) -> None:
+        """Writes requests of what later programs will read, where a program's own elements are on their way already."""
+        ask_for_part(self.flat, self.evaluator.addresses, scan.operand, scan.points, wide=self.wide)
 
     def _status(self, scan: LookBackScan) -> str:
         return self.folds.param_text(scan.status)

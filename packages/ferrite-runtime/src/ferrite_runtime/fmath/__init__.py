@@ -43,7 +43,7 @@ from ferrite_runtime.fmath.polynomials import (
     laguerre_l,
     legendre_p,
 )
-from ferrite_runtime.fmath.prefetch import prefetch, sectors
+from ferrite_runtime.fmath.prefetch import prefetch, prefetch_bytes, sectors
 from ferrite_runtime.fmath.products import add_dot, dot_in_parts, sum_of_parts
 from ferrite_runtime.fmath.row_lists import list_rows, sort_rows
 from ferrite_runtime.fmath.runs import add_runs, maximum_runs, minimum_runs

@@ -6,7 +6,7 @@ from typing import Any
 
 import triton.language as tl
 
-_FOLLOWING_ARCH = 90  # compute capability 9.0
+_HOPPER = 90  # compute capability 9.0: dependent launches, requests of many bytes by one thread
 
 
 @tl.core.builtin
@@ -16,11 +16,20 @@ def is_for_nvidia(_semantic: Any = None) -> tl.constexpr:
 
 
 @tl.core.builtin
+def has_bulk_requests(_semantic: Any = None) -> tl.constexpr:
+    """Returns whether the code is for a GPU of which one thread can ask for many bytes to be brought into its cache."""
+    return tl.constexpr(_is_since_hopper(_semantic.builder.options))
+
+
+def _is_since_hopper(options: Any) -> bool:
+    return options.backend_name == "cuda" and int("".join(filter(str.isdigit, options.arch))) >= _HOPPER
+
+
+@tl.core.builtin
 def is_to_follow(_semantic: Any = None) -> tl.constexpr:
     """Returns whether the code is for launches that may start before what comes before them has ended.
 
     It is if it is compiled with Triton's option ``launch_pdl``, for a GPU that has such launches.
     """
     options = _semantic.builder.options
-    is_asked = options.backend_name == "cuda" and options.launch_pdl
-    return tl.constexpr(is_asked and int("".join(filter(str.isdigit, options.arch))) >= _FOLLOWING_ARCH)
+    return tl.constexpr(_is_since_hopper(options) and options.launch_pdl)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ferrite_runtime.fmath.machine import is_for_nvidia
+from ferrite_runtime.fmath.machine import has_bulk_requests, is_for_nvidia
 
 _SECTOR = tl.constexpr(32)
 """Bytes that memory is read in at least."""
@@ -31,4 +31,33 @@ def prefetch(pointer):
     if is_for_nvidia():
         tl.inline_asm_elementwise(
             "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [pointer.to(tl.int64)], tl.int32, is_pure=False, pack=1
+        )
+
+
+@triton.jit
+def prefetch_bytes(pointer, size: tl.constexpr):
+    """Asks for ``size`` bytes from an element on to be brought into the cache that all multiprocessors share.
+
+    They have to exist, and the size is a multiple of 16; where the element lies at none, they begin at the one before.
+    One thread of the program asks, once. It does nothing where the machine has no such instruction.
+    """
+    if has_bulk_requests():
+        tl.inline_asm_elementwise(
+            """
+            {
+            .reg .pred asks;
+            .reg .b32 thread;
+            .reg .b64 place;
+            mov.u32 thread, %tid.x;
+            setp.eq.u32 asks, thread, 0;
+            and.b64 place, $1, -16;
+            @asks cp.async.bulk.prefetch.L2.global [place], $2;
+            mov.u32 $0, 0;
+            }
+            """,
+            "=r,l,r",
+            [pointer.to(tl.int64), tl.full([], size, tl.int32)],
+            tl.int32,
+            is_pure=False,
+            pack=1,
         )
