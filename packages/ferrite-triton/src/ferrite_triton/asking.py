@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ferrite_ir.scalar import Scalar, postorder
+from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import is_static
 
 from .addresses import AddressText
-from .flat import FlatKernel, memory_loads
+from .flat import FlatKernel, computed_nodes, memory_loads
 from .rows import step_along
 from .space import flat_dim
 
@@ -28,7 +28,7 @@ def ask_for_part(flat: FlatKernel, addresses: AddressText, operand: Scalar, poin
         wide: whether addresses have 64 bits.
     """
     fold, ahead = flat.space.fold, flat.kernel.ahead
-    if not ahead or fold is None or any(node.op == "masked" for node in postorder((operand,))):
+    if not ahead or fold is None or any(node.op == "masked" for node in computed_nodes(flat, (operand,))):
         return  # what is read under a condition may not exist
     whole = int(fold.size) // points
     later = f"(part{'.to(tl.int64)' if wide else ''} + {ahead}) * {points}"
@@ -53,7 +53,7 @@ def ask_for_image(flat: FlatKernel, addresses: AddressText, load: Scalar) -> Non
     offset = flat.offset(load.source, load.indices)
     steps = {axis.name: step_along(offset, axis.name) for axis in (x, y, r)}
     elements = int(x.size) * int(r.size)
-    if not is_static(steps["y"]) or (1, x.size) != (steps["x"], steps["r"]):
+    if not is_static(steps["y"]) or not steps["y"] or (steps["x"], steps["r"]) != (1, x.size):
         return  # no images of which all channels of a place lie beside each other, and the next place's behind them
     programs = flat.space.parts * -(-int(x.size) // kernel.columns)
     size = elements * load.dtype.bytes // programs // ASKED * ASKED

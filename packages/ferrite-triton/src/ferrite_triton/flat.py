@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ferrite_ir import index as ix
@@ -160,18 +161,21 @@ def memory_loads(flat: FlatKernel, roots: tuple[Scalar, ...]) -> dict[Scalar, No
 
     Values that stay in registers count by what computing them loads.
     """
-    found: dict[Scalar, None] = {}
+    nodes = computed_nodes(flat, roots)
+    return dict.fromkeys(node for node in nodes if node.op == "load" and node.source not in flat.producers)
+
+
+def computed_nodes(flat: FlatKernel, roots: tuple[Scalar, ...]) -> Iterator[Scalar]:
+    """Yields what is computed and loaded for the roots, and for the values in registers that they are made of."""
     done: set[Scalar] = set()
     pending = list(reversed(roots))
     while pending:
         for node in postorder((pending.pop(),), done):
-            if node.op != "load":
-                continue
-            produced = flat.producers.get(node.source)
+            yield node
+            produced = flat.producers.get(node.source) if node.op == "load" else None
             if produced is None:
-                found[node] = None
-            elif isinstance(produced[0], Loop):
+                continue
+            if isinstance(produced[0], Loop):
                 pending.append(produced[0].bodies[produced[1]])
             elif isinstance(produced[0], (Scan, Sort)):
                 pending.extend(bodies_of(produced[0]))
-    return found
