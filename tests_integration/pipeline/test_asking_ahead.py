@@ -21,14 +21,14 @@ FEW = 4
 """Multiprocessors of a device of which a few programs are as far ahead as they ask."""
 
 
-def compiled(function: Callable[..., Any], processors: int) -> Callable[..., Any]:
-    """Returns a function compiled for so small a device."""
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function compiled for a device of `FEW` multiprocessors."""
     torch._dynamo.reset()
     options = {
         "fallback": False,
         "verify": True,
         "policy": POLICY,
-        "target": {"bandwidth": 1e6, "processors": processors},
+        "target": {"bandwidth": 1e6, "processors": FEW},
     }
     return torch.compile(function, backend="ferrite", fullgraph=True, dynamic=False, options=options)
 
@@ -64,7 +64,7 @@ ROWS: dict[str, Callable[[], Tensor]] = {
 @pytest.mark.parametrize("name", ROWS)
 def test_scans_ask_for_halves_of_later_parts(name: str, asked: Ranges) -> None:
     x = ROWS[name]()
-    found = compiled(lambda x: x.cumsum(-1), FEW)(x)
+    found = compiled(lambda x: x.cumsum(-1))(x)
     assert families() == ["scan"]
     torch.testing.assert_close(found, x.cumsum(-1), rtol=8e-3, atol=0)
     points = 8192 if x.dtype is torch.bfloat16 else 4096
@@ -92,7 +92,7 @@ OTHERS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_nothing_else_is_asked_for(name: str, asked: Ranges) -> None:
     x = torch.ones(80 * 4096)
-    torch.testing.assert_close(compiled(OTHERS[name], FEW)(x), OTHERS[name](x))
+    torch.testing.assert_close(compiled(OTHERS[name])(x), OTHERS[name](x))
     assert families() == ["scan"]
     assert not asked
 
@@ -102,7 +102,7 @@ def test_operands_that_lie_in_a_row_are_asked_for(asked: Ranges) -> None:
     count = 40 * 4096
     x, y, z, table = torch.ones(count), torch.ones(2 * count), torch.ones(1), torch.ones(9)
     places = torch.randint(9, (count,))
-    call = compiled(lambda *a: (a[0] * a[1][::2] + a[2] + a[3][a[4]]).cumsum(0), FEW)
+    call = compiled(lambda *a: (a[0] * a[1][::2] + a[2] + a[3][a[4]]).cumsum(0))
     call(x, y, z, table, places)
     found = {name: bytes_of(operand) for name, operand in (("x", x), ("places", places))}
     told = [[name for name, (begin, end) in found.items() if begin <= first < last <= end] for first, last in asked]
@@ -117,7 +117,7 @@ def test_programs_of_an_image_ask_for_all_of_a_later_one(
 ) -> None:
     x = torch.randn(18, channels, 16, 16).to(dtype).to(memory_format=torch.channels_last)
     weight, bias = torch.randn(channels).to(dtype), torch.randn(channels).to(dtype)
-    call = compiled(lambda *a: F.group_norm(a[0], groups, *a[1:]), FEW)
+    call = compiled(lambda *a: F.group_norm(a[0], groups, *a[1:]))
     torch.testing.assert_close(call(x, weight, bias), F.group_norm(x, groups, weight, bias), rtol=2e-2, atol=2e-2)
     assert families() == ["cooperative"]
     image = channels * 256 * x.element_size()
@@ -127,7 +127,7 @@ def test_programs_of_an_image_ask_for_all_of_a_later_one(
     ranges = sorted(set(asked))
     assert ranges[0][0] == begin + ahead * image
     assert begin <= ranges[0][0] < ranges[-1][1] <= end
-    gaps = [begin - end for (_, end), (begin, _) in pairwise([*ranges, (end, end)])]
+    gaps = [later[0] - earlier[1] for earlier, later in pairwise([*ranges, (end, end)])]
     rest = 16 * 3  # what is left where three blocks of channels divide an image: less than 16 bytes for each
     assert all(0 <= gap < rest for gap in gaps), "everything once"
     assert len(gaps) - gaps.count(0) <= 18
@@ -135,7 +135,7 @@ def test_programs_of_an_image_ask_for_all_of_a_later_one(
 
 def test_images_with_gaps_are_not_asked_for(asked: Ranges) -> None:
     x = torch.randn(18, 128, 16, 16).to(memory_format=torch.channels_last)[:, :64]
-    call = compiled(lambda x: F.group_norm(x, 4), FEW)
+    call = compiled(lambda x: F.group_norm(x, 4))
     torch.testing.assert_close(call(x), F.group_norm(x, 4), rtol=1e-4, atol=1e-4)
     assert families() == ["cooperative"]
     assert not asked
@@ -160,5 +160,5 @@ def test_what_was_asked_for_changes_nothing(shape: tuple[int, ...], dtype: torch
 @pytest.mark.parametrize("device", devices())
 def test_a_few_programs_ask_for_nothing(device: str, asked: Ranges) -> None:
     x = torch.randint(-9, 9, (3 * 4096,), device=device) / 8
-    assert torch.equal(compiled(lambda x: x.cumsum(0), FEW)(x), x.cumsum(0))
+    assert torch.equal(compiled(lambda x: x.cumsum(0))(x), x.cumsum(0))
     assert not asked

@@ -116,55 +116,51 @@ def test_kernels_compile_for_every_target(target: str) -> None:
         assert all(0 < row.registers <= 255 and row.local_bytes == 0 for row in report.rows)
 
 
+def copying_job(lines: tuple[str, ...], target: str) -> Job:
+    """Returns the job of a kernel that copies where these lines say, ``x``, after what else they do."""
+    body = "\n    ".join(
+        (
+            "@triton.jit\ndef copying(in_ptr, out_ptr, XBLOCK: tl.constexpr):",
+            *lines,
+            "tl.store(out_ptr + x, tl.load(in_ptr + x))\n",
+        )
+    )
+    params, axes = [tensor("in_ptr"), tensor("out_ptr", access="write")], [grid_axis("x", 1024)]
+    kernel = KernelSpec.from_mapping(spec("copying", body, params, axes))
+    return Job(kernel, Config.of({"XBLOCK": 256}, 1), Target.parse(target))
+
+
+def ptx_of(job: Job) -> str:
+    return compile_job(replace(job, wants_ptx=True)).code.decode()
+
+
 def test_what_is_asked_for_ahead_is_one_instruction_where_there_is_one() -> None:
-    body = (
-        "@triton.jit\ndef ahead(in_ptr, out_ptr, XBLOCK: tl.constexpr):\n"
-        "    x = (tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK))[None, :]\n"
-        "    sector = fmath.sectors(x, 4)\n"
-        "    fmath.prefetch(in_ptr + sector + 512)\n"
-        "    tl.store(out_ptr + x, tl.load(in_ptr + x))\n"
+    lines = (
+        "x = (tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK))[None, :]",
+        "sector = fmath.sectors(x, 4)",
+        "fmath.prefetch(in_ptr + sector + 512)",
     )
-    kernel = KernelSpec.from_mapping(
-        spec("ahead", body, [tensor("in_ptr"), tensor("out_ptr", access="write")], [grid_axis("x", 1024)])
-    )
-    job = Job(kernel, Config.of({"XBLOCK": 256}, 1), Target.parse("sm_90"))
-    text = compile_job(replace(job, wants_ptx=True)).code.decode()
-    assert text.count("prefetch.global.L2") == 1  # of 32 sectors, one for each thread
-    compile_job(replace(job, target=Target.parse("gfx942")))
+    assert ptx_of(copying_job(lines, "sm_90")).count("prefetch.global.L2") == 1  # of 32 sectors, one for each thread
+    compile_job(copying_job(lines, "gfx942"))
 
 
 @pytest.mark.parametrize(("target", "requests"), [("sm_80", 0), ("sm_90", 1), ("sm_120", 1)])
 def test_many_bytes_are_asked_for_by_one_thread_where_that_can_be(target: str, requests: int) -> None:
-    body = (
-        "@triton.jit\ndef ahead(in_ptr, out_ptr, XBLOCK: tl.constexpr):\n"
-        "    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)\n"
-        "    if tl.program_id(0) < 3: fmath.prefetch_bytes(in_ptr + 256 + tl.program_id(0) * XBLOCK, 1024)\n"
-        "    tl.store(out_ptr + x, tl.load(in_ptr + x))\n"
+    lines = (
+        "x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)",
+        "if tl.program_id(0) < 3: fmath.prefetch_bytes(in_ptr + 256 + tl.program_id(0) * XBLOCK, 1024)",
     )
-    kernel = KernelSpec.from_mapping(
-        spec("ahead", body, [tensor("in_ptr"), tensor("out_ptr", access="write")], [grid_axis("x", 1024)])
-    )
-    job = Job(kernel, Config.of({"XBLOCK": 256}, 1), Target.parse(target))
-    text = compile_job(replace(job, wants_ptx=True)).code.decode()
-    assert text.count("cp.async.bulk.prefetch.L2.global") == requests
+    job = copying_job(lines, target)
+    assert ptx_of(job).count("cp.async.bulk.prefetch.L2.global") == requests
     compile_job(job)
-    compile_job(replace(job, target=Target.parse("gfx942")))
+    compile_job(copying_job(lines, "gfx942"))
 
 
 @pytest.mark.parametrize(
     ("target", "follows"), [("sm_80", False), ("sm_90", True), ("sm_120", True), ("gfx942", False)]
 )
 def test_a_kernel_waits_for_what_comes_before_it_where_it_can_be_started_sooner(target: str, *, follows: bool) -> None:
-    body = (
-        "@triton.jit\ndef following(in_ptr, out_ptr, XBLOCK: tl.constexpr):\n"
-        "    fmath.follow()\n"
-        "    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)\n"
-        "    tl.store(out_ptr + x, tl.load(in_ptr + x))\n"
-    )
-    params = [tensor("in_ptr"), tensor("out_ptr", access="write")]
-    axes = [grid_axis("x", 1024)]
-    kernel = KernelSpec.from_mapping(spec("following", body, params, axes))
-    job = Job(kernel, Config.of({"XBLOCK": 256}, 1), Target.parse(target))
+    job = copying_job(("fmath.follow()", "x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)"), target)
     assert compile_job(job).follows is follows
     if target != "gfx942":
         assert ("griddepcontrol" in compile_job(replace(job, wants_ptx=True)).code.decode()) is follows

@@ -28,13 +28,15 @@ def ask_for_part(flat: FlatKernel, addresses: AddressText, operand: Scalar, poin
         wide: whether addresses have 64 bits.
     """
     fold, ahead = flat.space.fold, flat.kernel.ahead
-    if not ahead or fold is None or any(node.op == "masked" for node in computed_nodes(flat, (operand,))):
+    whole = 0 if fold is None else int(fold.size) // points
+    if fold is None or not 0 < ahead < whole:
+        return
+    if any(node.op == "masked" for node in computed_nodes(flat, (operand,))):
         return  # what is read under a condition may not exist
-    whole = int(fold.size) // points
     later = f"(part{'.to(tl.int64)' if wide else ''} + {ahead}) * {points}"
     for load in memory_loads(flat, (operand,)):
         offset, size = flat.offset(load.source, load.indices), points * load.dtype.bytes // 2
-        if ahead < whole and not offset.is_indirect and step_along(offset, "r") == 1 and size % ASKED == 0:
+        if not offset.is_indirect and step_along(offset, "r") == 1 and size % ASKED == 0:
             start = offset - flat_dim(fold).index
             addresses.ask_for(flat.param_of(load.source), start, later, size, f"part + {ahead} < {whole}")
 
@@ -52,11 +54,10 @@ def ask_for_image(flat: FlatKernel, addresses: AddressText, load: Scalar) -> Non
         return
     offset = flat.offset(load.source, load.indices)
     steps = {axis.name: step_along(offset, axis.name) for axis in (x, y, r)}
-    elements = int(x.size) * int(r.size)
     if not is_static(steps["y"]) or not steps["y"] or (steps["x"], steps["r"]) != (1, x.size):
         return  # no images of which all channels of a place lie beside each other, and the next place's behind them
     programs = flat.space.parts * -(-int(x.size) // kernel.columns)
-    size = elements * load.dtype.bytes // programs // ASKED * ASKED
-    start = offset - flat_dim(x).index * steps["x"] - flat_dim(r).index * steps["r"]
+    size = int(x.size) * int(r.size) * load.dtype.bytes // programs // ASKED * ASKED
+    start = offset - flat_dim(x).index - flat_dim(r).index * x.size
     later = f"{kernel.ahead * int(steps['y'])} + program % {programs} * {size // load.dtype.bytes}"
     addresses.ask_for(flat.param_of(load.source), start, later, size, f"y + {kernel.ahead} < {int(y.size)}")

@@ -29,7 +29,7 @@ REGISTERS, REGISTERS_OF_WIDE_HALVES = 80, 88
 """Registers of a thread that combines rows: enough for all rows that are on their way, and for 25 warps at once; for 23
 where each thread has eight elements of two bytes of every row, of which it keeps as many sums."""
 WIDE = 256
-"""Elements of a row of which a warp has so many of two bytes."""
+"""Elements of two bytes that a warp reads at once: of rows with as many, each thread has eight of every one."""
 COUNT = "n0"
 """What kernels call a number of rows that is symbolic."""
 
