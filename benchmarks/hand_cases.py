@@ -438,6 +438,8 @@ def beginning(dtype: torch.dtype) -> Iterator[Row]:
             ("all let and wait, and follow", every, True, True),
             ("the last 8192 let, all wait", 8192, True, False),
             ("the last 8192 let, all wait, and follow", 8192, True, True),
+            ("the last 2048 let, all wait", 2048, True, False),
+            ("the last 2048 let, all wait, and follow", 2048, True, True),
         ):
             call = launched(copied, count // points, x, y, lets, waits, points, warps=warps, follows=follows)
             yield f"programs of {points * 2 * dtype.itemsize >> 10} KiB, {warps} warps: {name}", call, error

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from ferrite_runtime import IndexOutOfBounds, Kernel
+from ferrite_runtime import IndexOutOfBounds, Kernel, fmath
 from runtime_kernels import spec, tensor
 
 torch = pytest.importorskip("torch")
 
 NONE = torch.iinfo(torch.int64).min
-CAPACITY, CHUNK, TILE, PART, LINE = 8, 8, 32, 8, 32
+CAPACITY, CHUNK, TILE, PART, LINE, SECTOR = 8, 8, 32, 8, 32, 8
 WIDTH, BLOCK = 6, 4
 NEUTRAL = {
     "add": torch.zeros(WIDTH),
@@ -52,8 +52,8 @@ class Listed:
 
     @property
     def sizes(self) -> torch.Tensor:
-        """How many rows each place has: their counters are in the order of columns."""
-        return self.tensors["counts"].view(-1, LINE).T.flatten()[: self.places]
+        """How many rows each place has: their counters are in the order of columns, each in a sector of its own."""
+        return self.tensors["counts"].view(-1, LINE, SECTOR)[:, :, 0].T.flatten()[: self.places]
 
     @property
     def runs(self) -> torch.Tensor:
@@ -82,7 +82,7 @@ def listed(
     count, shares, parts = len(index), -(-len(index) // TILE), -(-len(index) // PART)
     slots = max(count // (capacity + 1) + count // chunk, 1)
     tensors = tensors or {
-        "counts": torch.zeros(-(-places // LINE) * LINE, dtype=torch.int32),
+        "counts": torch.zeros(-(-places // LINE) * LINE * SECTOR, dtype=torch.int32),
         "lists": torch.full((places, capacity), -7, dtype=torch.int32),
         "runs": torch.randint(-(1 << 31), 1 << 31, (places, shares)).to(torch.int32),  # whatever was there
         "ordered": torch.full((shares * TILE,), -7, dtype=torch.int32),
@@ -196,11 +196,29 @@ def test_shares_whose_rows_meet_often_are_sorted_while_rows_are_listed() -> None
     rare[::16] = 0  # a long place, of which each warp has two rows
     assert not listed(rare, 40).tensors["is_sorted"].any()
     often = rare.clone()
-    often[TILE : TILE + 25 : 8] = 7
+    often[TILE : TILE + PART] = 7
+    often[2 * TILE : 2 * TILE + PART - 2] = 7  # too few of those that are looked at
+    often[3 * TILE + PART : 4 * TILE] = 7  # none of those
     assert listed(often, 40).tensors["is_sorted"].nonzero().flatten().tolist() == [1]
     none = rare.clone()
-    none[TILE : TILE + 25] = NONE
+    none[TILE : TILE + PART] = NONE
     assert not listed(none, 40).tensors["is_sorted"].any()
+
+
+@pytest.mark.parametrize("places", [512, 8192, 100_000])
+def test_rows_that_are_spread_evenly_do_not_meet_often_and_skewed_ones_do(places: int) -> None:
+    part, parts = 256, 4096
+    limit = fmath.row_lists._often(part, places)
+    generator = torch.Generator().manual_seed(places)
+
+    def meetings(weights: torch.Tensor) -> torch.Tensor:
+        """How often rows of each part meet others of their warp."""
+        drawn = torch.multinomial(weights, part * parts, replacement=True, generator=generator)
+        warps = drawn.view(parts, -1, 32)
+        return (warps[..., None] == warps[..., None, :]).sum((1, 2, 3)) - part
+
+    assert meetings(torch.ones(places)).max() < limit
+    assert meetings(1.0 / torch.arange(1, places + 1)).min() >= limit
 
 
 def test_shares_that_are_sorted_already_are_left_alone() -> None:

@@ -25,8 +25,8 @@ LISTED, LISTING_WARPS = 256, 8
 """Rows that a program lists, and its warps: a row for each thread, and no share has fewer."""
 SECTOR = 32
 """Bytes that are moved for a number that lies alone."""
-REGISTERS, REGISTERS_OF_WIDE_HALVES = 80, 88
-"""Registers of a thread that combines rows: enough for all rows that are on their way, and for 25 warps at once; for 23
+REGISTERS, REGISTERS_OF_WIDE_HALVES = 80, 96
+"""Registers of a thread that combines rows: enough for all rows that are on their way, and for 25 warps at once; for 21
 where each thread has eight elements of two bytes of every row, of which it keeps as many sums."""
 WIDE = 256
 """Elements of two bytes that a warp reads at once: of rows with as many, each thread has eight of every one."""

@@ -77,10 +77,18 @@ def _fold_rows(
 ):
     """Returns the first ``size`` rows of each line of numbers combined; the first ones of them are ``coming``."""
     depth: tl.constexpr = coming.shape[1]
-    total = _fold_apart(coming, mode, compute)
-    for first in tl.range(depth, tl.max(size, 0), depth):
+    most = tl.max(size, 0)
+    if most > depth:
+        # Asked for before the first ones are waited for, here and below.
+        more = _rows_at(row, size, depth, source, column, mode, width, stride, depth)
+        total = combined(_fold_apart(coming, mode, compute), _fold_apart(more, mode, compute), mode)
+    else:
+        total = _fold_apart(coming, mode, compute)
+    for first in tl.range(2 * depth, most, 2 * depth):
         value = _rows_at(row, size, first, source, column, mode, width, stride, depth)
+        more = _rows_at(row, size, first + depth, source, column, mode, width, stride, depth)
         total = combined(total, _fold_apart(value, mode, compute), mode)
+        total = combined(total, _fold_apart(more, mode, compute), mode)
     return folded(total, mode, 1)
 
 
@@ -118,7 +126,7 @@ def _before(base, initial: tl.constexpr, offset, inside, compute: tl.constexpr):
     if base is None:
         return tl.full(offset.shape, initial, compute)
     else:
-        return tl.load(base + offset, inside, other=0.0).to(compute)
+        return tl.load(base + offset, inside, other=0.0, eviction_policy="evict_first").to(compute)
 
 
 @triton.jit
@@ -336,7 +344,8 @@ def combine_rows(
         spread: shares that are looked at together, a power of two.
         slots: chunks that may be asked for, at most.
         group: places of a program.
-        depth: rows of each that are on their way at once, a power of two, at most half a list.
+        depth: rows of each that are asked for at once, a power of two, at most half a list; twice as many are on their
+            way where a place has more.
         block: columns of a program.
         halves: whether there is code of its own for programs whose lists are all half empty.
     """

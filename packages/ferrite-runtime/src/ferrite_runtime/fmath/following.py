@@ -8,7 +8,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from ferrite_runtime.fmath.machine import is_to_follow
 
-_LETTING = tl.constexpr(8192)
+_LETTING = tl.constexpr(2048)
 """Programs that let the next kernel start, the last ones: a device begins only one in 1.2 ns of those that do."""
 
 

@@ -13,7 +13,7 @@ of a run if a row of the place is where it says that the run begins, as places a
 (Briggs and Torczon, "An efficient representation for sparse sets", 1993).
 
 Whether any place is long is known when all rows are listed: only then `sort_rows` sorts. Shares whose rows meet often
-are sorted while rows are listed, as there will be long places.
+are sorted while rows are listed, as there will be long places; a part of a share is enough to tell.
 
 The rows of long places are combined by *chunks*, of which the last one may be shorter. The rows that fill a chunk
 ask for the next one in a queue. Who came first decides where in the queue a chunk stands, and nothing else.
@@ -32,18 +32,30 @@ import triton.language as tl
 from ferrite_runtime.fmath.meeting import count_together, meeting_in_warp
 from ferrite_runtime.fmath.sorting import sort_integers
 
-_LINE = tl.constexpr(32)
-"""Counters in a line of the cache."""
-_OFTEN = tl.constexpr(4)
-"""Rows of one warp with one place, which hardly ever are so many unless the place has a part in all rows that makes it
-long: of 32 rows with 16 thousand places four meet in one of 100 million warps."""
+_LINE, _SECTOR = tl.constexpr(32), tl.constexpr(8)
+"""Counters of neighbours are so many counters apart, and each has as many numbers (i32) to itself as a sector of the
+cache: additions to one line wait for each other."""
+_WARP = tl.constexpr(32)
+_FEW_PAIRS = tl.constexpr(8)
+"""Pairs of rows that may meet however many places there are."""
 
 
 @triton.jit
 def counter_of(place, rows: tl.constexpr):
-    """Returns the number of the counter of a place: neighbours, which often meet as many rows, in different lines."""
+    """Returns where the counter of a place is: of neighbours, which often meet as many rows, in different lines."""
     lines: tl.constexpr = (rows + _LINE - 1) // _LINE
-    return place % lines * _LINE + place // lines
+    return (place % lines * _LINE + place // lines) * _SECTOR
+
+
+@triton.constexpr_function
+def _often(part, rows):
+    """Returns how often rows of a part meet others of their warp if some places will be long.
+
+    Of rows that are spread evenly the number of pairs that meet is close to a Poisson variable, which is hardly ever
+    six deviations above its mean. Each pair counts twice.
+    """
+    pairs = part * (_WARP.value - 1) / (2 * rows)
+    return int(2 * (pairs + 6 * pairs**0.5 + _FEW_PAIRS.value))
 
 
 @triton.jit
@@ -101,16 +113,29 @@ def _sort_share(place, runs, ordered, share, count, rows: tl.constexpr, tile: tl
 
 @triton.jit
 def _look_at_share(
-    places, runs, ordered, is_sorted, share, count, rows: tl.constexpr, wraps: tl.constexpr, tile: tl.constexpr
+    places,
+    runs,
+    ordered,
+    is_sorted,
+    share,
+    count,
+    rows: tl.constexpr,
+    wraps: tl.constexpr,
+    tile: tl.constexpr,
+    part: tl.constexpr,
 ):
-    """Sorts the rows of a share if they meet often, or if all shares are sorted."""
+    """Sorts the rows of a share if its first ``part`` rows meet often, or if all shares are sorted."""
+    some = share * tile + tl.arange(0, part)
     number = share * tile + tl.arange(0, tile)
-    place = _find_places(places, number, number < count, rows, wraps)
     if is_sorted is None:
+        place = _find_places(places, number, number < count, rows, wraps)
         _sort_share(place, runs, ordered, share, count, rows, tile)
-    elif tl.max(tl.where(place < rows, meeting_in_warp(place), 0), 0) >= _OFTEN:
-        _sort_share(place, runs, ordered, share, count, rows, tile)
-        tl.store(is_sorted + share, 1)
+    else:
+        seen = _find_places(places, some, some < count, rows, wraps)
+        place = _find_places(places, number, number < count, rows, wraps)  # on its way before it is needed, if it is
+        if tl.sum(tl.where(seen < rows, meeting_in_warp(seen) - 1, 0), 0) >= _often(part, rows):
+            _sort_share(place, runs, ordered, share, count, rows, tile)
+            tl.store(is_sorted + share, 1)
 
 
 @triton.jit
@@ -164,7 +189,7 @@ def list_rows(
 
     Args:
         places: where rows go.
-        counts: how many rows each place has (i32), in the order of `counter_of`; zero before.
+        counts: how many rows each place has (i32), where `counter_of` says; zero before.
         lists: the rows of each place, as many as there is room for.
         runs: of each place as many words (i32) as there are shares: where its run in the share begins, times ``tile``,
             and one less than its rows. Words without a run are not written.
@@ -180,12 +205,12 @@ def list_rows(
         chunk: rows of a chunk, a power of two, at least ``capacity`` and the rows that a warp counts together.
         slots: chunks that may be asked for, at most.
         tile: rows of a share, a power of two; times ``rows + 1`` it is less than 31 bits. No fewer than threads.
-        part: rows that a program lists, a power of two, no fewer than threads.
+        part: rows that a program lists, or looks at in a share, a power of two, no fewer than threads, at most a share.
     """
     program = tl.program_id(0)
     shares = (count + tile - 1) // tile
     if program < shares:
-        _look_at_share(places, runs, ordered, is_sorted, program, count, rows, wraps, tile)
+        _look_at_share(places, runs, ordered, is_sorted, program, count, rows, wraps, tile, part)
     else:
         first = (program - shares) * part
         _list_part(places, counts, lists, queue, tasks, first, count, rows, wraps, capacity, chunk, slots, part)
