@@ -16,7 +16,14 @@ from ferrite_runtime import fmath
 
 Ranges = list[tuple[int, int]]
 PADDED = 70
-POLICY = {"split_minimum": 4, "look_back_points": 4096, "asking_bandwidth": 0, "small_kernel_bytes": 0}
+POLICY = {
+    "split_minimum": 4,
+    "look_back_points": 4096,
+    "asking_bandwidth": 0,
+    "small_kernel_bytes": 0,
+    "combined_bytes": 0,
+    "combined_row": 1,
+}
 FEW = 4
 """Multiprocessors of a device of which a few programs are as far ahead as they ask."""
 
@@ -138,6 +145,28 @@ def test_images_with_gaps_are_not_asked_for(asked: Ranges) -> None:
     call = compiled(lambda x: F.group_norm(x, 4))
     torch.testing.assert_close(call(x), F.group_norm(x, 4), rtol=1e-4, atol=1e-4)
     assert families() == ["cooperative"]
+    assert not asked
+
+
+@pytest.mark.parametrize(("dtype", "pieces"), [(torch.bfloat16, 2), (torch.float32, 5)])
+def test_programs_that_list_rows_ask_for_what_places_are_before(dtype: torch.dtype, pieces: int, asked: Ranges) -> None:
+    base, rows = torch.randn(1300, 64).to(dtype), torch.randn(600, 64).to(dtype)
+    index = torch.randint(1300, (600,))
+    call = compiled(lambda *a: a[0].index_add(0, a[1], a[2]))
+    torch.testing.assert_close(call(base, index, rows), base.index_add(0, index, rows), rtol=2e-2, atol=2e-2)
+    assert families() == ["template"] * 3
+    first, _ = bytes_of(base)
+    assert set(asked) == {(first + (piece << 16), first + (piece + 1 << 16)) for piece in range(pieces)}
+
+
+def test_nobody_asks_for_zeros_or_for_what_is_small(asked: Ranges) -> None:
+    rows, index = torch.randn(600, 64), torch.randint(200, (600,))
+    for base in (torch.zeros(200, 64), torch.randn(200, 64)):
+        call = compiled(lambda *a: a[0].index_add(0, a[1], a[2]))
+        torch.testing.assert_close(call(base, index, rows), base.index_add(0, index, rows))
+    call = compiled(lambda index, rows: torch.zeros(1300, 64).index_add(0, index, rows))
+    call(index, rows)
+    assert families() == ["template"] * 3
     assert not asked
 
 

@@ -94,9 +94,9 @@ def listed(
     accesses = dict.fromkeys(tensors, "write") | {"counts": "atomic", "tasks": "atomic"}
     passed = {"places": (index, "read"), **{name: (x, accesses[name]) for name, x in tensors.items()}}
     names = ["None" if sorts_all and name == "is_sorted" else name for name in passed]
-    numbers = f"{capacity}, {chunk}, {slots}, {TILE}, {PART}"
+    numbers = f"{capacity}, {chunk}, {slots}, {TILE}, {PART}, 0, 0"
     known = f"{found.number}, {places}, {wraps}"
-    run(f"list_rows({', '.join(names)}, {known}, {numbers})", shares + parts, count, **passed)
+    run(f"list_rows({', '.join(names)}, None, {known}, {numbers})", shares + parts, count, **passed)
     if not sorts_all:
         call = f"sort_rows(places, runs, ordered, is_sorted, tasks, {known}, {TILE})"
         run(call, shares, count, **{name: passed[name] for name in passed if name in call})

@@ -59,7 +59,7 @@ def test_many_rows_are_sorted_once_it_is_known_whether_there_are_long_places() -
     shares, chunks = ["y_runs", "y_ordered"], ["y_queue", "y_tasks"]
     assert launches(found) == [
         ("zero_counts", ["y_counts", "y_tasks", "y_is_sorted"]),
-        ("list_rows", ["i", *lists, *shares, "y_is_sorted", *chunks]),
+        ("list_rows", ["i", *lists, *shares, "y_is_sorted", *chunks, "t"]),
         ("sort_rows", ["i", *shares, "y_is_sorted", "y_tasks"]),
         ("combine_rows", [*lists, *shares, *chunks, "y_parts", "x", "t", "y"]),
     ]
@@ -266,7 +266,7 @@ def test_all_launches_of_a_call_take_one_shape(rows: int) -> None:
     for n in COUNTS:
         shape = chosen(shapes_for(symbol("s0", low=0), rows, 64, batch, 64), n)
         slots = str(shape.slots(symbol("n0", low=0)))
-        lists = f"n0, {rows}, False, {shape.capacity}, {shape.chunk}, {slots}, {shape.share}, 256)"
+        lists = f"n0, {rows}, False, {shape.capacity}, {shape.chunk}, {slots}, {shape.share}, 256, 0, 65536)"
         shares = f"n0, {rows}, False, {shape.share})"
         sums = f"n0, {rows}, 64, 64, {shape.capacity}, {shape.chunk}, {shape.share}, {shape.spread}, {slots}, "
         sums += f"{shape.group}, {shape.depth}, 64, {shape.halves})"

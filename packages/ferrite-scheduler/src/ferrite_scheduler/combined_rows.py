@@ -59,6 +59,8 @@ MOST_RESIDENT = 32
 """Most programs that a multiprocessor runs at once."""
 WIDEST = 512
 """Bytes of a row that a warp reads at once: 16 for each thread."""
+MOST_ASKED = 8 << 20
+"""Bytes of what places are before that are asked for while rows are listed, at most: a part of what memory can move."""
 
 Types: TypeAlias = dict[str, TensorType]
 
@@ -164,13 +166,15 @@ def _as_call(
         written = new_value(f"{update.result.name}_rows", kind, types)
         source = View(written.name, kind.dtype, (rows.count, rows.width), (rows.width, 1))
         before = (*before, Loop((written,), (*rows.dims, *rows.columns), (update.body,), update.origins))
+    base = _base(start, types)
     kwargs = (
         ("rows", int(rows.place.size)),
         ("mode", update.mode),
         ("wraps", rows.place.wraps),
         *_shares(rows, source.dtype, target, policy),
+        ("asked", _asked(base, policy)),
     )
-    arguments = (places, source, _base(start, types))
+    arguments = (places, source, base)
     return (*before, Extern((result,), COMBINE_ROWS, arguments, kwargs, origins=update.origins))
 
 
@@ -259,6 +263,13 @@ def _base(start: Loop, types: Types) -> View | Number:
     if body.op == "load" and body.indices == home and types[body.source] == replace(result.type, dtype=body.dtype):
         return whole(Value(body.source, types[body.source]))
     return whole(result)
+
+
+def _asked(base: View | Number, policy: Policy) -> int:
+    """Returns how many bytes of what places are before are asked for while rows are listed (decision 0026)."""
+    if not isinstance(base, View) or not policy.ask_ahead:
+        return 0
+    return min(prod(int(size) for size in base.shape) * base.dtype.bytes, MOST_ASKED)
 
 
 def _rounding(graph: Graph, result: Value, readers: dict[str, list[Definition]]) -> Loop | None:

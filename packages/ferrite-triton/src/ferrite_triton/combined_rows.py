@@ -23,6 +23,8 @@ SORTED_WARP, MOST_WARPS = 128, 16
 """How many rows of a share a warp has, and warps of a program at most."""
 LISTED, LISTING_WARPS = 256, 8
 """Rows that a program lists, and its warps: a row for each thread, and no share has fewer."""
+ASKED = 1 << 16
+"""Bytes that a program asks for while rows are listed."""
 SECTOR = 32
 """Bytes that are moved for a number that lies alone."""
 REGISTERS, REGISTERS_OF_WIDE_HALVES = 80, 96
@@ -45,6 +47,7 @@ class _Call:
         initial: as the device functions take it, as text.
         compute: the type that is computed in.
         base: name of the tensor that places are before, "" where that is one number, ``initial``.
+        asking: how many programs ask for it while rows are listed.
         shapes: what is chosen for how many rows; see `shapes_for`.
         scratch: the tensors that only these kernels know.
     """
@@ -59,6 +62,7 @@ class _Call:
     wraps: bool
     compute: DType
     base: str
+    asking: int
     shapes: tuple[RowsShape, ...]
 
     @property
@@ -96,7 +100,7 @@ def write_combined_rows(step: CallExtern, taken: Collection[str]) -> Expansion:
         return Expansion((), ())
     compute = F64 if source.dtype is F64 else F32
     count, width = source.shape
-    batch, block = given.pop("batch"), given.pop("block")
+    batch, block, asked = given.pop("batch"), given.pop("block"), given.pop("asked")
     call = _Call(
         count=count,
         width=int(width),
@@ -104,6 +108,7 @@ def write_combined_rows(step: CallExtern, taken: Collection[str]) -> Expansion:
         initial="0.0" if isinstance(base, View) else number_text(base, compute),
         compute=compute,
         base="base" if isinstance(base, View) else "",
+        asking=asked // ASKED,
         shapes=shapes_for(count, given["rows"], int(width), batch, block),
         **given,
     )
@@ -147,9 +152,11 @@ def _write_lists(template: Template, call: _Call, shape: RowsShape) -> KernelSpe
     slots = shape.slots(call.number)
     numbers = f"{call.number}, {call.rows}, {call.wraps}, {shape.capacity}, {shape.chunk}, {slots}, {shape.share}"
     flags = None if call.sorts_all else "is_sorted"
-    line = f"fmath.list_rows(places, counts, lists, runs, ordered, {flags}, queue, tasks, {numbers}, {LISTED})"
+    operands = f"places, counts, lists, runs, ordered, {flags}, queue, tasks, {call.base if call.asking else None}"
+    line = f"fmath.list_rows({operands}, {numbers}, {LISTED}, {call.asking}, {ASKED})"
     accesses = {"places": "read", "counts": "atomic", "lists": "write", "runs": "write", "ordered": "readwrite"}
     accesses |= {**({flags: "write"} if flags else {}), "queue": "write", "tasks": "atomic"}
+    accesses |= {call.base: "read"} if call.asking else {}
     programs = host_expression(shape.shares_of(call.number) + (call.number + (LISTED - 1)) // LISTED)
     # Of a row its place; and alone the counter of its place, and its number in a list.
     moved = min(hint(call.count), shape.count) * (template.operands["places"].dtype.bytes + 2 * SECTOR)

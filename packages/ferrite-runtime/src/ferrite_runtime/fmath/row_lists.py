@@ -30,6 +30,7 @@ import triton
 import triton.language as tl
 
 from ferrite_runtime.fmath.meeting import count_together, meeting_in_warp
+from ferrite_runtime.fmath.prefetch import prefetch_bytes
 from ferrite_runtime.fmath.sorting import sort_integers
 
 _LINE, _SECTOR = tl.constexpr(32), tl.constexpr(8)
@@ -174,6 +175,7 @@ def list_rows(
     is_sorted,
     queue,
     tasks,
+    base,
     count,
     rows: tl.constexpr,
     wraps: tl.constexpr,
@@ -182,10 +184,13 @@ def list_rows(
     slots,
     tile: tl.constexpr,
     part: tl.constexpr,
+    asking: tl.constexpr,
+    asked: tl.constexpr,
 ):
     """Counts the rows of each place, lists them, and asks for the chunks of long places; sorts shares.
 
-    The first programs look at a share each, the others list a part of the rows each.
+    The first programs look at a share each, the others list a part of the rows each. As memory has little to do then,
+    some ask for what places are before, which is read next.
 
     Args:
         places: where rows go.
@@ -198,6 +203,7 @@ def list_rows(
         is_sorted: whether each share is sorted (i32), zero before: those are whose rows meet often. None to sort all.
         queue: the chunks that are asked for: ``slots`` places, then as many numbers of chunks.
         tasks: how many there are; zero before.
+        base: the first element of what the places are before, None if nobody asks for it.
         count: number of rows; with ``tile`` more it is less than 31 bits.
         rows: number of places.
         wraps: whether places may count from the end.
@@ -206,9 +212,15 @@ def list_rows(
         slots: chunks that may be asked for, at most.
         tile: rows of a share, a power of two; times ``rows + 1`` it is less than 31 bits. No fewer than threads.
         part: rows that a program lists, or looks at in a share, a power of two, no fewer than threads, at most a share.
+        asking: how many programs ask for what places are before.
+        asked: bytes that each of them asks for, a multiple of 16, from ``base`` on; all of them exist.
     """
     program = tl.program_id(0)
     shares = (count + tile - 1) // tile
+    if base is not None:
+        own = base + program * (asked * 8 // base.dtype.element_ty.primitive_bitwidth)
+        if program < asking:
+            prefetch_bytes(own, asked)
     if program < shares:
         _look_at_share(places, runs, ordered, is_sorted, program, count, rows, wraps, tile, part)
     else:
