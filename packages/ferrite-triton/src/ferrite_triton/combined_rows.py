@@ -12,7 +12,17 @@ from ferrite_scheduler.schedule import CallExtern
 
 from .halves import HALF_BYTES
 from .literals import number_text
-from .row_shapes import RowsShape, counters, most_rows, most_shares, most_slots, scratch_of, shapes_for, sorts_all
+from .row_shapes import (
+    SECTOR,
+    RowsShape,
+    counters,
+    most_rows,
+    most_shares,
+    most_slots,
+    scratch_of,
+    shapes_for,
+    sorts_all,
+)
 from .size_text import host_expression
 from .spec import KernelSpec
 from .templates import Expansion, Operand, Scratch, Template
@@ -25,8 +35,6 @@ LISTED, LISTING_WARPS = 256, 8
 """Rows that a program lists, and its warps: a row for each thread, and no share has fewer."""
 ASKED = 1 << 16
 """Bytes that a program asks for while rows are listed."""
-SECTOR = 32
-"""Bytes that are moved for a number that lies alone."""
 REGISTERS, REGISTERS_OF_WIDE_HALVES = 80, 96
 """Registers of a thread that combines rows: enough for all rows that are on their way, and for 25 warps at once; for 21
 where each thread has eight elements of two bytes of every row, of which it keeps as many sums."""

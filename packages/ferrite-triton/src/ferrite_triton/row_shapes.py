@@ -27,8 +27,10 @@ MOST_SPREAD = 256
 """Shares that a chunk looks at together: it has a warp, whose code grows with them times the rows of the chunk."""
 FEW_ROWS = SHARES * LEAST_SHARE
 """Rows whose shares are all sorted while they are listed, however they meet: about one for each processor."""
-LINE, SECTOR = 32, 8
-"""Counters of neighbours are so many apart, and each has so many numbers to itself; see `fmath`."""
+LINE = 32
+"""Counters of neighbours are so many counters apart; see `fmath`."""
+SECTOR = 32
+"""Bytes that are moved for a number that lies alone."""
 MOST_RUNS = 1 << 23
 """Runs that there is room for, if shares are not too large then."""
 LEAST_LISTED, MOST_LISTED = 16, 256
@@ -182,7 +184,7 @@ def scratch_of(count: Size, shapes: Sequence[RowsShape], compute: DType) -> Scra
 
 def counters(rows: int) -> int:
     """Returns how many numbers the counters of so many places take: each has a sector of the cache to itself."""
-    return -(-rows // LINE) * LINE * SECTOR
+    return -(-rows // LINE) * LINE * (SECTOR // I32.bytes)
 
 
 def sorts_all(count: Size, shapes: Sequence[RowsShape]) -> bool:
