@@ -107,7 +107,7 @@ class Policy:
         hold_images: normalise images by programs that hold what they have read until its moments are known (decision
             0023), where they may ``cooperate``.
         ask_ahead: have programs that wait for others ask for what later ones will read (decision 0026): those that hold
-            images, and those of scans.
+            images, and those of scans; and those that list rows for what these are combined into (decision 0027).
         asking_bandwidth: bytes per second of memory for each multiprocessor from which those of scans do: an H200 has
             32 billion, an H100, where they lose up to 5 %, 23 billion.
         combine_rows: combine whole rows by kernels that own the places where they go, where that pays.

@@ -14,12 +14,12 @@ import triton
 import triton.language as tl
 
 from ferrite_runtime.fmath.cooperation import floats_as_they_came
+from ferrite_runtime.fmath.machine import WARP
 from ferrite_runtime.fmath.row_lists import counter_of
 from ferrite_runtime.fmath.row_sums import combined, folded, neutral_of
 from ferrite_runtime.fmath.sorting import sort_integers
 
 _NO_ROW = tl.constexpr(0x7FFFFFFF)
-_WARP = tl.constexpr(32)
 _GROUP = tl.constexpr(32)
 """Chunks of one place that are combined first."""
 _TASKS = tl.constexpr(1024)
@@ -31,7 +31,7 @@ _AHEAD = tl.constexpr(2048)
 @triton.constexpr_function
 def _rows_apart(depth, block, bits):
     """Returns how many rows of a place the threads of a warp read together, 16 bytes each."""
-    return min(depth, max(_WARP.value * 128 // bits // block, 1))
+    return min(depth, max(WARP.value * 128 // bits // block, 1))
 
 
 @triton.jit

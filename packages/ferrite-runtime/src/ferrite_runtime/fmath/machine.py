@@ -6,6 +6,8 @@ from typing import Any
 
 import triton.language as tl
 
+WARP = tl.constexpr(32)
+"""Threads of a warp on GPUs of NVIDIA."""
 _HOPPER = 90  # compute capability 9.0: dependent launches, requests of many bytes by one thread
 
 

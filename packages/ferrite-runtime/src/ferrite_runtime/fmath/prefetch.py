@@ -7,7 +7,7 @@ import triton.language as tl
 
 from ferrite_runtime.fmath.machine import has_bulk_requests, is_for_nvidia
 
-_SECTOR = tl.constexpr(32)
+SECTOR = tl.constexpr(32)
 """Bytes that memory is read in at least."""
 
 
@@ -18,7 +18,7 @@ def sectors(column, size: tl.constexpr):
     One for each ``32 // size`` columns, if there are as many.
     """
     columns: tl.constexpr = column.shape[1]
-    width: tl.constexpr = min(_SECTOR // size, columns)
+    width: tl.constexpr = min(SECTOR // size, columns)
     return tl.min(tl.reshape(column, [1, columns // width, width]), 2)
 
 

@@ -29,14 +29,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ferrite_runtime.fmath.machine import WARP
 from ferrite_runtime.fmath.meeting import count_together, meeting_in_warp
-from ferrite_runtime.fmath.prefetch import prefetch_bytes
+from ferrite_runtime.fmath.prefetch import SECTOR, prefetch_bytes
 from ferrite_runtime.fmath.sorting import sort_integers
 
-_LINE, _SECTOR = tl.constexpr(32), tl.constexpr(8)
-"""Counters of neighbours are so many counters apart, and each has as many numbers (i32) to itself as a sector of the
-cache: additions to one line wait for each other."""
-_WARP = tl.constexpr(32)
+_LINE = tl.constexpr(32)
+"""Counters of neighbours are so many counters apart, and each has a sector of the cache to itself: additions to one
+line wait for each other."""
+_COUNTER = tl.constexpr(4)
+"""Bytes of a counter."""
 _FEW_PAIRS = tl.constexpr(8)
 """Pairs of rows that may meet however many places there are."""
 
@@ -45,7 +47,7 @@ _FEW_PAIRS = tl.constexpr(8)
 def counter_of(place, rows: tl.constexpr):
     """Returns where the counter of a place is: of neighbours, which often meet as many rows, in different lines."""
     lines: tl.constexpr = (rows + _LINE - 1) // _LINE
-    return (place % lines * _LINE + place // lines) * _SECTOR
+    return (place % lines * _LINE + place // lines) * (SECTOR // _COUNTER)
 
 
 @triton.constexpr_function
@@ -55,7 +57,7 @@ def _often(part, rows):
     Of rows that are spread evenly the number of pairs that meet is close to a Poisson variable, which is hardly ever
     six deviations above its mean. Each pair counts twice.
     """
-    pairs = part * (_WARP.value - 1) / (2 * rows)
+    pairs = part * (WARP.value - 1) / (2 * rows)
     return int(2 * (pairs + 6 * pairs**0.5 + _FEW_PAIRS.value))
 
 
@@ -126,12 +128,12 @@ def _look_at_share(
     part: tl.constexpr,
 ):
     """Sorts the rows of a share if its first ``part`` rows meet often, or if all shares are sorted."""
-    some = share * tile + tl.arange(0, part)
     number = share * tile + tl.arange(0, tile)
     if is_sorted is None:
         place = _find_places(places, number, number < count, rows, wraps)
         _sort_share(place, runs, ordered, share, count, rows, tile)
     else:
+        some = share * tile + tl.arange(0, part)
         seen = _find_places(places, some, some < count, rows, wraps)
         place = _find_places(places, number, number < count, rows, wraps)  # on its way before it is needed, if it is
         if tl.sum(tl.where(seen < rows, meeting_in_warp(seen) - 1, 0), 0) >= _often(part, rows):
