@@ -1,10 +1,9 @@
-"""Results of `benchmarks/kernels.py` for people: a Markdown table, and a roofline plot if matplotlib is there."""
+"""Results of `benchmarks/kernels.py` for people, as a Markdown table; `kernel_plot` draws them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from kernel_results import Result, compile_seconds, geomean, ratios
 
@@ -81,35 +80,3 @@ def _percent(share: float) -> str:
 
 def _ratio(ratio: float | None) -> str:
     return "-" if ratio is None or math.isnan(ratio) else f"{ratio:.2f}"
-
-
-def plot_roofline(results: Sequence[Result], backends: Sequence[str], bandwidth: float, path: Path) -> bool:
-    """Draws time over bytes for every backend beside the floor; returns False where matplotlib is missing.
-
-    Cases that do not wait for memory are drawn hollow, what ferrite's model predicts as a dash.
-    """
-    try:
-        import matplotlib as mpl
-    except ImportError:
-        return False
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(8, 6))
-    sizes = sorted({r.bytes for r in results if r.bytes})
-    axes.plot([s / 2**20 for s in sizes], [s / bandwidth * 1e6 for s in sizes], color="black", label="floor")
-    for number, backend in enumerate(backends):
-        for is_bound in (True, False):
-            found = [r for r in results if r.backend == backend and r.ms and r.is_memory_bound is is_bound]
-            points = [r.bytes / 2**20 for r in found], [r.ms * 1e3 for r in found if r.ms]
-            color, label = f"C{number}", backend if is_bound else None
-            axes.scatter(*points, s=18, facecolors=color if is_bound else "none", edgecolors=color, label=label)
-    told = [r for r in results if r.backend == "ferrite" and r.predicted_ms]
-    if told:
-        points = [r.bytes / 2**20 for r in told], [r.predicted_ms * 1e3 for r in told if r.predicted_ms]
-        axes.scatter(*points, s=30, marker="_", color="grey", label="predicted for ferrite")
-    axes.set(xscale="log", yscale="log", xlabel="MiB that must move", ylabel="µs", title="Memory-bound kernels")
-    axes.legend()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
-    return True

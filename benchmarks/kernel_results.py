@@ -90,7 +90,10 @@ def compile_seconds(results: Sequence[Result], backends: Sequence[str]) -> tuple
 
 
 def as_json(bandwidths: Sequence[float], results: Sequence[Result], **facts: Any) -> str:
-    return json.dumps({"bandwidth": list(bandwidths), **facts, "results": [asdict(r) for r in results]}, indent=1)
+    """Returns the text of a file of results, one to a line."""
+    head = json.dumps({"bandwidth": list(bandwidths), **facts})
+    lines = ",\n".join(json.dumps(asdict(result)) for result in results)
+    return f'{head[:-1]}, "results": [\n{lines}\n]}}\n'
 
 
 def read_results(paths: Iterable[Path]) -> list[Result]:

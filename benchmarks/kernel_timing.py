@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import triton
 
 SPIN_HERTZ = 1.8e9
 """Steps of the spinning kernel in a second: about the clock of the device."""
@@ -16,6 +17,12 @@ HOST_SECONDS = (0.4e-3, 1.6e-3, 6.4e-3)
 """What the host gets for a call to fill the queue; the next where it was not enough, as its time would be measured."""
 PRODUCT = 8192
 """Rows, columns and depth of the matrix product that tells the rate of arithmetic."""
+
+
+def machine_name(device: str) -> str:
+    """Returns what ran and what it ran on."""
+    processor = torch.cuda.get_device_name() if device == "cuda" else "a processor"
+    return f"{processor}, torch {torch.__version__}, Triton {triton.__version__}"
 
 
 def time_launches(call: Callable[[], Any], launches: int, device: str) -> float:

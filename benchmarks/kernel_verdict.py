@@ -2,7 +2,8 @@
 
     python benchmarks/kernel_verdict.py benchmark-results/kernels.json more-results.json
 
-Results of several runs count together: of one cell the last. Prints PASS, FAIL or, where a backend was not measured,
+Results of several runs count together: of one cell the last; ``--out`` writes them as if one run had measured them,
+without the configs of each kernel. Prints PASS, FAIL or, where a backend was not measured,
 OPEN for each figure, and the cells that stand in its way.
 """
 
@@ -12,11 +13,12 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kernel_report import markdown_table, plot_roofline
-from kernel_results import Result, compile_seconds, geomean, ratios, read_results
+from kernel_plot import plot_kernels
+from kernel_report import markdown_table
+from kernel_results import Result, as_json, compile_seconds, geomean, ratios, read_results
 
 MEAN_SHARE, LEAST_SHARE, TUNED_SHARE = 0.80, 0.60, 0.85
 """Geometric mean of the floor in default mode, the least of any case, and the mean with configs measured."""
@@ -157,16 +159,21 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", nargs="+", type=Path, help="JSON of runs of kernels.py")
     parser.add_argument("--table", type=Path, help="file for a Markdown table of all of them")
-    parser.add_argument("--plot", type=Path, help="file for a roofline plot (PNG) of all of them")
+    parser.add_argument("--plot", type=Path, help="file for a plot (PNG) of all of them")
+    parser.add_argument("--out", type=Path, help="file for all of them together")
+    parser.add_argument("--machine", default="", help="what was measured on, where results do not say")
     chosen = parser.parse_args()
     results = read_results(chosen.results)
+    runs = [json.loads(path.read_text()) for path in chosen.results]
+    bandwidths = [bandwidth for run in runs for bandwidth in run["bandwidth"]]
+    machine = ", ".join(dict.fromkeys(run.get("machine", chosen.machine) for run in runs))
     backends = list(dict.fromkeys(r.backend for r in results))
     if chosen.table:
         chosen.table.write_text(markdown_table(results, backends))
-    if chosen.plot:
-        (bandwidth, *_) = json.loads(chosen.results[0].read_text())["bandwidth"]
-        if not plot_roofline(results, backends, bandwidth, chosen.plot):
-            print("no plot: matplotlib is not installed")
+    if chosen.plot and not plot_kernels(results, backends, bandwidths[0], machine, chosen.plot):
+        print("no plot: matplotlib is not installed")
+    if chosen.out:
+        chosen.out.write_text(as_json(bandwidths, [replace(r, kernels=()) for r in results], machine=machine))
     judged = figures(results)
     print("\n".join(map(str, judged)))
     return 1 if any(figure.reached is False for figure in judged) else 0

@@ -45,10 +45,11 @@ from choices import forget_choices
 from first_configs import gain_lines, measured_kernels
 from kernel_cases import Case, outcome, unavoidable_bytes
 from kernel_errors import exact_outputs, judged_error, smallest_step
+from kernel_plot import plot_kernels
 from kernel_preparation import Prepared, is_tuned, prepare_all
-from kernel_report import markdown_table, plot_roofline
+from kernel_report import markdown_table
 from kernel_results import Result, as_json, print_case, print_verdict, read_results
-from kernel_timing import copy_bandwidth, product_rate, time_launches, visible_gpus
+from kernel_timing import copy_bandwidth, machine_name, product_rate, time_launches, visible_gpus
 from kernel_verdict import figures
 from profiling import profile_step
 from tree import add_packages_to_path, caches_in, results_folder
@@ -264,7 +265,7 @@ def read_plan() -> argparse.Namespace:
     parser.add_argument("--launches", action="store_true", help="print what each backend launches, too")
     parser.add_argument("--dump", type=Path, help="folder for ferrite's kernel sources")
     parser.add_argument("--table", type=Path, help="file for a Markdown table")
-    parser.add_argument("--plot", type=Path, help="file for a roofline plot (PNG)")
+    parser.add_argument("--plot", type=Path, help="file for a plot (PNG): the roofline and shares of the floor")
     parser.add_argument("--out", type=Path, default=results_folder() / "kernels.json")
     plan = parser.parse_args()
     wanted = listed(plan.cases)
@@ -344,7 +345,7 @@ def measure_here(plan: argparse.Namespace) -> tuple[list[float], list[Result]]:
             found = [Result(case.name, name, "eager", failed=f"{type(error).__name__}: {error}")]
         results += found
         print_case(found, plan.backends)
-        plan.out.write_text(as_json(bandwidths, results))
+        plan.out.write_text(as_json(bandwidths, results, machine=machine_name(plan.device)))
     bandwidths.append(copy_bandwidth(plan.device, COPY_BYTES // plan.scale**2))
     print(f"copy bandwidth at the end {bandwidths[-1] / 1e12:.3f} TB/s")
     for backend in plan.backends:
@@ -353,7 +354,7 @@ def measure_here(plan: argparse.Namespace) -> tuple[list[float], list[Result]]:
         measured = [(f"{r.case} {r.dtype}, {backend}", r.kernels) for r in results if r.backend == backend]
         for line in gain_lines(measured, FIRST_CONFIG):
             print(line)
-    plan.out.write_text(as_json(bandwidths, results))
+    plan.out.write_text(as_json(bandwidths, results, machine=machine_name(plan.device)))
     if left_out:
         print(f"not measured, as the time was over: {', '.join(left_out)}")
     if plan.dump and "ferrite" in plan.backends:
@@ -368,10 +369,11 @@ def report(
     if plan.part != "0/1":
         return 0  # whoever asked for parts puts them together
     facts = {"prepared": prepared.facts()} if prepared else {}
-    plan.out.write_text(as_json(bandwidths, results, **facts))
+    machine = machine_name(plan.device)
+    plan.out.write_text(as_json(bandwidths, results, machine=machine, **facts))
     if plan.table:
         plan.table.write_text(markdown_table(results, plan.backends))
-    if plan.plot and not plot_roofline(results, plan.backends, bandwidths[0], plan.plot):
+    if plan.plot and not plot_kernels(results, plan.backends, bandwidths[0], machine, plan.plot):
         print("no plot: matplotlib is not installed")
     status = print_verdict(results, plan.backends)
     if plan.chosen and not plan.cases:

@@ -11,8 +11,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
 
+import kernel_verdict
+from kernel_plot import draw_kernels
 from kernel_report import markdown_table
-from kernel_results import read_results
+from kernel_results import as_json, read_results
 from kernel_verdict import BARS, figures
 
 
@@ -80,3 +82,41 @@ def test_the_table_has_ratios_predictions_and_reasons(tmp_path: Path) -> None:
     assert table[5].startswith("| where memory bounds it |  |  |  | 25.0 % | 50.0 % |")
     assert table[7].startswith("| s to compile 2 rows |  |  |  | 4.0 | 1.8 |")
     assert table[-1] == "[1] comparisons"
+
+
+def test_the_plot_has_rates_and_shares_of_every_cell(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [
+        row("ferrite", 0.5, bytes=1 << 20, predicted_ms=0.1),
+        row("ferrite", 0.8, case="faster", bytes=1 << 21),
+        row("ferrite", 0.9, case="sort", limit="comparisons"),
+        row("eager", 0.25, bytes=1 << 20),
+        row("eager", None, case="faster", failed="why"),
+    ]
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps({"results": rows}))
+    roof, shares = draw_kernels(read_results([path]), ["eager", "ferrite"], 1e10, "a GPU").axes
+    points = {
+        (axes, label): [points.get_offsets().tolist() for points in axes.collections][2 * number : 2 * number + 1]
+        for axes in (roof, shares)
+        for number, label in enumerate(("eager", "ferrite"))
+    }
+    assert points[roof, "eager"] == [[[1.0, (1 << 20) / 0.4 / 1e9]]]
+    assert points[roof, "ferrite"] == [[[1.0, (1 << 20) / 0.2 / 1e9], [2.0, (1 << 21) / 0.125 / 1e9], [0.0, 0.0]]]
+    assert [label.get_text() for label in shares.get_yticklabels()] == ["faster", "gelu+bias", "sort"]
+    assert points[shares, "eager"] == [[[25.0, 1.0]]]
+    assert points[shares, "ferrite"] == [[[50.0, 1.0], [80.0, 0.0], [90.0, 2.0]]]
+
+
+def test_results_of_several_runs_are_written_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, out = (tmp_path / name for name in ("first.json", "second.json", "out.json"))
+    first.write_text(json.dumps({"bandwidth": [1e12], "results": [row("ferrite", 0.5), row("ferrite", 0.9, case="b")]}))
+    second.write_text(json.dumps({"bandwidth": [2e12], "machine": "that", "results": [row("ferrite", 0.6)]}))
+    arguments = ["kernel_verdict.py", str(first), str(second), "--machine", "this", "--out", str(out)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert kernel_verdict.main() == 1, "the mean is not reached"
+    written = json.loads(out.read_text())
+    assert written["bandwidth"] == [1e12, 2e12]
+    assert written["machine"] == "this, that"
+    assert [(r.case, r.share) for r in read_results([out])] == [("gelu+bias", 0.6), ("b", 0.9)]
+    assert out.read_text() == as_json(written["bandwidth"], read_results([out]), machine="this, that")
