@@ -80,6 +80,8 @@ def plan_storage(
     """
     if not hasattr(module, "graph") or not stores_graphs():
         return None
+    if any(isinstance(value, torch.Tensor) and value.is_nested for value in traced):
+        return None  # their ragged extents are no numbers, nor made of symbols
     sizes = GivenSizes.of(traced)
     if sizes is None and is_symbolic(traced):
         return None
