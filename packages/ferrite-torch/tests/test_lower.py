@@ -66,6 +66,28 @@ class TestInputs:
         found = lowered(lambda x, y: (x + 1, y.shape[0] + x), torch.randn(4), torch.randn(3))["inference"]
         assert len(found.graph.inputs) == len(found.selection)
 
+    @pytest.mark.parametrize("is_read", [False, True])
+    def test_an_object_passes_if_nothing_reads_it(self, *, is_read: bool) -> None:
+        """Such as the mesh of a distributed tensor; whoever gets the graph alone cannot return it."""
+        module = torch.fx.Graph()
+        mesh, x = module.placeholder("mesh"), module.placeholder("x")
+        mesh.meta["val"], x.meta["val"] = object(), FakeTensorMode().from_tensor(torch.randn(4))
+        y = module.call_function(torch.ops.aten.sin.default, (x,))
+        y.meta["val"] = x.meta["val"]
+        read = [module.call_function(operator.is_, (mesh, x))] if is_read else []
+        module.output((mesh, y, mesh, *read))
+        found = torch.fx.GraphModule(torch.nn.Module(), module)
+        if is_read:
+            with pytest.raises(Unsupported, match="an input of type object: mesh"):
+                lower_module(found)
+            return
+        lowered = lower_module(found)
+        assert lowered.selection == (1,)
+        assert lowered.passed == ((0, 0), (2, 0))
+        assert [output is None for output in lowered.graph.outputs] == [True, False, True]
+        with pytest.raises(Unsupported, match="returns its argument 0, which is neither a tensor nor a number"):
+            lower(found)
+
     def test_tensors_that_the_module_holds_come_first(self, lowered: Lower) -> None:
         found = lowered(lambda x: x + torch.tensor([1.0, 2.0]), torch.randn(2))["inference"]
         (constant,) = found.constants

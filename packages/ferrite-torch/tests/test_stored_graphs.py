@@ -417,6 +417,7 @@ def test_artifacts_survive_the_store() -> None:
         arguments=4,
         selection=(0, 3),
         repeats=(1,),
+        passed=((2, 3),),
         constants=("a.b",),
         externs=(("aten.mm.default", "no lowering"),),
         layouts={2: (1, 8)},

@@ -30,6 +30,7 @@ class Artifact:
         arguments: number of arguments of the graph.
         selection: positions of the arguments that the program takes, after the constants.
         repeats: positions of results that are tensors of their own over the storage of others.
+        passed: positions of results that are arguments which the program does not take, and of these arguments.
         constants: attribute paths of the tensors that the graph's module holds.
         externs: ``(op, reason)`` of each library call.
         layouts: strides of arguments, by position, that the program wants otherwise than they were traced.
@@ -44,6 +45,7 @@ class Artifact:
     arguments: int
     selection: tuple[int, ...]
     repeats: tuple[int, ...]
+    passed: tuple[tuple[int, int], ...]
     constants: tuple[str, ...]
     externs: tuple[tuple[str, str], ...]
     layouts: Layouts
@@ -70,6 +72,7 @@ class Artifact:
             arguments=int(record["arguments"]),
             selection=tuple(map(int, record["selection"])),
             repeats=tuple(map(int, record["repeats"])),
+            passed=tuple((int(result), int(argument)) for result, argument in record["passed"]),
             constants=tuple(map(str, record["constants"])),
             externs=tuple((str(op), str(reason)) for op, reason in record["externs"]),
             layouts={int(position): tuple(strides) for position, strides in record["layouts"]},

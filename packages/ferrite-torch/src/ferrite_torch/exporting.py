@@ -262,7 +262,7 @@ class _Exporter:
                 extends_products=self.options.align_matmuls,
                 product_rows=policy.product_rows,
                 wide_product_rows=policy.wide_product_rows,
-            )
+            ).complete()
             phase = "simplifying"
             graph = PIPELINE.run(lowered.graph)
             held = held_names(lowered, held_arguments(module, kind))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,6 +22,13 @@ from ferrite_torch.tensors import Tensor
 
 SizeArgument = tuple[int, str, Size]
 """An integer argument of a module: its position, its name and the size that it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """An argument that a module returns and uses for nothing else, such as the mesh of a distributed tensor."""
+
+    position: int
 
 
 class GraphInputs:
@@ -42,6 +50,8 @@ class GraphInputs:
 
     def argument(self, node: torch.fx.Node) -> Any:
         """Returns an argument of the module: a tensor, a size, a plain value, or None for what nobody reads.
+
+        One of another kind is `Passed` if the module only returns it.
 
         Raises:
             Unsupported: the graph reads an argument of another kind.
@@ -65,6 +75,8 @@ class GraphInputs:
                 return fake
         if not node.users:
             return None
+        if all(user.op == "output" for user in node.users):
+            return Passed(position)
         raise Unsupported(f"a graph with an input of type {type(fake).__name__}: {node.name}")
 
     def _tensor_argument(self, node: torch.fx.Node, fake: torch.Tensor, position: int) -> Tensor | None:

@@ -11,6 +11,7 @@ from ferrite_ir.graph import Output, View, whole
 from ferrite_ir.sizes import Size, Symbolic, hint, is_static
 from ferrite_torch.builder import Builder
 from ferrite_torch.errors import Unsupported
+from ferrite_torch.graph_inputs import Passed
 from ferrite_torch.graph_numbers import plain_value
 from ferrite_torch.library import laid_out, same_layout
 from ferrite_torch.lifetimes import Lifetimes, storage_of
@@ -55,6 +56,7 @@ class GraphOutputs:
     Attributes:
         values: the outputs, in order.
         repeats: positions of outputs that equal an earlier output (or an input) but are tensors of their own in torch.
+        passed: positions of outputs that are arguments which the graph does not take, and of these arguments.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class GraphOutputs:
         self._regenerated, self._saved = regenerated, saved
         self.values: list[Output] = []
         self.repeats: list[int] = []
+        self.passed: list[tuple[int, int]] = []
         self._owners: dict[str, int | None] = {}
 
     def collect(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any], names: Mapping[str, str]) -> None:
@@ -83,6 +86,9 @@ class GraphOutputs:
                 if owned.setdefault(view, item) is not item:
                     self.repeats.append(len(self.values))
                 self.values.append(view)
+            elif isinstance(result, Passed):
+                self.passed.append((len(self.values), result.position))
+                self.values.append(None)
             elif isinstance(result, NeedsNumber):
                 truth = named(result.reason, names)
                 raise Unsupported(f"{result.where}: a graph that returns {truth}, which only a run tells")

@@ -94,7 +94,20 @@ def boxed(compiled: LoadedProgram, artifact: Artifact, constants: tuple[torch.Te
             arguments.clear()
             return run(chosen)
 
-    return mark_boxed(call)
+    return mark_boxed(_passing(call, artifact.passed) if artifact.passed else call)
+
+
+def _passing(function: Boxed, passed: tuple[tuple[int, int], ...]) -> Boxed:
+    """Returns a boxed function with some arguments as results: pairs of where a result is and where its argument."""
+
+    def call(arguments: list[Any]) -> list[Any]:
+        objects = [arguments[argument] for _, argument in passed]
+        results = list(function(arguments))
+        for (place, _), value in zip(passed, objects, strict=True):
+            results[place] = value
+        return results
+
+    return call
 
 
 def _chooser(positions: Sequence[int]) -> Callable[[Sequence[Any]], Iterable[Any]]:

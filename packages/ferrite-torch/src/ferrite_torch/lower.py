@@ -67,6 +67,8 @@ class LoweredModule:
         arguments: number of arguments of the module.
         externs: ``(op, reason)`` of each library call, in order.
         repeats: positions of outputs that equal an earlier output (or an input) but are tensors of their own in torch.
+        passed: positions of outputs that are arguments which the graph does not take, and of these arguments; the graph
+            returns None in their place.
         fallbacks: the library calls that stand for one op of the module each, with their source lines.
         names: what the user's program calls symbols of the graph.
     """
@@ -77,14 +79,26 @@ class LoweredModule:
     arguments: int
     externs: tuple[tuple[str, str], ...]
     repeats: tuple[int, ...] = ()
+    passed: tuple[tuple[int, int], ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+
+    def complete(self) -> LoweredModule:
+        """Returns the lowered graph if it returns all that its module does.
+
+        Raises:
+            Unsupported: some results are arguments that the graph does not take.
+        """
+        if self.passed:
+            _, position = self.passed[0]
+            raise Unsupported(f"a graph that returns its argument {position}, which is neither a tensor nor a number")
+        return self
 
 
 def lower(module: torch.fx.GraphModule, inputs: Sequence[Any] | None = None, name: str = "graph") -> Graph:
     """Returns an AOT graph in Ferrite's language; see `lower_module`. Sizes that it needs as numbers are fixed."""
     fakes = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
-    return settled(lambda: lower_module(module, inputs, name), lambda: fakes).graph
+    return settled(lambda: lower_module(module, inputs, name).complete(), lambda: fakes).graph
 
 
 def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all named
@@ -220,6 +234,7 @@ class _Walk:
             self.inputs.arguments,
             tuple(self.externs),
             tuple(self.outputs.repeats),
+            tuple(self.outputs.passed),
             tuple(self.fallbacks),
             names,
         )

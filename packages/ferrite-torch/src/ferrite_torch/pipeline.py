@@ -125,6 +125,7 @@ def _produce(
         arguments=lowered.arguments,
         selection=lowered.selection,
         repeats=lowered.repeats,
+        passed=lowered.passed,
         constants=constant_paths(module),
         externs=lowered.externs,
         layouts=layouts,
