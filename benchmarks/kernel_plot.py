@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kernel_report import percent
 from kernel_results import Result, geomean
 
 STYLES = {
@@ -47,7 +48,7 @@ def draw_kernels(results: Sequence[Result], backends: Sequence[str], bandwidth: 
     """
     from matplotlib.figure import Figure
 
-    types = list(dict.fromkeys(r.dtype for r in results))
+    types = list(dict.fromkeys(r.dtype for r in results)) or [""]
     count = max(len({r.row for r in results if r.dtype == name}) for name in types)
     height = ROW_HEIGHT * (count + 6)
     figure = Figure((WIDTH * len(types), ROOF_HEIGHT + height + 1.2), layout="constrained")
@@ -68,15 +69,26 @@ def _draw_roof(axes: Any, results: Sequence[Result], backends: Sequence[str], ba
     for backend in backends:
         own = [r for r in results if r.backend == backend]
         label = STYLES[backend][0] if backend in STYLES else backend
-        _scatter(axes, own, [r.bytes / 2**20 for r in own], [r.bytes / (r.ms or 1) / 1e9 for r in own], backend, label)
+        _scatter(axes, own, [r.bytes / 2**20 for r in own], [_rate(r, r.ms) for r in own], backend, label)
     told = [r for r in results if r.backend == "ferrite" and r.predicted_ms and r.is_memory_bound]
     if told:
-        rates = [r.bytes / (r.predicted_ms or 1) / 1e9 for r in told]
+        rates = [_rate(r, r.predicted_ms) for r in told]
         axes.scatter([r.bytes / 2**20 for r in told], rates, marker="_", color="black", label="predicted for Ferrite")
     axes.axhline(bandwidth / 1e12, color="black", label="copy bandwidth")
     axes.set(xscale="log", xlabel="MiB that must be moved", ylabel="TB/s", ylim=(0, bandwidth / 1e12 * 1.15))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.grid(alpha=0.25)
+
+
+def _rate(result: Result, ms: float | None) -> float:
+    """Returns TB/s of a row that takes so long."""
+    assert ms is not None
+    return result.bytes / ms / 1e9
+
+
+def _drawn_share(result: Result) -> float:
+    """Returns per cent of the floor, as far as they are drawn."""
+    return max(result.share or 0.0, LOWEST) * 100
 
 
 def _draw_shares(axes: Any, results: Sequence[Result], backends: Sequence[str]) -> None:
@@ -86,13 +98,12 @@ def _draw_shares(axes: Any, results: Sequence[Result], backends: Sequence[str]) 
     cases = sorted({r.case: r for r in results}, key=lambda case: order.get(case, (False, 0.0)), reverse=True)
     place = {case: number for number, case in enumerate(cases)}
     for case, number in place.items():
-        shares = [max(r.share or 0.0, LOWEST) * 100 for r in results if r.case == case]
+        shares = [_drawn_share(r) for r in results if r.case == case]
         axes.plot([min(shares), max(shares)], [number, number], color="#dddddd", linewidth=1, zorder=0)
     for backend in backends:
         own = [r for r in results if r.backend == backend]
-        shares = [max(r.share or 0.0, LOWEST) * 100 for r in own]
         mean = geomean(r.share for r in own if r.share and r.is_memory_bound)
-        _scatter(axes, own, shares, [place[r.case] for r in own], backend, f"{mean * 100:.0f} %")
+        _scatter(axes, own, [_drawn_share(r) for r in own], [place[r.case] for r in own], backend, percent(mean))
     for line in LINES:
         axes.axvline(line * 100, color="black", linewidth=1, linestyle="-" if line == 1 else ":", zorder=0)
     axes.set(xlabel="% of the floor (hollow: not bound by memory)", xlim=(0, None), ylim=(len(cases) - 0.3, -0.7))

@@ -46,9 +46,9 @@ def _summary(
     worst = [_ratio(min(each.values(), default=math.nan)) for each in compared.values()]
     none = ["" for _ in compared]
     rows = [
-        ["geometric mean", *(_percent(geomean(r.share for r in each if r.share)) for each in shares), *means],
-        ["where memory bounds it", *(_percent(geomean(_bound(each))) for each in shares), *none],
-        ["worst of these", *(_percent(min(_bound(each), default=math.nan)) for each in shares), *worst],
+        ["geometric mean", *(percent(geomean(r.share for r in each if r.share)) for each in shares), *means],
+        ["where memory bounds it", *(percent(geomean(_bound(each))) for each in shares), *none],
+        ["worst of these", *(percent(min(_bound(each), default=math.nan)) for each in shares), *worst],
         [f"s to compile {count} rows", *(f"{seconds[b]:.1f}" if b in seconds else "" for b in backends), *none],
     ]
     error = f"x {geomean(factors):.2f} either way" if factors else ""
@@ -74,7 +74,8 @@ def _predicted(result: Result | None) -> str:
     return f"{result.predicted_ms * 1e3:.0f} µs (x {result.factor:.2f})"
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """Returns a share in words."""
     return "-" if math.isnan(share) else f"{share * 100:.1f} %"
 
 

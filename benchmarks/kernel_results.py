@@ -96,14 +96,25 @@ def as_json(bandwidths: Sequence[float], results: Sequence[Result], **facts: Any
     return f'{head[:-1]}, "results": [\n{lines}\n]}}\n'
 
 
+def read_runs(paths: Iterable[Path]) -> list[dict[str, Any]]:
+    """Returns what files of results hold, as it was written down."""
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def bandwidths_of(runs: Iterable[Mapping[str, Any]]) -> list[float]:
+    """Returns the copy bandwidths of several runs."""
+    return [bandwidth for run in runs for bandwidth in run["bandwidth"]]
+
+
+def results_of(runs: Iterable[Mapping[str, Any]]) -> list[Result]:
+    """Returns the results of several runs, of one cell the last."""
+    results = (result_of(row) for run in runs for row in run["results"])
+    return list({(result.row, result.backend): result for result in results}.values())
+
+
 def read_results(paths: Iterable[Path]) -> list[Result]:
     """Returns the results of several files, of one cell the last."""
-    found: dict[tuple[tuple[str, str], str], Result] = {}
-    for path in paths:
-        for row in json.loads(path.read_text())["results"]:
-            result = result_of(row)
-            found[result.row, result.backend] = result
-    return list(found.values())
+    return results_of(read_runs(paths))
 
 
 def result_of(row: Mapping[str, Any]) -> Result:

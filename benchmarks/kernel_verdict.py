@@ -10,7 +10,6 @@ OPEN for each figure, and the cells that stand in its way.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from kernel_plot import plot_kernels
 from kernel_report import markdown_table
-from kernel_results import Result, as_json, compile_seconds, geomean, ratios, read_results
+from kernel_results import Result, as_json, bandwidths_of, compile_seconds, geomean, ratios, read_runs, results_of
 
 MEAN_SHARE, LEAST_SHARE, TUNED_SHARE = 0.80, 0.60, 0.85
 """Geometric mean of the floor in default mode, the least of any case, and the mean with configs measured."""
@@ -163,9 +162,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="file for all of them together")
     parser.add_argument("--machine", default="", help="what was measured on, where results do not say")
     chosen = parser.parse_args()
-    results = read_results(chosen.results)
-    runs = [json.loads(path.read_text()) for path in chosen.results]
-    bandwidths = [bandwidth for run in runs for bandwidth in run["bandwidth"]]
+    runs = read_runs(chosen.results)
+    results, bandwidths = results_of(runs), bandwidths_of(runs)
     machine = ", ".join(dict.fromkeys(run.get("machine", chosen.machine) for run in runs))
     backends = list(dict.fromkeys(r.backend for r in results))
     if chosen.table:

@@ -48,7 +48,7 @@ from kernel_errors import exact_outputs, judged_error, smallest_step
 from kernel_plot import plot_kernels
 from kernel_preparation import Prepared, is_tuned, prepare_all
 from kernel_report import markdown_table
-from kernel_results import Result, as_json, print_case, print_verdict, read_results
+from kernel_results import Result, as_json, bandwidths_of, print_case, print_verdict, read_runs, results_of
 from kernel_timing import copy_bandwidth, machine_name, product_rate, time_launches, visible_gpus
 from kernel_verdict import figures
 from profiling import profile_step
@@ -321,8 +321,8 @@ def measure_on_gpus(plan: argparse.Namespace, gpus: Sequence[str]) -> tuple[list
         workers.append(subprocess.Popen([sys.executable, __file__, *sys.argv[1:], *own], env=environment))
     for worker in workers:
         worker.wait()
-    there = [out for out in outs if out.exists()]
-    return [bandwidth for out in there for bandwidth in json.loads(out.read_text())["bandwidth"]], read_results(there)
+    runs = read_runs(out for out in outs if out.exists())
+    return bandwidths_of(runs), results_of(runs)
 
 
 def measure_here(plan: argparse.Namespace) -> tuple[list[float], list[Result]]:
@@ -345,7 +345,7 @@ def measure_here(plan: argparse.Namespace) -> tuple[list[float], list[Result]]:
             found = [Result(case.name, name, "eager", failed=f"{type(error).__name__}: {error}")]
         results += found
         print_case(found, plan.backends)
-        plan.out.write_text(as_json(bandwidths, results, machine=machine_name(plan.device)))
+        write_results(plan, bandwidths, results)
     bandwidths.append(copy_bandwidth(plan.device, COPY_BYTES // plan.scale**2))
     print(f"copy bandwidth at the end {bandwidths[-1] / 1e12:.3f} TB/s")
     for backend in plan.backends:
@@ -354,12 +354,19 @@ def measure_here(plan: argparse.Namespace) -> tuple[list[float], list[Result]]:
         measured = [(f"{r.case} {r.dtype}, {backend}", r.kernels) for r in results if r.backend == backend]
         for line in gain_lines(measured, FIRST_CONFIG):
             print(line)
-    plan.out.write_text(as_json(bandwidths, results, machine=machine_name(plan.device)))
+    write_results(plan, bandwidths, results)
     if left_out:
         print(f"not measured, as the time was over: {', '.join(left_out)}")
     if plan.dump and "ferrite" in plan.backends:
         print(f"{dump_sources(plan.dump)} kernel sources in {plan.dump}")
     return bandwidths, results
+
+
+def write_results(
+    plan: argparse.Namespace, bandwidths: Sequence[float], results: Sequence[Result], **facts: Any
+) -> None:
+    """Writes down what was found so far, and on what."""
+    plan.out.write_text(as_json(bandwidths, results, machine=machine_name(plan.device), **facts))
 
 
 def report(
@@ -369,11 +376,10 @@ def report(
     if plan.part != "0/1":
         return 0  # whoever asked for parts puts them together
     facts = {"prepared": prepared.facts()} if prepared else {}
-    machine = machine_name(plan.device)
-    plan.out.write_text(as_json(bandwidths, results, machine=machine, **facts))
+    write_results(plan, bandwidths, results, **facts)
     if plan.table:
         plan.table.write_text(markdown_table(results, plan.backends))
-    if plan.plot and not plot_kernels(results, plan.backends, bandwidths[0], machine, plan.plot):
+    if plan.plot and not plot_kernels(results, plan.backends, bandwidths[0], machine_name(plan.device), plan.plot):
         print("no plot: matplotlib is not installed")
     status = print_verdict(results, plan.backends)
     if plan.chosen and not plan.cases:

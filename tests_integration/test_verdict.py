@@ -96,16 +96,24 @@ def test_the_plot_has_rates_and_shares_of_every_cell(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text(json.dumps({"results": rows}))
     roof, shares = draw_kernels(read_results([path]), ["eager", "ferrite"], 1e10, "a GPU").axes
-    points = {
-        (axes, label): [points.get_offsets().tolist() for points in axes.collections][2 * number : 2 * number + 1]
-        for axes in (roof, shares)
-        for number, label in enumerate(("eager", "ferrite"))
-    }
-    assert points[roof, "eager"] == [[[1.0, (1 << 20) / 0.4 / 1e9]]]
-    assert points[roof, "ferrite"] == [[[1.0, (1 << 20) / 0.2 / 1e9], [2.0, (1 << 21) / 0.125 / 1e9], [0.0, 0.0]]]
+    eager, ferrite = (2 * number for number in range(2))  # each has a point for the legend behind it
+
+    def points(axes: Any, place: int) -> list[list[float]]:
+        return axes.collections[place].get_offsets().tolist()  # type: ignore[no-any-return]
+
+    assert points(roof, eager) == [[1.0, (1 << 20) / 0.4 / 1e9]]
+    assert points(roof, ferrite) == [[1.0, (1 << 20) / 0.2 / 1e9], [2.0, (1 << 21) / 0.125 / 1e9], [0.0, 0.0]]
     assert [label.get_text() for label in shares.get_yticklabels()] == ["faster", "gelu+bias", "sort"]
-    assert points[shares, "eager"] == [[[25.0, 1.0]]]
-    assert points[shares, "ferrite"] == [[[50.0, 1.0], [80.0, 0.0], [90.0, 2.0]]]
+    assert points(shares, eager) == [[25.0, 1.0]]
+    assert points(shares, ferrite) == [[50.0, 1.0], [80.0, 0.0], [90.0, 2.0]]
+    assert [text.get_text() for text in shares.get_legend().get_texts()] == ["25.0 %", "63.2 %"]
+
+
+def test_nothing_measured_is_an_empty_plot() -> None:
+    pytest.importorskip("matplotlib")
+    roof, shares = draw_kernels([], ["eager", "ferrite"], 1e10, "a GPU").axes
+    assert not any(len(drawn.get_offsets()) for axes in (roof, shares) for drawn in axes.collections)
+    assert [text.get_text() for text in shares.get_legend().get_texts()] == ["-", "-"]
 
 
 def test_results_of_several_runs_are_written_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

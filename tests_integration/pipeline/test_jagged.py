@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from against_eager import assert_close, compiled, compiled_or_eager, devices, observed_work, own_only
+from against_eager import assert_close, compiled, compiled_or_eager, devices, gradients, observed_work, own_only
 
 each_device = pytest.mark.parametrize("device", devices())
 WIDTH = 4
@@ -64,7 +64,7 @@ def test_rows_of_any_lengths(device: str, name: str) -> None:
 @own_only("counts graphs")
 def test_one_graph_serves_all_lengths_but_the_first(device: str) -> None:
     torch._dynamo.reset()
-    call = compiled(lambda x: (x.sin() * 2 + x).relu(), fullgraph=True)
+    call = compiled(FUNCTIONS["elements"], fullgraph=True)
     several = [lengths for lengths in LENGTHS if len(lengths) > 1]  # torch makes an extent of 1 a number
     with observed_work() as work:
         for lengths in several * 2:
@@ -103,24 +103,21 @@ def test_training(device: str) -> None:
     torch.manual_seed(0)
     layer = nn.Linear(WIDTH, 3, device=device)
 
-    def loss(x: Tensor, layer: nn.Module) -> Tensor:
-        return F.gelu(layer(x)).values().pow(2).sum()
+    def function(x: Tensor, layer: nn.Module) -> Tensor:
+        return F.gelu(layer(x)).values()
 
-    def gradients(function: Callable[..., Any], x: Tensor, layer: nn.Linear) -> list[Tensor]:
-        layer.zero_grad()
-        function(x, layer).backward()
-        assert x.grad is not None
-        assert layer.weight.grad is not None
-        return [x.grad.values(), layer.weight.grad.clone()]
+    def trained(function: Callable[..., Any], x: Tensor, layer: nn.Linear) -> list[Tensor]:
+        found = gradients(function(x, layer), [x, layer.weight])
+        return [values(grad) for grad in found if grad is not None]
 
     torch._dynamo.reset()
-    call = compiled(loss, fullgraph=True)
+    call = compiled(function, fullgraph=True)
     wide = nn.Linear(WIDTH, 3, device=device).double()
     wide.load_state_dict(layer.state_dict())
     for lengths in LENGTHS:
         mine, theirs = (jagged(lengths, device, trains=True) for _ in range(2))
-        exact = gradients(loss, theirs.detach().double().requires_grad_(), wide)
-        for name, *found in zip("xw", gradients(call, mine, layer), gradients(loss, theirs, layer), exact, strict=True):
+        exact = trained(function, theirs.detach().double().requires_grad_(), wide)
+        for name, *found in zip("xw", trained(call, mine, layer), trained(function, theirs, layer), exact, strict=True):
             assert_close(*found, f"gradient of {name}, {lengths}")
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from against_eager import assert_close, assert_worked, compiled, observed_work
+from against_eager import assert_close, assert_worked, compiled, gradients, observed_work
 
 dist = pytest.importorskip("torch.distributed")
 if not dist.is_available():
@@ -76,20 +76,19 @@ def test_it_is_made_and_left_inside(mesh: DeviceMesh) -> None:
     assert_worked(work)
 
 
-def gradients(module: nn.Module, x: Tensor) -> list[Tensor]:
+def trained(module: nn.Module, x: Tensor) -> list[Tensor]:
     """Returns what a module gives for x, and the gradients of its parameters, as far as they lie here."""
     y = module(x)
-    y.pow(2).sum().backward()
-    found = [parameter.grad for parameter in module.parameters()]
-    return [y.detach(), *(grad.to_local() if isinstance(grad, DTensor) else grad for grad in found if grad is not None)]
+    found = [y.detach(), *gradients(y, list(module.parameters()))]
+    return [grad.to_local() if isinstance(grad, DTensor) else grad for grad in found if grad is not None]
 
 
 def check_tensor_parallel(mesh: DeviceMesh) -> None:
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1))
     mine, theirs, exact = (parallelize_module(perceptron().to(kind), mesh, PLAN) for kind in (None, None, torch.double))
     with observed_work() as work:
-        found = gradients(compiled(mine), x)
-    for own, eager, wide in zip(found, gradients(theirs, x), gradients(exact, x.double()), strict=True):
+        found = trained(compiled(mine), x)
+    for own, eager, wide in zip(found, trained(theirs, x), trained(exact, x.double()), strict=True):
         assert_close(own, eager, wide)
     assert_worked(work)
 
