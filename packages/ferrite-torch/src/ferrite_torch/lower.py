@@ -184,7 +184,7 @@ class _Walk:
         self.numbers = GraphNumbers(builder, self.run_time)
         self.inputs = GraphInputs(module, builder, self.lifetimes, layouts)
         self.write_backs = WriteBacks(builder, self.lifetimes, self.results)
-        self.outputs = GraphOutputs(builder, self.lifetimes, regenerated, saved)
+        self.outputs = GraphOutputs(module.graph, builder, self.lifetimes, regenerated, saved)
         self.externs: list[tuple[str, str]] = []
         self.fallbacks: list[Fallback] = []
 
