@@ -67,9 +67,9 @@ def draw(device: str) -> Tensor:
 
 
 def trained(
-    make: Make, device: str, step_of: Callable[[Optimizer], Callable[[], object]], rate: bool = False
+    make: Make, device: str, step_of: Callable[[Optimizer], Callable[[], object]], **named: bool
 ) -> list[Tensor]:
-    """Returns parameters after three steps; with ``rate`` a schedule changes the learning rate after each."""
+    """Returns parameters after three steps; with ``schedule`` each of these changes the learning rate."""
     torch.manual_seed(0)
     parameters = [nn.Parameter(draw(device)) for _ in range(2)]
     optimizer = make(parameters)
