@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ferrite_runtime.canonical import dump_canonical
-from ferrite_runtime.errors import PackageInvalid, SpecError, VersionUnsupported
+from ferrite_runtime.errors import FileUnreadable, NoPackage, PackageInvalid, SpecError, VersionUnsupported
 
 MAGIC = b"ferrite-bundle/"
 MAJOR = 1
@@ -45,10 +45,10 @@ def read_container_file(path: Path | str) -> bytes:
         with Path(path).open("rb") as file:
             head = file.read(_HEAD)
             if not head.startswith(MAGIC):
-                raise PackageInvalid(f"{path} is no bundle: it does not begin with {MAGIC.decode()!r}")
+                raise NoPackage(f"{path} is no bundle: it does not begin with {MAGIC.decode()!r}")
             rest = file.read(MAX_FILE)
     except OSError as error:
-        raise PackageInvalid(f"{path} cannot be read: {error}") from error
+        raise FileUnreadable(path, error) from error
     return head + rest
 
 
