@@ -190,7 +190,7 @@ def test_import_refuses_what_is_damaged(run: Run, store: LayeredStore, tmp_path:
     for content in (b"\x80\x04pickle", b"{}"):
         file.write_bytes(content)
         status, out = run("cache", "import", file)
-        assert status == 2
+        assert status == 1
         assert "no export of a store" in out
     assert run("cache", "import", tmp_path / "missing.pack")[0] == 2
     lines = tmp_path / "x.jsonl"
@@ -267,15 +267,24 @@ def test_pin_of_a_program_says_what_is_missing(run: Run, store: LayeredStore, tm
     assert status == 1
     assert "was never run with this store" in out
     file.write_text("{}")
-    assert run("pin", "--file", file)[0] == 2
+    assert run("pin", "--file", file)[0] == 1
 
 
-def test_store_that_cannot_be_used_is_an_answer(run: Run, tmp_path: Path) -> None:
+def test_store_that_cannot_be_used_is_an_answer(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FERRITE_CACHE_DIR", str(tmp_path / "file" / "x"))
     with pytest.warns(UserWarning, match="cannot be used"):
-        assert run("cache", "stat", "--dir", tmp_path / "file" / "x")[0] == 0
+        assert run("cache", "stat")[0] == 0
     with pytest.warns(UserWarning, match="cannot be used"):
-        assert run("cache", "gc", "--dir", tmp_path / "file" / "x")[0] == 2
+        status, value = run("cache", "gc", "--json")
+    assert (status, value["error"]["kind"]) == (2, "FileUnwritable")
+
+
+def test_folder_that_is_not_there_is_no_store(run: Run, tmp_path: Path) -> None:
+    for part in (["stat"], ["verify"], ["gc"], ["export", "x.pack"]):
+        status, out = run("cache", *part, "--dir", tmp_path / "nowhere")
+        assert (status, "there is no such folder" in out) == (2, True), part
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_all_of_a_store_survives_a_copy(run: Run, store: LayeredStore, folder: Path, tmp_path: Path) -> None:

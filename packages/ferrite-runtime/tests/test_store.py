@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -20,7 +21,7 @@ import pytest
 from ferrite_runtime.binary import Binary, CorruptEntry, seal, unseal
 from ferrite_runtime.compilation import KERNELS, Compiler, job_key
 from ferrite_runtime.config import Config
-from ferrite_runtime.errors import CacheUnwritable, OptionError
+from ferrite_runtime.errors import CacheUnwritable, OptionError, SettingIgnored
 from ferrite_runtime.settings import read_settings, worker_environment
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.storage import database, database_file, pack_index
@@ -485,13 +486,24 @@ def test_settings_of_the_store() -> None:
     assert settings.cache_limit == 2 << 30
     assert read_settings({"FERRITE_CACHE_LIMIT": "0"}).cache_limit == 0
     for name, value in {
-        "FERRITE_CACHE_LIMIT": "much",
         "FERRITE_CACHE_FORM": "tape",
         "FERRITE_ASSERT_PINNED": "yes",
         "FERRITE_RANKS": "2",
     }.items():
         with pytest.raises(OptionError, match=name):
             read_settings({name: value})
+    with pytest.raises(OptionError, match="did you mean 'sqlite'"):
+        read_settings({"FERRITE_CACHE_FORM": "sqlit"})
+
+
+@pytest.mark.parametrize("value", ["much", "-1", "1.5GiB", "nan", "4 XB"])
+def test_limit_that_is_no_size_is_ignored_with_one_warning(value: str) -> None:
+    with pytest.warns(SettingIgnored, match=f"FERRITE_CACHE_LIMIT is '{value}'.*4GiB"):
+        assert read_settings({"FERRITE_CACHE_LIMIT": value}).cache_limit == 4 << 30
+    with warnings.catch_warnings(record=True) as again:
+        warnings.simplefilter("always")
+        read_settings({"FERRITE_CACHE_LIMIT": value})
+    assert not again
 
 
 def test_folder_comes_from_the_environment() -> None:

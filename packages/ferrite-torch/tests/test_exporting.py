@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ import ferrite_torch
 from ferrite_runtime import Bundle, GuardFailed, Options, load
 from ferrite_torch.__main__ import main
 from ferrite_torch.demo_models import GPT, TextSizes
-from ferrite_torch.errors import Unsupported
+from ferrite_torch.errors import OptionError, Unsupported
 
 INTERPRET = Options(interpret=True)
 
@@ -184,11 +185,23 @@ def test_model_that_cannot_be_captured_says_why(model, inputs, reason: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("targets", "reason"), [([], "no target"), (["sm_x"], "not a target"), (["cpu", "sm_90"], "twice")]
+    ("wrong", "reason"),
+    [
+        ({"targets": []}, "a list of GPUs"),
+        ({"targets": "sm_90"}, "a list of GPUs"),
+        ({"targets": ["sm_x"]}, "'sm_x' is no target.*known: sm_75"),
+        ({"targets": ["sm_90", "sm_12"]}, "'sm_12' is no target.*did you mean 'sm_1"),
+        ({"targets": ["cpu", "sm_90"]}, "twice"),
+        ({"targets": ["sm_90"], "ptx": "gfx942"}, "no target that PTX is made for; known: sm_75"),
+        ({"targets": ["sm_90"], "tune": "ful"}, "tune is 'ful'.*did you mean 'full'"),
+    ],
 )
-def test_targets_are_checked(targets, reason: str) -> None:
-    with pytest.raises(Unsupported, match=reason):
-        exported(torch.sin, (torch.ones(3),), targets=targets)
+def test_arguments_are_checked_before_the_model_is_traced(wrong: dict[str, Any], reason: str) -> None:
+    def never(x: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("traced")
+
+    with pytest.raises(OptionError, match=reason):
+        exported(never, (torch.ones(3),), **wrong)
 
 
 def test_cpu_bundle_runs_without_options() -> None:
@@ -217,3 +230,33 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     for wrong in (f"{tmp_path / 'models.py'}:wrong", f"{tmp_path / 'models.py'}:none", "nothing", "no.module:make"):
         assert main(["export", wrong, "-o", str(out)]) == 2
     assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--targets", "sm_12"],
+        ["--targets", "sm_90,gfx94"],
+        ["--ptx", "sm_9"],
+        ["--tune", "most"],
+        ["-o", "no/such/folder.ferrite"],
+        ["-o", "."],
+    ],
+    ids=" ".join,
+)
+def test_command_line_refuses_before_the_model_is_made(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models.py").write_text("raise AssertionError('imported')")
+    assert main(["export", "models.py:make", *arguments]) == 2
+    assert arguments[1].rpartition(",")[2] in capsys.readouterr().err
+    assert main(["export", "models.py:make", *arguments, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["status"] == 2
+    assert list(tmp_path.iterdir()) == [tmp_path / "models.py"]
+
+
+def test_model_that_cannot_be_exported_has_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "models.py").write_text("import torch\ndef make(): return (lambda x: x.nonzero()), (torch.ones(3),)")
+    assert main(["export", f"{tmp_path / 'models.py'}:make", "-o", str(tmp_path / "x.ferrite"), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == "Unsupported"

@@ -112,7 +112,7 @@ def test_surroundings_count(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     "options",
     [
         Options(fallback=False),
-        Options(policy={"fuse_reads": False}),
+        Options(policy={"horizontal": False}),
         Options(target={"processors": 3}),
         Options(align_matmuls=False),
         Options(tune="max"),

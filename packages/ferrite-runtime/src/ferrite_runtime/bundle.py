@@ -12,7 +12,7 @@ from ferrite_runtime.binary import Binary
 from ferrite_runtime.config import Config
 from ferrite_runtime.container import pack_container, read_container_file, unpack_container
 from ferrite_runtime.entries import Entry
-from ferrite_runtime.errors import PackageInvalid, SpecError, VersionUnsupported
+from ferrite_runtime.errors import PackageInvalid, SpecError, VersionUnsupported, naming_file
 from ferrite_runtime.fields import Fields
 from ferrite_runtime.limits import check_sizes, check_source
 from ferrite_runtime.program import Program
@@ -174,8 +174,9 @@ class Bundle:
 
     @classmethod
     def read(cls, path: Path | str) -> Bundle:
-        """Returns the bundle in a file; raises as `from_bytes` does."""
-        return cls.from_bytes(read_container_file(path))
+        """Returns the bundle in a file; raises as `from_bytes` does, `FileUnreadable` if there is none to be read."""
+        with naming_file(path):
+            return cls.from_bytes(read_container_file(path))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Bundle:

@@ -14,7 +14,7 @@ from ferrite_runtime.errors import CompileFailed, NoValidVariant, OutOfResources
 from ferrite_runtime.options import Options
 from ferrite_runtime.policy import configs
 from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.target import Target
+from ferrite_runtime.target import Target, find_ptx_target, find_target
 from ferrite_runtime.triton_adapter import Job, triton_version
 
 
@@ -52,13 +52,13 @@ def prebuild(
         options: ``tune`` says which configs of each kernel are compiled: the first choice, a few, or all.
 
     Raises:
-        DeviceUnavailable: if a target's name is unknown.
+        OptionError: if a target's name is unknown.
         NoValidVariant: if no config of a kernel compiles for a target.
     """
     options = options or Options()
-    wanted = [(Target.parse(name), False) for name in dict.fromkeys(targets)]
+    wanted = [(find_target(name), False) for name in dict.fromkeys(targets)]
     if ptx is not None:
-        wanted.append((Target.parse(ptx), True))
+        wanted.append((find_ptx_target(ptx), True))
     compiler = shared_compiler(options)
     jobs: list[Job] = []
     for target, wants_ptx in wanted:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ferrite_runtime.canonical import dump_canonical
-from ferrite_runtime.errors import PackageInvalid, SpecError, VersionUnsupported
+from ferrite_runtime.errors import FileUnreadable, NoPackage, PackageInvalid, SpecError, VersionUnsupported
 
 MAGIC = b"ferrite-bundle/"
 MAJOR = 1
@@ -40,26 +40,27 @@ def read_container_file(path: Path | str) -> bytes:
     """Returns the bytes of a container in a file.
 
     Raises:
-        PackageInvalid: if it cannot be read, or does not begin like a container (of which no more is read then).
+        FileUnreadable: there is no such file, or it may not be read.
+        NoPackage: it is no file, or does not begin like a container (of which no more is read then).
     """
     try:
         _check_file(path)
         with Path(path).open("rb") as file:
             head = file.read(_HEAD)
             if not head.startswith(MAGIC):
-                raise PackageInvalid(f"{path} is no bundle: it does not begin with {MAGIC.decode()!r}")
+                raise NoPackage(f"{path} is no bundle: it does not begin with {MAGIC.decode()!r}")
             return head + file.read()
     except OSError as error:
-        raise PackageInvalid(f"{path} cannot be read: {error}") from error
+        raise FileUnreadable(path, error) from error
 
 
 def _check_file(path: Path | str) -> None:
-    """Raises `PackageInvalid` unless this is a file of a size that a bundle may have: nothing endless, like a pipe."""
+    """Raises `NoPackage` unless this is a file of a size that a bundle may have: nothing endless, like a pipe."""
     status = Path(path).stat()
     if not stat.S_ISREG(status.st_mode):
-        raise PackageInvalid(f"{path} is no file, a bundle is one: copy it to a file first")
+        raise NoPackage(f"{path} is no file, a bundle is one: copy it to a file first")
     if status.st_size > MAX_FILE:
-        raise PackageInvalid(f"{path} has {status.st_size} bytes, a bundle has {MAX_FILE} at most")
+        raise NoPackage(f"{path} has {status.st_size} bytes, a bundle has {MAX_FILE} at most")
 
 
 def unpack_container(data: bytes) -> tuple[dict[str, Any], dict[str, memoryview], str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from ferrite_runtime.compilation import shared_compiler
@@ -14,7 +14,7 @@ from ferrite_runtime.options import Options
 from ferrite_runtime.policy import configs
 from ferrite_runtime.program import Program
 from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.target import Target
+from ferrite_runtime.target import Target, find_target
 from ferrite_runtime.triton_adapter import Job
 
 
@@ -49,6 +49,14 @@ class CrossReport:
         """The rows that did not compile."""
         return tuple(row for row in self.rows if row.error is not None)
 
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form."""
+        rows = [
+            {**{each.name: getattr(row, each.name) for each in fields(row)}, "config": str(row.config)}
+            for row in self.rows
+        ]
+        return {"target": str(self.target), "kernels": rows}
+
     def __str__(self) -> str:
         lines = [f"{self.target!s:10} {'kernel':40} {'regs':>5} {'stack':>6} {'shared':>7} {'code':>7}  config"]
         for row in self.rows:
@@ -80,11 +88,11 @@ def cross_compile(
 
     Raises:
         SpecError: if the program is malformed.
-        DeviceUnavailable: if the target's name is unknown.
+        OptionError: if the target's name is unknown.
     """
     options = options or Options(tune="none")
     program = program if isinstance(program, Program) else Program.from_mapping(program)
-    target = Target.parse(target) if isinstance(target, str) else target
+    target = find_target(target) if isinstance(target, str) else target
     return cross_compile_kernels(program.kernels, target, options, device or typical_device(target))
 
 

@@ -6,7 +6,8 @@ a device is an instance of exactly one of them. Each carries a ``hint``: what to
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 
@@ -101,6 +102,10 @@ class CacheUnwritable(UserWarning):
     """
 
 
+class SettingIgnored(UserWarning):
+    """An environment variable has a value that it cannot have, and work goes on without it."""
+
+
 KINDS: tuple[type[BaseException], ...] = (
     PackageInvalid,
     VersionUnsupported,
@@ -116,6 +121,53 @@ KINDS: tuple[type[BaseException], ...] = (
 
 
 # --- finer names ----------------------------------------------------------------------------------------------------
+
+
+class _OfFile(PackageInvalid):
+    """Something about a file as such; the message names it, and the system's reason."""
+
+    verb = ""
+
+    def __init__(self, path: object, error: OSError | str) -> None:
+        reason = error if isinstance(error, str) else error.strerror or str(error)
+        super().__init__(f"{path} cannot be {self.verb}: {reason}")
+
+
+class FileUnreadable(_OfFile):
+    """A file is not there, is a folder, or may not be read; nothing is said of what would be in it."""
+
+    hint = "check the path, that it names a file, and that this user may read it"
+    verb = "read"
+
+
+class FileUnwritable(_OfFile):
+    """A file cannot be written."""
+
+    hint = "check that the folder is there, that this user may write to it, and that the disk is not full"
+    verb = "written"
+
+
+class NoPackage(PackageInvalid):
+    """A file is none of those that the runtime reads: neither a bundle nor a program nor a kernel spec."""
+
+    hint = "give a bundle, such as `python -m ferrite_torch export` writes, or a program or a kernel spec as JSON"
+
+
+class NoExport(PackageInvalid):
+    """A file is no export of a store."""
+
+    hint = "give a file that `ferrite-runtime cache export` wrote"
+
+
+@contextmanager
+def naming_file(path: object) -> Iterator[None]:
+    """Has what is raised about a file's content begin with the file's path."""
+    try:
+        yield
+    except (PackageInvalid, VersionUnsupported) as error:
+        if str(path) not in str(error):
+            error.args = (f"{path}: {error}", *error.args[1:])
+        raise
 
 
 class _AtField(Exception):

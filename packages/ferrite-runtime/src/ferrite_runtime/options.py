@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from ferrite_runtime.errors import OptionError
+from ferrite_runtime.ranges import BOOL, FINITE_SECONDS, MAYBE_BOOL, PROCESSES, SECONDS, Range, find_problem
 from ferrite_runtime.settings import RANKS
 
 
@@ -64,18 +66,28 @@ class Options:
     compile_seconds: float = 300.0
 
     def __post_init__(self) -> None:
-        for name, allowed in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in allowed:
-                raise OptionError(f"Options.{name} is {value!r}; it can be {', '.join(map(str, allowed))}")
-        if self.workers is not None and self.workers < 0:
-            raise OptionError(f"Options.workers is {self.workers}; it cannot be negative")
+        problem = find_problem({name: getattr(self, name) for name in RANGES}, RANGES)
+        if problem:
+            raise OptionError(f"Options.{problem}")
 
 
-_CHOICES = {
-    "tune": ("none", "default", "quick", "full", "max"),
-    "launcher": ("auto", "driver", "triton"),
-    "native": ("auto", "build", "never"),
-    "check_inputs": ("first", "always", "never"),
-    "ranks": (None, *RANKS),
+RANGES: dict[str, Range] = {
+    "tune": Range((str,), ("none", "default", "quick", "full", "max")),
+    "launcher": Range((str,), ("auto", "driver", "triton")),
+    "native": Range((str,), ("auto", "build", "never")),
+    "native_products": BOOL,
+    "native_graphs": MAYBE_BOOL,
+    "follow": MAYBE_BOOL,
+    "cuda_graph": BOOL,
+    "interpret": MAYBE_BOOL,
+    "check_inputs": Range((str,), ("first", "always", "never")),
+    "check_indices": BOOL,
+    "workers": PROCESSES,
+    "use_cache": BOOL,
+    "tuning_seconds": SECONDS,
+    "pins": Range((str, os.PathLike, type(None))),
+    "assert_pinned": MAYBE_BOOL,
+    "ranks": Range((str, type(None)), (None, *RANKS)),
+    "compile_seconds": FINITE_SECONDS,
 }
+"""What each option takes."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from ferrite_runtime.config import Config
 from ferrite_runtime.divisors import Divisors, take_divisors
-from ferrite_runtime.errors import NotPinned, SpecError, UnknownFormat
+from ferrite_runtime.errors import FileUnreadable, NotPinned, SpecError, UnknownFormat
 from ferrite_runtime.fields import Fields
 from ferrite_runtime.records import Measurement, Situation, choose_measurement
 
@@ -142,13 +142,16 @@ def read_pins(path: Path) -> tuple[Pin, ...]:
     """Returns the pins in a file.
 
     Raises:
-        SpecError: it cannot be read, or a field is wrong.
+        FileUnreadable: there is no such file, or it may not be read.
+        SpecError: it is no JSON, or a field is wrong.
         UnknownFormat: it is of another format.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise SpecError(str(path), f"cannot be read: {error}") from error
+    except OSError as error:
+        raise FileUnreadable(path, error) from error
+    except (ValueError, RecursionError) as error:
+        raise SpecError(str(path), f"is no JSON: {error}") from error
     fields = Fields(value, str(path))
     form = fields.take("format", None)
     if form != FORMAT:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ferrite_runtime.errors import OptionError
+from ferrite_runtime.errors import OptionError, SettingIgnored
+from ferrite_runtime.ranges import did_you_mean
 
 CACHE_LIMIT = 4 << 30
 """Bytes that the store may have, unless told otherwise."""
@@ -57,15 +59,17 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     ``FERRITE_NATIVE_GRAPHS=0`` has every kernel launched by itself, and so does CUDA's own ``CUDA_LAUNCH_BLOCKING=1``,
     whose errors are to name the kernel. ``FERRITE_FOLLOW=0`` has every kernel start after those before it have ended.
 
+    A limit that is no size is ignored, with one warning (`SettingIgnored`): how much is kept decides nothing.
+
     Raises:
-        OptionError: if a variable has a value that it cannot have.
+        OptionError: if another variable has a value that it cannot have.
     """
     environ = os.environ if environ is None else environ
     shared = environ.get("FERRITE_CACHE_SHARED", "").split(os.pathsep)
     return Settings(
         cache_dir=_cache_dir(environ),
         shared_dirs=tuple(Path(folder).expanduser() for folder in shared if folder),
-        cache_limit=_read_size(environ, "FERRITE_CACHE_LIMIT", CACHE_LIMIT),
+        cache_limit=_read_limit(environ),
         cache_form=_read_choice(environ, "FERRITE_CACHE_FORM", CACHE_FORMS),
         pins=Path(environ["FERRITE_PINS"]).expanduser() if environ.get("FERRITE_PINS") else None,
         must_pin=_read_choice(environ, "FERRITE_ASSERT_PINNED", ("0", "1")) == "1",
@@ -100,12 +104,27 @@ def _cache_dir(environ: Mapping[str, str]) -> Path:
 def _read_choice(environ: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
     value = environ.get(name) or allowed[0]
     if value not in allowed:
-        raise OptionError(f"{name} is {value!r}; it can be {', '.join(allowed)}")
+        raise OptionError(
+            f"the environment variable {name} is {value!r}; it can be {', '.join(allowed)}"
+            f"{did_you_mean(value, allowed)}"
+        )
     return value
 
 
-def _read_size(environ: Mapping[str, str], name: str, otherwise: int) -> int:
-    return parse_size(environ[name], name) if environ.get(name) else otherwise
+_IGNORED: set[str] = set()
+"""What this process has warned about."""
+
+
+def _read_limit(environ: Mapping[str, str]) -> int:
+    name = "FERRITE_CACHE_LIMIT"
+    try:
+        return parse_size(environ[name], name) if environ.get(name) else CACHE_LIMIT
+    except OptionError as error:
+        text = f"{error}; it is ignored, the limit is {CACHE_LIMIT >> 30}GiB"
+        if text not in _IGNORED:
+            _IGNORED.add(text)
+            warnings.warn(SettingIgnored(text), stacklevel=4)
+        return CACHE_LIMIT
 
 
 def parse_size(text: str, name: str) -> int:

@@ -6,9 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ferrite_runtime.errors import DeviceUnavailable
+from ferrite_runtime.errors import DeviceUnavailable, OptionError
+from ferrite_runtime.ranges import did_you_mean
 
 CROSS_TARGETS = ("sm_80", "sm_90", "sm_100", "sm_120", "gfx942")
+KNOWN_TARGETS = (
+    *("sm_75", "sm_80", "sm_86", "sm_87", "sm_89", "sm_90", "sm_100", "sm_103", "sm_110", "sm_120", "sm_121"),
+    *("gfx906", "gfx908", "gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1101", "gfx1200", "gfx1201", "gfx1250"),
+)
+"""Architectures that Triton compiles for without such a GPU: its assemblers end the process for names beyond these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,28 @@ class Target:
 
     def __str__(self) -> str:
         return f"sm_{self.arch}" if self.backend == "cuda" else str(self.arch)
+
+
+def find_target(name: str) -> Target:
+    """Returns the target of a name that somebody chose.
+
+    Raises:
+        OptionError: if nothing compiles for it; the message lists what is known, and what was probably meant.
+    """
+    known = name.removesuffix("a") if name.startswith("sm_") else name
+    if known not in KNOWN_TARGETS:
+        like = did_you_mean(name, KNOWN_TARGETS)
+        raise OptionError(f"{name!r} is no target that kernels compile for{like}; known: {', '.join(KNOWN_TARGETS)}")
+    return Target.parse(known)
+
+
+def find_ptx_target(name: str) -> Target:
+    """Returns the target of a name that PTX is to be made for: one of NVIDIA's; raises as `find_target` does."""
+    target = find_target(name)
+    if target.backend != "cuda":
+        nvidia = ", ".join(known for known in KNOWN_TARGETS if known.startswith("sm_"))
+        raise OptionError(f"{name!r} is no target that PTX is made for; known: {nvidia}")
+    return target
 
 
 def device_target(index: int) -> Target:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+_Facts = TypeVar("_Facts", "Target", "Policy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +38,9 @@ class Target:
         """Returns the target described by a mapping with these field names.
 
         Raises:
-            ValueError: a key is not a field; the message names it.
+            ValueError: a key is not a field, or a value is none that it can have; the message names it.
         """
-        known = {f.name for f in fields(cls)}
-        unknown = sorted(set(facts) - known)
-        if unknown:
-            raise ValueError(f"unknown target facts {unknown}; known: {sorted(known)}")
-        return cls(**facts)
+        return _from_mapping(cls, facts, "target fact")
 
     def seconds(self, moved: float, programs: int) -> float:
         """Returns how long so many equal programs take to move so many bytes of memory in all.
@@ -182,6 +181,62 @@ class Policy:
     branches: bool = True
     reuse: bool = True
     inplace: bool = True
+
+    @classmethod
+    def from_mapping(cls, thresholds: Mapping[str, Any]) -> Policy:
+        """Returns the policy with some thresholds changed by name.
+
+        Raises:
+            ValueError: a key is not a field, or a value is none that it can have; the message names it.
+        """
+        return _from_mapping(cls, thresholds, "threshold")
+
+
+# What numbers have to be beyond not negative. Fields that something is divided by, or that a loop counts on, are one at
+# least.
+_LEAST = dict.fromkeys(
+    (
+        "processors", "warp_size", "registers", "bandwidth", "persistent_elements", "persistent_elements_outer",
+        "persistent_elements_again", "scan_elements", "heavy_scan_elements", "run_programs", "run_elements",
+        "programs_per_processor", "programs_for_images", "max_kernel_params", "max_branch_params", "max_kernel_ops",
+        "max_tiled_axes", "horizontal_share", "uncoalesced_factor", "look_back_points", "cooperative_points",
+        "cooperative_rows", "combined_batch", "combined_ahead",
+    ),
+    1,
+)  # fmt: skip
+_MOST = {"max_tiled_axes": 2, "warp_size": 1024}
+_POWERS_OF_TWO = frozenset(
+    ("warp_size", "look_back_points", "cooperative_points", "cooperative_rows", "combined_batch", "combined_ahead")
+)
+
+
+def _from_mapping(cls: type[_Facts], values: Mapping[str, Any], word: str) -> _Facts:
+    known = {item.name: item.default for item in fields(cls)}
+    for name, value in values.items():
+        if name not in known:
+            like = get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {like[0]!r}? " if like else ""
+            raise ValueError(f"unknown {word} {name!r}; {hint}Known: {', '.join(sorted(known))}")
+        problem = _problem(name, value, known[name])
+        if problem:
+            raise ValueError(f"{word} {name!r} is {value!r}; it takes {problem}")
+    return cls(**values)
+
+
+def _problem(name: str, value: object, default: object) -> str:
+    """Returns what a field would take instead of a value; nothing, if it takes this one."""
+    kind = type(default)
+    is_kind = type(value) is kind or (kind is float and type(value) is int)
+    if not isinstance(default, (int, float)) or isinstance(default, bool):
+        return "" if is_kind else kind.__name__
+    least, most = _LEAST.get(name, 0), _MOST.get(name, math.inf)
+    # A NaN compares to nothing, an infinite threshold is none that sizes can be compared to.
+    if not is_kind or not least <= value <= most or math.isinf(value):  # type: ignore[operator, arg-type]
+        number = "a number" if kind is float else "a whole number"
+        return f"{number} from {least} on" if math.isinf(most) else f"{number} from {least} to {most}"
+    if name in _POWERS_OF_TWO and value & (value - 1):  # type: ignore[operator]
+        return "a power of two"
+    return ""
 
 
 DEFAULT_TARGET = Target()

@@ -12,7 +12,7 @@ from ferrite_runtime import warm_up
 from ferrite_torch.attention_masks import simplify_masks
 from ferrite_torch.attention_patterns import rewrite_attention
 from ferrite_torch.decompositions import DeferredTable, decomposition_table
-from ferrite_torch.environment import stores_graphs
+from ferrite_torch.environment import check_environment, stores_graphs
 from ferrite_torch.errors import ExternRefused, FerriteError, Refused, Unsupported, translate
 from ferrite_torch.garbage import rare_collections
 from ferrite_torch.loading import mark_boxed, run_eagerly, runtime_options
@@ -61,10 +61,11 @@ def ferrite(
         options: fields of `ferrite_torch.Options` by name.
 
     Raises:
-        OptionError: an unknown mode or option.
+        OptionError: an unknown mode or option, or a value that it, or an environment variable, cannot have.
         FerriteError: the graph cannot be compiled, and ``options={"fallback": False}``.
     """
     chosen = parse_options(mode, options)
+    check_environment()
     if any(isinstance(value, (list, tuple, dict)) for value in inputs):
         return flatten_inputs(module, inputs, lambda *flat: ferrite(*flat, mode=mode, options=options))
     try:

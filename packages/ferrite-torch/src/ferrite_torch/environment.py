@@ -12,8 +12,12 @@ from typing import Any
 
 import torch
 
+import ferrite_runtime
 from ferrite_runtime import triton_version
+from ferrite_runtime.pins import load_pins
+from ferrite_runtime.settings import read_settings
 from ferrite_torch.devices import device_facts
+from ferrite_torch.errors import OptionError
 from ferrite_torch.options import Options
 
 PACKAGES = ("ferrite_ir", "ferrite_scheduler", "ferrite_triton", "ferrite_runtime", "ferrite_torch")
@@ -41,6 +45,22 @@ def options_mapping(options: Options) -> dict[str, Any]:
     """Returns options as plain data, from which ``Options(**mapping)`` makes them again."""
     values = {item.name: getattr(options, item.name) for item in fields(options)}
     return {name: dict(value) if isinstance(value, Mapping) else value for name, value in values.items()}
+
+
+def check_environment() -> None:
+    """Checks the environment variables of the runtime, and the file of pins that one of them names.
+
+    Raises:
+        OptionError: one has a value that it cannot have.
+    """
+    try:
+        settings = read_settings()
+    except ferrite_runtime.OptionError as error:
+        raise OptionError(str(error)) from error
+    try:
+        load_pins(settings.pins, must_pin=settings.must_pin)
+    except ferrite_runtime.FerriteRuntimeError as error:
+        raise OptionError(f"the environment variable FERRITE_PINS is {str(settings.pins)!r}: {error}") from error
 
 
 def stores_graphs(options: Options) -> bool:

@@ -21,14 +21,16 @@ from ferrite_runtime import (
     prebuild,
     typical_device,
 )
+from ferrite_runtime import OptionError as RuntimeOptionError
 from ferrite_runtime import Options as RuntimeOptions
 from ferrite_runtime import Target as GpuTarget
+from ferrite_runtime.target import find_ptx_target, find_target
 from ferrite_scheduler import Policy, Target, schedule
 from ferrite_torch.capture import Captured, capture
 from ferrite_torch.decompositions import decomposition_table
 from ferrite_torch.donations import held_arguments, held_names
 from ferrite_torch.dtypes import dtype_of
-from ferrite_torch.errors import FerriteError, Unsupported, translate
+from ferrite_torch.errors import FerriteError, OptionError, Unsupported, translate
 from ferrite_torch.lower import LoweredModule, lower_module
 from ferrite_torch.lowering.recomputation import stays_whole
 from ferrite_torch.options import Options
@@ -78,10 +80,16 @@ def export(  # noqa: PLR0913  # each says something of its own about the bundle
         options: options of the compiler: ``policy`` and ``align_matmuls`` are heeded.
 
     Raises:
+        OptionError: a target is unknown.
         Unsupported: the model cannot be captured ahead of time; the message says why.
         CompileError: a layer failed.
     """
     options = options or Options()
+    check_targets(targets, ptx)
+    try:
+        runtime = RuntimeOptions(tune=tune, workers=options.workers, use_cache=options.use_cache)
+    except RuntimeOptionError as error:
+        raise OptionError(str(error)) from error
     device = _device_of(targets)
     entry, programs, blobs = _Exporter(model, options, tuple(targets), training, device).run(
         [tuple(example_inputs), *(tuple(other) for other in dynamic)], kwargs or {}
@@ -96,7 +104,6 @@ def export(  # noqa: PLR0913  # each says something of its own about the bundle
     )
     if device == CPU or not prebuilt:
         return bundle
-    runtime = RuntimeOptions(tune=tune, workers=options.workers, use_cache=options.use_cache)
     has_cuda = any(GpuTarget.parse(target).backend == "cuda" for target in targets)
     try:
         return prebuild(bundle, targets, ptx=ptx if has_cuda else None, options=runtime)
@@ -105,18 +112,27 @@ def export(  # noqa: PLR0913  # each says something of its own about the bundle
 
 
 def _device_of(targets: Sequence[str]) -> str:
-    if not targets:
-        raise Unsupported("a bundle for no target: name GPUs such as sm_90, or cpu")
-    if CPU in targets:
-        if len(targets) > 1:
-            raise Unsupported("a bundle for the CPU and for GPUs: export twice")
-        return CPU
-    for target in targets:
-        try:
-            GpuTarget.parse(target)
-        except Exception as error:
-            raise Unsupported(str(error)) from error
-    return "cuda"
+    return CPU if CPU in targets else "cuda"
+
+
+def check_targets(targets: Sequence[str], ptx: str | None) -> None:
+    """Checks that a bundle can be made for some targets, with PTX of one.
+
+    Raises:
+        OptionError: one of them is unknown, or not among those for which kernels compile; the message lists them.
+    """
+    if not targets or isinstance(targets, str):
+        raise OptionError(f"targets are {targets!r}; they are a list of GPUs such as ['sm_90'], or ['cpu']")
+    if CPU in targets and len(targets) > 1:
+        raise OptionError("a bundle for the CPU and for GPUs: export twice")
+    try:
+        for target in targets:
+            if target != CPU:
+                find_target(target)
+        if ptx is not None:
+            find_ptx_target(ptx)
+    except RuntimeOptionError as error:
+        raise OptionError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +269,7 @@ class _Exporter:
         """Returns a graph lowered once and emitted for each target, equal programs together."""
         phase = "lowering"
         try:
-            policy = Policy(**self.options.policy)
+            policy = Policy.from_mapping(self.options.policy)
             lowered = lower_module(
                 module,
                 name=kind,

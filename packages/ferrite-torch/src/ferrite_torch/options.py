@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+from ferrite_runtime.ranges import BOOL, MAYBE_BOOL, PROCESSES, SECONDS, Range, did_you_mean, find_problem
 from ferrite_torch.errors import OptionError
 
 
@@ -59,6 +60,46 @@ class Options:
     policy: Mapping[str, Any] = field(default_factory=dict)
     target: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        problem = find_problem({name: getattr(self, name) for name in RANGES}, RANGES)
+        if problem:
+            raise OptionError(f"option {problem}")
+        if self.policy or self.target:
+            _check_scheduler(self.policy, self.target)
+
+
+def _check_scheduler(policy: Mapping[str, Any], target: Mapping[str, Any]) -> None:
+    """Raises `OptionError` unless the scheduler knows the fields of its policy and target, and takes their values."""
+    from ferrite_scheduler import Policy, Target  # noqa: PLC0415  # most users have no wishes about it
+
+    for option, kind, values in (("policy", Policy, policy), ("target", Target, target)):
+        try:
+            kind.from_mapping(values)
+        except ValueError as error:
+            raise OptionError(f"option {option}: {error}") from None
+
+
+RANGES: dict[str, Range] = {
+    "fallback": BOOL,
+    "interpret": MAYBE_BOOL,
+    "tune": Range((str, type(None)), (None, "none", "default", "quick", "full", "max")),
+    "workers": PROCESSES,
+    "use_cache": BOOL,
+    "tuning_seconds": Range((int, float, type(None)), least=SECONDS.least, most=SECONDS.most, unit=SECONDS.unit),
+    "cuda_graph": BOOL,
+    "native_products": BOOL,
+    "native_graphs": MAYBE_BOOL,
+    "follow": MAYBE_BOOL,
+    "check_inputs": Range((str,), ("first", "always", "never")),
+    "check_indices": BOOL,
+    "verify": BOOL,
+    "log_graphs": BOOL,
+    "align_matmuls": BOOL,
+    "extern": Range((str,), ("allow", "error")),
+    "policy": Range((Mapping,)),
+    "target": Range((Mapping,)),
+}
+"""What each option takes."""
 
 MODES: dict[str, dict[str, Any]] = {
     "default": {},
@@ -77,52 +118,18 @@ def parse_options(mode: str | None, options: Mapping[str, Any] | None) -> Option
     ``options`` win over the mode.
 
     Raises:
-        OptionError: an unknown mode or option, or a value of the wrong type; the message lists what is known.
+        OptionError: an unknown mode or option, or a value that it cannot have; the message says what is known, and
+            what was probably meant.
     """
-    if mode is not None and mode not in MODES:
-        raise OptionError(f"unknown mode {mode!r} for backend 'ferrite'; known modes: {', '.join(MODES)}")
+    if mode is not None and mode not in tuple(MODES):
+        like = did_you_mean(mode, MODES)
+        raise OptionError(f"unknown mode {mode!r} for backend 'ferrite'{like}; known modes: {', '.join(MODES)}")
+    if options is not None and not isinstance(options, Mapping):
+        raise OptionError(f"options are {options!r}; they are a mapping of names, such as {{'tune': 'none'}}")
     given = dict(options or {})
     unknown = sorted(str(name) for name in given if name not in _NAMES)
     if unknown:
         named = ", ".join(map(repr, unknown))
-        raise OptionError(f"unknown option {named} for backend 'ferrite'; known: {', '.join(_NAMES)}")
-    for name, value in given.items():
-        _check_type(name, value)
-    return replace(Options(**MODES[mode or "default"]), **given)
-
-
-_TYPES: dict[str, tuple[type, ...]] = {
-    "fallback": (bool,),
-    "interpret": (bool, type(None)),
-    "tune": (str, type(None)),
-    "workers": (int, type(None)),
-    "use_cache": (bool,),
-    "tuning_seconds": (int, float, type(None)),
-    "cuda_graph": (bool,),
-    "native_products": (bool,),
-    "native_graphs": (bool, type(None)),
-    "follow": (bool, type(None)),
-    "check_inputs": (str,),
-    "check_indices": (bool,),
-    "verify": (bool,),
-    "log_graphs": (bool,),
-    "align_matmuls": (bool,),
-    "extern": (str,),
-    "policy": (Mapping,),
-    "target": (Mapping,),
-}
-_CHOICES = {
-    "tune": (None, "none", "default", "quick", "full", "max"),
-    "check_inputs": ("first", "always", "never"),
-    "extern": ("allow", "error"),
-}
-
-
-def _check_type(name: str, value: Any) -> None:
-    allowed = _TYPES[name]
-    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-        wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in allowed)
-        raise OptionError(f"option {name!r} is {value!r}; it takes {wanted}")
-    choices = _CHOICES.get(name)
-    if choices is not None and value not in choices:
-        raise OptionError(f"option {name!r} is {value!r}; it can be {', '.join(map(repr, choices))}")
+        like = did_you_mean(unknown[0], _NAMES)
+        raise OptionError(f"unknown option {named} for backend 'ferrite'{like}; known: {', '.join(_NAMES)}")
+    return Options(**{**MODES[mode or "default"], **given})

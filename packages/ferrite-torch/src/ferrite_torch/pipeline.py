@@ -97,7 +97,7 @@ def _produce(
     module: torch.fx.GraphModule, kind: str, options: Options, layouts: Layouts, ambient: _Ambient, watch: _Phases
 ) -> tuple[Artifact, Mapping[str, str]]:
     """Returns a graph compiled, and what the user's program calls its symbols."""
-    policy = Policy(**options.policy)
+    policy = Policy.from_mapping(options.policy)
     with watch.phase("lower"):
         lowered = lower_module(
             module,

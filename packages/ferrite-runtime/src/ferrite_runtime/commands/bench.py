@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ferrite_runtime.commands.measuring import add_measuring, add_tunable, format_time, read_sizes, read_tunable
+from ferrite_runtime.commands.measuring import add_measuring, format_time, read_sizes
 from ferrite_runtime.commands.output import FINE, FOUND, add_json, format_bytes, print_json, print_table
+from ferrite_runtime.commands.programs import add_file, read_file
 from ferrite_runtime.kernel_times import SAMPLES, TimesReport, measure_kernels
 from ferrite_runtime.options import Options
 from ferrite_runtime.roofline import plot_roofline
@@ -15,7 +16,7 @@ from ferrite_runtime.tuner import open_session
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Says what the command takes."""
-    add_tunable(parser)
+    add_file(parser)
     parser.add_argument(
         "--tune",
         default="default",
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns the exit status: 1 where a kernel could not be timed."""
-    bundle = read_tunable(arguments.file)
+    bundle = read_file(arguments.file)
     options = Options(tune=arguments.tune, workers=arguments.workers)
     session = open_session(bundle, options, sizes=read_sizes(arguments), elements=arguments.elements)
     report = measure_kernels(session, max(2, arguments.samples))

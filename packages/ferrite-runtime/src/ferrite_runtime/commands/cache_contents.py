@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ferrite_runtime.commands.cache_store import add_store, open_store
-from ferrite_runtime.commands.output import FINE, FOUND, REFUSED, format_bytes, print_json, print_table
+from ferrite_runtime.commands.output import FINE, FOUND, format_bytes, print_json, print_table
+from ferrite_runtime.errors import FileUnwritable
 from ferrite_runtime.records import RECORDS
 from ferrite_runtime.settings import parse_size, read_settings
 from ferrite_runtime.storage.backend import Backend, Busy, Unwritable
@@ -107,7 +108,7 @@ def run_collect(arguments: argparse.Namespace) -> int:
     store = open_store(arguments)
     limit = read_settings().cache_limit if arguments.limit is None else parse_size(arguments.limit, "--limit")
     if store.own is None:
-        return REFUSED
+        raise FileUnwritable(store.root, "it is not used as a store, as the warning says")
     old = store.root / OLD_LAYOUT
     before = store.own.file_size() + _tree_size(old)
     if old.is_dir() and not old.is_symlink():
@@ -123,8 +124,7 @@ def run_collect(arguments: argparse.Namespace) -> int:
         # Where there is no limit in size, only what is of no use goes.
         removed = store.own.collect(limit if limit or arguments.limit else 1 << 62)
     except (Busy, Unwritable) as error:
-        print(f"error: the store at {store.root} {error}")
-        return REFUSED
+        raise FileUnwritable(store.root, f"the store {error}") from error
     after = store.own.file_size() + _tree_size(old)
     if arguments.json:
         counts = {"removed": removed, "damaged": damaged, "forgotten": forgotten}

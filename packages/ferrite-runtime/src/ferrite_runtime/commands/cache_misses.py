@@ -6,8 +6,8 @@ import argparse
 from typing import Any
 
 from ferrite_runtime.commands.cache_store import add_store, open_store
-from ferrite_runtime.commands.measuring import read_kernels
 from ferrite_runtime.commands.output import FINE, FOUND, print_json, print_table
+from ferrite_runtime.commands.programs import read_file
 from ferrite_runtime.commands.targets import add_device, choose_device
 from ferrite_runtime.misses import Lookup, explain_lookups
 
@@ -23,7 +23,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Says which binaries and measurements a program would find, and why not the others; status 1 on a miss."""
     device = choose_device(arguments)
     store = open_store(arguments)
-    lookups = [each for spec in read_kernels(arguments.program) for each in explain_lookups(store, spec, device)]
+    lookups = [
+        each for spec in read_file(arguments.program).kernels.values() for each in explain_lookups(store, spec, device)
+    ]
     if arguments.json:
         print_json({"device": device.name, "lookups": [_mapping(lookup) for lookup in lookups]})
     else:

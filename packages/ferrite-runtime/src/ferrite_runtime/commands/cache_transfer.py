@@ -44,7 +44,7 @@ def add_import(parser: argparse.ArgumentParser) -> None:
 
 def run_import(arguments: argparse.Namespace) -> int:
     """Takes exported entries into the store: new ones, and later measurements; status 1 if some were refused."""
-    store = open_store(arguments)
+    store = open_store(arguments, is_filled=False)
     done = {str(file): import_entries(store, file) for file in arguments.file}
     if arguments.json:
         print_json({name: {"taken": t.taken, "known": t.known, "refused": t.refused} for name, t in done.items()})

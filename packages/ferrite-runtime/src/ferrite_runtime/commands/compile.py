@@ -1,28 +1,35 @@
-"""Compiles a program's kernels for a target and prints what they use."""
+"""Compiles the kernels of a file for a target and prints what they use."""
 
 from __future__ import annotations
 
 import argparse
 
-from ferrite_runtime.commands.output import FINE, FOUND
-from ferrite_runtime.commands.programs import add_program, read_program
-from ferrite_runtime.cross import cross_compile
+from ferrite_runtime.bundling import kernels_for
+from ferrite_runtime.commands.output import FINE, FOUND, add_json, print_json
+from ferrite_runtime.commands.programs import add_file, read_file
+from ferrite_runtime.cross import cross_compile_kernels
+from ferrite_runtime.devices import typical_device
 from ferrite_runtime.options import Options
-from ferrite_runtime.target import CROSS_TARGETS
+from ferrite_runtime.target import KNOWN_TARGETS, find_target
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Says what the command takes."""
-    add_program(parser)
-    known = ", ".join(CROSS_TARGETS)
-    parser.add_argument("--target", default="sm_90", help=f"one of {known}, or another sm_ or gfx name")
+    add_file(parser)
+    parser.add_argument("--target", default="sm_90", help=f"one of {', '.join(KNOWN_TARGETS)} (default: sm_90)")
     parser.add_argument("--tune", default="none", choices=("none", "default", "max"), help="which configs to compile")
     parser.add_argument("--workers", type=int, default=None, help="compile processes (default: one per core)")
+    add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the command; returns the exit status."""
-    program = read_program(arguments.program)
-    report = cross_compile(program, arguments.target, options=Options(tune=arguments.tune, workers=arguments.workers))
-    print(report)
+    """Runs the command; returns the exit status: 1 where a kernel does not compile."""
+    target = find_target(arguments.target)
+    options = Options(tune=arguments.tune, workers=arguments.workers)
+    bundle = read_file(arguments.file)
+    report = cross_compile_kernels(kernels_for(bundle, target), target, options, typical_device(target))
+    if arguments.json:
+        print_json(report.to_mapping())
+    else:
+        print(report)
     return FINE if report.is_complete else FOUND

@@ -7,8 +7,9 @@ from collections import Counter
 from typing import Any
 
 from ferrite_runtime.bundle import Bundle
-from ferrite_runtime.commands.measuring import add_tunable, format_time, read_tunable
+from ferrite_runtime.commands.measuring import format_time
 from ferrite_runtime.commands.output import FINE, add_json, format_bytes, print_json, print_table
+from ferrite_runtime.commands.programs import add_file, read_file
 from ferrite_runtime.devices import DeviceFacts, known_devices
 from ferrite_runtime.errors import OptionError
 from ferrite_runtime.policy import configs, launch_bytes
@@ -17,7 +18,7 @@ from ferrite_runtime.spec import KernelSpec
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Says what the command takes."""
-    add_tunable(parser)
+    add_file(parser)
     parser.add_argument("--device", default="h200", help="descriptor of the GPU to plan for (see `devices`)")
     parser.add_argument("--kernel", metavar="NAME", help="print one kernel's text, and all its candidates")
     add_json(parser)
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns the exit status."""
-    bundle = read_tunable(arguments.file)
+    bundle = read_file(arguments.file)
     device = find_device(arguments.device)
     if arguments.kernel is not None:
         found = [spec for spec in bundle.kernels.values() if arguments.kernel in (spec.name, spec.id)]

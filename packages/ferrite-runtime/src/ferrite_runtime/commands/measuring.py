@@ -1,21 +1,10 @@
-"""What the commands that run kernels take: a file, sizes that it leaves open, a GPU."""
+"""What the commands that run kernels take: sizes that a file leaves open, how much is run."""
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from ferrite_runtime.bundle import Bundle
-from ferrite_runtime.commands.programs import read_program
-from ferrite_runtime.container import MAGIC
-from ferrite_runtime.errors import OptionError, PackageInvalid
-from ferrite_runtime.program import Program
-from ferrite_runtime.spec import KernelSpec
-
-
-def add_tunable(parser: argparse.ArgumentParser) -> None:
-    """Adds the argument that names a bundle, a program or a kernel."""
-    parser.add_argument("file", metavar="FILE", help="a bundle, or a program or a kernel spec as JSON")
+from ferrite_runtime.errors import OptionError
 
 
 def add_measuring(parser: argparse.ArgumentParser) -> None:
@@ -27,38 +16,6 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
         "--elements", type=int, default=None, metavar="N", help="length of the tensors of kernels outside of programs"
     )
     parser.add_argument("--workers", type=int, default=None, help="compile processes (default: one per core)")
-
-
-def read_tunable(path: str) -> Bundle:
-    """Returns a bundle, or a program or a kernel as a bundle of its own.
-
-    Raises:
-        PackageInvalid: if the file holds none of these, naming what is wrong.
-    """
-    try:
-        with Path(path).open("rb") as file:
-            head = file.read(len(MAGIC))
-    except OSError as error:
-        raise PackageInvalid(f"{path} cannot be read: {error}") from error
-    if head == MAGIC:
-        return Bundle.read(path)
-    program = read_program(path)
-    kernels = {spec.id: spec for spec in program.kernels}
-    return Bundle(program.name, kernels, {program.name: program} if _is_whole(program) else {})
-
-
-def read_kernels(path: str) -> tuple[KernelSpec, ...]:
-    """Returns the kernels in a bundle, or in the JSON file of a program or a kernel.
-
-    Raises:
-        PackageInvalid: if the file does not hold any of these.
-    """
-    return tuple(read_tunable(path).kernels.values())
-
-
-def _is_whole(program: Program) -> bool:
-    """Tells whether this is a program, not a kernel in the guise of one."""
-    return bool(program.steps or program.outputs)
 
 
 def read_sizes(arguments: argparse.Namespace) -> dict[str, int]:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from ferrite_runtime.choices import scan_measurements
 from ferrite_runtime.commands.cache_store import add_store, open_store
-from ferrite_runtime.commands.measuring import read_kernels
 from ferrite_runtime.commands.output import FINE, FOUND, add_json, print_json
-from ferrite_runtime.errors import PackageInvalid
+from ferrite_runtime.commands.programs import read_file
+from ferrite_runtime.errors import FileUnwritable
 from ferrite_runtime.pins import Pin, pin_choices, read_pins, write_pins
 
 
@@ -28,7 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns the exit status."""
-    wanted = {spec.id for path in arguments.program for spec in read_kernels(path)} if arguments.program else None
+    wanted = (
+        {spec.id for path in arguments.program for spec in read_file(path).kernels.values()}
+        if arguments.program
+        else None
+    )
     chosen = pin_choices(
         record
         for record in scan_measurements(open_store(arguments))
@@ -74,4 +78,4 @@ def _write(file: Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8")
         aside.replace(file)
     except OSError as error:
-        raise PackageInvalid(f"{file} cannot be written: {error}") from error
+        raise FileUnwritable(file, error) from error

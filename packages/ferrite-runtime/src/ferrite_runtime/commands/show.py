@@ -1,28 +1,38 @@
-"""Prints a program's inputs, kernels, steps and outputs for people."""
+"""Prints inputs, steps and outputs of the programs of a file, and the texts of its kernels."""
 
 from __future__ import annotations
 
 import argparse
 
 from ferrite_runtime.commands.output import FINE, add_json, print_json
-from ferrite_runtime.commands.programs import add_program, read_program
+from ferrite_runtime.commands.programs import add_file, read_file
 from ferrite_runtime.program import Program
+from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.steps import write_step
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Says what the command takes."""
-    add_program(parser)
+    add_file(parser)
     add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns the exit status."""
-    program = read_program(arguments.program)
+    bundle = read_file(arguments.file)
     if arguments.json:
-        print_json(program.to_mapping())
-    else:
+        print_json(
+            {
+                "name": bundle.name,
+                "programs": {name: program.to_mapping() for name, program in bundle.programs.items()},
+                "kernels": [spec.to_mapping() for spec in bundle.kernels.values()],
+            }
+        )
+        return FINE
+    for program in bundle.programs.values():
         _print_program(program)
+    for kernel in bundle.kernels.values():
+        _print_kernel(kernel)
     return FINE
 
 
@@ -43,7 +53,9 @@ def _print_program(program: Program) -> None:
         print(f"  {mapping['do']} {fields}")
     for output in program.outputs:
         print(f"  output {output.value if output.value is not None else output.scalar}")
-    for kernel in program.kernels:
-        axes = ", ".join(f"{axis.name}={axis.hint}" for axis in kernel.axes)
-        print(f"\nkernel {kernel.name} ({kernel.family}; {axes}) <- {', '.join(kernel.origin) or 'unknown'}")
-        print(kernel.source)
+
+
+def _print_kernel(kernel: KernelSpec) -> None:
+    axes = ", ".join(f"{axis.name}={axis.hint}" for axis in kernel.axes)
+    print(f"\nkernel {kernel.name} ({kernel.family}; {axes}) <- {', '.join(kernel.origin) or 'unknown'}")
+    print(kernel.source)

@@ -7,8 +7,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from ferrite_runtime.commands.measuring import add_measuring, add_tunable, format_time, read_sizes, read_tunable
+from ferrite_runtime.commands.measuring import add_measuring, format_time, read_sizes
 from ferrite_runtime.commands.output import FINE, FOUND, add_json, print_json, print_table
+from ferrite_runtime.commands.programs import add_file, read_file
 from ferrite_runtime.options import Options
 from ferrite_runtime.progress import choose_progress
 from ferrite_runtime.records import merge
@@ -18,7 +19,7 @@ from ferrite_runtime.tuning import ignore_event
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Says what the command takes."""
-    add_tunable(parser)
+    add_file(parser)
     parser.add_argument(
         "--effort",
         default="full",
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns the exit status: 1 where a kernel could not be tuned."""
-    bundle = read_tunable(arguments.file)
+    bundle = read_file(arguments.file)
     report = tune(
         bundle,
         effort=arguments.effort,

@@ -11,7 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ferrite_runtime.errors import DeviceUnavailable, SpecError
+from ferrite_runtime.errors import DeviceUnavailable, FileUnreadable, SpecError
 from ferrite_runtime.fields import Fields
 from ferrite_runtime.settings import read_settings
 from ferrite_runtime.target import Target, device_target
@@ -84,8 +84,10 @@ def read_descriptor(entry: Any) -> DeviceFacts:
     """Returns the facts in a descriptor file; raises `SpecError` naming the file and the field that is wrong."""
     try:
         value = json.loads(entry.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SpecError(str(entry), f"cannot be read: {error}") from error
+    except OSError as error:
+        raise FileUnreadable(entry, error) from error
+    except ValueError as error:
+        raise SpecError(str(entry), f"is no JSON: {error}") from error
     try:
         facts = DeviceFacts.from_mapping(value, str(entry))
     except DeviceUnavailable as error:

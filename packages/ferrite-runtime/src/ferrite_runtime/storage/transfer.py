@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 from collections.abc import Iterable, Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from ferrite_runtime.binary import CorruptEntry, unseal
 from ferrite_runtime.choices import load_measurement
-from ferrite_runtime.errors import PackageInvalid, SpecError
+from ferrite_runtime.errors import FileUnreadable, FileUnwritable, NoExport, PackageInvalid, SpecError
 from ferrite_runtime.records import RECORDS, Measurement, merge
 from ferrite_runtime.storage.backend import seal_entry, unseal_entry
 from ferrite_runtime.storage.pack_frames import PUT, pack_frame, read_frames
@@ -37,7 +38,8 @@ def export_entries(store: Store, kinds: Iterable[str], file: Path) -> int:
     the folder of a read-only layer.
 
     Raises:
-        PackageInvalid: the file cannot be written.
+        FileUnwritable: the file cannot be written.
+        PackageInvalid: an entry is damaged.
     """
     count = 0
     aside = file.with_name(f".{file.name}-{secrets.token_hex(4)}")
@@ -51,9 +53,13 @@ def export_entries(store: Store, kinds: Iterable[str], file: Path) -> int:
                         out.write(unseal(data) + b"\n")
                     count += 1
         aside.replace(file)
-    except (OSError, CorruptEntry) as error:
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise FileUnwritable(file, error) from error
+    except CorruptEntry as error:
         aside.unlink(missing_ok=True)
-        raise PackageInvalid(f"{file} cannot be written: {error}") from error
+        raise PackageInvalid(f"{file} is not written: {error}") from error
     return count
 
 
@@ -61,7 +67,8 @@ def import_entries(store: Store, file: Path) -> Transfer:
     """Takes the entries of an exported file into a store: what it does not have, and measurements that are later.
 
     Raises:
-        PackageInvalid: the file cannot be read, or is none of ours.
+        FileUnreadable: the file cannot be read.
+        PackageInvalid: it is none of ours.
     """
     refused: list[str] = []
     entries = _read_lines(file, refused) if file.suffix == LINES else _read_pack(file, refused)
@@ -104,9 +111,9 @@ def _read_pack(file: Path, refused: list[str]) -> Iterator[tuple[str, str, bytes
         reading = read_frames(file, 0)
         with file.open("rb") as source:
             if size and not reading.frames:
-                raise PackageInvalid(f"{file} is no export of a store")
+                raise NoExport(f"{file} is no export of a store")
             if reading.damaged or reading.end < size:
-                refused.append(f"{file.name}: {reading.damaged + size - reading.end} bytes are no entry")
+                refused.append(f"{file}: {reading.damaged + size - reading.end} bytes are no entry")
             for frame in reading.frames:
                 source.seek(frame.start)
                 try:
@@ -119,18 +126,20 @@ def _read_pack(file: Path, refused: list[str]) -> Iterator[tuple[str, str, bytes
                 elif frame.operation == PUT:
                     yield frame.kind, frame.key, data
     except OSError as error:
-        raise PackageInvalid(f"{file} cannot be read: {error}") from error
+        raise FileUnreadable(file, error) from error
 
 
 def _read_lines(file: Path, refused: list[str]) -> Iterator[tuple[str, str, bytes]]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise PackageInvalid(f"{file} cannot be read: {error}") from error
+    except OSError as error:
+        raise FileUnreadable(file, error) from error
+    except ValueError as error:
+        raise NoExport(f"{file} is no export of a store: {error}") from error
     for number, line in enumerate(lines, 1):
         try:
             record = Measurement.from_mapping(json.loads(line), f"line {number}")
         except (SpecError, ValueError, RecursionError) as error:
-            refused.append(f"{file.name}: line {number} does not read: {error}")
+            refused.append(f"{file}:{number}: does not read: {error}")
             continue
         yield RECORDS, record.key, seal_record(record.to_mapping())

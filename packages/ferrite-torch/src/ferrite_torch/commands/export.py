@@ -11,22 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from ferrite_runtime.commands.output import FINE, add_json, print_json
-from ferrite_torch.errors import Unsupported
+from ferrite_runtime.errors import FileUnwritable
+from ferrite_runtime.ranges import did_you_mean
+from ferrite_runtime.target import KNOWN_TARGETS
+from ferrite_torch.errors import OptionError
 
 
 def find_maker(place: str) -> Callable[[], Any]:
     """Returns the function that ``package.module:name`` or ``file.py:name`` names.
 
     Raises:
-        Unsupported: if there is none.
+        OptionError: if there is none.
     """
     where, separator, name = place.rpartition(":")
     if not separator:
-        raise Unsupported(f"{place!r} is not of the form module:function or file.py:function")
+        raise OptionError(f"{place!r} is not of the form module:function or file.py:function")
     if where.endswith(".py"):
         spec = importlib.util.spec_from_file_location(Path(where).stem, where)
         if spec is None or spec.loader is None or not Path(where).is_file():
-            raise Unsupported(f"there is no file {where}")
+            raise OptionError(f"there is no file {where}")
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
     else:
@@ -34,10 +37,11 @@ def find_maker(place: str) -> Callable[[], Any]:
         try:
             module = importlib.import_module(where)
         except ImportError as error:
-            raise Unsupported(f"{where} cannot be imported: {error}") from error
+            raise OptionError(f"{where} cannot be imported: {error}") from error
     maker = getattr(module, name, None)
     if not callable(maker):
-        raise Unsupported(f"{where} has no function {name}")
+        functions = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
+        raise OptionError(f"{where} has no function {name!r}{did_you_mean(name, functions)}")
     return maker  # type: ignore[no-any-return]
 
 
@@ -45,7 +49,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Says what the command takes."""
     parser.add_argument("model", metavar="MODULE:FUNCTION", help="what makes the model, or FILE.py:FUNCTION")
     parser.add_argument("-o", "--output", type=Path, default=Path("model.ferrite"), help="the bundle's file")
-    parser.add_argument("--targets", default="sm_90", help="comma-separated: sm_80,sm_90,gfx942; or cpu")
+    known = ", ".join(KNOWN_TARGETS)
+    parser.add_argument(
+        "--targets", default="sm_90", help=f"comma-separated, such as sm_80,sm_90; or cpu. Known: {known}"
+    )
     parser.add_argument("--training", action="store_true", help="take the backward along")
     parser.add_argument("--tune", default="default", choices=("none", "default", "max"), help="configs to compile")
     parser.add_argument("--ptx", default="sm_80", help="oldest target of the PTX fallback, or none")
@@ -55,19 +62,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; the function returns the model, its example inputs and, if it likes, keywords."""
-    from ferrite_torch.exporting import export  # noqa: PLC0415  # imports every layer
+    from ferrite_torch.exporting import check_targets, export  # noqa: PLC0415  # imports every layer
 
+    targets = [target.strip() for target in arguments.targets.split(",")]
+    ptx = None if arguments.ptx == "none" else arguments.ptx
+    check_targets(targets, ptx)
+    if not arguments.output.parent.is_dir() or arguments.output.is_dir():
+        raise FileUnwritable(arguments.output, "its folder is not there, or it is a folder")
     made = find_maker(arguments.model)()
     if not isinstance(made, tuple) or len(made) not in (2, 3):
-        raise Unsupported(f"{arguments.model} has to return (model, inputs) or (model, inputs, keywords)")
+        raise OptionError(f"{arguments.model} has to return (model, inputs) or (model, inputs, keywords)")
     bundle = export(
         made[0],
         made[1],
         kwargs=made[2] if len(made) == 3 else None,
-        targets=arguments.targets.split(","),
+        targets=targets,
         training=arguments.training,
         prebuilt=not arguments.no_binaries,
-        ptx=None if arguments.ptx == "none" else arguments.ptx,
+        ptx=ptx,
         tune=arguments.tune,
     )
     digest = bundle.save(arguments.output)

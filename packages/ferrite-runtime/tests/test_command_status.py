@@ -1,0 +1,177 @@
+"""What every command makes of every kind of file: its status, and what it says to people and to programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bundle_cases import add_bundle
+from ferrite_runtime import __version__
+from ferrite_runtime.__main__ import COMMANDS, main
+from ferrite_runtime.target import KNOWN_TARGETS
+from runtime_kernels import one_kernel, pointwise
+
+FILES = ("missing", "folder", "empty", "text", "binary", "bundle", "spec", "program", "damaged")
+# Of each command: what stands before and behind the file, and the status for a sound bundle, spec and program.
+READERS: dict[str, tuple[list[str], list[str], int]] = {
+    "inspect": (["inspect"], [], 0),
+    "verify": (["verify"], [], 0),
+    "check": (["check"], [], 0),
+    "show": (["show"], [], 0),
+    "compile": (["compile"], ["--workers", "0"], 0),
+    "why-miss": (["cache", "why-miss"], ["--device", "h200"], 1),
+    "pin": (["pin", "--program"], ["--file", "pins.json", "--check"], 1),
+    "import": (["cache", "import"], [], 1),
+    # No GPU here is the command's own trouble.
+    "tune": (["tune"], ["--quiet", "--workers", "0"], 2),
+    "bench": (["bench"], ["--workers", "0"], 2),
+}
+EXPECTED = {"missing": 2, "folder": 2, "empty": 1, "text": 1, "binary": 1, "damaged": 1}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("files")
+    bundle = add_bundle().to_bytes()
+    contents = {
+        "empty": b"",
+        "text": b"a few words\n",
+        "binary": b"\x7fELF\xff\xfe",
+        "bundle": bundle,
+        "spec": json.dumps(pointwise("a + 1")).encode(),
+        "program": json.dumps(one_kernel(pointwise("a + 1"))).encode(),
+        "damaged": bundle[:-9] + b"X" + bundle[-8:],
+    }
+    for name, content in contents.items():
+        (root / name.replace("damaged", "broken")).write_bytes(content)
+    (root / "folder").mkdir()
+    return {name: root / name.replace("damaged", "broken") for name in FILES}
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FERRITE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+def has_gpu() -> bool:
+    torch = pytest.importorskip("torch")
+    return bool(torch.cuda.is_available())
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("command", READERS)
+def test_status_and_words(command: str, file: str, files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    before, behind, sound = READERS[command]
+    is_sound = file not in EXPECTED
+    if command in ("tune", "bench") and is_sound and has_gpu():
+        pytest.skip("measures on a GPU")
+    if command == "compile" and is_sound:
+        pytest.importorskip("triton")
+    wanted = sound if is_sound else EXPECTED[file]
+    if command == "import" and file == "empty":
+        wanted = 0  # an export of nothing
+    arguments = [*before, str(files[file]), *behind]
+    assert main(arguments) == wanted
+    said = capsys.readouterr()
+    if wanted == 2 or not is_sound:
+        assert is_sound or str(files[file]) in said.err + said.out
+        assert ("damaged" in said.err) == (file == "damaged" and command != "import")
+    assert main([*arguments, "--json"]) == wanted
+    value = json.loads(capsys.readouterr().out)
+    if said.err.startswith("error:"):
+        assert value["error"]["status"] == wanted
+        assert value["error"]["message"] in said.err
+        assert value["error"]["hint"] in said.err
+        assert value["error"]["kind"].isidentifier()
+    else:
+        assert "error" not in value
+
+
+@pytest.mark.parametrize("name", ["sm_12", "sm_9", "sm90", "gfx94", "", "cpu"])
+def test_unknown_target_is_refused_before_anything_is_read(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["compile", "missing", "--target", name]) == 2
+    said = capsys.readouterr().err
+    assert repr(name) in said
+    assert ", ".join(KNOWN_TARGETS) in said
+    assert "missing" not in said
+    if name == "sm90":
+        assert "did you mean 'sm_90'?" in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["verfy", "x"],
+        ["check"],
+        ["compile", "x", "--workers", "many"],
+        ["cache"],
+        ["cache", "stat", "--dir", "nowhere"],
+        ["cache", "gc", "--limit", "much"],
+        ["cache", "export", "nowhere/file"],
+        ["compile", "x", "--workers", "-1"],
+        ["tune", "x", "--seconds", "nan"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_arguments_have_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    assert "error: " in capsys.readouterr().err
+    assert main([*arguments, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["status"] == 2
+
+
+def test_every_command_takes_json_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    parts = [[name] for name in COMMANDS if name != "cache"]
+    parts += [["cache", part] for part in ("stat", "verify", "gc", "export", "import", "why-miss")]
+    for part in parts:
+        with pytest.raises(SystemExit) as ended:
+            main([*part, "--help"])
+        assert ended.value.code == 0
+        assert "--json" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"ferrite-runtime {__version__}\n"
+
+
+def test_closed_pipe_is_no_error(files: dict[str, Path]) -> None:
+    """More is written than a pipe holds, to a reader that is gone."""
+    code = (
+        "import sys; from ferrite_runtime.__main__ import main\n"
+        "from ferrite_runtime.commands import show\n"
+        "show._print_kernel = lambda kernel: [print('x' * 1000) for _ in range(1000)]\n"
+        f"sys.exit(main(['show', {str(files['bundle'])!r}]))"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-c", code], stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert done.returncode == 141
+    assert done.stderr == b""
+
+
+def test_interrupt_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from ferrite_runtime.commands import devices
+
+    monkeypatch.setattr(devices, "present_devices", lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert main(["devices"]) == 130
+    assert capsys.readouterr().err == "ferrite-runtime: interrupted\n"
+
+
+def test_a_bug_shows_where_it_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ferrite_runtime.commands import devices
+
+    monkeypatch.setattr(devices, "present_devices", lambda: {}["nothing"])
+    with pytest.raises(KeyError):
+        main(["devices"])
