@@ -131,7 +131,8 @@ def _regenerated(metadata: Any, tokens: int) -> frozenset[int]:
 def _saved(module: torch.fx.GraphModule, metadata: Any, tokens: int) -> frozenset[int]:
     """Returns what only the backward sees; nothing where the layouts that are reported would not reach it.
 
-    Compiled autograd runs the backward as it was traced.
+    Compiled autograd runs the backward as it was traced. Where dynamo compiles one graph for the results of another (the
+    buckets of a data-parallel model), the report has to have the tokens in it that it must not have for the backward.
     """
     from torch._dynamo import config
     from torch._guards import TracingContext
@@ -141,7 +142,7 @@ def _saved(module: torch.fx.GraphModule, metadata: Any, tokens: int) -> frozense
     first = output.meta.get(_SEEN)
     if first is None or first != tokens + metadata.num_forward or getattr(config, "compiled_autograd", False):
         return frozenset()
-    if getattr(context, "output_strides", None) != []:
+    if getattr(context, "output_strides", None) != [] or (tokens and context.fakify_first_call):
         return frozenset()
     return frozenset(range(first, len(_returned(output))))
 
