@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -36,9 +37,12 @@ from ferrite_runtime.steps import Launch
 from ferrite_runtime.tensors import make_keeper
 from ferrite_runtime.tuning import Budget
 
+_LOG = logging.getLogger("ferrite_runtime")
+
 
 def make_machine(index: int, options: Options, compiler: Compiler | None = None) -> Machine:
     """Returns torch's GPU number ``index`` with this process's driver, compiler and store."""
+    note_interpreter()
     compiler = compiler or shared_compiler(options)
     facts = device_facts(index)
     return Machine(
@@ -51,6 +55,16 @@ def make_machine(index: int, options: Options, compiler: Compiler | None = None)
         tune=options.tune,
         follows=choose_following(options),
     )
+
+
+@functools.cache
+def note_interpreter() -> None:
+    """Says once what comes of ``TRITON_INTERPRET=1`` on a GPU."""
+    if read_settings().interprets:
+        _LOG.warning(
+            "TRITON_INTERPRET is set; kernels of Ferrite for a GPU are compiled and run there all the same. "
+            "To interpret them, give them tensors on the CPU"
+        )
 
 
 def choose_choices(options: Options, compiler: Compiler) -> Choices:

@@ -1,10 +1,10 @@
 """Runs kernels on the CPU, in Triton's interpreter, inside a process that also compiles kernels.
 
 Triton's own way in is an environment variable that changes every ``@triton.jit`` of the process at import. Here the
-language is patched for the time of one launch instead, under a lock, and restored. Four things of the interpreter
-are replaced while it runs, because they are slow or wrong: reductions and scans (element by element there, by
-vectorised trees here), conversions to half types (truncating there, to nearest even here), atomics on bfloat16, and
-the splat of a truth value (a number there).
+language is patched for the time of one launch instead, under a lock, and restored; functions may be of either kind.
+Four things of the interpreter are replaced while it runs, because they are slow or wrong: reductions and scans
+(element by element there, by vectorised trees here), conversions to half types (truncating there, to nearest even
+here), atomics on bfloat16, and the splat of a truth value (a number there).
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ def _interpreted_language() -> Iterator[None]:
         for module in (tl, tl.core):
             scope.set_attr(module, "reduce", reduce_tiles)
             scope.set_attr(module, "associative_scan", scan_tiles)
-        scope.set_attr(JITFunction, "__call__", _call_jitted)
+        for jitted in (JITFunction, ti.InterpretedFunction):  # the latter under TRITON_INTERPRET=1
+            scope.set_attr(jitted, "__call__", _call_jitted)
         kind = type(builder)
         scope.set_attr(kind, "cast_impl", lambda self, source, dtype: cast_handle(source, dtype))
         scope.set_attr(kind, "create_fp_to_fp", lambda self, source, dtype, mode: cast_handle(source, dtype))

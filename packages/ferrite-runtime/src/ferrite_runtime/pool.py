@@ -24,7 +24,7 @@ from ferrite_runtime.binary import Binary
 from ferrite_runtime.errors import KernelCompileError, WorkerError
 from ferrite_runtime.frames import encode_frame, read_frame
 from ferrite_runtime.settings import worker_environment
-from ferrite_runtime.triton_adapter import Job, compile_job
+from ferrite_runtime.triton_adapter import Job, compile_job, is_interpreting
 
 _LOG = logging.getLogger("ferrite_runtime")
 
@@ -169,6 +169,8 @@ def _encode_job(job: Job) -> bytes:
 class CompilePool:
     """Compiles jobs in worker processes; with 0 workers, in this process, when they are submitted.
 
+    Where this process interprets kernels (``TRITON_INTERPRET=1``) it cannot compile any; 0 workers then are one.
+
     Args:
         workers: the number of processes at most.
         start: makes a worker; tests pass their own.
@@ -196,6 +198,9 @@ class CompilePool:
     def submit(self, job: Job, seconds: float = 300.0) -> Future[Binary]:
         """Returns the future of the compiled job; ``seconds`` is the time after which its worker counts as hung."""
         future: Future[Binary] = Future()
+        if self.workers == 0 and sys.executable and is_interpreting():
+            # Workers do not interpret, whatever the environment of this process says.
+            return shared_pool(1).submit(job, seconds)
         if self.workers == 0:
             _settle(future, lambda: compile_job(job))
         else:
