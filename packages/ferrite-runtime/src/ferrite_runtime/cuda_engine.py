@@ -20,6 +20,7 @@ from ferrite_runtime.cuda_kernels import DeviceKernel, Machine
 from ferrite_runtime.devices import device_facts
 from ferrite_runtime.engine import HostFunction, build_host, gradient_guard
 from ferrite_runtime.expr import print_expr
+from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.grids import programs_text
 from ferrite_runtime.host import write_host
 from ferrite_runtime.launch import LaunchSite
@@ -251,7 +252,7 @@ class CudaEngine:
             "_cuda_launch": next((kernel.machine.driver.launch for kernel in kernels.values()), None),
             "_streams": streams,
             "_set_stream": set_stream,
-            "_lock": threading.RLock(),
+            "_lock": renewed_in_children(threading.RLock()),
         }
         return build_host(text, names, device)
 
