@@ -15,6 +15,7 @@ from ferrite_runtime.binary import Binary, CorruptEntry
 from ferrite_runtime.canonical import digest
 from ferrite_runtime.config import Config
 from ferrite_runtime.errors import FerriteRuntimeError, NoVariantForTarget
+from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.options import Options
 from ferrite_runtime.pool import CompilePool, shared_pool
 from ferrite_runtime.records import Measurement
@@ -100,7 +101,7 @@ class Compiler:
         self._store = store
         self._seconds = seconds
         # Reentrant, because a pool without workers is done before it returns.
-        self._lock = threading.RLock()
+        self._lock = renewed_in_children(threading.RLock())
         self._futures: dict[str, Future[Binary]] = {}
         self._pid = os.getpid()
 
@@ -117,7 +118,7 @@ class Compiler:
 
     def _start_over(self) -> None:
         """Forgets what the parent of a forked process was still compiling: nobody will finish it here."""
-        self._lock, self._pid = threading.RLock(), os.getpid()
+        self._pid = os.getpid()
         self._futures = {key: future for key, future in self._futures.items() if future.done()}
 
     def _begin(self, job: Job, key: str) -> Future[Binary]:

@@ -187,6 +187,12 @@ class UnknownField(SpecError):
     """An object that the format closes has a field that the format does not name."""
 
 
+class UserKernelError(SpecError):
+    """A kernel that somebody wrote is described wrongly, or uses something that cannot be written down."""
+
+    hint = "the arguments of ferrite_runtime.user_kernel say what a kernel is; its documentation has the forms"
+
+
 class IdentityMismatch(SpecError):
     """A kernel's ``id`` is not the digest of its content."""
 

@@ -1,10 +1,10 @@
 """Runs kernels on the CPU, in Triton's interpreter, inside a process that also compiles kernels.
 
 Triton's own way in is an environment variable that changes every ``@triton.jit`` of the process at import. Here the
-language is patched for the time of one launch instead, under a lock, and restored. Four things of the interpreter
-are replaced while it runs, because they are slow or wrong: reductions and scans (element by element there, by
-vectorised trees here), conversions to half types (truncating there, to nearest even here), atomics on bfloat16, and
-the splat of a truth value (a number there).
+language is patched for the time of one launch instead, under a lock, and restored; functions may be of either kind.
+Four things of the interpreter are replaced while it runs, because they are slow or wrong: reductions and scans
+(element by element there, by vectorised trees here), conversions to half types (truncating there, to nearest even
+here), atomics on bfloat16, and the splat of a truth value (a number there).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from triton.runtime.jit import JITFunction
 from ferrite_runtime import fmath
 from ferrite_runtime.errors import FerriteRuntimeError, IndexOutOfBounds, KernelRunError
 from ferrite_runtime.fmath.look_back import draw_part
+from ferrite_runtime.forking import hold_through_forks
 from ferrite_runtime.interpreter_atomics import make_atomic_rmw
 from ferrite_runtime.interpreter_cast import all_ones_handle, cast_handle, make_dot, splat_handle
 from ferrite_runtime.interpreter_cooperation import LeftProgram, rounds_of
@@ -33,7 +34,24 @@ from ferrite_runtime.interpreter_reduce import reduce_tiles, scan_tiles
 from ferrite_runtime.interpreter_sort import sort_tile, sort_tile_first
 from ferrite_runtime.spec import KernelSpec, Param
 
-_LOCK = threading.RLock()
+
+class _Turn:
+    """Whose turn it is to interpret: one thread's, which has the language patched; nobody's while the process forks."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+    def hold(self) -> None:
+        """Waits until the language is as it was, and keeps threads from patching it."""
+        self.lock.acquire()
+
+    def release(self) -> None:
+        """Lets threads interpret again."""
+        self.lock.release()
+
+
+_TURN = _Turn()
+hold_through_forks(_TURN)
 _REWRITTEN = "_ferrite_interpreted"
 _DEVICE_FUNCTIONS = fmath.__name__  # the package, and its modules
 
@@ -104,7 +122,8 @@ def _interpreted_language() -> Iterator[None]:
         for module in (tl, tl.core):
             scope.set_attr(module, "reduce", reduce_tiles)
             scope.set_attr(module, "associative_scan", scan_tiles)
-        scope.set_attr(JITFunction, "__call__", _call_jitted)
+        for jitted in (JITFunction, ti.InterpretedFunction):  # the latter under TRITON_INTERPRET=1
+            scope.set_attr(jitted, "__call__", _call_jitted)
         kind = type(builder)
         scope.set_attr(kind, "cast_impl", lambda self, source, dtype: cast_handle(source, dtype))
         scope.set_attr(kind, "create_fp_to_fp", lambda self, source, dtype, mode: cast_handle(source, dtype))
@@ -184,7 +203,7 @@ def interpret(
     """
     named = {param.name: _wrap_argument(param, value) for param, value in zip(spec.params, arguments, strict=True)}
     # Under the lock as well: two threads that parse sources at once can fail with a SystemError in Python 3.11.
-    with _LOCK, _interpreted_language():
+    with _TURN.lock, _interpreted_language():
         body = plain_function(function)
         builder = ti.interpreter_builder
         builder.set_grid_dim(programs, *depths)

@@ -9,6 +9,7 @@ from typing import Any
 from ferrite_runtime.compilation import Compiler
 from ferrite_runtime.cuda_kernels import DeviceKernel, Machine
 from ferrite_runtime.errors import InputError
+from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.interpreted import InterpretedKernel
 from ferrite_runtime.launchers import uses_triton_launcher
 from ferrite_runtime.options import Options
@@ -43,7 +44,7 @@ class Kernel:
         self.spec = mapping if isinstance(mapping, KernelSpec) else KernelSpec.from_mapping(mapping)
         self.options = options or Options()
         self._compiler = compiler
-        self._lock = threading.RLock()
+        self._lock = renewed_in_children(threading.RLock())
         self._interpreted: InterpretedKernel | None = None
         self._machines: dict[int, Machine] = {}
         self._on_device: dict[tuple[int, tuple[tuple[str, int], ...]], DeviceKernel] = {}

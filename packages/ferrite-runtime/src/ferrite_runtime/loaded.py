@@ -11,6 +11,7 @@ from ferrite_runtime.compilation import Compiler
 from ferrite_runtime.engine import Engine, HostFunction, InterpretedEngine, gradient_guard
 from ferrite_runtime.errors import DeviceUnavailable
 from ferrite_runtime.externs import resolve_extern
+from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.graphs import GraphedProgram
 from ferrite_runtime.host import list_host
 from ferrite_runtime.inputs import check_inputs
@@ -30,7 +31,7 @@ class LoadedProgram:
         self.program = program
         self.options = options
         self._engine = engine
-        self._lock = threading.RLock()
+        self._lock = renewed_in_children(threading.RLock())
         self._hosts: dict[Any, HostFunction] = {}
         self._run: HostFunction = self._dispatch
 

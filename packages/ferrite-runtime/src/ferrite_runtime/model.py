@@ -13,6 +13,7 @@ from ferrite_runtime.bundle import Bundle
 from ferrite_runtime.compilation import Compiler, choose_store
 from ferrite_runtime.entries import Entry, Variant, Weight
 from ferrite_runtime.errors import DeviceUnavailable, GuardFailed, InputError, NoVariantForTarget, PackageInvalid
+from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.guards import Guard, check_tensor, make_guard
 from ferrite_runtime.inputs import check_inputs
 from ferrite_runtime.kernel import Kernel
@@ -155,7 +156,7 @@ class LoadedEntry:
         self.name = name
         self.entry = entry
         self._owner = owner
-        self._lock = threading.RLock()
+        self._lock = renewed_in_children(threading.RLock())
         self._weights: dict[str, Any] = {}
         self._calls: list[BoundVariant] = []
         self._is_plain = _takes_plain_tensors(entry)

@@ -10,13 +10,14 @@ from ferrite_runtime.checked import CHECKED
 from ferrite_runtime.config import Config
 from ferrite_runtime.devices import device_facts
 from ferrite_runtime.engine import HostFunction, build_host, gradient_guard
-from ferrite_runtime.errors import KernelCompileError
+from ferrite_runtime.errors import DeviceUnavailable, KernelCompileError
 from ferrite_runtime.host import write_host
 from ferrite_runtime.policy import configs
 from ferrite_runtime.program import Program
 from ferrite_runtime.source import choose_constants, load_function
 from ferrite_runtime.spec import KernelSpec, Param
 from ferrite_runtime.tensors import torch_dtype
+from ferrite_runtime.triton_adapter import is_interpreting
 
 
 class Address:
@@ -65,8 +66,13 @@ def load_kernel(spec: KernelSpec, index: int) -> TritonKernel:
     """Returns a kernel for torch's GPU number ``index`` with its policy's first choice.
 
     Raises:
+        DeviceUnavailable: if Triton interprets the kernels of this process.
         KernelCompileError: if the source text does not load.
     """
+    if is_interpreting():
+        raise DeviceUnavailable(
+            "TRITON_INTERPRET is set, and Triton's own launcher interprets then; unset it, or give tensors on the CPU"
+        )
     return TritonKernel(spec, load_function(spec), configs(spec, device_facts(index), "none")[0])
 
 

@@ -26,6 +26,7 @@ from ferrite_torch.torch_private.aot_metadata import drop_dynamic_marks
 from ferrite_torch.torch_private.dynamo import (
     fix_module_floats,
     flatten_inputs,
+    free_compilation_in_children,
     is_restart,
     keep_writes_through_restarts,
     register_backend,
@@ -250,3 +251,4 @@ def _is_ferrite(compiler: Any) -> bool:
 
 register_backend(ferrite, "ferrite")
 fix_module_floats(_is_ferrite)
+free_compilation_in_children()
