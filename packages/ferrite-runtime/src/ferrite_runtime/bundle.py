@@ -14,7 +14,8 @@ from ferrite_runtime.container import pack_container, read_container_file, unpac
 from ferrite_runtime.entries import Entry
 from ferrite_runtime.errors import PackageInvalid, SpecError, VersionUnsupported, naming_file
 from ferrite_runtime.fields import Fields
-from ferrite_runtime.limits import check_sizes, check_source
+from ferrite_runtime.extents import check_bounds
+from ferrite_runtime.kernel_text import check_source
 from ferrite_runtime.program import Program
 from ferrite_runtime.records import Measurement
 from ferrite_runtime.spec import KernelSpec
@@ -279,7 +280,7 @@ def _read_program(name: str, value: Any, kernels: Mapping[str, KernelSpec]) -> P
     if missing:
         raise SpecError(f"{path}.kernels", f"the bundle has no kernel {missing[0][:64]!r}")
     program = Program.from_parts(value, [kernels[key] for key in listed], path)
-    check_sizes(program, path)
+    check_bounds(program, path)
     return program
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ferrite_runtime.errors import PackageInvalid, SpecError
+from ferrite_runtime.extents import check_layout
 from ferrite_runtime.fields import Fields
-from ferrite_runtime.limits import check_layout
 from ferrite_runtime.program import Program
 from ferrite_runtime.steps import Layout, read_layout
 from ferrite_runtime.structure import check_arguments, check_structure

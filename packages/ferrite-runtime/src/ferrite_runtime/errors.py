@@ -257,6 +257,15 @@ class KernelRunError(LaunchFailed):
     hint = "report it with the kernel's source; the interpreter runs what the GPU would"
 
 
+class ProgramFailed(LaunchFailed, RuntimeError):
+    """A step of a bundle's program failed, or was about to touch what is not its own; the message says how.
+
+    A `RuntimeError` as well: that is what torch raises where it refuses a library call.
+    """
+
+    hint = "the bundle's writer is at fault if it fails for every input; else the message says what torch refused"
+
+
 class IndexOutOfBounds(KernelRunError, IndexError):
     """An interpreted kernel was given an index outside of what it indexes; the message names the op and its line."""
 
@@ -273,6 +282,21 @@ class NotPinned(NoValidVariant):
 
 class DriverError(LaunchFailed):
     """The GPU driver refused a call; carries the call's and the error's name."""
+
+
+class MemoryOutOfBounds(KernelRunError):
+    """An interpreted kernel was about to touch memory that is none of its tensors'."""
+
+    hint = "the kernel's text does not fit the tensors that its launch gives it: the bundle's writer is at fault"
+
+
+class TrustNeeded(PackageInvalid):
+    """A bundle asks for more than one may that comes from anywhere."""
+
+    hint = (
+        "if you know who wrote this bundle, and would run their Python, load it with trust=True; "
+        "docs/bundle.md says what bundles may do without"
+    )
 
 
 class OptionError(FerriteRuntimeError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
@@ -17,10 +18,13 @@ MAX_DEPTH = 32
 MAX_OPERANDS = 256
 """Operands of one operator."""
 _COMPARISONS = {"le": "<=", "lt": "<", "ge": ">=", "gt": ">", "eq": "==", "ne": "!="}
+_HOLDS: dict[str, Callable[[int, int], bool]] = {
+    "le": operator.le, "lt": operator.lt, "ge": operator.ge, "gt": operator.gt, "eq": operator.eq, "ne": operator.ne,
+}  # fmt: skip
 _CONNECTIVES = ("and", "or", "not")
 _VARIADIC = ("add", "mul", "min", "max")
-_DIVISIONS = ("floordiv", "ceildiv", "mod")
-_BINARY = ("sub", *_DIVISIONS)
+DIVISIONS = ("floordiv", "ceildiv", "mod")
+_BINARY = ("sub", *DIVISIONS)
 
 _JOIN = {"add": " + ", "mul": " * ", "sub": " - ", "floordiv": " // ", "mod": " % "}
 
@@ -98,6 +102,14 @@ def print_condition(condition: Condition) -> str:
     return f"not {inner[0]}" if kind == "not" else f" {kind} ".join(inner)
 
 
+def is_settled(condition: Condition) -> bool:
+    """Tells whether a condition holds whatever its names are: all that it compares are numbers, of which it holds."""
+    kind, *parts = condition
+    if kind == "and":
+        return all(map(is_settled, parts))
+    return kind in _HOLDS and all(type(part) is int for part in parts) and _HOLDS[kind](*parts)
+
+
 def expr_names(expr: Expr) -> Iterator[str]:
     """Yields every name in ``expr``, with repetitions, left to right."""
     if isinstance(expr, str):
@@ -134,7 +146,7 @@ def evaluate(expr: Expr, values: Mapping[str, int]) -> int:
             raise SpecError(expr, "this name has no value here")
         return values[expr]
     operands = [evaluate(operand, values) for operand in expr[1:]]
-    if expr[0] in _DIVISIONS and operands[1] == 0:
+    if expr[0] in DIVISIONS and operands[1] == 0:
         raise SpecError("", f"{print_expr(expr)} divides by zero")
     return _APPLY[expr[0]](operands)
 
@@ -150,7 +162,7 @@ def settle(expr: Expr, values: Mapping[str, int]) -> Expr:
         return values.get(expr, expr)
     operands = [settle(operand, values) for operand in expr[1:]]
     numbers = [operand for operand in operands if isinstance(operand, int)]
-    if len(numbers) < len(operands) or (expr[0] in _DIVISIONS and numbers[1] == 0):
+    if len(numbers) < len(operands) or (expr[0] in DIVISIONS and numbers[1] == 0):
         return (expr[0], *operands)
     return _APPLY[expr[0]](numbers)
 

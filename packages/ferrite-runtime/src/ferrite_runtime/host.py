@@ -17,7 +17,8 @@ from typing import Any
 from ferrite_runtime.arena import MAX_ARENA
 from ferrite_runtime.dtypes import DTYPES, torch_name
 from ferrite_runtime.errors import SpecError
-from ferrite_runtime.expr import Expr, print_condition, print_expr
+from ferrite_runtime.expr import Expr, is_settled, print_condition, print_expr
+from ferrite_runtime.extents import reach_of
 from ferrite_runtime.externs import RESULTS_LIKE, result_kind
 from ferrite_runtime.footprint import bytes_of
 from ferrite_runtime.postponement import MAX_LENGTHS_POSTPONED, Postponement
@@ -44,6 +45,7 @@ from ferrite_runtime.steps import (
     Reuse,
     Tagged,
     View,
+    Within,
 )
 from ferrite_runtime.terms import Terms, expr_of, is_number
 
@@ -96,6 +98,8 @@ class _Writer:
     sites: list[Site] = field(default_factory=list)
     kernels: dict[str, KernelSpec] = field(default_factory=dict)
     owner_layouts: dict[str, Layout] = field(default_factory=dict)
+    # All buffers, those in arenas as well.
+    allocated: dict[str, Layout] = field(default_factory=dict)
     # Inputs in the host's memory, which no launch that waits can write to.
     apart: set[str] = field(default_factory=set)
     # Of results of library calls: what tells how large they are.
@@ -247,7 +251,10 @@ class _Writer:
                 self._item(step)
             case Check(holds, message, names):
                 values = ", ".join(f"({self._bound(name)}, {print_expr(expr)})" for name, expr in names)
-                self.lines.append(f"if not ({print_condition(holds)}): _fail({self._bound(message)}, [{values}])")
+                if not is_settled(holds):
+                    self.lines.append(f"if not ({print_condition(holds)}): _fail({self._bound(message)}, [{values}])")
+            case Within(owner, end):
+                self._within(owner, end)
             case Free(names):
                 self.delete([variable for name in names for variable in self.release(name)])
             case Copy(to, source):
@@ -255,8 +262,18 @@ class _Writer:
                 self.flush()
                 self.lines.append(f"{target}.copy_({origin})")
 
+    def _within(self, owner: str, end: Expr) -> None:
+        """Writes the check of what a library returned, unless the result is a buffer of known size after all."""
+        layout = self.allocated.get(owner)
+        reach = reach_of(layout) if layout is not None else None
+        if reach is None:
+            self.lines.append(f"_within({owner}, {self.number(end)})")
+        elif not (isinstance(reach, int) and isinstance(end, int) and end <= reach) and reach != end:
+            self.lines.append(f"if {print_expr(end)} > {print_expr(reach)}: _within(None, 0)")
+
     def _alloc(self, step: Alloc | Keep) -> None:
         name, layout = step.name, step.layout
+        self.allocated[name] = layout
         if self.sequencing is not None and name in self.sequencing.arenas.places:
             dtype, place = self.sequencing.arenas.places[name]
             self.share(name, self.values[_arena(dtype)], layout, place)

@@ -10,7 +10,6 @@ here), atomics on bfloat16, and the splat of a truth value (a number there).
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,12 +21,19 @@ from triton.runtime import interpreter as ti
 from triton.runtime.jit import JITFunction
 
 from ferrite_runtime import fmath
-from ferrite_runtime.errors import FerriteRuntimeError, IndexOutOfBounds, KernelRunError
+from ferrite_runtime.errors import (
+    FerriteRuntimeError,
+    IndexOutOfBounds,
+    KernelRunError,
+    MemoryOutOfBounds,
+    TrustNeeded,
+)
 from ferrite_runtime.fmath.look_back import draw_part
 from ferrite_runtime.forking import hold_through_forks
 from ferrite_runtime.interpreter_atomics import make_atomic_rmw
 from ferrite_runtime.interpreter_cast import all_ones_handle, cast_handle, make_dot, splat_handle
 from ferrite_runtime.interpreter_cooperation import LeftProgram, rounds_of
+from ferrite_runtime.interpreter_fence import Fence, fenced
 from ferrite_runtime.interpreter_math import STAND_INS as MATH_STAND_INS
 from ferrite_runtime.interpreter_meeting import count_in_warps, meet_in_warp
 from ferrite_runtime.interpreter_reduce import reduce_tiles, scan_tiles
@@ -113,8 +119,8 @@ def _check(self: Any, condition: Any, message: str) -> None:
 
 
 @contextlib.contextmanager
-def _interpreted_language() -> Iterator[None]:
-    """Makes ``triton.language`` compute with NumPy while the context is open."""
+def _interpreted_language(fence: Fence | None) -> Iterator[None]:
+    """Makes ``triton.language`` compute with NumPy while the context is open, inside of a fence if there is one."""
     scope = ti._patch_lang(_EVERY_LANGUAGE)
     builder = ti.interpreter_builder
     options = builder.options
@@ -138,7 +144,7 @@ def _interpreted_language() -> Iterator[None]:
         scope.set_attr(kind, "create_assert", _check)
         # Overflow checks double the integer work and are not compiled into kernels either.
         builder.options = ti.InterpreterOptions(sanitize_overflow=False, debug=True)
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), fenced(scope, fence):
             yield
     finally:
         builder.options = options
@@ -180,6 +186,14 @@ def _wrap_argument(param: Param, value: Any) -> Any:
     return tl.tensor(ti.TensorHandle(np.array([value]).astype(numpy_type), triton_type), triton_type)
 
 
+def _positions(width: int, height: int, depth: int) -> Iterator[tuple[int, int, int]]:
+    """Yields the places of a grid, one after the other; nothing as large as the grid is made for that."""
+    for z in range(depth):
+        for y in range(height):
+            for x in range(width):
+                yield x, y, z
+
+
 def interpret(
     spec: KernelSpec,
     function: Any,
@@ -187,6 +201,7 @@ def interpret(
     arguments: Sequence[Any],
     programs: int,
     depths: tuple[int, int] = (1, 1),
+    fence: Fence | None = None,
 ) -> None:
     """Runs the programs of a kernel, one after the other, on memory of this process.
 
@@ -197,13 +212,14 @@ def interpret(
         arguments: one per param: an address for tensors, a number for scalars and sizes.
         programs: the size of the grid along its first axis.
         depths: the sizes along the two others.
+        fence: what the kernel may touch, and how much it may do; None for one that was made here.
 
     Raises:
         KernelRunError: naming the kernel and its origin, if the kernel fails.
     """
     named = {param.name: _wrap_argument(param, value) for param, value in zip(spec.params, arguments, strict=True)}
     # Under the lock as well: two threads that parse sources at once can fail with a SystemError in Python 3.11.
-    with _TURN.lock, _interpreted_language():
+    with _TURN.lock, _interpreted_language(fence):
         body = plain_function(function)
         builder = ti.interpreter_builder
         builder.set_grid_dim(programs, *depths)
@@ -212,12 +228,19 @@ def interpret(
                 with contextlib.ExitStack() as standing:
                     for jitted, stand_in in stand_ins:
                         standing.enter_context(_standing_in(jitted, stand_in))
-                    for z, y, x in itertools.product(range(depths[1]), range(depths[0]), range(programs)):
+                    for x, y, z in _positions(programs, *depths):
                         builder.set_grid_idx(x, y, z)
+                        if fence is not None:
+                            fence.count(1)
                         with contextlib.suppress(LeftProgram):
                             body(**named, **constants)
         except IndexOutOfBounds as failure:
             raise IndexOutOfBounds(f"{', '.join(spec.origin) or spec.name}: {failure}") from None
+        except MemoryOutOfBounds as failure:
+            came_from = f" (from {', '.join(spec.origin)})" if spec.origin else ""
+            raise MemoryOutOfBounds(f"kernel {spec.name}{came_from}: {failure}") from None
+        except TrustNeeded as failure:
+            raise TrustNeeded(f"kernel {spec.name}: {failure}") from None
         except FerriteRuntimeError:
             raise
         except Exception as error:

@@ -10,6 +10,7 @@ from ferrite_runtime.checked import checked_program
 from ferrite_runtime.compilation import Compiler
 from ferrite_runtime.engine import Engine, HostFunction, InterpretedEngine, gradient_guard
 from ferrite_runtime.errors import DeviceUnavailable
+from ferrite_runtime.extents import with_bounds
 from ferrite_runtime.externs import resolve_extern
 from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.graphs import GraphedProgram
@@ -17,6 +18,7 @@ from ferrite_runtime.host import list_host
 from ferrite_runtime.inputs import check_inputs
 from ferrite_runtime.launchers import uses_triton_launcher
 from ferrite_runtime.options import Options
+from ferrite_runtime.origin import HERE, Origin
 from ferrite_runtime.program import Program
 from ferrite_runtime.steps import Extern
 
@@ -87,7 +89,11 @@ class LoadedProgram:
 
 
 def load_program(
-    mapping: Mapping[str, Any] | Program, *, options: Options | None = None, compiler: Compiler | None = None
+    mapping: Mapping[str, Any] | Program,
+    *,
+    options: Options | None = None,
+    compiler: Compiler | None = None,
+    origin: Origin = HERE,
 ) -> LoadedProgram:
     """Returns a program ready to run; its kernels compile in the background until they are needed.
 
@@ -95,6 +101,7 @@ def load_program(
         mapping: a program in the format of docs/kernel-spec.md, as read from JSON.
         options: how to run it.
         compiler: what makes its kernels; the one that this process shares without it.
+        origin: who wrote it: of a program from elsewhere, every view is checked to lie in its buffer.
 
     Raises:
         SpecError: (or a subclass) if the program is malformed, naming the field.
@@ -107,17 +114,21 @@ def load_program(
     if options.interpret:
         program = program.on_cpu()
     check_externs(program)
-    return LoadedProgram(program, options, choose_engine(program, options, compiler))
+    if origin.is_foreign:
+        program = with_bounds(program)
+    return LoadedProgram(program, options, choose_engine(program, options, compiler, origin))
 
 
-def choose_engine(program: Program, options: Options, compiler: Compiler | None = None) -> Engine:
+def choose_engine(
+    program: Program, options: Options, compiler: Compiler | None = None, origin: Origin = HERE
+) -> Engine:
     """Returns the engine for a program's device.
 
     Raises:
         DeviceUnavailable: if this machine cannot run its kernels.
     """
     if program.device == "cpu" if options.interpret is None else options.interpret:
-        return InterpretedEngine.load(program)
+        return InterpretedEngine.load(program, origin)
     if program.device != "cuda":
         raise DeviceUnavailable(f"no engine runs kernels on {program.device!r}; cuda and cpu are known")
     if uses_triton_launcher(options):

@@ -20,6 +20,7 @@ from ferrite_runtime.kernel import Kernel
 from ferrite_runtime.loaded import LoadedProgram, load_program
 from ferrite_runtime.operators import check_operators, names_of
 from ferrite_runtime.options import Options
+from ferrite_runtime.origin import Origin
 from ferrite_runtime.pool import shared_pool
 from ferrite_runtime.prebuilt import BundleLibrary
 from ferrite_runtime.program import Program
@@ -80,7 +81,7 @@ class LoadedBundle:
             check_operators(program, added, f"programs.{name}")
         self.bundle = bundle
         self.options = options
-        self.trust = trust
+        self.origin = Origin(is_foreign=True, is_trusted=trust)
         self.library = BundleLibrary(bundle)
         self._compiler = Compiler(
             shared_pool(options.workers), choose_store(options), options.compile_seconds, self.library
@@ -116,7 +117,7 @@ class LoadedBundle:
             if len(found) != 1:
                 reason = f"has {len(found)} kernels called {name}" if found else f"has no {name}"
                 raise GuardFailed(f"bundle {self.bundle.name} {reason}; it has {', '.join(self.names())}", name)
-            self._kernels[name] = Kernel(found[0], self.options, compiler=self._compiler)
+            self._kernels[name] = Kernel(found[0], self.options, compiler=self._compiler, origin=self.origin)
         return self._kernels[name]
 
     def bind(self, weights: Mapping[str, Any]) -> LoadedBundle:
@@ -257,7 +258,8 @@ class LoadedEntry:
         return BoundVariant(self.entry, variant, loaded, weights, guard, backward)
 
     def _load_program(self, program: Program) -> LoadedProgram:
-        return load_program(program, options=self._owner.options, compiler=self._owner.compiler())
+        owner = self._owner
+        return load_program(program, options=owner.options, compiler=owner.compiler(), origin=owner.origin)
 
     def _weight(self, weight: Weight, device: str) -> Any:
         if weight.kind == "constant":

@@ -199,7 +199,19 @@ class Check:
     names: tuple[tuple[str, Expr], ...] = ()
 
 
-Step: TypeAlias = "Alloc | Keep | Reuse | View | Let | Launch | Extern | Item | Free | Copy | Check"
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Stops the program unless the memory of ``owner`` reaches to ``end``, in bytes from its first element.
+
+    ``owner`` is a result of a library call, of which only the tensor itself tells how large it is. The step is made
+    where a program is loaded (``extents.py``), and is never part of a stored one.
+    """
+
+    owner: str
+    end: Expr
+
+
+Step: TypeAlias = "Alloc | Keep | Reuse | View | Let | Launch | Extern | Item | Free | Copy | Check | Within"
 
 
 # --- inputs and outputs ---------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ferrite_runtime.dtypes import torch_name
+from ferrite_runtime.errors import ProgramFailed
 
 
 def torch_dtype(name: str) -> Any:
@@ -101,6 +102,19 @@ def retype(tensor: Any, dtype: Any, shape: tuple[int, ...], strides: tuple[int, 
     start = tensor.storage_offset() * tensor.element_size() + offset
     view = torch.empty(0, dtype=dtype, device=tensor.device)
     return view.set_(tensor.untyped_storage(), start // view.element_size(), shape, strides)
+
+
+def check_within(tensor: Any, end: int) -> None:
+    """Raises unless a tensor's memory reaches to ``end``, in bytes from its first element.
+
+    Raises:
+        ProgramFailed: a library returned less than the program takes its result for.
+    """
+    if tensor is not None:
+        size = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()
+        if end <= size:
+            return
+    raise ProgramFailed("a view lies outside of the result of a library call that it is a view of")
 
 
 def restride(tensor: Any, strides: tuple[int, ...]) -> Any:
