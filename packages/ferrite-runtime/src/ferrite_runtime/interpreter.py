@@ -22,7 +22,7 @@ from triton.runtime import interpreter as ti
 from triton.runtime.jit import JITFunction
 
 from ferrite_runtime import fmath
-from ferrite_runtime.errors import FerriteRuntimeError, IndexOutOfBounds, KernelRunError
+from ferrite_runtime.errors import FerriteRuntimeError, IndexOutOfBounds, KernelRunError, ValueRefused
 from ferrite_runtime.fmath.look_back import draw_part
 from ferrite_runtime.interpreter_atomics import make_atomic_rmw
 from ferrite_runtime.interpreter_cast import all_ones_handle, cast_handle, make_dot, splat_handle
@@ -88,10 +88,15 @@ def _call_jitted(self: Any, *args: Any, **kwargs: Any) -> Any:
 _EVERY_LANGUAGE = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
 
 
+_REFUSALS: dict[str, type[KernelRunError]] = {"index out of bounds": IndexOutOfBounds, "refused: ": ValueRefused}
+"""What an assertion raises, by how its message begins."""
+
+
 def _check(self: Any, condition: Any, message: str) -> None:
     """Stands in for the assertion of the interpreter, which Python leaves out under -O."""
     if not condition.data.all():
-        raise (IndexOutOfBounds if message.startswith("index out of bounds") else KernelRunError)(message)
+        kinds = (kind for start, kind in _REFUSALS.items() if message.startswith(start))
+        raise next(kinds, KernelRunError)(message)
 
 
 @contextlib.contextmanager
@@ -197,8 +202,9 @@ def interpret(
                         builder.set_grid_idx(x, y, z)
                         with contextlib.suppress(LeftProgram):
                             body(**named, **constants)
-        except IndexOutOfBounds as failure:
-            raise IndexOutOfBounds(f"{', '.join(spec.origin) or spec.name}: {failure}") from None
+        except (IndexOutOfBounds, ValueRefused) as failure:
+            message = str(failure.args[0]).removeprefix("refused: ")
+            raise type(failure)(f"{', '.join(spec.origin) or spec.name}: {message}") from None
         except FerriteRuntimeError:
             raise
         except Exception as error:
