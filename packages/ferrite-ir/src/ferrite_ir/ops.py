@@ -66,6 +66,12 @@ def _integers(operands: tuple[DType, ...]) -> DType | str:
     return result
 
 
+def _required(operands: tuple[DType, ...]) -> DType | str:
+    if operands[0] is not BOOL:
+        return f"what is required must be bool, got {operands[0]}"
+    return operands[1]
+
+
 def _scaled(operands: tuple[DType, ...]) -> DType | str:
     if not operands[0].is_float or not operands[1].is_integer:
         return f"operands must be (float, integer), got {operands[0]}, {operands[1]}"
@@ -134,10 +140,30 @@ def _rows() -> list[ScalarOp]:
     rows += [ScalarOp(name, 2, _compare, 1, True) for name in ("eq", "ne")]
     rows += [ScalarOp(name, 2, _compare) for name in ("lt", "le", "gt", "ge")]
     rows += [ScalarOp("where", 3, _select), ScalarOp("masked", 3, _select), ScalarOp("ldexp", 2, _scaled, 2)]
+    rows += [ScalarOp(name, 2, _required) for name in REQUIREMENTS]
     rows += [ScalarOp("rand", 2, _random_float, 40), ScalarOp("randn", 2, _random_float, 60)]
     rows += [ScalarOp("randint64", 4, _random_integer, 40)]
     return rows
 
+
+REQUIREMENTS = {
+    "require_place": "index out of bounds of a single element",
+    "require_probability": "probabilities have to be in [0, 1]",
+    "require_deviation": "all elements of std have to be >= 0.0",
+    "require_weight": "a probability tensor contains either `inf`, `nan` or an element < 0",
+    "require_weights": "an invalid multinomial distribution: the sum of its probabilities is not positive",
+    "require_unit_input": "all elements of input should be between 0 and 1",
+    "require_unit_target": "all elements of target should be between 0 and 1",
+    "require_divisor": "ZeroDivisionError: an integer is divided by zero",
+    "require_finite_range": "the range of a histogram is not finite",
+    "require_repeats": "repeats can not be negative",
+    "require_total": "allocated size does not match required size: output_size is not the sum of repeats",
+    "require_sorter": "the sorter index is out of range",
+    "require_source": "the source has fewer elements than the mask has ones",
+}
+"""Operations ``require_…(condition, value)``, which give the value, and stop the program where the condition is false.
+
+Each with what is then said, after ``refused:`` unless it is about an index."""
 
 OPS: dict[str, ScalarOp] = {row.name: row for row in _rows()}
 

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from . import multiprecision, orthogonal, philox, special
 from .dtypes import DType
+from .ops import REQUIREMENTS
 from .rounding import convert, next_float, reinterpret, round_to
 from .scalar import Number, Scalar
 
@@ -197,6 +198,16 @@ def _hypot(x: float, y: float) -> float:
     return math.inf if math.isinf(x) or math.isinf(y) else math.hypot(x, y)
 
 
+class RequirementError(ValueError):
+    """What an operation requires of its operands does not hold."""
+
+
+def _required(message: str, condition: Number, value: Number) -> Number:
+    if not condition:
+        raise RequirementError(message)
+    return value
+
+
 def _ldexp(x: float, y: int) -> float:
     try:
         return math.ldexp(x, max(-10_000, min(10_000, y)))
@@ -342,6 +353,7 @@ MEANINGS: dict[str, Callable[..., Any]] = {
     "rand": philox.rand,
     "randn": philox.randn,
     "randint64": philox.randint64,
+    **{name: partial(_required, message) for name, message in REQUIREMENTS.items()},
 }
 """The meaning of every operation of `ops.OPS`, by name."""
 
@@ -360,5 +372,7 @@ def constant_result(node: Scalar) -> Number | None:
     if node.op == "bitcast":
         return reinterpret(values[0], operands[0].dtype, node.dtype)
     if node.op in ("floordiv", "truncdiv", "mod", "fmod") and values[1] == 0 and not node.dtype.is_float:
+        return None
+    if node.op in REQUIREMENTS and not values[0]:
         return None
     return apply_reference(node, values)

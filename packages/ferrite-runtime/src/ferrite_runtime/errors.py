@@ -266,10 +266,19 @@ class ProgramFailed(LaunchFailed, RuntimeError):
     hint = "the bundle's writer is at fault if it fails for every input; else the message says what torch refused"
 
 
-class IndexOutOfBounds(KernelRunError, IndexError):
-    """An interpreted kernel was given an index outside of what it indexes; the message names the op and its line."""
+class IndexOutOfBounds(KernelRunError, IndexError, RuntimeError):
+    """An interpreted kernel was given an index outside of what it indexes; the message names the op and its line.
+
+    An `IndexError` and a `RuntimeError`: eager's ops raise the one or the other.
+    """
 
     hint = "look at the indices that the op was given; eager refuses them too"
+
+
+class ValueRefused(KernelRunError, RuntimeError):
+    """An interpreted kernel was given a value that eager refuses as well; the message names the op and its line."""
+
+    hint = "look at the values that the op was given; eager refuses them too"
 
 
 class NotPinned(NoValidVariant):

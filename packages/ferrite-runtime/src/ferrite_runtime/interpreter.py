@@ -27,6 +27,7 @@ from ferrite_runtime.errors import (
     KernelRunError,
     MemoryOutOfBounds,
     TrustNeeded,
+    ValueRefused,
 )
 from ferrite_runtime.fmath.look_back import draw_part
 from ferrite_runtime.forking import hold_through_forks
@@ -112,10 +113,15 @@ def _call_jitted(self: Any, *args: Any, **kwargs: Any) -> Any:
 _EVERY_LANGUAGE = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
 
 
+_REFUSALS: dict[str, type[KernelRunError]] = {"index out of bounds": IndexOutOfBounds, "refused: ": ValueRefused}
+"""What an assertion raises, by how its message begins."""
+
+
 def _check(self: Any, condition: Any, message: str) -> None:
     """Stands in for the assertion of the interpreter, which Python leaves out under -O."""
     if not condition.data.all():
-        raise (IndexOutOfBounds if message.startswith("index out of bounds") else KernelRunError)(message)
+        kinds = (kind for start, kind in _REFUSALS.items() if message.startswith(start))
+        raise next(kinds, KernelRunError)(message)
 
 
 @contextlib.contextmanager
@@ -234,8 +240,9 @@ def interpret(
                             fence.count(1)
                         with contextlib.suppress(LeftProgram):
                             body(**named, **constants)
-        except IndexOutOfBounds as failure:
-            raise IndexOutOfBounds(f"{', '.join(spec.origin) or spec.name}: {failure}") from None
+        except (IndexOutOfBounds, ValueRefused) as failure:
+            message = str(failure.args[0]).removeprefix("refused: ")
+            raise type(failure)(f"{', '.join(spec.origin) or spec.name}: {message}") from None
         except MemoryOutOfBounds as failure:
             came_from = f" (from {', '.join(spec.origin)})" if spec.origin else ""
             raise MemoryOutOfBounds(f"kernel {spec.name}{came_from}: {failure}") from None

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ferrite_ir.dtypes import I16, DType
+from ferrite_ir.ops import REQUIREMENTS
 
 from .errors import UnsupportedDefinition
 from .literals import divided_text, full_text, type_text
@@ -237,6 +238,7 @@ ROWS: dict[str, Row] = {
     # The condition is bool and comes first.
     "where": Row(bool="tl.where({0}, {1}, {2})"),
     "masked": Row(bool="tl.where({0}, {1}, {2})"),
+    **{name: Row(bool="{1}") for name in REQUIREMENTS},
     "ldexp": Row("fmath.ldexp({0}, {1}.to(tl.int32))"),
     "rand": Row(int="fmath.rand({0}, {1})"),
     "randn": Row(int="fmath.randn({0}, {1})"),

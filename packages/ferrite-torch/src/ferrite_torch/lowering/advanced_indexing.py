@@ -16,6 +16,7 @@ from ferrite_torch.lowering.elementwise import Element, broadcast_point, element
 from ferrite_torch.lowering.expressions import add, guarded, is_true
 from ferrite_torch.lowering.masking import rank_at, ranks
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.lowering.requirements import in_bounds
 from ferrite_torch.lowering.stores import accumulated, overwritten, place
 from ferrite_torch.tensors import Point, Tensor
 
@@ -92,7 +93,12 @@ def _broadcast_shape(shapes: Iterable[Sequence[int]]) -> Iterator[int]:
 def index(b: Builder, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     refuse_opaque(x.dtype)
     found = advanced(x, indices)
-    return made(b, lambda point: x.at(found.to_old(point)))
+
+    def body(point: Point) -> Scalar:
+        old = found.to_old(point)
+        return in_bounds(b, x.at(old), old)
+
+    return made(b, body)
 
 
 @lowers("aten._unsafe_masked_index.default")

@@ -27,6 +27,7 @@ from ferrite_ir.sizes import Symbolic, Undecided
 from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.dtypes import dtype_of, torch_dtype
 from ferrite_torch.lowering.expressions import number_of
+from ferrite_torch.lowering.requirements import required
 from ferrite_torch.symbols import size_of, sizes_of, steps_of
 from ferrite_torch.tensors import Point, Tensor, is_dense
 
@@ -50,12 +51,14 @@ class Elementwise:
         computes_in: ``RESULT``, ``PROMOTED`` or ``OWN``.
         rounds_operands: whether operands are of the type that is stored, Python numbers too, as torch's comparisons
             take them. Roundings to half types are not skipped then: one of the elements equals their maximum.
+        divides: whether the second element divides the first: integers on a CPU then must not be divided by zero.
     """
 
     formula: Formula
     elements: tuple[int, ...]
     computes_in: str = RESULT
     rounds_operands: bool = False
+    divides: bool = False
 
 
 def lower_elementwise(
@@ -85,6 +88,8 @@ def lower_elementwise(
                 if row.rounds_operands and not isinstance(element, Tensor):
                     element = rounded(element, promoted)
                 given[position] = element_at(element, shape, point, compute)
+        if row.divides and b.device == "cpu" and given[1].dtype.is_integer:
+            given[1] = required("divisor", sc.apply("ne", given[1], sc.const(0, given[1].dtype)), given[1])
         return row.formula(*given, **kwargs)
 
     try:

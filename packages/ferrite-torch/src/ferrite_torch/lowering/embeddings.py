@@ -35,6 +35,7 @@ from ferrite_torch.lowering.expressions import (
     sub,
 )
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.lowering.requirements import in_bounds
 from ferrite_torch.lowering.searching import insertion_place
 from ferrite_torch.lowering.stores import accumulated, place
 from ferrite_torch.symbols import sizes_of
@@ -47,7 +48,12 @@ SUM, MEAN, MAX = 0, 1, 2
 def embedding(b: Builder, weight: Tensor, indices: Tensor, *_: Any, **__: Any) -> Tensor:
     refuse_opaque(weight.dtype)
     rows = weight.shape[0]
-    return made(b, lambda point: weight.at((place(indices, point[:-1], rows), point[-1])))
+
+    def body(point: Point) -> Scalar:
+        found = place(indices, point[:-1], rows), point[-1]
+        return in_bounds(b, weight.at(found), found)
+
+    return made(b, body)
 
 
 @lowers("aten.embedding_dense_backward.default")

@@ -28,6 +28,7 @@ from ferrite_torch.lowering.expressions import (
     sub,
 )
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.lowering.requirements import inside, required
 from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
@@ -153,6 +154,7 @@ def _searched(b: Builder, sequence: Tensor, values: Element, sorter: Tensor | No
         def read(place: Scalar) -> Scalar:
             if sorter is not None:
                 place = sc.cast(sorter.at((*row, ix.indirect(place, size))), I64)
+                place = required("sorter", inside(place, size, wraps=False), place)
             return sc.cast(sequence.at((*row, ix.indirect(place, size))), dtype)
 
         value = element_at(values, shape, point, dtype)

@@ -89,7 +89,9 @@ def _diagonal_scatter(self: torch.Tensor, src: torch.Tensor, offset: int, dim1: 
 
 
 @checks("as_strided", "as_strided_copy")
-def _as_strided(self: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any, **_: Any) -> Checks:
+def _as_strided(
+    self: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any, **_: Any
+) -> Checks:
     yield from _fits_storage(self, size, stride, storage_offset)
 
 
@@ -108,9 +110,12 @@ def _fits_storage(self: torch.Tensor, size: Sequence[Any], stride: Sequence[Any]
     last = offset + sum((extent - 1) * step for extent, step in zip(size, stride, strict=True))
     needed = (last + 1) * self.element_size()
     held = self.untyped_storage().nbytes()
-    yield needed <= held, (
-        f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset} require a storage size of "
-        f"{needed}, and are out of bounds for storage of size {held}"
+    yield (
+        needed <= held,
+        (
+            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset} require a storage size of "
+            f"{needed}, and are out of bounds for storage of size {held}"
+        ),
     )
 
 
@@ -247,7 +252,10 @@ def _searchsorted(  # noqa: PLR0913  # the op's own arguments
     else:
         yield sorted_sequence.dim() == 1, "torch.searchsorted(): input value can be a scalar only for 1-d boundaries"
     if sorter is not None:
-        yield _same(sorter.shape, sorted_sequence.shape), "torch.searchsorted(): boundary and sorter must have same size"
+        yield (
+            _same(sorter.shape, sorted_sequence.shape),
+            "torch.searchsorted(): boundary and sorter must have same size",
+        )
         yield sorter.dtype is torch.int64, "torch.searchsorted(): sorter must be a tensor of long dtype"
 
 

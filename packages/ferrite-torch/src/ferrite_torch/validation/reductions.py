@@ -84,7 +84,10 @@ def _batch_norm(input: torch.Tensor, **given: Any) -> Checks:  # noqa: A002  # t
     for name in ("weight", "bias", "running_mean", "running_var"):
         value = given.get(name)
         if value is not None:
-            yield value.numel() == input.shape[1], f"{name} should contain {input.shape[1]} elements not {value.numel()}"
+            yield (
+                value.numel() == input.shape[1],
+                f"{name} should contain {input.shape[1]} elements not {value.numel()}",
+            )
 
 
 @checks("native_group_norm")
