@@ -106,6 +106,7 @@ def _rows() -> list[ScalarOp]:
     rows += [ScalarOp(name, 2, _same, 1, True) for name in ("minimum", "maximum")]
     rows += [ScalarOp("sub", 2, _numeric), ScalarOp("div", 2, _float, 4)]
     rows += [ScalarOp(name, 2, _numeric, 8) for name in ("floordiv", "truncdiv", "mod", "fmod")]
+    rows += [ScalarOp("fma", 3, _float)]
     rows += [ScalarOp("pow", 2, _numeric, 16)]
     rows += [ScalarOp(name, 2, _float, 16) for name in ("atan2", "hypot")]
     rows += [ScalarOp(name, 2, _float, 2) for name in ("copysign", "nextafter")]

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import operator
+import struct
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -218,11 +220,32 @@ def _nextafter(x: float, y: float, dtype: DType) -> float:
     return next_float(x, y, dtype)
 
 
+def _fma(x: float, y: float, z: float, dtype: DType) -> float:
+    """Returns ``x * y + z`` as a number whose rounding to the type is the one rounding of the exact result.
+
+    That is the exact result rounded to odd in f64: the neighbour with an odd last bit, unless it is a number itself
+    (Boldo and Melquiond, Emulation of FMA and Correctly-Rounded Sums, 2008).
+    """
+    if not (math.isfinite(x) and math.isfinite(y) and math.isfinite(z)):
+        return x * y + z
+    exact = Fraction(x) * Fraction(y) + Fraction(z)
+    if exact == 0:
+        return x * y + z  # the sign of zero
+    try:
+        nearest = float(exact)
+    except OverflowError:
+        return math.copysign(math.inf, exact)
+    if dtype.bits == 64 or Fraction(nearest) == exact:
+        return nearest
+    (bits,) = struct.unpack("<Q", struct.pack("<d", nearest))
+    return nearest if bits & 1 else math.nextafter(nearest, math.inf if exact > nearest else -math.inf)
+
+
 def _where(condition: Number, yes: Number, no: Number) -> Number:
     return yes if condition else no
 
 
-_TYPED = frozenset(("shl", "shr", "nextafter", "hermite_h", "hermite_he"))
+_TYPED = frozenset(("shl", "shr", "nextafter", "fma", "hermite_h", "hermite_he"))
 """Operations whose meaning depends on the width of their operands."""
 
 
@@ -281,6 +304,7 @@ MEANINGS: dict[str, Callable[..., Any]] = {
     "hypot": _hypot,
     "copysign": math.copysign,
     "nextafter": _nextafter,
+    "fma": _fma,
     "neg": operator.neg,
     "abs": abs,
     "sign": _sign,

@@ -6,13 +6,16 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from ferrite_runtime.errors import SpecError
-from ferrite_runtime.fields import check_identifier
+from ferrite_runtime.fields import check_identifier, check_integer
 
 Expr: TypeAlias = "int | str | tuple[Any, ...]"
 
 Condition: TypeAlias = "tuple[Any, ...]"
 
-_MAX_DEPTH = 100
+MAX_DEPTH = 32
+"""How deep an expression may be nested. Python's parser has a limit of its own, on the text of all that is inlined."""
+MAX_OPERANDS = 256
+"""Operands of one operator."""
 _COMPARISONS = {"le": "<=", "lt": "<", "ge": ">=", "gt": ">", "eq": "==", "ne": "!="}
 _CONNECTIVES = ("and", "or", "not")
 _VARIADIC = ("add", "mul", "min", "max")
@@ -31,15 +34,17 @@ def read_expr(value: object, path: str, depth: int = 0) -> Expr:
     if isinstance(value, bool) or value is None or isinstance(value, float):
         raise SpecError(path, f"{value!r} is not an expression")
     if isinstance(value, int):
-        return value
+        return check_integer(value, path)
     if isinstance(value, str):
         return check_identifier(value, path)
-    if not isinstance(value, (list, tuple)) or not value or depth > _MAX_DEPTH:
+    if not isinstance(value, (list, tuple)) or not value:
         raise SpecError(path, f"{value!r} is not an expression")
+    if depth > MAX_DEPTH:
+        raise SpecError(path, f"an expression is nested deeper than {MAX_DEPTH} levels")
     op, operands = value[0], value[1:]
     if op not in _VARIADIC and op not in _BINARY:
         raise SpecError(path, f"unknown operator {op!r}; known: {', '.join(_VARIADIC + _BINARY)}")
-    if len(operands) < 2 or (op in _BINARY and len(operands) != 2):
+    if not 2 <= len(operands) <= MAX_OPERANDS or (op in _BINARY and len(operands) != 2):
         raise SpecError(path, f"operator {op} has {len(operands)} operands")
     return (op, *(read_expr(operand, f"{path}[{i + 1}]", depth + 1) for i, operand in enumerate(operands)))
 
@@ -55,7 +60,7 @@ def read_condition(value: object, path: str, depth: int = 0) -> Condition:
     Raises:
         SpecError: naming ``path``, if it is not in the language.
     """
-    if not isinstance(value, (list, tuple)) or not value or depth > _MAX_DEPTH:
+    if not isinstance(value, (list, tuple)) or not value or depth > MAX_DEPTH or len(value) > MAX_OPERANDS:
         raise SpecError(path, f"{value!r} is not a condition")
     kind, parts = value[0], value[1:]
     places = [f"{path}[{i + 1}]" for i in range(len(parts))]

@@ -14,7 +14,6 @@ from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.steps import Alloc, Keep, Layout, Reuse, View
 
 MAX_BYTES = 1 << 48
-MAX_DIMS = 64
 MAX_SOURCE = 4 << 20
 
 
@@ -23,8 +22,6 @@ def check_layout(layout: Layout, path: str) -> None:
 
     Sizes that are expressions are known when the program runs; the allocator then refuses what is too much.
     """
-    if len(layout.shape) > MAX_DIMS:
-        raise SpecError(f"{path}.shape", f"{len(layout.shape)} dimensions")
     if layout.numbers is None:
         return
     shape, strides = layout.numbers

@@ -12,7 +12,7 @@ from ferrite_runtime.engine import Engine, HostFunction, InterpretedEngine, grad
 from ferrite_runtime.errors import DeviceUnavailable
 from ferrite_runtime.externs import resolve_extern
 from ferrite_runtime.graphs import GraphedProgram
-from ferrite_runtime.host import write_host
+from ferrite_runtime.host import list_host
 from ferrite_runtime.inputs import check_inputs
 from ferrite_runtime.launchers import uses_triton_launcher
 from ferrite_runtime.options import Options
@@ -55,7 +55,7 @@ class LoadedProgram:
     @property
     def host_source(self) -> str:
         """The text of the function that runs the host steps, with plain launches."""
-        return write_host(self.program, preamble=gradient_guard(self.program)).source
+        return list_host(self.program, preamble=gradient_guard(self.program))
 
     def _dispatch(self, args: list[Any]) -> tuple[Any, ...]:
         if self.options.check_inputs != "never":

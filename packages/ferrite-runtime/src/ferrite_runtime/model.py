@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ferrite_runtime.guards import Guard, check_tensor, make_guard
 from ferrite_runtime.inputs import check_inputs
 from ferrite_runtime.kernel import Kernel
 from ferrite_runtime.loaded import LoadedProgram, load_program
+from ferrite_runtime.operators import check_operators, names_of
 from ferrite_runtime.options import Options
 from ferrite_runtime.pool import shared_pool
 from ferrite_runtime.prebuilt import BundleLibrary
@@ -36,6 +37,8 @@ def load(
     weights: Mapping[str, Any] | None = None,
     options: Options | None = None,
     digest: str | None = None,
+    operators: Iterable[Any] = (),
+    trust: bool = False,
 ) -> LoadedBundle:
     """Returns a bundle ready to call.
 
@@ -45,6 +48,10 @@ def load(
         options: how to run it.
         digest: the SHA-256 that the bundle must have, in hex; where it comes from elsewhere (a signature, a lock file),
             it ties what is run to what was meant.
+        operators: library operators that its programs may call beside those of torch that compute on tensors:
+            ``"mylib.attention.default"``, or ``torch.ops.mylib.attention.default``.
+        trust: whether kernel text may be run here that is not plainly a kernel's, and for as long as it likes. Give it
+            to bundles whose writer may run code in this process: docs/bundle.md says what the others can do.
 
     Raises:
         PackageInvalid: if the file is damaged or malformed, naming the field, or of another digest.
@@ -54,7 +61,7 @@ def load(
     bundle = path if isinstance(path, Bundle) else Bundle.read(path)
     if digest is not None and bundle.digest != digest:
         raise PackageInvalid(f"the bundle's digest is {bundle.digest}, {digest} is wanted")
-    loaded = LoadedBundle(bundle, options or Options())
+    loaded = LoadedBundle(bundle, options or Options(), operators=operators, trust=trust)
     return loaded if weights is None else loaded.bind(weights)
 
 
@@ -64,9 +71,15 @@ class LoadedBundle:
     Kernels compile, where they have to, when an entry is first called or `wait` is.
     """
 
-    def __init__(self, bundle: Bundle, options: Options) -> None:
+    def __init__(
+        self, bundle: Bundle, options: Options, *, operators: Iterable[Any] = (), trust: bool = False
+    ) -> None:
+        added = names_of(operators)
+        for name, program in bundle.programs.items():
+            check_operators(program, added, f"programs.{name}")
         self.bundle = bundle
         self.options = options
+        self.trust = trust
         self.library = BundleLibrary(bundle)
         self._compiler = Compiler(
             shared_pool(options.workers), choose_store(options), options.compile_seconds, self.library

@@ -13,7 +13,7 @@ from ferrite_torch.attention_masks import simplify_masks
 from ferrite_torch.attention_patterns import rewrite_attention
 from ferrite_torch.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.environment import stores_graphs
-from ferrite_torch.errors import ExternRefused, FerriteError, Unsupported, translate
+from ferrite_torch.errors import ExternRefused, FerriteError, Refused, Unsupported, translate
 from ferrite_torch.garbage import rare_collections
 from ferrite_torch.loading import mark_boxed, run_eagerly, runtime_options
 from ferrite_torch.masked_writes import choose_by_masks
@@ -32,6 +32,7 @@ from ferrite_torch.torch_private.dynamo import (
 )
 from ferrite_torch.torch_private.nodes import example_of
 from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats
+from ferrite_torch.validation.observing import watching
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +80,8 @@ def ferrite(
         if plan is None or not plan.is_completed():
             _warm_up(module, inputs, chosen)
         return _compile(module, inputs, chosen, plan)
+    except Refused as refused:
+        return _refused(module, refused, chosen)
     except Exception as error:  # every layer's, whatever it is: the table translates them all
         if is_restart(error):
             keep_writes_through_restarts()
@@ -95,15 +98,16 @@ def _compile(
     module: torch.fx.GraphModule, inputs: Sequence[Any], options: Options, plan: Plan | None
 ) -> Callable[..., Any]:
     """Returns the graph compiled, or loaded from AOTAutograd's cache where the plan allows to store it."""
-    compiled = compile_with_aot(
-        module,
-        inputs,
-        forward=_compiler("forward", options, plan),
-        backward=_compiler("backward", options, plan),
-        inference=_compiler("inference", options, plan),
-        decompositions=DeferredTable(_decompositions) if plan and plan.is_completed() else _decompositions(),
-        stored_key=None if plan is None else plan.key,
-    )
+    with watching():
+        compiled = compile_with_aot(
+            module,
+            inputs,
+            forward=_compiler("forward", options, plan),
+            backward=_compiler("backward", options, plan),
+            inference=_compiler("inference", options, plan),
+            decompositions=DeferredTable(_decompositions) if plan and plan.is_completed() else _decompositions(),
+            stored_key=None if plan is None else plan.key,
+        )
     if plan is not None and plan.is_sound():
         plan.complete()
     return compiled
@@ -212,6 +216,25 @@ def _tensors(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Iterator[to
 def _traced(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
     """Returns the inputs, and what dynamo traced with in their place: only there are sizes symbolic."""
     return [*map(example_of, module.graph.find_nodes(op="placeholder")), *inputs]
+
+
+def _refused(module: torch.fx.GraphModule, refused: Refused, options: Options) -> Callable[..., Any]:
+    """Returns a graph that eager refuses as a function that runs it eagerly, and so raises what eager raises.
+
+    Should eager take it after all, its result is right, and what happened is said as of any graph that runs eagerly.
+    """
+    told: list[str] = []
+
+    def call(*args: Any) -> Any:
+        result = module.forward(*args)
+        if not options.fallback:
+            raise refused
+        if not told:
+            told.append(str(refused))
+            _note_fallback(refused)
+        return result
+
+    return call
 
 
 def _note_fallback(error: FerriteError) -> None:

@@ -83,6 +83,11 @@ def decomposition_table(has_lowering: Callable[[str], bool]) -> Mapping[Any, Any
     return {op: rule for op, rule in _candidates().items() if not has_lowering(str(op))}
 
 
+def is_taken_apart(op: Overload) -> bool:
+    """Returns whether there is a decomposition of an op, which applies unless it has a lowering."""
+    return op in _candidates()
+
+
 class DeferredTable(dict[Any, Any]):
     """A table that is filled when it is first looked at.
 

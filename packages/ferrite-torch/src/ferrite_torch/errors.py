@@ -30,6 +30,14 @@ class Unsupported(FerriteError):
     """A graph as a whole cannot be compiled; it runs eagerly unless ``options={"fallback": False}``."""
 
 
+class Refused(FerriteError):
+    """Eager mode refuses a call, for its shapes, types or numbers.
+
+    Nobody sees it but who exports a model: a compiled function runs what was refused eagerly, which raises what eager
+    raises.
+    """
+
+
 class ExternRefused(FerriteError):
     """Operators would run as library calls, and ``options={"extern": "error"}``; raised whatever ``fallback`` says."""
 
