@@ -171,4 +171,7 @@ RANDOM = ("rand", "randn", "randint64")
 """Functions that draw random numbers: what was drawn is never drawn again at another place."""
 
 # Forms with operands that are not all scalars: see scalar.py.
-SPECIAL_FORMS = ("load", "const", "index", "cast", "bitcast")
+CONVERSIONS = ("cast", "rounded")
+"""Forms that convert to another type: with excess precision in half types, or without."""
+
+SPECIAL_FORMS = ("load", "const", "index", "cast", "rounded", "bitcast")
