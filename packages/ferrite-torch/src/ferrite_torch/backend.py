@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -21,7 +21,7 @@ from ferrite_torch.options import Options, parse_options
 from ferrite_torch.statistics import record_fallback
 from ferrite_torch.stored_graphs import Plan, mark_storable, plan_storage
 from ferrite_torch.symbolic_floats import float_rules, multiply_out
-from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot
+from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot, undisturbed
 from ferrite_torch.torch_private.aot_metadata import drop_dynamic_marks
 from ferrite_torch.torch_private.dynamo import (
     fix_module_floats,
@@ -32,6 +32,7 @@ from ferrite_torch.torch_private.dynamo import (
 )
 from ferrite_torch.torch_private.nodes import example_of
 from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats
+from ferrite_torch.transformed_calls import by_slices, keeping_tangents
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +79,8 @@ def ferrite(
         plan = plan_storage(module, _traced(module, inputs), tensors, chosen) if is_kept else None
         if plan is None or not plan.is_completed():
             _warm_up(module, inputs, chosen)
-        return _compile(module, inputs, chosen, plan)
+        note = _note_fallback if chosen.fallback else _refuse
+        return undisturbed(keeping_tangents(_compile(module, inputs, chosen, plan), module, note))
     except Exception as error:  # every layer's, whatever it is: the table translates them all
         if is_restart(error):
             keep_writes_through_restarts()
@@ -137,6 +139,7 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
             _note_fallback(error)
             traced = changed_layouts(module, inputs if kind == "backward" else ())[1]
             call = run_eagerly(module, traced)
+            call = mark_boxed(by_slices(call)) if kind == "backward" else call
             return mark_storable(call, None, options, plan) if plan else call
         # The tensors that a module holds are not part of what is stored, nor is what the value of a float decided.
         is_whole = not module.graph.find_nodes(op="get_attr") and not has_guarded_floats()
@@ -217,6 +220,10 @@ def _traced(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
 def _note_fallback(error: FerriteError) -> None:
     record_fallback(str(error))
     log.warning("a graph runs eagerly: %s", error)
+
+
+def _refuse(error: FerriteError) -> NoReturn:
+    raise error
 
 
 def _is_ferrite(compiler: Any) -> bool:
