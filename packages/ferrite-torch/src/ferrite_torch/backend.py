@@ -65,22 +65,44 @@ def ferrite(
         FerriteError: the graph cannot be compiled, and ``options={"fallback": False}``.
     """
     chosen = parse_options(mode, options)
-    if any(isinstance(value, (list, tuple, dict)) for value in inputs):
-        return flatten_inputs(module, inputs, lambda *flat: ferrite(*flat, mode=mode, options=options))
+    if not any(isinstance(value, (list, tuple, dict)) for value in inputs):
+        return _compiled(module, inputs, chosen, module, module.forward)
+    # As compiled autograd passes them: a list that is to be emptied, and sizes. Torch flattens them into one such list.
+    return flatten_inputs(
+        module, inputs, lambda flat, values: _compiled(flat, values, chosen, module, run_eagerly(flat))
+    )
+
+
+def _compiled(
+    module: torch.nn.Module,
+    inputs: Sequence[Any],
+    chosen: Options,
+    captured: torch.fx.GraphModule,
+    eager: Callable[..., Any],
+) -> Callable[..., Any]:
+    """Returns a module compiled that takes flat inputs, one by one or in a list.
+
+    Args:
+        module: what takes flat inputs: the captured graph, or a wrapper around it.
+        inputs: example inputs, flat.
+        chosen: what the user chose.
+        captured: the captured graph.
+        eager: runs the module on inputs as the compiled one takes them.
+    """
     try:
         _check_devices(module, inputs)
         _check_layouts(module, inputs)
-        rewrite_attention(module)
-        simplify_masks(module)
-        choose_by_masks(module)
-        multiply_out(module)
+        rewrite_attention(captured)
+        simplify_masks(captured)
+        choose_by_masks(captured)
+        multiply_out(captured)
         is_kept = stores_graphs(chosen) and not has_guarded_floats()
         tensors = list(_tensors(module, inputs))
-        plan = plan_storage(module, _traced(module, inputs), tensors, chosen) if is_kept else None
+        plan = plan_storage(captured, _traced(captured, inputs), tensors, chosen) if is_kept and module is captured else None
         if plan is None or not plan.is_completed():
             _warm_up(module, inputs, chosen)
         note = _note_fallback if chosen.fallback else _refuse
-        return undisturbed(keeping_tangents(_compile(module, inputs, chosen, plan), module, note))
+        return undisturbed(keeping_tangents(_compile(module, inputs, chosen, plan), eager, captured, note))
     except Exception as error:  # every layer's, whatever it is: the table translates them all
         if is_restart(error):
             keep_writes_through_restarts()
@@ -89,12 +111,12 @@ def ferrite(
         if not chosen.fallback or isinstance(translated, ExternRefused):
             raise translated from error
         _note_fallback(translated)
-        return module.forward
+        return eager
 
 
 @rare_collections()
 def _compile(
-    module: torch.fx.GraphModule, inputs: Sequence[Any], options: Options, plan: Plan | None
+    module: torch.nn.Module, inputs: Sequence[Any], options: Options, plan: Plan | None
 ) -> Callable[..., Any]:
     """Returns the graph compiled, or loaded from AOTAutograd's cache where the plan allows to store it."""
     compiled = compile_with_aot(
@@ -175,7 +197,7 @@ def _settled(compiled: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]
     return compiled
 
 
-def _check_devices(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+def _check_devices(module: torch.nn.Module, inputs: Sequence[Any]) -> None:
     """Refuses (`Unsupported`) inputs on a device that kernels are not compiled for, or on several accelerators."""
     devices = {value.device for value in _tensors(module, inputs)}
     others = sorted(str(device) for device in devices if device.type not in COMPILED_DEVICES)
@@ -188,14 +210,14 @@ def _check_devices(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
         raise Unsupported("a graph on cuda, where torch finds no GPU")
 
 
-def _check_layouts(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+def _check_layouts(module: torch.nn.Module, inputs: Sequence[Any]) -> None:
     """Refuses (`Unsupported`) sparse inputs and others without strides; tensor subclasses are taken apart later."""
     for value in _tensors(module, inputs):
         if value.layout not in (torch.strided, torch.jagged):
             raise Unsupported(f"a graph with a tensor of layout {value.layout}: kernels read tensors by strides")
 
 
-def _warm_up(module: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> None:
+def _warm_up(module: torch.nn.Module, inputs: Sequence[Any], options: Options) -> None:
     """Starts the compile workers and the build of the launcher, so that they are there when kernels are written.
 
     The interpreter needs none.
@@ -204,7 +226,7 @@ def _warm_up(module: torch.fx.GraphModule, inputs: Sequence[Any], options: Optio
         warm_up(runtime_options(options))
 
 
-def _tensors(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Iterator[torch.Tensor]:
+def _tensors(module: torch.nn.Module, inputs: Sequence[Any]) -> Iterator[torch.Tensor]:
     for value in inputs:
         if isinstance(value, torch.Tensor):
             yield value

@@ -157,7 +157,7 @@ def mark_boxed(function: Boxed) -> Boxed:
 
 
 def run_eagerly(
-    module: torch.fx.GraphModule, arguments: Layouts | None = None, results: Layouts | None = None
+    module: torch.nn.Module, arguments: Layouts | None = None, results: Layouts | None = None
 ) -> Boxed:
     """Returns the graph run op by op, in the boxed convention; some arguments and results copied into these layouts."""
 

@@ -26,11 +26,14 @@ TANGENTS = (
 
 
 def keeping_tangents(
-    compiled: Callable[..., Any], module: torch.fx.GraphModule, note: Callable[[Unsupported], None]
+    compiled: Callable[..., Any],
+    eager: Callable[..., Any],
+    module: torch.fx.GraphModule,
+    note: Callable[[Unsupported], None],
 ) -> Callable[..., Any]:
-    """Returns a compiled graph that runs as the module that it was captured as where inputs have tangents.
+    """Returns a compiled graph that runs eagerly where inputs have tangents; ``note`` is told the first time.
 
-    ``note`` is told the first time. Inputs come one by one or in a list that is emptied, as the module takes them.
+    Inputs come one by one or in a list that is emptied, which both functions take. ``module`` tells the source line.
     """
     noted: list[Unsupported] = []
 
@@ -41,14 +44,13 @@ def keeping_tangents(
         if not noted:
             noted.append(Unsupported(f"{_place(module)}{TANGENTS}"))
             note(noted[0])
-        return module(*inputs)
+        return eager(*inputs)
 
     return call
 
 
 def _place(module: torch.fx.GraphModule) -> str:
-    nodes = module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ()
-    calls = [node for node in nodes if node.op in ("call_function", "call_method", "call_module")]
+    calls = [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
     return f"{origins_of(calls[0])[0]}: " if calls else ""
 
 

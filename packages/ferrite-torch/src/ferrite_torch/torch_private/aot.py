@@ -22,7 +22,7 @@ GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], BoxedFunction]
 
 
 def compile_with_aot(
-    module: torch.fx.GraphModule,
+    module: torch.nn.Module,
     inputs: Sequence[Any],
     *,
     forward: GraphCompiler,
