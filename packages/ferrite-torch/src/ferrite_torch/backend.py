@@ -132,7 +132,7 @@ def _compile(
             backward=_compiler("backward", options, plan),
             inference=_compiler("inference", options, plan),
             decompositions=DeferredTable(_decompositions) if plan and plan.is_completed() else _decompositions(),
-            stored_key=None if plan is None else plan.key,
+            keeper=plan,
         )
     if plan is not None and plan.is_sound():
         plan.complete()

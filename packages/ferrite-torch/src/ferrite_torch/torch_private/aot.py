@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.torch_private.aot_cache import StoredKey, keeping_graphs, output_code
+from ferrite_torch.torch_private.aot_cache import Keeper, keeping_graphs, output_code
 from ferrite_torch.torch_private.partitioning import min_cut
 from ferrite_torch.torch_private.symbolic_shapes import sizes_that_depend_on_data
 from ferrite_torch.torch_private.transforms import pass_wrapped_gradients
@@ -29,9 +29,9 @@ def compile_with_aot(
     backward: GraphCompiler,
     inference: GraphCompiler,
     decompositions: dict[Any, Any],
-    stored_key: StoredKey | None = None,
+    keeper: Keeper | None = None,
 ) -> Callable[..., Any]:
-    """Returns the module split by AOTAutograd and compiled graph by graph; kept by its cache if there is a key for it.
+    """Returns the module split by AOTAutograd and compiled graph by graph; kept by its cache if there is a keeper.
 
     Private because torch offers functionalisation, joint tracing and partitioning of a dynamo graph nowhere else; this
     is the call that its own backends make. The helper class in ``torch._dynamo.backends.common`` is not used: it
@@ -40,8 +40,8 @@ def compile_with_aot(
     from torch._functorch.aot_autograd import aot_module_simplified
 
     pass_wrapped_gradients()
-    stored = stored_key is not None
-    keeping = nullcontext() if stored_key is None else keeping_graphs(stored_key)
+    stored = keeper is not None
+    keeping = nullcontext() if keeper is None else keeping_graphs(keeper)
     with keeping, keeping_ops_whole(), _keeping_tangents(), sizes_that_depend_on_data(), _without_unread_texts():
         compiled = aot_module_simplified(
             module,
