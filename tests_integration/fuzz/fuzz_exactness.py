@@ -31,8 +31,8 @@ ANY_ORDER = frozenset(
     frac sign sgn heaviside amax amin max min cummax cummin sort topk gather index index_select take cat stack flip roll
     clone fill zero zeros full ones arange eye constant_pad_nd tril triu repeat slice_scatter select_scatter
     diagonal_scatter as_strided_scatter index_copy index_fill masked_scatter scatter remainder fmod floor_divide
-    addcmul hardtanh scalar_tensor lift_fresh_copy empty empty_strided new_empty_strided select_copy nan_to_num copysign aminmax
-    put _unsafe_index unfold_copy rot90 triu_indices tril_indices isin diag_embed index_put logical_not fmax fmin
+    addcmul hardtanh scalar_tensor lift_fresh_copy empty empty_strided new_empty_strided select_copy nan_to_num copysign
+    aminmax put _unsafe_index unfold_copy rot90 triu_indices tril_indices isin diag_embed index_put logical_not fmax fmin
     resize kthvalue median mode
     """.split()  # noqa: SIM905
 )  # fmt: skip
