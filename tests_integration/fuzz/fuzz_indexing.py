@@ -179,7 +179,9 @@ def masked(pool: Pool) -> Line | None:
     sums = "{0}.amax()" if is_float(x) else "{0}.sum().to({0}.dtype)"
     found = [f"{{0}}.index_put(({where},), {sums})", f"{{0}}.masked_fill({where}, 3)"]
     found += [f"{{0}}.masked_scatter({where}, {{0}}.flip(0))" if x.ndim else f"{{0}}.masked_fill({where}, {{0}})"]
-    return Line(pool.rng.choice(found), (name, mask) if mask else (name,))
+    text = pool.rng.choice(found)
+    # What a mask points at is as long as the mask has places, until the compiler sees that it need not know how long.
+    return Line(text, (name, mask) if mask else (name,), has_run_time_size="index_put" in text)
 
 
 @operation(5)
