@@ -27,13 +27,13 @@ SHAPED = frozenset(
 
 ANY_ORDER = frozenset(
     """
-    add sub rsub mul neg abs maximum minimum clamp clamp_min clamp_max relu where masked_fill floor ceil round trunc
-    frac sign sgn heaviside amax amin max min cummax cummin sort topk gather index index_select take cat stack flip roll
-    clone fill zero zeros full ones arange eye constant_pad_nd tril triu repeat slice_scatter select_scatter
-    diagonal_scatter as_strided_scatter index_copy index_fill masked_scatter scatter remainder fmod floor_divide addcmul hardtanh
-    scalar_tensor lift_fresh_copy empty empty_strided new_empty_strided select_copy set_data nan_to_num copysign aminmax
-    put _unsafe_index unfold_copy rot90 triu_indices tril_indices isin diag_embed index_put logical_not fmax fmin
-    resize kthvalue median mode
+    _unsafe_index abs add addcmul amax amin aminmax arange as_strided_scatter cat ceil clamp clamp_max clamp_min
+    clone constant_pad_nd copysign cummax cummin diag_embed diagonal_scatter empty empty_strided eye fill flip
+    floor floor_divide fmax fmin fmod frac full gather hardtanh heaviside index index_copy index_fill index_put
+    index_select isin kthvalue lift_fresh_copy logical_not masked_fill masked_scatter max maximum median min
+    minimum mode mul nan_to_num neg new_empty_strided ones put relu remainder repeat resize roll rot90 round rsub
+    scalar_tensor scatter select_copy select_scatter sgn sign slice_scatter sort stack sub take topk tril
+    tril_indices triu triu_indices trunc unfold_copy where zero zeros
     """.split()  # noqa: SIM905
 )  # fmt: skip
 """Operations that give the same number however they are computed, if float64 gives that number too."""

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from fuzz_pool import Line, Pool, is_float, is_number, operation
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Integers that can be places: their text, the names that it reads, and their shape in eager."""
+
+    text: str
+    reads: tuple[str, ...]
+    shape: torch.Size
 
 
 def is_index(x: Tensor) -> bool:
@@ -13,40 +24,63 @@ def is_index(x: Tensor) -> bool:
     return x.dtype in (torch.int64, torch.int32) and x.ndim > 0
 
 
-def inside(pool: Pool, place: int, extent: str, *, is_signed: bool = True) -> str:
+def drawn_places(pool: Pool, x: Tensor, number: int, *, is_alike: bool = False) -> Places:
+    """Returns integers for an index into ``x``, which is ``{0}``: a tensor that there is, as ``{number}``, or new ones.
+
+    With ``is_alike`` they have as many dims as it has, and are no longer along any of them.
+    """
+
+    def fits(y: Tensor) -> bool:
+        return is_index(y) and (
+            not is_alike or (y.ndim == x.ndim and all(a <= b for a, b in zip(y.shape, x.shape, strict=True)))
+        )
+
+    name = pool.name(fits)
+    if name is not None and pool.rng.random() < 0.7:
+        return Places(f"{{{number}}}", (name,), pool.tensors[name].shape)
+    factor, more = pool.rng.choice((1, 2, 5)), pool.rng.randrange(7)
+    if is_alike:
+        count = "torch.arange({0}.numel(), device=device).reshape({0}.shape)"
+        return Places(f"({count} * {factor} + {more})", (), x.shape)
+    count = pool.rng.choice((1, 3, x.shape[0], 2 * x.shape[0] + 1))
+    extent = f"{{0}}.shape[0]{' * 2 + 1' if count > x.shape[0] else ''}" if count >= x.shape[0] else str(count)
+    return Places(f"(torch.arange({extent}, device=device) * {factor} + {more})", (), torch.Size((count,)))
+
+
+def inside(pool: Pool, places: Places, extent: str, *, is_signed: bool = True) -> str:
     """Returns an index in bounds, from either end now and then."""
-    text = f"({{{place}}} % {extent})"
+    text = f"({places.text} % {extent})"
     return f"({text} - {extent})" if is_signed and pool.rng.random() < 0.25 else text
 
 
 @operation(6)
 def indexed(pool: Pool) -> Line | None:
-    name, places = pool.name(lambda x: x.ndim > 0 and x.numel() > 0), pool.name(is_index)
-    if name is None or places is None:
+    name = pool.name(lambda x: x.ndim > 0 and x.numel() > 0)
+    if name is None:
         return None
-    x, index = pool.tensors[name], pool.tensors[places]
-    axis = pool.rng.randrange(x.ndim)
-    at = inside(pool, 1, f"{{0}}.shape[{axis}]", is_signed=False)
-    found = ["{0}.take(({1} % {0}.numel()).long())"]
-    if index.ndim == 1:
-        rows = f"{{0}}.index_select({axis}, {at})"
-        found += [rows, rows, f"{{0}}.index_fill({axis}, {at}.long(), 2)"]
-        if is_number(x):
-            found += [
-                f"{{0}}.index_add({axis}, {at}, {rows})",
-                f"torch.zeros_like({{0}}).index_add({axis}, {at}, {rows})",
-            ]
-            reduce = pool.rng.choice(("amax", "amin", "prod", "mean"))
-            clamped = f"{rows}.clamp(1, 2)" if reduce == "prod" else rows
-            keeps = pool.rng.random() < 0.5
-            found += [f"{{0}}.index_reduce({axis}, {at}.long(), {clamped}, '{reduce}', include_self={keeps})"]
-        if x.dtype is torch.float32 and x.ndim == 2:
-            found += ["F.embedding({1} % {0}.shape[0], {0})"]
-    if index.ndim == x.ndim:
-        fits = all(at == axis or a <= b for at, (a, b) in enumerate(zip(index.shape, x.shape, strict=True)))
-        if fits:
-            found += along_axis(pool, x, axis, f"{at}.long()")
-    return Line(pool.rng.choice(found), (name, places))
+    x, is_alike = pool.tensors[name], pool.rng.random() < 0.5
+    axis, places = pool.rng.randrange(x.ndim), drawn_places(pool, x, 1, is_alike=is_alike)
+    at = inside(pool, places, f"{{0}}.shape[{axis}]", is_signed=False)
+    if is_alike:
+        return Line(pool.rng.choice(along_axis(pool, x, axis, f"{at}.long()")), (name, *places.reads))
+    found = [f"{{0}}.take(({places.text} % {{0}}.numel()).long())"]
+    if len(places.shape) == 1:
+        found += along_lines(pool, x, axis, at)
+    if x.dtype is torch.float32 and x.ndim == 2:
+        found += [f"F.embedding({places.text} % {{0}}.shape[0], {{0}})"]
+    return Line(pool.rng.choice(found), (name, *places.reads))
+
+
+def along_lines(pool: Pool, x: Tensor, axis: int, at: str) -> list[str]:
+    """Returns reads and writes of whole lines, at the places of an index of one dim."""
+    rows = f"{{0}}.index_select({axis}, {at})"
+    found = [rows, f"{{0}}.index_fill({axis}, {at}.long(), 2)"]
+    if is_number(x):
+        reduce, keeps = pool.rng.choice(("amax", "amin", "prod", "mean")), pool.rng.random() < 0.5
+        clamped = f"{rows}.clamp(1, 2)" if reduce == "prod" else rows
+        found += [f"{{0}}.index_add({axis}, {at}, {rows})", f"torch.zeros_like({{0}}).index_add({axis}, {at}, {rows})"]
+        found += [f"{{0}}.index_reduce({axis}, {at}.long(), {clamped}, '{reduce}', include_self={keeps})"]
+    return found
 
 
 def along_axis(pool: Pool, x: Tensor, axis: int, at: str) -> list[str]:
@@ -82,19 +116,19 @@ def put(pool: Pool) -> Line | None:
     name = pool.name(lambda x: x.ndim > 0 and x.numel() > 0)
     if name is None:
         return None
-    x = pool.tensors[name]
-    places = [pool.name(is_index) for _ in range(pool.rng.randint(1, min(2, x.ndim)))]
-    if None in places:
-        return None
-    texts = [inside(pool, 1 + n, f"{{0}}.shape[{n}]") + ".long()" for n in range(len(places))]
+    x, reads, texts = pool.tensors[name], [name], []
+    for axis in range(pool.rng.randint(1, min(2, x.ndim))):
+        places = drawn_places(pool, x, len(reads))
+        reads += places.reads
+        texts.append(inside(pool, places, f"{{0}}.shape[{axis}]") + ".long()")
     listed = ", ".join(texts)
-    read = f"{{0}}[{listed}]"
     adds = pool.rng.random() < 0.5 and is_number(x)
-    values = read if adds else "torch.ones((), dtype={0}.dtype, device=device)"
+    values = f"{{0}}[{listed}]" if adds else "torch.ones((), dtype={0}.dtype, device=device)"
     text = f"{{0}}.index_put(({listed},), {values}, accumulate={adds})"
-    if pool.rng.random() < 0.2:
-        text = "{0}.put({1}.long() % {0}.numel(), torch.ones_like({1}, dtype={0}.dtype), accumulate=True)"
-    return Line(text, (name, *places))  # type: ignore[arg-type]
+    if pool.rng.random() < 0.15 and is_number(x):
+        at = f"({texts[0]} % {{0}}.numel())"
+        text = f"{{0}}.put({at}, torch.ones_like({at}, dtype={{0}}.dtype), accumulate=True)"
+    return Line(text, tuple(reads))
 
 
 def drawn_index(pool: Pool, x: Tensor, *, allows_masks: bool) -> tuple[str, list[str], bool] | None:
@@ -103,11 +137,9 @@ def drawn_index(pool: Pool, x: Tensor, *, allows_masks: bool) -> tuple[str, list
     while axis < x.ndim:
         size, kind = x.shape[axis], rng.random()
         if kind < 0.3:
-            places = pool.name(is_index)
-            if places is None:
-                return None
-            reads.append(places)
-            parts.append(inside(pool, len(reads), f"{{0}}.shape[{axis}]"))
+            places = drawn_places(pool, x, len(reads) + 1)
+            reads += places.reads
+            parts.append(inside(pool, places, f"{{0}}.shape[{axis}]"))
         elif kind < 0.4:
             parts.append(str(rng.randrange(-size, size)))
         elif kind < 0.5:
@@ -143,13 +175,13 @@ def masked(pool: Pool) -> Line | None:
         return None
     x = pool.tensors[name]
     mask = pool.name(lambda m: m.dtype is torch.bool and m.shape == x.shape)
-    if mask is None:
-        return None
-    found = ["{0}.index_put(({1},), {0}.sum().to({0}.dtype))", "{0}.masked_fill({1}, 3)"]
-    found += ["{0}.masked_scatter({1}, {0}.flip(0))" if x.ndim else "{0}.masked_fill({1}, {0})"]
-    if is_float(x):
-        found[0] = "{0}.index_put(({1},), {0}.amax())"
-    return Line(pool.rng.choice(found), (name, mask))
+    where = "{1}" if mask else "(torch.arange({0}.numel(), device=device).reshape({0}.shape) % 3 == 0)"
+    sums = "{0}.amax()" if is_float(x) else "{0}.sum().to({0}.dtype)"
+    found = [f"{{0}}.index_put(({where},), {sums})", f"{{0}}.masked_fill({where}, 3)"]
+    found += [f"{{0}}.masked_scatter({where}, {{0}}.flip(0))" if x.ndim else f"{{0}}.masked_fill({where}, {{0}})"]
+    text = pool.rng.choice(found)
+    # What a mask points at is as long as the mask has places, until the compiler sees that it need not know how long.
+    return Line(text, (name, mask) if mask else (name,), has_run_time_size="index_put" in text)
 
 
 @operation(5)

@@ -28,7 +28,7 @@ class Line:
         assigns: whether the line has a value.
         writes: the name whose storage it writes, None for none.
         stores: the name that it reads as the program returns it, None for none.
-        has_run_time_size: whether the shape of its value depends on data.
+        has_run_time_size: whether the shape of its value, or of something on the way to it, depends on data.
     """
 
     template: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fuzz_casts import name_of
-from fuzz_indexing import is_index
+from fuzz_indexing import Places, drawn_places
 from fuzz_pool import Line, Pool, fits_into, is_apart, is_float, is_number, operation, overlaps
 
 
@@ -69,31 +69,39 @@ def writes_into_parts(pool: Pool, name: str, other: str | None) -> list[str]:
 @operation(4)
 def indexed_write(pool: Pool) -> Line | None:
     """Returns a line that writes where an index points; where places come more than once, one number, or sums."""
-    name, places = target_of(pool), pool.name(is_index)
-    if name is None or places is None:
+    name = target_of(pool)
+    if name is None:
         return None
-    x, index = pool.tensors[name], pool.tensors[places]
-    if x.ndim == 0 or not is_apart(x, index):
+    x, is_alike = pool.tensors[name], pool.rng.random() < 0.4
+    if x.ndim == 0:
         return None
-    at = "({1} % {0}.shape[0]).long()"
+    places = drawn_places(pool, x, 1, is_alike=is_alike)
+    if any(not is_apart(x, pool.tensors[each]) for each in places.reads):
+        return None
+    at = f"({places.text} % {{0}}.shape[0]).long()"
     found = [f"{{0}}[{at}] = 1", f"{{0}}.index_put_(({at},), torch.zeros((), dtype={{0}}.dtype, device=device))"]
     if is_number(x):
         found += [f"{{0}}.index_put_(({at},), {{0}}[{at}], accumulate=True)"]
-    if index.ndim == 1:
-        found += [f"{{0}}.index_fill_(0, {at}, 2)"]
-        if index.shape[0] <= x.shape[0] and not pool.is_dynamic:
-            # The places of a sort come once each.
-            once = "{1}.argsort(stable=True)"
-            found += [f"{{0}}[{once}] = {{0}}[:{index.shape[0]}].clone()"]
-            found += [f"{{0}}.index_copy_(0, {once}, {{0}}[:{index.shape[0]}].flip(0))"]
-        if is_number(x):
-            found += [f"{{0}}.index_add_(0, {at}, {{0}}.index_select(0, {at}))"]
-    if index.ndim == x.ndim and all(a <= b for a, b in zip(index.shape[1:], x.shape[1:], strict=True)):
+    if is_alike:
         found += [f"{{0}}.scatter_(0, {at}, 3)"]
         if is_number(x):
             found += [f"{{0}}.scatter_add_(0, {at}, {{0}}.gather(0, {at}))"]
             found += [f"{{0}}.scatter_reduce_(0, {at}, {{0}}.gather(0, {at}), 'amax')"]
-    return Line(pool.rng.choice(found), (name, places), assigns=False, writes=name)
+    elif len(places.shape) == 1:
+        found += writes_of_lines(pool, x, places, at)
+    return Line(pool.rng.choice(found), (name, *places.reads), assigns=False, writes=name)
+
+
+def writes_of_lines(pool: Pool, x: torch.Tensor, places: Places, at: str) -> list[str]:
+    """Returns lines that write whole lines of a tensor, at the places of an index of one dim."""
+    count, found = places.shape[0], [f"{{0}}.index_fill_(0, {at}, 2)"]
+    if count <= x.shape[0] and not pool.is_dynamic:
+        # The places of a sort come once each.
+        once = f"{places.text}.argsort(stable=True)"
+        found += [f"{{0}}[{once}] = {{0}}[:{count}].clone()", f"{{0}}.index_copy_(0, {once}, {{0}}[:{count}].flip(0))"]
+    if is_number(x):
+        found += [f"{{0}}.index_add_(0, {at}, {{0}}.index_select(0, {at}))"]
+    return found
 
 
 @operation(4)
@@ -117,9 +125,14 @@ def given_output(pool: Pool) -> Line | None:
     if name is None or pool.is_trained:
         return None
     x = pool.tensors[name]
-    first = pool.name(lambda y: y.dtype == x.dtype and y.shape == x.shape and is_apart(x, y))
-    second = pool.name(lambda y: y.dtype == x.dtype and y.shape == x.shape and is_apart(x, y))
-    if first is None or second is None or x.dtype is torch.bool:
+    if x.dtype is torch.bool or not x.is_contiguous():  # dynamo takes no others
+        return None
+
+    def fits(y: torch.Tensor) -> bool:
+        return y.dtype == x.dtype and y.shape == x.shape and is_apart(x, y)
+
+    first, second = pool.name(fits), pool.name(fits)
+    if first is None or second is None:
         return None
     found = ["torch.add({1}, {2}, out={0})", "torch.sub({1}, {2}, out={0})", "torch.maximum({1}, {2}, out={0})"]
     if is_float(x):
