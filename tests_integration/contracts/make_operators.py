@@ -19,6 +19,7 @@ if __name__ == "__main__":
     sys.path[:0] = [str(path) for path in sorted((ROOT / "packages").glob("*/src"))]
 
 import torch
+
 from ferrite_runtime.operators import torch_operators, write_operators
 
 NAMESPACES = ("aten", "prims")
@@ -31,12 +32,13 @@ PLAIN = frozenset(
 """Types of arguments and results, without what makes them lists or optional."""
 LEFT_OUT = {
     r"from_file|save|load": "touches files",
-    r".*resize.*|set_?|set_data|.*_copy_from.*": "gives a tensor another storage or size, which addresses do not follow",
+    r".*resize.*|set_?|set_data|.*_copy_from.*": "gives a tensor another storage, which addresses do not follow",
     r".*(view_from|from_buffer|_from_offsets).*": "makes views that it does not check",
     r"(?!_?unsafe_(view|index|masked|chunk|split)).*unsafe.*": "leaves checks out",
     r"_?segment_reduce.*|_sparse_.*_tensor_unsafe.*": "can be told to leave checks out",
     r"fbgemm.*|.*prepacked.*|quantized_(gru|lstm|rnn).*": "take weights that are packed as addresses",
-    r"_test.*|_print|record_stream|retain_grad|requires_grad_|_?backward|_fw_primal.*|_make_.*token.*|_version": "no work",
+    r"_test.*|_print|record_stream|_?backward|_fw_primal.*|_make_.*token.*|_version": "does no work on elements",
+    r"retain_grad|requires_grad_": "is about differentiation, of which a program's steps know nothing",
     r"_local_scalar_dense|item|is_nonzero|equal": "tells the host a number: the step `item` does",
 }
 """Names, as whole regular expressions, of operators that are not on the list, and why."""

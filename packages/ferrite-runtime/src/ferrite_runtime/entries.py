@@ -42,7 +42,7 @@ class Weight:
         """Returns the weight in ``value``; raises `SpecError` naming the field that is wrong."""
         fields = Fields(value, path)
         kind = fields.choice("kind", WEIGHT_KINDS)
-        name, layout, needs_grad = fields.string("name"), read_layout(fields), fields.boolean("grad")
+        name, layout, needs_grad = fields.line("name"), read_layout(fields), fields.boolean("grad")
         blob = fields.string("blob") if kind == "constant" else ""
         fields.close()
         check_layout(layout, path)

@@ -293,6 +293,11 @@ class DriverError(LaunchFailed):
     """The GPU driver refused a call; carries the call's and the error's name."""
 
 
+def failed_program(what: str, error: Exception) -> ProgramFailed:
+    """Returns what says that a step of a program failed, and why: whatever the step raised, under one name."""
+    return ProgramFailed(f"{what} failed: {type(error).__name__}: {error}")
+
+
 class MemoryOutOfBounds(KernelRunError):
     """An interpreted kernel was about to touch memory that is none of its tensors'."""
 

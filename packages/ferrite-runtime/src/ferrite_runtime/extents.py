@@ -161,7 +161,7 @@ class _Extents:
         self.places[name] = _Place(place.owner, start, place.size)
         if isinstance(start, int) and start < 0:
             raise SpecError(path, f"{name} starts {-start} bytes before the memory of {place.owner}")
-        needed = [("ge", start, 0)] if not self.is_count(start) else []
+        needed: list[Condition] = [("ge", start, 0)] if not self.is_count(start) else []
         needed += [("ge", size, 0) for size in (*layout.shape, *layout.strides) if not self.is_count(size)]
         if place.size is None:
             yield Within(place.owner, end)

@@ -142,9 +142,7 @@ class Fields:
 
     def integers(self, name: str) -> tuple[int, ...]:
         """Removes and returns an array of integers."""
-        return tuple(
-            check_integer(value, f"{self.at(name)}[{index}]") for index, value in enumerate(self.array(name))
-        )
+        return tuple(check_integer(value, f"{self.at(name)}[{index}]") for index, value in enumerate(self.array(name)))
 
     def strings(self, name: str) -> tuple[str, ...]:
         """Removes and returns an array of strings."""

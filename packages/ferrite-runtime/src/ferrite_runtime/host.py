@@ -235,12 +235,8 @@ class _Writer:
             case View(name, base, layout, offset):
                 value = self.values[base]
                 self.share(name, value, layout, _moved(value.offset, offset, self.itemsize(layout.dtype)))
-            case Let(name, Probe(kind, tensor, axis)):
-                self.lines.append(f"{name} = {self.tensor(tensor)}.{kind}({axis})")
-                self.values[name] = Value(name)
-            case Let(name, value) if not isinstance(value, Probe):
-                self.lines.append(f"{name} = {print_expr(value)}")
-                self.values[name] = Value(name)
+            case Let():
+                self._let(step)
             case Launch():
                 self._launch(step)
             case Multiply(product, result):
@@ -249,18 +245,33 @@ class _Writer:
                 self._extern(step)
             case Item():
                 self._item(step)
-            case Check(holds, message, names):
-                values = ", ".join(f"({self._bound(name)}, {print_expr(expr)})" for name, expr in names)
-                if not is_settled(holds):
-                    self.lines.append(f"if not ({print_condition(holds)}): _fail({self._bound(message)}, [{values}])")
-            case Within(owner, end):
-                self._within(owner, end)
+            case Check() | Within():
+                self._check(step)
             case Free(names):
                 self.delete([variable for name in names for variable in self.release(name)])
-            case Copy(to, source):
-                target, origin = self.tensor(to), self.tensor(source)
-                self.flush()
-                self.lines.append(f"{target}.copy_({origin})")
+            case Copy():
+                self._copy(step)
+
+    def _let(self, step: Let) -> None:
+        value = step.value
+        text = (
+            f"{self.tensor(value.tensor)}.{value.kind}({value.axis})" if isinstance(value, Probe) else print_expr(value)
+        )
+        self.lines.append(f"{step.name} = {text}")
+        self.values[step.name] = Value(step.name)
+
+    def _copy(self, step: Copy) -> None:
+        target, source = self.tensor(step.to), self.tensor(step.source)
+        self.flush()
+        self.lines.append(f"{target}.copy_({source})")
+
+    def _check(self, step: Check | Within) -> None:
+        if isinstance(step, Within):
+            self._within(step.owner, step.end)
+        elif not is_settled(step.holds):
+            values = ", ".join(f"({self._bound(name)}, {print_expr(expr)})" for name, expr in step.names)
+            test = print_condition(step.holds)
+            self.lines.append(f"if not ({test}): _fail({self._bound(step.message)}, [{values}])")
 
     def _within(self, owner: str, end: Expr) -> None:
         """Writes the check of what a library returned, unless the result is a buffer of known size after all."""
@@ -507,6 +518,7 @@ def write_host(
     block: str | None = None,
     opening: Sequence[str] = (),
     sequencing: Sequencing | None = None,
+    *,
     is_listing: bool = False,
 ) -> HostText:
     """Returns the text of ``def host(args)``, a function that clears the list of inputs and returns a tuple.

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ferrite_runtime.config import Config
-from ferrite_runtime.errors import TrustNeeded
-from ferrite_runtime.kernel_text import find_liberties
+from ferrite_runtime.kernel_text import check_text
 from ferrite_runtime.origin import HERE, Origin
 from ferrite_runtime.policy import interpreter_config
 from ferrite_runtime.source import choose_constants, load_function
@@ -15,17 +14,6 @@ from ferrite_runtime.spec import KernelSpec
 
 if TYPE_CHECKING:
     from ferrite_runtime.interpreter_fence import Fence
-
-
-def check_text(spec: KernelSpec, origin: Origin) -> None:
-    """Raises `TrustNeeded` if the text of a kernel may not be run here: it takes liberties, and nobody vouches for it.
-
-    Running it is what the interpreter does, and in part Triton's compiler; a kernel that comes compiled is not run here.
-    """
-    if not origin.is_trusted:
-        found = find_liberties(spec.source)
-        if found:
-            raise TrustNeeded(f"the text of kernel {spec.name} is more than a kernel: {found}")
 
 
 class InterpretedKernel:

@@ -30,7 +30,7 @@ class Kernel:
         mapping: a kernel spec in the format of docs/kernel-spec.md.
         options: how to compile and tune it.
         compiler: what makes its binaries; the one that this process shares without it.
-        origin: who wrote it: in the interpreter, one from elsewhere touches the elements of its arguments and no others.
+        origin: who wrote it: in the interpreter, one from elsewhere touches its arguments' elements and no others.
 
     Raises:
         SpecError: (or a subclass) if the spec is malformed, naming the field.
@@ -93,7 +93,7 @@ class Kernel:
         from ferrite_runtime.triton_engine import load_kernel
 
         if device.index not in self._by_triton:
-            self._by_triton[device.index] = load_kernel(self.spec, device.index)
+            self._by_triton[device.index] = load_kernel(self.spec, device.index, self._origin)
         with torch.cuda.device(device):
             self._by_triton[device.index](0, *values)
 

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ferrite_runtime.errors import SpecError
+from ferrite_runtime.errors import SpecError, TrustNeeded
+from ferrite_runtime.origin import Origin
 from ferrite_runtime.source import ALLOWED_IMPORTS
 from ferrite_runtime.spec import KernelSpec
 
@@ -124,7 +125,9 @@ def device_functions() -> frozenset[str]:
     """Returns the names of the device functions that the runtime has for kernels."""
     folder = Path(__file__).with_name("fmath")
     texts = (path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py")))
-    return frozenset(name for text in texts for name in re.findall(r"^@triton\.jit\ndef ([a-z]\w*)\(", text, re.M))
+    return frozenset(
+        name for text in texts for name in re.findall(r"^@triton\.jit\ndef ([a-z]\w*)\(", text, re.MULTILINE)
+    )
 
 
 @functools.lru_cache(maxsize=4096)
@@ -138,6 +141,17 @@ def find_liberties(source: str) -> str:
         return next(_Reader(source, module).liberties(), "")
     except RecursionError:
         return "it is nested too deeply"
+
+
+def check_text(spec: KernelSpec, origin: Origin) -> None:
+    """Raises `TrustNeeded` if the text of a kernel may not be run here: it takes liberties, and nobody vouches for it.
+
+    Running it is what the interpreter does, and in part Triton's compiler. What comes compiled is not run here.
+    """
+    if not origin.is_trusted:
+        found = find_liberties(spec.source)
+        if found:
+            raise TrustNeeded(f"the text of kernel {spec.name} is more than a kernel: {found}")
 
 
 @dataclass(slots=True)
@@ -184,15 +198,15 @@ class _Reader:
         match statement:
             case ast.Import(names):
                 for alias in names:
-                    bound = alias.asname or alias.name.partition(".")[0]
-                    self.modules[bound] = alias.name if alias.asname else "triton"
-            case ast.ImportFrom(module, names, 0):
-                self.modules |= {alias.asname or alias.name: f"{module}.{alias.name}" for alias in names}
+                    first = alias.asname or alias.name.partition(".")[0]
+                    self.modules[first] = alias.name if alias.asname else "triton"
+            case ast.ImportFrom(module, parts, 0):
+                self.modules |= {part.asname or part.name: f"{module}.{part.name}" for part in parts}
             case ast.FunctionDef(name):
                 self.functions.add(name)
             case ast.Assign([ast.Name(name)], _):
                 self.constants.add(name)
-            case ast.Expr(ast.Constant(str(text))) if "\n" not in text:
+            case ast.Expr(ast.Constant(str(shown))) if "\n" not in shown:
                 pass
             case _:
                 yield _told(statement, "is neither an import, a constant nor a function")
@@ -304,12 +318,11 @@ class _Reader:
     def _value(self, node: ast.expr) -> Iterator[str]:
         """Yields what an expression has in it that is not of the language."""
         match node:
-            case ast.Constant(value):
-                if isinstance(value, (str, bytes, complex)) or value is ... or _is_huge(value):
+            case ast.Constant(number) if number is None or isinstance(number, (bool, int, float)):
+                if _is_huge(number):
                     yield _told(node, "is no constant of kernels")
-            case ast.Name(name):
-                if name not in self.names:
-                    yield _told(node, "is no name of this function")
+            case ast.Name(name) if name in self.names:
+                pass
             case ast.Attribute():
                 yield from self._attribute(node)
             case ast.Call():
@@ -375,7 +388,7 @@ class _Reader:
         if isinstance(operator, (ast.Pow, ast.MatMult)):
             yield _told(node, "is no operator of kernels")
         if isinstance(operator, ast.LShift):
-            is_small = isinstance(right, ast.Constant) and isinstance(right.value, int) and 0 <= right.value <= 64  # noqa: PLR2004
+            is_small = isinstance(right, ast.Constant) and isinstance(right.value, int) and 0 <= right.value <= 64
             is_tensor = isinstance(right, ast.Name) and right.id in self.tensors
             if not is_small and not is_tensor:
                 yield _told(node, "shifts by what may be any number")
@@ -402,7 +415,7 @@ def _is_word(node: ast.expr) -> bool:
 
 
 def _is_huge(value: object) -> bool:
-    return isinstance(value, int) and value.bit_length() > 64  # noqa: PLR2004
+    return isinstance(value, int) and value.bit_length() > 64
 
 
 def _told(node: ast.AST, how: str) -> str:

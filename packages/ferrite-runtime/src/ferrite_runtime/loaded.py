@@ -143,7 +143,7 @@ def choose_engine(
     if uses_triton_launcher(options):
         from ferrite_runtime.triton_engine import TritonEngine
 
-        return TritonEngine(program)
+        return TritonEngine(program, origin)
     from ferrite_runtime.cuda_engine import CudaEngine
 
     return CudaEngine.load(program, options, compiler)

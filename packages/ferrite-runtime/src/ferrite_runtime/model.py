@@ -12,11 +12,20 @@ from typing import Any
 from ferrite_runtime.bundle import Bundle
 from ferrite_runtime.compilation import Compiler, choose_store
 from ferrite_runtime.entries import Entry, Variant, Weight
-from ferrite_runtime.errors import DeviceUnavailable, GuardFailed, InputError, NoVariantForTarget, PackageInvalid
+from ferrite_runtime.errors import (
+    DeviceUnavailable,
+    FerriteRuntimeError,
+    GuardFailed,
+    InputError,
+    NoVariantForTarget,
+    PackageInvalid,
+    failed_program,
+)
 from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.guards import Guard, check_tensor, make_guard
 from ferrite_runtime.inputs import check_inputs
 from ferrite_runtime.kernel import Kernel
+from ferrite_runtime.kernel_text import check_text
 from ferrite_runtime.loaded import LoadedProgram, load_program
 from ferrite_runtime.operators import check_operators, names_of
 from ferrite_runtime.options import Options
@@ -73,9 +82,7 @@ class LoadedBundle:
     Kernels compile, where they have to, when an entry is first called or `wait` is.
     """
 
-    def __init__(
-        self, bundle: Bundle, options: Options, *, operators: Iterable[Any] = (), trust: bool = False
-    ) -> None:
+    def __init__(self, bundle: Bundle, options: Options, *, operators: Iterable[Any] = (), trust: bool = False) -> None:
         added = names_of(operators)
         for name, program in bundle.programs.items():
             check_operators(program, added, f"programs.{name}")
@@ -84,8 +91,11 @@ class LoadedBundle:
         self.origin = Origin(is_foreign=True, is_trusted=trust)
         self.library = BundleLibrary(bundle)
         self._compiler = Compiler(
-            shared_pool(options.workers), choose_store(options), options.compile_seconds, self.library
+            shared_pool(options.workers), choose_store(options), options.compile_seconds, self.library, self.origin
         )
+        if options.interpret:
+            for spec in bundle.kernels.values():
+                check_text(spec, self.origin)
         self._entries = {name: LoadedEntry(name, entry, self) for name, entry in bundle.entries.items()}
         self._kernels: dict[str, Kernel] = {}
 
@@ -194,12 +204,18 @@ class LoadedEntry:
         Raises:
             GuardFailed: naming the input that is not what the entry was exported for.
             NoVariantForTarget: if nothing in the bundle runs on this GPU.
+            ProgramFailed: if a step of its program fails, as a library call does that torch refuses.
         """
-        if self._is_plain and len(arguments) == self.entry.tensors and not named:
-            tensors: Sequence[Any] = arguments
-        else:
-            tensors = self._flatten(arguments, named)
-        return self._choose(tensors).run(tensors)
+        try:
+            if self._is_plain and len(arguments) == self.entry.tensors and not named:
+                tensors: Sequence[Any] = arguments
+            else:
+                tensors = self._flatten(arguments, named)
+            return self._choose(tensors).run(tensors)
+        except FerriteRuntimeError:
+            raise
+        except Exception as error:
+            raise failed_program(f"entry {self.name} of bundle {self._owner.bundle.name}", error) from error
 
     def _flatten(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
         leaves: list[Any] = [None] * self.entry.tensors

@@ -315,7 +315,9 @@ def _check_names(spec: KernelSpec, fields: Fields) -> None:
             if name not in sizes:
                 raise SpecError(f"{fields.at('axes')}[{position}].size", f"{name!r} is not a size param")
     fixed = {name for name, value in spec.blocks.items() if type(value) is int}
-    known = sizes | {axis.name for axis in spec.axes} | {axis.block for axis in spec.axes if axis.block not in spec.blocks}
+    known = (
+        sizes | {axis.name for axis in spec.axes} | {axis.block for axis in spec.axes if axis.block not in spec.blocks}
+    )
     known |= fixed
     for config in spec.configs:
         known |= {name for name, _ in config.blocks}

@@ -458,7 +458,7 @@ def _read_arg(value: object, path: str) -> Expr | float | bool | Tagged:
         tagged = read_value(value, path)
         if not isinstance(tagged, Tagged) or tagged.tag != "float":
             raise SpecError(path, "only a tagged float can stand here")
-        return tagged  # type: ignore[no-any-return]
+        return tagged
     return read_expr(value, path)
 
 

@@ -7,14 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from ferrite_runtime.dtypes import torch_name
-from ferrite_runtime.errors import ProgramFailed
+from ferrite_runtime.errors import NoVariantForTarget, ProgramFailed
 
 
 def torch_dtype(name: str) -> Any:
     """Returns the torch dtype of a spec dtype name."""
     import torch
 
-    return getattr(torch, torch_name(name))
+    found = getattr(torch, torch_name(name), None)
+    if not isinstance(found, torch.dtype):
+        raise NoVariantForTarget(f"this torch has no dtype {torch_name(name)}")
+    return found
 
 
 def find_allocator(device_type: str) -> Callable[..., Any] | None:
