@@ -102,7 +102,11 @@ class CacheUnwritable(UserWarning):
     """
 
 
-class SettingIgnored(UserWarning):
+class StoreWarning(CacheUnwritable):
+    """What is warned of a store's folder: why it is not used, or not in full."""
+
+
+class SettingWarning(UserWarning):
     """An environment variable has a value that it cannot have, and work goes on without it."""
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ferrite_runtime.errors import OptionError, SettingIgnored
+from ferrite_runtime.errors import OptionError, SettingWarning
 from ferrite_runtime.ranges import did_you_mean
 
 CACHE_LIMIT = 4 << 30
@@ -59,7 +59,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     ``FERRITE_NATIVE_GRAPHS=0`` has every kernel launched by itself, and so does CUDA's own ``CUDA_LAUNCH_BLOCKING=1``,
     whose errors are to name the kernel. ``FERRITE_FOLLOW=0`` has every kernel start after those before it have ended.
 
-    A limit that is no size is ignored, with one warning (`SettingIgnored`): how much is kept decides nothing.
+    A limit that is no size is ignored, with one warning (`SettingWarning`): how much is kept decides nothing.
 
     Raises:
         OptionError: if another variable has a value that it cannot have.
@@ -123,7 +123,7 @@ def _read_limit(environ: Mapping[str, str]) -> int:
         text = f"{error}; it is ignored, the limit is {CACHE_LIMIT >> 30}GiB"
         if text not in _IGNORED:
             _IGNORED.add(text)
-            warnings.warn(SettingIgnored(text), stacklevel=4)
+            warnings.warn(SettingWarning(text), stacklevel=4)
         return CACHE_LIMIT
 
 
