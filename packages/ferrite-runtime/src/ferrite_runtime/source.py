@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 from typing import Any
 
-from ferrite_runtime.errors import KernelCompileError
+from ferrite_runtime.errors import compile_failure
 from ferrite_runtime.spec import KernelSpec
 
 ALLOWED_IMPORTS = {
@@ -33,10 +33,10 @@ def load_function(spec: KernelSpec) -> Any:
     try:
         exec(compile(spec.source, filename, "exec"), namespace)
     except Exception as error:
-        raise KernelCompileError(spec.name, spec.origin, f"the source text fails to load: {error!r}") from error
+        raise compile_failure(spec, f"the source text fails to load: {error!r}") from error
     function = namespace.get(spec.name)
     if not hasattr(function, "arg_names"):
-        raise KernelCompileError(spec.name, spec.origin, f"the source text defines no @triton.jit function {spec.name}")
+        raise compile_failure(spec, f"the source text defines no @triton.jit function {spec.name}")
     return function
 
 
@@ -49,9 +49,8 @@ def constant_names(spec: KernelSpec, function: Any) -> tuple[str, ...]:
     declared = [param.name for param in spec.params]
     names = list(function.arg_names)
     if names[: len(declared)] != declared:
-        raise KernelCompileError(
-            spec.name,
-            spec.origin,
+        raise compile_failure(
+            spec,
             f"the function takes ({', '.join(names)}), its spec has params ({', '.join(declared)})",
         )
     return tuple(names[len(declared) :])
@@ -63,7 +62,5 @@ def choose_constants(spec: KernelSpec, function: Any, blocks: dict[str, int]) ->
     names = constant_names(spec, function)
     missing = [name for name in names if name not in known]
     if missing:
-        raise KernelCompileError(
-            spec.name, spec.origin, f"no axis and no fixed block gives {', '.join(missing)} a value"
-        )
+        raise compile_failure(spec, f"no axis and no fixed block gives {', '.join(missing)} a value")
     return {name: known[name] for name in names}
