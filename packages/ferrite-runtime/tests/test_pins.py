@@ -116,7 +116,7 @@ def spoil(**fields: object) -> str:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "cannot be read"),
+        ("", "is no JSON"),
         ("[]", "an object is needed"),
         ('{"format": "ferrite-pins/1"}', "pins: is missing"),
         ('{"format": "ferrite-pins/1", "pins": [3]}', r"pins\[0\]: an object"),

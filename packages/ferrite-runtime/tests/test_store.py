@@ -21,7 +21,7 @@ import pytest
 from ferrite_runtime.binary import Binary, CorruptEntry, seal, unseal
 from ferrite_runtime.compilation import KERNELS, Compiler, job_key
 from ferrite_runtime.config import Config
-from ferrite_runtime.errors import CacheUnwritable, OptionError, SettingIgnored
+from ferrite_runtime.errors import CacheUnwritable, OptionError, SettingWarning
 from ferrite_runtime.settings import read_settings, worker_environment
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.storage import database, database_file, pack_index
@@ -498,7 +498,7 @@ def test_settings_of_the_store() -> None:
 
 @pytest.mark.parametrize("value", ["much", "-1", "1.5GiB", "nan", "4 XB"])
 def test_limit_that_is_no_size_is_ignored_with_one_warning(value: str) -> None:
-    with pytest.warns(SettingIgnored, match=f"FERRITE_CACHE_LIMIT is '{value}'.*4GiB"):
+    with pytest.warns(SettingWarning, match=f"FERRITE_CACHE_LIMIT is '{value}'.*4GiB"):
         assert read_settings({"FERRITE_CACHE_LIMIT": value}).cache_limit == 4 << 30
     with warnings.catch_warnings(record=True) as again:
         warnings.simplefilter("always")

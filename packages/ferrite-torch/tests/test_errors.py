@@ -1,16 +1,24 @@
 from __future__ import annotations
 
+import builtins
+from collections.abc import Callable
+from importlib import import_module
+
 import pytest
+import torch
 
 from ferrite_ir.graph import Origin
 from ferrite_torch.errors import (
+    TORCH,
     TRANSLATIONS,
+    USER,
     CompileError,
     EnvironmentProblem,
     FerriteError,
     OptionError,
     RunError,
     Unsupported,
+    find_raiser,
     translate,
     translation_of,
 )
@@ -65,8 +73,71 @@ def test_the_cause_is_kept() -> None:
 def test_the_runtime_classes_that_the_table_names_exist() -> None:
     import ferrite_runtime
 
-    ours = {"UnknownArgument", "ScalarTypeError", "OutOfMemoryError"}
-    builtin = {"ImportError", "MemoryError", "OSError", "Exception"}
+    ours = {"UnknownArgument", "ScalarTypeError"}
+    torchs = {
+        "DataDependentOutputException": "torch._subclasses.fake_tensor",
+        "DynamicOutputShapeException": "torch._subclasses.fake_tensor",
+        "UnsupportedFakeTensorException": "torch._subclasses.fake_tensor",
+        "UnsupportedOperatorException": "torch._subclasses.fake_tensor",
+        "GuardOnDataDependentSymNode": "torch.fx.experimental.symbolic_shapes",
+        "PendingUnbackedSymbolNotFound": "torch.fx.experimental.symbolic_shapes",
+        "ConstraintViolationError": "torch.fx.experimental.symbolic_shapes",
+        "CheckpointError": "torch.utils.checkpoint",
+        "OutOfMemoryError": "torch",
+    }
     for row in TRANSLATIONS:
-        if row.name not in ours | builtin:
-            assert hasattr(ferrite_runtime, row.name), row.name
+        if row.name in torchs:
+            assert hasattr(import_module(torchs[row.name]), row.name), row.name
+        elif row.name not in ours:
+            assert hasattr(ferrite_runtime, row.name) or hasattr(builtins, row.name), row.name
+
+
+def caught(function: Callable[[], object]) -> Exception:
+    try:
+        function()
+    except Exception as error:  # noqa: BLE001
+        return error
+    raise AssertionError("it was to raise")
+
+
+def test_what_the_users_own_code_raises_names_its_line_and_is_not_to_be_reported() -> None:
+    error = caught(lambda: {}["key"])
+    text = str(translate(error, "capturing the graph"))
+    assert find_raiser(error)[0] == USER
+    assert f"raised at {__file__}:" in text
+    assert "report" not in text
+    assert isinstance(translate(error, "tracing"), Unsupported)
+
+
+def test_what_torch_refuses_is_looked_at_with_torch_alone() -> None:
+    error = caught(lambda: torch.fx.Graph().lint(3))  # type: ignore[call-arg]
+    assert find_raiser(error)[0] == USER, "a wrong call is the caller's"
+    error = caught(lambda: torch.nn.Linear(2, 3)(torch.ones(5)))
+    assert find_raiser(error)[0] == TORCH
+    text = str(translate(error, "capturing the graph"))
+    assert "aot_eager" in text
+    assert "please report" not in text
+
+
+def test_what_our_own_code_raises_is_to_be_reported() -> None:
+    from ferrite_ir.sizes import parse_size
+
+    error = caught(lambda: parse_size("no size at all ("))
+    assert find_raiser(error)[0] == ""
+    assert "please report it" in str(translate(error, "lowering"))
+
+
+@pytest.mark.parametrize("name", ["IndexOutOfBounds", "CheckFailed", "NotPinned", "FileUnreadable", "OptionError"])
+def test_mistakes_of_users_are_never_to_be_reported(name: str) -> None:
+    import ferrite_runtime
+
+    kind = getattr(ferrite_runtime, name)
+    arguments = ("pins.json", "there is no such file") if name == "FileUnreadable" else ("the reason",)
+    assert "report" not in str(translate(kind(*arguments), "loading"))
+
+
+def test_rows_for_anybody_stand_behind_those_for_somebody() -> None:
+    """A row that an earlier one hides would never be found."""
+    names = [(row.name, row.raiser) for row in TRANSLATIONS]
+    assert len(set(names)) == len(names)
+    assert [row.raiser for row in TRANSLATIONS if row.name == "Exception"] == [USER, TORCH, ""]

@@ -18,7 +18,14 @@ from ferrite_runtime.config import Config
 from ferrite_runtime.cuda_driver import Driver
 from ferrite_runtime.devices import DeviceFacts
 from ferrite_runtime.divisors import Divisors
-from ferrite_runtime.errors import KernelCompileError, LaunchFailed, NoValidVariant, OutOfResources, SpecError
+from ferrite_runtime.errors import (
+    KernelCompileError,
+    LaunchFailed,
+    NoValidVariant,
+    OutOfResources,
+    SpecError,
+    compile_failure,
+)
 from ferrite_runtime.following import least_following
 from ferrite_runtime.kernel_bench import KernelBench
 from ferrite_runtime.launch import MAX_PROGRAMS, LoadedKernel
@@ -168,7 +175,7 @@ class DeviceKernel:
         binary = self.machine.compiler.submit(job).result()
         check_usage(self.spec.name, binary, self.machine.facts)
         if binary.scratch or binary.clusters != 1:
-            raise KernelCompileError(self.spec.name, self.spec.origin, "it needs scratch memory or clusters")
+            raise compile_failure(self.spec, "it needs scratch memory or clusters")
         return binary
 
     def loaded(self, config: Config, *, aligned: bool = True) -> LoadedKernel:

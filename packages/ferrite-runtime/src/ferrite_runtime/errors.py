@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 
 class FerriteRuntimeError(Exception):
@@ -102,7 +102,11 @@ class CacheUnwritable(UserWarning):
     """
 
 
-class SettingIgnored(UserWarning):
+class StoreWarning(CacheUnwritable):
+    """What is warned of a store's folder: why it is not used, or not in full."""
+
+
+class SettingWarning(UserWarning):
     """An environment variable has a value that it cannot have, and work goes on without it."""
 
 
@@ -243,6 +247,34 @@ class KernelCompileError(CompileFailed):
         self.kernel = kernel
         self.origin = origin
         self.message = message
+
+
+class UserKernelInvalid(KernelCompileError):
+    """A kernel that somebody wrote by hand did not compile."""
+
+    hint = "correct the kernel at the line that is quoted"
+
+
+def compile_failure(spec: AnyKernel, message: str) -> KernelCompileError:
+    """Returns the error that says that a kernel does not compile, by whoever wrote it."""
+    kind = UserKernelInvalid if spec.family == "user" else KernelCompileError
+    return kind(spec.name, spec.origin, message)
+
+
+class AnyKernel(Protocol):
+    """What errors want to know of a kernel spec."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def family(self) -> str:
+        """The family of its form; ``user`` if it was written by hand."""
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """What it came from."""
 
 
 class WorkerError(CompileFailed):

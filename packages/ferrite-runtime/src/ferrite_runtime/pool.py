@@ -21,7 +21,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from ferrite_runtime.binary import Binary
-from ferrite_runtime.errors import KernelCompileError, WorkerError
+from ferrite_runtime.errors import WorkerError, compile_failure
 from ferrite_runtime.forking import renewed_in_children, reset_in_children
 from ferrite_runtime.frames import encode_frame, read_frame
 from ferrite_runtime.settings import worker_environment
@@ -276,7 +276,7 @@ class CompilePool:
             _settle(future, functools.partial(_read_answer, job, head, code))
             return worker
         if job is not None:
-            future.set_exception(KernelCompileError(job.spec.name, job.spec.origin, str(problem)))
+            future.set_exception(compile_failure(job.spec, str(problem)))
         return worker
 
     def _open(self) -> Worker:
@@ -312,7 +312,7 @@ class CompilePool:
 def _read_answer(job: Job, head: dict[str, Any], code: bytes) -> Binary:
     if head.get("ok") is True:
         return Binary.from_header(head["header"], code)
-    raise KernelCompileError(job.spec.name, job.spec.origin, head.get("message", "the worker gave no reason"))
+    raise compile_failure(job.spec, head.get("message", "the worker gave no reason"))
 
 
 def _settle(future: Future[Binary], compute: Callable[[], Binary]) -> None:

@@ -37,7 +37,7 @@ class Range:
             return f"takes {self._kinds()}"
         if self.choices and value not in self.choices:
             hint = did_you_mean(value, self.choices) if isinstance(value, str) else ""
-            return f"can be {', '.join(map(repr, self.choices))}{hint}"
+            return f"can be {', '.join(map(str, self.choices))}{hint}"
         if not self._holds(value):
             return f"takes {self._numbers()}"
         return ""

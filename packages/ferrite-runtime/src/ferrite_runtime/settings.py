@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ferrite_runtime.errors import OptionError, SettingIgnored
+from ferrite_runtime.errors import OptionError, SettingWarning
 from ferrite_runtime.ranges import did_you_mean
 
 CACHE_LIMIT = 4 << 30
@@ -62,7 +62,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
     whose errors are to name the kernel. ``FERRITE_FOLLOW=0`` has every kernel start after those before it have ended.
     ``TRITON_INTERPRET`` is Triton's own, and read as Triton reads it.
 
-    A limit that is no size is ignored, with one warning (`SettingIgnored`): how much is kept decides nothing.
+    A limit that is no size is ignored, with one warning (`SettingWarning`): how much is kept decides nothing.
 
     Raises:
         OptionError: if another variable has a value that it cannot have.
@@ -127,7 +127,7 @@ def _read_limit(environ: Mapping[str, str]) -> int:
         text = f"{error}; it is ignored, the limit is {CACHE_LIMIT >> 30}GiB"
         if text not in _IGNORED:
             _IGNORED.add(text)
-            warnings.warn(SettingIgnored(text), stacklevel=4)
+            warnings.warn(SettingWarning(text), stacklevel=4)
         return CACHE_LIMIT
 
 

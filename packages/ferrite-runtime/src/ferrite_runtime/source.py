@@ -6,7 +6,7 @@ import linecache
 from collections.abc import Sequence
 from typing import Any
 
-from ferrite_runtime.errors import KernelCompileError
+from ferrite_runtime.errors import compile_failure
 from ferrite_runtime.spec import KernelSpec
 
 ALLOWED_IMPORTS = {
@@ -58,10 +58,10 @@ def load_function(spec: KernelSpec, *, is_confined: bool = False) -> Any:
     try:
         exec(compile(spec.source, filename, "exec"), namespace)
     except Exception as error:
-        raise KernelCompileError(spec.name, spec.origin, f"the source text fails to load: {error!r}") from error
+        raise compile_failure(spec, f"the source text fails to load: {error!r}") from error
     function = namespace.get(spec.name)
     if not hasattr(function, "arg_names"):
-        raise KernelCompileError(spec.name, spec.origin, f"the source text defines no @triton.jit function {spec.name}")
+        raise compile_failure(spec, f"the source text defines no @triton.jit function {spec.name}")
     return function
 
 
@@ -74,9 +74,8 @@ def constant_names(spec: KernelSpec, function: Any) -> tuple[str, ...]:
     declared = [param.name for param in spec.params]
     names = list(function.arg_names)
     if names[: len(declared)] != declared:
-        raise KernelCompileError(
-            spec.name,
-            spec.origin,
+        raise compile_failure(
+            spec,
             f"the function takes ({', '.join(names)}), its spec has params ({', '.join(declared)})",
         )
     return tuple(names[len(declared) :])
@@ -88,7 +87,5 @@ def choose_constants(spec: KernelSpec, function: Any, blocks: dict[str, int]) ->
     names = constant_names(spec, function)
     missing = [name for name in names if name not in known]
     if missing:
-        raise KernelCompileError(
-            spec.name, spec.origin, f"no axis and no fixed block gives {', '.join(missing)} a value"
-        )
+        raise compile_failure(spec, f"no axis and no fixed block gives {', '.join(missing)} a value")
     return {name: known[name] for name in names}

@@ -14,11 +14,12 @@ from typing import Any
 
 from ferrite_runtime.binary import Binary
 from ferrite_runtime.checked import CHECKED
+from ferrite_runtime.compiler_messages import explain_failure, without_output
 from ferrite_runtime.config import Config
 from ferrite_runtime.cubin import read_resources
 from ferrite_runtime.divisors import Divisors
 from ferrite_runtime.dtypes import DTYPES, scalar_triton
-from ferrite_runtime.errors import KernelCompileError
+from ferrite_runtime.errors import compile_failure
 from ferrite_runtime.following import waits_itself
 from ferrite_runtime.source import choose_constants, load_function
 from ferrite_runtime.spec import KernelSpec, Param
@@ -103,7 +104,7 @@ def compile_job(job: Job) -> Binary:
     """Returns the compiled kernel of ``job``; needs no GPU, and a process that does not interpret.
 
     Raises:
-        KernelCompileError: with the compiler's message.
+        KernelCompileError: with the compiler's message, the cause first.
     """
     spec = job.spec
     if is_interpreting():
@@ -112,9 +113,10 @@ def compile_job(job: Job) -> Binary:
     function = load_function(spec)
     constants = choose_constants(spec, function, dict(job.config.blocks))
     try:
-        compiled = _compile(job, function, constants)
+        with without_output():
+            compiled = _compile(job, function, constants)
     except Exception as error:
-        raise KernelCompileError(spec.name, spec.origin, _message_of(error)) from error
+        raise compile_failure(spec, explain_failure(error)) from error
     return _read_compiled(job, compiled)
 
 
@@ -143,16 +145,6 @@ def _compile(job: Job, function: Any, constants: dict[str, int]) -> Any:
         options["launch_pdl"] = True
     target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
     return triton.compile(source, target=target, options=options)
-
-
-def _message_of(error: BaseException) -> str:
-    """Returns the innermost message of an exception chain, which is where Triton says what is wrong."""
-    messages: list[str] = []
-    current: BaseException | None = error
-    while current is not None and len(messages) < 8:
-        messages.append(f"{type(current).__name__}: {current}")
-        current = current.__cause__ or current.__context__
-    return "\n".join(dict.fromkeys(messages))
 
 
 def _read_compiled(job: Job, compiled: Any) -> Binary:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ferrite_runtime.checked import CHECKED
+from ferrite_runtime.compiler_messages import explain_failure
 from ferrite_runtime.config import Config
 from ferrite_runtime.devices import device_facts
 from ferrite_runtime.engine import HostFunction, build_host, gradient_guard
-from ferrite_runtime.errors import DeviceUnavailable, KernelCompileError
+from ferrite_runtime.errors import DeviceUnavailable, compile_failure
 from ferrite_runtime.host import write_host
 from ferrite_runtime.kernel_text import check_text
 from ferrite_runtime.origin import HERE, Origin
@@ -61,7 +62,7 @@ class TritonKernel:
                 debug=bool(self.spec.facts.get(CHECKED)),
             )
         except Exception as error:
-            raise KernelCompileError(self.spec.name, self.spec.origin, f"{type(error).__name__}: {error}") from error
+            raise compile_failure(self.spec, explain_failure(error)) from error
 
 
 def load_kernel(spec: KernelSpec, index: int, origin: Origin = HERE) -> TritonKernel:

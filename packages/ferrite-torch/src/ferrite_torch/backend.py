@@ -13,7 +13,7 @@ from ferrite_torch.attention_masks import simplify_masks
 from ferrite_torch.attention_patterns import rewrite_attention
 from ferrite_torch.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.environment import check_environment, stores_graphs
-from ferrite_torch.errors import ExternRefused, FerriteError, Refused, Unsupported, translate
+from ferrite_torch.errors import ExternRefused, FerriteError, OptionError, Refused, Unsupported, translate
 from ferrite_torch.garbage import rare_collections
 from ferrite_torch.loading import mark_boxed, run_eagerly, runtime_options
 from ferrite_torch.masked_writes import choose_by_masks
@@ -43,6 +43,9 @@ COMPILED_DEVICES = ("cuda", "cpu")
 
 A test vehicle, slow and honest.
 """
+
+_NEVER_EAGER = (ExternRefused, OptionError)
+"""Errors that are raised whatever ``fallback`` says: the user asked for something else than an eager graph."""
 
 
 def ferrite(
@@ -113,7 +116,7 @@ def _compiled(
             keep_writes_through_restarts()
             raise
         translated = translate(error, "capturing the graph")
-        if not chosen.fallback or isinstance(translated, ExternRefused):
+        if not chosen.fallback or isinstance(translated, _NEVER_EAGER):
             raise translated from error
         _note_fallback(translated)
         return eager
@@ -162,7 +165,7 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
             any_sizes = plan is not None and plan.sizes is not None
             compiled = compile_graph(module, kind, options, inputs, any_sizes=any_sizes)
         except FerriteError as error:
-            if not options.fallback or isinstance(error, ExternRefused):
+            if not options.fallback or isinstance(error, _NEVER_EAGER):
                 raise
             _note_fallback(error)
             traced = changed_layouts(module, inputs if kind == "backward" else ())[1]

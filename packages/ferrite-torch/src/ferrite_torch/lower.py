@@ -29,7 +29,7 @@ from ferrite_torch.library import call_library, call_of
 from ferrite_torch.lifetimes import Lifetimes, tensors_in
 from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.lowering.casts import converted_number
-from ferrite_torch.origins import origins_of
+from ferrite_torch.origins import origins_of, place_of
 from ferrite_torch.placement import graph_device, is_made_on, is_number_for
 from ferrite_torch.refusals import Fallback
 from ferrite_torch.scatters import IN_PLACE
@@ -160,8 +160,8 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
 
 def _explained(error: Exception, node: torch.fx.Node) -> FerriteError:
     if is_data_dependent(error):
-        return Unsupported(f"{origins_of(node)[0]}: a size is known only when the graph runs")
-    return translate(error, "lowering", origins_of(node))
+        return Unsupported(f"{place_of(node)}: a size is known only when the graph runs")
+    return translate(error, "lowering", (place_of(node),))
 
 
 class _Walk:
@@ -197,9 +197,9 @@ class _Walk:
         try:
             self._visit(node)
         except Undecided as question:
-            raise NeedsNumber(f"{origins_of(node)[0]}", question.question, question.sizes) from question
+            raise NeedsNumber(str(place_of(node)), question.question, question.sizes) from question
         except NeedsNumber as need:
-            raise need.at(f"{origins_of(node)[0]}") from need
+            raise need.at(str(place_of(node))) from need
 
     def _visit(self, node: torch.fx.Node) -> None:
         result = self._result(node)
@@ -261,9 +261,9 @@ class _Walk:
         if isinstance(target, HigherOrderOp):
             if str(target) == "with_effects":
                 return self._call_with_effects(node, args, kwargs)
-            raise Unsupported(f"{origins_of(node)[0]}: the higher-order op {target} is not compiled yet")
+            raise Unsupported(f"{place_of(node)}: the higher-order op {target} is not compiled yet")
         if not callable(target) or any(tensors_in([*args, *kwargs.values()])):
-            raise Unsupported(f"{origins_of(node)[0]}: a call of {target} is not compiled")
+            raise Unsupported(f"{place_of(node)}: a call of {target} is not compiled")
         return target(*args, **kwargs)
 
     def _call_with_effects(self, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -277,7 +277,7 @@ class _Walk:
         return (token, *(results if isinstance(results, tuple) else (results,)))
 
     def _refusal(self, node: torch.fx.Node, need: NeedsNumber) -> Unsupported:
-        return Unsupported(f"{origins_of(node)[0]}: {need.reason}, a number that is known only when the graph runs")
+        return Unsupported(f"{place_of(node)}: {need.reason}, a number that is known only when the graph runs")
 
     def _call_op(self, node: torch.fx.Node, op: Overload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         self.builder.begin(node, origins_of(node), lambda name: self.lifetimes.may_reuse(name, node))
@@ -298,7 +298,7 @@ class _Walk:
             except Exception as error:  # noqa: BLE001  # a defect of a lowering, of whatever kind
                 reason = self._defect(error, node)
         self.externs.append((name, reason or NO_LOWERING))
-        self.fallbacks.append(Fallback(name, reason or NO_LOWERING, str(origins_of(node)[0])))
+        self.fallbacks.append(Fallback(name, reason or NO_LOWERING, str(place_of(node))))
         return self._library(node, args, kwargs)
 
     def _lowering(self, name: str, op: Overload, args: Sequence[Any]) -> Callable[..., Any] | None:
@@ -333,7 +333,7 @@ class _Walk:
             return ONLY_A_RUN_TELLS
         if sizes:
             kind = f"its lowering takes no symbolic size ({type(error).__name__}: {error})"
-            raise NeedsNumber(f"{origins_of(node)[0]}", kind, sizes) from error
+            raise NeedsNumber(str(place_of(node)), kind, sizes) from error
         if self.strict or is_data_dependent(error):
             raise _explained(error, node) from error
         kind = type(error).__name__
@@ -381,7 +381,7 @@ def _refuse_layouts(node: torch.fx.Node) -> None:
     fakes = node.meta.get("val")
     for fake in fakes if isinstance(fakes, (tuple, list)) else (fakes,):
         if isinstance(fake, torch.Tensor) and fake.layout != torch.strided:
-            raise Unsupported(f"{origins_of(node)[0]}: a tensor of layout {fake.layout} is not compiled")
+            raise Unsupported(f"{place_of(node)}: a tensor of layout {fake.layout} is not compiled")
 
 
 def _sizes_of_node(node: torch.fx.Node) -> list[Size]:

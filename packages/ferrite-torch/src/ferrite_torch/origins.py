@@ -1,4 +1,8 @@
-"""Where an FX node came from, for people: the op, the module path and the source line."""
+"""Where an FX node came from, for people: the op, the module path and the source line.
+
+What goes into graphs, and from there into the texts of kernels, names files without their folders, as these texts are
+the same on every machine (`origins_of`); messages name them as they can be opened (`place_of`).
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,11 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 def origins_of(node: torch.fx.Node) -> Origins:
     """Returns the origin of a node as a tuple of one."""
     return (Origin(op_name(node), _module_path(node.meta), source_line(node.meta.get("stack_trace"))),)
+
+
+def place_of(node: torch.fx.Node) -> Origin:
+    """Returns the origin of a node for a message: ``aten.gelu (/home/me/model.py:12)``."""
+    return Origin(op_name(node), _module_path(node.meta), source_place(node.meta.get("stack_trace")))
 
 
 def op_name(node: torch.fx.Node) -> str:
@@ -44,11 +53,13 @@ def _module_path(meta: dict[str, Any]) -> str:
     return str(path)
 
 
-@lru_cache(maxsize=4096)
 def source_line(trace: str | None) -> str:
     """Returns ``file.py:12`` for the innermost frame of a recorded stack trace, ``""`` where there is none."""
+    return PurePath(source_place(trace)).name
+
+
+@lru_cache(maxsize=4096)
+def source_place(trace: str | None) -> str:
+    """Returns ``/folder/file.py:12`` for the innermost frame of a recorded stack trace, ``""`` where there is none."""
     frames = _FRAME.findall(trace) if trace else []
-    if not frames:
-        return ""
-    path, line = frames[-1]
-    return f"{PurePath(path).name}:{line}"
+    return ":".join(frames[-1]) if frames else ""

@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from ferrite_runtime import CacheUnwritable, Store, choose_store
+from ferrite_runtime import Store, choose_store
+from ferrite_runtime.errors import StoreWarning
 from ferrite_runtime.store import PICKLES
 from ferrite_torch.artifact import recall_artifact
 from ferrite_torch.environment import compile_facts, options_mapping
@@ -90,7 +91,7 @@ def _warn_of_folder(folder: Path, reason: str) -> None:
         f"AOTAutograd's cache cannot be written to {folder}: {reason}; graphs are traced again in the next process. "
         "Set TORCHINDUCTOR_CACHE_DIR to a folder of your own"
     )
-    warnings.warn(CacheUnwritable(text), stacklevel=2)
+    warnings.warn(StoreWarning(text), stacklevel=2)
 
 
 def plan_storage(

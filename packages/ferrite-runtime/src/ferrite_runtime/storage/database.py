@@ -40,6 +40,7 @@ from ferrite_runtime.storage.database_file import (
     salvage,
     unlink_file,
 )
+from ferrite_runtime.storage.folder import Unusable, renew_folder
 from ferrite_runtime.storage.processes import watch
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Database:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._file = (0, folder)
+        self._identity: tuple[int, int] | None = None
         self._used: set[tuple[str, str]] = set()
         self._next_check = float("-inf")
         self._blocked_until = {False: float("-inf"), True: float("-inf")}  # reads, writes
@@ -322,10 +324,27 @@ class Database:
         return not self.is_read_only and os.access(self.folder, os.W_OK) and (not number or os.access(file, os.W_OK))
 
     def _open(self) -> sqlite3.Connection:
+        if self._connection is not None and self._identity != _identity_of(self._file[1]):
+            # SQLite would go on writing to a file that nobody else can find any more.
+            self.close()
         if self._connection is None:
-            self._file = choose_file(self.folder, may_create=self._can_write())
-            self._connection = connect(self._file[1], can_write=self._can_write())
+            self._file = (0, self.folder)  # the folder alone says whether a file can be made
+            if not self.is_read_only:
+                self._renew()
+            self._file = choose_file(self.folder, may_create=self._can_write(), trusts_groups=self.is_read_only)
+            self._connect(can_write=self._can_write())
+        assert self._connection is not None, "it was opened just now"
         return self._connection
+
+    def _connect(self, *, can_write: bool) -> None:
+        self._identity = _identity_of(self._file[1])
+        self._connection = connect(self._file[1], can_write=can_write)
+
+    def _renew(self) -> None:
+        try:
+            renew_folder(self.folder)
+        except Unusable as error:
+            raise Unwritable(str(error)) from error
 
     def _replace(self, reason: str) -> None:
         """Goes on with the next file in place of a damaged one."""
@@ -335,7 +354,8 @@ class Database:
             raise Unwritable(f"is damaged: {reason}")
         _LOG.warning("the kernel store %s is damaged (%s) and begins anew", bad, reason)
         self._file = choose_file(self.folder, above=number)
-        self._connection = connect(self._file[1], can_write=True)
+        self._connect(can_write=True)
+        assert self._connection is not None, "it was opened just now"
         for row in salvage(bad):
             self._connection.execute("INSERT OR IGNORE INTO entries VALUES (?, ?, ?, ?)", row)
         unlink_file(bad)
@@ -382,6 +402,15 @@ def _patience(db: sqlite3.Connection, seconds: float) -> Iterator[None]:
         yield
     finally:
         db.execute(f"PRAGMA busy_timeout = {int(PATIENCE * 1000)}")
+
+
+def _identity_of(file: Path) -> tuple[int, int] | None:
+    """Returns what tells a file from another one that is put in its place; None if there is none."""
+    try:
+        facts = file.stat()
+    except OSError:
+        return None
+    return facts.st_dev, facts.st_ino
 
 
 def _size(path: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import re
 import secrets
@@ -13,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from ferrite_runtime.binary import CorruptEntry
 from ferrite_runtime.storage.backend import PRECIOUS, Unwritable, unseal_entry
-from ferrite_runtime.storage.folder import is_trusted
+from ferrite_runtime.storage.ownership import is_own_file
 
 if TYPE_CHECKING:
     import sqlite3
 
+_LOG = logging.getLogger("ferrite_runtime")
+
 _NAME = re.compile(r"store-2\.(\d{1,9})\.sqlite")
-_SIDES = ("", "-wal", "-shm")
+_SIDES = ("", "-wal", "-shm", "-journal")
 # "Ferr", and the version of the table.
 _APPLICATION, _VERSION = 0x46657272, 2
 # Nobody sees the file before it is whole, and nothing is lost with it: there is nothing to wait for the disk for.
@@ -84,20 +87,37 @@ def _check_file(db: sqlite3.Connection) -> None:
     db.execute(LOAD, ("", "")).fetchone()
 
 
-def choose_file(folder: Path, above: int = 0, *, may_create: bool = True) -> tuple[int, Path]:
+def choose_file(
+    folder: Path, above: int = 0, *, may_create: bool = True, trusts_groups: bool = False
+) -> tuple[int, Path]:
     """Returns the newest file that this user may use, with its number, or makes one.
 
-    Two processes that make one at once look for a number in the same files, so they find the same number.
+    Two processes that make one at once look for a number in the same files, so they find the same number. A file that
+    somebody else wrote, or wrote something beside that SQLite would read with it, is passed over.
     """
     files = sorted(list_files(folder), reverse=True)
     for number, path in files:
-        with contextlib.suppress(OSError):
-            if number > above and is_trusted(path.stat().st_uid) and os.access(path, os.R_OK):
-                return number, path
+        if number <= above or not os.access(path, os.R_OK):
+            continue
+        stranger = _find_stranger(path, trusts_groups=trusts_groups)
+        if not stranger:
+            return number, path
+        _LOG.warning("the kernel store %s is not read: others wrote %s, or can", path, stranger)
     if not may_create:
         raise Unwritable("has no entries yet and cannot be written")
     number = max([above, *(number for number, _ in files)]) + 1
     return number, _create(folder / f"store-2.{number}.sqlite")
+
+
+def _find_stranger(file: Path, *, trusts_groups: bool) -> str:
+    """Returns the name of what others wrote, or can write, of a file and what SQLite keeps beside it; or nothing."""
+    for path in list_sides(file):
+        with contextlib.suppress(FileNotFoundError):
+            # Whoever makes a file gives it a second name for a moment.
+            links = 2 if path == file else 1
+            if not is_own_file(path, trusts_groups=trusts_groups, links=links):
+                return path.name
+    return ""
 
 
 def _create(file: Path) -> Path:
@@ -131,7 +151,7 @@ def list_files(folder: Path) -> list[tuple[int, Path]]:
 
 
 def list_sides(file: Path) -> list[Path]:
-    """Returns a file and the two that SQLite keeps beside it."""
+    """Returns a file and those that SQLite may keep beside it: its log, the memory of its readers, its journal."""
     return [file.with_name(file.name + side) for side in _SIDES]
 
 

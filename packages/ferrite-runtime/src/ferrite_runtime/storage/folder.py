@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import stat
 import sys
 from pathlib import Path
+
+from ferrite_runtime.storage.ownership import can_others_write, find_open_parent, is_trusted, take_back
 
 # File systems of one machine, where locks and shared memory work as SQLite needs them.
 _LOCAL = frozenset(
@@ -34,41 +38,89 @@ class Unusable(Exception):
     """A folder is not to be used; the message says why."""
 
 
-def open_folder(root: Path) -> None:
-    """Creates a folder, readable by its owner alone, where there is none.
+def open_folder(root: Path) -> str:
+    """Creates a folder, readable by its owner alone, where there is none, and sees to it that nobody else can write it.
+
+    Returns:
+        What had to be done about it, for a warning; nothing as a rule.
 
     Raises:
-        Unusable: it cannot be created, or belongs to another user than this one or root.
+        Unusable: it cannot be created, belongs to another user than this one or root, or others can write to it or to a
+            folder above it.
     """
     try:
-        if not root.is_dir():
-            root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        owner = root.stat().st_uid
+        _make_folders(root)
+        reason = find_open_parent(root)
+        if reason:
+            raise Unusable(reason)
+        handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return _close_to_others(root, handle)
+        finally:
+            os.close(handle)
     except OSError as error:
         raise Unusable(f"cannot be used: {error}") from error
-    if not is_trusted(owner):
-        raise Unusable(f"belongs to user {owner}")
 
 
-def open_shared_folder(root: Path) -> None:
-    """Checks a folder that others filled.
+def _make_folders(root: Path) -> None:
+    missing, folder = [], root
+    while not folder.exists() and folder != folder.parent:
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+
+
+def _close_to_others(root: Path, handle: int) -> str:
+    """Returns what was done to make an open folder its owner's alone; raises `Unusable` if it is not, and cannot be."""
+    facts = os.fstat(handle)
+    if not is_trusted(facts.st_uid):
+        raise Unusable(f"belongs to user {facts.st_uid}")
+    if not can_others_write(facts):
+        return ""
+    if facts.st_mode & stat.S_ISVTX:
+        raise Unusable("is a folder that all users share; name a folder inside it")
+    if facts.st_uid != os.geteuid() or not all(_OURS.fullmatch(name) for name in os.listdir(handle)):
+        raise Unusable(f"can be written by others than its owner (`chmod go-w {root}` changes that)")
+    take_back(root, handle)
+    return "could be written by others than its owner; now it cannot, and what others put there is not read"
+
+
+# What a store's folder holds: only from such a folder permissions are taken.
+_OURS = re.compile(r"store-2\.\d+\.sqlite(-wal|-shm|-journal)?|.*\.pack(\.index)?|\.new-.*|v1")
+
+
+def open_shared_folder(root: Path) -> list[str]:
+    """Checks a folder that others filled; returns the names of what is in it.
 
     Raises:
-        Unusable: there is none, it belongs to another user than this one or root, or anybody may write to it.
+        Unusable: there is none, it belongs to another user than this one or root, or anybody may write to it or to a
+            folder above it.
     """
     try:
         facts = root.stat()
+        if not stat.S_ISDIR(facts.st_mode):
+            raise Unusable("is no folder")
+        if not is_trusted(facts.st_uid):
+            raise Unusable(f"belongs to user {facts.st_uid}")
+        if facts.st_mode & stat.S_IWOTH:
+            raise Unusable("can be written by anybody")
+        reason = find_open_parent(root, trusts_groups=True)
+        if reason:
+            raise Unusable(reason)
+        return sorted(path.name for path in root.iterdir())
     except OSError as error:
         raise Unusable(f"cannot be used: {error}") from error
-    if not is_trusted(facts.st_uid):
-        raise Unusable(f"belongs to user {facts.st_uid}")
-    if facts.st_mode & 0o002:
-        raise Unusable("can be written by anybody")
 
 
-def is_trusted(owner: int) -> bool:
-    """Tells whether files of a user may be read as one's own: the user's own, and root's."""
-    return owner in (os.getuid(), 0)
+def renew_folder(root: Path) -> None:
+    """Makes a folder again that was removed while it was used.
+
+    Raises:
+        Unusable: as `open_folder` does.
+    """
+    if not root.exists():
+        open_folder(root)
 
 
 def locks_files(folder: Path) -> bool:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from ferrite_runtime.errors import CacheUnwritable
+from ferrite_runtime.errors import StoreWarning
 from ferrite_runtime.storage.backend import Backend, Busy, Unwritable
 from ferrite_runtime.storage.database import Database
 from ferrite_runtime.storage.folder import Unusable, locks_files, open_folder, open_shared_folder
@@ -131,10 +131,12 @@ class LayeredStore:
     def own(self) -> Backend | None:
         """The backend in this user's folder; None, after a warning, if it is not to be used."""
         try:
-            open_folder(self.root)
+            mended = open_folder(self.root)
         except Unusable as error:
             self._warn(str(error))
             return None
+        if mended:
+            warnings.warn(StoreWarning(f"the kernel store at {self.root} {mended}"), stacklevel=2)
         return choose_backend(self.root, self._form, self._limit)
 
     @functools.cached_property
@@ -143,11 +145,10 @@ class LayeredStore:
         found: list[Backend] = []
         for folder in self._shared:
             try:
-                open_shared_folder(folder)
+                names = open_shared_folder(folder)
             except Unusable as error:
                 warn_unwritable(folder, f"{error}; as a read-only layer it is left out")
                 continue
-            names = [path.name for path in folder.iterdir()]
             if any(name.endswith(".pack") for name in names):
                 found.append(Packs(folder, is_read_only=True))
             if any(name.endswith(".sqlite") for name in names):
@@ -165,4 +166,4 @@ def choose_backend(folder: Path, form: str = "auto", limit: int = 0) -> Backend:
 def warn_unwritable(root: Path, reason: str) -> None:
     """Warns (`CacheUnwritable`) that a folder is not used, or not in full."""
     text = f"the kernel store at {root} {reason}; continuing without. Set FERRITE_CACHE_DIR to a folder of your own"
-    warnings.warn(CacheUnwritable(text), stacklevel=3)
+    warnings.warn(StoreWarning(text), stacklevel=3)

@@ -13,7 +13,7 @@ import secrets
 from pathlib import Path
 
 from ferrite_runtime.binary import CorruptEntry, seal, unseal
-from ferrite_runtime.storage.folder import is_trusted
+from ferrite_runtime.storage.ownership import is_own_file
 from ferrite_runtime.storage.pack_frames import Frame, Reading, read_frames
 
 SUFFIX = ".index"
@@ -26,17 +26,18 @@ def index_of(pack: Path) -> Path:
     return pack.with_name(pack.name + SUFFIX)
 
 
-def read_pack(pack: Path, start: int, *, may_write: bool) -> Reading:
+def read_pack(pack: Path, start: int, *, may_write: bool, trusts_groups: bool = False) -> Reading:
     """Returns the frames of a pack from ``start`` on; from its index, as far as that goes.
 
     Args:
         pack: the pack.
         start: where the last reading ended, 0 for the first one.
         may_write: whether an index may be written where one would have helped.
+        trusts_groups: whether members of its group may have written the index.
     """
     if start > 0:
         return read_frames(pack, start)
-    known = _read_index(pack)
+    known = _read_index(pack, trusts_groups=trusts_groups)
     rest = read_frames(pack, known.end)
     whole = Reading((*known.frames, *rest.frames), rest.end, known.damaged + rest.damaged)
     if may_write and len(rest.frames) >= _WORTH:
@@ -58,11 +59,11 @@ def write_index(pack: Path, reading: Reading) -> None:
             aside.unlink(missing_ok=True)
 
 
-def _read_index(pack: Path) -> Reading:
+def _read_index(pack: Path, *, trusts_groups: bool) -> Reading:
     """Returns what a pack's index says; nothing, if there is none for this pack."""
     path = index_of(pack)
     try:
-        if not is_trusted(path.stat().st_uid):
+        if not is_own_file(path, trusts_groups=trusts_groups):
             return Reading((), 0, 0)
         value = json.loads(unseal(path.read_bytes()))
         reading = Reading(tuple(Frame(*row) for row in value["frames"]), value["end"], value["damaged"])

@@ -32,7 +32,8 @@ from ferrite_runtime.storage.backend import (
     seal_entry,
     unseal_entry,
 )
-from ferrite_runtime.storage.folder import is_trusted
+from ferrite_runtime.storage.folder import Unusable, renew_folder
+from ferrite_runtime.storage.ownership import is_own_file
 from ferrite_runtime.storage.pack_frames import PUT, REMOVE, USE, Frame, pack_frame, read_frames
 from ferrite_runtime.storage.pack_index import SUFFIX, index_of, read_pack
 from ferrite_runtime.storage.processes import watch
@@ -212,7 +213,9 @@ class Packs:
                 self._index.forget(name)
                 start = 0
             if facts.st_size > start:
-                reading = read_pack(self.folder / name, start, may_write=self._can_write())
+                reading = read_pack(
+                    self.folder / name, start, may_write=self._can_write(), trusts_groups=self.is_read_only
+                )
                 for frame in reading.frames:
                     self._index.take(frame, name)
                 self._index.read[name] = reading.end
@@ -226,9 +229,8 @@ class Packs:
             for entry in entries:
                 if entry.name.endswith(".pack"):
                     with contextlib.suppress(OSError):
-                        facts = entry.stat()
-                        if is_trusted(facts.st_uid):
-                            found[entry.name] = facts
+                        if is_own_file(Path(entry.path), trusts_groups=self.is_read_only):
+                            found[entry.name] = entry.stat()
         return found
 
     # --- writing ----------------------------------------------------------------------------------------------------
@@ -251,6 +253,10 @@ class Packs:
 
         The pack is closed after every entry: that is when a network file system shows it to other machines.
         """
+        try:
+            renew_folder(self.folder)
+        except Unusable as error:
+            raise Unwritable(str(error)) from error
         path = self._own_pack()
         try:
             handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
