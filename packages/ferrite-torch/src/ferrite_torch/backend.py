@@ -104,7 +104,11 @@ def _compiled(
         multiply_out(captured)
         is_kept = stores_graphs(chosen) and not has_guarded_floats()
         tensors = list(_tensors(module, inputs))
-        plan = plan_storage(captured, _traced(captured, inputs), tensors, chosen) if is_kept and module is captured else None
+        plan = (
+            plan_storage(captured, _traced(captured, inputs), tensors, chosen)
+            if is_kept and module is captured
+            else None
+        )
         if plan is None or not plan.is_completed():
             _warm_up(module, inputs, chosen)
         note = _note_fallback if chosen.fallback else _refuse
@@ -123,9 +127,7 @@ def _compiled(
 
 
 @rare_collections()
-def _compile(
-    module: torch.nn.Module, inputs: Sequence[Any], options: Options, plan: Plan | None
-) -> Callable[..., Any]:
+def _compile(module: torch.nn.Module, inputs: Sequence[Any], options: Options, plan: Plan | None) -> Callable[..., Any]:
     """Returns the graph compiled, or loaded from AOTAutograd's cache where the plan allows to store it."""
     with watching():
         compiled = compile_with_aot(

@@ -156,9 +156,7 @@ def mark_boxed(function: Boxed) -> Boxed:
     return function
 
 
-def run_eagerly(
-    module: torch.nn.Module, arguments: Layouts | None = None, results: Layouts | None = None
-) -> Boxed:
+def run_eagerly(module: torch.nn.Module, arguments: Layouts | None = None, results: Layouts | None = None) -> Boxed:
     """Returns the graph run op by op, in the boxed convention; some arguments and results copied into these layouts."""
 
     def call(arguments: list[Any]) -> Any:
