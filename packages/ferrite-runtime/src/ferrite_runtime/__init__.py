@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         SpecError,
         UnknownField,
         UnknownFormat,
+        ValueRefused,
         VersionUnsupported,
         WorkerError,
     )
@@ -96,6 +97,7 @@ _MODULES = {
         "SpecError",
         "UnknownField",
         "UnknownFormat",
+        "ValueRefused",
         "VersionUnsupported",
         "WorkerError",
     ),
@@ -158,6 +160,7 @@ __all__ = [
     "TuningReport",
     "UnknownField",
     "UnknownFormat",
+    "ValueRefused",
     "Variant",
     "VersionUnsupported",
     "Weight",
