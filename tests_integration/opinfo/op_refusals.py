@@ -22,6 +22,7 @@ RAISED, ACCEPTED, LISTED, WRONG = "raised", "accepted", "listed", "wrong"
 """What a call may come to: raised as in eager; eager takes it here; an exception of the table; none of these."""
 WRAPPERS = ("TorchRuntimeError", "Unsupported", "UserError", "ObservedException", "InternalTorchDynamoError")
 """Dynamo's errors that stand for one of eager's, which their text names."""
+BY_DYNAMO = "dynamo refuses it itself, on tensors without data, before any backend sees it, with another type of error"
 ASSERTED = "device-side assert"
 
 
@@ -78,6 +79,8 @@ def judged(name: str, call: Call, actual: Exception | None, expected: Exception 
     """Returns the verdict on what a compiled call raised, given what eager raises."""
     if actual is not None and is_like(actual, expected):
         return Verdict(RAISED, type(actual).__name__)
+    if type(actual).__name__ in WRAPPERS:
+        return Verdict(LISTED, BY_DYNAMO)
     listed = next((why for (op, text), why in EXCEPTIONS.items() if op == name and text in str(expected)), None)
     if listed is not None:
         return Verdict(LISTED, listed)

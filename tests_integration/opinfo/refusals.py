@@ -3,10 +3,9 @@
     python tests_integration/opinfo/refusals.py --out refusals.jsonl
     python tests_integration/opinfo/refusals.py --device cuda --jobs 16 --deadline 540 --out refusals.jsonl
 
-Writes one line of JSON for each call. Workers are processes: one that a call ends, or blocks, costs that call alone, and
-is a failure. Lines that the output has already are not computed again. Status 0: each call raises as eager does, or is
-listed with a reason (`refused_calls.EXCEPTIONS`); 1: some do not; 2: the deadline came first. Needs torch and the five
-packages on the path, as `run.py`.
+Writes one line of JSON for each call. Workers are processes: one that a call ends, or blocks, costs that call alone,
+and is a failure. Lines that the output has already are not computed again. Status 0: each call raises as eager does, or
+is listed with a reason (`refused_calls.EXCEPTIONS`); 1: some do not; 2: the deadline came first.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from ferrite_ir.dtypes import (
     dtype_named,
 )
 from ferrite_ir.ops import OPS
-from ferrite_ir.reference import MEANINGS, apply_reference, constant_result
+from ferrite_ir.reference import MEANINGS, RequirementError, apply_reference, constant_result
 from ferrite_ir.reference_combines import lift, merge, neutral
 from ferrite_ir.rounding import convert, from_bits, next_float, reinterpret, round_to, to_bits
 from ferrite_ir.scalar import apply, cast, const
@@ -369,3 +369,11 @@ def same(a: float, b: float) -> bool:
     if isinstance(a, float) and isinstance(b, float):
         return (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1, a) == math.copysign(1, b))
     return (type(a) is type(b) and a == b) or (a == b and not isinstance(a, float))
+
+
+def test_what_never_holds_is_no_constant() -> None:
+    value = const(3, I32)
+    assert constant_result(apply("require_place", const(True, BOOL), value)) == 3
+    assert constant_result(apply("require_place", const(False, BOOL), value)) is None
+    with pytest.raises(RequirementError, match="index out of bounds"):
+        apply_reference(apply("require_place", const(False, BOOL), value), (False, 3))

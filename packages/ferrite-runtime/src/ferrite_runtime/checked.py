@@ -1,4 +1,6 @@
-"""Kernels that check indices and values on a GPU: the same text, compiled with its assertions, which then say where they are from.
+"""Kernels that check indices and values on a GPU: the same text, compiled with its assertions.
+
+These then say which op they are from, and which line.
 
 A checked kernel is a kernel of its own, with an identity of its own: nothing else of the runtime knows of it.
 """

@@ -249,7 +249,7 @@ class KernelCompileError(CompileFailed):
         self.message = message
 
 
-class UserKernelInvalid(KernelCompileError):
+class UserKernelCompileError(KernelCompileError):
     """A kernel that somebody wrote by hand did not compile."""
 
     hint = "correct the kernel at the line that is quoted"
@@ -257,7 +257,7 @@ class UserKernelInvalid(KernelCompileError):
 
 def compile_failure(spec: AnyKernel, message: str) -> KernelCompileError:
     """Returns the error that says that a kernel does not compile, by whoever wrote it."""
-    kind = UserKernelInvalid if spec.family == "user" else KernelCompileError
+    kind = UserKernelCompileError if spec.family == "user" else KernelCompileError
     return kind(spec.name, spec.origin, message)
 
 

@@ -262,7 +262,7 @@ class Evaluator:
             node = produced[0].bodies[produced[1]]
         return node
 
-    def _needs(self, key: Key) -> list[Key]:
+    def _needs(self, key: Key) -> list[Key]:  # noqa: PLR0911  # a case for each form
         node, guard = key
         match node.op:
             case "const":
@@ -317,7 +317,7 @@ class Evaluator:
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def _write(self, key: Key) -> Tile:
+    def _write(self, key: Key) -> Tile:  # noqa: PLR0911  # a case for each form
         node, guard = key
         match node.op:
             case "const":

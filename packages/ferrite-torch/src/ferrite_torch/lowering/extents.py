@@ -1,4 +1,7 @@
-"""Bounds of integers that are computed: of positions, constants, comparisons, random numbers, and what is made of them."""
+"""Bounds of integers that are computed of positions, constants, comparisons and random numbers.
+
+Interval arithmetic over the scalars of a graph, through the loops that compute what they read.
+"""
 
 from __future__ import annotations
 
@@ -28,54 +31,79 @@ def loop_body(b: Builder, load: Scalar) -> Scalar | None:
 
 def extent_of(b: Builder, value: Scalar, depth: int = DEEPEST) -> Extent | None:
     """Returns bounds of a number, None where nothing is known."""
-    if depth == 0:
-        return None
-    match value.op:
-        case "const":
-            return (int(value.value), int(value.value)) if not value.dtype.is_float else None
-        case "index":
-            index = value.args[0]
-            return None if index.lo is None or index.hi is None else (index.lo, index.hi)
-        case "load":
-            body = loop_body(b, value)
-            return _of_type(value) if body is None else extent_of(b, body, depth - 1)
-        case "randint64":
-            low, high = value.args[2:]
-            return (int(low.value), int(high.value) - 1) if low.op == high.op == "const" else None
-        case "cast" if not value.args[0].dtype.is_float:
-            return extent_of(b, value.args[0], depth - 1)
-        case "where" | "masked":
-            return _union(*(extent_of(b, part, depth - 1) for part in value.args[1:]))
     rule = _RULES.get(value.op)
-    if rule is None:
-        return _of_type(value)
-    parts = [extent_of(b, part, depth - 1) for part in value.args]
-    return None if None in parts else rule(*parts)  # type: ignore[arg-type]
+    if rule is None or depth == 0:
+        return (0, 1) if value.dtype is BOOL else None
+    return rule(b, value, depth - 1)
 
 
-def _of_type(value: Scalar) -> Extent | None:
-    return (0, 1) if value.dtype is BOOL else None
+def _of_constant(b: Builder, value: Scalar, depth: int) -> Extent | None:
+    return None if value.dtype.is_float else (int(value.value), int(value.value))
 
 
-def _union(a: Extent | None, b: Extent | None) -> Extent | None:
-    if a is None or b is None:
-        return None
-    low = a[0] if is_provably_at_most(a[0], b[0]) else b[0]
-    high = b[1] if is_provably_at_most(a[1], b[1]) else a[1]
-    holds = is_provably_at_most(low, a[0]) and is_provably_at_most(low, b[0])
-    return (low, high) if holds and is_provably_at_most(a[1], high) and is_provably_at_most(b[1], high) else None
+def _of_index(b: Builder, value: Scalar, depth: int) -> Extent | None:
+    index = value.args[0]
+    return None if index.lo is None or index.hi is None else (index.lo, index.hi)
+
+
+def _of_load(b: Builder, value: Scalar, depth: int) -> Extent | None:
+    body = loop_body(b, value)
+    if body is None:
+        return (0, 1) if value.dtype is BOOL else None
+    return extent_of(b, body, depth)
+
+
+def _of_draw(b: Builder, value: Scalar, depth: int) -> Extent | None:
+    low, high = value.args[2:]
+    return (int(low.value), int(high.value) - 1) if low.op == high.op == "const" else None
+
+
+def _of_cast(b: Builder, value: Scalar, depth: int) -> Extent | None:
+    return None if value.args[0].dtype.is_float else extent_of(b, value.args[0], depth)
+
+
+def _of_choice(b: Builder, value: Scalar, depth: int) -> Extent | None:
+    one, other = (extent_of(b, part, depth) for part in value.args[1:])
+    return None if one is None or other is None else _union(one, other)
+
+
+def _of_remainder(b: Builder, value: Scalar, depth: int) -> Extent | None:
+    divisor = value.args[1]
+    is_known = divisor.op == "const" and not divisor.dtype.is_float and divisor.value > 0
+    return (0, int(divisor.value) - 1) if is_known else None
+
+
+def _union(a: Extent, b: Extent) -> Extent | None:
+    low = next((x for x, y in ((a[0], b[0]), (b[0], a[0])) if is_provably_at_most(x, y)), None)
+    high = next((x for x, y in ((a[1], b[1]), (b[1], a[1])) if is_provably_at_most(y, x)), None)
+    return None if low is None or high is None else (low, high)
 
 
 def _product(a: Extent, b: Extent) -> Extent | None:
-    ends = (*a, *b)
-    if not all(isinstance(end, int) for end in ends):
+    if not all(isinstance(end, int) for end in (*a, *b)):
         return None
     products = [x * y for x in a for y in b]
     return min(products), max(products)
 
 
-_RULES: dict[str, Callable[[Extent, Extent], Extent | None]] = {
-    "add": lambda a, b: (a[0] + b[0], a[1] + b[1]),
-    "sub": lambda a, b: (a[0] - b[1], a[1] - b[0]),
-    "mul": _product,
+def _arithmetic(rule: Callable[[Extent, Extent], Extent | None]) -> Callable[[Builder, Scalar, int], Extent | None]:
+    def extent(b: Builder, value: Scalar, depth: int) -> Extent | None:
+        one, other = (extent_of(b, part, depth) for part in value.args)
+        return None if one is None or other is None else rule(one, other)
+
+    return extent
+
+
+_RULES: dict[str, Callable[[Builder, Scalar, int], Extent | None]] = {
+    "const": _of_constant,
+    "index": _of_index,
+    "load": _of_load,
+    "randint64": _of_draw,
+    "cast": _of_cast,
+    "where": _of_choice,
+    "masked": _of_choice,
+    "mod": _of_remainder,
+    "add": _arithmetic(lambda a, b: (a[0] + b[0], a[1] + b[1])),
+    "sub": _arithmetic(lambda a, b: (a[0] - b[1], a[1] - b[0])),
+    "mul": _arithmetic(_product),
 }

@@ -1,8 +1,8 @@
 """What eager asks of the contents of tensors: conditions that kernels check while they run.
 
-A value that must be in a range is wrapped in an operation of `ferrite_ir.ops.REQUIREMENTS`, which stops the program where
-the condition is false. Places of loads and stores carry their bound and need none, unless the place itself gets lost: in
-tensors without dims, in expanded ones, and in values that do not depend on where they are read.
+A value that must be in a range is wrapped in an operation of `ferrite_ir.ops.REQUIREMENTS`, which stops the program
+where the condition is false. Places of loads and stores carry their bound and need none, unless the place itself gets
+lost: in tensors without dims, in expanded ones, and in values that do not depend on where they are read.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import I64
 from ferrite_ir.index import FloorDiv, Index, Indirect, Mod
 from ferrite_ir.ops import REQUIREMENTS
+from ferrite_ir.reference import constant_result
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, is_provably_at_most
 from ferrite_torch.builder import Builder
@@ -29,7 +30,8 @@ DEEPEST = 8
 
 def required(what: str, condition: Scalar, value: Scalar) -> Scalar:
     """Returns a value that stands only where a condition holds; ``what`` is the rest of the operation's name."""
-    return value if sc.is_constant(condition, True) else sc.apply(f"require_{what}", condition, value)
+    holds = condition.value if condition.op == "const" else constant_result(condition)
+    return value if holds is True else sc.apply(f"require_{what}", condition, value)
 
 
 def within(value: Scalar, low: float, high: float) -> Scalar:
@@ -46,7 +48,7 @@ def inside(place: Scalar, size: Size, *, wraps: bool) -> Scalar:
 def in_bounds(b: Builder, value: Scalar, point: Iterable[Index]) -> Scalar:
     """Returns a value read at a point, of which those places are required to exist that the load itself forgets."""
     for place in _indirects(point):
-        if not _depends(b, value, place, DEEPEST):
+        if not _depends(b, value, place, DEEPEST) and not _is_proved(b, place.value, place.size, wraps=place.wraps):
             value = required("place", inside(place.value, place.size, wraps=place.wraps), value)
     return value
 
@@ -57,14 +59,17 @@ def named_place(b: Builder, value: Scalar, size: Size, *, wraps: bool) -> Scalar
     What comes from memory is compared where it is used (`ferrite_triton.bounds`): that leaves numbers that are computed
     from positions, constants, comparisons and random numbers.
     """
-    if _comes_from_memory(b, value):
+    if _comes_from_memory(b, value) or _is_proved(b, value, size, wraps=wraps):
         return value
-    low, high = extent_of(b, value) or (None, None)
-    if low is not None and high is not None:
-        first = -size if wraps else 0
-        if is_provably_at_most(first, low) and is_provably_at_most(high + 1, size):
-            return value
     return required("place", inside(value, size, wraps=wraps), value)
+
+
+def _is_proved(b: Builder, value: Scalar, size: Size, *, wraps: bool) -> bool:
+    extent = extent_of(b, value)
+    if extent is None:
+        return False
+    low, high = extent
+    return is_provably_at_most(-size if wraps else 0, low) and is_provably_at_most(high + 1, size)
 
 
 def _comes_from_memory(b: Builder, value: Scalar) -> bool:

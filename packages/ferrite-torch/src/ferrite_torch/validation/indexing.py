@@ -113,7 +113,7 @@ def _fits_storage(self: torch.Tensor, size: Sequence[Any], stride: Sequence[Any]
     yield (
         needed <= held,
         (
-            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset} require a storage size of "
+            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {offset} need a storage of size "
             f"{needed}, and are out of bounds for storage of size {held}"
         ),
     )
@@ -139,7 +139,9 @@ def _index_select(self: torch.Tensor, dim: int, index: torch.Tensor, **_: Any) -
 
 
 @checks("index_add", "index_reduce")
-def _index_add(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, **_: Any) -> Checks:
+def _index_add(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, **given: Any) -> Checks:
+    known = given.get("reduce", "mean") in ("prod", "mean", "amax", "amin")
+    yield known, "index_reduce(): Expected reduce to be one of prod, mean, amax or amin"
     yield _is_vector("index_add", index)
     yield index.dtype in _PLACES, "index_add(): Expected dtype int32/int64 for index"
     yield self.dtype == source.dtype, "index_add(): self and source must have the same scalar type"

@@ -24,6 +24,11 @@ def _bernoulli(p: Any, **_: Any) -> Checks:
     yield 0 <= p <= 1, f"bernoulli_ expects p to be in [0, 1], but got p={p}"
 
 
+@checks("bernoulli.default")
+def _bernoulli_of_types(self: torch.Tensor, **_: Any) -> Checks:
+    yield self.dtype.is_floating_point, f'"bernoulli_tensor_cpu_p_" not implemented for {self.dtype}'
+
+
 @checks("normal", "normal_functional")
 def _normal(std: Any = 1.0, **_: Any) -> Checks:
     if not isinstance(std, torch.Tensor):
@@ -110,6 +115,15 @@ def _division(self: Any, other: Any, rounding_mode: Any = "floor", **_: Any) -> 
         return
     if isinstance(other, (int, torch.SymInt)) and self.device.type == "cpu" and self.numel() != 0:
         yield other != 0, "ZeroDivisionError"
+
+
+@checks("complex", "polar")
+def _complex(out: torch.Tensor | None = None, **parts: Any) -> Checks:
+    first = parts.get("real", parts.get("abs"))
+    yield (
+        out is None or first is None or out.dtype == first.dtype.to_complex(),
+        "Expected object of another scalar type",
+    )
 
 
 @checks("clamp", "clip")

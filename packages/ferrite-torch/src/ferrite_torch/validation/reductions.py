@@ -41,6 +41,12 @@ def _topk(self: torch.Tensor, k: Any, dim: int, **_: Any) -> Checks:
     yield 0 <= k <= count, "selected index k out of range"
 
 
+@checks("sort", "argsort")
+def _sort(self: torch.Tensor, dim: int = -1, **_: Any) -> Checks:
+    rank = max(self.dim(), 1)
+    yield -rank <= dim < rank, f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], got {dim})"
+
+
 @checks("histc")
 def _histc(bins: Any, min: Any, max: Any, **_: Any) -> Checks:  # noqa: A002  # the op's own names
     yield bins > 0, "histc: bins must be > 0"
