@@ -156,7 +156,9 @@ def _call_user(loaded: Any) -> Any:
 
 def _measured_bundle() -> Bundle:
     bundle = with_fake_binaries(add_bundle(), "sm_80", "sm_90")
-    situation = Situation(next(iter(bundle.kernels)), "H100", "sm_90", "triton 3.9", (("x", 1024),), divisors=((0, 16),))
+    situation = Situation(
+        next(iter(bundle.kernels)), "H100", "sm_90", "triton 3.9", (("x", 1024),), divisors=((0, 16),)
+    )
     record = Measurement(situation, Config.of({"XBLOCK": 256}, 4), 0.5, 0.4, 0.6, 9, is_chosen=True, when=5)
     return Bundle(**{**{name: getattr(bundle, name) for name in bundle.__slots__}, "tuning": (record,)})
 

@@ -109,7 +109,7 @@ def compile_job(job: Job) -> Binary:
     spec = job.spec
     if is_interpreting():
         reason = "TRITON_INTERPRET is set, and has Triton interpret all functions of this process; unset it"
-        raise KernelCompileError(spec.name, spec.origin, reason)
+        raise compile_failure(spec, reason)
     function = load_function(spec)
     constants = choose_constants(spec, function, dict(job.config.blocks))
     try:
