@@ -147,7 +147,7 @@ def _rows() -> list[ScalarOp]:
 
 
 REQUIREMENTS = {
-    "require_place": "index out of bounds of a single element",
+    "require_place": "index out of bounds of its axis",
     "require_probability": "probabilities have to be in [0, 1]",
     "require_deviation": "all elements of std have to be >= 0.0",
     "require_weight": "a probability tensor contains either `inf`, `nan` or an element < 0",
@@ -171,4 +171,7 @@ RANDOM = ("rand", "randn", "randint64")
 """Functions that draw random numbers: what was drawn is never drawn again at another place."""
 
 # Forms with operands that are not all scalars: see scalar.py.
-SPECIAL_FORMS = ("load", "const", "index", "cast", "bitcast")
+CONVERSIONS = ("cast", "rounded")
+"""Forms that convert to another type: with excess precision in half types, or without."""
+
+SPECIAL_FORMS = ("load", "const", "index", "cast", "rounded", "bitcast")

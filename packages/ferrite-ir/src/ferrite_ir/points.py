@@ -66,7 +66,7 @@ class Point:
                 return self._load(node)
             case "index":
                 return round_to(self.index(node.args[0]), node.dtype)
-            case "cast":
+            case "cast" | "rounded":
                 return convert(self._seen[node.args[0]], node.args[0].dtype, node.dtype)
             case "bitcast":
                 return reinterpret(self._seen[node.args[0]], node.args[0].dtype, node.dtype)

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from . import multiprecision, orthogonal, philox, special
 from .dtypes import DType
-from .ops import REQUIREMENTS
+from .ops import CONVERSIONS, REQUIREMENTS
 from .rounding import convert, next_float, reinterpret, round_to
 from .scalar import Number, Scalar
 
@@ -367,7 +367,7 @@ def constant_result(node: Scalar) -> Number | None:
     if not operands or any([operand.op != "const" for operand in operands]):  # noqa: C419 - a list is faster for so few
         return None
     values = tuple([operand.value for operand in operands])
-    if node.op == "cast":
+    if node.op in CONVERSIONS:
         return convert(values[0], operands[0].dtype, node.dtype)
     if node.op == "bitcast":
         return reinterpret(values[0], operands[0].dtype, node.dtype)

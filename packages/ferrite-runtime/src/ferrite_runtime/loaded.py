@@ -50,6 +50,15 @@ class LoadedProgram:
         """Runs the program; clears ``inputs``, so that a tensor nobody else holds dies where the program frees it."""
         return self._run(inputs)
 
+    def check(self, inputs: Sequence[Any]) -> None:
+        """Raises `InputError`, naming the input, unless every input has the type that the program declares."""
+        check_inputs(self.program, inputs)
+
+    def strides_of(self, position: int) -> tuple[int, ...] | None:
+        """Returns the strides, in elements, that an input must have; None where they are computed, or it has none."""
+        layout = self.program.inputs[position].layout
+        return None if layout is None or layout.numbers is None else layout.numbers[1]
+
     def wait(self) -> LoadedProgram:
         """Waits for the compilations that loading started and returns the program itself."""
         self._engine.wait()

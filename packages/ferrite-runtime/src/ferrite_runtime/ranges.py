@@ -38,12 +38,14 @@ class Range:
         if self.choices and value not in self.choices:
             hint = did_you_mean(value, self.choices) if isinstance(value, str) else ""
             return f"can be {', '.join(map(repr, self.choices))}{hint}"
-        if isinstance(value, (int, float)) and type(value) is not bool and not self._holds(value):
+        if not self._holds(value):
             return f"takes {self._numbers()}"
         return ""
 
-    def _holds(self, value: float) -> bool:
-        if isinstance(value, float) and math.isnan(value):
+    def _holds(self, value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return True
+        if math.isnan(value):
             return False
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 

@@ -11,6 +11,9 @@ from ferrite_runtime.binary import CorruptEntry, seal, unseal
 
 _LOG = logging.getLogger("ferrite_runtime")
 
+PICKLES = "pickles"
+"""The kind of the digests of files that may be unpickled, because this user wrote them; nobody else's are taken in."""
+
 
 class Store(Protocol):
     """A map from (kind, key) to bytes; nothing in it is needed, everything can be made again."""

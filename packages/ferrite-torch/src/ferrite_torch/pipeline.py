@@ -17,7 +17,7 @@ from ferrite_torch.donations import donated_arguments, donated_names, held_argum
 from ferrite_torch.environment import compile_facts, stores_graphs
 from ferrite_torch.errors import FerriteError, translate
 from ferrite_torch.graph_key import constant_paths, graph_key
-from ferrite_torch.loading import constants_of, load_artifact, run_eagerly, runtime_options
+from ferrite_torch.loading import constants_of, load_artifact, mark_boxed, run_eagerly, runtime_options
 from ferrite_torch.lower import OTHER_DEVICE, lower_module
 from ferrite_torch.options import Options
 from ferrite_torch.placement import graph_device
@@ -29,6 +29,7 @@ from ferrite_torch.targets import target_of
 from ferrite_torch.torch_private.aot_metadata import report_strides
 from ferrite_torch.torch_private.graph_positions import positions_of
 from ferrite_torch.torch_private.symbolic_shapes import is_symbolic
+from ferrite_torch.transformed_calls import by_slices
 from ferrite_torch.unbacked import has_unbacked
 from ferrite_triton import emit_program
 
@@ -84,7 +85,8 @@ def compile_graph(
     log.info("%s graph: %s", kind, _summary(artifact.program, watch.seconds))
     report_strides(artifact.strides, ambient.tokens)
     # The backend waits before the first call, to fall back in time: to what keeps the layouts that others count on.
-    compiled.eager = run_eagerly(module, traced, artifact.changed)  # type: ignore[attr-defined]
+    eager = run_eagerly(module, traced, artifact.changed)
+    compiled.eager = mark_boxed(by_slices(eager)) if kind == "backward" else eager  # type: ignore[attr-defined]
     compiled.key = key  # type: ignore[attr-defined]
     return compiled
 

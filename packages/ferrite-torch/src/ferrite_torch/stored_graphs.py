@@ -2,20 +2,24 @@
 
 AOTAutograd has a cache of its own, which holds a graph's wrappers and its compiled functions, pickled. Ours pickle as
 the key of an `Artifact` in our store and the options to load it with: data, no code. Where the store has lost it, or a
-kernel of it neither is there nor compiles, loading raises, and AOTAutograd compiles as if its cache were empty.
+kernel of it neither is there nor compiles, loading raises, and AOTAutograd compiles as if its cache were empty. Which
+pickles are read at all, our store says as well: those that it has the digest of.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from ferrite_runtime import Store, choose_store
+from ferrite_runtime import CacheUnwritable, Store, choose_store
+from ferrite_runtime.store import PICKLES
 from ferrite_torch.artifact import recall_artifact
 from ferrite_torch.environment import compile_facts, options_mapping
 from ferrite_torch.errors import EnvironmentProblem
@@ -53,6 +57,19 @@ class Plan:
         except NoKey as reason:
             return refuse_to_store(str(reason))
 
+    def register(self, key: str, digest: str, size: int) -> None:
+        """Remembers that this process writes an entry of AOTAutograd's cache."""
+        self.store.save(PICKLES, f"{key}-{digest}", str(size).encode())
+
+    def registered(self, key: str) -> list[tuple[str, int]]:
+        """Returns the digests and sizes of the entries of a key: of those that this user's processes wrote."""
+        found = self.store.scan(PICKLES, f"{key}-")
+        return [(name.rpartition("-")[2], int(size)) for name, size in found if size.isdigit()]
+
+    def refuse_folder(self, folder: Path, error: OSError) -> None:
+        """Warns, once for each folder, that AOTAutograd's cache cannot be written."""
+        _warn_of_folder(folder, error.strerror or str(error))
+
     def is_sound(self) -> bool:
         """Returns whether all that was decided about the graph's sizes so far is decided again where it is found."""
         return self.sizes is None or self.sizes.tell_all()
@@ -65,6 +82,15 @@ class Plan:
         """Notes that the graph was compiled."""
         if not self.is_completed():
             self.store.save(COMPLETED, self.note, b"")
+
+
+@functools.cache
+def _warn_of_folder(folder: Path, reason: str) -> None:
+    text = (
+        f"AOTAutograd's cache cannot be written to {folder}: {reason}; graphs are traced again in the next process. "
+        "Set TORCHINDUCTOR_CACHE_DIR to a folder of your own"
+    )
+    warnings.warn(CacheUnwritable(text), stacklevel=2)
 
 
 def plan_storage(

@@ -242,10 +242,10 @@ class Evaluator:
         return found
 
     def _unrounded(self, node: Scalar) -> Scalar | None:
-        """Returns ``e`` for ``cast.f32(cast.bf16(e))``, else None: kernels compute unrounded.
+        """Returns ``e`` for ``cast.f32(cast.bf16(e))``, else None: values of half types have excess precision.
 
-        The inner cast may be the body of a value that lies in a register. Rounding to 8 bits is never left out: who
-        writes it wants to see its effect.
+        The inner cast may be the body of a value that lies in a register alone; one that the kernel stores is seen as
+        it is stored. Rounding to 8 bits is never left out: who writes it wants to see its effect.
         """
         if node.op != "cast" or node.dtype is not F32:
             return None
@@ -255,7 +255,7 @@ class Evaluator:
         return None
 
     def _through_registers(self, node: Scalar) -> Scalar:
-        while node.op == "load":
+        while node.op == "load" and node.source not in self._flat.kernel.stored:
             produced = self._flat.producer(node)
             if produced is None or not isinstance(produced[0], Loop):
                 break
@@ -280,7 +280,7 @@ class Evaluator:
                 return [*((operand, guard) for operand in node.args), *_conditions(guard)]
             case op if op in COMPARISONS and self._compares_indices(node):
                 return [(value, guard) for operand in node.args for value in indirects(operand)]
-            case "cast" if self._rough_quotient(node) is not None:
+            case "cast" | "rounded" if self._rough_quotient(node) is not None:
                 return [(operand, guard) for operand in node.args[0].args]
             case "rand" if self._quarters(node) is not None:
                 return [(node.args[0], guard)]
@@ -301,7 +301,7 @@ class Evaluator:
         return self._index.tile(node.args[0], lambda value: self._known(value, guard))
 
     def _rough_quotient(self, node: Scalar) -> Scalar | None:
-        """Returns the f32 quotient that this cast to a narrow type rounds: the fast division is exact enough there."""
+        """Returns the f32 quotient that is rounded to a narrow type here: the fast division is exact enough."""
         operand: Scalar = node.args[0]
         rounds = node.dtype.is_narrow_float and operand.op == "div" and operand.dtype is F32
         return operand if rounds else None
@@ -326,7 +326,7 @@ class Evaluator:
                 return self._write_load(node, guard)
             case "index":
                 return self._write_index(node, guard)
-            case "cast":
+            case "cast" | "rounded":
                 return self._write_cast(node, guard)
             case "bitcast":
                 tile = self._known(node.args[0], guard)

@@ -15,10 +15,10 @@ from ferrite_runtime.errors import FileUnreadable, FileUnwritable, NoExport, Pac
 from ferrite_runtime.records import RECORDS, Measurement, merge
 from ferrite_runtime.storage.backend import seal_entry, unseal_entry
 from ferrite_runtime.storage.pack_frames import PUT, pack_frame, read_frames
-from ferrite_runtime.store import Store, seal_record, unseal_record
+from ferrite_runtime.store import PICKLES, Store, seal_record, unseal_record
 
-# Kinds of entries that a processor runs: they are built on the machine that runs them, or not at all.
-LOCAL_KINDS = frozenset({"native"})
+# Kinds of entries that a processor runs, or that say what is run: they are made on the machine that runs them.
+LOCAL_KINDS = frozenset({"native", PICKLES})
 LINES = ".jsonl"
 
 

@@ -54,6 +54,9 @@ def histc(b: Builder, x: Tensor, bins: int = 100, min: Operand = 0, max: Operand
     extremes = [extreme(b, name, flat, axes_of(flat, None)) for name in ("min", "max")] if low == high else []
     compute = x.dtype.compute
 
+    def value_at(point: Point) -> Scalar:
+        return sc.cast(flat.stored_at(point), compute)
+
     def limits() -> tuple[Scalar, Scalar]:
         if not extremes:
             return sc.const(float(low), compute), sc.const(float(high), compute)
@@ -65,12 +68,12 @@ def histc(b: Builder, x: Tensor, bins: int = 100, min: Operand = 0, max: Operand
 
     def where(point: Point) -> tuple[Index]:
         first, last = limits()
-        found = div(mul(sub(flat.value_at(point), first), float(bins)), sub(last, first))
+        found = div(mul(sub(value_at(point), first), float(bins)), sub(last, first))
         return (ix.indirect(smaller(sc.cast(found, I64), bins - 1), bins),)
 
     def counts(point: Point) -> Scalar:
         first, last = limits()
-        value = flat.value_at(point)
+        value = value_at(point)
         return both(ge(value, first), le(value, last))
 
     start = b.loop((bins,), I32, lambda _: sc.const(0, I32))

@@ -31,11 +31,13 @@ from ferrite_torch.tensors import Point, Tensor, is_dense
 def index_select(b: Builder, x: Tensor, dim: int, index: Tensor) -> Tensor:
     refuse_opaque(x.dtype)
     if x.ndim == 0:
-        return made(b, lambda point: _read(b, x, (), [place(index, point[: index.ndim], 1)]))
+        return made(b, lambda point: _read(b, x, (), [place(b, index, point[: index.ndim], 1)]))
     axis = axis_of(dim, x.ndim)
     return made(
         b,
-        lambda point: _read(b, x, replaced(point, axis, place(index, point[axis : axis + index.ndim], x.shape[axis]))),
+        lambda point: _read(
+            b, x, replaced(point, axis, place(b, index, point[axis : axis + index.ndim], x.shape[axis]))
+        ),
     )
 
 
@@ -50,14 +52,14 @@ def gather(b: Builder, x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool 
     if index.numel == 0:  # an empty index may be of any rank
         return made(b, lambda point: sc.const(0, x.dtype.compute))
     if x.ndim == 0:
-        return made(b, lambda point: _read(b, x, (), [place(index, point[: index.ndim], 1)]))
-    return made(b, lambda point: _read(b, x, _along(x, dim, index, point)))
+        return made(b, lambda point: _read(b, x, (), [place(b, index, point[: index.ndim], 1)]))
+    return made(b, lambda point: _read(b, x, _along(b, x, dim, index, point)))
 
 
-def _along(x: Tensor, dim: int, index: Tensor, point: Point) -> Point:
+def _along(b: Builder, x: Tensor, dim: int, index: Tensor, point: Point) -> Point:
     """Returns the point of ``x`` for a point of ``index``, which names the place along one axis."""
     axis = axis_of(dim, x.ndim)
-    found = place(index, point, x.shape[axis])
+    found = place(b, index, point, x.shape[axis])
     return replaced(point, axis, found) if point else (found,)
 
 
@@ -65,7 +67,7 @@ def _along(x: Tensor, dim: int, index: Tensor, point: Point) -> Point:
 def take(b: Builder, x: Tensor, index: Tensor) -> Tensor:
     refuse_opaque(x.dtype)
     flat = reshaped(x, (x.numel,))
-    return made(b, lambda point: _read(b, flat, (place(index, point, x.numel, wraps=True),)))
+    return made(b, lambda point: _read(b, flat, (place(b, index, point, x.numel, wraps=True),)))
 
 
 _Rule = TypeVar("_Rule", bound=Callable[..., Tensor])
@@ -93,7 +95,7 @@ def scatter(b: Builder, x: Tensor, dim: int, index: Tensor, source: Element) -> 
     def body(point: Point) -> Scalar:
         return _source_at(source, x, point)
 
-    return overwritten(b, x, index.shape, lambda point: _along(x, dim, index, point), body, source)
+    return overwritten(b, x, index.shape, lambda point: _along(b, x, dim, index, point), body, source)
 
 
 def _source_at(source: Element, x: Tensor, point: Point) -> Scalar:
@@ -149,11 +151,13 @@ def scatter_add(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor) 
 
 
 def _combined(b: Builder, x: Tensor, dim: int, index: Tensor, source: Element, reduce: str) -> Tensor:
-    return reduced_into(b, x, reduce, _scattered(x, dim, index, source), includes_self=True)
+    return reduced_into(b, x, reduce, _scattered(b, x, dim, index, source), includes_self=True)
 
 
-def _scattered(x: Tensor, dim: int, index: Tensor, source: Element) -> Stores:
-    return Stores(index.shape, lambda point: _along(x, dim, index, point), lambda point: _source_at(source, x, point))
+def _scattered(b: Builder, x: Tensor, dim: int, index: Tensor, source: Element) -> Stores:
+    return Stores(
+        index.shape, lambda point: _along(b, x, dim, index, point), lambda point: _source_at(source, x, point)
+    )
 
 
 @lowers("aten.scatter_reduce.two")
@@ -161,7 +165,7 @@ def _scattered(x: Tensor, dim: int, index: Tensor, source: Element) -> Stores:
 def scatter_reduce(
     b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    return reduced_into(b, x, reduce, _scattered(x, dim, index, source), includes_self=include_self)
+    return reduced_into(b, x, reduce, _scattered(b, x, dim, index, source), includes_self=include_self)
 
 
 @lowers("aten.index_reduce.default")
@@ -171,7 +175,7 @@ def index_reduce(
 ) -> Tensor:
     stores = Stores(
         source.shape,
-        lambda point: _rows(x, dim, index, point),
+        lambda point: _rows(b, x, dim, index, point),
         lambda point: sc.cast(source.at(point), x.dtype.compute),
     )
     return reduced_into(b, x, reduce, stores, includes_self=include_self)
@@ -184,15 +188,15 @@ def index_add(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor, *,
         value = sc.cast(source.at(point[: source.ndim]), x.dtype.compute)
         return value if alpha == 1 else mul(value, alpha)
 
-    return accumulated(b, x, "add", source.shape, lambda point: _rows(x, dim, index, point), body)
+    return accumulated(b, x, "add", source.shape, lambda point: _rows(b, x, dim, index, point), body)
 
 
-def _rows(x: Tensor, dim: int, index: Tensor, point: Point) -> Point:
+def _rows(b: Builder, x: Tensor, dim: int, index: Tensor, point: Point) -> Point:
     """Returns the point of ``x`` for a point of a source whose position along an axis is looked up in ``index``."""
     axis = axis_of(dim, x.ndim)
     if not point:
-        return (place(index, (ix.constant(0),) * index.ndim, x.shape[axis]),)
-    return replaced(point, axis, place(index, point[axis : axis + index.ndim], x.shape[axis]))
+        return (place(b, index, (ix.constant(0),) * index.ndim, x.shape[axis]),)
+    return replaced(point, axis, place(b, index, point[axis : axis + index.ndim], x.shape[axis]))
 
 
 @lowers("aten.index_copy.default")
@@ -202,7 +206,7 @@ def index_copy(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor) -
         b,
         x,
         source.shape,
-        lambda point: _rows(x, dim, index, point),
+        lambda point: _rows(b, x, dim, index, point),
         lambda point: sc.cast(source.at(point), x.dtype.compute),
         source,
     )
@@ -215,7 +219,7 @@ def index_fill(b: Builder, x: Tensor, dim: int, index: Tensor, value: Element) -
     shape = (*x.shape[:axis], index.numel, *x.shape[axis + 1 :])
 
     def indices(point: Point) -> Point:
-        return replaced(point, axis, place(index, point[axis : axis + index.ndim], x.shape[axis], wraps=True))
+        return replaced(point, axis, place(b, index, point[axis : axis + index.ndim], x.shape[axis], wraps=True))
 
     return overwritten(b, x, shape, indices, lambda point: element_at(value, shape, point, x.dtype.compute), value)
 
@@ -254,7 +258,7 @@ def put(b: Builder, x: Tensor, index: Tensor, source: Tensor, accumulate: bool =
     values = reshaped(source, index.shape)
 
     def where(point: Point) -> Point:
-        return ix.delinearize(place(index, point, x.numel, wraps=True), x.shape)
+        return ix.delinearize(place(b, index, point, x.numel, wraps=True), x.shape)
 
     def body(point: Point) -> Scalar:
         return sc.cast(values.at(point), x.dtype.compute)

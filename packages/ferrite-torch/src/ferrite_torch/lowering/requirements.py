@@ -11,14 +11,18 @@ from collections.abc import Iterable, Iterator
 
 from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import I64
-from ferrite_ir.graph import Loop
 from ferrite_ir.index import FloorDiv, Index, Indirect, Mod
+from ferrite_ir.ops import REQUIREMENTS
 from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import Size
+from ferrite_ir.sizes import Size, is_provably_at_most
 from ferrite_torch.builder import Builder
 from ferrite_torch.lowering.expressions import both, ge, lifted, lt
-from ferrite_torch.tensors import Point
+from ferrite_torch.lowering.extents import extent_of, loop_body
 
+MOST_NODES = 256
+"""Parts of a number that are looked at to see where it comes from."""
+_ARITHMETIC = frozenset(["cast", "add", "sub", "mul", "neg", "floordiv", "truncdiv", "mod", "minimum", "maximum"])
+_CHOICES = frozenset(["where", "masked", *REQUIREMENTS])
 DEEPEST = 8
 """Loops, one reading the other, that are looked through: behind more a place counts as kept."""
 
@@ -47,6 +51,41 @@ def in_bounds(b: Builder, value: Scalar, point: Iterable[Index]) -> Scalar:
     return value
 
 
+def named_place(b: Builder, value: Scalar, size: Size, *, wraps: bool) -> Scalar:
+    """Returns a number that a program gives as a place of an axis, which is required to be one if it may not be.
+
+    What comes from memory is compared where it is used (`ferrite_triton.bounds`): that leaves numbers that are computed
+    from positions, constants, comparisons and random numbers.
+    """
+    if _comes_from_memory(b, value):
+        return value
+    low, high = extent_of(b, value) or (None, None)
+    if low is not None and high is not None:
+        first = -size if wraps else 0
+        if is_provably_at_most(first, low) and is_provably_at_most(high + 1, size):
+            return value
+    return required("place", inside(value, size, wraps=wraps), value)
+
+
+def _comes_from_memory(b: Builder, value: Scalar) -> bool:
+    pending, seen = [value], set[Scalar]()
+    while pending and len(seen) < MOST_NODES:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op == "load":
+            body = loop_body(b, node)
+            if body is None:
+                return True
+            pending.append(body)
+        elif node.op in _ARITHMETIC:
+            pending.extend(node.args)
+        elif node.op in _CHOICES:
+            pending.extend(node.args[1:])
+    return False
+
+
 def _indirects(indices: Iterable[Index]) -> Iterator[Indirect]:
     pending = [index for index in indices if index.is_indirect]
     while pending:
@@ -64,10 +103,7 @@ def _depends(b: Builder, value: Scalar, place: Indirect, depth: int) -> bool:
     for load in value.loads:
         if place not in _indirects(load.indices):
             continue
-        made = next((d for d in b.definitions if isinstance(d, Loop) and d.results[0].name == load.source), None)
-        if made is None:
-            return True
-        body = sc.substitute_dims(made.bodies[0], dict(zip(made.dims, load.indices, strict=True)))
-        if _depends(b, body, place, depth - 1):
+        body = loop_body(b, load)
+        if body is None or _depends(b, body, place, depth - 1):
             return True
     return False

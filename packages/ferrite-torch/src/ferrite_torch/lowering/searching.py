@@ -155,9 +155,9 @@ def _searched(b: Builder, sequence: Tensor, values: Element, sorter: Tensor | No
             if sorter is not None:
                 place = sc.cast(sorter.at((*row, ix.indirect(place, size))), I64)
                 place = required("sorter", inside(place, size, wraps=False), place)
-            return sc.cast(sequence.at((*row, ix.indirect(place, size))), dtype)
+            return sc.cast(sequence.stored_at((*row, ix.indirect(place, size))), dtype)
 
-        value = element_at(values, shape, point, dtype)
+        value = element_at(values, shape, point, dtype, stored=True)
         integer = I32 if is_provably_at_most(size, MOST_NARROW - 1) else I64
         place = insertion_place(read, size, value, right=right, shared=is_shared, integer=integer)
         return sc.cast(place, dtype_of(fake.dtype))

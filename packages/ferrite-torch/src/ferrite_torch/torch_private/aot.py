@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.torch_private.aot_cache import StoredKey, keeping_graphs, output_code
+from ferrite_torch.torch_private.aot_cache import Keeper, keeping_graphs, output_code
 from ferrite_torch.torch_private.partitioning import min_cut
 from ferrite_torch.torch_private.symbolic_shapes import sizes_that_depend_on_data
+from ferrite_torch.torch_private.transforms import pass_wrapped_gradients
 from ferrite_torch.torch_private.whole_ops import keeping_ops_whole
 
 BoxedFunction = Callable[[list[Any]], Any]
@@ -21,16 +22,16 @@ GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], BoxedFunction]
 
 
 def compile_with_aot(
-    module: torch.fx.GraphModule,
+    module: torch.nn.Module,
     inputs: Sequence[Any],
     *,
     forward: GraphCompiler,
     backward: GraphCompiler,
     inference: GraphCompiler,
     decompositions: dict[Any, Any],
-    stored_key: StoredKey | None = None,
+    keeper: Keeper | None = None,
 ) -> Callable[..., Any]:
-    """Returns the module split by AOTAutograd and compiled graph by graph; kept by its cache if there is a key for it.
+    """Returns the module split by AOTAutograd and compiled graph by graph; kept by its cache if there is a keeper.
 
     Private because torch offers functionalisation, joint tracing and partitioning of a dynamo graph nowhere else; this
     is the call that its own backends make. The helper class in ``torch._dynamo.backends.common`` is not used: it
@@ -38,8 +39,9 @@ def compile_with_aot(
     """
     from torch._functorch.aot_autograd import aot_module_simplified
 
-    stored = stored_key is not None
-    keeping = nullcontext() if stored_key is None else keeping_graphs(stored_key)
+    pass_wrapped_gradients()
+    stored = keeper is not None
+    keeping = nullcontext() if keeper is None else keeping_graphs(keeper)
     with keeping, keeping_ops_whole(), _keeping_tangents(), sizes_that_depend_on_data(), _without_unread_texts():
         compiled = aot_module_simplified(
             module,
@@ -52,7 +54,7 @@ def compile_with_aot(
             keep_inference_input_mutations=True,
         )
     _count_use()
-    return _undisturbed(compiled, "a compiled graph")
+    return compiled
 
 
 def _count_use() -> None:
@@ -138,14 +140,15 @@ def _storable(compiler: GraphCompiler) -> Any:
 
 def _lazily(backward: GraphCompiler) -> GraphCompiler:
     """Returns the backward compiler kept from dynamo, which may be active when a backward is compiled lazily."""
-    undisturbed = _undisturbed(backward, "the backward compiler")
+    compiler = undisturbed(backward, "the backward compiler")
 
     def compile_backward(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> BoxedFunction:
-        return _undisturbed(undisturbed(module, inputs), "a compiled backward graph")
+        return undisturbed(compiler(module, inputs), "a compiled backward graph")
 
     return compile_backward
 
 
-def _undisturbed(function: Callable[..., Any], reason: str) -> Callable[..., Any]:
+def undisturbed(function: Callable[..., Any], reason: str = "a compiled graph") -> Callable[..., Any]:
+    """Returns a function that dynamo does not trace."""
     disabled: Callable[..., Any] = torch.compiler.disable(function, reason=reason)  # type: ignore[no-untyped-call]
     return disabled

@@ -131,8 +131,8 @@ def _regenerated(metadata: Any, tokens: int) -> frozenset[int]:
 def _saved(module: torch.fx.GraphModule, metadata: Any, tokens: int) -> frozenset[int]:
     """Returns what only the backward sees; nothing where the layouts that are reported would not reach it.
 
-    Compiled autograd runs the backward as it was traced. Where dynamo compiles one graph for the results of another (the
-    buckets of a data-parallel model), the report has to have the tokens in it that it must not have for the backward.
+    Compiled autograd runs the backward as it was traced. Where dynamo compiles one graph for the results of another
+    (the buckets of a data-parallel model), the report would need the tokens, which it must not have for the backward.
     """
     from torch._dynamo import config
     from torch._guards import TracingContext

@@ -54,3 +54,14 @@ def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
     from torch.fx.node import map_aggregate
 
     return map_aggregate(value, function)
+
+
+def traced_graph() -> torch.fx.Graph | None:
+    """Returns the graph that operations are being recorded in now, None where they are not.
+
+    Only the mode that records knows, and torch gives it no public name.
+    """
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+    mode = get_proxy_mode()
+    return None if mode is None else mode.tracer.graph

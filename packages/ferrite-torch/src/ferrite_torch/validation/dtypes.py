@@ -26,12 +26,61 @@ _ABOUT_TYPES = re.compile(
 )
 _FLOATS = (torch.float32, torch.float64)
 _UNASKED = frozenset(
-    """
-    view _unsafe_view reshape expand permute t transpose slice select squeeze unsqueeze alias detach clone copy
-    as_strided unbind split split_with_sizes diagonal lift_fresh lift_fresh_copy empty empty_strided empty_like
-    new_empty new_empty_strided full zeros ones zeros_like ones_like full_like new_full new_zeros new_ones scalar_tensor
-    arange eye cat stack _to_copy where eq ne lt le gt ge add mul fill zero
-    """.split()
+    [
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "expand",
+        "permute",
+        "t",
+        "transpose",
+        "slice",
+        "select",
+        "squeeze",
+        "unsqueeze",
+        "alias",
+        "detach",
+        "clone",
+        "copy",
+        "as_strided",
+        "unbind",
+        "split",
+        "split_with_sizes",
+        "diagonal",
+        "lift_fresh",
+        "lift_fresh_copy",
+        "empty",
+        "empty_strided",
+        "empty_like",
+        "new_empty",
+        "new_empty_strided",
+        "full",
+        "zeros",
+        "ones",
+        "zeros_like",
+        "ones_like",
+        "full_like",
+        "new_full",
+        "new_zeros",
+        "new_ones",
+        "scalar_tensor",
+        "arange",
+        "eye",
+        "cat",
+        "stack",
+        "_to_copy",
+        "where",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "add",
+        "mul",
+        "fill",
+        "zero",
+    ]
 )
 """Ops that take all types, and those whose operands of small integers and bools are in every other graph."""
 _known: dict[Any, str | None] = {}

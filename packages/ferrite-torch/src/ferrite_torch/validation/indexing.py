@@ -68,7 +68,7 @@ def _same(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 
 @checks("slice_scatter")
-def _slice_scatter(  # noqa: PLR0913  # the op's own arguments
+def _slice_scatter(  # the op's own arguments
     self: torch.Tensor, src: torch.Tensor, dim: int, start: Any, end: Any, step: Any, **_: Any
 ) -> Checks:
     part = self.new_empty(()).expand(self.shape)
@@ -96,7 +96,7 @@ def _as_strided(
 
 
 @checks("as_strided_scatter")
-def _as_strided_scatter(  # noqa: PLR0913  # the op's own arguments
+def _as_strided_scatter(  # the op's own arguments
     self: torch.Tensor, src: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any, **_: Any
 ) -> Checks:
     yield _same(size, src.shape), f"expected src to have a size equal to the slice of self: {list(size)}"
@@ -239,7 +239,7 @@ def _bucketize(self: Any, boundaries: torch.Tensor, **_: Any) -> Checks:
 
 
 @checks("searchsorted")
-def _searchsorted(  # noqa: PLR0913  # the op's own arguments
+def _searchsorted(  # the op's own arguments
     sorted_sequence: torch.Tensor, self: Any, *, right: bool, side: str | None, sorter: torch.Tensor | None, **_: Any
 ) -> Checks:
     yield sorted_sequence.dim() != 0, "torch.searchsorted(): boundaries tensor should have positive dimension"

@@ -168,7 +168,7 @@ def _pool(kernel_size: Any, stride: Any, padding: Any, divisor_override: Any = N
 
 
 @checks("convolution")
-def _convolution(  # noqa: PLR0913  # the op's own arguments
+def _convolution(  # the op's own arguments
     input: torch.Tensor,  # noqa: A002
     weight: torch.Tensor,
     bias: Any,

@@ -40,8 +40,8 @@ def checks(*names: str) -> Callable[[Check], Check]:
 
 def problem_of(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Returns what is wrong with the arguments of an op, None if its checks hold or it has none."""
-    name = schema_of(op).name.removeprefix("aten::").removesuffix("_")
-    found = [CHECKS[key] for key in (name, f"{name}.{op._overloadname}") if key in CHECKS]
+    name, overload = schema_of(op).name.removeprefix("aten::").removesuffix("_"), str(op).rpartition(".")[2]
+    found = [CHECKS[key] for key in (name, f"{name}.{overload}") if key in CHECKS]
     if not found:
         return None
     given = arguments_of(op, args, kwargs)
