@@ -21,7 +21,7 @@ SIZES = (1, 2, 3, 4, 5, 7, 8, 16, 17, 33)
 LARGE = (64, 129, 257, 513, 1025)
 LONG = (1000, 1025, 4097, 20000, 40000)
 MOST_LINES = 40
-USUAL_LINES = {False: 9.0, True: 7.0}
+USUAL_LINES = {False: 9.0, True: 5.0}
 """Lines of a program beyond the first three, on average: for tensors of up to a few thousand elements, and for more."""
 LIMIT = 4096.0
 """No float of a program is larger: float16 holds it, and few of its neighbours are lost."""
