@@ -38,6 +38,7 @@ from ferrite_ir.graph import (
     index_loads,
 )
 from ferrite_ir.index import Index
+from ferrite_ir.passes.round_stored import without_excess
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Symbolic
 from ferrite_torch.arguments import argument_of
@@ -107,6 +108,13 @@ class Builder:
         if self._seed_at is not None and self._seed_at >= count:
             self._seed_at = None
         del self.definitions[count:]
+
+    def round_since(self, count: int) -> None:
+        """Takes excess precision from the half values that the definitions behind the first ``count`` make."""
+        for place, definition in enumerate(self.definitions[count:], count):
+            if isinstance(definition, Loop):
+                bodies = tuple(without_excess(body, {}) for body in definition.bodies)
+                self.definitions[place] = replace(definition, bodies=bodies)
 
     def input(self, name: str, dtype: DType, shape: Shape, strides: tuple[int, ...], device: str = "") -> Tensor:
         """Returns a new input of the graph."""

@@ -32,6 +32,7 @@ from ferrite_torch.lowering.casts import converted_number
 from ferrite_torch.origins import origins_of, place_of
 from ferrite_torch.placement import graph_device, is_made_on, is_number_for
 from ferrite_torch.refusals import Fallback
+from ferrite_torch.returned_halves import RETURNED
 from ferrite_torch.scatters import IN_PLACE
 from ferrite_torch.symbols import NeedsNumber, depends_on_data, input_names, note_inputs, settled, size_of, sizes_of
 from ferrite_torch.tensors import Tensor
@@ -319,6 +320,8 @@ class _Walk:
                 self.run_time.bind_view(self.builder, node, args[0], args[1:])
             result = lowering(self.builder, *args, **kwargs)
             _check_result(result, node.meta.get("val"))
+            if node.meta.get(RETURNED):
+                self.builder.round_since(count)
         except Exception:
             self.builder.rollback(mark)
             raise
