@@ -35,9 +35,11 @@ def _call_example(loaded: Any) -> Any:
 
 
 def _train(loaded: Any) -> Any:
-    loss, found = loaded(*regression_inputs())
-    (loss + found.mean()).backward()
-    return loss, found
+    results = loaded(*regression_inputs())
+    recorded = [result.sum() for result in results if isinstance(result, torch.Tensor) and result.requires_grad]
+    if recorded:
+        torch.stack(recorded).sum().backward()
+    return results
 
 
 def _regression_weights() -> dict[str, torch.Tensor]:
@@ -150,13 +152,15 @@ def _user_bundle() -> Bundle:
 
 def _call_user(loaded: Any) -> Any:
     x, y, out = torch.ones(100), torch.ones(100), torch.zeros(100)
-    loaded[loaded.names()[0]](x, y, out, 100)
+    loaded["add"](x, y, out, 100)
     return out
 
 
 def _measured_bundle() -> Bundle:
     bundle = with_fake_binaries(add_bundle(), "sm_80", "sm_90")
-    situation = Situation(next(iter(bundle.kernels)), "H100", "sm_90", "triton 3.9", (("x", 1024),), divisors=((0, 16),))
+    situation = Situation(
+        next(iter(bundle.kernels)), "H100", "sm_90", "triton 3.9", (("x", 1024),), divisors=((0, 16),)
+    )
     record = Measurement(situation, Config.of({"XBLOCK": 256}, 4), 0.5, 0.4, 0.6, 9, is_chosen=True, when=5)
     return Bundle(**{**{name: getattr(bundle, name) for name in bundle.__slots__}, "tuning": (record,)})
 
