@@ -97,7 +97,7 @@ def test_options_are_checked() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("workers", -1, "a number of processes from 0 to 1024"),
+        ("workers", -1, "cannot be negative: it takes a number of processes from 0 to 1024"),
         ("workers", 2.5, "int or None"),
         ("workers", True, "int or None"),
         ("tuning_seconds", float("nan"), "a number of seconds from 0 on"),
