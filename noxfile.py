@@ -89,18 +89,63 @@ PACKAGES = {
 }
 
 CONSTRAINTS = ROOT / "constraints.txt"
+
+
+@dataclass(frozen=True, slots=True)
+class Torch:
+    """A version of torch that is supported, with the version of Triton that its wheels for GPUs ask for."""
+
+    torch: str
+    triton: str
+
+    @property
+    def name(self) -> str:
+        """The version as users say it, without the last number."""
+        return self.torch.rpartition(".")[0]
+
+
+TORCHES = (
+    Torch("2.11.0", triton="3.6.0"),
+    Torch("2.12.1", triton="3.7.1"),
+    Torch("2.13.0", triton="3.7.1"),
+    Torch("2.14.1", triton="3.8.0"),
+    Torch("2.15.0", triton="3.9.0"),
+)
+"""What `matrix` takes in place of the pins of constraints.txt for these two; every other pin holds."""
+
 TEST_TOOLS = ("pytest", "pytest-xdist", "pytest-timeout", "hypothesis")
 # The root settings hold for every package, whatever a package says for those who test it from its own folder.
 PYTEST = ("-c", str(ROOT / "pyproject.toml"), "-n", "auto", "--dist", "worksteal", "--timeout", "600")
 INTEGRATION_NEEDS = ("transformers", "nox")  # nox: test_repository.py reads this table
 SINGLE_THREADED = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # the test processes already fill the cores
 
+SAMPLE = (
+    *("semantics", "pipeline", "models", "contracts", "dynamic/test_chunks.py", "dynamic/test_generate.py"),
+    *("dynamic/test_numbers.py", "dynamic/test_run_time_sizes.py", "opinfo/test_operators.py", "fuzz"),
+)
+"""The integration tests that `matrix` runs: those that depend on what torch hands over."""
+
 each_package = nox.parametrize("package", list(PACKAGES.values()), ids=list(PACKAGES))
+each_torch = nox.parametrize("torch", list(TORCHES), ids=[each.name for each in TORCHES])
 
 
-def install(session: nox.Session, *requirements: str) -> None:
-    """Installs requirements at the versions that constraints.txt pins."""
-    session.install("--constraint", str(CONSTRAINTS), *requirements)
+def install(session: nox.Session, *requirements: str, constraints: Path = CONSTRAINTS) -> None:
+    """Installs requirements at the versions that a file pins, constraints.txt if none is named."""
+    session.install("--constraint", str(constraints), *requirements)
+
+
+def install_tree(session: nox.Session, constraints: Path = CONSTRAINTS) -> None:
+    """Installs the packages, editable, with all their optional parts, and what tests them."""
+    install(session, *TEST_TOOLS, *INTEGRATION_NEEDS, "hatchling", "editables", constraints=constraints)
+    editable = [flag for each in PACKAGES.values() for flag in ("--editable", with_extras(str(each.folder), each))]
+    install(session, "--no-build-isolation", *editable, constraints=constraints)
+
+
+def constraints_with(torch: Torch) -> str:
+    """Returns the pins of constraints.txt with a version of torch and its Triton in place of the usual ones."""
+    lines = CONSTRAINTS.read_text().splitlines()
+    others = [line for line in lines if line.partition("==")[0] not in ("torch", "triton")]
+    return "\n".join([*others, f"torch=={torch.torch}", f"triton=={torch.triton}", ""])
 
 
 def with_extras(place: str, package: Package) -> str:
@@ -138,9 +183,8 @@ def dev(session: nox.Session) -> None:
     if stamp.exists() and stamp.read_text() == recipe:
         session.log("up to date")
         return
-    install(session, *TEST_TOOLS, *INTEGRATION_NEEDS, "mypy", "hatchling", "editables")
-    editable = [flag for each in PACKAGES.values() for flag in ("--editable", with_extras(str(each.folder), each))]
-    install(session, "--no-build-isolation", *editable)
+    install_tree(session)
+    install(session, "mypy")
     stamp.write_text(recipe)
 
 
@@ -173,6 +217,26 @@ def types(session: nox.Session) -> None:
 def unit(session: nox.Session, package: Package) -> None:
     """Runs one package's tests in the shared environment: the quick loop."""
     run_in_dev(session, "-m", "pytest", *PYTEST, str(package.folder / "tests"), *session.posargs)
+
+
+@nox.session(reuse_venv=True)
+@each_torch
+def matrix(session: nox.Session, torch: Torch) -> None:
+    """Runs each package's tests, and a sample of those of several packages, with one supported version of torch.
+
+    It is no part of `tests`: it installs a torch of its own, and takes as long as they do. What else pytest should know
+    comes after ``--``; folders and files named there are run in place of all others.
+    """
+    constraints = Path(session.create_tmp()) / f"constraints-{torch.name}.txt"
+    constraints.write_text(constraints_with(torch))
+    install_tree(session, constraints)
+    found = "import sys, torch, triton; print('Python', sys.version.split()[0], torch.__version__, triton.__version__)"
+    session.run("python", "-c", found)
+    chosen = [each for each in session.posargs if (ROOT / each.partition("::")[0]).exists()]
+    flags = [each for each in session.posargs if each not in chosen]
+    sample = [f"tests_integration/{each}" for each in SAMPLE]
+    folders = chosen or [*(str(package.folder / "tests") for package in PACKAGES.values()), *sample]
+    session.run("python", "-m", "pytest", *PYTEST, *folders, *flags, env=SINGLE_THREADED)
 
 
 @nox.session(reuse_venv=True)

@@ -121,6 +121,38 @@ def test_versions_in_tests_satisfy_the_lower_bounds():
             assert name.startswith("ferrite-") or version(pins[name]) >= version(bound)
 
 
+def test_every_supported_torch_is_in_the_matrix():
+    """The table has the versions that manifests and README name, from the first to the last, and the pinned one."""
+    names = [each.name for each in NOXFILE.TORCHES]
+    minors = [int(name.removeprefix("2.")) for name in names]
+    assert minors == list(range(minors[0], minors[-1] + 1))
+    bounds = f"torch>={names[0]},<2.{minors[-1] + 1}"
+    assert bounds in manifest_of(NOXFILE.PACKAGES["torch"])["project"]["dependencies"]
+    assert manifest_of(NOXFILE.PACKAGES["runtime"])["project"]["optional-dependencies"]["torch"] == [bounds]
+    assert f"| torch | {names[0]} to {names[-1]} |" in (ROOT / "README.md").read_text()
+    assert f"torch=={NOXFILE.TORCHES[names.index('2.13')].torch}" in (ROOT / "constraints.txt").read_text()
+
+
+def test_a_torch_of_the_matrix_takes_the_place_of_two_pins():
+    pins = set((ROOT / "constraints.txt").read_text().split("\n")) - {""}
+    other = set(NOXFILE.constraints_with(NOXFILE.Torch("2.99.1", triton="3.98.0")).split("\n")) - {""}
+    assert {line.partition("==")[0] for line in pins - other} == {"torch", "triton"}
+    assert other - pins == {"torch==2.99.1", "triton==3.98.0"}
+
+
+def test_the_matrix_runs_what_is_there():
+    assert [each for each in NOXFILE.SAMPLE if not (ROOT / "tests_integration" / each).exists()] == []
+
+
+def test_every_supported_python_is_stated_alike():
+    stated = [
+        [each.rpartition(" ")[2] for each in manifest_of(package)["project"]["classifiers"] if "Python :: 3." in each]
+        for package in PACKAGES
+    ]
+    assert all(each == stated[0] for each in stated)
+    assert f"| Python | {', '.join(stated[0])} |" in (ROOT / "README.md").read_text()
+
+
 @pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.key)
 def test_contracts_forbid_what_the_table_forbids(package):
     contracts = SETTINGS["tool"]["importlinter"]["contracts"]

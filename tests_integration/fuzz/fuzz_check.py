@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -12,18 +12,22 @@ from torch._guards import TracingContext, tracing
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import ferrite_torch
-from against_eager import assert_same_type, meaningful_strides
-from fuzz_generation import generate, widened_text
-from fuzz_program import Program
-from fuzz_roundings import OtherRoundings, spread
+from against_eager import assert_same_type
+from fuzz_generation import generate
+from fuzz_layout import layout_difference, sharing_difference
+from fuzz_program import Function, Program, names_of
+from fuzz_reference import Reference, given_by, prepared, trained_doubts, trained_reference
 from fuzz_shrinking import shrink
 
 OPTIONS = {"fallback": False, "verify": True, "tune": "none", "workers": 0}
 DYNAMO_EVERY = 8
 """Every so many programs are captured by dynamo, as users do it; the others start where dynamo ends, in less time."""
+REPEATED_EVERY = 4
+"""Of so many programs, one is called once more, which must leave alone what the first call returned."""
 
-TRAINED_EVERY = 4
-"""Of so many programs, one is differentiated."""
+KINDS = 6
+"""Of so many programs, one is differentiated, and one is called with two sets of sizes."""
+TRAINED, DYNAMIC = 1, 2
 ELEMENTS = {"cpu": 2048, "cuda": 1 << 16}
 """Elements of the largest tensor: the interpreter is slow."""
 
@@ -42,54 +46,85 @@ class Uncapturable(Exception):
     """A program that torch itself cannot capture, so that nothing can be said of a compiler."""
 
 
-Function = Callable[..., tuple[Tensor, ...]]
-
-
 def mismatch(program: Program, device: str, *, is_trained: bool = False) -> str | None:
     """Returns what is wrong with a compiled program, None if nothing is."""
     function = program.function(device)
-    inputs, mine = (prepared(program.arguments(device), is_trained=is_trained) for _ in range(2))
-    try:
-        eager = run(function, inputs, is_trained=is_trained)
-    except (RuntimeError, NotImplementedError):
-        if not is_trained:
-            raise
-        return mismatch(program, device)  # autograd cannot differentiate it
-    exact = exact_results(program, device, is_trained=is_trained)
-    try:
-        compiled = compile_program(program, function, mine, is_trained=is_trained)
-        actual = run(compiled, mine, is_trained=is_trained)
-        if device == "cuda":
-            torch.cuda.synchronize()
-    except Exception as error:  # whatever any layer raises is a finding
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
-        if is_refused_by_torch(program, device, reason, is_trained=is_trained):
-            raise Uncapturable(reason) from error
-        return reason
-    results, theirs = [*actual, *mine], [*eager, *inputs]
-    problem = difference(results, theirs, exact, program.scale)
-    if problem and len(results) == len(theirs):  # eager may have been lucky
-        with suppress(NotImplementedError):  # a gradient that only GPUs have
-            problem = difference(results, theirs, exact, program.scale, doubt(program, is_trained=is_trained))
-    return problem or layout_difference(program, function, actual[: len(program.returned)], eager)
+    compiled: Function | None = None
+    for call in range(len(program.calls)):
+        inputs, mine = (arguments(program, device, call, is_trained=is_trained) for _ in range(2))
+        try:
+            eager = run(function, inputs, is_trained=is_trained)
+        except (RuntimeError, NotImplementedError):
+            if not is_trained:
+                raise
+            return mismatch(program, device)  # autograd cannot differentiate it
+        try:
+            compiled = compiled or compile_program(program, function, mine, is_trained=is_trained)
+            actual = run(compiled, mine, is_trained=is_trained)
+            overwritten = None if is_trained else overwriting(program, compiled, actual, device, call)
+        except Exception as error:  # whatever any layer raises is a finding
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"
+            if is_refused_by_torch(program, device, reason, is_trained=is_trained):
+                raise Uncapturable(reason) from error
+            return reason
+        ways = [*actual, *mine], [*eager, *inputs]
+        problem = overwritten or value_difference(program, call, *ways, is_trained=is_trained)
+        if not problem:
+            count = len(program.returned)
+            problem = layout_difference(program, call, function, actual[:count], eager[:count])
+        if not problem and not is_trained:
+            problem = sharing_difference(program, call, *ways, device)
+        if problem:
+            return f"with other sizes, {problem}" if call else problem
+    return None
 
 
-def exact_results(program: Program, device: str, *, is_trained: bool) -> list[Tensor]:
-    """Returns the results in float64, and the inputs as they are afterwards."""
-    wide = [widened(x) for x in prepared(program.arguments(device), is_trained=is_trained)]
-    with float64_by_default():
-        return [*run(program.function(device, widened_text), wide, is_trained=is_trained), *wide]
+def overwriting(program: Program, compiled: Function, actual: Sequence[Tensor], device: str, call: int) -> str | None:
+    """Returns which result of a call another call changes, None if none."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    if program.seed % REPEATED_EVERY:
+        return None
+    before = [x.clone() for x in actual]
+    run(compiled, program.arguments(device, call), is_trained=False)
+    for place, (x, y) in enumerate(zip(actual, before, strict=True)):
+        if not torch.equal(
+            x.nan_to_num() if x.is_floating_point() else x, y.nan_to_num() if y.is_floating_point() else y
+        ):
+            return f"result {place}: another call of the program overwrites it"
+    return None
 
 
-def doubt(program: Program, *, is_trained: bool) -> list[Tensor]:
-    """Returns by how much each result moves with other roundings on the way."""
+def arguments(program: Program, device: str, call: int, *, is_trained: bool) -> list[Tensor]:
+    inputs = program.arguments(device, call)
+    return prepared(inputs) if is_trained else inputs
 
-    def sample(roundings: OtherRoundings) -> list[Tensor]:
-        inputs = prepared(program.arguments("cpu"), is_trained=is_trained)
-        with roundings:
-            return [*run(program.function("cpu"), inputs, is_trained=is_trained), *inputs]
 
-    return spread(sample, exact_results(program, "cpu", is_trained=is_trained))
+def value_difference(
+    program: Program, call: int, actual: Sequence[Tensor], eager: Sequence[Tensor], *, is_trained: bool
+) -> str | None:
+    """Returns what is wrong with the values of results and inputs, None if nothing is."""
+    if len(actual) != len(eager):
+        return f"{len(actual)} results, eager has {len(eager)}"
+    for place, (mine, theirs) in enumerate(zip(actual, eager, strict=True)):
+        try:
+            assert_same_type(mine, theirs, f"result {place}", strides=False)
+        except AssertionError as error:
+            return str(error)
+    if is_trained:
+        reference = trained_reference(program, call, run_trained, eager)
+        problem = difference(actual, eager, reference, program.scale)
+        if problem:  # eager may have been lucky
+            with suppress(NotImplementedError):  # a gradient that only GPUs have
+                doubts = trained_doubts(program, call, run_trained, reference.exact)
+                problem = difference(actual, eager, reference, program.scale, doubts)
+        return problem
+    given = given_by(program, call, actual[: len(program.returned)])
+    reference = Reference.of(program, call, given)
+    problem = difference(actual, eager, reference, program.scale)
+    if problem:
+        problem = difference(actual, eager, reference, program.scale, reference.doubts(program, call, given))
+    return problem
 
 
 def is_refused_by_torch(program: Program, device: str, reason: str, *, is_trained: bool) -> bool:
@@ -99,70 +134,33 @@ def is_refused_by_torch(program: Program, device: str, reason: str, *, is_traine
     """
     _, is_capture, words = reason.partition("capturing the graph failed: ")
     said = words.partition(" While executing %program")[0].partition(". What to do:")[0]
-    if not is_capture or not said:
+    if not is_capture and not reason.startswith(("Unsupported", "TorchRuntimeError", "UserError")):
         return False
     torch._dynamo.reset()
     try:
-        captured = torch.compile(program.function(device), backend="aot_eager", fullgraph=True)
-        run(captured, prepared(program.arguments(device), is_trained=is_trained), is_trained=is_trained)
+        captured = captured_by_dynamo(program, program.function(device), "aot_eager")
+        for call in range(len(program.calls)):
+            run(captured, arguments(program, device, call, is_trained=is_trained), is_trained=is_trained)
     except Exception as error:  # noqa: BLE001 - whatever torch raises
-        return said.partition(": ")[2][:SAID_ALIKE] in " ".join(str(error).split())
+        text = " ".join(str(error).split())
+        return (
+            said.partition(": ")[2][:SAID_ALIKE] in text
+            if is_capture and said
+            else reason[:SAID_ALIKE] in f"{type(error).__name__}: {text}"
+        )
     return False
-
-
-def layout_difference(
-    program: Program, function: Function, actual: Sequence[Tensor], eager: Sequence[Tensor]
-) -> str | None:
-    """Returns which result lies neither as eager's does nor as torch says while it captures; None if none.
-
-    Fake tensors, and AOTAutograd with its functional writes, give other layouts than eager now and then (after an index
-    that is not packed, say), and theirs is what a backend is given to compile. Nothing promises how gradients lie.
-    """
-    allowed: list[list[Tensor]] = [list(eager)]
-    for place, mine in enumerate(actual):
-        if len(allowed) == 1 and meaningful_strides(mine) != meaningful_strides(eager[place]):
-            torch._dynamo.reset()
-            device = mine.device.type
-            with suppress(RuntimeError):  # it made a view of what lies otherwise on this device than it was told
-                allowed.append(list(torch.compile(function, backend="aot_eager")(*program.arguments(device))))
-            with FakeTensorMode() as mode, torch.no_grad():
-                allowed.append(list(function(*(mode.from_tensor(x) for x in program.arguments(device)))))
-        if all(meaningful_strides(mine) != meaningful_strides(results[place]) for results in allowed):
-            strides = ", ".join(str(results[place].stride()) for results in allowed)
-            return (
-                f"layout: result {place} of shape {tuple(mine.shape)} has strides {mine.stride()}, torch's: {strides}"
-            )
-    return None
-
-
-def prepared(inputs: Sequence[Tensor], *, is_trained: bool) -> list[Tensor]:
-    return [x.requires_grad_(is_trained and x.dtype is torch.float32) for x in inputs]
-
-
-def widened(x: Tensor) -> Tensor:
-    if not x.is_floating_point():
-        return x
-    strided = torch.empty(0, dtype=torch.float64, device=x.device)
-    span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
-    whole = x.detach().as_strided((span if x.numel() else 0,), (1,)).double()
-    strided.set_(whole.untyped_storage(), 0, x.shape, x.stride())
-    return strided.requires_grad_(x.requires_grad)
-
-
-@contextmanager
-def float64_by_default() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 def run(function: Function, inputs: Sequence[Tensor], *, is_trained: bool) -> list[Tensor]:
     """Returns the results, and the gradients of a weighted sum of those that have some."""
-    if not is_trained:
-        with torch.no_grad():
-            return list(function(*inputs))
+    if is_trained:
+        return run_trained(function, inputs)
+    with torch.no_grad():
+        return list(function(*inputs))
+
+
+def run_trained(function: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Returns the results, and the gradients of a weighted sum of those that have some."""
     results = list(function(*inputs))
     leaves = [x for x in inputs if x.requires_grad]
     outputs = [x for x in results if x.requires_grad]
@@ -180,16 +178,29 @@ def weight(x: Tensor, seed: int) -> Tensor:
 
 def compile_program(program: Program, function: Function, inputs: Sequence[Tensor], *, is_trained: bool) -> Function:
     """Returns the compiled program."""
-    if program.seed % DYNAMO_EVERY == 0:
+    if program.seed % DYNAMO_EVERY == 0 or program.is_dynamic or program.has_run_time_sizes:
         torch._dynamo.reset()
-        compiled: Function = torch.compile(function, backend=ferrite_torch.ferrite, options=OPTIONS, fullgraph=True)
-        return compiled
+        return captured_by_dynamo(program, function, ferrite_torch.ferrite, options=OPTIONS)
     function.__module__ = __name__  # FX names functions by their modules
     graph = torch.fx.Graph()
     node = graph.call_function(function, tuple(graph.placeholder(f"x{n}") for n in range(len(inputs))))
     graph.output(tuple(graph.call_function(_item, (node, n)) for n in range(len(program.returned))))
     with tracing(TracingContext(FakeTensorMode())), torch.set_grad_enabled(is_trained):
         return ferrite_torch.ferrite(torch.fx.GraphModule(torch.nn.Module(), graph), list(inputs), options=OPTIONS)
+
+
+def captured_by_dynamo(program: Program, function: Function, backend: Any, **options: Any) -> Function:
+    """Returns a program as users compile it: one of two calls for any sizes, or for those that vary."""
+    is_dynamic = (program.seed % (2 * KINDS) == DYNAMIC or None) if program.is_dynamic else False
+    if program.has_run_time_sizes:
+        is_dynamic = None
+    compiled: Function = torch.compile(function, backend=backend, fullgraph=True, dynamic=is_dynamic, **options)
+
+    def called(*inputs: Tensor) -> tuple[Tensor, ...]:
+        with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True):
+            return compiled(*inputs)
+
+    return called
 
 
 def _item(values: Sequence[Any], position: int) -> Any:
@@ -199,7 +210,7 @@ def _item(values: Sequence[Any], position: int) -> Any:
 def difference(
     actual: Sequence[Tensor],
     eager: Sequence[Tensor],
-    exact: Sequence[Tensor],
+    reference: Reference,
     scale: float,
     doubts: Sequence[Tensor] | None = None,
 ) -> str | None:
@@ -208,34 +219,43 @@ def difference(
     Args:
         actual: the results to judge.
         eager: eager's results.
-        exact: those of float64.
+        reference: what they should be.
         scale: the largest number on the way to them.
         doubts: by how much each of them moves with other roundings, where that is known.
     """
-    if len(actual) != len(eager):
-        return f"{len(actual)} results, eager has {len(eager)}"
-    doubts = doubts or [torch.zeros(())] * len(exact)
-    for place, (mine, theirs, right, open_) in enumerate(zip(actual, eager, exact, doubts, strict=True)):
-        try:
-            assert_same_type(mine, theirs, f"result {place}", strides=False)
-        except AssertionError as error:
-            return str(error)
-        problem = element_difference(mine.detach().cpu(), theirs.detach().cpu(), right.detach().cpu(), scale, open_)
+    doubts = doubts or [torch.zeros(())] * len(actual)
+    for place, (mine, theirs, open_) in enumerate(zip(actual, eager, doubts, strict=True)):
+        mine, theirs, expected = (x.detach().cpu() for x in (mine, theirs, reference.expected[place]))  # noqa: PLW2901
+        right, plain = reference.exact[place].detach().cpu(), reference.plain[place].detach().cpu()
+        if reference.is_exact[place] or not mine.is_floating_point():
+            problem = inequality(mine, expected)
+        else:
+            problem = element_difference(mine, theirs, right, (theirs - plain).abs(), scale, open_)
         if problem:
             return f"result {place}: {problem}"
     return None
 
 
-def element_difference(actual: Tensor, eager: Tensor, exact: Tensor, scale: float, doubts: Tensor) -> str | None:
-    """Returns how one result differs, None if it does not."""
-    if not eager.is_floating_point():
-        wrong = actual != eager
-        return first_of(wrong, actual, eager, eager) if wrong.any() else None
+def inequality(actual: Tensor, expected: Tensor) -> str | None:
+    """Returns where a result is not just what is expected, None if it is that everywhere."""
+    if actual.dtype in (torch.uint16, torch.uint32, torch.uint64):  # few operations know these
+        kinds = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+        actual, expected = (x.contiguous().view(kinds[x.dtype.itemsize]) for x in (actual, expected))
+    wrong = actual != expected
+    if actual.is_floating_point():
+        wrong &= ~(actual.isnan() & expected.isnan())
+    return first_of(wrong, actual, expected, expected) if wrong.any() else None
+
+
+def element_difference(
+    actual: Tensor, eager: Tensor, exact: Tensor, own: Tensor, scale: float, doubts: Tensor
+) -> str | None:
+    """Returns how one result of floats differs, None if it does not; ``own`` is by how much eager errs."""
     if not eager.numel():
         return None
     mine, theirs, right = (x.to(torch.float64) for x in (actual, eager, exact))
     eps = torch.finfo(eager.dtype).eps
-    own, error = (theirs - right).abs(), (mine - right).abs()
+    error = (mine - right).abs()
     typical, usual = (x.nan_to_num(0.0, 0.0, 0.0).square().mean().sqrt() for x in (own, right))
     size = right.abs() + usual + scale / 1000
     wrong = ~(error <= FACTOR * (own + typical) + DOUBT * doubts + ROUNDINGS * eps * size)
@@ -249,6 +269,33 @@ def first_of(wrong: Tensor, mine: Tensor, theirs: Tensor, right: Tensor) -> str:
     return f"{int(wrong.sum())} of {wrong.numel()} elements differ, {place}: {values}"
 
 
+def runnable(program: Program, device: str) -> Program:
+    """Returns a program without the lines for which this device has no kernel of torch.
+
+    Raises:
+        Uncapturable: nothing is left of it.
+    """
+    for call in range(len(program.calls)):
+        while (place := first_failing(program, device, call)) is not None:
+            fewer = program.without([place])
+            if fewer is None:
+                raise Uncapturable("torch has no kernels for it")
+            program = fewer
+    return program
+
+
+def first_failing(program: Program, device: str, call: int) -> int | None:
+    """Returns the first line that eager cannot run."""
+    space = {**names_of(device), **dict(zip(program.input_names(), program.arguments(device, call), strict=True))}
+    for place, line in enumerate(program.statements):
+        try:
+            with torch.no_grad():
+                exec(line.text(), space)
+        except (RuntimeError, NotImplementedError):
+            return place
+    return None
+
+
 def failure(seed: int, device: str, tell: Callable[[str], None] | None = None) -> tuple[str, str] | None:
     """Returns the reason for which the program of a seed fails, and the script of a small one; None if it is right.
 
@@ -257,8 +304,10 @@ def failure(seed: int, device: str, tell: Callable[[str], None] | None = None) -
     Raises:
         Uncapturable: torch fails before any compiler has its turn.
     """
-    is_trained = seed % TRAINED_EVERY == 1
-    program = generate(seed, ELEMENTS[device], is_trained=is_trained)
+    is_trained, is_dynamic = seed % KINDS == TRAINED, seed % KINDS == DYNAMIC
+    program = generate(seed, ELEMENTS[device], is_trained=is_trained, is_dynamic=is_dynamic)
+    if device != "cpu":
+        program = runnable(program, device)
     reason = mismatch(program, device, is_trained=is_trained)
     if reason is None:
         return None
@@ -267,15 +316,18 @@ def failure(seed: int, device: str, tell: Callable[[str], None] | None = None) -
     kind = kind_of(reason)
     if kind != "CUDA error":  # after that, nothing that runs in this process means anything
         program = shrink(program, lambda smaller: fails_alike(smaller, device, kind, is_trained=is_trained))
+        with suppress(Exception):
+            reason = mismatch(program, device, is_trained=is_trained) or reason
     return reason, program.script(reason, device, is_trained=is_trained)
 
 
 def kind_of(reason: str) -> str:
     """Returns what sort of failure a reason is about, so that a smaller program shows the same."""
+    reason = reason.removeprefix("with other sizes, ")
     if "CUDA error" in reason or "device-side assert" in reason:
         return "CUDA error"
-    if reason.startswith("layout"):
-        return "layout"
+    if reason.startswith(("layout", "sharing")):
+        return reason.partition(":")[0]
     return reason.partition(":")[0] if "Error" in reason or "Unsupported" in reason.partition(":")[0] else "numbers"
 
 

@@ -19,16 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
+
+from fuzz_exactness import CASTS, NARROW, Exactness, is_computed, name_of, tensors_of, widened_results
 
 SAMPLES = 4
 """Runs with other roundings."""
-SUMS = ("add", "sub", "rsub", "addcmul", "addcdiv", "add_", "sub_")
+SUMS = ("add", "sub", "rsub", "addcmul", "addcdiv")
 """Operations that products are contracted with."""
-NARROW = (torch.float32, torch.float16, torch.bfloat16)
-"""The types whose results are exact where float64 gives the same; one of float64 counts as exact if float32 has it."""
 DECOMPOSITIONS = {
     op: function
     for op, function in decomposition_table.items()
@@ -36,7 +34,7 @@ DECOMPOSITIONS = {
 }
 
 
-class OtherRoundings(TorchDispatchMode):
+class OtherRoundings(Exactness):
     """While this is active, results that are not exact are off by a unit in the last place."""
 
     def __init__(self, seed: int) -> None:
@@ -50,22 +48,27 @@ class OtherRoundings(TorchDispatchMode):
         if func in DECOMPOSITIONS:
             with self:
                 return DECOMPOSITIONS[func](*args, **kwargs)
-        if func.overloadpacket.__name__ in SUMS:
+        is_inexact = is_computed(func) and self.reads_inexact(func, args, kwargs)
+        # A conversion that the program asks for rounds as it does, unless what it is given is off by a little.
+        if not is_computed(func) or (name_of(func) in CASTS and not is_inexact):
+            return func(*args, **kwargs)
+        if name_of(func) in SUMS:
             args = (args[0] if func._schema.is_mutable else self.reread(args[0]), *map(self.reread, args[1:]))
-        wide = widened_results(func, args, kwargs) if is_computed(func) else None
+        wide = widened_results(func, args, kwargs)
         results = func(*args, **kwargs)
-        if wide is not None:
-            for result, right in zip(tensors_of(results), wide, strict=True):
-                self.move(result, right)
+        for result, right in zip(tensors_of(results), wide or [], strict=wide is not None):
+            if self.move(result, right) or is_inexact:
+                self.mark(result)
         return results
 
-    def move(self, result: Tensor, right: Tensor) -> None:
-        """Moves those elements of a result that are not what float64 gives."""
+    def move(self, result: Tensor, right: Tensor) -> bool:
+        """Moves those elements of a result that are not what float64 gives; returns whether there are any."""
         if not result.is_floating_point() or not result.numel() or result.shape != right.shape:
-            return
+            return False
         is_exact = (result if result.dtype in NARROW else result.float()).double() == right
         self.rounded[result] = is_exact
         result.copy_(torch.where(is_exact, result, self.moved(result)))
+        return not bool(is_exact.all())
 
     def reread(self, operand: Any) -> Any:
         """Returns an operand as it may be where it was not rounded."""
@@ -77,30 +80,6 @@ class OtherRoundings(TorchDispatchMode):
         """Returns numbers that are off by a unit in their last places."""
         signs = torch.randint(0, 2, numbers.shape, generator=self.generator).double() * 2 - 1
         return (numbers.double() * (1 + torch.finfo(numbers.dtype).eps * signs)).to(numbers.dtype)
-
-
-def is_computed(func: Any) -> bool:
-    """Returns whether an operation computes numbers from its operands alone: it is no view, and draws nothing."""
-    aliases = [each.alias_info for each in func._schema.returns if each.alias_info is not None]
-    return all(alias.is_write for alias in aliases) and torch.Tag.nondeterministic_seeded not in func.tags
-
-
-def widened_results(func: Any, args: Any, kwargs: Any) -> list[Tensor] | None:
-    """Returns what an operation gives in float64; None if it cannot say."""
-
-    def widen(leaf: Any) -> Any:
-        if isinstance(leaf, Tensor):
-            return leaf.to(torch.float64, copy=True) if leaf.is_floating_point() else leaf.clone()
-        return torch.float64 if isinstance(leaf, torch.dtype) and leaf in NARROW else leaf
-
-    try:
-        return tensors_of(func(*pytree.tree_map(widen, args), **pytree.tree_map(widen, kwargs)))
-    except (RuntimeError, NotImplementedError):
-        return None
-
-
-def tensors_of(results: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(results) if isinstance(leaf, Tensor)]
 
 
 def spread(sample: Callable[[OtherRoundings], Sequence[Tensor]], exact: Sequence[Tensor]) -> list[Tensor]:

@@ -37,9 +37,10 @@ def shrink(program: Program, fails: Callable[[Program], bool], most: int = 80, s
         if size == 1 and not is_smaller:
             break
         size = max(1, size // 2)
-    for name in program.returned:
-        fewer = tuple(other for other in program.returned if other != name)
-        if fewer and left > 0 and still_fails(replace(program, returned=fewer)):
+    for name in dict.fromkeys(program.returned):
+        # What lines decide by stays stored.
+        fewer = tuple(other for other in program.returned if other != name or name in program.stored)
+        if fewer != program.returned and fewer and left > 0 and still_fails(replace(program, returned=fewer)):
             program = replace(program, returned=fewer)
     return without_unused(program)
 

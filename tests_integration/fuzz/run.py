@@ -1,6 +1,6 @@
 """Runs random programs through the compiler, against eager; prints those that fail as scripts that stand alone.
 
-    python tests_integration/fuzz/run.py --device cuda --count 2000 --jobs 16 --scripts failing
+    python tests_integration/fuzz/run.py --device cuda --count 5000 --jobs 16 --scripts failing
 
 A program depends on its seed alone (and on the version of torch that it is drawn with): ``--first 1234 --count 1`` runs
 one of them again.
@@ -172,7 +172,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--count", type=int, default=2000, help="the number of programs")
+    parser.add_argument("--count", type=int, default=5000, help="the number of programs")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="worker processes")
     parser.add_argument("--deadline", type=float, default=float("inf"), help="seconds after which what runs is stopped")
     parser.add_argument("--limit", type=float, default=300.0, help="seconds that a program may take")

@@ -17,6 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
+REFUSED = "refused"
+"""In the place of a dtype: the job is a call that eager refuses, by its number."""
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent), *map(str, sorted(HERE.parents[1].glob("packages/*/src")))]
 
@@ -41,6 +43,10 @@ def main() -> int:
     send(events, {"ready": True})
     for line in sys.stdin:
         job = json.loads(line)
+        if job["dtype"] == REFUSED:
+            if run_refusal(job, device, events):
+                return 1
+            continue
         try:
             run_job(job, infos[job["op"], job["variant"]], device, events)
         except Poisoned as error:
@@ -65,6 +71,22 @@ def run_job(job: dict[str, Any], info: Any, device: str, events: TextIO) -> None
             outcome = Outcome("fail", reasons=[f"the check failed: {short(error)}"])
         send(events, {"way": way, "outcome": {**asdict(outcome), "seconds": round(time.perf_counter() - started, 2)}})
     send(events, {"done": True})
+
+
+def run_refusal(job: dict[str, Any], device: str, events: TextIO) -> bool:
+    """Makes the one refused call of a job, and sends what came of it; returns whether the process must end."""
+    from op_refusals import Verdict, refused_calls, shown, verdict
+
+    (way,) = job["ways"]
+    kind, number = way.split()
+    try:
+        call = refused_calls(job["op"], job["variant"], device)[int(number)]
+        found = verdict(job["op"], call, dynamic=True if kind == "dynamic" else None)
+    except Exception as error:  # noqa: BLE001 - a defect of the check itself is a finding, too
+        found = Verdict("fail", f"the check failed: {shown(error)}")
+    send(events, {"way": way, "outcome": asdict(found)})
+    send(events, {"done": True})
+    return found.ends_process
 
 
 def send(events: TextIO, event: dict[str, Any]) -> None:

@@ -217,3 +217,16 @@ def test_a_replaced_value_is_gone() -> None:
 
 def test_zero_sized() -> None:
     assert run("graph @f(x: f32[0, 3]) -> (y) {\n  y: f32[3, 0] = loop [i < 3, j < 0] x[j, i]\n}", []) == [[[], [], []]]
+
+
+def test_what_is_required_is_the_value_or_an_error() -> None:
+    text = body("y: f32[4] = loop [i < 4] require_probability(le(x[i], f32(1.0)), x[i])")
+    assert run(text, [0.0, 0.5, 1.0, 0.25]) == [[0.0, 0.5, 1.0, 0.25]]
+    with pytest.raises(EvaluationError, match="i=2: probabilities have to be in"):
+        run(text, [0.0, 0.5, 1.5, 0.25])
+
+
+def test_nothing_is_required_where_a_value_is_left_out() -> None:
+    required = "require_divisor(ne(x[i], f32(0.0)), x[i])"
+    text = body(f"y: f32[4] = loop [i < 4] masked(gt(x[i], f32(0.0)), {required}, f32(7.0))")
+    assert run(text, [0.0, 1.0, 2.0, 0.0]) == [[7.0, 1.0, 2.0, 7.0]]

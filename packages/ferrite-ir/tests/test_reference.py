@@ -29,7 +29,7 @@ from ferrite_ir.dtypes import (
     dtype_named,
 )
 from ferrite_ir.ops import OPS
-from ferrite_ir.reference import MEANINGS, apply_reference, constant_result
+from ferrite_ir.reference import MEANINGS, RequirementError, apply_reference, constant_result
 from ferrite_ir.reference_combines import lift, merge, neutral
 from ferrite_ir.rounding import convert, from_bits, next_float, reinterpret, round_to, to_bits
 from ferrite_ir.scalar import apply, cast, const
@@ -158,6 +158,14 @@ CASES = [
     ("nextafter", F32, (1.0, 2.0), 1.0 + 2.0**-23),
     ("nextafter", F32, (0.0, -1.0), -(2.0**-149)),
     ("hypot", F32, (INF, NAN), INF),
+    ("fma", F32, (1 + 2.0**-12, 1 + 2.0**-12, -1 - 2.0**-11), 2.0**-24),
+    ("fma", F32, (1 + 2.0**-23, 1 + 2.0**-23, 2.0**-60), 1 + 2.0**-22),
+    ("fma", F32, (1 + 2.0**-12, 1 + 2.0**-12, 2.0**-80), 1 + 2.0**-11 + 2.0**-23),
+    ("fma", F32, (1 + 2.0**-12, 1 + 2.0**-12, -(2.0**-80)), 1 + 2.0**-11),
+    ("fma", F32, (2.0**127, 2.0, -INF), -INF),
+    ("fma", F64, (1 + 2.0**-30, 1 + 2.0**-30, -1 - 2.0**-29), 2.0**-60),
+    ("fma", F32, (0.0, -1.0, -0.0), -0.0),
+    ("fma", F32, (INF, 0.0, 1.0), NAN),
     ("atan2", F32, (0.0, -1.0), 3.1415927410125732),
     ("sign", F32, (-3.0,), -1.0),
     ("sign", F32, (NAN,), 0.0),
@@ -361,3 +369,11 @@ def same(a: float, b: float) -> bool:
     if isinstance(a, float) and isinstance(b, float):
         return (math.isnan(a) and math.isnan(b)) or (a == b and math.copysign(1, a) == math.copysign(1, b))
     return (type(a) is type(b) and a == b) or (a == b and not isinstance(a, float))
+
+
+def test_what_never_holds_is_no_constant() -> None:
+    value = const(3, I32)
+    assert constant_result(apply("require_place", const(True, BOOL), value)) == 3
+    assert constant_result(apply("require_place", const(False, BOOL), value)) is None
+    with pytest.raises(RequirementError, match="index out of bounds"):
+        apply_reference(apply("require_place", const(False, BOOL), value), (False, 3))

@@ -37,6 +37,33 @@ def size_expressions() -> st.SearchStrategy[Any]:
     )
 
 
+DOWN, EITHER = sizes.symbol("down", None, -1), sizes.symbol("either", None, None)
+
+
+@given(size_expressions(), st.integers(-7, -1), st.integers(-9, 9).filter(bool), st.integers(1, 9), st.integers(1, 9))
+def test_quotients_by_negative_sizes(size: Any, down: int, either: int, n: int, m: int) -> None:
+    values = {"n": n, "m": m, "down": down, "either": either}
+    number = sizes.evaluate(size, values)
+    for divisor, value in ((DOWN, down), (-DOWN, -down), (EITHER, either), (3 * DOWN, 3 * down), (-4, -4)):
+        for numerator, above in ((size, number), (-size, -number), (size - 1023, number - 1023), (-1023, -1023)):
+            quotient, least = sizes.floordiv(numerator, divisor), sizes.ceildiv(numerator, divisor)
+            assert sizes.evaluate(quotient, values) == above // value
+            assert sizes.evaluate(least, values) == -(-above // value)
+            for found, is_found in ((quotient, above // value), (least, -(-above // value))):
+                low, high = sizes.bounds(found)
+                assert low is None or low <= is_found
+                assert high is None or is_found <= high
+                for limit in (-1, 0, 1):
+                    assert not sizes.is_provably_at_most(found, limit) or is_found <= limit
+                    assert not sizes.is_provably_at_most(limit, found) or limit <= is_found
+
+
+def test_a_quotient_by_a_negative_size_is_written_over_a_positive_one() -> None:
+    assert sizes.floordiv(-1023, DOWN) == sizes.floordiv(1023, -DOWN)
+    assert sizes.bounds(sizes.floordiv(-1023, DOWN)) == (0, 1023)
+    assert sizes.bounds(sizes.floordiv(7, EITHER)) == (-7, 7)
+
+
 @given(size_expressions())
 @settings(max_examples=150, deadline=None)
 def test_text_of_a_size_is_read_back(size: Any) -> None:

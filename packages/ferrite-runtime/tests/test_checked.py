@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ferrite_runtime import IndexOutOfBounds, KernelRunError, Options, Program, load_program
+from ferrite_runtime import IndexOutOfBounds, KernelRunError, Options, Program, ValueRefused, load_program
 from ferrite_runtime.checked import checked_program
 from ferrite_runtime.devices import known_devices
 from ferrite_runtime.policy import configs
@@ -45,6 +45,21 @@ def test_the_interpreter_refuses_what_is_out_of_bounds(options: Options) -> None
         with pytest.raises(IndexOutOfBounds, match=r"aten.gather \(model.py:3\): index out of bounds of 10") as caught:
             run(x, torch.tensor([9, 0, wrong, 3, 1]))
         assert isinstance(caught.value, IndexError)
+
+
+def test_the_interpreter_refuses_values_as_torch_does() -> None:
+    run = load_program(gather(["aten.bernoulli (model.py:3)"], "refused: probabilities have to be in [0, 1]"))
+    with pytest.raises(ValueRefused, match=r"^aten.bernoulli \(model.py:3\): probabilities have to be in") as caught:
+        run(torch.arange(10.0), torch.full((5,), 99))
+    assert isinstance(caught.value, RuntimeError)
+    assert not isinstance(caught.value, IndexError)
+
+
+def test_kernels_are_checked_for_values_too() -> None:
+    plain = gather(["aten.bernoulli (model.py:3)"], "refused: probabilities have to be in [0, 1]")
+    (kernel,) = checked_program(plain)["kernels"]
+    assert '"aten.bernoulli (model.py:3): refused: probabilities' in kernel["source"]
+    assert kernel["id"] != plain["kernels"][0]["id"]
 
 
 def test_other_assertions_are_no_index_errors() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from ferrite_runtime.__main__ import main
 from ferrite_runtime.compiler_messages import explain_failure
-from ferrite_runtime.errors import UserKernelInvalid, compile_failure
+from ferrite_runtime.errors import UserKernelCompileError, compile_failure
 from ferrite_runtime.spec import KernelSpec
 from runtime_kernels import pointwise
 
@@ -71,13 +71,13 @@ def test_many_causes_are_counted() -> None:
 
 def test_kernels_that_were_written_by_hand_are_their_writers_to_correct() -> None:
     ours = compile_failure(KernelSpec.from_mapping(pointwise("a + 1")), "no such name")
-    assert not isinstance(ours, UserKernelInvalid)
+    assert not isinstance(ours, UserKernelCompileError)
 
     class ByHand:
         name, family, origin = "mine", "user", ()
 
     theirs = compile_failure(ByHand(), "no such name")
-    assert isinstance(theirs, UserKernelInvalid)
+    assert isinstance(theirs, UserKernelCompileError)
     assert "report" not in theirs.hint
 
 

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
 
 import user_functions  # noqa: E402
-from ferrite_runtime import Bundle, KernelSpec, NoValidVariant, Options, SpecError, bundle_kernels, load, user_kernel  # noqa: E402
+from ferrite_runtime import (  # noqa: E402
+    Bundle,
+    Kernel,
+    KernelSpec,
+    NoValidVariant,
+    Options,
+    SpecError,
+    UserKernelError,
+    bundle_kernels,
+    load,
+    user_kernel,
+)
 from ferrite_runtime.devices import known_devices  # noqa: E402
 from ferrite_runtime.policy import configs  # noqa: E402
 from ferrite_runtime.tuning import neighbours  # noqa: E402
@@ -105,8 +117,78 @@ def test_wrong_description_is_named(changes, message: str) -> None:
 
 
 def test_global_that_cannot_be_written_down_is_named() -> None:
-    with pytest.raises(SpecError, match="listed uses NAMES, a list"):
+    with pytest.raises(SpecError, match=r"listed \(.*user_functions.py:\d+\) uses NAMES, a list"):
         user_kernel(user_functions.listed, {"x": "i32 write"}, 1, [{"BLOCK": 1}])
+
+
+COPY = {"x": "f32 read", "out": "f32 write", "n": "i32"}
+
+
+def run_copy(function: Any, x: torch.Tensor) -> tuple[KernelSpec, torch.Tensor]:
+    """Returns a kernel's spec, and what it writes: by itself and out of a bundle."""
+    spec = user_kernel(function, COPY, ("ceildiv", "n", "BLOCK"), [{"BLOCK": 32}])
+    out, again = torch.empty_like(x), torch.empty_like(x)
+    Kernel(spec, INTERPRET)(x, out, x.numel())
+    bundle = Bundle("b", {spec.id: spec})
+    load(Bundle.from_bytes(bundle.to_bytes()), options=INTERPRET)[spec.name](x, again, x.numel())
+    torch.testing.assert_close(out, again)
+    return spec, out
+
+
+def test_attributes_and_keywords_are_no_names_of_the_module() -> None:
+    x = torch.randn(50)
+    spec, out = run_copy(user_functions.beside_functions, x)
+    assert "tl.load(x + i, mask=i < n)" in spec.source
+    torch.testing.assert_close(out, x * 2)
+
+
+def test_names_of_several_modules_are_kept_apart() -> None:
+    x = torch.randn(50)
+    spec, out = run_copy(user_functions.same_names, x)
+    torch.testing.assert_close(out, (x + 10) * 6)
+    constants = ("ALPHA = triton.language.constexpr(2.0)", "ALPHA_2 = triton.language.constexpr(10.0)")
+    assert all(text in spec.source for text in constants)
+    assert "LIMIT = triton.language.constexpr(1e999)" in spec.source
+    assert "BLOCK: tl.constexpr = 64" in spec.source
+    assert "return tl.load(pointer, mask) + ALPHA_2" in spec.source
+    assert "``x`` is loaded first: é, tl.load." in spec.source
+    for member in ("tl.program_id(0)", "tl.arange(0, BLOCK)", "tl.float32", "tl.exp2(", "tl.maximum("):
+        assert member in spec.source
+
+
+def test_what_an_enclosing_function_binds_is_found() -> None:
+    x = torch.randn(50)
+    for factor in (3, 5):
+        spec, out = run_copy(user_functions.make_closure(factor), x)
+        torch.testing.assert_close(out, 2 * x * factor + factor + 1)
+        assert "def doubled" in spec.source
+
+
+def test_kernel_of_many_modules_compiles() -> None:
+    spec = user_kernel(user_functions.same_names, COPY, ("ceildiv", "n", "BLOCK"), [{"BLOCK": 32}])
+    assert bundle_kernels(spec, targets=["sm_90"], options=Options(workers=1)).binaries
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (user_functions.undefined, r"undefined \(.*user_functions.py:\d+\) uses NAN, a float"),
+        (user_functions.load, "load is a function; give a function with @triton.jit"),
+        (user_functions.autotuned, "autotuned comes with configs of its own"),
+        ("saxpy", "saxpy is a str"),
+    ],
+)
+def test_what_is_no_kernel_to_write_down_is_named(function: Any, message: str) -> None:
+    with pytest.raises(UserKernelError, match=message):
+        user_kernel(function, {"x": "f32 write"}, 1, [{"BLOCK": 1}])
+
+
+def test_kernel_without_a_source_is_named() -> None:
+    scope: dict[str, Any] = {"triton": triton, "tl": triton.language}
+    exec("def lost(x, BLOCK: tl.constexpr):\n    tl.store(x, 1)\n", scope)
+    jitted = triton.runtime.interpreter.InterpretedFunction(scope["lost"])
+    with pytest.raises(UserKernelError, match=r"no source of lost .*; write the kernel into a file"):
+        user_kernel(jitted, {"x": "f32 write"}, 1, [{"BLOCK": 1}])
 
 
 def test_kernel_that_compiles_for_no_target_lists_its_reasons() -> None:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language import arange as numbers
+from triton.language import float32 as REAL
+from triton.language import maximum, program_id
+from triton.language.math import exp2
+
+import user_other as other
+from user_other import clipped as other_clipped
 
 ALPHA = tl.constexpr(2.0)
 NAMES = ["not", "a", "constant"]
+NAN = float("nan")
 
 
 @triton.jit
@@ -49,3 +57,55 @@ def trapped(x, out, n, FAULT: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(out + i, tl.load(x + i, i < n) * 2.0, i < n)
     if FAULT:
         tl.store(out + i + (1 << 44), 1.0, i < n)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def load(path):
+    """Has a name that kernels use as an attribute, and is no concern of theirs."""
+    return path
+
+
+dot = store = arange = mask = load
+
+
+@triton.jit
+def beside_functions(x, out, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + i, tl.load(x + i, mask=i < n) * 2, i < n)
+
+
+FACTOR = 3
+WIDTH = 64
+
+
+@triton.jit
+def same_names(x, out, n, BLOCK: tl.constexpr = WIDTH):
+    """Calls a load of its own and another module's, whose ALPHA is another; ``x`` is loaded first: é, tl.load."""
+    i = program_id(0) * BLOCK + numbers(0, BLOCK)
+    loaded = other.load(x + i, i < n) * ALPHA * FACTOR  # 10 more, twice, thrice
+    clipped = other_clipped(exp2(loaded - loaded).to(REAL) * loaded)
+    tl.store(out + i, clipped + maximum(loaded, loaded) * 0, i < n)
+
+
+def make_closure(factor: int):
+    shift = tl.constexpr(factor + 1)
+
+    @triton.jit
+    def closed(x, out, n, BLOCK: tl.constexpr):
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(out + i, doubled(tl.load(x + i, i < n)) * factor + shift, i < n)
+
+    return closed
+
+
+@triton.jit
+def undefined(x, BLOCK: tl.constexpr):
+    tl.store(x, NAN)
+
+
+@triton.autotune([triton.Config({"BLOCK": 64})], key=[])
+@triton.jit
+def autotuned(x, BLOCK: tl.constexpr):
+    tl.store(x, 1)

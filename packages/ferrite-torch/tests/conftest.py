@@ -14,7 +14,7 @@ from ferrite_torch.loading import run_eagerly
 from ferrite_torch.lower import LoweredModule, lower_module
 from ferrite_torch.lowering.recomputation import stays_whole
 from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot
-from ferrite_torch.torch_private.aot_metadata import regenerated_outputs
+from ferrite_torch.torch_private.graph_positions import positions_of
 
 Lower = Callable[..., dict[str, LoweredModule]]
 
@@ -35,7 +35,7 @@ def lowered() -> Lower:
 
         def compiler(kind: str) -> GraphCompiler:
             def compile_one(module: torch.fx.GraphModule, fakes: Any) -> Any:
-                outputs = frozenset() if kind == "backward" else regenerated_outputs()
+                outputs = positions_of(module, kind).regenerated
                 found[kind] = lower_module(module, name=kind, strict=strict, regenerated=outputs)
                 return run_eagerly(module)
 

@@ -293,3 +293,23 @@ def test_means_are_products_where_that_rounds_the_same_number(points: int, expec
 )
 def test_quotients_by_what_counts_something(divisor: str, expected: str) -> None:
     assert expression(f"div(a[d0], f32({divisor}))") == f"div_2 = {expected}"
+
+
+def assertions(scalar: str, result: str = "f32") -> list[str]:
+    text = f"graph @f(a: f32[9], c: bool[9]) -> (y) {{\n  y: {result}[9] = loop [d0 < 9] {scalar}\n}}"
+    source = emit_program(schedule_text(text, "pointwise")).kernels[0].source
+    return [line.strip() for line in source.splitlines() if "tl.device_assert" in line]
+
+
+def test_requirements_are_assertions_where_the_value_counts() -> None:
+    (line,) = assertions("require_weight(c[d0], a[d0])")
+    assert re.fullmatch(r'tl.device_assert\(\w+, "refused: a probability tensor .*", xmask\)', line)
+    (line,) = assertions("masked(gt(a[d0], f32(2.0)), require_divisor(c[d0], a[d0]), f32(0.0))")
+    assert re.fullmatch(r'tl.device_assert\(\w+, "refused: ZeroDivisionError.*", xmask & \w+\)', line)
+    (line,) = assertions("require_place(c[d0], a[d0])")
+    assert '"index out of bounds of its axis"' in line
+
+
+def test_what_is_required_twice_is_asserted_once() -> None:
+    required = "require_weight(c[d0], a[d0])"
+    assert len(assertions(f"add({required}, exp({required}))")) == 1

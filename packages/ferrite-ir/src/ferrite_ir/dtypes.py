@@ -40,6 +40,11 @@ class DType:
         return self.kind == "float" and self.bits < 32
 
     @property
+    def is_half(self) -> bool:
+        """Returns whether this is a 16-bit float, whose values kernels may hold with excess precision."""
+        return self.kind == "float" and self.bits == 16
+
+    @property
     def compute(self) -> DType:
         """Returns the type in which values of this type are computed with."""
         return F32 if self.is_narrow_float else self

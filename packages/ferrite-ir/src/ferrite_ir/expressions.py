@@ -13,6 +13,7 @@ from . import sizes
 from .dtypes import BOOL, DTYPES, DType
 from .graph import Value
 from .index import Dim, Index
+from .ops import CONVERSIONS
 from .scalar import Scalar, ScalarTypeError
 from .sizes import Size
 from .tokens import Token, Words
@@ -98,6 +99,9 @@ def _constant(index: Index) -> Size:
         raise ValueError(f"not quasi-affine: division by {index}, which is no size")
     return index.const
 
+
+_TYPED_FORMS = ("index", "bitcast", *CONVERSIONS)
+"""Forms with a type behind a dot."""
 
 _PRODUCTS: dict[str, Callable[[Index, Index], Index]] = {
     "*": lambda left, right: left * right,
@@ -246,7 +250,7 @@ def read_scalar(words: Words, scope: Scope) -> Scalar:
         raise words.error(f"expected a scalar expression, found {words.describe()}")
     if words.sees("[", 1):
         found = _read_load(words, scope)
-    elif words.sees("(", 1) or (words.sees(".", 1) and token.text in ("cast", "bitcast", "index")):
+    elif words.sees("(", 1) or (words.sees(".", 1) and token.text in _TYPED_FORMS):
         found = _read_form(words, scope)
     elif token.text in ("true", "false"):
         found = sc.const(words.take().text == "true", BOOL)
@@ -295,7 +299,7 @@ def read_listed(words: Words, closing: str, read: Callable[[], Item]) -> list[It
 def _read_form(words: Words, scope: Scope) -> Scalar:
     token = words.take()
     name = token.text
-    if name in ("cast", "bitcast", "index"):
+    if name in _TYPED_FORMS:
         words.expect(".")
         dtype = read_dtype(words)
         words.expect("(")
@@ -316,8 +320,8 @@ def _special(name: str, dtype: DType, words: Words, scope: Scope, token: Token) 
     if name == "index":
         return sc.index_value(read_index(words, scope), dtype)
     operand = read_scalar(words, scope)
-    if name == "cast":
-        return sc.cast(operand, dtype)
+    if name in CONVERSIONS:
+        return sc.cast(operand, dtype) if name == "cast" else sc.rounded(operand, dtype)
     return _checked(words, token, lambda: sc.bitcast(operand, dtype))
 
 

@@ -66,6 +66,12 @@ def _integers(operands: tuple[DType, ...]) -> DType | str:
     return result
 
 
+def _required(operands: tuple[DType, ...]) -> DType | str:
+    if operands[0] is not BOOL:
+        return f"what is required must be bool, got {operands[0]}"
+    return operands[1]
+
+
 def _scaled(operands: tuple[DType, ...]) -> DType | str:
     if not operands[0].is_float or not operands[1].is_integer:
         return f"operands must be (float, integer), got {operands[0]}, {operands[1]}"
@@ -106,6 +112,7 @@ def _rows() -> list[ScalarOp]:
     rows += [ScalarOp(name, 2, _same, 1, True) for name in ("minimum", "maximum")]
     rows += [ScalarOp("sub", 2, _numeric), ScalarOp("div", 2, _float, 4)]
     rows += [ScalarOp(name, 2, _numeric, 8) for name in ("floordiv", "truncdiv", "mod", "fmod")]
+    rows += [ScalarOp("fma", 3, _float)]
     rows += [ScalarOp("pow", 2, _numeric, 16)]
     rows += [ScalarOp(name, 2, _float, 16) for name in ("atan2", "hypot")]
     rows += [ScalarOp(name, 2, _float, 2) for name in ("copysign", "nextafter")]
@@ -133,10 +140,30 @@ def _rows() -> list[ScalarOp]:
     rows += [ScalarOp(name, 2, _compare, 1, True) for name in ("eq", "ne")]
     rows += [ScalarOp(name, 2, _compare) for name in ("lt", "le", "gt", "ge")]
     rows += [ScalarOp("where", 3, _select), ScalarOp("masked", 3, _select), ScalarOp("ldexp", 2, _scaled, 2)]
+    rows += [ScalarOp(name, 2, _required) for name in REQUIREMENTS]
     rows += [ScalarOp("rand", 2, _random_float, 40), ScalarOp("randn", 2, _random_float, 60)]
     rows += [ScalarOp("randint64", 4, _random_integer, 40)]
     return rows
 
+
+REQUIREMENTS = {
+    "require_place": "index out of bounds of its axis",
+    "require_probability": "probabilities have to be in [0, 1]",
+    "require_deviation": "all elements of std have to be >= 0.0",
+    "require_weight": "a probability tensor contains either `inf`, `nan` or an element < 0",
+    "require_weights": "an invalid multinomial distribution: the sum of its probabilities is not positive",
+    "require_unit_input": "all elements of input should be between 0 and 1",
+    "require_unit_target": "all elements of target should be between 0 and 1",
+    "require_divisor": "ZeroDivisionError: an integer is divided by zero",
+    "require_finite_range": "the range of a histogram is not finite",
+    "require_repeats": "repeats can not be negative",
+    "require_total": "allocated size does not match required size: output_size is not the sum of repeats",
+    "require_sorter": "the sorter index is out of range",
+    "require_source": "the source has fewer elements than the mask has ones",
+}
+"""Operations ``require_…(condition, value)``, which give the value, and stop the program where the condition is false.
+
+Each with what is then said, after ``refused:`` unless it is about an index."""
 
 OPS: dict[str, ScalarOp] = {row.name: row for row in _rows()}
 
@@ -144,4 +171,7 @@ RANDOM = ("rand", "randn", "randint64")
 """Functions that draw random numbers: what was drawn is never drawn again at another place."""
 
 # Forms with operands that are not all scalars: see scalar.py.
-SPECIAL_FORMS = ("load", "const", "index", "cast", "bitcast")
+CONVERSIONS = ("cast", "rounded")
+"""Forms that convert to another type: with excess precision in half types, or without."""
+
+SPECIAL_FORMS = ("load", "const", "index", "cast", "rounded", "bitcast")

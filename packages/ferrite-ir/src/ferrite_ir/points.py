@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from . import sizes
 from .index import Atom, Dim, FloorDiv, Index, Indirect, Mod
-from .reference import apply_reference
+from .reference import RequirementError, apply_reference
 from .rounding import convert, reinterpret, round_to
 from .scalar import Number, Scalar, indirects
 from .tensors import Tensor
@@ -66,13 +66,16 @@ class Point:
                 return self._load(node)
             case "index":
                 return round_to(self.index(node.args[0]), node.dtype)
-            case "cast":
+            case "cast" | "rounded":
                 return convert(self._seen[node.args[0]], node.args[0].dtype, node.dtype)
             case "bitcast":
                 return reinterpret(self._seen[node.args[0]], node.args[0].dtype, node.dtype)
             case "masked":
                 return self._seen[node.args[1] if self._seen[node.args[0]] else node.args[2]]
-        return apply_reference(node, tuple([self._seen[operand] for operand in node.args]))
+        try:
+            return apply_reference(node, tuple([self._seen[operand] for operand in node.args]))
+        except RequirementError as error:
+            raise EvaluationError(f"{node.op}: {self._here()}: {error}") from error
 
     def _load(self, node: Scalar) -> Number:
         tensor = self.memory.get(node.source)

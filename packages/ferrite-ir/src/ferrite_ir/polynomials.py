@@ -272,7 +272,9 @@ def _floor(numerator: Symbolic, divisor: Size) -> Symbolic:
 def _floor_bounds(numerator: Symbolic, divisor: Size) -> tuple[int | None, int | None]:
     low, high = bounds(numerator)
     least, most = bounds(divisor)
-    least = max(least or 1, 1)
+    if least is None or least < 1:  # it is no 0, but may be of either sign
+        reach = None if low is None or high is None else max(abs(low), abs(high))
+        return None if reach is None else -reach, reach
     if low is not None:
         low = low // least if low < 0 else 0 if most is None else low // most
     if high is not None:
@@ -424,11 +426,11 @@ def _shifted(size: Symbolic) -> Size:
 def _without_floor(size: Symbolic) -> Size | None:
     """Returns a multiple of something at most as large as ``size`` with one floor quotient fewer; None if it has none.
 
-    ``a//b`` lies between ``(a - b + 1)/b`` and ``a/b``. It must occur to the first power, with one sign, beside
-    nonnegative generators.
+    ``a//b`` lies between ``(a - b + 1)/b`` and ``a/b``, for a positive ``b``. It must occur to the first power, with
+    one sign, beside nonnegative generators.
     """
     for generator in _generators(size):
-        if not isinstance(generator, Floor):
+        if not isinstance(generator, Floor) or not is_at_most(1, generator.divisor):
             continue
         within, others, signs = _parts_with(size, generator)
         if within is None or len(signs) != 1:
@@ -554,9 +556,14 @@ def reduced(size: Size, rules: Mapping[Monomial, Size]) -> Size:
 
 
 def floor_quotient(a: Size, b: Size) -> Size:
-    """Returns ``floor(a / b)`` for a divisor that is at least 1 for all values of its symbols."""
+    """Returns ``floor(a / b)`` for a divisor that is 0 for no values of its symbols.
+
+    One that is negative for all of them is written as a positive one: ``a // -b`` is ``-a // b``.
+    """
     if type(a) is int and type(b) is int:
         return a // b
+    if is_at_most(b, -1):
+        return floor_quotient(-a, -b)
     key = (a, "//", b)
     found = _MEMO.get(key)
     if found is None:
@@ -596,7 +603,7 @@ def _floor_of_rest(rest: Size, divisor: Size) -> Size:
     if not isinstance(rest, Symbolic):
         # A number over a symbolic divisor that it may reach.
         return _floor_of_number(rest, divisor)
-    if len(rest.terms) == 1 and type(divisor) is int:
+    if len(rest.terms) == 1 and type(divisor) is int:  # a positive number
         monomial, coefficient = rest.terms[0]
         inner = monomial[0][0]
         if coefficient == 1 and len(monomial) == 1 and monomial[0][1] == 1 and isinstance(inner, Floor):
@@ -613,6 +620,8 @@ def _floor_of_number(number: int, divisor: Size) -> Size:
         made = _GENERATORS[key] = found = object.__new__(Floor)
         made.numerator, made.divisor = number, divisor  # type: ignore[assignment]
         low, high = (0, number) if number >= 0 else (number, -1)
+        if not is_at_most(1, divisor):
+            low, high = -abs(number), abs(number)
         _settle(made, low, high, f"({_enclosed(number)}//{_enclosed(divisor)})")
     return found.size
 

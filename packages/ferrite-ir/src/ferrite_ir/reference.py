@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 import operator
+import struct
 from collections.abc import Callable
+from fractions import Fraction
 from functools import partial
 from typing import Any, TypeAlias
 
 from . import multiprecision, orthogonal, philox, special
 from .dtypes import DType
+from .ops import CONVERSIONS, REQUIREMENTS
 from .rounding import convert, next_float, reinterpret, round_to
 from .scalar import Number, Scalar
 
@@ -195,6 +198,16 @@ def _hypot(x: float, y: float) -> float:
     return math.inf if math.isinf(x) or math.isinf(y) else math.hypot(x, y)
 
 
+class RequirementError(ValueError):
+    """What an operation requires of its operands does not hold."""
+
+
+def _required(message: str, condition: Number, value: Number) -> Number:
+    if not condition:
+        raise RequirementError(message)
+    return value
+
+
 def _ldexp(x: float, y: int) -> float:
     try:
         return math.ldexp(x, max(-10_000, min(10_000, y)))
@@ -218,11 +231,32 @@ def _nextafter(x: float, y: float, dtype: DType) -> float:
     return next_float(x, y, dtype)
 
 
+def _fma(x: float, y: float, z: float, dtype: DType) -> float:
+    """Returns ``x * y + z`` as a number whose rounding to the type is the one rounding of the exact result.
+
+    That is the exact result rounded to odd in f64: the neighbour with an odd last bit, unless it is a number itself
+    (Boldo and Melquiond, Emulation of FMA and Correctly-Rounded Sums, 2008).
+    """
+    if not (math.isfinite(x) and math.isfinite(y) and math.isfinite(z)):
+        return x * y + z
+    exact = Fraction(x) * Fraction(y) + Fraction(z)
+    if exact == 0:
+        return x * y + z  # the sign of zero
+    try:
+        nearest = float(exact)
+    except OverflowError:
+        return math.copysign(math.inf, exact)
+    if dtype.bits == 64 or Fraction(nearest) == exact:
+        return nearest
+    (bits,) = struct.unpack("<Q", struct.pack("<d", nearest))
+    return nearest if bits & 1 else math.nextafter(nearest, math.inf if exact > nearest else -math.inf)
+
+
 def _where(condition: Number, yes: Number, no: Number) -> Number:
     return yes if condition else no
 
 
-_TYPED = frozenset(("shl", "shr", "nextafter", "hermite_h", "hermite_he"))
+_TYPED = frozenset(("shl", "shr", "nextafter", "fma", "hermite_h", "hermite_he"))
 """Operations whose meaning depends on the width of their operands."""
 
 
@@ -281,6 +315,7 @@ MEANINGS: dict[str, Callable[..., Any]] = {
     "hypot": _hypot,
     "copysign": math.copysign,
     "nextafter": _nextafter,
+    "fma": _fma,
     "neg": operator.neg,
     "abs": abs,
     "sign": _sign,
@@ -318,6 +353,7 @@ MEANINGS: dict[str, Callable[..., Any]] = {
     "rand": philox.rand,
     "randn": philox.randn,
     "randint64": philox.randint64,
+    **{name: partial(_required, message) for name, message in REQUIREMENTS.items()},
 }
 """The meaning of every operation of `ops.OPS`, by name."""
 
@@ -331,10 +367,12 @@ def constant_result(node: Scalar) -> Number | None:
     if not operands or any([operand.op != "const" for operand in operands]):  # noqa: C419 - a list is faster for so few
         return None
     values = tuple([operand.value for operand in operands])
-    if node.op == "cast":
+    if node.op in CONVERSIONS:
         return convert(values[0], operands[0].dtype, node.dtype)
     if node.op == "bitcast":
         return reinterpret(values[0], operands[0].dtype, node.dtype)
     if node.op in ("floordiv", "truncdiv", "mod", "fmod") and values[1] == 0 and not node.dtype.is_float:
+        return None
+    if node.op in REQUIREMENTS and not values[0]:
         return None
     return apply_reference(node, values)

@@ -1,9 +1,12 @@
 """Scalar expressions: interned DAGs that say what one element of a result is.
 
 Forms: ``load`` (an element of a named value), ``const``, ``index`` (an index expression as a number), ``cast``,
-``bitcast``, and the operations of `ops.OPS`. Equal expressions are the same object. ``masked(cond, value, other)``
-differs from ``where`` in one way: the loads inside ``value`` happen only where ``cond`` holds, so they may be out of
-bounds elsewhere.
+``rounded``, ``bitcast``, and the operations of `ops.OPS`. Equal expressions are the same object. ``masked(cond, value,
+other)`` differs from ``where`` in one way: the loads inside ``value`` happen only where ``cond`` holds, so they may be
+out of bounds elsewhere.
+
+What ``cast`` gives in a half type may be kept wider where it is widened again (*excess precision*, as C has it);
+``rounded`` is the conversion that takes the excess away.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ class Scalar:
     """One node of a scalar expression.
 
     Attributes:
-        op: ``load``, ``const``, ``index``, ``cast``, ``bitcast`` or a name of `ops.OPS`.
+        op: ``load``, ``const``, ``index``, ``cast``, ``rounded``, ``bitcast`` or a name of `ops.OPS`.
         args: for ``load`` ``(value name, *indices)``; for ``const`` ``(number,)``; for ``index`` ``(Index,)``; else
             the operands.
         dtype: the type of the result.
@@ -152,6 +155,14 @@ def cast(value: Scalar, dtype: DType) -> Scalar:
     return value if value.dtype is dtype else _make("cast", (value,), dtype)
 
 
+def rounded(value: Scalar, dtype: DType) -> Scalar:
+    """Returns the value converted to a type, without excess precision: no pass skips this rounding.
+
+    Of a value that has that type already it is the value as it would lie in memory.
+    """
+    return value if value.op == "rounded" and value.dtype is dtype else _make("rounded", (value,), dtype)
+
+
 def bitcast(value: Scalar, dtype: DType) -> Scalar:
     """Returns the bits of the value read as another type of the same width.
 
@@ -190,6 +201,8 @@ def rebuilt(node: Scalar, operands: tuple[Scalar, ...]) -> Scalar:
         return node
     if node.op == "cast":
         return cast(operands[0], node.dtype)
+    if node.op == "rounded":
+        return rounded(operands[0], node.dtype)
     if node.op == "bitcast":
         return bitcast(operands[0], node.dtype)
     key = (node.op, operands)

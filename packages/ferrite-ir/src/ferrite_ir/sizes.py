@@ -122,13 +122,13 @@ def product(sizes: Iterable[Size]) -> Size:
 
 
 def floordiv(a: Size, b: Size) -> Size:
-    """Returns ``floor(a / b)``, as an integer where it is one; a symbolic divisor is at least 1."""
+    """Returns ``floor(a / b)``, as an integer where it is one; the divisor is never 0."""
     return polynomials.floor_quotient(a, b)
 
 
 def ceildiv(a: Size, b: Size) -> Size:
-    """Returns ``ceil(a / b)``, written as a floor; the divisor is at least 1."""
-    return floordiv(a + (b - 1), b)
+    """Returns ``ceil(a / b)``, written as a floor; the divisor is never 0."""
+    return floordiv(a + (b - 1), b) if is_provably_at_most(1, b) else -floordiv(-a, b)
 
 
 def quotient(a: Size, b: Size) -> Size | None:

@@ -232,7 +232,7 @@ def _node_text(node: Scalar, spell: Callable[[Scalar], str]) -> str:
             return const_text(node.value, node.dtype)
         case "index":
             return f"index.{node.dtype}({_index(node.args[0], spell)})"
-        case "cast" | "bitcast":
+        case "cast" | "rounded" | "bitcast":
             return f"{node.op}.{node.dtype}({spell(node.args[0])})"
     return f"{node.op}({_list(map(spell, node.args))})"
 

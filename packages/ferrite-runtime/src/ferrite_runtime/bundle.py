@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,8 +14,9 @@ from ferrite_runtime.config import Config
 from ferrite_runtime.container import pack_container, read_container_file, unpack_container
 from ferrite_runtime.entries import Entry
 from ferrite_runtime.errors import PackageInvalid, SpecError, VersionUnsupported, naming_file
-from ferrite_runtime.fields import Fields
-from ferrite_runtime.limits import check_sizes, check_source
+from ferrite_runtime.extents import check_bounds
+from ferrite_runtime.fields import Fields, check_line
+from ferrite_runtime.kernel_text import check_source
 from ferrite_runtime.program import Program
 from ferrite_runtime.records import Measurement
 from ferrite_runtime.spec import KernelSpec
@@ -26,6 +28,7 @@ MINOR = 0
 FEATURES = frozenset(("programs", "training", "binaries", "tuning", "user-kernels", "run-time-sizes"))
 """What this runtime understands; a bundle that must be understood names what it needs of these."""
 FORMS = ("cubin", "hsaco", "ptx")
+_NAME = re.compile(r"[A-Za-z0-9._-]*[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +64,12 @@ class Prebuilt:
         target = fields.string("target")
         aligned = fields.boolean("aligned")
         entry = cls(
-            fields.string("kernel"),
+            fields.line("kernel"),
             Config.from_mapping(fields.take("config"), fields.at("config"), free=True),
             _target(target, fields.at("target")),
             aligned,
             fields.choice("form", FORMS),
-            fields.string("compiler"),
+            fields.line("compiler"),
             _read_header(fields.take("header"), fields.at("header")),
             fields.string("blob"),
         )
@@ -86,13 +89,17 @@ def _target(name: str, path: str) -> Target:
         raise SpecError(path, str(error)) from error
 
 
+MAX_HIDDEN = 16
+"""Params that a compiler appends to a kernel's own."""
+MAX_PARAM = 4096
+"""Bytes of one param."""
 _INTEGERS = ("num_warps", "warp_size", "shared", "clusters", "hidden", "scratch")
 
 
 def _read_header(value: object, path: str) -> dict[str, Any]:
     """Returns the header of a binary, every field checked for type and range."""
     fields = Fields(value, path)
-    header: dict[str, Any] = {"entry": fields.string("entry"), "param_sizes": list(fields.integers("param_sizes"))}
+    header: dict[str, Any] = {"entry": fields.line("entry"), "param_sizes": list(fields.integers("param_sizes"))}
     header |= {name: fields.integer(name) for name in _INTEGERS}
     header |= {name: fields.optional_integer(name) for name in ("registers", "local_bytes")}
     header["follows"] = fields.boolean("follows", default=False)  # bundles of before do not have it
@@ -101,6 +108,8 @@ def _read_header(value: object, path: str) -> dict[str, Any]:
         numbers = number if isinstance(number, list) else [number]
         if name != "entry" and any(n is not None and not 0 <= n < 1 << 31 for n in numbers):
             raise SpecError(f"{path}.{name}", f"{number} is out of range")
+    if header["hidden"] > MAX_HIDDEN or any(size > MAX_PARAM for size in header["param_sizes"]):
+        raise SpecError(path, f"no kernel has {header['hidden']} hidden params, or params of {header['param_sizes']}")
     if not 1 <= header["num_warps"] * header["warp_size"] <= 1024:
         raise SpecError(path, f"{header['num_warps']} warps of {header['warp_size']} threads are no program")
     return header
@@ -224,7 +233,7 @@ def _read_manifest(manifest: dict[str, Any], blobs: Mapping[str, memoryview], di
         raise VersionUnsupported(f"must_understand: this runtime knows nothing of {', '.join(unknown)[:200]}")
     kernels = _read_kernels(fields)
     bundle = Bundle(
-        name=fields.string("name"),
+        name=fields.line("name"),
         producer=_read_strings(fields, "producer"),
         kernels=kernels,
         programs={name: _read_program(name, value, kernels) for name, value in _objects(fields, "programs")},
@@ -242,14 +251,19 @@ def _read_manifest(manifest: dict[str, Any], blobs: Mapping[str, memoryview], di
 
 def _read_strings(fields: Fields, name: str) -> dict[str, str]:
     inner = Fields(fields.take(name), name)
-    return {key: inner.string(key) for key in inner.names()}
+    return {check_line(key, name): inner.line(key) for key in inner.names()}
 
 
 def _objects(fields: Fields, name: str) -> Iterator[tuple[str, Any]]:
     inner = Fields(fields.take(name), name)
     for key in inner.names():
-        if not key or len(key) > 200 or not key.replace(".", "").replace("_", "").replace("-", "").isalnum():
-            raise SpecError(name, f"{key[:60]!r} is not a name: letters, digits, '.', '_' and '-' are allowed")
+        if (
+            not key
+            or len(key) > 200
+            or not key.isascii()
+            or not key.replace(".", "").replace("_", "").replace("-", "").isalnum()
+        ):
+            raise SpecError(name, f"{key[:60]!a} is not a name: letters, digits, '.', '_' and '-' are allowed")
         if ".." in key or key.startswith("."):
             raise SpecError(name, f"{key[:60]!r} is not a name: it looks like a path")
         yield key, inner.take(key)
@@ -279,7 +293,7 @@ def _read_program(name: str, value: Any, kernels: Mapping[str, KernelSpec]) -> P
     if missing:
         raise SpecError(f"{path}.kernels", f"the bundle has no kernel {missing[0][:64]!r}")
     program = Program.from_parts(value, [kernels[key] for key in listed], path)
-    check_sizes(program, path)
+    check_bounds(program, path)
     return program
 
 

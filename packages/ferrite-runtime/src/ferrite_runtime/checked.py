@@ -1,10 +1,13 @@
-"""Kernels that check indices on a GPU: the same text, compiled with its assertions, which then say where they are from.
+"""Kernels that check indices and values on a GPU: the same text, compiled with its assertions.
+
+These then say which op they are from, and which line.
 
 A checked kernel is a kernel of its own, with an identity of its own: nothing else of the runtime knows of it.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +15,7 @@ from ferrite_runtime.canonical import kernel_id
 
 CHECKED = "checked"
 """The fact of a kernel that is compiled with its assertions."""
-_MESSAGE = '"index out of bounds'
+_MESSAGE = re.compile(r'"(?=index out of bounds|refused: )')
 
 
 def checked_program(mapping: Mapping[str, Any]) -> dict[str, Any]:
@@ -20,7 +23,7 @@ def checked_program(mapping: Mapping[str, Any]) -> dict[str, Any]:
     renamed: dict[str, str] = {}
     kernels = []
     for kernel in mapping["kernels"]:
-        checked = _checked_kernel(kernel) if _MESSAGE in kernel["source"] else kernel
+        checked = _checked_kernel(kernel) if _MESSAGE.search(kernel["source"]) else kernel
         renamed[kernel["id"]] = checked["id"]
         kernels.append(checked)
     steps = [_renamed_launch(step, renamed) if step["do"] == "launch" else step for step in mapping["steps"]]
@@ -37,6 +40,6 @@ def _renamed_launch(step: Mapping[str, Any], renamed: Mapping[str, str]) -> dict
 def _checked_kernel(kernel: Mapping[str, Any]) -> dict[str, Any]:
     origin = ", ".join(kernel["origin"]) or kernel["name"]
     quoted = origin.replace("\\", "/").replace('"', "'")
-    source = kernel["source"].replace(_MESSAGE, f'"{quoted}: index out of bounds')
+    source = _MESSAGE.sub(lambda _: f'"{quoted}: ', kernel["source"])
     made = {**kernel, "source": source, "facts": {**kernel["facts"], CHECKED: True}}
     return {**made, "id": kernel_id(made)}

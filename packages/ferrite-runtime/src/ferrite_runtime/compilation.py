@@ -14,8 +14,11 @@ from typing import Any, Protocol
 from ferrite_runtime.binary import Binary, CorruptEntry
 from ferrite_runtime.canonical import digest
 from ferrite_runtime.config import Config
-from ferrite_runtime.errors import FerriteRuntimeError, NoVariantForTarget
+from ferrite_runtime.errors import FerriteRuntimeError, NoVariantForTarget, TrustNeeded
+from ferrite_runtime.forking import renewed_in_children
+from ferrite_runtime.kernel_text import check_text
 from ferrite_runtime.options import Options
+from ferrite_runtime.origin import HERE, Origin
 from ferrite_runtime.pool import CompilePool, shared_pool
 from ferrite_runtime.records import Measurement
 from ferrite_runtime.settings import read_settings
@@ -89,18 +92,27 @@ class Library(Protocol):
 class Compiler:
     """Compiles jobs, each at most once; safe to use from several threads.
 
-    What a library of prebuilt kernels has is not compiled. ``origins`` tells by key where the binary of
-    each job so far came from: ``prebuilt``, ``stored`` or ``compiled``.
+    What a library of prebuilt kernels has is not compiled, nor is text that may not be run, coming from where it does
+    (``origin``). ``origins`` tells by key where the binary of each job so far came from: ``prebuilt``, ``stored`` or
+    ``compiled``.
     """
 
-    def __init__(self, pool: Submits, store: Store, seconds: float = 300.0, library: Library | None = None) -> None:
+    def __init__(
+        self,
+        pool: Submits,
+        store: Store,
+        seconds: float = 300.0,
+        library: Library | None = None,
+        origin: Origin = HERE,
+    ) -> None:
         self.library = library
+        self._origin = origin
         self.origins: dict[str, str] = {}
         self._pool = pool
         self._store = store
         self._seconds = seconds
         # Reentrant, because a pool without workers is done before it returns.
-        self._lock = threading.RLock()
+        self._lock = renewed_in_children(threading.RLock())
         self._futures: dict[str, Future[Binary]] = {}
         self._pid = os.getpid()
 
@@ -117,7 +129,7 @@ class Compiler:
 
     def _start_over(self) -> None:
         """Forgets what the parent of a forked process was still compiling: nobody will finish it here."""
-        self._lock, self._pid = threading.RLock(), os.getpid()
+        self._pid = os.getpid()
         self._futures = {key: future for key, future in self._futures.items() if future.done()}
 
     def _begin(self, job: Job, key: str) -> Future[Binary]:
@@ -130,9 +142,11 @@ class Compiler:
             self.origins[key] = "stored"
             return _done(stored)
         if not self.compiles():
-            missing: Future[Binary] = Future()
-            missing.set_exception(_missing_binary(job, self.library))
-            return missing
+            return _failed(_missing_binary(job, self.library))
+        try:
+            check_text(job.spec, self._origin)
+        except TrustNeeded as error:
+            return _failed(error)
         self.origins[key] = "compiled"
         future = self._pool.submit(job, self._seconds)
         future.add_done_callback(lambda done: self._finish(job, key, done))
@@ -165,6 +179,12 @@ class Compiler:
 def _done(binary: Binary) -> Future[Binary]:
     future: Future[Binary] = Future()
     future.set_result(binary)
+    return future
+
+
+def _failed(error: Exception) -> Future[Binary]:
+    future: Future[Binary] = Future()
+    future.set_exception(error)
     return future
 
 

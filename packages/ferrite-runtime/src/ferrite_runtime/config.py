@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from ferrite_runtime.errors import SpecError
-from ferrite_runtime.fields import Fields
+from ferrite_runtime.fields import Fields, check_identifier
+
+MAX_WARPS = 64
+"""Warps of a program, on any GPU."""
+MAX_STAGES = 64
+"""Blocks of a loop that may be on their way at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +42,12 @@ class Config:
             fields.integer("num_stages"),
         )
         fields.close()
-        if config.num_stages < 0:
-            raise SpecError(f"{path}.num_stages", f"{config.num_stages} is negative")
+        if not 0 <= config.num_stages <= MAX_STAGES:
+            raise SpecError(f"{path}.num_stages", f"{config.num_stages} is not between 0 and {MAX_STAGES}")
+        if config.num_warps > MAX_WARPS:
+            raise SpecError(f"{path}.num_warps", f"{config.num_warps} is more than {MAX_WARPS}")
+        for name, _ in config.blocks:
+            check_identifier(name, f"{path}.blocks")
         for name, number in (*(() if free else config.blocks), ("num_warps", config.num_warps)):
             if number < 1 or number & (number - 1):
                 raise SpecError(f"{path}.{name}", f"{number} is not a power of two")

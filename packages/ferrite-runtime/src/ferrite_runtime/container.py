@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from ferrite_runtime.errors import FileUnreadable, NoPackage, PackageInvalid, Sp
 MAGIC = b"ferrite-bundle/"
 MAJOR = 1
 # A manifest is text that people may read; a file that claims more than this is not one of ours.
-MAX_MANIFEST = 256 << 20
+MAX_MANIFEST = 64 << 20
 MAX_FILE = 16 << 30
 _DIGEST = 64
 _HEAD = len(MAGIC) + 16 + _DIGEST
@@ -39,17 +40,27 @@ def read_container_file(path: Path | str) -> bytes:
     """Returns the bytes of a container in a file.
 
     Raises:
-        PackageInvalid: if it cannot be read, or does not begin like a container (of which no more is read then).
+        FileUnreadable: there is no such file, or it may not be read.
+        NoPackage: it is no file, or does not begin like a container (of which no more is read then).
     """
     try:
+        _check_file(path)
         with Path(path).open("rb") as file:
             head = file.read(_HEAD)
             if not head.startswith(MAGIC):
                 raise NoPackage(f"{path} is no bundle: it does not begin with {MAGIC.decode()!r}")
-            rest = file.read(MAX_FILE)
+            return head + file.read()
     except OSError as error:
         raise FileUnreadable(path, error) from error
-    return head + rest
+
+
+def _check_file(path: Path | str) -> None:
+    """Raises `NoPackage` unless this is a file of a size that a bundle may have: nothing endless, like a pipe."""
+    status = Path(path).stat()
+    if not stat.S_ISREG(status.st_mode):
+        raise NoPackage(f"{path} is no file, a bundle is one: copy it to a file first")
+    if status.st_size > MAX_FILE:
+        raise NoPackage(f"{path} has {status.st_size} bytes, a bundle has {MAX_FILE} at most")
 
 
 def unpack_container(data: bytes) -> tuple[dict[str, Any], dict[str, memoryview], str]:

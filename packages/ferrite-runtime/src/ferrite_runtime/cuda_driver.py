@@ -16,6 +16,8 @@ from ferrite_runtime.errors import DeviceUnavailable, DriverError, OutOfResource
 _LOG = logging.getLogger("ferrite_runtime")
 
 _MAX_THREADS, _LOCAL_BYTES, _REGISTERS, _DYNAMIC_SHARED = 0, 3, 4, 8
+# What every call says in a process that was forked from one that used the device.
+_NOT_INITIALIZED = 3
 # Shared memory that every kernel may use without asking.
 _FREE_SHARED = 48 * 1024
 INVALID_CONTEXT = 201
@@ -142,7 +144,11 @@ class CudaDriver:
             raise self.fail(status, name)
 
     def fail(self, status: int, call: str) -> DriverError:
-        """Returns the error of a status, with the driver's own words."""
+        """Returns the error of a status, with the driver's own words; a fork that lost the device raises torch's."""
+        if status == _NOT_INITIALIZED:
+            import torch
+
+            torch.cuda.init()
         name, text = ctypes.c_char_p(), ctypes.c_char_p()
         self._library.cuGetErrorName(status, ctypes.byref(name))
         self._library.cuGetErrorString(status, ctypes.byref(text))

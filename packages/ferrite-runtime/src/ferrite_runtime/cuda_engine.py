@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from ferrite_runtime.cuda_kernels import DeviceKernel, Machine
 from ferrite_runtime.devices import device_facts
 from ferrite_runtime.engine import HostFunction, build_host, gradient_guard
 from ferrite_runtime.expr import print_expr
+from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.grids import programs_text
 from ferrite_runtime.host import write_host
 from ferrite_runtime.launch import LaunchSite
@@ -36,9 +38,12 @@ from ferrite_runtime.steps import Launch
 from ferrite_runtime.tensors import make_keeper
 from ferrite_runtime.tuning import Budget
 
+_LOG = logging.getLogger("ferrite_runtime")
+
 
 def make_machine(index: int, options: Options, compiler: Compiler | None = None) -> Machine:
     """Returns torch's GPU number ``index`` with this process's driver, compiler and store."""
+    note_interpreter()
     compiler = compiler or shared_compiler(options)
     facts = device_facts(index)
     return Machine(
@@ -51,6 +56,16 @@ def make_machine(index: int, options: Options, compiler: Compiler | None = None)
         tune=options.tune,
         follows=choose_following(options),
     )
+
+
+@functools.cache
+def note_interpreter() -> None:
+    """Says once what comes of ``TRITON_INTERPRET=1`` on a GPU."""
+    if read_settings().interprets:
+        _LOG.warning(
+            "TRITON_INTERPRET is set; kernels of Ferrite for a GPU are compiled and run there all the same. "
+            "To interpret them, give them tensors on the CPU"
+        )
 
 
 def choose_choices(options: Options, compiler: Compiler) -> Choices:
@@ -237,7 +252,7 @@ class CudaEngine:
             "_cuda_launch": next((kernel.machine.driver.launch for kernel in kernels.values()), None),
             "_streams": streams,
             "_set_stream": set_stream,
-            "_lock": threading.RLock(),
+            "_lock": renewed_in_children(threading.RLock()),
         }
         return build_host(text, names, device)
 

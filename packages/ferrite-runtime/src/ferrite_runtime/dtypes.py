@@ -54,9 +54,21 @@ DTYPES = {dtype.name: dtype for dtype in _TABLE}
 SCALAR_TRITON = {"f16": "fp32", "bf16": "fp32", "bool": "u1"}
 
 
+OTHERS = frozenset(
+    f"torch.{name}"
+    for name in (
+        *("bits8", "bits16", "bits1x8", "bits2x4", "bits4x2", "float4_e2m1fn_x2", "float8_e8m0fnu"),
+        *("qint8", "qint32", "quint8", "quint2x4", "quint4x2"),
+        *(f"{kind}{width}" for kind in ("int", "uint") for width in range(1, 8)),
+        *(dtype.torch for dtype in _TABLE),
+    )
+)
+"""Element types by torch's names; tensors of those that the table lacks only library calls touch."""
+
+
 def is_dtype(name: str) -> bool:
     """Tells whether ``name`` is a dtype that a tensor of a program may have."""
-    return name in DTYPES or name.startswith("torch.")
+    return name in DTYPES or name in OTHERS
 
 
 def torch_name(name: str) -> str:

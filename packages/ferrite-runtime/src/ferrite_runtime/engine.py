@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,10 +11,19 @@ from ferrite_runtime.errors import fail_check
 from ferrite_runtime.externs import flatten_results, resolve_extern
 from ferrite_runtime.host import write_host
 from ferrite_runtime.interpreted import InterpretedKernel
+from ferrite_runtime.origin import HERE, Origin
 from ferrite_runtime.program import Program
-from ferrite_runtime.sites import HostText
+from ferrite_runtime.sites import HostText, Site
 from ferrite_runtime.steps import Copy, Extern
-from ferrite_runtime.tensors import make_allocator, make_keeper, make_reinterpret, make_retype, restride, torch_dtype
+from ferrite_runtime.tensors import (
+    check_within,
+    make_allocator,
+    make_keeper,
+    make_reinterpret,
+    make_retype,
+    restride,
+    torch_dtype,
+)
 
 HostFunction = Callable[[list[Any]], tuple[Any, ...]]
 
@@ -66,16 +76,25 @@ def build_host(text: HostText, names: Mapping[str, Any], device: Any) -> HostFun
         "_restride": restride,
         "_flatten": flatten_results,
         "_fail": fail_check,
+        "_within": check_within,
         "_grad_enabled": torch.is_grad_enabled,
         "_no_grad": torch.no_grad,
         "_stream": None,
     }
     namespace |= {variable: torch_dtype(name) for variable, name in text.dtypes.items()}
     namespace |= {variable: resolve_extern(target) for variable, target in text.externs.items()}
+    namespace |= text.constants
     namespace |= names
     exec(compile(text.source, "<ferrite host>", "exec"), namespace)
     host: HostFunction = namespace["host"]
     return host
+
+
+def write_guarded_launch(site: Site) -> Iterable[str]:
+    """Yields a launch that also gets the tensors which the addresses lie in."""
+    values = "".join(f"{argument.text}, " for argument in site.arguments)
+    owners = "".join(f"{argument.owner}, " for argument in site.arguments)
+    yield f"_launch{site.number}(({values}), ({owners}))"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +103,33 @@ class InterpretedEngine:
 
     program: Program
     kernels: Mapping[str, InterpretedKernel]
+    origin: Origin = HERE
 
     @classmethod
-    def load(cls, program: Program) -> InterpretedEngine:
+    def load(cls, program: Program, origin: Origin = HERE) -> InterpretedEngine:
         """Returns the engine with every kernel's source loaded.
 
         Raises:
             KernelCompileError: if a source text does not load.
         """
-        return cls(program, {spec.id: InterpretedKernel.load(spec) for spec in program.kernels})
+        return cls(program, {spec.id: InterpretedKernel.load(spec, origin) for spec in program.kernels}, origin)
 
     def first(self, device: Any) -> HostFunction:
         """Returns the host function."""
-        text = write_host(self.program, preamble=gradient_guard(self.program))
-        launchers = {f"_launch{site.number}": self.kernels[site.kernel.id] for site in text.sites}
+        preamble = gradient_guard(self.program)
+        if not self.origin.is_foreign:
+            text = write_host(self.program, preamble=preamble)
+            launchers: dict[str, Any] = {f"_launch{s.number}": self.kernels[s.kernel.id] for s in text.sites}
+            return build_host(text, launchers, device)
+        text = write_host(self.program, write_guarded_launch, preamble=preamble)
+        inputs = frozenset(value.name for value in self.program.inputs)
+        launchers = {f"_launch{s.number}": self._guarded(s, inputs) for s in text.sites}
         return build_host(text, launchers, device)
+
+    def _guarded(self, site: Site, inputs: frozenset[str]) -> Callable[..., None]:
+        """Returns what launches a kernel that may touch its tensors' memory, and no other."""
+        given = tuple(argument.owner in inputs for argument in site.arguments)
+        return functools.partial(self.kernels[site.kernel.id].launch_guarded, given)
 
     def steady(self, device: Any, redirect: HostFunction) -> HostFunction:
         """Returns the host function."""

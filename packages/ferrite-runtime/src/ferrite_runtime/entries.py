@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ferrite_runtime.errors import PackageInvalid, SpecError
+from ferrite_runtime.extents import check_layout
 from ferrite_runtime.fields import Fields
-from ferrite_runtime.limits import check_layout
 from ferrite_runtime.program import Program
 from ferrite_runtime.steps import Layout, read_layout
 from ferrite_runtime.structure import check_arguments, check_structure
@@ -42,7 +42,7 @@ class Weight:
         """Returns the weight in ``value``; raises `SpecError` naming the field that is wrong."""
         fields = Fields(value, path)
         kind = fields.choice("kind", WEIGHT_KINDS)
-        name, layout, needs_grad = fields.string("name"), read_layout(fields), fields.boolean("grad")
+        name, layout, needs_grad = fields.line("name"), read_layout(fields), fields.boolean("grad")
         blob = fields.string("blob") if kind == "constant" else ""
         fields.close()
         check_layout(layout, path)

@@ -191,6 +191,12 @@ class UnknownField(SpecError):
     """An object that the format closes has a field that the format does not name."""
 
 
+class UserKernelError(SpecError):
+    """A kernel that somebody wrote is described wrongly, or uses something that cannot be written down."""
+
+    hint = "the arguments of ferrite_runtime.user_kernel say what a kernel is; its documentation has the forms"
+
+
 class IdentityMismatch(SpecError):
     """A kernel's ``id`` is not the digest of its content."""
 
@@ -243,7 +249,7 @@ class KernelCompileError(CompileFailed):
         self.message = message
 
 
-class UserKernelInvalid(KernelCompileError):
+class UserKernelCompileError(KernelCompileError):
     """A kernel that somebody wrote by hand did not compile."""
 
     hint = "correct the kernel at the line that is quoted"
@@ -251,7 +257,7 @@ class UserKernelInvalid(KernelCompileError):
 
 def compile_failure(spec: AnyKernel, message: str) -> KernelCompileError:
     """Returns the error that says that a kernel does not compile, by whoever wrote it."""
-    kind = UserKernelInvalid if spec.family == "user" else KernelCompileError
+    kind = UserKernelCompileError if spec.family == "user" else KernelCompileError
     return kind(spec.name, spec.origin, message)
 
 
@@ -283,10 +289,28 @@ class KernelRunError(LaunchFailed):
     hint = "report it with the kernel's source; the interpreter runs what the GPU would"
 
 
-class IndexOutOfBounds(KernelRunError, IndexError):
-    """An interpreted kernel was given an index outside of what it indexes; the message names the op and its line."""
+class ProgramFailed(LaunchFailed, RuntimeError):
+    """A step of a bundle's program failed, or was about to touch what is not its own; the message says how.
+
+    A `RuntimeError` as well: that is what torch raises where it refuses a library call.
+    """
+
+    hint = "the bundle's writer is at fault if it fails for every input; else the message says what torch refused"
+
+
+class IndexOutOfBounds(KernelRunError, IndexError, RuntimeError):
+    """An interpreted kernel was given an index outside of what it indexes; the message names the op and its line.
+
+    An `IndexError` and a `RuntimeError`: eager's ops raise the one or the other.
+    """
 
     hint = "look at the indices that the op was given; eager refuses them too"
+
+
+class ValueRefused(KernelRunError, RuntimeError):
+    """An interpreted kernel was given a value that eager refuses as well; the message names the op and its line."""
+
+    hint = "look at the values that the op was given; eager refuses them too"
 
 
 class NotPinned(NoValidVariant):
@@ -299,6 +323,26 @@ class NotPinned(NoValidVariant):
 
 class DriverError(LaunchFailed):
     """The GPU driver refused a call; carries the call's and the error's name."""
+
+
+def failed_program(what: str, error: Exception) -> ProgramFailed:
+    """Returns what says that a step of a program failed, and why: whatever the step raised, under one name."""
+    return ProgramFailed(f"{what} failed: {type(error).__name__}: {error}")
+
+
+class MemoryOutOfBounds(KernelRunError):
+    """An interpreted kernel was about to touch memory that is none of its tensors'."""
+
+    hint = "the kernel's text does not fit the tensors that its launch gives it: the bundle's writer is at fault"
+
+
+class TrustNeeded(PackageInvalid):
+    """A bundle asks for more than one may that comes from anywhere."""
+
+    hint = (
+        "if you know who wrote this bundle, and would run their Python, load it with trust=True; "
+        "docs/bundle.md says what bundles may do without"
+    )
 
 
 class OptionError(FerriteRuntimeError):

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from ferrite_runtime.errors import SpecError
-from ferrite_runtime.fields import check_identifier
+from ferrite_runtime.fields import check_identifier, check_integer
 
 Expr: TypeAlias = "int | str | tuple[Any, ...]"
 
 Condition: TypeAlias = "tuple[Any, ...]"
 
-_MAX_DEPTH = 100
+MAX_DEPTH = 32
+"""How deep an expression may be nested. Python's parser has a limit of its own, on the text of all that is inlined."""
+MAX_OPERANDS = 256
+"""Operands of one operator."""
 _COMPARISONS = {"le": "<=", "lt": "<", "ge": ">=", "gt": ">", "eq": "==", "ne": "!="}
+_HOLDS: dict[str, Callable[[int, int], bool]] = {
+    "le": operator.le, "lt": operator.lt, "ge": operator.ge, "gt": operator.gt, "eq": operator.eq, "ne": operator.ne,
+}  # fmt: skip
 _CONNECTIVES = ("and", "or", "not")
 _VARIADIC = ("add", "mul", "min", "max")
-_DIVISIONS = ("floordiv", "ceildiv", "mod")
-_BINARY = ("sub", *_DIVISIONS)
+DIVISIONS = ("floordiv", "ceildiv", "mod")
+_BINARY = ("sub", *DIVISIONS)
 
 _JOIN = {"add": " + ", "mul": " * ", "sub": " - ", "floordiv": " // ", "mod": " % "}
 
@@ -31,15 +38,17 @@ def read_expr(value: object, path: str, depth: int = 0) -> Expr:
     if isinstance(value, bool) or value is None or isinstance(value, float):
         raise SpecError(path, f"{value!r} is not an expression")
     if isinstance(value, int):
-        return value
+        return check_integer(value, path)
     if isinstance(value, str):
         return check_identifier(value, path)
-    if not isinstance(value, (list, tuple)) or not value or depth > _MAX_DEPTH:
+    if not isinstance(value, (list, tuple)) or not value:
         raise SpecError(path, f"{value!r} is not an expression")
+    if depth > MAX_DEPTH:
+        raise SpecError(path, f"an expression is nested deeper than {MAX_DEPTH} levels")
     op, operands = value[0], value[1:]
     if op not in _VARIADIC and op not in _BINARY:
         raise SpecError(path, f"unknown operator {op!r}; known: {', '.join(_VARIADIC + _BINARY)}")
-    if len(operands) < 2 or (op in _BINARY and len(operands) != 2):
+    if not 2 <= len(operands) <= MAX_OPERANDS or (op in _BINARY and len(operands) != 2):
         raise SpecError(path, f"operator {op} has {len(operands)} operands")
     return (op, *(read_expr(operand, f"{path}[{i + 1}]", depth + 1) for i, operand in enumerate(operands)))
 
@@ -55,7 +64,7 @@ def read_condition(value: object, path: str, depth: int = 0) -> Condition:
     Raises:
         SpecError: naming ``path``, if it is not in the language.
     """
-    if not isinstance(value, (list, tuple)) or not value or depth > _MAX_DEPTH:
+    if not isinstance(value, (list, tuple)) or not value or depth > MAX_DEPTH or len(value) > MAX_OPERANDS:
         raise SpecError(path, f"{value!r} is not a condition")
     kind, parts = value[0], value[1:]
     places = [f"{path}[{i + 1}]" for i in range(len(parts))]
@@ -91,6 +100,14 @@ def print_condition(condition: Condition) -> str:
         return f"{print_expr(parts[0])} {_COMPARISONS[kind]} {print_expr(parts[1])}"
     inner = [f"({print_condition(part)})" for part in parts]
     return f"not {inner[0]}" if kind == "not" else f" {kind} ".join(inner)
+
+
+def is_settled(condition: Condition) -> bool:
+    """Tells whether a condition holds whatever its names are: all that it compares are numbers, of which it holds."""
+    kind, *parts = condition
+    if kind == "and":
+        return all(map(is_settled, parts))
+    return kind in _HOLDS and all(type(part) is int for part in parts) and _HOLDS[kind](*parts)
 
 
 def expr_names(expr: Expr) -> Iterator[str]:
@@ -129,7 +146,7 @@ def evaluate(expr: Expr, values: Mapping[str, int]) -> int:
             raise SpecError(expr, "this name has no value here")
         return values[expr]
     operands = [evaluate(operand, values) for operand in expr[1:]]
-    if expr[0] in _DIVISIONS and operands[1] == 0:
+    if expr[0] in DIVISIONS and operands[1] == 0:
         raise SpecError("", f"{print_expr(expr)} divides by zero")
     return _APPLY[expr[0]](operands)
 
@@ -145,7 +162,7 @@ def settle(expr: Expr, values: Mapping[str, int]) -> Expr:
         return values.get(expr, expr)
     operands = [settle(operand, values) for operand in expr[1:]]
     numbers = [operand for operand in operands if isinstance(operand, int)]
-    if len(numbers) < len(operands) or (expr[0] in _DIVISIONS and numbers[1] == 0):
+    if len(numbers) < len(operands) or (expr[0] in DIVISIONS and numbers[1] == 0):
         return (expr[0], *operands)
     return _APPLY[expr[0]](numbers)
 

@@ -64,12 +64,19 @@ def find_operator(target: str) -> Any:
     """Returns the operator overload object that ``target`` names."""
     import torch
 
-    found: Any = torch.ops
-    try:
-        for part in target.split("."):
-            found = getattr(found, part)
-    except (AttributeError, RuntimeError) as error:
-        raise ExternError(f"no operator {target} is registered in this process; is its library imported?") from error
+    found: Any = None
+    namespace, _, rest = target.partition(".")
+    name, _, overload = rest.partition(".")
+    operators = getattr(torch.ops, namespace, None)
+    # `torch.ops` has functions of its own beside namespaces, and these have attributes that are no operators.
+    if isinstance(operators, type(torch.ops.aten)):
+        try:
+            found = getattr(operators, name)
+            found = getattr(found, overload) if overload else found
+        except (AttributeError, RuntimeError):
+            found = None
+    if not isinstance(found, (type(torch.ops.aten.neg.default), type(torch.ops.aten.neg))):
+        raise ExternError(f"no operator {target} is registered in this process; is its library imported?")
     return found
 
 

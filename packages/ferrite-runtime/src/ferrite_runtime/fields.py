@@ -10,14 +10,52 @@ from ferrite_runtime.errors import SpecError, UnknownField
 
 MISSING = object()
 
+MAX_NAME = 1000
+"""Characters of an identifier."""
+MAX_INTEGER = 1 << 63
+"""Every integer of a file fits into 64 bits with a sign: more than that no size, stride or offset is."""
+RESERVED = frozenset(("args", "host", "int", "max", "min"))
+"""Names that the text of host functions has a meaning for; see ``host.py``."""
 
-def check_identifier(value: str, path: str) -> str:
+
+def check_identifier(value: object, path: str) -> str:
     """Returns ``value`` if it can name a variable, else raises.
 
-    Names that start with an underscore are the runtime's own.
+    Names that start with an underscore are the runtime's own. Letters are ASCII: Python takes others for the same as
+    letters that look like them, so that two names of a file could be one in the text of a function.
     """
-    if not value.isidentifier() or keyword.iskeyword(value) or value.startswith("_"):
-        raise SpecError(path, f"{value!r} is not a name: a Python identifier without leading underscore is needed")
+    if not isinstance(value, str):
+        raise SpecError(path, f"a name is needed, not {value!r}")
+    is_word = value.isascii() and value.isidentifier() and not keyword.iskeyword(value)
+    if not is_word or value.startswith("_") or value in RESERVED or len(value) > MAX_NAME:
+        raise SpecError(
+            path, f"{value[:60]!r} is not a name: an ASCII identifier of Python without leading underscore is needed"
+        )
+    return value
+
+
+def check_integer(value: object, path: str) -> int:
+    """Returns ``value`` if it is an integer of 64 bits, else raises."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise SpecError(path, f"an integer is needed, not {value!r}")
+    if not -MAX_INTEGER <= value < MAX_INTEGER:
+        raise SpecError(path, "this integer does not fit into 64 bits")
+    return value
+
+
+def check_text(value: str, path: str) -> str:
+    """Returns ``value`` if it is text that can be encoded, else raises: JSON can hold halves of characters."""
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise SpecError(path, f"{value[:60]!r} is no text: it holds half of a character") from error
+    return value
+
+
+def check_line(value: str, path: str) -> str:
+    """Returns ``value`` if it is one line of printable characters, else raises: what logs and listings quote."""
+    if not value.isprintable():
+        raise SpecError(path, f"{value[:60]!r} is not one line of printable text")
     return value
 
 
@@ -52,7 +90,11 @@ class Fields:
         value = self.take(name)
         if not isinstance(value, str):
             raise SpecError(self.at(name), f"a string is needed, not {value!r}")
-        return value
+        return check_text(value, self.at(name))
+
+    def line(self, name: str) -> str:
+        """Removes and returns a string field of one printable line: what logs and listings quote."""
+        return check_line(self.string(name), self.at(name))
 
     def optional_string(self, name: str) -> str | None:
         """Removes and returns a string field that may be null."""
@@ -74,10 +116,7 @@ class Fields:
 
     def integer(self, name: str) -> int:
         """Removes and returns an integer field."""
-        value = self.take(name)
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise SpecError(self.at(name), f"an integer is needed, not {value!r}")
-        return value
+        return check_integer(self.take(name), self.at(name))
 
     def optional_integer(self, name: str) -> int | None:
         """Removes and returns an integer field that may be absent or null."""
@@ -103,11 +142,7 @@ class Fields:
 
     def integers(self, name: str) -> tuple[int, ...]:
         """Removes and returns an array of integers."""
-        values = self.array(name)
-        for index, value in enumerate(values):
-            if not isinstance(value, int) or isinstance(value, bool):
-                raise SpecError(f"{self.at(name)}[{index}]", f"an integer is needed, not {value!r}")
-        return tuple(values)
+        return tuple(check_integer(value, f"{self.at(name)}[{index}]") for index, value in enumerate(self.array(name)))
 
     def strings(self, name: str) -> tuple[str, ...]:
         """Removes and returns an array of strings."""
@@ -115,6 +150,7 @@ class Fields:
         for index, value in enumerate(values):
             if not isinstance(value, str):
                 raise SpecError(f"{self.at(name)}[{index}]", f"a string is needed, not {value!r}")
+            check_line(value, f"{self.at(name)}[{index}]")
         return tuple(values)
 
     def close(self) -> None:

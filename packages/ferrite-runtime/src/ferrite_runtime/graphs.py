@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from ferrite_runtime.engine import HostFunction
 from ferrite_runtime.errors import ExternError
 from ferrite_runtime.externs import find_operator
+from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.program import Program
 from ferrite_runtime.steps import Check, Copy, Extern, Item, Launch, Let, Reuse, View, value_refs
 
@@ -117,7 +118,7 @@ class GraphedProgram:
         self._program = program
         self._host = host
         self._captures = captures
-        self._lock = threading.RLock()
+        self._lock = renewed_in_children(threading.RLock())
         self._written = written_inputs(program)
         self._addresses: list[int] | None = None
         self._moving: set[int] = set()

@@ -2,6 +2,10 @@
 
 Names are resolved while writing: a view or a reused buffer that only kernels see costs nothing at run time, it is an
 address; a tensor object is made where a library call or an output needs one. The text is meant to be read.
+
+This is the one place where what a file holds becomes code, and no string of the file is in that code: it is built of
+names (checked identifiers: ``fields.check_identifier``), of numbers, and of words that stand in this package. Strings
+that a program carries are globals, bound by name.
 """
 
 from __future__ import annotations
@@ -13,7 +17,8 @@ from typing import Any
 from ferrite_runtime.arena import MAX_ARENA
 from ferrite_runtime.dtypes import DTYPES, torch_name
 from ferrite_runtime.errors import SpecError
-from ferrite_runtime.expr import Expr, print_condition, print_expr
+from ferrite_runtime.expr import Expr, is_settled, print_condition, print_expr
+from ferrite_runtime.extents import reach_of
 from ferrite_runtime.externs import RESULTS_LIKE, result_kind
 from ferrite_runtime.footprint import bytes_of
 from ferrite_runtime.postponement import MAX_LENGTHS_POSTPONED, Postponement
@@ -23,6 +28,7 @@ from ferrite_runtime.program import Program
 from ferrite_runtime.sites import Argument, HostText, LaunchWriter, Option, Sequencing, Site
 from ferrite_runtime.spec import KernelSpec, Param
 from ferrite_runtime.steps import (
+    CLOSED_TAGS,
     Alloc,
     Alternative,
     Check,
@@ -39,6 +45,7 @@ from ferrite_runtime.steps import (
     Reuse,
     Tagged,
     View,
+    Within,
 )
 from ferrite_runtime.terms import Terms, expr_of, is_number
 
@@ -58,6 +65,9 @@ class Value:
     layout: Layout | None = None
     trusted: bool = False
 
+
+_WORDS = {(tag, word): word for tag, words in CLOSED_TAGS.items() for word in words}
+"""The values of closed tags as this package writes them."""
 
 HEAVIER = "_heavier"
 """The function that gets calls whose sizes are too large for this one, and these sizes by name."""
@@ -80,11 +90,16 @@ class _Writer:
     values: dict[str, Value] = field(default_factory=dict)
     users: dict[str, int] = field(default_factory=dict)
     addresses: set[str] = field(default_factory=set)
+    # Whether the text is for people: comments that say where kernels came from. Such a text is not run.
+    is_listing: bool = False
     externs: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, object] = field(default_factory=dict)
     dtypes: dict[str, str] = field(default_factory=dict)
     sites: list[Site] = field(default_factory=list)
     kernels: dict[str, KernelSpec] = field(default_factory=dict)
     owner_layouts: dict[str, Layout] = field(default_factory=dict)
+    # All buffers, those in arenas as well.
+    allocated: dict[str, Layout] = field(default_factory=dict)
     # Inputs in the host's memory, which no launch that waits can write to.
     apart: set[str] = field(default_factory=set)
     # Of results of library calls: what tells how large they are.
@@ -220,12 +235,8 @@ class _Writer:
             case View(name, base, layout, offset):
                 value = self.values[base]
                 self.share(name, value, layout, _moved(value.offset, offset, self.itemsize(layout.dtype)))
-            case Let(name, Probe(kind, tensor, axis)):
-                self.lines.append(f"{name} = {self.tensor(tensor)}.{kind}({axis})")
-                self.values[name] = Value(name)
-            case Let(name, value) if not isinstance(value, Probe):
-                self.lines.append(f"{name} = {print_expr(value)}")
-                self.values[name] = Value(name)
+            case Let():
+                self._let(step)
             case Launch():
                 self._launch(step)
             case Multiply(product, result):
@@ -234,18 +245,46 @@ class _Writer:
                 self._extern(step)
             case Item():
                 self._item(step)
-            case Check(holds, message, names):
-                values = ", ".join(f"({name!r}, {print_expr(expr)})" for name, expr in names)
-                self.lines.append(f"if not ({print_condition(holds)}): _fail({message!r}, [{values}])")
+            case Check() | Within():
+                self._check(step)
             case Free(names):
                 self.delete([variable for name in names for variable in self.release(name)])
-            case Copy(to, source):
-                target, origin = self.tensor(to), self.tensor(source)
-                self.flush()
-                self.lines.append(f"{target}.copy_({origin})")
+            case Copy():
+                self._copy(step)
+
+    def _let(self, step: Let) -> None:
+        value = step.value
+        text = (
+            f"{self.tensor(value.tensor)}.{value.kind}({value.axis})" if isinstance(value, Probe) else print_expr(value)
+        )
+        self.lines.append(f"{step.name} = {text}")
+        self.values[step.name] = Value(step.name)
+
+    def _copy(self, step: Copy) -> None:
+        target, source = self.tensor(step.to), self.tensor(step.source)
+        self.flush()
+        self.lines.append(f"{target}.copy_({source})")
+
+    def _check(self, step: Check | Within) -> None:
+        if isinstance(step, Within):
+            self._within(step.owner, step.end)
+        elif not is_settled(step.holds):
+            values = ", ".join(f"({self._bound(name)}, {print_expr(expr)})" for name, expr in step.names)
+            test = print_condition(step.holds)
+            self.lines.append(f"if not ({test}): _fail({self._bound(step.message)}, [{values}])")
+
+    def _within(self, owner: str, end: Expr) -> None:
+        """Writes the check of what a library returned, unless the result is a buffer of known size after all."""
+        layout = self.allocated.get(owner)
+        reach = reach_of(layout) if layout is not None else None
+        if reach is None:
+            self.lines.append(f"_within({owner}, {self.number(end)})")
+        elif not (isinstance(reach, int) and isinstance(end, int) and end <= reach) and reach != end:
+            self.lines.append(f"if {print_expr(end)} > {print_expr(reach)}: _within(None, 0)")
 
     def _alloc(self, step: Alloc | Keep) -> None:
         name, layout = step.name, step.layout
+        self.allocated[name] = layout
         if self.sequencing is not None and name in self.sequencing.arenas.places:
             dtype, place = self.sequencing.arenas.places[name]
             self.share(name, self.values[_arena(dtype)], layout, place)
@@ -293,6 +332,8 @@ class _Writer:
             for other in alternatives
         )
         site = self._site(kernel, step, options)
+        if not self.is_listing:
+            return list(self.write_launch(site))
         names = (kernel.name, *(option.site.kernel.name if option.site else "nothing" for option in options))
         label = f"# {' or '.join(dict.fromkeys(names))} <- {', '.join(kernel.origin) or kernel.family}"
         return [label, *self.write_launch(site)]
@@ -388,7 +429,17 @@ class _Writer:
                 return self._tagged(tag, content)
             case tuple():
                 return f"[{', '.join(self.constant(element) for element in value)}]"
-        return repr(value)
+            case None | bool() | int() | float():
+                return repr(value)
+        return self._bound(value)
+
+    def _bound(self, value: object) -> str:
+        """Returns the name of a global that is bound to a value: a string of the program."""
+        found = next((name for name, known in self.constants.items() if known == value), None)
+        if found is None:
+            found = f"_c{len(self.constants)}"
+            self.constants[found] = value
+        return f"{value!r}" if self.is_listing else found
 
     def _tagged(self, tag: str, value: Any) -> str:
         match tag:
@@ -401,10 +452,10 @@ class _Writer:
             case "size":
                 return self.number(value)
             case "float":
-                return f"_float({value!r})"
+                return f"_float({_WORDS[tag, str(value)]!r})"
             case "complex":
                 return f"_complex({', '.join(self.constant(part) for part in value)})"
-        return f"_torch.{value}"
+        return f"_torch.{_WORDS[tag, str(value)]}"
 
     def output(self, output: Output) -> str:
         if output.value is not None:
@@ -467,6 +518,8 @@ def write_host(
     block: str | None = None,
     opening: Sequence[str] = (),
     sequencing: Sequencing | None = None,
+    *,
+    is_listing: bool = False,
 ) -> HostText:
     """Returns the text of ``def host(args)``, a function that clears the list of inputs and returns a tuple.
 
@@ -478,10 +531,11 @@ def write_host(
         opening: lines before the inputs are unpacked: the binding of ``_stream``.
         sequencing: how launches that ``write_launch`` lets wait are started; it then gets launches with all of their
             alternatives. Without it none waits, and alternatives are branches.
+        is_listing: whether the text is for people, and never run: see `list_host`.
     """
     kernels = {kernel.id: kernel for kernel in program.kernels}
     postponed = Postponement(sequencing.sizes if sequencing is not None else None)
-    writer = _Writer(program, write_launch, sequencing, postponed=postponed, kernels=kernels)
+    writer = _Writer(program, write_launch, sequencing, postponed=postponed, kernels=kernels, is_listing=is_listing)
     writer.lines.extend(opening)
     names = [value.name for value in program.inputs]
     if names:
@@ -502,4 +556,9 @@ def write_host(
     writer.lines.append(f"return ({', '.join(outputs)}{',' if outputs else ''})")
     body = [block, *(f"    {line}" for line in writer.lines)] if block else writer.lines
     source = "\n".join(["def host(args):", *(f"    {line}" for line in (*preamble, *body)), ""])
-    return HostText(source, writer.externs, writer.dtypes, tuple(writer.sites))
+    return HostText(source, writer.externs, writer.dtypes, tuple(writer.sites), writer.constants)
+
+
+def list_host(program: Program, preamble: Sequence[str] = ()) -> str:
+    """Returns the host function with plain launches as people read it: what each kernel came from, strings in place."""
+    return write_host(program, preamble=preamble, is_listing=True).source

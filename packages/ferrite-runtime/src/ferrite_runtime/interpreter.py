@@ -1,16 +1,15 @@
 """Runs kernels on the CPU, in Triton's interpreter, inside a process that also compiles kernels.
 
 Triton's own way in is an environment variable that changes every ``@triton.jit`` of the process at import. Here the
-language is patched for the time of one launch instead, under a lock, and restored. Four things of the interpreter
-are replaced while it runs, because they are slow or wrong: reductions and scans (element by element there, by
-vectorised trees here), conversions to half types (truncating there, to nearest even here), atomics on bfloat16, and
-the splat of a truth value (a number there).
+language is patched for the time of one launch instead, under a lock, and restored; functions may be of either kind.
+Four things of the interpreter are replaced while it runs, because they are slow or wrong: reductions and scans
+(element by element there, by vectorised trees here), conversions to half types (truncating there, to nearest even
+here), atomics on bfloat16, and the splat of a truth value (a number there).
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,18 +21,44 @@ from triton.runtime import interpreter as ti
 from triton.runtime.jit import JITFunction
 
 from ferrite_runtime import fmath
-from ferrite_runtime.errors import FerriteRuntimeError, IndexOutOfBounds, KernelRunError
+from ferrite_runtime.errors import (
+    FerriteRuntimeError,
+    IndexOutOfBounds,
+    KernelRunError,
+    MemoryOutOfBounds,
+    TrustNeeded,
+    ValueRefused,
+)
 from ferrite_runtime.fmath.look_back import draw_part
+from ferrite_runtime.forking import hold_through_forks
 from ferrite_runtime.interpreter_atomics import make_atomic_rmw
 from ferrite_runtime.interpreter_cast import all_ones_handle, cast_handle, make_dot, splat_handle
 from ferrite_runtime.interpreter_cooperation import LeftProgram, rounds_of
+from ferrite_runtime.interpreter_fence import Fence, fenced
 from ferrite_runtime.interpreter_math import STAND_INS as MATH_STAND_INS
 from ferrite_runtime.interpreter_meeting import count_in_warps, meet_in_warp
 from ferrite_runtime.interpreter_reduce import reduce_tiles, scan_tiles
 from ferrite_runtime.interpreter_sort import sort_tile, sort_tile_first
 from ferrite_runtime.spec import KernelSpec, Param
 
-_LOCK = threading.RLock()
+
+class _Turn:
+    """Whose turn it is to interpret: one thread's, which has the language patched; nobody's while the process forks."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+    def hold(self) -> None:
+        """Waits until the language is as it was, and keeps threads from patching it."""
+        self.lock.acquire()
+
+    def release(self) -> None:
+        """Lets threads interpret again."""
+        self.lock.release()
+
+
+_TURN = _Turn()
+hold_through_forks(_TURN)
 _REWRITTEN = "_ferrite_interpreted"
 _DEVICE_FUNCTIONS = fmath.__name__  # the package, and its modules
 
@@ -88,15 +113,20 @@ def _call_jitted(self: Any, *args: Any, **kwargs: Any) -> Any:
 _EVERY_LANGUAGE = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
 
 
+_REFUSALS: dict[str, type[KernelRunError]] = {"index out of bounds": IndexOutOfBounds, "refused: ": ValueRefused}
+"""What an assertion raises, by how its message begins."""
+
+
 def _check(self: Any, condition: Any, message: str) -> None:
     """Stands in for the assertion of the interpreter, which Python leaves out under -O."""
     if not condition.data.all():
-        raise (IndexOutOfBounds if message.startswith("index out of bounds") else KernelRunError)(message)
+        kinds = (kind for start, kind in _REFUSALS.items() if message.startswith(start))
+        raise next(kinds, KernelRunError)(message)
 
 
 @contextlib.contextmanager
-def _interpreted_language() -> Iterator[None]:
-    """Makes ``triton.language`` compute with NumPy while the context is open."""
+def _interpreted_language(fence: Fence | None) -> Iterator[None]:
+    """Makes ``triton.language`` compute with NumPy while the context is open, inside of a fence if there is one."""
     scope = ti._patch_lang(_EVERY_LANGUAGE)
     builder = ti.interpreter_builder
     options = builder.options
@@ -104,7 +134,8 @@ def _interpreted_language() -> Iterator[None]:
         for module in (tl, tl.core):
             scope.set_attr(module, "reduce", reduce_tiles)
             scope.set_attr(module, "associative_scan", scan_tiles)
-        scope.set_attr(JITFunction, "__call__", _call_jitted)
+        for jitted in (JITFunction, ti.InterpretedFunction):  # the latter under TRITON_INTERPRET=1
+            scope.set_attr(jitted, "__call__", _call_jitted)
         kind = type(builder)
         scope.set_attr(kind, "cast_impl", lambda self, source, dtype: cast_handle(source, dtype))
         scope.set_attr(kind, "create_fp_to_fp", lambda self, source, dtype, mode: cast_handle(source, dtype))
@@ -119,7 +150,7 @@ def _interpreted_language() -> Iterator[None]:
         scope.set_attr(kind, "create_assert", _check)
         # Overflow checks double the integer work and are not compiled into kernels either.
         builder.options = ti.InterpreterOptions(sanitize_overflow=False, debug=True)
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), fenced(scope, fence):
             yield
     finally:
         builder.options = options
@@ -161,6 +192,14 @@ def _wrap_argument(param: Param, value: Any) -> Any:
     return tl.tensor(ti.TensorHandle(np.array([value]).astype(numpy_type), triton_type), triton_type)
 
 
+def _positions(width: int, height: int, depth: int) -> Iterator[tuple[int, int, int]]:
+    """Yields the places of a grid, one after the other; nothing as large as the grid is made for that."""
+    for z in range(depth):
+        for y in range(height):
+            for x in range(width):
+                yield x, y, z
+
+
 def interpret(
     spec: KernelSpec,
     function: Any,
@@ -168,6 +207,7 @@ def interpret(
     arguments: Sequence[Any],
     programs: int,
     depths: tuple[int, int] = (1, 1),
+    fence: Fence | None = None,
 ) -> None:
     """Runs the programs of a kernel, one after the other, on memory of this process.
 
@@ -178,13 +218,14 @@ def interpret(
         arguments: one per param: an address for tensors, a number for scalars and sizes.
         programs: the size of the grid along its first axis.
         depths: the sizes along the two others.
+        fence: what the kernel may touch, and how much it may do; None for one that was made here.
 
     Raises:
         KernelRunError: naming the kernel and its origin, if the kernel fails.
     """
     named = {param.name: _wrap_argument(param, value) for param, value in zip(spec.params, arguments, strict=True)}
     # Under the lock as well: two threads that parse sources at once can fail with a SystemError in Python 3.11.
-    with _LOCK, _interpreted_language():
+    with _TURN.lock, _interpreted_language(fence):
         body = plain_function(function)
         builder = ti.interpreter_builder
         builder.set_grid_dim(programs, *depths)
@@ -193,12 +234,20 @@ def interpret(
                 with contextlib.ExitStack() as standing:
                     for jitted, stand_in in stand_ins:
                         standing.enter_context(_standing_in(jitted, stand_in))
-                    for z, y, x in itertools.product(range(depths[1]), range(depths[0]), range(programs)):
+                    for x, y, z in _positions(programs, *depths):
                         builder.set_grid_idx(x, y, z)
+                        if fence is not None:
+                            fence.count(1)
                         with contextlib.suppress(LeftProgram):
                             body(**named, **constants)
-        except IndexOutOfBounds as failure:
-            raise IndexOutOfBounds(f"{', '.join(spec.origin) or spec.name}: {failure}") from None
+        except (IndexOutOfBounds, ValueRefused) as failure:
+            message = str(failure.args[0]).removeprefix("refused: ")
+            raise type(failure)(f"{', '.join(spec.origin) or spec.name}: {message}") from None
+        except MemoryOutOfBounds as failure:
+            came_from = f" (from {', '.join(spec.origin)})" if spec.origin else ""
+            raise MemoryOutOfBounds(f"kernel {spec.name}{came_from}: {failure}") from None
+        except TrustNeeded as failure:
+            raise TrustNeeded(f"kernel {spec.name}: {failure}") from None
         except FerriteRuntimeError:
             raise
         except Exception as error:

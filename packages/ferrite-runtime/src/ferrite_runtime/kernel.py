@@ -9,9 +9,11 @@ from typing import Any
 from ferrite_runtime.compilation import Compiler
 from ferrite_runtime.cuda_kernels import DeviceKernel, Machine
 from ferrite_runtime.errors import InputError
+from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.interpreted import InterpretedKernel
 from ferrite_runtime.launchers import uses_triton_launcher
 from ferrite_runtime.options import Options
+from ferrite_runtime.origin import HERE, Origin
 from ferrite_runtime.platform import torch_platform
 from ferrite_runtime.records import size_bucket
 from ferrite_runtime.spec import USER, KernelSpec
@@ -28,6 +30,7 @@ class Kernel:
         mapping: a kernel spec in the format of docs/kernel-spec.md.
         options: how to compile and tune it.
         compiler: what makes its binaries; the one that this process shares without it.
+        origin: who wrote it: in the interpreter, one from elsewhere touches its arguments' elements and no others.
 
     Raises:
         SpecError: (or a subclass) if the spec is malformed, naming the field.
@@ -39,11 +42,13 @@ class Kernel:
         options: Options | None = None,
         *,
         compiler: Compiler | None = None,
+        origin: Origin = HERE,
     ) -> None:
         self.spec = mapping if isinstance(mapping, KernelSpec) else KernelSpec.from_mapping(mapping)
         self.options = options or Options()
+        self._origin = origin
         self._compiler = compiler
-        self._lock = threading.RLock()
+        self._lock = renewed_in_children(threading.RLock())
         self._interpreted: InterpretedKernel | None = None
         self._machines: dict[int, Machine] = {}
         self._on_device: dict[tuple[int, tuple[tuple[str, int], ...]], DeviceKernel] = {}
@@ -63,20 +68,24 @@ class Kernel:
         )
         with self._lock:
             if device.type == "cpu" or self.options.interpret:
-                self._interpret(device, values)
+                self._interpret(device, values, arguments)
             elif uses_triton_launcher(self.options):
                 self._launch_by_triton(device, values)
             else:
                 self._launch(device, values, arguments)
 
-    def _interpret(self, device: Any, values: Sequence[Any]) -> None:
+    def _interpret(self, device: Any, values: Sequence[Any], arguments: Sequence[Any]) -> None:
         if device.type != "cpu":
             raise InputError(
                 f"kernel {self.spec.name} is to be interpreted, which needs CPU tensors, not {device}", "device"
             )
         if self._interpreted is None:
-            self._interpreted = InterpretedKernel.load(self.spec)
-        self._interpreted(None, *values)
+            self._interpreted = InterpretedKernel.load(self.spec, self._origin)
+        if not self._origin.is_foreign:
+            self._interpreted(None, *values)
+            return
+        owners = [value if hasattr(value, "data_ptr") else None for value in arguments]
+        self._interpreted.launch_guarded([True] * len(owners), values, owners)
 
     def _launch_by_triton(self, device: Any, values: Sequence[Any]) -> None:
         import torch
@@ -84,7 +93,7 @@ class Kernel:
         from ferrite_runtime.triton_engine import load_kernel
 
         if device.index not in self._by_triton:
-            self._by_triton[device.index] = load_kernel(self.spec, device.index)
+            self._by_triton[device.index] = load_kernel(self.spec, device.index, self._origin)
         with torch.cuda.device(device):
             self._by_triton[device.index](0, *values)
 

@@ -14,6 +14,7 @@ from ferrite_runtime.bucketed_sequence import Choice, Plans, Unsettled
 from ferrite_runtime.buckets import BucketedKernel, bucket_parts
 from ferrite_runtime.cuda_kernels import DeviceKernel
 from ferrite_runtime.dtypes import DTYPES
+from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.grids import constant_depths, constant_sizes, programs_text
 from ferrite_runtime.launch import MAX_PROGRAMS, argument_offsets, check_packing, pack_format
 from ferrite_runtime.native_launcher import NativeLauncher
@@ -144,7 +145,7 @@ class SequenceWriter:
     _owners: dict[str, int] = field(default_factory=dict)
     _key: dict[str, int] = field(default_factory=dict)
     _known: dict[str, str] = field(default_factory=dict)
-    _lock: threading.RLock = field(default_factory=threading.RLock)
+    _lock: threading.RLock = field(default_factory=lambda: renewed_in_children(threading.RLock()))
     _count: int = 0
 
     def write(self, site: Site) -> Iterable[str]:

@@ -10,12 +10,15 @@ from ferrite_runtime.checked import checked_program
 from ferrite_runtime.compilation import Compiler
 from ferrite_runtime.engine import Engine, HostFunction, InterpretedEngine, gradient_guard
 from ferrite_runtime.errors import DeviceUnavailable
+from ferrite_runtime.extents import with_bounds
 from ferrite_runtime.externs import resolve_extern
+from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.graphs import GraphedProgram
-from ferrite_runtime.host import write_host
+from ferrite_runtime.host import list_host
 from ferrite_runtime.inputs import check_inputs
 from ferrite_runtime.launchers import uses_triton_launcher
 from ferrite_runtime.options import Options
+from ferrite_runtime.origin import HERE, Origin
 from ferrite_runtime.program import Program
 from ferrite_runtime.steps import Extern
 
@@ -30,7 +33,7 @@ class LoadedProgram:
         self.program = program
         self.options = options
         self._engine = engine
-        self._lock = threading.RLock()
+        self._lock = renewed_in_children(threading.RLock())
         self._hosts: dict[Any, HostFunction] = {}
         self._run: HostFunction = self._dispatch
 
@@ -47,6 +50,15 @@ class LoadedProgram:
         """Runs the program; clears ``inputs``, so that a tensor nobody else holds dies where the program frees it."""
         return self._run(inputs)
 
+    def check(self, inputs: Sequence[Any]) -> None:
+        """Raises `InputError`, naming the input, unless every input has the type that the program declares."""
+        check_inputs(self.program, inputs)
+
+    def strides_of(self, position: int) -> tuple[int, ...] | None:
+        """Returns the strides, in elements, that an input must have; None where they are computed, or it has none."""
+        layout = self.program.inputs[position].layout
+        return None if layout is None or layout.numbers is None else layout.numbers[1]
+
     def wait(self) -> LoadedProgram:
         """Waits for the compilations that loading started and returns the program itself."""
         self._engine.wait()
@@ -55,7 +67,7 @@ class LoadedProgram:
     @property
     def host_source(self) -> str:
         """The text of the function that runs the host steps, with plain launches."""
-        return write_host(self.program, preamble=gradient_guard(self.program)).source
+        return list_host(self.program, preamble=gradient_guard(self.program))
 
     def _dispatch(self, args: list[Any]) -> tuple[Any, ...]:
         if self.options.check_inputs != "never":
@@ -86,7 +98,11 @@ class LoadedProgram:
 
 
 def load_program(
-    mapping: Mapping[str, Any] | Program, *, options: Options | None = None, compiler: Compiler | None = None
+    mapping: Mapping[str, Any] | Program,
+    *,
+    options: Options | None = None,
+    compiler: Compiler | None = None,
+    origin: Origin = HERE,
 ) -> LoadedProgram:
     """Returns a program ready to run; its kernels compile in the background until they are needed.
 
@@ -94,6 +110,7 @@ def load_program(
         mapping: a program in the format of docs/kernel-spec.md, as read from JSON.
         options: how to run it.
         compiler: what makes its kernels; the one that this process shares without it.
+        origin: who wrote it: of a program from elsewhere, every view is checked to lie in its buffer.
 
     Raises:
         SpecError: (or a subclass) if the program is malformed, naming the field.
@@ -106,23 +123,27 @@ def load_program(
     if options.interpret:
         program = program.on_cpu()
     check_externs(program)
-    return LoadedProgram(program, options, choose_engine(program, options, compiler))
+    if origin.is_foreign:
+        program = with_bounds(program)
+    return LoadedProgram(program, options, choose_engine(program, options, compiler, origin))
 
 
-def choose_engine(program: Program, options: Options, compiler: Compiler | None = None) -> Engine:
+def choose_engine(
+    program: Program, options: Options, compiler: Compiler | None = None, origin: Origin = HERE
+) -> Engine:
     """Returns the engine for a program's device.
 
     Raises:
         DeviceUnavailable: if this machine cannot run its kernels.
     """
     if program.device == "cpu" if options.interpret is None else options.interpret:
-        return InterpretedEngine.load(program)
+        return InterpretedEngine.load(program, origin)
     if program.device != "cuda":
         raise DeviceUnavailable(f"no engine runs kernels on {program.device!r}; cuda and cpu are known")
     if uses_triton_launcher(options):
         from ferrite_runtime.triton_engine import TritonEngine
 
-        return TritonEngine(program)
+        return TritonEngine(program, origin)
     from ferrite_runtime.cuda_engine import CudaEngine
 
     return CudaEngine.load(program, options, compiler)

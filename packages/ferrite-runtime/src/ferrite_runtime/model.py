@@ -5,19 +5,31 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ferrite_runtime.bundle import Bundle
 from ferrite_runtime.compilation import Compiler, choose_store
 from ferrite_runtime.entries import Entry, Variant, Weight
-from ferrite_runtime.errors import DeviceUnavailable, GuardFailed, InputError, NoVariantForTarget, PackageInvalid
+from ferrite_runtime.errors import (
+    DeviceUnavailable,
+    FerriteRuntimeError,
+    GuardFailed,
+    InputError,
+    NoVariantForTarget,
+    PackageInvalid,
+    failed_program,
+)
+from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.guards import Guard, check_tensor, make_guard
 from ferrite_runtime.inputs import check_inputs
 from ferrite_runtime.kernel import Kernel
+from ferrite_runtime.kernel_text import check_text
 from ferrite_runtime.loaded import LoadedProgram, load_program
+from ferrite_runtime.operators import check_operators, names_of
 from ferrite_runtime.options import Options
+from ferrite_runtime.origin import Origin
 from ferrite_runtime.pool import shared_pool
 from ferrite_runtime.prebuilt import BundleLibrary
 from ferrite_runtime.program import Program
@@ -36,6 +48,8 @@ def load(
     weights: Mapping[str, Any] | None = None,
     options: Options | None = None,
     digest: str | None = None,
+    operators: Iterable[Any] = (),
+    trust: bool = False,
 ) -> LoadedBundle:
     """Returns a bundle ready to call.
 
@@ -45,6 +59,10 @@ def load(
         options: how to run it.
         digest: the SHA-256 that the bundle must have, in hex; where it comes from elsewhere (a signature, a lock file),
             it ties what is run to what was meant.
+        operators: library operators that its programs may call beside those of torch that compute on tensors:
+            ``"mylib.attention.default"``, or ``torch.ops.mylib.attention.default``.
+        trust: whether kernel text may be run here that is not plainly a kernel's, and for as long as it likes. Give it
+            to bundles whose writer may run code in this process: docs/bundle.md says what the others can do.
 
     Raises:
         PackageInvalid: if the file is damaged or malformed, naming the field, or of another digest.
@@ -54,7 +72,7 @@ def load(
     bundle = path if isinstance(path, Bundle) else Bundle.read(path)
     if digest is not None and bundle.digest != digest:
         raise PackageInvalid(f"the bundle's digest is {bundle.digest}, {digest} is wanted")
-    loaded = LoadedBundle(bundle, options or Options())
+    loaded = LoadedBundle(bundle, options or Options(), operators=operators, trust=trust)
     return loaded if weights is None else loaded.bind(weights)
 
 
@@ -64,13 +82,20 @@ class LoadedBundle:
     Kernels compile, where they have to, when an entry is first called or `wait` is.
     """
 
-    def __init__(self, bundle: Bundle, options: Options) -> None:
+    def __init__(self, bundle: Bundle, options: Options, *, operators: Iterable[Any] = (), trust: bool = False) -> None:
+        added = names_of(operators)
+        for name, program in bundle.programs.items():
+            check_operators(program, added, f"programs.{name}")
         self.bundle = bundle
         self.options = options
+        self.origin = Origin(is_foreign=True, is_trusted=trust)
         self.library = BundleLibrary(bundle)
         self._compiler = Compiler(
-            shared_pool(options.workers), choose_store(options), options.compile_seconds, self.library
+            shared_pool(options.workers), choose_store(options), options.compile_seconds, self.library, self.origin
         )
+        if options.interpret:
+            for spec in bundle.kernels.values():
+                check_text(spec, self.origin)
         self._entries = {name: LoadedEntry(name, entry, self) for name, entry in bundle.entries.items()}
         self._kernels: dict[str, Kernel] = {}
 
@@ -102,7 +127,7 @@ class LoadedBundle:
             if len(found) != 1:
                 reason = f"has {len(found)} kernels called {name}" if found else f"has no {name}"
                 raise GuardFailed(f"bundle {self.bundle.name} {reason}; it has {', '.join(self.names())}", name)
-            self._kernels[name] = Kernel(found[0], self.options, compiler=self._compiler)
+            self._kernels[name] = Kernel(found[0], self.options, compiler=self._compiler, origin=self.origin)
         return self._kernels[name]
 
     def bind(self, weights: Mapping[str, Any]) -> LoadedBundle:
@@ -142,7 +167,7 @@ class LoadedEntry:
         self.name = name
         self.entry = entry
         self._owner = owner
-        self._lock = threading.RLock()
+        self._lock = renewed_in_children(threading.RLock())
         self._weights: dict[str, Any] = {}
         self._calls: list[BoundVariant] = []
         self._is_plain = _takes_plain_tensors(entry)
@@ -179,12 +204,18 @@ class LoadedEntry:
         Raises:
             GuardFailed: naming the input that is not what the entry was exported for.
             NoVariantForTarget: if nothing in the bundle runs on this GPU.
+            ProgramFailed: if a step of its program fails, as a library call does that torch refuses.
         """
-        if self._is_plain and len(arguments) == self.entry.tensors and not named:
-            tensors: Sequence[Any] = arguments
-        else:
-            tensors = self._flatten(arguments, named)
-        return self._choose(tensors).run(tensors)
+        try:
+            if self._is_plain and len(arguments) == self.entry.tensors and not named:
+                tensors: Sequence[Any] = arguments
+            else:
+                tensors = self._flatten(arguments, named)
+            return self._choose(tensors).run(tensors)
+        except FerriteRuntimeError:
+            raise
+        except Exception as error:
+            raise failed_program(f"entry {self.name} of bundle {self._owner.bundle.name}", error) from error
 
     def _flatten(self, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
         leaves: list[Any] = [None] * self.entry.tensors
@@ -243,7 +274,8 @@ class LoadedEntry:
         return BoundVariant(self.entry, variant, loaded, weights, guard, backward)
 
     def _load_program(self, program: Program) -> LoadedProgram:
-        return load_program(program, options=self._owner.options, compiler=self._owner.compiler())
+        owner = self._owner
+        return load_program(program, options=owner.options, compiler=owner.compiler(), origin=owner.origin)
 
     def _weight(self, weight: Weight, device: str) -> Any:
         if weight.kind == "constant":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.machinery
 import importlib.util
 import logging
-import os
 import shutil
 import subprocess
 import sysconfig
@@ -17,6 +16,7 @@ from typing import Any
 
 from ferrite_runtime.canonical import digest
 from ferrite_runtime.cuda_driver import Driver
+from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.product_library import ProductLibrary
 from ferrite_runtime.store import Store, load_sealed, save_sealed
 
@@ -134,16 +134,11 @@ class _Shared:
     """The process's launcher, by whether it might be built; locked while somebody looks for it."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = renewed_in_children(threading.Lock())
         self.found: dict[bool, NativeLauncher | None] = {}
-
-    def unlock(self) -> None:
-        """Makes the lock anew in a forked child, which lacks the thread that may hold it."""
-        self.lock = threading.Lock()
 
 
 _SHARED = _Shared()
-os.register_at_fork(after_in_child=_SHARED.unlock)
 
 
 def shared_launcher(store: Store, *, may_build: bool) -> NativeLauncher | None:

@@ -34,8 +34,9 @@ class Options:
         interpret: run kernels in Triton's interpreter, on CPU tensors, even those of a program compiled for a GPU;
             None means only programs for the CPU.
         check_inputs: ``"first"`` call only, ``"always"`` or ``"never"``.
-        check_indices: stop a kernel on the GPU that is given an index out of bounds, with a message that names the op
-            and its line; the interpreter always does.
+        check_indices: stop a kernel on the GPU that is given an index out of bounds, or a value that its op refuses,
+            with a message that names the op and its line; the interpreter always does. Such kernels are compiled here:
+            binaries in a bundle are of kernels without checks.
         workers: number of compile processes; None means one per core, 16 at most; 0 compiles in this process.
         use_cache: keep compiled kernels and tuning choices on disk.
         tuning_seconds: limit on the time that one program spends measuring.

@@ -22,9 +22,10 @@ from typing import Any
 
 from ferrite_runtime.binary import Binary
 from ferrite_runtime.errors import WorkerError, compile_failure
+from ferrite_runtime.forking import renewed_in_children, reset_in_children
 from ferrite_runtime.frames import encode_frame, read_frame
 from ferrite_runtime.settings import worker_environment
-from ferrite_runtime.triton_adapter import Job, compile_job
+from ferrite_runtime.triton_adapter import Job, compile_job, is_interpreting
 
 _LOG = logging.getLogger("ferrite_runtime")
 
@@ -169,6 +170,8 @@ def _encode_job(job: Job) -> bytes:
 class CompilePool:
     """Compiles jobs in worker processes; with 0 workers, in this process, when they are submitted.
 
+    Where this process interprets kernels (``TRITON_INTERPRET=1``) it cannot compile any; 0 workers then are one.
+
     Args:
         workers: the number of processes at most.
         start: makes a worker; tests pass their own.
@@ -184,7 +187,7 @@ class CompilePool:
         self._begin()
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = renewed_in_children(threading.Lock())
         self._queue: queue.SimpleQueue[tuple[Job | None, float, Future[Binary]]] = queue.SimpleQueue()
         self._threads = 0
         self._waiting = 0
@@ -196,6 +199,9 @@ class CompilePool:
     def submit(self, job: Job, seconds: float = 300.0) -> Future[Binary]:
         """Returns the future of the compiled job; ``seconds`` is the time after which its worker counts as hung."""
         future: Future[Binary] = Future()
+        if self.workers == 0 and sys.executable and is_interpreting():
+            # Workers do not interpret, whatever the environment of this process says.
+            return shared_pool(1).submit(job, seconds)
         if self.workers == 0:
             _settle(future, lambda: compile_job(job))
         else:
@@ -323,7 +329,7 @@ class _Shared:
     """The pools of this process by number of workers."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = renewed_in_children(threading.Lock())
         self.pools: dict[int, CompilePool] = {}
 
 
@@ -343,7 +349,6 @@ def shared_pool(workers: int | None = None) -> CompilePool:
 
 def _forget_pools() -> None:
     # A forked child inherits pipes that belong to the parent's conversation with its workers.
-    _SHARED.lock = threading.Lock()
     _SHARED.pools.clear()
 
 
@@ -352,5 +357,5 @@ def _close_pools() -> None:
         pool.close()
 
 
-os.register_at_fork(after_in_child=_forget_pools)
+reset_in_children(_forget_pools)
 atexit.register(_close_pools)

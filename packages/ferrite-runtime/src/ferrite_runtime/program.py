@@ -11,6 +11,7 @@ from ferrite_runtime.fields import Fields
 from ferrite_runtime.liveness import check_names
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.steps import (
+    DEVICES,
     Input,
     Output,
     Step,
@@ -55,8 +56,8 @@ class Program:
         _check_format(fields)
         fields.take("kernels", None)
         program = cls(
-            name=fields.string("name"),
-            device=fields.string("device"),
+            name=fields.line("name"),
+            device=fields.choice("device", DEVICES),
             inputs=tuple(read_input(v, f"{fields.at('inputs')}[{i}]") for i, v in enumerate(fields.array("inputs"))),
             kernels=tuple(kernels),
             steps=tuple(read_step(v, f"{fields.at('steps')}[{i}]") for i, v in enumerate(fields.array("steps"))),

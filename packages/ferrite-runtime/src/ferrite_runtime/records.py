@@ -71,10 +71,10 @@ class Situation:
         bucket = Fields(fields.take("bucket"), fields.at("bucket"))
         sizes = {name: bucket.integer(name) for name in bucket.names()}
         return cls(
-            fields.string("kernel"),
-            fields.string("device"),
-            fields.string("target"),
-            fields.string("compiler"),
+            fields.line("kernel"),
+            fields.line("device"),
+            fields.line("target"),
+            fields.line("compiler"),
             tuple(sorted(sizes.items())),
             fields.integer("policy"),
             take_divisors(fields) if "divisors" in fields.names() else (),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ferrite_runtime.engine import HostFunction
+from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.program import Program
 from ferrite_runtime.sites import HostText
 from ferrite_runtime.sized_program import leading_lets
@@ -49,7 +50,7 @@ class Recurring:
         self._write = write
         self._met: dict[Sizes, int] = {}
         self._writing: set[Sizes] = set()
-        self._lock = threading.Lock()
+        self._lock = renewed_in_children(threading.Lock())
 
     def __call__(self, args: list[Any], sizes: Sizes) -> tuple[Any, ...]:
         """Runs the program at sizes that nothing is prepared for, and prepares what is due."""

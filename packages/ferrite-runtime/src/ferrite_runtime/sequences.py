@@ -20,6 +20,7 @@ from ferrite_runtime.buckets import BucketedKernel
 from ferrite_runtime.cuda_kernels import DeviceKernel
 from ferrite_runtime.engine import HostFunction, build_host
 from ferrite_runtime.footprint import lengths_of
+from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.host import HEAVIER, write_host
 from ferrite_runtime.launch_sequence import SequenceWriter
 from ferrite_runtime.native_launcher import NativeLauncher
@@ -40,7 +41,7 @@ class Later:
 
     def __init__(self, write: Callable[[Mapping[str, int]], HostFunction]) -> None:
         self._write = write
-        self._lock = threading.Lock()
+        self._lock = renewed_in_children(threading.Lock())
         self._host: HostFunction | None = None
 
     def __call__(self, args: list[Any], sizes: Mapping[str, int]) -> tuple[Any, ...]:

@@ -57,12 +57,17 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class HostText:
-    """The function's source, and what each of its global names has to be bound to."""
+    """The function's source, and what each of its global names has to be bound to.
+
+    The source is built of names, numbers and words of the runtime's own; strings of a program are among the
+    ``constants``, by the names that stand for them.
+    """
 
     source: str
     externs: dict[str, str]
     dtypes: dict[str, str]
     sites: tuple[Site, ...]
+    constants: Mapping[str, object] = field(default_factory=dict)
 
 
 LaunchWriter: TypeAlias = Callable[[Site], Iterable[str]]

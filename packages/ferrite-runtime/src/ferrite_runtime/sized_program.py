@@ -27,6 +27,7 @@ from ferrite_runtime.steps import (
     Step,
     Tagged,
     View,
+    Within,
     value_refs,
 )
 
@@ -148,6 +149,8 @@ class _Known:
             case Check():
                 names = tuple((name, settle(expr, self.values)) for name, expr in step.names)
                 yield replace(step, holds=settle_condition(step.holds, self.values), names=names)
+            case Within():
+                yield replace(step, end=settle(step.end, self.values))
             case Free(names):
                 left = tuple(name for name in names if name not in self.values)
                 if left:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from collections.abc import Sequence
 from typing import Any
 
 from ferrite_runtime.errors import compile_failure
@@ -17,8 +18,30 @@ ALLOWED_IMPORTS = {
 """Modules that a kernel's source text may import, and how."""
 
 
-def load_function(spec: KernelSpec) -> Any:
+def _import_allowed(
+    name: str, names: object = None, scope: object = None, wanted: Sequence[str] = (), level: int = 0
+) -> Any:
+    """Imports what kernels may import, and nothing else."""
+    whole = [name] if not wanted else [f"{name}.{part}" for part in wanted]
+    if level or not all(module in ALLOWED_IMPORTS for module in whole):
+        raise ImportError(f"a kernel cannot import {', '.join(whole)}")
+    return __import__(name, {}, {}, wanted, 0)
+
+
+def _confined_builtins() -> dict[str, Any]:
+    """Returns the builtins of a kernel whose writer nobody vouches for; its loops count their steps."""
+    from ferrite_runtime.interpreter_fence import limited_range
+
+    few = {"abs": abs, "float": float, "len": len, "max": max, "min": min, "range": limited_range}
+    return {**few, "__import__": _import_allowed}
+
+
+def load_function(spec: KernelSpec, *, is_confined: bool = False) -> Any:
     """Returns the ``@triton.jit`` function of a kernel, by running its source text as a module.
+
+    Args:
+        spec: the kernel.
+        is_confined: whether its text may use the few builtins that kernels need, and no others.
 
     The text is registered under an invented file name, so that Triton can read it back and errors can quote it.
     Nothing depends on where the text is run: neither the name nor the module carries a path.
@@ -30,6 +53,8 @@ def load_function(spec: KernelSpec) -> Any:
     lines = spec.source.splitlines(keepends=True)
     linecache.cache[filename] = (len(spec.source), None, lines, filename)
     namespace: dict[str, Any] = {"__name__": f"ferrite_kernel_{spec.id[:12]}"}
+    if is_confined:
+        namespace["__builtins__"] = _confined_builtins()
     try:
         exec(compile(spec.source, filename, "exec"), namespace)
     except Exception as error:

@@ -11,7 +11,7 @@ from ferrite_runtime.config import Config
 from ferrite_runtime.dtypes import DTYPES
 from ferrite_runtime.errors import IdentityMismatch, SpecError, UnknownFormat
 from ferrite_runtime.expr import Expr, evaluate, expr_names, read_expr, write_expr
-from ferrite_runtime.fields import Fields
+from ferrite_runtime.fields import MAX_INTEGER, Fields, check_identifier, check_integer, check_text
 
 FORMAT = 1
 FAMILIES = ("pointwise", "persistent", "looped", "cooperative", "scan", "sort", "template", "user")
@@ -19,6 +19,8 @@ USER = "user"
 ROLES = ("tensor", "size", "scalar")
 ACCESSES = ("read", "write", "readwrite", "atomic")
 AXIS_KINDS = ("grid", "fold")
+MAX_ALIGN = 4096
+"""Bytes that a pointer can be promised to be a multiple of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +47,8 @@ class Param:
         access = align = hint = None
         if role == "tensor":
             access, align = fields.choice("access", ACCESSES), fields.integer("align")
-            if align <= 0 or align & (align - 1):
-                raise SpecError(fields.at("align"), f"{align} is not a power of two")
+            if align <= 0 or align & (align - 1) or align > MAX_ALIGN:
+                raise SpecError(fields.at("align"), f"{align} is not a power of two, up to {MAX_ALIGN}")
         elif role == "size":
             hint = fields.optional_integer("hint")
             if dtype not in ("i32", "i64"):
@@ -87,6 +89,8 @@ class Axis:
             block=fields.identifier("block"),
             max_block=fields.optional_integer("max_block"),
         )
+        if isinstance(axis.size, int) and axis.size < 0:
+            raise SpecError(fields.at("size"), f"{axis.size} is negative")
         if axis.max_block is not None and axis.max_block < 1:
             raise SpecError(fields.at("max_block"), f"{axis.max_block} is less than 1")
         fields.close()
@@ -152,8 +156,8 @@ class KernelSpec:
             grid=read_expr(fields.take("grid"), fields.at("grid")),
             mutated=fields.strings("mutated"),
             index_width=fields.integer("index_width"),
-            facts=_read_plain(fields, "facts", "fact"),
-            origin=fields.strings("origin"),
+            facts=_read_facts(fields),
+            origin=fields.strings("origin"),  # each one line: listings and errors quote it
             **(_read_user_fields(fields) if family == USER else {}),
         )
         fields.close()
@@ -228,6 +232,7 @@ def _read_blocks(fields: Fields) -> dict[str, int]:
     names = list(inner.names())
     blocks = {name: inner.integer(name) for name in names}
     for name, block in blocks.items():
+        check_identifier(name, path)
         if block < 1 or block & (block - 1):
             raise SpecError(f"{path}.{name}", f"{block} is not a power of two")
     return blocks
@@ -239,9 +244,47 @@ def _read_plain(fields: Fields, key: str, kind: str) -> dict[str, Any]:
     inner = Fields(fields.take(key), path)
     values = {name: inner.take(name) for name in list(inner.names())}
     for name, value in values.items():
-        if not isinstance(value, (int, float, str, bool)) and value is not None:
+        check_identifier(name, path)
+        if isinstance(value, str):
+            check_text(value, f"{path}.{name}")
+        elif isinstance(value, int) and not isinstance(value, bool):
+            check_integer(value, f"{path}.{name}")
+        elif not isinstance(value, (float, bool)) and value is not None:
             raise SpecError(f"{path}.{name}", f"a {kind} is a number, a flag or a name, not {value!r}")
     return values
+
+
+INTEGERS = frozenset(
+    (
+        *("branches", "bytes", "element_bytes", "flops", "fold_size", "folds", "live_values", "loads"),
+        *("multiplied_rows", "neighbours", "num_stages", "num_warps", "numel", "ops", "parts", "passes"),
+        *("percent_apart", "pieces", "product", "registers", "rows_together", "run", "stores", "threads", "vectors"),
+    )
+)
+"""Facts that policies compute with."""
+FLAGS = ("atomics", "checked", "random", "sorted", "strewn", "transposed", "walked")
+"""Facts that are true or false."""
+WORDS = ("contiguous_axis",)
+"""Facts that name something, or nothing."""
+
+
+def _read_facts(fields: Fields) -> dict[str, Any]:
+    """Returns the facts of a kernel. Policies compute with them: what is no flag and no word is an integer."""
+    facts = _read_plain(fields, "facts", "fact")
+    for name, value in facts.items():
+        path = f"{fields.at('facts')}.{name}"
+        if name in FLAGS and not isinstance(value, bool):
+            raise SpecError(path, f"true or false is needed, not {value!r}")
+        if name in WORDS and value is not None:
+            check_identifier(value, path)
+        if name not in (*FLAGS, *WORDS) and isinstance(value, (int, float)) and not isinstance(value, bool):
+            if not 0 <= value < MAX_INTEGER:
+                raise SpecError(path, f"{value!r} is out of range")
+            if name in INTEGERS:
+                check_integer(value, path)
+        elif name in INTEGERS:
+            raise SpecError(path, f"an integer is needed, not {value!r}")
+    return facts
 
 
 def _read_user_fields(fields: Fields) -> dict[str, Any]:
@@ -271,7 +314,11 @@ def _check_names(spec: KernelSpec, fields: Fields) -> None:
         for name in expr_names(axis.size):
             if name not in sizes:
                 raise SpecError(f"{fields.at('axes')}[{position}].size", f"{name!r} is not a size param")
-    known = sizes | {axis.name for axis in spec.axes} | {axis.block for axis in spec.axes} | set(spec.blocks)
+    fixed = {name for name, value in spec.blocks.items() if type(value) is int}
+    known = (
+        sizes | {axis.name for axis in spec.axes} | {axis.block for axis in spec.axes if axis.block not in spec.blocks}
+    )
+    known |= fixed
     for config in spec.configs:
         known |= {name for name, _ in config.blocks}
     for name in (*expr_names(spec.grid), *expr_names(spec.grid_y), *expr_names(spec.grid_z)):

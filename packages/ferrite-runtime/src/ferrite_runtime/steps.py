@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import keyword
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
@@ -10,9 +12,12 @@ from typing import Any, TypeAlias
 from ferrite_runtime.dtypes import is_dtype
 from ferrite_runtime.errors import SpecError
 from ferrite_runtime.expr import Condition, Expr, read_condition, read_expr, write_condition, write_expr
-from ferrite_runtime.fields import Fields, check_identifier
+from ferrite_runtime.fields import MAX_NAME, Fields, check_identifier, check_text
 
 Number: TypeAlias = "int | float | bool"
+
+MAX_DIMS = 64
+"""Dimensions that a tensor may have; torch has no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +199,19 @@ class Check:
     names: tuple[tuple[str, Expr], ...] = ()
 
 
-Step: TypeAlias = "Alloc | Keep | Reuse | View | Let | Launch | Extern | Item | Free | Copy | Check"
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Stops the program unless the memory of ``owner`` reaches to ``end``, in bytes from its first element.
+
+    ``owner`` is a result of a library call, of which only the tensor itself tells how large it is. The step is made
+    where a program is loaded (``extents.py``), and is never part of a stored one.
+    """
+
+    owner: str
+    end: Expr
+
+
+Step: TypeAlias = "Alloc | Keep | Reuse | View | Let | Launch | Extern | Item | Free | Copy | Check | Within"
 
 
 # --- inputs and outputs ---------------------------------------------------------------------------------------------
@@ -205,8 +222,12 @@ def read_layout(fields: Fields) -> Layout:
     layout = Layout(_read_dtype(fields), _read_exprs(fields, "shape"), _read_exprs(fields, "strides"))
     if len(layout.shape) != len(layout.strides):
         raise SpecError(fields.at("strides"), f"{len(layout.strides)} strides for {len(layout.shape)} dimensions")
+    if len(layout.shape) > MAX_DIMS:
+        raise SpecError(fields.at("shape"), f"{len(layout.shape)} dimensions, torch has {MAX_DIMS} at most")
     if any(isinstance(size, int) and size < 0 for size in layout.shape):
         raise SpecError(fields.at("shape"), "a size is negative")
+    if any(isinstance(stride, int) and stride < 0 for stride in layout.strides):
+        raise SpecError(fields.at("strides"), "a stride is negative")
     return layout
 
 
@@ -226,7 +247,7 @@ def read_input(value: object, path: str) -> Input:
     fields = Fields(value, path)
     name, kind = fields.identifier("name"), fields.choice("kind", ("tensor", "scalar", "opaque"))
     if kind == "tensor":
-        read = Input(name, kind, layout=read_layout(fields), device=fields.string("device"))
+        read = Input(name, kind, layout=read_layout(fields), device=fields.choice("device", DEVICES))
     elif kind == "scalar":
         read = Input(name, kind, dtype=_read_dtype(fields))
     else:
@@ -255,6 +276,8 @@ def read_output(value: object, path: str) -> Output:
             return Output(scalar=read_expr(scalar, fields.at("scalar")))
         if not isinstance(scalar, (int, float)):
             raise SpecError(fields.at("scalar"), f"a number is needed, not {scalar!r}")
+        if isinstance(scalar, int):
+            read_value(scalar, fields.at("scalar"))
         return Output(scalar=scalar)
     if present == ("none",) and fields.take("none") is True:
         return Output()
@@ -274,13 +297,32 @@ def write_output(output: Output) -> dict[str, Any]:
 
 _TAGS = ("ref", "dtype", "device", "layout", "memory_format", "float", "complex", "size")
 
+DEVICES = ("cpu", "cuda", "hip", "xpu", "mps", "meta", "tpu")
+"""Types of devices that a program may name; what has no engine here is refused where the program is loaded."""
+CLOSED_TAGS: Mapping[str, tuple[str, ...]] = {
+    "device": DEVICES,
+    "layout": ("strided", "sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc", "jagged"),
+    "memory_format": ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d"),
+    "float": ("inf", "-inf", "nan"),
+}
+"""The values of tags that have few: names of torch's, each the attribute of ``torch`` of that name."""
 
-def read_value(value: object, path: str) -> Any:
+MAX_DEPTH = 16
+"""How deep arguments of a library call may be nested."""
+MAX_SCALAR = 1 << 64
+"""Integers among them are of 64 bits, with or without a sign."""
+
+
+def read_value(value: object, path: str, depth: int = 0) -> Any:
     """Returns an extern argument: plain JSON scalars as they are, arrays as tuples, objects as `Tagged`."""
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if isinstance(value, str):
+        return check_text(value, path)
+    if isinstance(value, int) and not -MAX_SCALAR // 2 <= value < MAX_SCALAR:
+        raise SpecError(path, "this integer does not fit into 64 bits")
+    if value is None or isinstance(value, (bool, int, float)):
         return value
-    if isinstance(value, (list, tuple)):
-        return tuple(read_value(element, f"{path}[{i}]") for i, element in enumerate(value))
+    if isinstance(value, (list, tuple)) and depth < MAX_DEPTH:
+        return tuple(read_value(element, f"{path}[{i}]", depth + 1) for i, element in enumerate(value))
     if isinstance(value, Mapping) and len(value) == 1:
         ((tag, content),) = value.items()
         if tag in _TAGS:
@@ -293,7 +335,9 @@ def _read_tag(tag: str, content: object, path: str) -> Expr:
         return read_expr(content, f"{path}.size")
     if tag == "complex":
         if isinstance(content, (list, tuple)) and len(content) == 2:
-            return tuple(read_value(part, path) for part in content)
+            parts = tuple(read_value(part, path) for part in content)
+            if all(_is_number(part) for part in parts):
+                return parts
         raise SpecError(path, f"a complex number is [re, im], not {content!r}")
     if not isinstance(content, str):
         raise SpecError(f"{path}.{tag}", f"a string is needed, not {content!r}")
@@ -301,9 +345,14 @@ def _read_tag(tag: str, content: object, path: str) -> Expr:
         check_identifier(content, f"{path}.ref")
     if tag == "dtype" and not is_dtype(content):
         raise SpecError(f"{path}.dtype", f"unknown dtype {content!r}")
-    if tag == "float" and content not in ("inf", "-inf", "nan"):
-        raise SpecError(f"{path}.float", f"{content!r} is not inf, -inf or nan")
+    known = CLOSED_TAGS.get(tag)
+    if known is not None and content not in known:
+        raise SpecError(f"{path}.{tag}", f"{content[:60]!r} is not one of {', '.join(known)}")
     return content
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) or (isinstance(value, Tagged) and value.tag == "float")
 
 
 def write_value(value: Any) -> Any:
@@ -343,7 +392,7 @@ def value_sizes(value: Any) -> list[Expr]:
 
 
 def _read_alloc(fields: Fields) -> Step:
-    device = fields.take("device", None)
+    device = fields.choice("device", DEVICES) if "device" in fields.names() else None
     return Alloc(fields.identifier("name"), read_layout(fields), device)
 
 
@@ -375,6 +424,8 @@ def _read_let(fields: Fields) -> Step:
     inner.close()
     if len(place) != 2 or not isinstance(place[1], int) or isinstance(place[1], bool) or place[1] < 0:
         raise SpecError(path, f"a {kind} is [tensor, axis], not {place!r}")
+    if place[1] >= MAX_DIMS:
+        raise SpecError(path, f"no tensor has an axis number {place[1]}")
     return Let(name, Probe(kind, check_identifier(place[0], path), place[1]))
 
 
@@ -390,7 +441,10 @@ def _read_launch(fields: Fields) -> Step:
 
 def _read_alternative(value: object, path: str) -> Alternative:
     fields = Fields(value, path)
-    when = [Fields({"expr": pair[0], "limit": pair[1]}, path) for pair in fields.array("when")]
+    pairs = fields.array("when")
+    if not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs):
+        raise SpecError(fields.at("when"), "a condition is [integer, limit]")
+    when = [Fields({"expr": pair[0], "limit": pair[1]}, path) for pair in pairs]
     conditions = tuple((_read_expr_field(f, "expr"), f.integer("limit")) for f in when)
     read = Alternative(conditions, fields.optional_string("kernel"))
     fields.close()
@@ -402,16 +456,18 @@ def _read_arg(value: object, path: str) -> Expr | float | bool | Tagged:
         return value
     if isinstance(value, Mapping):
         tagged = read_value(value, path)
-        if tagged.tag != "float":
+        if not isinstance(tagged, Tagged) or tagged.tag != "float":
             raise SpecError(path, "only a tagged float can stand here")
-        return tagged  # type: ignore[no-any-return]
+        return tagged
     return read_expr(value, path)
 
 
 def _read_extern(fields: Fields) -> Step:
     kwargs = Fields(fields.take("kwargs"), fields.at("kwargs"))
+    for name in kwargs.names():
+        _check_keyword(name, fields.at("kwargs"))
     return Extern(
-        target=fields.string("target"),
+        target=_read_target(fields),
         args=tuple(read_value(v, f"{fields.at('args')}[{i}]") for i, v in enumerate(fields.array("args"))),
         kwargs={name: read_value(kwargs.take(name), kwargs.at(name)) for name in kwargs.names()},
         results=tuple(_read_result(v, f"{fields.at('results')}[{i}]") for i, v in enumerate(fields.array("results"))),
@@ -422,9 +478,28 @@ def _read_extern(fields: Fields) -> Step:
     )
 
 
+_TARGET = re.compile(r"[A-Za-z]\w*(\.\w+){1,2}", re.ASCII)
+
+
+def _read_target(fields: Fields) -> str:
+    """Returns the name of an operator; which ones may be called is decided where the program is loaded."""
+    target = fields.string("target")
+    if not _TARGET.fullmatch(target) or len(target) > MAX_NAME:
+        raise SpecError(fields.at("target"), f"{target[:60]!r} is not of the form namespace.op.overload")
+    return target
+
+
+def _check_keyword(name: str, path: str) -> None:
+    """Raises `SpecError` unless a name can be that of an argument in a call."""
+    if not name.isascii() or not name.isidentifier() or keyword.iskeyword(name) or len(name) > MAX_NAME:
+        raise SpecError(path, f"{name[:60]!r} cannot be the name of an argument")
+
+
 def _read_bind(value: object, path: str) -> tuple[str, int, int]:
     if not isinstance(value, (list, tuple)) or len(value) != 3 or not all(type(n) is int and n >= 0 for n in value[1:]):
         raise SpecError(path, f"what is bound is [name, result, axis], not {value!r}")
+    if value[1] >= MAX_NAME or value[2] >= MAX_DIMS:
+        raise SpecError(path, f"no result has a number or an axis like that of {value!r}")
     return check_identifier(value[0], path), value[1], value[2]
 
 
@@ -464,7 +539,7 @@ def _read_check(fields: Fields) -> Step:
         path = f"{fields.at('names')}[{place}]"
         if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], str):
             raise SpecError(path, f"what is named is [text, integer], not {pair!r}")
-        named.append((pair[0], read_expr(pair[1], path)))
+        named.append((check_text(pair[0], path), read_expr(pair[1], path)))
     return Check(read_condition(fields.take("holds"), fields.at("holds")), fields.string("message"), tuple(named))
 
 

@@ -7,13 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from ferrite_runtime.dtypes import torch_name
+from ferrite_runtime.errors import NoVariantForTarget, ProgramFailed
 
 
 def torch_dtype(name: str) -> Any:
     """Returns the torch dtype of a spec dtype name."""
     import torch
 
-    return getattr(torch, torch_name(name))
+    found = getattr(torch, torch_name(name), None)
+    if not isinstance(found, torch.dtype):
+        raise NoVariantForTarget(f"this torch has no dtype {torch_name(name)}")
+    return found
 
 
 def find_allocator(device_type: str) -> Callable[..., Any] | None:
@@ -101,6 +105,19 @@ def retype(tensor: Any, dtype: Any, shape: tuple[int, ...], strides: tuple[int, 
     start = tensor.storage_offset() * tensor.element_size() + offset
     view = torch.empty(0, dtype=dtype, device=tensor.device)
     return view.set_(tensor.untyped_storage(), start // view.element_size(), shape, strides)
+
+
+def check_within(tensor: Any, end: int) -> None:
+    """Raises unless a tensor's memory reaches to ``end``, in bytes from its first element.
+
+    Raises:
+        ProgramFailed: a library returned less than the program takes its result for.
+    """
+    if tensor is not None:
+        size = tensor.untyped_storage().nbytes() - tensor.storage_offset() * tensor.element_size()
+        if end <= size:
+            return
+    raise ProgramFailed("a view lies outside of the result of a library call that it is a view of")
 
 
 def restride(tensor: Any, strides: tuple[int, ...]) -> Any:

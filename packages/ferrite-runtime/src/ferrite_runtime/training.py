@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from ferrite_runtime.entries import Entry, Variant
+from ferrite_runtime.errors import FerriteRuntimeError, failed_program
 from ferrite_runtime.loaded import LoadedProgram
 from ferrite_runtime.steps import Layout
 from ferrite_runtime.tensors import restride
@@ -45,20 +46,29 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Returns the gradients of the primals, None where nobody wants one."""
-        call = ctx.call
-        plan, program = call.variant.backward, call.backward
-        sources = {"saved": ctx.saved_tensors, "gradient": gradients}
-        inputs = [
-            _laid_out(sources[kind][number], declared.layout)
-            for (kind, number), declared in zip(plan.takes, program.program.inputs, strict=True)
-        ]
-        results = program.call_boxed(inputs)
-        first = {"weight": 0, "tensor": len(call.weights)}
-        grads: list[Any] = [None] * (len(call.weights) + call.entry.tensors)
-        for target, value in zip(plan.grads, results, strict=True):
-            if target is not None:
-                grads[first[target[0]] + target[1]] = value
-        return (None, *grads)
+        try:
+            return _gradients(ctx.call, ctx.saved_tensors, gradients)
+        except FerriteRuntimeError:
+            raise
+        except Exception as error:
+            raise failed_program(f"the backward program {ctx.call.variant.backward.program}", error) from error
+
+
+def _gradients(call: Any, saved: Sequence[Any], gradients: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns the gradients of the primals behind None, which is that of the call itself."""
+    plan, program = call.variant.backward, call.backward
+    sources = {"saved": saved, "gradient": gradients}
+    inputs = [
+        _laid_out(sources[kind][number], declared.layout)
+        for (kind, number), declared in zip(plan.takes, program.program.inputs, strict=True)
+    ]
+    results = program.call_boxed(inputs)
+    first = {"weight": 0, "tensor": len(call.weights)}
+    grads: list[Any] = [None] * (len(call.weights) + call.entry.tensors)
+    for target, value in zip(plan.grads, results, strict=True):
+        if target is not None:
+            grads[first[target[0]] + target[1]] = value
+    return (None, *grads)
 
 
 def _laid_out(tensor: Any, layout: Layout | None) -> Any:

@@ -87,13 +87,29 @@ def prepare_worker() -> None:
     triton.runtime.cache.triton_key = lambda: name
 
 
+def is_interpreting() -> bool:
+    """Tells whether functions of this process are made for Triton's interpreter, which its compiler does not take.
+
+    ``TRITON_INTERPRET=1`` turns every ``@triton.jit`` into such a function where it is imported, those of Triton's own
+    library included; taking the variable back later does not turn them back.
+    """
+    import triton
+    import triton.language as tl
+    from triton.runtime.jit import JITFunction
+
+    return bool(triton.knobs.runtime.interpret) or not isinstance(tl.sum, JITFunction)
+
+
 def compile_job(job: Job) -> Binary:
-    """Returns the compiled kernel of ``job``; needs no GPU.
+    """Returns the compiled kernel of ``job``; needs no GPU, and a process that does not interpret.
 
     Raises:
         KernelCompileError: with the compiler's message, the cause first.
     """
     spec = job.spec
+    if is_interpreting():
+        reason = "TRITON_INTERPRET is set, and has Triton interpret all functions of this process; unset it"
+        raise compile_failure(spec, reason)
     function = load_function(spec)
     constants = choose_constants(spec, function, dict(job.config.blocks))
     try:

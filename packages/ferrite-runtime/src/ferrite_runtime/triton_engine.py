@@ -11,13 +11,16 @@ from ferrite_runtime.compiler_messages import explain_failure
 from ferrite_runtime.config import Config
 from ferrite_runtime.devices import device_facts
 from ferrite_runtime.engine import HostFunction, build_host, gradient_guard
-from ferrite_runtime.errors import compile_failure
+from ferrite_runtime.errors import DeviceUnavailable, compile_failure
 from ferrite_runtime.host import write_host
+from ferrite_runtime.kernel_text import check_text
+from ferrite_runtime.origin import HERE, Origin
 from ferrite_runtime.policy import configs
 from ferrite_runtime.program import Program
 from ferrite_runtime.source import choose_constants, load_function
 from ferrite_runtime.spec import KernelSpec, Param
 from ferrite_runtime.tensors import torch_dtype
+from ferrite_runtime.triton_adapter import is_interpreting
 
 
 class Address:
@@ -62,12 +65,19 @@ class TritonKernel:
             raise compile_failure(self.spec, explain_failure(error)) from error
 
 
-def load_kernel(spec: KernelSpec, index: int) -> TritonKernel:
+def load_kernel(spec: KernelSpec, index: int, origin: Origin = HERE) -> TritonKernel:
     """Returns a kernel for torch's GPU number ``index`` with its policy's first choice.
 
     Raises:
+        DeviceUnavailable: if Triton interprets the kernels of this process.
         KernelCompileError: if the source text does not load.
+        TrustNeeded: if the text may not be run, coming from where it does.
     """
+    check_text(spec, origin)
+    if is_interpreting():
+        raise DeviceUnavailable(
+            "TRITON_INTERPRET is set, and Triton's own launcher interprets then; unset it, or give tensors on the CPU"
+        )
     return TritonKernel(spec, load_function(spec), configs(spec, device_facts(index), "none")[0])
 
 
@@ -83,13 +93,14 @@ class TritonEngine:
     """Runs a program with the first choice of each kernel's policy."""
 
     program: Program
+    origin: Origin = HERE
 
     def first(self, device: Any) -> HostFunction:
         """Returns the host function, run with its device current."""
         import torch
 
         text = write_host(self.program, preamble=gradient_guard(self.program))
-        kernels = {spec.id: load_kernel(spec, device.index) for spec in self.program.kernels}
+        kernels = {spec.id: load_kernel(spec, device.index, self.origin) for spec in self.program.kernels}
         host = build_host(text, {f"_launch{site.number}": kernels[site.kernel.id] for site in text.sites}, device)
 
         def run(args: list[Any]) -> tuple[Any, ...]:

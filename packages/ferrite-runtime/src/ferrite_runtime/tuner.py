@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,12 @@ from ferrite_runtime.errors import (
     OptionError,
 )
 from ferrite_runtime.example_inputs import make_arguments, make_inputs
+from ferrite_runtime.extents import with_bounds
 from ferrite_runtime.isolation import Isolation
 from ferrite_runtime.kernel import Kernel, check_arguments
+from ferrite_runtime.operators import check_operators, names_of
 from ferrite_runtime.options import Options
+from ferrite_runtime.origin import HERE, Origin
 from ferrite_runtime.platform import Platform, torch_platform
 from ferrite_runtime.pool import shared_pool
 from ferrite_runtime.prebuilt import BundleLibrary
@@ -125,6 +128,8 @@ def tune(  # noqa: PLR0913  # each is the caller's to say
     isolate: bool = False,
     options: Options | None = None,
     listen: Listener = ignore_event,
+    operators: Iterable[Any] = (),
+    trust: bool = False,
 ) -> TuningReport:
     """Finds the fastest configs of all kernels of a bundle, a program or a kernel on the current GPU, and keeps them.
 
@@ -144,6 +149,8 @@ def tune(  # noqa: PLR0913  # each is the caller's to say
             That process makes up its own contents for tensors of floats.
         options: how kernels are compiled, and where the store is.
         listen: is told how it goes, one JSON object at a time.
+        operators: library operators that programs of a bundle may call beside torch's own: see `load`.
+        trust: whether the kernel text of a bundle may be compiled here that is not plainly a kernel's: see `load`.
 
     Raises:
         DeviceUnavailable: if there is no GPU that kernels can be measured on.
@@ -154,7 +161,9 @@ def tune(  # noqa: PLR0913  # each is the caller's to say
     bundle = as_bundle(what)
     given = inputs if isinstance(inputs, Mapping) else dict.fromkeys(_names(bundle), inputs) if inputs else {}
     options = replace(options or Options(), tune=effort, tuning_seconds=seconds)
-    session = open_session(bundle, options, inputs=given, sizes=sizes or {}, elements=elements)
+    session = open_session(
+        bundle, options, inputs=given, sizes=sizes or {}, elements=elements, operators=operators, trust=trust
+    )
     machine = replace(session.machine, listen=listen, is_forced=again)
     if not isolate:
         return tune_bundle(replace(session, machine=machine))
@@ -169,10 +178,15 @@ def open_session(
     inputs: Mapping[str, Sequence[Any]] | None = None,
     sizes: Mapping[str, int] | None = None,
     elements: int | None = None,
+    operators: Iterable[Any] = (),
+    trust: bool = False,
 ) -> Session:
     """Returns a bundle on the current GPU; raises `DeviceUnavailable` if kernels cannot be measured there."""
+    origin = Origin(is_foreign=True, is_trusted=trust) if bundle.digest else HERE
+    if origin.is_foreign:
+        bundle = _confined(bundle, names_of(operators))
     index = current_gpu()
-    machine = make_machine(index, options, compiler_of(bundle, options))
+    machine = make_machine(index, options, compiler_of(bundle, options, origin))
     return Session(bundle, machine, torch_platform(), _gpu(index), inputs or {}, sizes or {}, elements)
 
 
@@ -206,10 +220,17 @@ def as_bundle(what: Tunable) -> Bundle:
     return Bundle(what.name, {what.id: what}) if isinstance(what, KernelSpec) else what
 
 
-def compiler_of(bundle: Bundle, options: Options) -> Compiler:
+def _confined(bundle: Bundle, added: Collection[str]) -> Bundle:
+    """Returns a bundle that was read, its programs with what checks where their views lie; see `load`."""
+    for name, program in bundle.programs.items():
+        check_operators(program, added, f"programs.{name}")
+    return replace(bundle, programs={name: with_bounds(program) for name, program in bundle.programs.items()})
+
+
+def compiler_of(bundle: Bundle, options: Options, origin: Origin = HERE) -> Compiler:
     """Returns what makes a bundle's kernels: out of its own binaries, where it has some."""
     library = BundleLibrary(bundle) if bundle.binaries or bundle.tuning else None
-    return Compiler(shared_pool(options.workers), choose_store(options), options.compile_seconds, library)
+    return Compiler(shared_pool(options.workers), choose_store(options), options.compile_seconds, library, origin)
 
 
 def _names(bundle: Bundle) -> list[str]:

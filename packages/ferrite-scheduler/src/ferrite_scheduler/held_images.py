@@ -20,7 +20,7 @@ from ferrite_ir import index as ix
 from ferrite_ir.dtypes import F32
 from ferrite_ir.graph import Computed, Fold, Loop, bodies_of
 from ferrite_ir.index import Dim, FloorDiv, Index, Mod
-from ferrite_ir.ops import RANDOM
+from ferrite_ir.ops import RANDOM, REQUIREMENTS
 from ferrite_ir.scalar import Scalar, postorder, substitute_dims
 from ferrite_ir.sizes import is_static
 
@@ -45,7 +45,7 @@ FEWEST_MEMBERS = 4
 
 STATE = ("mean", "sum of squared distances", "weight")
 """What a fold of moments keeps."""
-OPAQUE = ("masked", *RANDOM)
+OPAQUE = ("masked", *RANDOM, *REQUIREMENTS)
 """Operations of what is folded, or computed of elements, that keep images from being held."""
 
 Places: TypeAlias = "dict[Dim, Index]"

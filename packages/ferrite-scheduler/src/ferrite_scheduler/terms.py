@@ -18,7 +18,7 @@ from typing import Any
 
 from ferrite_ir.graph import Definition, Graph, Loop, TensorType, Value
 from ferrite_ir.index import Dim, FloorDiv, Index, Mod, constant
-from ferrite_ir.ops import OPS, RANDOM
+from ferrite_ir.ops import OPS, RANDOM, REQUIREMENTS
 from ferrite_ir.scalar import Scalar, load, postorder, rewrite, substitute_dims
 from ferrite_ir.sizes import hint, is_static
 
@@ -30,7 +30,7 @@ DEAR = 8
 """Instructions, at least, that computing it takes."""
 DIVIDED = 4
 """Instructions that a division in an index counts for: it also makes a vector of loads one for each element."""
-OPAQUE = ("masked", *RANDOM)
+OPAQUE = ("masked", *RANDOM, *REQUIREMENTS)
 """Operations of bodies that stay as they are: some loads must not happen everywhere, random numbers are drawn once."""
 
 

@@ -20,6 +20,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ferrite_torch.mask_elements import CAUSAL, Elements, Hiding, Line
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key, without_modes
+from ferrite_torch.torch_private.nodes import attribute_read
 from ferrite_torch.torch_private.symbolic_shapes import symbolic_value
 
 log = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ _METHODS = frozenset((*(_COMMON_NAMES + _METHOD_NAMES).split(), *_SPECIAL_NAMES)
 _SHAPED = frozenset((torch.ones_like, torch.zeros_like, torch.full_like, "new_ones", "new_zeros", "new_full"))
 """Those of them that ask their first argument for its shape and type, not for its elements."""
 _CHANGING = frozenset(_CHANGING_NAMES.split())
-_READING = frozenset((F.embedding, F.dropout, getattr))
+_READING = frozenset((F.embedding, F.dropout))
 _READING_MODULES = frozenset(("torch", "torch._C._nn", "_operator"))
 
 
@@ -235,7 +236,7 @@ def _may_write(node: Node) -> bool:
         return _writes_by_name(target)
     if node.op != "call_function":
         return True
-    if target in _READING or target in _FUNCTIONS:
+    if target in _READING or target in _FUNCTIONS or attribute_read(node) is not None:
         return False
     return getattr(target, "__module__", None) not in _READING_MODULES or _writes_by_name(target.__name__)
 

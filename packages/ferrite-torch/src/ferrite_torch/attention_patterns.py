@@ -33,7 +33,7 @@ import torch.nn.functional as F
 from torch.fx import GraphModule, Node
 
 from ferrite_torch.attention_masks import changing_storages, known_value, storage_of
-from ferrite_torch.torch_private.nodes import target_name
+from ferrite_torch.torch_private.nodes import attribute_read, target_name
 
 log = logging.getLogger(__name__)
 
@@ -265,8 +265,9 @@ def _transposed(node: Any) -> Node | None:
     fake = _fake(source)
     if fake is None or fake.ndim < 3:
         return None
-    if node.target is getattr:
-        return source if args[1:] in (("mT",), ("mH",)) else None
+    attribute = attribute_read(node)
+    if attribute is not None:
+        return source if attribute in ("mT", "mH") else None
     order = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
     if not all(isinstance(place, int) for place in order):
         return None
@@ -391,7 +392,7 @@ def _minds_layout(node: Node) -> bool:
             name = target_name(user)
             if user.op == "output" or name in _STRICT:
                 return True
-            if name in _VIEWS and user not in seen:
+            if (name in _VIEWS or attribute_read(user)) and user not in seen:
                 seen.add(user)
                 pending.append(user)
     return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -13,7 +13,7 @@ from ferrite_torch.attention_masks import simplify_masks
 from ferrite_torch.attention_patterns import rewrite_attention
 from ferrite_torch.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.environment import check_environment, stores_graphs
-from ferrite_torch.errors import ExternRefused, FerriteError, OptionError, Unsupported, translate
+from ferrite_torch.errors import ExternRefused, FerriteError, OptionError, Refused, Unsupported, translate
 from ferrite_torch.garbage import rare_collections
 from ferrite_torch.loading import mark_boxed, run_eagerly, runtime_options
 from ferrite_torch.masked_writes import choose_by_masks
@@ -21,17 +21,20 @@ from ferrite_torch.options import Options, parse_options
 from ferrite_torch.statistics import record_fallback
 from ferrite_torch.stored_graphs import Plan, mark_storable, plan_storage
 from ferrite_torch.symbolic_floats import float_rules, multiply_out
-from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot
+from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot, undisturbed
 from ferrite_torch.torch_private.aot_metadata import drop_dynamic_marks
 from ferrite_torch.torch_private.dynamo import (
     fix_module_floats,
     flatten_inputs,
+    free_compilation_in_children,
     is_restart,
     keep_writes_through_restarts,
     register_backend,
 )
 from ferrite_torch.torch_private.nodes import example_of
 from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats
+from ferrite_torch.transformed_calls import by_slices, keeping_tangents
+from ferrite_torch.validation.observing import watching
 
 log = logging.getLogger(__name__)
 
@@ -68,21 +71,50 @@ def ferrite(
     """
     chosen = parse_options(mode, options)
     check_environment()
-    if any(isinstance(value, (list, tuple, dict)) for value in inputs):
-        return flatten_inputs(module, inputs, lambda *flat: ferrite(*flat, mode=mode, options=options))
+    if not any(isinstance(value, (list, tuple, dict)) for value in inputs):
+        return _compiled(module, inputs, chosen, module, module.forward)
+    # As compiled autograd passes them: a list that is to be emptied, and sizes. Torch flattens them into one such list.
+    return flatten_inputs(
+        module, inputs, lambda flat, values: _compiled(flat, values, chosen, module, run_eagerly(flat))
+    )
+
+
+def _compiled(
+    module: torch.nn.Module,
+    inputs: Sequence[Any],
+    chosen: Options,
+    captured: torch.fx.GraphModule,
+    eager: Callable[..., Any],
+) -> Callable[..., Any]:
+    """Returns a module compiled that takes flat inputs, one by one or in a list.
+
+    Args:
+        module: what takes flat inputs: the captured graph, or a wrapper around it.
+        inputs: example inputs, flat.
+        chosen: what the user chose.
+        captured: the captured graph.
+        eager: runs the module on inputs as the compiled one takes them.
+    """
     try:
         _check_devices(module, inputs)
         _check_layouts(module, inputs)
-        rewrite_attention(module)
-        simplify_masks(module)
-        choose_by_masks(module)
-        multiply_out(module)
+        rewrite_attention(captured)
+        simplify_masks(captured)
+        choose_by_masks(captured)
+        multiply_out(captured)
         is_kept = stores_graphs(chosen) and not has_guarded_floats()
         tensors = list(_tensors(module, inputs))
-        plan = plan_storage(module, _traced(module, inputs), tensors, chosen) if is_kept else None
+        plan = (
+            plan_storage(captured, _traced(captured, inputs), tensors, chosen)
+            if is_kept and module is captured
+            else None
+        )
         if plan is None or not plan.is_completed():
             _warm_up(module, inputs, chosen)
-        return _compile(module, inputs, chosen, plan)
+        note = _note_fallback if chosen.fallback else _refuse
+        return undisturbed(keeping_tangents(_compile(module, inputs, chosen, plan), eager, captured, note))
+    except Refused as refused:
+        return _refused(eager, refused, chosen)
     except Exception as error:  # every layer's, whatever it is: the table translates them all
         if is_restart(error):
             keep_writes_through_restarts()
@@ -91,23 +123,22 @@ def ferrite(
         if not chosen.fallback or isinstance(translated, _NEVER_EAGER):
             raise translated from error
         _note_fallback(translated)
-        return module.forward
+        return eager
 
 
 @rare_collections()
-def _compile(
-    module: torch.fx.GraphModule, inputs: Sequence[Any], options: Options, plan: Plan | None
-) -> Callable[..., Any]:
+def _compile(module: torch.nn.Module, inputs: Sequence[Any], options: Options, plan: Plan | None) -> Callable[..., Any]:
     """Returns the graph compiled, or loaded from AOTAutograd's cache where the plan allows to store it."""
-    compiled = compile_with_aot(
-        module,
-        inputs,
-        forward=_compiler("forward", options, plan),
-        backward=_compiler("backward", options, plan),
-        inference=_compiler("inference", options, plan),
-        decompositions=DeferredTable(_decompositions) if plan and plan.is_completed() else _decompositions(),
-        keeper=plan,
-    )
+    with watching():
+        compiled = compile_with_aot(
+            module,
+            inputs,
+            forward=_compiler("forward", options, plan),
+            backward=_compiler("backward", options, plan),
+            inference=_compiler("inference", options, plan),
+            decompositions=DeferredTable(_decompositions) if plan and plan.is_completed() else _decompositions(),
+            keeper=plan,
+        )
     if plan is not None and plan.is_sound():
         plan.complete()
     return compiled
@@ -141,6 +172,7 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
             _note_fallback(error)
             traced = changed_layouts(module, inputs if kind == "backward" else ())[1]
             call = run_eagerly(module, traced)
+            call = mark_boxed(by_slices(call)) if kind == "backward" else call
             return mark_storable(call, None, options, plan) if plan else call
         # The tensors that a module holds are not part of what is stored, nor is what the value of a float decided.
         is_whole = not module.graph.find_nodes(op="get_attr") and not has_guarded_floats()
@@ -176,7 +208,7 @@ def _settled(compiled: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]
     return compiled
 
 
-def _check_devices(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+def _check_devices(module: torch.nn.Module, inputs: Sequence[Any]) -> None:
     """Refuses (`Unsupported`) inputs on a device that kernels are not compiled for, or on several accelerators."""
     devices = {value.device for value in _tensors(module, inputs)}
     others = sorted(str(device) for device in devices if device.type not in COMPILED_DEVICES)
@@ -189,14 +221,14 @@ def _check_devices(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
         raise Unsupported("a graph on cuda, where torch finds no GPU")
 
 
-def _check_layouts(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+def _check_layouts(module: torch.nn.Module, inputs: Sequence[Any]) -> None:
     """Refuses (`Unsupported`) sparse inputs and others without strides; tensor subclasses are taken apart later."""
     for value in _tensors(module, inputs):
         if value.layout not in (torch.strided, torch.jagged):
             raise Unsupported(f"a graph with a tensor of layout {value.layout}: kernels read tensors by strides")
 
 
-def _warm_up(module: torch.fx.GraphModule, inputs: Sequence[Any], options: Options) -> None:
+def _warm_up(module: torch.nn.Module, inputs: Sequence[Any], options: Options) -> None:
     """Starts the compile workers and the build of the launcher, so that they are there when kernels are written.
 
     The interpreter needs none.
@@ -205,7 +237,7 @@ def _warm_up(module: torch.fx.GraphModule, inputs: Sequence[Any], options: Optio
         warm_up(runtime_options(options))
 
 
-def _tensors(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Iterator[torch.Tensor]:
+def _tensors(module: torch.nn.Module, inputs: Sequence[Any]) -> Iterator[torch.Tensor]:
     for value in inputs:
         if isinstance(value, torch.Tensor):
             yield value
@@ -218,9 +250,32 @@ def _traced(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
     return [*map(example_of, module.graph.find_nodes(op="placeholder")), *inputs]
 
 
+def _refused(eager: Callable[..., Any], refused: Refused, options: Options) -> Callable[..., Any]:
+    """Returns a graph that eager refuses as a function that runs it eagerly, and so raises what eager raises.
+
+    Should eager take it after all, its result is right, and what happened is said as of any graph that runs eagerly.
+    """
+    told: list[str] = []
+
+    def call(*args: Any) -> Any:
+        result = eager(*args)
+        if not options.fallback:
+            raise refused
+        if not told:
+            told.append(str(refused))
+            _note_fallback(refused)
+        return result
+
+    return call
+
+
 def _note_fallback(error: FerriteError) -> None:
     record_fallback(str(error))
     log.warning("a graph runs eagerly: %s", error)
+
+
+def _refuse(error: FerriteError) -> NoReturn:
+    raise error
 
 
 def _is_ferrite(compiler: Any) -> bool:
@@ -230,3 +285,4 @@ def _is_ferrite(compiler: Any) -> bool:
 
 register_backend(ferrite, "ferrite")
 fix_module_floats(_is_ferrite)
+free_compilation_in_children()

@@ -21,6 +21,7 @@ from ferrite_torch.torch_private.fake_tensors import fake_mode, is_fake, move_fa
 from ferrite_torch.torch_private.nodes import map_leaves
 from ferrite_torch.torch_private.partitioning import partition
 from ferrite_torch.torch_private.tracing import exporting, trace_functional, written_arguments
+from ferrite_torch.validation.observing import watching
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,7 @@ def capture(  # what a call is, and how to take it apart
         device: device type that the graphs are for; tensors of the model and the inputs may be elsewhere.
 
     Raises:
+        Refused: eager mode would refuse a call of the model for its shapes, types or numbers.
         Unsupported: the model writes to an input, or takes or returns something that cannot be written down.
     """
     held = tuple(_held_tensors(model))
@@ -92,7 +94,7 @@ def capture(  # what a call is, and how to take it apart
     with fake_mode():
         fakes = [_fake_of(value, training) for value in (*(each.tensor for each in held), *leaves)]
         call = _Call(model, [each.name for each in held], arguments)
-        with exporting(), _portable_attention(training):
+        with exporting(), _portable_attention(training), watching():
             call.rehearse(fakes)
             forward, backward, saved, derived = _trace(call, fakes, training, decompositions)
     for module in (forward, backward):

@@ -7,13 +7,19 @@ ops of `EXTRA`, less those of `KEPT`, which are better off as one library call.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, wraps
+from itertools import takewhile
 from typing import Any
 
 import torch
 
+from ferrite_torch.eager_layouts import laid_out, laid_out_ops
+from ferrite_torch.torch_private.nodes import traced_graph
 from ferrite_torch.torch_private.operators import Overload, core_decompositions, decompositions_of, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import is_unbacked_number
+
+BETWEEN_OPS = "prims.convert_element_type.default"
+"""What converts inside of a decomposition: a rounding between two operations, which no program states."""
 
 _KEPT_NAMES = """
     mm bmm addmm baddbmm mv dot addmv convolution convolution_backward _scaled_dot_product_flash_attention_for_cpu
@@ -78,9 +84,39 @@ EXTRA = tuple(name for family in _FAMILIES.values() for name in family.split())
 def decomposition_table(has_lowering: Callable[[str], bool]) -> Mapping[Any, Any]:
     """Returns decompositions by overload, for AOTAutograd.
 
-    None for an op that ``has_lowering`` knows by qualified name.
+    None for an op that ``has_lowering`` knows by qualified name, but for putting its result into its kernel's layout.
     """
-    return {op: rule for op, rule in _candidates().items() if not has_lowering(str(op))}
+    apart = {op: rule for op, rule in _candidates().items() if not has_lowering(str(op))}
+    table = {op: with_conversions_between(rule) for op, rule in apart.items()}
+    return table | {op: laid_out(op, rule, table.get(op)) for op, rule in laid_out_ops()}
+
+
+def with_conversions_between(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a decomposition whose own conversions are told apart from those that a program states.
+
+    Torch's decompositions compute half types in float32 and round at their ends as eager's kernels do, with the very
+    ``_to_copy`` that a program's ``x.half()`` becomes.
+    """
+
+    @wraps(rule)
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        graph = traced_graph()
+        if graph is None:
+            return rule(*args, **kwargs)
+        before = next(iter(reversed(graph.nodes)), None)
+        result = rule(*args, **kwargs)
+        for node in takewhile(lambda node: node is not before, reversed(graph.nodes)):
+            if node.target is torch.ops.aten._to_copy.default and node.kwargs.keys() == {"dtype"}:  # noqa: SLF001
+                node.target = torch.ops.prims.convert_element_type.default
+                node.args, node.kwargs = (node.args[0], node.kwargs["dtype"]), {}
+        return result
+
+    return decomposed
+
+
+def is_taken_apart(op: Overload) -> bool:
+    """Returns whether there is a decomposition of an op, which applies unless it has a lowering."""
+    return op in _candidates()
 
 
 class DeferredTable(dict[Any, Any]):

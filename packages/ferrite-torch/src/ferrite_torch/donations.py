@@ -14,15 +14,15 @@ import torch
 
 from ferrite_ir.graph import Value
 from ferrite_torch.lower import LoweredModule
-from ferrite_torch.torch_private.aot_metadata import donated_inputs, held_inputs
 from ferrite_torch.torch_private.fake_tensors import storage_key
+from ferrite_torch.torch_private.graph_positions import Positions
 
 
-def donated_arguments(module: torch.fx.GraphModule) -> frozenset[int]:
+def donated_arguments(module: torch.fx.GraphModule, positions: Positions) -> frozenset[int]:
     """Returns the positions of the arguments of a backward graph that are its own: nothing else is in their storage."""
     storages = [storage_key(fake) if isinstance(fake, torch.Tensor) else None for fake in _fakes(module)]
     tenants = Counter(storages)
-    given = (place for place in donated_inputs() if place < len(storages))
+    given = positions.donated
     return frozenset(place for place in given if storages[place] is not None and tenants[storages[place]] == 1)
 
 
@@ -32,10 +32,10 @@ def _fakes(module: torch.fx.GraphModule) -> Iterator[object]:
         yield fake if isinstance(fake, torch.Tensor) and fake.layout == torch.strided else None
 
 
-def held_arguments(module: torch.fx.GraphModule, kind: str) -> frozenset[int]:
+def held_arguments(module: torch.fx.GraphModule, kind: str, positions: Positions) -> frozenset[int]:
     """Returns the positions of the arguments of a graph of this kind that its caller holds while it runs."""
     if kind == "backward":
-        return frozenset(held_inputs(module))
+        return positions.held
     return frozenset(range(len(module.graph.find_nodes(op="placeholder"))))
 
 

@@ -33,6 +33,14 @@ class Unsupported(FerriteError):
     """A graph as a whole cannot be compiled; it runs eagerly unless ``options={"fallback": False}``."""
 
 
+class Refused(FerriteError):
+    """Eager mode refuses a call, for its shapes, types or numbers.
+
+    Nobody sees it but who exports a model: a compiled function runs what was refused eagerly, which raises what eager
+    raises.
+    """
+
+
 class ExternRefused(FerriteError):
     """Operators would run as library calls, and ``options={"extern": "error"}``; raised whatever ``fallback`` says."""
 
@@ -97,7 +105,7 @@ TRANSLATIONS: tuple[Translation, ...] = (
     Translation("UnsupportedFakeTensorException", Unsupported, "pass tensors whose data torch can do without"),
     Translation("ConstraintViolationError", Unsupported, "take the size out of mark_dynamic, or widen its range"),
     Translation("CheckpointError", Unsupported, "make the recomputed function do what it did in the forward"),
-    Translation("UserKernelInvalid", CompileError, "correct the kernel at the line that is quoted"),
+    Translation("UserKernelCompileError", CompileError, "correct the kernel at the line that is quoted"),
     Translation("IndexOutOfBounds", RunError, "look at the indices that the op was given; eager refuses them too"),
     Translation("CheckFailed", RunError, "the line in the message asks for this, or the ops below it need it"),
     Translation("InputError", RunError, "torch._dynamo.reset() and compile again with inputs of the new kind"),

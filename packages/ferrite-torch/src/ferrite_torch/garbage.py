@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from ferrite_runtime.forking import renewed_in_children, reset_in_children
+
 YOUNG = 50_000
 """New objects after which Python looks for garbage among them, while compiling; usually that is after 700 to 2000.
 
@@ -20,7 +22,7 @@ class _Compilations:
     """How many compilations go on, and what the threshold was before the first of them."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = renewed_in_children(threading.Lock())
         self._count = 0
         self._usual = 0
 
@@ -38,8 +40,15 @@ class _Compilations:
             if self._count == 0 and gc.get_threshold()[0] == YOUNG:
                 gc.set_threshold(self._usual, *gc.get_threshold()[1:])
 
+    def forget(self) -> None:
+        """Restores the threshold in a forked child, which lacks the threads that were inside."""
+        self._count = min(self._count, 1)
+        if self._count:
+            self.end()
+
 
 _compilations = _Compilations()
+reset_in_children(_compilations.forget)
 
 
 @contextmanager

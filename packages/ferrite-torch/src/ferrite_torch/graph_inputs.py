@@ -19,6 +19,7 @@ from ferrite_torch.layouts import Layouts
 from ferrite_torch.lifetimes import Lifetimes
 from ferrite_torch.symbols import size_of, sizes_of, steps_of
 from ferrite_torch.tensors import Tensor
+from ferrite_torch.torch_private.graph_positions import is_token_of
 
 SizeArgument = tuple[int, str, Size]
 """An integer argument of a module: its position, its name and the size that it is."""
@@ -80,7 +81,7 @@ class GraphInputs:
         raise Unsupported(f"a graph with an input of type {type(fake).__name__}: {node.name}")
 
     def _tensor_argument(self, node: torch.fx.Node, fake: torch.Tensor, position: int) -> Tensor | None:
-        if all(_is_token(node, user) for user in node.users):
+        if all(is_token_of(node, user) for user in node.users):
             return None
         self.selection.append(position)
         return self._new_input(node, fake, self._layouts.get(position))
@@ -126,8 +127,3 @@ class GraphInputs:
         missing = symbols - {name for _, name, _ in taken}
         missing -= {str(size) for value in graph.inputs for size in (*value.type.shape, *value.type.strides)}
         return taken + [argument for argument in self._sizes if symbols_of(argument[2]) & missing]
-
-
-def _is_token(node: torch.fx.Node, user: torch.fx.Node) -> bool:
-    """Returns whether a call with effects uses the node as its token, which orders calls and never has a value."""
-    return str(user.target) == "with_effects" and user.args[0] is node and user.all_input_nodes.count(node) == 1

@@ -8,15 +8,17 @@ from typing import Any
 import torch
 
 from ferrite_ir.graph import Output, View, whole
-from ferrite_ir.sizes import Size, Symbolic, hint, is_static
+from ferrite_ir.sizes import Size, Symbolic, hint, is_provably_at_most, is_static, quotient
 from ferrite_torch.builder import Builder
+from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.graph_inputs import Passed
 from ferrite_torch.graph_numbers import plain_value
 from ferrite_torch.library import laid_out, same_layout
-from ferrite_torch.lifetimes import Lifetimes, storage_of
+from ferrite_torch.lifetimes import Lifetimes
 from ferrite_torch.origins import origins_of
 from ferrite_torch.size_names import named
+from ferrite_torch.storages import returned_by
 from ferrite_torch.symbols import NeedsNumber, size_of, sizes_of, steps_of
 from ferrite_torch.tensors import Tensor
 
@@ -33,7 +35,7 @@ def returned_nodes(module: torch.fx.GraphModule, saved: frozenset[int]) -> froze
     ``saved`` has the positions of outputs that may lie as they like.
     """
     found: set[torch.fx.Node] = set()
-    for position, node in enumerate(_returned(module.graph.output_node())):
+    for position, node in enumerate(returned_by(module.graph)):
         if position in saved:
             continue
         base = node
@@ -42,12 +44,6 @@ def returned_nodes(module: torch.fx.GraphModule, saved: frozenset[int]) -> froze
         if isinstance(base, torch.fx.Node):
             found.add(base)
     return frozenset(found)
-
-
-def _returned(node: torch.fx.Node) -> tuple[Any, ...]:
-    """Returns what an output node returns."""
-    returned = node.args[0]
-    return tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
 
 
 class GraphOutputs:
@@ -60,10 +56,19 @@ class GraphOutputs:
     """
 
     def __init__(
-        self, builder: Builder, lifetimes: Lifetimes, regenerated: frozenset[int], saved: frozenset[int]
+        self,
+        graph: torch.fx.Graph,
+        builder: Builder,
+        lifetimes: Lifetimes,
+        regenerated: frozenset[int],
+        saved: frozenset[int],
     ) -> None:
-        self._builder, self._lifetimes = builder, lifetimes
+        self._graph, self._builder, self._lifetimes = graph, builder, lifetimes
         self._regenerated, self._saved = regenerated, saved
+        self._storages = lifetimes.storages
+        self._bases = lifetimes.storages.shared_bases(regenerated | saved)
+        self._based: dict[int, View | None] = {}
+        lifetimes.keep(self._bases.values())
         self.values: list[Output] = []
         self.repeats: list[int] = []
         self.passed: list[tuple[int, int]] = []
@@ -76,13 +81,13 @@ class GraphOutputs:
             Unsupported: a result is no value that a graph returns.
         """
         owned = {whole(value): self._lifetimes.source(value.name) for value in self._builder.inputs}
-        for item in _returned(node):
+        for item in returned_by(self._graph):
             if not isinstance(item, torch.fx.Node):
                 self.values.append(_plain_output(item))
                 continue
             result = results[item]
             if isinstance(result, Tensor):
-                view = self._view(item, result)
+                view = self._view_of_base(item, results) or self._view(item, result)
                 if owned.setdefault(view, item) is not item:
                     self.repeats.append(len(self.values))
                 self.values.append(view)
@@ -94,6 +99,29 @@ class GraphOutputs:
                 raise Unsupported(f"{result.where}: a graph that returns {truth}, which only a run tells")
             else:
                 self.values.append(_plain_output(plain_value(item, result)))
+
+    def _view_of_base(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any]) -> View | None:
+        """Returns a result that shares storage with others as a view of what they all lie in, None for any other."""
+        key, fake = self._storages.of(node), node.meta["val"]
+        if key not in self._bases or len(self.values) in self._regenerated | self._saved:
+            return None
+        if key not in self._based:
+            self._based[key] = self._base(self._bases[key], results)
+        base = self._based[key]
+        return None if base is None else _view_at(base, self._bases[key].meta["val"], fake)
+
+    def _base(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any]) -> View | None:
+        """Returns what a storage holds, laid out as torch lays it out."""
+        self._builder.begin(node, origins_of(node))
+        tensor, fake = results[node], node.meta["val"]
+        if not isinstance(tensor, Tensor) or 0 in sizes_of(fake.shape):
+            return None
+        root, key = self._lifetimes.root(tensor.value.name), self._storages.of(node)
+        if self._lifetimes.source(root) is not None or self._owners.get(root, key) != key:
+            tensor = self._builder.fresh_copy(tensor, steps_of(fake))
+        tensor = laid_out(self._builder, tensor, steps_of(fake))
+        self._owners[self._lifetimes.root(tensor.value.name)] = key
+        return tensor.strided()
 
     def _view(self, node: torch.fx.Node, tensor: Tensor) -> View:
         """Returns an output with exactly torch's strides, sharing storage with exactly what torch's does."""
@@ -111,7 +139,7 @@ class GraphOutputs:
         if view is None:
             raise Unsupported(f"{origins_of(node)[0]}: a result that is no strided tensor")
         assert same_layout(shape, view.strides, strides) or tensor.numel == 0
-        self._owners.setdefault(self._lifetimes.root(tensor.value.name), storage_of(node))
+        self._owners.setdefault(self._lifetimes.root(tensor.value.name), self._storages.of(node))
         return View(view.name, view.dtype, shape, strides, view.offset)
 
     def _may_lie_otherwise(self, strides: Sequence[Size], traced: Sequence[Size]) -> bool:
@@ -119,10 +147,10 @@ class GraphOutputs:
         return len(self.values) in self._saved and 0 not in strides and all(map(is_static, (*strides, *traced)))
 
     def _may_share(self, node: torch.fx.Node, fake: torch.Tensor, tensor: Tensor) -> bool:
-        root, key = self._lifetimes.root(tensor.value.name), storage_of(node)
+        root, key = self._lifetimes.root(tensor.value.name), self._storages.of(node)
         source = self._lifetimes.source(root)
         if source is not None:
-            return source.op == "get_attr" or storage_of(source) == key
+            return source.op == "get_attr" or self._storages.of(source) == key
         if self._owners.get(root, key) != key:
             return False
         # A small result must not keep a large value alive that torch would have freed; a little padding does no harm.
@@ -130,6 +158,17 @@ class GraphOutputs:
         held = hint(kind.storage_size) * kind.dtype.bytes
         needed = max(hint(size_of(fake.untyped_storage().nbytes())), hint(tensor.numel) * kind.dtype.bytes)
         return node.op == "placeholder" or held <= needed * (1 + PADDING_HELD)
+
+
+def _view_at(base: View, whole_fake: torch.Tensor, fake: torch.Tensor) -> View | None:
+    """Returns the view of a storage that a fake tensor is; None if it begins before the base or within an element."""
+    dtype = dtype_of(fake.dtype)
+    begins = size_of(fake.storage_offset()) * fake.itemsize
+    offset = base.offset * whole_fake.itemsize + begins - size_of(whole_fake.storage_offset()) * whole_fake.itemsize
+    places = quotient(offset, fake.itemsize) if offset != 0 else 0
+    if places is None or is_provably_at_most(places, -1):
+        return None
+    return View(base.name, dtype, sizes_of(fake.shape), steps_of(fake), places)
 
 
 def _plain_output(value: Any) -> Output:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
+from ferrite_torch.storages import Storages
 from ferrite_torch.tensors import Tensor
-from ferrite_torch.torch_private.fake_tensors import storage_key
 
 _COPY_BACK = "aten.copy_.default"
 
@@ -21,10 +21,12 @@ class Lifetimes:
     """
 
     def __init__(self, graph: torch.fx.Graph) -> None:
+        self.storages = Storages(graph)
         self.position: dict[torch.fx.Node, int] = {node: place for place, node in enumerate(graph.nodes)}
         self.written_back: dict[torch.fx.Node, torch.fx.Node] = {
             node.args[0]: node for node in graph.nodes if node.op == "call_function" and str(node.target) == _COPY_BACK
         }
+        self._kept: set[torch.fx.Node] = set()
         self._roots: dict[str, str] = {}
         self._last: dict[str, int] = {}
         self._fixed: set[str] = set()
@@ -34,8 +36,14 @@ class Lifetimes:
         }
         self._readers: dict[str, list[torch.fx.Node]] = {}
 
+    def keep(self, nodes: Iterable[torch.fx.Node]) -> None:
+        """Records that the results of nodes are read at the end of the graph, too."""
+        self._kept.update(nodes)
+
     def last_use(self, node: torch.fx.Node) -> int:
         """Returns the position of the last reader of a node; being overwritten is not being read."""
+        if node in self._kept:
+            return len(self.position)
         back = self.written_back.get(node)
         return max((self.position[user] for user in node.users if user is not back), default=-1)
 
@@ -99,9 +107,3 @@ def tensors_in(result: Any) -> Iterator[Tensor]:
             yield item
         elif isinstance(item, (tuple, list)):
             stack.extend(item)
-
-
-def storage_of(node: Any) -> int | None:
-    """Returns the key of the storage that the one result of a node lies in for torch, None for other values."""
-    fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-    return storage_key(fake) if isinstance(fake, torch.Tensor) else None

@@ -18,6 +18,7 @@ from ferrite_torch.layouts import Layouts, copied, in_layouts
 from ferrite_torch.options import Options
 from ferrite_torch.torch_private.aot_metadata import keeps_graph
 from ferrite_torch.torch_private.fake_tensors import without_modes
+from ferrite_torch.transformed_calls import by_slices
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -33,7 +34,10 @@ def load_artifact(artifact: Artifact, options: Options, constants: Sequence[torc
     with without_modes():
         compiled = load_program(artifact.program, options=runtime_options(options))
     call = in_layouts(boxed(compiled, artifact, tuple(constants)), artifact.layouts)
-    call = mark_boxed(_sparing(call, artifact.donated))
+    call = _sparing(call, artifact.donated)
+    if artifact.kind == "backward":
+        call = _by_slices(call, compiled, artifact, tuple(constants))
+    call = mark_boxed(call)
     call.wait = compiled.wait  # type: ignore[attr-defined]
     return call
 
@@ -50,6 +54,20 @@ def _sparing(function: Boxed, donated: tuple[int, ...]) -> Boxed:
         return function(arguments)
 
     return call
+
+
+def _by_slices(call: Boxed, compiled: LoadedProgram, artifact: Artifact, constants: tuple[torch.Tensor, ...]) -> Boxed:
+    """Returns a boxed backward that also takes arguments that stand for the slices of a batch."""
+    choose = _chooser(artifact.selection)
+    places = {position: len(constants) + number for number, position in enumerate(artifact.selection)}
+
+    def strides(position: int) -> Sequence[int] | None:
+        return artifact.layouts.get(position) or compiled.strides_of(places[position]) if position in places else None
+
+    def check(arguments: Sequence[Any]) -> None:
+        compiled.check([*constants, *choose(arguments)])
+
+    return by_slices(call, strides, spared=artifact.donated, check=check)
 
 
 def constants_of(module: torch.fx.GraphModule, paths: Sequence[str]) -> tuple[torch.Tensor, ...]:
@@ -138,9 +156,7 @@ def mark_boxed(function: Boxed) -> Boxed:
     return function
 
 
-def run_eagerly(
-    module: torch.fx.GraphModule, arguments: Layouts | None = None, results: Layouts | None = None
-) -> Boxed:
+def run_eagerly(module: torch.nn.Module, arguments: Layouts | None = None, results: Layouts | None = None) -> Boxed:
     """Returns the graph run op by op, in the boxed convention; some arguments and results copied into these layouts."""
 
     def call(arguments: list[Any]) -> Any:

@@ -184,7 +184,7 @@ class _Walk:
         self.numbers = GraphNumbers(builder, self.run_time)
         self.inputs = GraphInputs(module, builder, self.lifetimes, layouts)
         self.write_backs = WriteBacks(builder, self.lifetimes, self.results)
-        self.outputs = GraphOutputs(builder, self.lifetimes, regenerated, saved)
+        self.outputs = GraphOutputs(module.graph, builder, self.lifetimes, regenerated, saved)
         self.externs: list[tuple[str, str]] = []
         self.fallbacks: list[Fallback] = []
 
@@ -269,6 +269,8 @@ class _Walk:
     def _call_with_effects(self, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Lowers an op that must run in order: our calls with effects keep their order, so the token passes through."""
         token, op, *rest = args
+        if not isinstance(op, Overload):
+            raise Unsupported(f"{origins_of(node)[0]}: the higher-order op {op} is not compiled yet")
         self.builder.begin(node, origins_of(node))
         self.externs.append((str(op), "has effects"))
         results = self._library(node, rest, kwargs)

@@ -30,8 +30,9 @@ class Options:
         follow: start kernels before those before them have ended, for which they wait themselves, on GPUs that can;
             None leaves it to the environment (FERRITE_FOLLOW), and that to the runtime, which does.
         check_inputs: when the runtime checks its inputs: ``first`` call, ``always`` or ``never``.
-        check_indices: stop kernels on a GPU that are given an index out of bounds, with a message that names the op and
-            its line, as eager does; kernels on the CPU always do.
+        check_indices: stop kernels on a GPU that are given an index out of bounds, or a value that eager refuses as
+            well (a probability over 1), with a message that names the op and its line; as in eager mode, the process
+            can use the GPU no more then. False compiles kernels without these checks. On the CPU they are always made.
         verify: check the graph after lowering and after the passes: for developers and tests.
         log_graphs: log the text of each graph, before and after the passes.
         align_matmuls: compute large half-precision matrix products with odd extents on operands extended with zeros.
@@ -52,7 +53,7 @@ class Options:
     native_graphs: bool | None = None
     follow: bool | None = None
     check_inputs: str = "first"
-    check_indices: bool = False
+    check_indices: bool = True
     verify: bool = False
     log_graphs: bool = False
     align_matmuls: bool = True

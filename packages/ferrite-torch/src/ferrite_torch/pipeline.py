@@ -17,7 +17,7 @@ from ferrite_torch.donations import donated_arguments, donated_names, held_argum
 from ferrite_torch.environment import compile_facts, stores_graphs
 from ferrite_torch.errors import FerriteError, translate
 from ferrite_torch.graph_key import constant_paths, graph_key
-from ferrite_torch.loading import constants_of, load_artifact, run_eagerly, runtime_options
+from ferrite_torch.loading import constants_of, load_artifact, mark_boxed, run_eagerly, runtime_options
 from ferrite_torch.lower import OTHER_DEVICE, lower_module
 from ferrite_torch.options import Options
 from ferrite_torch.placement import graph_device
@@ -26,8 +26,10 @@ from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_output
 from ferrite_torch.statistics import CompiledGraph, Stopwatch, record_graph
 from ferrite_torch.symbols import settled
 from ferrite_torch.targets import target_of
-from ferrite_torch.torch_private.aot_metadata import regenerated_outputs, report_strides, saved_outputs
+from ferrite_torch.torch_private.aot_metadata import report_strides
+from ferrite_torch.torch_private.graph_positions import positions_of
 from ferrite_torch.torch_private.symbolic_shapes import is_symbolic
+from ferrite_torch.transformed_calls import by_slices
 from ferrite_torch.unbacked import has_unbacked
 from ferrite_triton import emit_program
 
@@ -81,9 +83,10 @@ def compile_graph(
         raise translate(error, watch.current) from error
     record_graph(CompiledGraph(kind, artifact.program, artifact.externs, watch.seconds, not is_new, names))
     log.info("%s graph: %s", kind, _summary(artifact.program, watch.seconds))
-    report_strides(artifact.strides)
+    report_strides(artifact.strides, ambient.tokens)
     # The backend waits before the first call, to fall back in time: to what keeps the layouts that others count on.
-    compiled.eager = run_eagerly(module, traced, artifact.changed)  # type: ignore[attr-defined]
+    eager = run_eagerly(module, traced, artifact.changed)
+    compiled.eager = mark_boxed(by_slices(eager)) if kind == "backward" else eager  # type: ignore[attr-defined]
     compiled.key = key  # type: ignore[attr-defined]
     return compiled
 
@@ -157,8 +160,9 @@ def _keep(store: Store, key: str | None, artifact: Artifact) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class _Ambient:
-    """What AOTAutograd's metadata says about the graph being compiled: see `aot_metadata` and `donations`."""
+    """What AOTAutograd's metadata says about the graph being compiled: see `graph_positions` and `donations`."""
 
+    tokens: int
     regenerated: frozenset[int]
     saved: frozenset[int]
     donated: frozenset[int]
@@ -167,18 +171,13 @@ class _Ambient:
     @classmethod
     def of(cls, module: torch.fx.GraphModule, kind: str) -> _Ambient:
         """Returns what is said about a graph of this kind."""
-        returned = module.graph.output_node().args[0]
-        count = len(returned) if isinstance(returned, (tuple, list)) else 1
-        return cls(
-            frozenset() if kind == "backward" else regenerated_outputs(),
-            saved_outputs(count) if kind == "forward" else frozenset(),
-            donated_arguments(module) if kind == "backward" else frozenset(),
-            held_arguments(module, kind),
-        )
+        found = positions_of(module, kind)
+        donated, held = donated_arguments(module, found), held_arguments(module, kind, found)
+        return cls(found.tokens, found.regenerated, found.saved, donated, held)
 
-    def facts(self) -> tuple[list[int], ...]:
+    def facts(self) -> tuple[object, ...]:
         """Returns it in a form that prints the same if it is equal."""
-        return sorted(self.regenerated), sorted(self.saved), sorted(self.donated), sorted(self.held)
+        return self.tokens, sorted(self.regenerated), sorted(self.saved), sorted(self.donated), sorted(self.held)
 
 
 _PHASE_NAMES = {

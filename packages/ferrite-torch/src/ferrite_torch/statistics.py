@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from ferrite_runtime.forking import renewed_in_children
+
 KEPT_PROGRAMS = 256
 """Number of compiled programs that `compiled_programs` remembers; older ones are forgotten."""
 
@@ -49,7 +51,7 @@ class _Ledger:
 
 
 _ledger = _Ledger()
-_lock = threading.Lock()
+_lock = renewed_in_children(threading.Lock())
 
 
 def statistics() -> dict[str, Any]:

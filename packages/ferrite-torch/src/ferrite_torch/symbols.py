@@ -222,7 +222,7 @@ def _needs_number(expression: Any, environment: Any) -> NeedsNumber:
 
 
 _ROUNDED = {"TruncToInt", "FloorToInt", "CeilToInt"}
-"""How torch writes a quotient of sizes, or a size times a scale, without its fraction; sizes are not negative."""
+"""How torch writes a quotient of sizes, or a size times a scale, without its fraction."""
 
 
 def _rounded(expression: Any, environment: Any) -> Size:
@@ -232,19 +232,29 @@ def _rounded(expression: Any, environment: Any) -> Size:
         NeedsNumber: it is another expression, or a product that floats would round.
     """
     (inner,) = expression.args
-    rounds_up = type(expression).__name__ == "CeilToInt"
+    name = type(expression).__name__
     if type(inner).__name__ == "IntTrueDiv":
         # A quotient of numbers below 2**53 lies on the right side of the next integer in float64 as well.
         above, below = (_translated(operand, environment) for operand in inner.args)
-        if isinstance(below, int) and below > 0:
+        is_known = name != "TruncToInt" or _sign(above) != 0
+        if isinstance(below, int) and below > 0 and is_known:
+            rounds_up = name == "CeilToInt" or (name == "TruncToInt" and _sign(above) < 0)
             return sizes.ceildiv(above, below) if rounds_up else sizes.floordiv(above, below)
     factors = {type(factor).__name__: factor for factor in inner.args}
     number, size = factors.get("Float"), factors.get("ToFloat")
-    if len(inner.args) == 2 and number is not None and size is not None and not rounds_up:
-        found = scaled_size(_translated(size.args[0], environment), float(number))
+    if len(inner.args) == 2 and number is not None and size is not None and name != "CeilToInt":
+        scaled = _translated(size.args[0], environment)
+        found = scaled_size(scaled, float(number)) if _sign(scaled) > 0 else None
         if found is not None:
             return found
     raise _needs_number(expression, environment)
+
+
+def _sign(size: Size) -> int:
+    """Returns 1 for a size that is not negative, -1 for one that is not positive, 0 where that is not known."""
+    if sizes.is_provably_at_most(0, size):
+        return 1
+    return -1 if sizes.is_provably_at_most(size, 0) else 0
 
 
 MOST_PARTS = 1 << 12

@@ -89,11 +89,16 @@ class Tensor:
         return grid_point(self.shape) if self.shape == self.value.type.shape else ()
 
     def at(self, point: Sequence[Index]) -> Scalar:
-        """Returns the element at a point, as stored."""
+        """Returns the element at a point, in its own type; one of a half type may have excess precision."""
         point = tuple(point)
         if len(point) != len(self.shape):
             raise ValueError(f"a point of {len(point)} indices into a tensor of shape {self.shape}")
         return sc.load(self.value.name, self._map(point), self.dtype)
+
+    def stored_at(self, point: Sequence[Index]) -> Scalar:
+        """Returns the element at a point as it lies, or would lie, in memory: without excess precision."""
+        element = self.at(point)
+        return sc.rounded(element, self.dtype) if self.dtype.is_half else element
 
     def value_at(self, point: Sequence[Index]) -> Scalar:
         """Returns the element at a point in the type it is computed with: f32 for narrower floats."""

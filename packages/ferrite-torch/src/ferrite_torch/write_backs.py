@@ -11,7 +11,7 @@ from ferrite_ir.graph import Definition, Extern, Update, Value
 from ferrite_ir.scalar import cast
 from ferrite_torch.builder import Builder
 from ferrite_torch.errors import Unsupported
-from ferrite_torch.lifetimes import Lifetimes, storage_of
+from ferrite_torch.lifetimes import Lifetimes
 from ferrite_torch.origins import origins_of
 from ferrite_torch.tensors import Tensor, grid_point
 
@@ -81,9 +81,9 @@ class WriteBacks:
 
     def _rescue(self, node: torch.fx.Node, root: str) -> None:
         """Copies results that still read the old contents of an input that is about to be overwritten."""
-        key = storage_of(node.args[0])
+        key = self._lifetimes.storages.of(node.args[0])
         for reader in self._later_readers(node, root):
-            if storage_of(reader) != key:
+            if self._lifetimes.storages.of(reader) != key:
                 self._results[reader] = self._builder.fresh_copy(self._results[reader])
 
     def _renew(self, node: torch.fx.Node, new: Tensor, root: str) -> None:

@@ -1,4 +1,4 @@
-"""Assertions that indices which come from memory are in bounds.
+"""Assertions that indices which come from memory are in bounds, and that requirements of values hold.
 
 They cost nothing unless the kernel is compiled with them: then, and in the interpreter, they stop it.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from ferrite_ir.dtypes import BOOL
 from ferrite_ir.graph import Fold, Loop, Scan
 from ferrite_ir.index import FloorDiv, Index, Indirect, Mod
+from ferrite_ir.ops import REQUIREMENTS
 from ferrite_ir.scalar import Scalar
 
 from .flat import FlatKernel
@@ -18,7 +20,7 @@ from .writer import Tile, Writer
 # Operations whose result is what somebody stored, moved or chosen. A position that comes out of comparisons, as in a
 # binary search, is in bounds by construction.
 _ARITHMETIC = frozenset(["cast", "add", "sub", "mul", "neg", "floordiv", "truncdiv", "mod", "minimum", "maximum"])
-_CHOICES = frozenset(["where", "masked"])
+_CHOICES = frozenset(["where", "masked", *REQUIREMENTS])
 
 
 def assert_in_bounds(
@@ -45,11 +47,24 @@ def assert_in_bounds(
         size = flat.space.params.operand(atom.size)
         low = f"-{size}" if atom.wraps else "0"
         test = f"({tile.text} >= {low}) & ({tile.text} < {size})"
-        arguments = [test, f'"index out of bounds of {size} elements"', *([mask] if mask else [])]
-        line = f"tl.device_assert({', '.join(arguments)})"
-        if writer.find(line) is None:
-            writer.line(line, axes | tile.axes)
-            writer.remember(line, Tile("", axes | tile.axes, tile.dtype))
+        _write(writer, test, f"index out of bounds of {size} elements", mask, axes | tile.axes)
+
+
+def assert_required(writer: Writer, op: str, condition: str, access: tuple[str, Axes]) -> None:
+    """Writes the assertion of an operation of `ferrite_ir.ops.REQUIREMENTS`, whose condition is this text.
+
+    ``access`` is the mask ("" for none) under which the operation counts, and the axes that it varies along.
+    """
+    message = REQUIREMENTS[op]
+    _write(writer, condition, message if message.startswith("index out of bounds") else f"refused: {message}", *access)
+
+
+def _write(writer: Writer, test: str, message: str, mask: str, axes: Axes) -> None:
+    arguments = [test, f'"{message}"', *([mask] if mask else [])]
+    line = f"tl.device_assert({', '.join(arguments)})"
+    if writer.find(line) is None:
+        writer.line(line, axes)
+        writer.remember(line, Tile("", axes, BOOL))
 
 
 def _indirect_parts(indices: tuple[Index, ...]) -> Iterator[Indirect]:

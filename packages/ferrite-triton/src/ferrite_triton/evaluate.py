@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from ferrite_ir.dtypes import BF16, BOOL, F16, F32, F64, DType
 from ferrite_ir.graph import Computed, Loop, bodies_of
 from ferrite_ir.index import Index, floordiv
+from ferrite_ir.ops import REQUIREMENTS
 from ferrite_ir.scalar import Scalar, cast, indirects, indirects_of, postorder
 from ferrite_ir.sizes import hint, is_provably_at_most, is_static
 from ferrite_scheduler.contractions import uses_tensor_cores
 
 from .addresses import AddressText, own_row_load, plain_load
-from .bounds import assert_in_bounds
+from .bounds import assert_in_bounds, assert_required
 from .casts import bitcast_text, cast_text
 from .errors import ScheduleMismatch
 from .flat import FlatKernel, ParamText, memory_loads
@@ -89,6 +90,7 @@ class Evaluator:
             in_tiles=bool(flat.kernel.columns),
         )
         self._inside: dict[Scalar, bool] = {}
+        self._demanding: set[Scalar] | None = None
         nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
         self._pads = any(node.op in LOOPING for node in nodes)
         self._pieces = _bytes_beside(flat)
@@ -186,7 +188,7 @@ class Evaluator:
         """Returns the key under which a value is known: a guard matters only to loads from memory."""
         node, guard = key
         while True:
-            if guard is not None and not self._reads_memory(node):
+            if guard is not None and not self._reads_memory(node) and not self._requires(node):
                 guard = None
             if node.op == "load":
                 produced = self._flat.producer(node)
@@ -208,6 +210,15 @@ class Evaluator:
     def _reads_memory(self, node: Scalar) -> bool:
         """Returns whether a guard around a value matters."""
         return any(load.source not in self._flat.producers and not self._is_always_inside(load) for load in node.loads)
+
+    def _requires(self, root: Scalar) -> bool:
+        """Returns whether a value is made with an operation that asks something of its operands."""
+        if self._demanding is None:
+            self._demanding = set()
+            for node in postorder(body for definition in self._flat.definitions for body in bodies_of(definition)):
+                if node.op in REQUIREMENTS or any(part in self._demanding for part in node.below):
+                    self._demanding.add(node)
+        return root in self._demanding
 
     def _is_always_inside(self, load: Scalar) -> bool:
         """Returns whether a load stays inside its tensor at every point, and is cheap where nobody needs it.
@@ -231,10 +242,10 @@ class Evaluator:
         return found
 
     def _unrounded(self, node: Scalar) -> Scalar | None:
-        """Returns ``e`` for ``cast.f32(cast.bf16(e))``, else None: kernels compute unrounded.
+        """Returns ``e`` for ``cast.f32(cast.bf16(e))``, else None: values of half types have excess precision.
 
-        The inner cast may be the body of a value that lies in a register. Rounding to 8 bits is never left out: who
-        writes it wants to see its effect.
+        The inner cast may be the body of a value that lies in a register alone; one that the kernel stores is seen as
+        it is stored. Rounding to 8 bits is never left out: who writes it wants to see its effect.
         """
         if node.op != "cast" or node.dtype is not F32:
             return None
@@ -244,14 +255,14 @@ class Evaluator:
         return None
 
     def _through_registers(self, node: Scalar) -> Scalar:
-        while node.op == "load":
+        while node.op == "load" and node.source not in self._flat.kernel.stored:
             produced = self._flat.producer(node)
             if produced is None or not isinstance(produced[0], Loop):
                 break
             node = produced[0].bodies[produced[1]]
         return node
 
-    def _needs(self, key: Key) -> list[Key]:
+    def _needs(self, key: Key) -> list[Key]:  # noqa: PLR0911  # a case for each form
         node, guard = key
         match node.op:
             case "const":
@@ -265,9 +276,11 @@ class Evaluator:
                 if load is not None:
                     return [(condition, guard), *((index, Guard(condition, guard)) for index in indirects(load))]
                 return [(condition, guard), (value, Guard(condition, guard)), (other, guard)]
+            case op if op in REQUIREMENTS:
+                return [*((operand, guard) for operand in node.args), *_conditions(guard)]
             case op if op in COMPARISONS and self._compares_indices(node):
                 return [(value, guard) for operand in node.args for value in indirects(operand)]
-            case "cast" if self._rough_quotient(node) is not None:
+            case "cast" | "rounded" if self._rough_quotient(node) is not None:
                 return [(operand, guard) for operand in node.args[0].args]
             case "rand" if self._quarters(node) is not None:
                 return [(node.args[0], guard)]
@@ -288,7 +301,7 @@ class Evaluator:
         return self._index.tile(node.args[0], lambda value: self._known(value, guard))
 
     def _rough_quotient(self, node: Scalar) -> Scalar | None:
-        """Returns the f32 quotient that this cast to a narrow type rounds: the fast division is exact enough there."""
+        """Returns the f32 quotient that is rounded to a narrow type here: the fast division is exact enough."""
         operand: Scalar = node.args[0]
         rounds = node.dtype.is_narrow_float and operand.op == "div" and operand.dtype is F32
         return operand if rounds else None
@@ -304,7 +317,7 @@ class Evaluator:
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def _write(self, key: Key) -> Tile:
+    def _write(self, key: Key) -> Tile:  # noqa: PLR0911  # a case for each form
         node, guard = key
         match node.op:
             case "const":
@@ -313,13 +326,15 @@ class Evaluator:
                 return self._write_load(node, guard)
             case "index":
                 return self._write_index(node, guard)
-            case "cast":
+            case "cast" | "rounded":
                 return self._write_cast(node, guard)
             case "bitcast":
                 tile = self._known(node.args[0], guard)
                 return self._hold("bits", bitcast_text(named(tile), tile.dtype, node.dtype), tile.axes, node.dtype)
             case "masked" if (load := self._guarded_load(node)) is not None:
                 return self._write_guarded_load(node, load, guard)
+            case op if op in REQUIREMENTS:
+                return self._write_requirement(node, guard)
             case op if op in COMPARISONS and self._compares_indices(node):
                 return self._write_operation(node, [self._bare_index(operand, guard) for operand in node.args])
         return self._write_computed(node, guard)
@@ -355,6 +370,15 @@ class Evaluator:
         if node.dtype.is_narrow_float and narrow:
             expression = cast_text(f"({expression})", F32, node.dtype)
         return self._hold(node.op, expression, axes, node.dtype)
+
+    def _write_requirement(self, node: Scalar, guard: Guard | None) -> Tile:
+        """Writes the assertion that a condition holds where the value counts: inside the axes and the guard."""
+        condition, value = (self._known(operand, guard) for operand in node.args)
+        guards = [self._known(each, outer) for each, outer in _conditions(guard)]
+        bare = Tile("0", condition.axes, self._index_dtype)
+        _, mask, axes = self.addresses.access(bare, guards)
+        assert_required(self._writer, node.op, operand_text(condition, bare=False), (mask, axes))
+        return value
 
     def _write_share(self, part: Tile, whole: Tile) -> Tile:
         """Writes the exact quotient of what is at most one by what is at least one: one division for all parts."""

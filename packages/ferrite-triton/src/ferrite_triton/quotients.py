@@ -11,6 +11,7 @@ import math
 
 from ferrite_ir.dtypes import F32
 from ferrite_ir.graph import Fold, Loop, bodies_of
+from ferrite_ir.ops import CONVERSIONS
 from ferrite_ir.scalar import Scalar, postorder
 
 from .flat import FlatKernel
@@ -32,7 +33,7 @@ def rounded_quotients(flat: FlatKernel) -> frozenset[Scalar]:
     for node in reversed(nodes):
         if node.dtype is not F32 or node in roots or node.op not in (*CARRYING, "div"):
             continue
-        if not all(user in carried or (user.op == "cast" and user.dtype.is_narrow_float) for user in users[node]):
+        if not all(user in carried or _narrows(user) for user in users[node]):
             continue
         if node.op != "div":
             carried.add(node)
@@ -49,11 +50,7 @@ def weights(flat: FlatKernel) -> tuple[frozenset[Scalar], frozenset[Scalar]]:
     nothing beside the largest of its row.
     """
     roots, nodes, users = _users(flat)
-    quotients = frozenset(
-        node.args[0]
-        for node in nodes
-        if node.op == "cast" and node.dtype.is_narrow_float and _is_weight(flat, node.args[0])
-    )
+    quotients = frozenset(node.args[0] for node in nodes if _narrows(node) and _is_weight(flat, node.args[0]))
     return quotients, frozenset(
         node
         for node in nodes
@@ -86,7 +83,12 @@ def _is_power(flat: FlatKernel, node: Scalar, fold: Fold) -> bool:
 
 def _is_rounded(users: list[Scalar]) -> bool:
     """Returns whether a value is used for nothing but casts to narrow types."""
-    return all(user.op == "cast" and user.dtype.is_narrow_float for user in users)
+    return all(map(_narrows, users))
+
+
+def _narrows(node: Scalar) -> bool:
+    """Returns whether a node converts to a type narrower than f32."""
+    return node.op in CONVERSIONS and node.dtype.is_narrow_float
 
 
 def _is_weight(flat: FlatKernel, node: Scalar) -> bool:

@@ -11,9 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ferrite_ir.dtypes import I16, DType
+from ferrite_ir.ops import REQUIREMENTS
 
 from .errors import UnsupportedDefinition
-from .literals import divided_text, type_text
+from .literals import divided_text, full_text, type_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,15 @@ def _reciprocal(operands: Operands) -> str:
     one = f"tl.full([], 1.0, {type_text(operands.dtype)})"
     (a,) = operands.texts
     return f"tl.div_rn({one}, {a})" if operands.dtype.bits == 32 else f"1.0 / {a}"
+
+
+def _fused(operands: Operands) -> str:
+    """Returns a product and a sum with one rounding, also where the compiler of kernels is told to fuse nothing."""
+    texts = [
+        text if literal is None else full_text(literal, operands.dtype)
+        for text, literal in zip(operands.texts, operands.literals, strict=True)
+    ]
+    return f"tl.fma({', '.join(texts)})"
 
 
 def _truncdiv_float(operands: Operands) -> str:
@@ -197,6 +207,7 @@ ROWS: dict[str, Row] = {
     "sub": _numbers("{0} - {1}"),
     "mul": _numbers("{0} * {1}"),
     "div": Row(_divide),
+    "fma": Row(_fused),
     "minimum": Row("fmath.minimum_nan({0}, {1})", "fmath.minimum_nan({0}, {1})", "tl.minimum({0}, {1})", "{0} & {1}"),
     "maximum": Row("fmath.maximum_nan({0}, {1})", "fmath.maximum_nan({0}, {1})", "tl.maximum({0}, {1})", "{0} | {1}"),
     "floordiv": Row(_floordiv_float, _divided("fmath.floordiv({0}, {1})", lowers=True), _divided("{0} // {1}")),
@@ -227,6 +238,7 @@ ROWS: dict[str, Row] = {
     # The condition is bool and comes first.
     "where": Row(bool="tl.where({0}, {1}, {2})"),
     "masked": Row(bool="tl.where({0}, {1}, {2})"),
+    **{name: Row(bool="{1}") for name in REQUIREMENTS},
     "ldexp": Row("fmath.ldexp({0}, {1}.to(tl.int32))"),
     "rand": Row(int="fmath.rand({0}, {1})"),
     "randn": Row(int="fmath.randn({0}, {1})"),

@@ -10,13 +10,14 @@ import math
 
 from ferrite_ir.dtypes import BOOL
 from ferrite_ir.graph import Fold, Loop
+from ferrite_ir.ops import CONVERSIONS
 from ferrite_ir.scalar import Scalar, postorder
 from ferrite_ir.sizes import is_static
 
 from .flat import FlatKernel, memory_loads
 from .rows import varies_along_fold
 
-_KEEPING = frozenset(("add", "sub", "neg", "abs", "cast", "relu", "maximum", "minimum"))
+_KEEPING = frozenset(("add", "sub", "neg", "abs", *CONVERSIONS, "relu", "maximum", "minimum"))
 """Operations that make zero of zeros."""
 
 

@@ -9,6 +9,7 @@ from .inline import Inline
 from .narrow import Narrow
 from .pick import Pick
 from .pipeline import PASSES, PIPELINE, Pass, Pipeline, parse_pipeline, pass_text
+from .round_stored import RoundStored
 from .simplify import Simplify
 from .unroll import Unroll
 
@@ -23,6 +24,7 @@ __all__ = [
     "Pass",
     "Pick",
     "Pipeline",
+    "RoundStored",
     "Simplify",
     "Unroll",
     "parse_pipeline",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ferrite_ir.ops import OPS, RANDOM
+from ferrite_ir.ops import CONVERSIONS, OPS, RANDOM
 from ferrite_ir.scalar import Scalar, postorder
 
-COSTS: dict[str, int] = {name: row.cost for name, row in OPS.items()} | {"cast": 1}
+COSTS: dict[str, int] = {name: row.cost for name, row in OPS.items()} | dict.fromkeys(CONVERSIONS, 1)
 """Rough price of each form in simple instructions; forms that are not listed are free."""
 
 REPEATED_COSTS: dict[str, int] = COSTS | dict.fromkeys(RANDOM, 1 << 30)

@@ -26,6 +26,7 @@ from ferrite_ir.sizes import Size
 
 from .costs import COSTS, REPEATED_COSTS, cost_up_to, count_new_nodes, count_nodes
 from .rewriting import Rewriter, map_scalars, with_definitions
+from .round_stored import has_excess, round_values
 from .simplify import simplifier
 from .storage import NEVER, Storage, fixed_names, trace_storage
 
@@ -59,7 +60,13 @@ class Inline:
 
     def run(self, graph: Graph) -> Graph:
         """Returns the graph with loops inlined; loops that nobody reads any more are gone."""
-        return _Inliner(self, graph).inlined()
+        while True:
+            inliner = _Inliner(self, graph)
+            inlined = inliner.inlined()
+            twofold = inliner.values_with_excess(inlined)
+            if not twofold:
+                return inlined
+            graph = round_values(graph, twofold)
 
 
 TRIVIAL_COST = 2
@@ -118,7 +125,7 @@ class _Source:
 class _Inliner:
     """One run over one graph, producers before readers."""
 
-    __slots__ = ("_fixed", "_graph", "_points", "_policy", "_simplify", "_sources", "_storage", "_uses")
+    __slots__ = ("_fixed", "_graph", "_moved", "_points", "_policy", "_simplify", "_sources", "_storage", "_uses")
 
     def __init__(self, policy: Inline, graph: Graph) -> None:
         self._policy, self._graph = policy, graph
@@ -128,6 +135,7 @@ class _Inliner:
         self._points: dict[tuple[tuple[Dim, ...], ...], Size] = {}
         self._uses: dict[str, _Uses] = {}
         self._sources: dict[str, _Source] = {}
+        self._moved: set[str] = set()
 
     def inlined(self) -> Graph:
         definitions = [single for definition in self._graph.definitions for single in _split(definition)]
@@ -143,6 +151,13 @@ class _Inliner:
         if not self._sources:
             return self._graph
         return with_definitions(self._graph, self._without_unread(changed))
+
+    def values_with_excess(self, inlined: Graph) -> set[str]:
+        """Returns the values that some readers compute anew with excess precision, and others find in memory."""
+        excessive = {name for name in self._moved if has_excess(self._sources[name].body)}
+        if not excessive:
+            return excessive
+        return excessive & self._fixed.union(load.source for d in inlined.definitions for load in _loads_of(d))
 
     def _count_uses(self, definition: Definition) -> None:
         loads = _loads_of(definition)
@@ -177,6 +192,7 @@ class _Inliner:
         moved = self._within_size(definition, instances)
         if not moved:
             return definition
+        self._moved.update(moved)
         memo: dict[Scalar, Scalar] = {}
 
         def replacement(load: Scalar) -> Scalar | None:

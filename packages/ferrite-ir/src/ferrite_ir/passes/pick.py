@@ -83,7 +83,7 @@ def _is_zero_without(body: Scalar, hit: Scalar) -> bool:
                 vanishes = args[0] in zeros or args[1] in zeros
             case "add" | "sub":
                 vanishes = args[0] in zeros and args[1] in zeros
-            case "neg" | "cast" | "div":
+            case "neg" | "cast" | "rounded" | "div":
                 vanishes = args[0] in zeros
             case _:
                 vanishes = False

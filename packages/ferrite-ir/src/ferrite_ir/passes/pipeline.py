@@ -15,6 +15,7 @@ from .fold_constants import FoldConstants
 from .inline import Inline
 from .narrow import Narrow
 from .pick import Pick
+from .round_stored import RoundStored
 from .simplify import Simplify
 from .unroll import Unroll
 
@@ -29,7 +30,7 @@ class Pass(Protocol):
 
 
 PASSES: dict[str, type[Any]] = {
-    pass_.name: pass_ for pass_ in (Simplify, FoldConstants, Cse, Inline, Pick, Unroll, Dce, Narrow)
+    pass_.name: pass_ for pass_ in (Simplify, FoldConstants, Cse, RoundStored, Inline, Pick, Unroll, Dce, Narrow)
 }
 
 
@@ -69,7 +70,7 @@ class Pipeline:
         return ",".join(map(pass_text, self.passes))
 
 
-PIPELINE = Pipeline((Simplify(), Cse(), Dce(), Inline(), Pick(), Unroll(), Narrow(), Cse(), Dce()))
+PIPELINE = Pipeline((Simplify(), Cse(), Dce(), RoundStored(), Inline(), Pick(), Unroll(), Narrow(), Cse(), Dce()))
 """The passes between lowering and scheduling."""
 
 

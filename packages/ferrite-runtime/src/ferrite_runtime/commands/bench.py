@@ -33,7 +33,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns the exit status: 1 where a kernel could not be timed."""
     bundle = read_file(arguments.file)
     options = Options(tune=arguments.tune, workers=arguments.workers)
-    session = open_session(bundle, options, sizes=read_sizes(arguments), elements=arguments.elements)
+    session = open_session(
+        bundle,
+        options,
+        sizes=read_sizes(arguments),
+        elements=arguments.elements,
+        operators=arguments.operator,
+        trust=arguments.trust,
+    )
     report = measure_kernels(session, max(2, arguments.samples))
     if arguments.json:
         print_json(report.to_mapping())

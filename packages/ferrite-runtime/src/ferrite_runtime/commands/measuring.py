@@ -16,6 +16,14 @@ def add_measuring(parser: argparse.ArgumentParser) -> None:
         "--elements", type=int, default=None, metavar="N", help="length of the tensors of kernels outside of programs"
     )
     parser.add_argument("--workers", type=int, default=None, help="compile processes (default: one per core)")
+    parser.add_argument(
+        "--operator",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a library operator that a bundle may call beside torch's own: mylib.attention.default; may be repeated",
+    )
+    parser.add_argument("--trust", action="store_true", help="compile text of a bundle that is more than a kernel's")
 
 
 def read_sizes(arguments: argparse.Namespace) -> dict[str, int]:

@@ -47,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
         again=arguments.again,
         isolate=arguments.isolate,
         options=Options(workers=arguments.workers),
+        operators=arguments.operator,
+        trust=arguments.trust,
         listen=ignore_event if arguments.quiet else choose_progress(sys.stderr),
     )
     if arguments.output is not None:

@@ -249,6 +249,6 @@ def fractional_max_pool_backward(
     zeros = b.loop(x.shape, grad.dtype, lambda point: sc.const(0, grad.dtype.compute))
 
     def positions(point: Point) -> Point:
-        return (*point[:-rank], *ix.delinearize(place(indices, point, math.prod(pooled)), pooled))
+        return (*point[:-rank], *ix.delinearize(place(b, indices, point, math.prod(pooled)), pooled))
 
     return accumulated(b, zeros, "add", grad.shape, positions, grad.value_at)

@@ -16,6 +16,7 @@ from ferrite_torch.lowering.elementwise import Element, broadcast_point, element
 from ferrite_torch.lowering.expressions import add, guarded, is_true
 from ferrite_torch.lowering.masking import rank_at, ranks
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.lowering.requirements import in_bounds
 from ferrite_torch.lowering.stores import accumulated, overwritten, place
 from ferrite_torch.tensors import Point, Tensor
 
@@ -29,12 +30,14 @@ class Advanced:
         indices: as given.
         broadcast: the shape that the index tensors have together.
         start: the axis of the result where that shape stands.
+        builder: of the graph that the index tensors are of; None for an op that promises that its places exist.
     """
 
     shape: tuple[int, ...]
     indices: tuple[Tensor | None, ...]
     broadcast: tuple[int, ...]
     start: int
+    builder: Builder | None
 
     @property
     def result_shape(self) -> tuple[int, ...]:
@@ -56,25 +59,27 @@ class Advanced:
             if index is None:
                 old.append(next(whole))
             else:
-                old.append(place(index, broadcast_point(index.shape, self.broadcast, shared), size, wraps=True))
+                named = broadcast_point(index.shape, self.broadcast, shared)
+                old.append(place(self.builder, index, named, size, wraps=True))
         return tuple(old)
 
 
-def advanced(x: Tensor, indices: Sequence[Tensor | None]) -> Advanced:
+def advanced(b: Builder, x: Tensor, indices: Sequence[Tensor | None]) -> Advanced:
     """Returns the indexing of a tensor by index tensors.
 
     Raises:
         Unlowered: an index is a mask: how many places it names is only known at run time.
     """
+    asked = None if str(b.node.target).startswith("aten._unsafe") else b
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     if any(index.dtype in (BOOL, U8) for _, index in given):
         raise Unlowered("an index that is a mask")
     if not given:
-        return Advanced(x.shape, (), (), x.ndim)
+        return Advanced(x.shape, (), (), x.ndim, asked)
     broadcast = tuple(_broadcast_shape(index.shape for _, index in given))
     first, last = given[0][0], given[-1][0]
     adjacent = last - first + 1 == len(given)
-    return Advanced(x.shape, tuple(indices), broadcast, first if adjacent else 0)
+    return Advanced(x.shape, tuple(indices), broadcast, first if adjacent else 0, asked)
 
 
 def _broadcast_shape(shapes: Iterable[Sequence[int]]) -> Iterator[int]:
@@ -91,14 +96,19 @@ def _broadcast_shape(shapes: Iterable[Sequence[int]]) -> Iterator[int]:
 )
 def index(b: Builder, x: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
     refuse_opaque(x.dtype)
-    found = advanced(x, indices)
-    return made(b, lambda point: x.at(found.to_old(point)))
+    found = advanced(b, x, indices)
+
+    def body(point: Point) -> Scalar:
+        old = found.to_old(point)
+        return in_bounds(b, x.at(old), old)
+
+    return made(b, body)
 
 
 @lowers("aten._unsafe_masked_index.default")
 def masked_index(b: Builder, x: Tensor, mask: Tensor, indices: Sequence[Tensor | None], fill: Element) -> Tensor:
     refuse_opaque(x.dtype)
-    found = advanced(x, indices)
+    found = advanced(b, x, indices)
     shape = found.result_shape
     other = b.constant(plain_number(fill), x.dtype.compute)
 
@@ -121,7 +131,7 @@ def index_put(
     refuse_opaque(x.dtype, values.dtype)
     if len(indices) == 1 and indices[0] is not None and indices[0].dtype is BOOL:
         return _put_masked(b, x, indices[0], values, accumulate)
-    found = advanced(x, indices)
+    found = advanced(b, x, indices)
     shape = found.result_shape
 
     def body(point: Point) -> Scalar:
@@ -151,7 +161,7 @@ def _put_masked(b: Builder, x: Tensor, mask: Tensor, values: Tensor, accumulate:
 
 @lowers("aten._unsafe_masked_index_put_accumulate.default")
 def masked_index_put(b: Builder, x: Tensor, mask: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> Tensor:
-    found = advanced(x, indices)
+    found = advanced(b, x, indices)
     shape = found.result_shape
     return accumulated(
         b,

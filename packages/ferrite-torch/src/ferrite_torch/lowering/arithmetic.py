@@ -154,6 +154,11 @@ def multiplied_add(a: Scalar, x: Scalar, y: Scalar, value: float = 1) -> Scalar:
     return add(a, _scaled(mul(x, y), value))
 
 
+def fused(x: Scalar, y: Scalar, a: Scalar) -> Scalar:
+    """Returns ``x * y + a`` with one rounding, as eager's kernels of ``addcmul_`` compute it."""
+    return call("fma", x, y, a) if a.dtype.is_float else add(mul(x, y), a)
+
+
 def divided_add(a: Scalar, x: Scalar, y: Scalar, value: float = 1) -> Scalar:
     return add(a, _scaled(divided(x, y), value))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -12,16 +13,33 @@ from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import F8E4M3FN, F32, U8, U16, U32, U64, DType
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Unlowered
+from ferrite_torch.decompositions import BETWEEN_OPS
 from ferrite_torch.dtypes import dtype_of
-from ferrite_torch.lowering.elementwise import element_at, packed_strides, refuse_opaque
+from ferrite_torch.lowering.elementwise import broadcast_point, element_at, packed_strides, refuse_opaque
 from ferrite_torch.lowering.expressions import absolute, call, choose, number_of
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
+Element: TypeAlias = Callable[[Tensor, Sequence[int], Point, DType], Scalar]
+"""Returns the element of a tensor broadcast to a shape, at a point, in a type."""
 
-def copy_of(b: Builder, x: Tensor, fake: torch.Tensor) -> Tensor:
+
+def stated_at(x: Tensor, shape: Sequence[int], point: Point, dtype: DType) -> Scalar:
+    """Returns the element of a tensor broadcast to ``shape`` as a conversion that the program states gives it.
+
+    It is made of the element as it is stored, and rounded: neither has excess precision.
+    """
+    if dtype is x.dtype or not x.dtype.is_float:
+        return element_at(x, shape, point, dtype)
+    element = x.stored_at(broadcast_point(x.shape, shape, point))
+    return sc.rounded(element, dtype) if dtype.is_half else sc.cast(element, dtype)
+
+
+def copy_of(b: Builder, x: Tensor, fake: torch.Tensor, *, element: Element = stated_at) -> Tensor:
     """Returns the tensor, broadcast, in the shape, type and layout of a fake result.
+
+    ``element`` says how an element is converted.
 
     Raises:
         Unlowered: the result is on another device than the operand, or of a type kernels do not compute with.
@@ -33,8 +51,8 @@ def copy_of(b: Builder, x: Tensor, fake: torch.Tensor) -> Tensor:
 
     def body(point: Point) -> Scalar:
         if dtype is F8E4M3FN and x.dtype is not F8E4M3FN and not float8_saturates():
-            return sc.cast(_largest_or_nan(element_at(x, shape, point, F32)), dtype)
-        return element_at(x, shape, point, dtype)
+            return sc.cast(_largest_or_nan(element(x, shape, point, F32)), dtype)
+        return element(x, shape, point, dtype)
 
     return b.loop(shape, dtype, body, strides=packed_strides(fake))
 
@@ -62,7 +80,6 @@ def _largest_or_nan(value: Scalar) -> Scalar:
     "aten.detach_copy.default",
     "aten._to_copy.default",
     "prims.clone.default",
-    "prims.convert_element_type.default",
     "prims.device_put.default",
 )
 def converted(b: Builder, x: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -70,11 +87,17 @@ def converted(b: Builder, x: Tensor, *_: Any, **__: Any) -> Tensor:
     return copy_of(b, x, b.fake)
 
 
+@lowers(BETWEEN_OPS)
+def converted_between(b: Builder, x: Tensor, *_: Any, **__: Any) -> Tensor:
+    """Returns what a decomposition converts: its results are rounded as those of any op are."""
+    return copy_of(b, x, b.fake, element=element_at)
+
+
 def converted_number(b: Builder, x: Tensor, *_: Any, **__: Any) -> Tensor:
     """Returns a 0-d tensor of the CPU in the type of the fake result, as a value of the graph's device."""
     dtype = dtype_of(b.fake.dtype)
     refuse_opaque(dtype, x.dtype)
-    return b.loop((), dtype, lambda point: element_at(x, (), point, dtype))
+    return b.loop((), dtype, lambda point: stated_at(x, (), point, dtype))
 
 
 @lowers("aten.copy.default")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ferrite_ir import index as ix
@@ -14,6 +15,7 @@ from ferrite_torch.lowering.creation import made
 from ferrite_torch.lowering.elementwise import plain_number, refuse_opaque
 from ferrite_torch.lowering.expressions import (
     Operand,
+    absolute,
     add,
     both,
     call,
@@ -23,6 +25,7 @@ from ferrite_torch.lowering.expressions import (
     ge,
     larger,
     le,
+    lt,
     mul,
     number_of,
     smaller,
@@ -30,6 +33,7 @@ from ferrite_torch.lowering.expressions import (
 )
 from ferrite_torch.lowering.reductions import axes_of, extreme
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.lowering.requirements import required
 from ferrite_torch.lowering.searching import insertion_place
 from ferrite_torch.lowering.views import reshaped
 from ferrite_torch.symbols import sizes_of
@@ -50,21 +54,26 @@ def histc(b: Builder, x: Tensor, bins: int = 100, min: Operand = 0, max: Operand
     extremes = [extreme(b, name, flat, axes_of(flat, None)) for name in ("min", "max")] if low == high else []
     compute = x.dtype.compute
 
+    def value_at(point: Point) -> Scalar:
+        return sc.cast(flat.stored_at(point), compute)
+
     def limits() -> tuple[Scalar, Scalar]:
         if not extremes:
             return sc.const(float(low), compute), sc.const(float(high), compute)
         first, last = (sc.cast(found.at(()), compute) for found in extremes)
+        are_finite = both(lt(absolute(first), math.inf), lt(absolute(last), math.inf))
+        first, last = (required("finite_range", are_finite, end) for end in (first, last))
         widened = eq(first, last)
         return choose(widened, sub(first, 1.0), first), choose(widened, add(last, 1.0), last)
 
     def where(point: Point) -> tuple[Index]:
         first, last = limits()
-        found = div(mul(sub(flat.value_at(point), first), float(bins)), sub(last, first))
+        found = div(mul(sub(value_at(point), first), float(bins)), sub(last, first))
         return (ix.indirect(smaller(sc.cast(found, I64), bins - 1), bins),)
 
     def counts(point: Point) -> Scalar:
         first, last = limits()
-        value = flat.value_at(point)
+        value = value_at(point)
         return both(ge(value, first), le(value, last))
 
     start = b.loop((bins,), I32, lambda _: sc.const(0, I32))
@@ -78,12 +87,19 @@ def repeat_interleave(b: Builder, repeats: Tensor, *, output_size: Any = None) -
     size = repeats.shape[0]
     if size == 0:
         raise Unlowered("repetitions of nothing")
-    (ends,) = b.scan("sum", (size,), 0, lambda point: (sc.cast(repeats.at(point), I64),))
+
+    def repetitions(point: Point) -> tuple[Scalar]:
+        count = sc.cast(repeats.at(point), I64)
+        return (required("repeats", ge(count, 0), count),)
+
+    (ends,) = b.scan("sum", (size,), 0, repetitions)
+    (total,) = sizes_of(b.fake.shape)
 
     def body(point: Point) -> Scalar:
-        return insertion_place(
+        place = insertion_place(
             lambda place: ends.at((ix.indirect(place, size),)), size, number_of(point[0]), right=True
         )
+        return required("total", eq(ends.at((ix.constant(size - 1),)), total), place)
 
     return made(b, body)
 

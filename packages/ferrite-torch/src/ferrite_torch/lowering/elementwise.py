@@ -27,6 +27,7 @@ from ferrite_ir.sizes import Symbolic, Undecided
 from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.dtypes import dtype_of, torch_dtype
 from ferrite_torch.lowering.expressions import number_of
+from ferrite_torch.lowering.requirements import required
 from ferrite_torch.symbols import size_of, sizes_of, steps_of
 from ferrite_torch.tensors import Point, Tensor, is_dense
 
@@ -50,12 +51,18 @@ class Elementwise:
         computes_in: ``RESULT``, ``PROMOTED`` or ``OWN``.
         rounds_operands: whether operands are of the type that is stored, Python numbers too, as torch's comparisons
             take them. Roundings to half types are not skipped then: one of the elements equals their maximum.
+        divides: whether the second element divides the first: integers on a CPU then must not be divided by zero.
+        jumps: positions of elements at which the result jumps where they pass some number, as ``floor`` and ``isinf``
+            do. Those of half types are read without excess precision: the least of it would change the result
+            altogether.
     """
 
     formula: Formula
     elements: tuple[int, ...]
     computes_in: str = RESULT
     rounds_operands: bool = False
+    divides: bool = False
+    jumps: tuple[int, ...] = ()
 
 
 def lower_elementwise(
@@ -84,7 +91,9 @@ def lower_elementwise(
                 element = args[position]
                 if row.rounds_operands and not isinstance(element, Tensor):
                     element = rounded(element, promoted)
-                given[position] = element_at(element, shape, point, compute)
+                given[position] = element_at(element, shape, point, compute, stored=position in row.jumps)
+        if row.divides and b.device == "cpu" and given[1].dtype.is_integer:
+            given[1] = required("divisor", sc.apply("ne", given[1], sc.const(0, given[1].dtype)), given[1])
         return row.formula(*given, **kwargs)
 
     try:
@@ -110,13 +119,16 @@ def refuse_opaque(*dtypes: DType) -> None:
             raise Unlowered(f"kernels do not compute with {dtype}")
 
 
-def element_at(element: Element, shape: Sequence[int], point: Point, dtype: DType | None) -> Scalar:
+def element_at(
+    element: Element, shape: Sequence[int], point: Point, dtype: DType | None, *, stored: bool = False
+) -> Scalar:
     """Returns the element of a tensor broadcast to ``shape``, or a number, as a ``dtype``.
 
-    None stands for the operand's own computation type.
+    None stands for the operand's own computation type. With ``stored`` the element is taken as it is stored.
     """
     if isinstance(element, Tensor):
-        loaded = element.at(broadcast_point(element.shape, shape, point))
+        place = broadcast_point(element.shape, shape, point)
+        loaded = element.stored_at(place) if stored else element.at(place)
         return sc.cast(loaded, element.dtype.compute if dtype is None else dtype)
     if isinstance(element, Scalar):
         return sc.cast(element, F64 if dtype is None else dtype)

@@ -35,6 +35,7 @@ from ferrite_torch.lowering.expressions import (
     sub,
 )
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.lowering.requirements import in_bounds
 from ferrite_torch.lowering.searching import insertion_place
 from ferrite_torch.lowering.stores import accumulated, place
 from ferrite_torch.symbols import sizes_of
@@ -47,7 +48,12 @@ SUM, MEAN, MAX = 0, 1, 2
 def embedding(b: Builder, weight: Tensor, indices: Tensor, *_: Any, **__: Any) -> Tensor:
     refuse_opaque(weight.dtype)
     rows = weight.shape[0]
-    return made(b, lambda point: weight.at((place(indices, point[:-1], rows), point[-1])))
+
+    def body(point: Point) -> Scalar:
+        found = place(b, indices, point[:-1], rows), point[-1]
+        return in_bounds(b, weight.at(found), found)
+
+    return made(b, body)
 
 
 @lowers("aten.embedding_dense_backward.default")
@@ -62,14 +68,14 @@ def embedding_dense_backward(
         value = grad.value_at(point)
         if frequency is None:
             return value
-        return div(value, sc.cast(frequency.at((place(indices, point[:-1], rows),)), value.dtype))
+        return div(value, sc.cast(frequency.at((place(b, indices, point[:-1], rows),)), value.dtype))
 
     return accumulated(
         b,
         _zeros(b, (rows, width), grad),
         "add",
         (*indices.shape, width),
-        lambda point: (place(indices, point[:-1], rows), point[-1]),
+        lambda point: (place(b, indices, point[:-1], rows), point[-1]),
         body,
         None if padding_idx < 0 else lambda point: ne(sc.cast(indices.at(point[:-1]), I64), padding_idx),
     )
@@ -84,7 +90,7 @@ def _frequencies(b: Builder, indices: Tensor, rows: int) -> Tensor:
     """Returns how often each row is named."""
     none = b.loop((rows,), I64, lambda point: sc.const(0, I64))
     one = sc.const(1, I64)
-    return b.update(none, "add", indices.shape, lambda point: (place(indices, point, rows),), lambda point: one)
+    return b.update(none, "add", indices.shape, lambda point: (place(b, indices, point, rows),), lambda point: one)
 
 
 @lowers("aten.embedding_renorm.default")
@@ -97,7 +103,7 @@ def embedding_renorm(b: Builder, weight: Tensor, indices: Tensor, max_norm: floa
         raise Unlowered(f"rows measured by their {power}-norm")
 
     def bodies(point: Point, fold: Point) -> tuple[Scalar]:
-        value = absolute(weight.value_at((place(indices, point, rows), *fold)))
+        value = absolute(weight.value_at((place(b, indices, point, rows), *fold)))
         return (value if power == 1 else mul(value, value) if power == 2 else call("pow", value, power),)
 
     (sums,) = b.fold("sum", indices.shape, (width,), bodies)
@@ -105,12 +111,14 @@ def embedding_renorm(b: Builder, weight: Tensor, indices: Tensor, max_norm: floa
     def shortened(point: Point) -> Scalar:
         total = sums.at(point[:-1])
         norm = total if power == 1 else call("sqrt", total) if power == 2 else call("pow", total, 1 / power)
-        value = weight.value_at((place(indices, point[:-1], rows), point[-1]))
+        value = weight.value_at((place(b, indices, point[:-1], rows), point[-1]))
         return choose(gt(norm, float(max_norm)), mul(value, div(float(max_norm), call("add", norm, 1e-7))), value)
 
     # Computed before any is stored: a row that is named twice must not be shortened twice.
     found = b.loop((*indices.shape, width), weight.dtype, shortened)
-    return b.update(weight, "set", found.shape, lambda point: (place(indices, point[:-1], rows), point[-1]), found.at)
+    return b.update(
+        weight, "set", found.shape, lambda point: (place(b, indices, point[:-1], rows), point[-1]), found.at
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +131,7 @@ class Bags:
         length: of each.
         rows: of the table.
         padding: a row that counts as none; negative if all count.
+        builder: of the graph that the rows are named in.
     """
 
     indices: Tensor
@@ -130,6 +139,7 @@ class Bags:
     length: int
     rows: int
     padding: int
+    builder: Builder
 
     def flat(self, bag: Index, step: Index) -> Index:
         """Returns where a bag's row is named."""
@@ -137,7 +147,7 @@ class Bags:
 
     def row(self, bag: Index, step: Index) -> Index:
         """Returns the row at a step in a bag."""
-        return place(self.indices, (self.flat(bag, step),), self.rows)
+        return place(self.builder, self.indices, (self.flat(bag, step),), self.rows)
 
     def counts(self, bag: Index, step: Index) -> Scalar:
         """Returns whether the row at a step in a bag counts."""
@@ -152,7 +162,7 @@ def _bags(b: Builder, weight: Tensor, indices: Tensor, offsets: Tensor, padding:
     length = total // max(count, 1)
     if not length or length * count != total or start is not grid_point(offsets.shape)[0] * length:
         raise Unlowered("bags whose lengths are only known at run time")
-    return Bags(indices, count, length, weight.shape[0], padding)
+    return Bags(indices, count, length, weight.shape[0], padding, b)
 
 
 @lowers("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default")
@@ -296,7 +306,7 @@ def embedding_bag_backward(
         if mode == MEAN:
             value = div(value, sc.cast(bag_size.at((bag,)), value.dtype))
         if frequency is not None:
-            value = div(value, sc.cast(frequency.at((place(indices, point[:1], rows),)), value.dtype))
+            value = div(value, sc.cast(frequency.at((place(b, indices, point[:1], rows),)), value.dtype))
         return value
 
     def condition(point: Point) -> Scalar:
@@ -308,7 +318,7 @@ def embedding_bag_backward(
         zeros,
         "add",
         (indices.shape[0], width),
-        lambda point: (place(indices, point[:1], rows), point[1]),
+        lambda point: (place(b, indices, point[:1], rows), point[1]),
         body,
         condition,
     )
@@ -323,7 +333,7 @@ def _largest_backward(b: Builder, grad: Tensor, zeros: Tensor, bag_size: Tensor,
         zeros,
         "add",
         grad.shape,
-        lambda point: (place(max_indices, point, zeros.shape[0]), point[1]),
+        lambda point: (place(b, max_indices, point, zeros.shape[0]), point[1]),
         grad.value_at,
         condition,
     )
@@ -345,7 +355,7 @@ def per_sample_weights_backward(
 
     def bodies(point: Point, fold: Point) -> tuple[Scalar]:
         bag, exists = _bag_of(point[0], offsets, offset2bag, grad.shape[0])
-        value = weight.value_at((place(indices, point, weight.shape[0]), fold[0]))
+        value = weight.value_at((place(b, indices, point, weight.shape[0]), fold[0]))
         value = mul(value, sc.cast(grad.at((bag, fold[0])), value.dtype))
         if padding_idx >= 0:
             exists = both(exists, ne(sc.cast(indices.at(point), I64), padding_idx))

@@ -6,18 +6,21 @@ An index tensor names the places along an axis; ``take``, ``put`` and ``index_fi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 from ferrite_ir import index as ix
 from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import BOOL, I64
 from ferrite_ir.graph import TensorType
+from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.lowering.creation import made
 from ferrite_torch.lowering.elementwise import Element, element_at, refuse_opaque
 from ferrite_torch.lowering.expressions import add, choose, eq, mul, number_of
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.lowering.requirements import in_bounds, inside, required
 from ferrite_torch.lowering.stores import Stores, accumulated, overwritten, place, reduced_into
 from ferrite_torch.lowering.views import axis_of, point_at, replaced, reshaped
 from ferrite_torch.symbols import sizes_of, steps_of
@@ -28,11 +31,19 @@ from ferrite_torch.tensors import Point, Tensor, is_dense
 def index_select(b: Builder, x: Tensor, dim: int, index: Tensor) -> Tensor:
     refuse_opaque(x.dtype)
     if x.ndim == 0:
-        return made(b, lambda point: x.at(()))
+        return made(b, lambda point: _read(b, x, (), [place(b, index, point[: index.ndim], 1)]))
     axis = axis_of(dim, x.ndim)
     return made(
-        b, lambda point: x.at(replaced(point, axis, place(index, point[axis : axis + index.ndim], x.shape[axis])))
+        b,
+        lambda point: _read(
+            b, x, replaced(point, axis, place(b, index, point[axis : axis + index.ndim], x.shape[axis]))
+        ),
     )
+
+
+def _read(b: Builder, x: Tensor, point: Point, also: Sequence[Index] = ()) -> Scalar:
+    """Returns an element at places that were looked up, and ``also`` at those that a tensor without dims has not."""
+    return in_bounds(b, x.at(point), (*point, *also))
 
 
 @lowers("aten.gather.default")
@@ -40,18 +51,15 @@ def gather(b: Builder, x: Tensor, dim: int, index: Tensor, *, sparse_grad: bool 
     refuse_opaque(x.dtype)
     if index.numel == 0:  # an empty index may be of any rank
         return made(b, lambda point: sc.const(0, x.dtype.compute))
-    return made(b, lambda point: x.at(_along(x, dim, index, point)))
-
-
-def _along(x: Tensor, dim: int, index: Tensor, point: Point) -> Point:
-    """Returns the point of ``x`` for a point of ``index``, which names the place along one axis.
-
-    A tensor without dims stands for one of one element.
-    """
     if x.ndim == 0:
-        return ()
+        return made(b, lambda point: _read(b, x, (), [place(b, index, point[: index.ndim], 1)]))
+    return made(b, lambda point: _read(b, x, _along(b, x, dim, index, point)))
+
+
+def _along(b: Builder, x: Tensor, dim: int, index: Tensor, point: Point) -> Point:
+    """Returns the point of ``x`` for a point of ``index``, which names the place along one axis."""
     axis = axis_of(dim, x.ndim)
-    found = place(index, point, x.shape[axis])
+    found = place(b, index, point, x.shape[axis])
     return replaced(point, axis, found) if point else (found,)
 
 
@@ -59,10 +67,26 @@ def _along(x: Tensor, dim: int, index: Tensor, point: Point) -> Point:
 def take(b: Builder, x: Tensor, index: Tensor) -> Tensor:
     refuse_opaque(x.dtype)
     flat = reshaped(x, (x.numel,))
-    return made(b, lambda point: flat.at((place(index, point, x.numel, wraps=True),)))
+    return made(b, lambda point: _read(b, flat, (place(b, index, point, x.numel, wraps=True),)))
+
+
+_Rule = TypeVar("_Rule", bound=Callable[..., Tensor])
+
+
+def _of_one_element(rule: _Rule) -> _Rule:
+    """Returns a rule for an operand without dims as well, which stands for one of one element."""
+
+    @wraps(rule)
+    def lowered(b: Builder, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if x.ndim:
+            return rule(b, x, *args, **kwargs)
+        return rule(b, b.fresh_copy(reshaped(x, (1,))), *args, **kwargs).viewed((), lambda _: [ix.constant(0)])
+
+    return lowered  # type: ignore[return-value]
 
 
 @lowers("aten.scatter.src", "aten.scatter.value")
+@_of_one_element
 def scatter(b: Builder, x: Tensor, dim: int, index: Tensor, source: Element) -> Tensor:
     constant = _constant_base(b, x, dim, index)
     if constant is not None:
@@ -71,7 +95,7 @@ def scatter(b: Builder, x: Tensor, dim: int, index: Tensor, source: Element) -> 
     def body(point: Point) -> Scalar:
         return _source_at(source, x, point)
 
-    return overwritten(b, x, index.shape, lambda point: _along(x, dim, index, point), body, source)
+    return overwritten(b, x, index.shape, lambda point: _along(b, x, dim, index, point), body, source)
 
 
 def _source_at(source: Element, x: Tensor, point: Point) -> Scalar:
@@ -82,13 +106,14 @@ def _source_at(source: Element, x: Tensor, point: Point) -> Scalar:
 
 
 @lowers("aten.scatter.reduce", "aten.scatter.value_reduce")
+@_of_one_element
 def scatter_with(b: Builder, x: Tensor, dim: int, index: Tensor, source: Element, *, reduce: str) -> Tensor:
     return _combined(b, x, dim, index, source, {"add": "sum", "multiply": "prod"}.get(reduce, reduce))
 
 
 def _constant_base(b: Builder, x: Tensor, dim: int, index: Tensor) -> Scalar | None:
     """Returns the number that ``x`` holds everywhere, if it does and one element at most is stored along ``dim``."""
-    if x.ndim == 0 or 0 in x.shape:
+    if 0 in x.shape:
         return None
     axis = axis_of(dim, x.ndim)
     if index.shape != (*x.shape[:axis], 1, *x.shape[axis + 1 :]):
@@ -108,13 +133,15 @@ def _compared(
 
     def body(point: Point) -> Scalar:
         origin = replaced(point, axis, ix.constant(0))
-        found = eq(sc.cast(index.at(origin), I64), number_of(point[axis]))
+        named = sc.cast(index.at(origin), I64)
+        found = eq(required("place", inside(named, x.shape[axis], wraps=False), named), number_of(point[axis]))
         return choose(found, sc.cast(source(origin), x.dtype.compute), base)
 
     return b.loop(x.shape, x.dtype, body)
 
 
 @lowers("aten.scatter_add.default")
+@_of_one_element
 def scatter_add(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     constant = _constant_base(b, x, dim, index)
     if constant is not None and x.dtype is not BOOL:
@@ -124,72 +151,75 @@ def scatter_add(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor) 
 
 
 def _combined(b: Builder, x: Tensor, dim: int, index: Tensor, source: Element, reduce: str) -> Tensor:
-    return reduced_into(b, x, reduce, _scattered(x, dim, index, source), includes_self=True)
+    return reduced_into(b, x, reduce, _scattered(b, x, dim, index, source), includes_self=True)
 
 
-def _scattered(x: Tensor, dim: int, index: Tensor, source: Element) -> Stores:
-    return Stores(index.shape, lambda point: _along(x, dim, index, point), lambda point: _source_at(source, x, point))
+def _scattered(b: Builder, x: Tensor, dim: int, index: Tensor, source: Element) -> Stores:
+    return Stores(
+        index.shape, lambda point: _along(b, x, dim, index, point), lambda point: _source_at(source, x, point)
+    )
 
 
 @lowers("aten.scatter_reduce.two")
+@_of_one_element
 def scatter_reduce(
     b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
-    return reduced_into(b, x, reduce, _scattered(x, dim, index, source), includes_self=include_self)
+    return reduced_into(b, x, reduce, _scattered(b, x, dim, index, source), includes_self=include_self)
 
 
 @lowers("aten.index_reduce.default")
+@_of_one_element
 def index_reduce(
     b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
 ) -> Tensor:
     stores = Stores(
         source.shape,
-        lambda point: _rows(x, dim, index, point),
+        lambda point: _rows(b, x, dim, index, point),
         lambda point: sc.cast(source.at(point), x.dtype.compute),
     )
     return reduced_into(b, x, reduce, stores, includes_self=include_self)
 
 
 @lowers("aten.index_add.default")
+@_of_one_element
 def index_add(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     def body(point: Point) -> Scalar:
         value = sc.cast(source.at(point[: source.ndim]), x.dtype.compute)
         return value if alpha == 1 else mul(value, alpha)
 
-    return accumulated(b, x, "add", source.shape, lambda point: _rows(x, dim, index, point), body)
+    return accumulated(b, x, "add", source.shape, lambda point: _rows(b, x, dim, index, point), body)
 
 
-def _rows(x: Tensor, dim: int, index: Tensor, point: Point) -> Point:
+def _rows(b: Builder, x: Tensor, dim: int, index: Tensor, point: Point) -> Point:
     """Returns the point of ``x`` for a point of a source whose position along an axis is looked up in ``index``."""
-    if x.ndim == 0:
-        return ()
     axis = axis_of(dim, x.ndim)
     if not point:
-        return (place(index, (ix.constant(0),) * index.ndim, x.shape[axis]),)
-    return replaced(point, axis, place(index, point[axis : axis + index.ndim], x.shape[axis]))
+        return (place(b, index, (ix.constant(0),) * index.ndim, x.shape[axis]),)
+    return replaced(point, axis, place(b, index, point[axis : axis + index.ndim], x.shape[axis]))
 
 
 @lowers("aten.index_copy.default")
+@_of_one_element
 def index_copy(b: Builder, x: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     return overwritten(
         b,
         x,
         source.shape,
-        lambda point: _rows(x, dim, index, point),
+        lambda point: _rows(b, x, dim, index, point),
         lambda point: sc.cast(source.at(point), x.dtype.compute),
         source,
     )
 
 
 @lowers("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")
+@_of_one_element
 def index_fill(b: Builder, x: Tensor, dim: int, index: Tensor, value: Element) -> Tensor:
-    if x.ndim == 0:
-        return index_fill(b, b.fresh_copy(reshaped(x, (1,))), 0, index, value).viewed((), lambda _: [ix.constant(0)])
     axis = axis_of(dim, x.ndim)
     shape = (*x.shape[:axis], index.numel, *x.shape[axis + 1 :])
 
     def indices(point: Point) -> Point:
-        return replaced(point, axis, place(index, point[axis : axis + index.ndim], x.shape[axis], wraps=True))
+        return replaced(point, axis, place(b, index, point[axis : axis + index.ndim], x.shape[axis], wraps=True))
 
     return overwritten(b, x, shape, indices, lambda point: element_at(value, shape, point, x.dtype.compute), value)
 
@@ -222,12 +252,13 @@ def as_strided_scatter(
 
 
 @lowers("aten.put.default")
+@_of_one_element
 def put(b: Builder, x: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """Returns a tensor with elements at flat places replaced, or added to; negative places count from the end."""
     values = reshaped(source, index.shape)
 
     def where(point: Point) -> Point:
-        return ix.delinearize(place(index, point, x.numel, wraps=True), x.shape)
+        return ix.delinearize(place(b, index, point, x.numel, wraps=True), x.shape)
 
     def body(point: Point) -> Scalar:
         return sc.cast(values.at(point), x.dtype.compute)

@@ -21,6 +21,8 @@ from ferrite_torch.lowering.expressions import (
     guarded,
     inverted,
     larger,
+    log,
+    log1p,
     lt,
     mul,
     neg,
@@ -28,7 +30,9 @@ from ferrite_torch.lowering.expressions import (
     sub,
 )
 from ferrite_torch.lowering.expressions import sigmoid as logistic
+from ferrite_torch.lowering.reductions import axes_of, finished, folded
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.lowering.requirements import required, within
 from ferrite_torch.lowering.views import reshaped
 from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
@@ -50,6 +54,30 @@ def soft_margin_backward(b: Builder, grad: Tensor, x: Tensor, target: Tensor, re
         return slope if count == 1 else div(slope, amount(count, sign.dtype))
 
     return b.loop(shape, dtype_of(b.fake.dtype), body)
+
+
+@lowers("aten.binary_cross_entropy.default")
+def binary_cross_entropy(
+    b: Builder, x: Tensor, target: Tensor, weight: Tensor | None = None, reduction: int = MEAN
+) -> Tensor:
+    """Returns ``-(target * log(x) + (1 - target) * log(1 - x))``, whose logarithms end at -100."""
+    refuse_opaque(x.dtype, target.dtype)
+    fake, shape = b.fake, x.shape
+
+    def element(point: Point) -> Scalar:
+        chance, wanted = (element_at(part, shape, point, x.dtype.compute) for part in (x, target))
+        chance = required("unit_input", within(chance, 0.0, 1.0), chance)
+        wanted = required("unit_target", within(wanted, 0.0, 1.0), wanted)
+        miss, hit = larger(log1p(neg(chance)), -100.0), larger(log(chance), -100.0)
+        loss = sub(mul(sub(wanted, 1.0), miss), mul(wanted, hit))
+        return loss if weight is None else mul(loss, element_at(weight, shape, point, loss.dtype))
+
+    if reduction == NONE:
+        return b.loop(shape, dtype_of(fake.dtype), element)
+    axes = axes_of(x, None)
+    total = folded(b, "sum", axes, lambda point: sc.cast(element(point), x.dtype.accumulate))
+    count = axes.count if reduction == MEAN else 1
+    return finished(b, total, fake, lambda found: found if count == 1 else div(found, amount(count, found.dtype)))
 
 
 class _Labels:

@@ -45,10 +45,18 @@ def qualified(name: str) -> str:
     return ".".join([*parts, "default"] if len(parts) == 2 else parts)
 
 
-def _enter(names: str, formula: Formula, elements: int | tuple[int, ...] = 1, **options: str | bool) -> None:
+def _enter(
+    names: str,
+    formula: Formula,
+    elements: int | tuple[int, ...] = 1,
+    *,
+    jumps: bool | tuple[int, ...] = (),
+    **options: str | bool,
+) -> None:
     positions = tuple(range(elements)) if isinstance(elements, int) else elements
+    steps = jumps if isinstance(jumps, tuple) else positions if jumps else ()
     for name in names.split():
-        ELEMENTWISE[qualified(name)] = Elementwise(formula, positions, **options)  # type: ignore[arg-type]
+        ELEMENTWISE[qualified(name)] = Elementwise(formula, positions, jumps=steps, **options)  # type: ignore[arg-type]
 
 
 _SAME_NAME = (
@@ -90,31 +98,44 @@ def _rounding(name: str, a: Scalar) -> Scalar:
     return call(name, a) if a.dtype.is_float else a
 
 
+def _enter_named(names: str, name: str) -> None:
+    is_step = name in _ROUNDS_TO_INTEGER
+    _enter(names, partial(_rounding if is_step else call, name), jumps=is_step)
+
+
 for _name in _SAME_NAME:
-    _enter(f"{_name} prims.{_name}", partial(_rounding if _name in _ROUNDS_TO_INTEGER else call, _name))
+    _enter_named(f"{_name} prims.{_name}", _name)
 for _names, _name in _OTHER_NAME.items():
-    _enter(_names, partial(_rounding if _name in _ROUNDS_TO_INTEGER else call, _name))
+    _enter_named(_names, _name)
 
 # Arithmetic.
 _enter("add.Tensor add.Scalar prims.add", ar.added, 2)
 _enter("sub.Tensor sub.Scalar prims.sub", ar.subtracted, 2)
 _enter("rsub.Tensor rsub.Scalar", ar.subtracted_from, 2)
 _enter("mul.Tensor mul.Scalar prims.mul", mul, 2)
-_enter("div.Tensor div.Scalar div.Tensor_mode div.Scalar_mode prims.div", ar.divided, 2)
+_enter("div.Tensor div.Scalar prims.div", ar.divided, 2, divides=True)
+_enter("div.Tensor_mode div.Scalar_mode", ar.divided, 2, jumps=True, divides=True)
 _enter("true_divide.Tensor true_divide.Scalar", ar.divided, 2)
-_enter("floor_divide floor_divide.Scalar", ar.divided_down, 2)
-_enter("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor prims.remainder", ar.remainder, 2)
-_enter("fmod.Tensor fmod.Scalar prims.fmod", partial(call, "fmod"), 2)
+_enter("floor_divide floor_divide.Scalar", ar.divided_down, 2, jumps=True, divides=True)
+_enter(
+    "remainder.Tensor remainder.Scalar remainder.Scalar_Tensor prims.remainder",
+    ar.remainder,
+    2,
+    jumps=True,
+    divides=True,
+)
+_enter("fmod.Tensor fmod.Scalar prims.fmod", partial(call, "fmod"), 2, jumps=True, divides=True)
 _enter("pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar prims.pow", ar.raised, 2)
 _enter("float_power.Tensor_Tensor float_power.Tensor_Scalar float_power.Scalar", ar.raised, 2)
 _enter("square", ar.squared)
 _enter("neg prims.neg", partial(call, "neg"))
 _enter("abs prims.abs", ar.magnitude)
-_enter("sign sgn prims.sign", ar.sign_of)
+_enter("sign sgn prims.sign", ar.sign_of, jumps=True)
 _enter("relu", ar.rectified)
-_enter("frac", ar.fraction)
-_enter("round.decimals", ar.rounded_to)
+_enter("frac", ar.fraction, jumps=True)
+_enter("round.decimals", ar.rounded_to, jumps=True)
 _enter("addcmul", ar.multiplied_add, 3)
+_enter("prims.fma", ar.fused, 3)
 _enter("addcdiv", ar.divided_add, 3)
 _enter("lerp.Tensor lerp.Scalar", ar.interpolated, 3)
 _enter("clamp clamp.Tensor clip clip.Tensor", ar.clamped, 3)
@@ -133,11 +154,11 @@ _enter("xlogy.Tensor xlogy.Scalar_Other xlogy.Scalar_Self special_xlogy", ar.tim
 _enter("special_xlogy.other_scalar special_xlogy.self_scalar", ar.times_log, 2)
 _enter("special_xlog1py special_xlog1py.other_scalar special_xlog1py.self_scalar", ar.times_log1p, 2)
 _enter("ldexp.Tensor", ar.scaled_by_power, 2)
-_enter("heaviside", ar.stepped, 2)
+_enter("heaviside", ar.stepped, 2, jumps=True)
 _enter("gcd prims.gcd", partial(call, "gcd"), 2)
 _enter("lcm", ar.least_common_multiple, 2)
 _enter("conj_physical _conj_physical positive", lambda a: a)
-_enter("angle", ar.angle)
+_enter("angle", ar.angle, jumps=True)
 
 # Bits.
 _enter("bitwise_not prims.bitwise_not", partial(call, "bitnot"))
@@ -156,15 +177,15 @@ _enter("prims.shift_right_arithmetic", ar.shifted_right, 2)
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _test = partial(call, _name)
     _enter(f"{_name}.Tensor {_name}.Scalar prims.{_name}", _test, 2, computes_in=PROMOTED, rounds_operands=True)
-_enter("logical_not", ar.is_false, computes_in=OWN)
-_enter("logical_and", ar.are_both_true, 2, computes_in=OWN)
-_enter("logical_or", ar.is_either_true, 2, computes_in=OWN)
-_enter("logical_xor", ar.is_one_true, 2, computes_in=OWN)
-_enter("isnan", is_nan, computes_in=OWN)
-_enter("isinf", is_infinite, computes_in=OWN)
-_enter("isfinite prims.isfinite", ar.is_finite, computes_in=OWN)
-_enter("isposinf", ar.is_positive_infinity, computes_in=OWN)
-_enter("isneginf", ar.is_negative_infinity, computes_in=OWN)
+_enter("logical_not", ar.is_false, computes_in=OWN, jumps=True)
+_enter("logical_and", ar.are_both_true, 2, computes_in=OWN, jumps=True)
+_enter("logical_or", ar.is_either_true, 2, computes_in=OWN, jumps=True)
+_enter("logical_xor", ar.is_one_true, 2, computes_in=OWN, jumps=True)
+_enter("isnan", is_nan, computes_in=OWN, jumps=True)
+_enter("isinf", is_infinite, computes_in=OWN, jumps=True)
+_enter("isfinite prims.isfinite", ar.is_finite, computes_in=OWN, jumps=True)
+_enter("isposinf", ar.is_positive_infinity, computes_in=OWN, jumps=True)
+_enter("isneginf", ar.is_negative_infinity, computes_in=OWN, jumps=True)
 _enter("signbit prims.signbit", ar.is_negative, computes_in=OWN)
 
 # Activations.
@@ -174,17 +195,17 @@ _enter("silu", act.silu)
 _enter("silu_backward", act.silu_backward, 2)
 _enter("sigmoid_backward", act.sigmoid_backward, 2)
 _enter("tanh_backward", act.tanh_backward, 2)
-_enter("threshold", act.threshold)
-_enter("threshold_backward", act.threshold_backward, 2)
+_enter("threshold", act.threshold, jumps=True)
+_enter("threshold_backward", act.threshold_backward, 2, jumps=(1,))
 _enter("hardtanh", act.hardtanh)
-_enter("hardtanh_backward", act.hardtanh_backward, 2)
+_enter("hardtanh_backward", act.hardtanh_backward, 2, jumps=(1,))
 _enter("relu6", act.relu6)
 _enter("hardsigmoid", act.hardsigmoid)
-_enter("hardsigmoid_backward", act.hardsigmoid_backward, 2)
+_enter("hardsigmoid_backward", act.hardsigmoid_backward, 2, jumps=(1,))
 _enter("hardswish", act.hardswish)
-_enter("hardswish_backward", act.hardswish_backward, 2)
+_enter("hardswish_backward", act.hardswish_backward, 2, jumps=(1,))
 _enter("leaky_relu", act.leaky_relu)
-_enter("leaky_relu_backward", act.leaky_relu_backward, 2)
+_enter("leaky_relu_backward", act.leaky_relu_backward, 2, jumps=(1,))
 _enter("_prelu_kernel", act.prelu, 2)
 _enter("elu", act.elu)
 _enter("elu_backward", act.elu_backward, (0, 5))
@@ -195,8 +216,8 @@ _enter("softplus_backward", act.softplus_backward, 2)
 _enter("mish", act.mish)
 _enter("mish_backward", act.mish_backward, 2)
 _enter("softshrink", act.softshrink)
-_enter("hardshrink", act.hardshrink)
-_enter("softshrink_backward hardshrink_backward", act.shrink_backward, 2)
+_enter("hardshrink", act.hardshrink, jumps=True)
+_enter("softshrink_backward hardshrink_backward", act.shrink_backward, 2, jumps=(1,))
 _enter("log_sigmoid_backward", act.log_sigmoid_backward, 3)
 _enter("logit special_logit", act.logit)
 _enter("logit_backward", act.logit_backward, 2)
@@ -273,7 +294,7 @@ def nan_to_num(
     lowest = limits.min if neginf is None else neginf
 
     def body(point: Point) -> Scalar:
-        value = x.value_at(point)
+        value = sc.cast(x.stored_at(point), x.dtype.compute)
         finite = choose(ar.is_positive_infinity(value), highest, value)
         finite = choose(ar.is_negative_infinity(value), lowest, finite)
         return choose(is_nan(value), 0.0 if nan is None else nan, finite)
@@ -304,8 +325,8 @@ def frexp(b: Builder, x: Tensor) -> Lowered:
     parts = [
         b.loop(x.shape, dtype_of(fake.dtype), body, strides=packed_strides(fake))
         for fake, body in (
-            (mantissa, lambda point: ar.split_float(x.value_at(point))[0]),
-            (exponent, lambda point: ar.split_float(x.value_at(point))[1]),
+            (mantissa, lambda point: ar.split_float(sc.cast(x.stored_at(point), x.dtype.compute))[0]),
+            (exponent, lambda point: ar.split_float(sc.cast(x.stored_at(point), x.dtype.compute))[1]),
         )
     ]
     return parts[0], parts[1]

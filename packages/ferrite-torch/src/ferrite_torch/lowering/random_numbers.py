@@ -21,12 +21,14 @@ from ferrite_torch.lowering.creation import made
 from ferrite_torch.lowering.elementwise import Element, element_at, known_number, plain_number, refuse_opaque
 from ferrite_torch.lowering.expressions import (
     add,
+    both,
     call,
     choose,
     div,
     exp,
     floor,
     ge,
+    gt,
     larger,
     le,
     log1p,
@@ -38,6 +40,7 @@ from ferrite_torch.lowering.expressions import (
     sub,
 )
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.lowering.requirements import required, within
 from ferrite_torch.lowering.searching import insertion_place
 from ferrite_torch.lowering.sorting import sorted_along
 from ferrite_torch.symbols import sizes_of
@@ -122,6 +125,7 @@ def normal_of_tensors(b: Builder, mean: Element, std: Element = 1.0, *, generato
     def body(point: Point) -> Scalar:
         number = normal_at(seed, flat_position(point, shape), dtype)
         scale, shift = (element_at(element, shape, point, dtype.compute) for element in (std, mean))
+        scale = required("deviation", ge(scale, 0.0), scale)
         return add(mul(number, scale), shift)
 
     return made(b, body)
@@ -182,16 +186,22 @@ def multinomial(b: Builder, weights: Tensor, count: int, replacement: bool = Fal
         return _looked_up(b, weights, seed)
 
     def speed(point: Point) -> Scalar:
-        weight = weights.value_at(point)
+        weight = _weight(weights.value_at(point))
         return div(weight, sc.cast(_exponential_at(seed, flat_position(point, weights.shape)), weight.dtype))
 
     shape, axis = sizes_of(b.fake.shape), weights.ndim - 1
     if count == 1:
-        return b.fold(
+        fastest, winner = b.fold(
             "argmax", shape, weights.shape[-1:], lambda point, fold: (speed((*point[:-1], *fold)), number_of(fold[0]))
-        )[1]
+        )
+        return made(b, lambda point: required("weights", gt(fastest.at(point), 0.0), winner.at(point)))
     speeds = b.loop(weights.shape, weights.dtype.compute, speed)
     return sorted_along(b, speeds, axis, descending=True, top=int(count))[1]
+
+
+def _weight(weight: Scalar) -> Scalar:
+    """Returns a weight, which has to be a number from 0 up."""
+    return required("weight", both(ge(weight, 0.0), lt(weight, math.inf)), weight)
 
 
 def _exponential_at(seed: Scalar, position: Index) -> Scalar:
@@ -203,11 +213,14 @@ def _exponential_at(seed: Scalar, position: Index) -> Scalar:
 def _looked_up(b: Builder, weights: Tensor, seed: Scalar) -> Tensor:
     shape, size = sizes_of(b.fake.shape), weights.shape[-1]
     # In f64, as sums that do not quite grow would let categories of no weight win.
-    (sums,) = b.scan("sum", weights.shape, weights.ndim - 1, lambda point: (sc.cast(weights.at(point), F64),))
+    (sums,) = b.scan(
+        "sum", weights.shape, weights.ndim - 1, lambda point: (sc.cast(_weight(weights.value_at(point)), F64),)
+    )
 
     def body(point: Point) -> Scalar:
         row = point[:-1]
         total = sums.at((*row, ix.constant(size - 1)))
+        total = required("weights", gt(total, 0.0), total)
         number = mul(uniform_at(seed, flat_position(point, shape), F64), total)
         found = insertion_place(lambda at: sums.at((*row, ix.indirect(at, size))), size, number, right=True)
         return smaller(found, size - 1)
@@ -296,6 +309,7 @@ def bernoulli(b: Builder, x: Tensor, p: Element | None = None, *, generator: Any
     def body(point: Point) -> Scalar:
         number = sc.apply("rand", seed, number_of(flat_position(point, shape)))
         limit = element_at(chance, shape, point, dtype)
+        limit = required("probability", within(limit, 0.0, 1.0), limit)
         return lt(sc.cast(number, limit.dtype), limit)
 
     return made(b, body)

@@ -189,10 +189,15 @@ def prod(b: Builder, x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype
     return finished(b, folded(b, "prod", axes_of(x, dim), lambda point: sc.cast(x.at(point), carried)), fake)
 
 
+def _stored_value(x: Tensor, point: Point) -> Scalar:
+    """Returns the element at a point as it is stored, in the type it is computed with."""
+    return sc.cast(x.stored_at(point), x.dtype.compute)
+
+
 @lowers("aten.count_nonzero.default", "aten.count_nonzero.dim_IntList")
 def count_nonzero(b: Builder, x: Tensor, dim: Any = None) -> Tensor:
     refuse_opaque(x.dtype)
-    counted = folded(b, "sum", axes_of(x, dim), lambda point: sc.cast(is_true(x.value_at(point)), I64))
+    counted = folded(b, "sum", axes_of(x, dim), lambda point: sc.cast(is_true(_stored_value(x, point)), I64))
     return finished(b, counted, b.fake)
 
 
@@ -209,7 +214,7 @@ def all_(b: Builder, x: Tensor, dim: Any = None, keepdim: bool = False) -> Tenso
 def _tested(b: Builder, combine: str, x: Tensor, dim: Any) -> Tensor:
     refuse_opaque(x.dtype)
     axes = axes_of(x, dim, empty_is_all=False)
-    return finished(b, folded(b, combine, axes, lambda point: is_true(x.value_at(point))), b.fake)
+    return finished(b, folded(b, combine, axes, lambda point: is_true(_stored_value(x, point))), b.fake)
 
 
 def extreme(b: Builder, combine: str, x: Tensor, axes: Axes) -> Tensor:
@@ -245,12 +250,11 @@ def _found(b: Builder, combine: str, x: Tensor, axes: Axes) -> tuple[Tensor, Ten
     refuse_opaque(x.dtype)
     compute = I32 if x.dtype is BOOL else x.dtype.compute
     strides = row_major(axes.folded_shape)
-    value, position = folded_states(
-        b,
-        combine,
-        axes,
-        lambda point, fold: (sc.cast(x.at(axes.join(point, fold)), compute), number_of(ix.linearize(fold, strides))),
-    )
+
+    def bodies(point: Point, fold: Point) -> tuple[Scalar, ...]:
+        return sc.cast(x.stored_at(axes.join(point, fold)), compute), number_of(ix.linearize(fold, strides))
+
+    value, position = folded_states(b, combine, axes, bodies)
     return value, position
 
 

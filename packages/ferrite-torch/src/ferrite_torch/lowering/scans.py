@@ -69,7 +69,7 @@ def _running(b: Builder, combine: str, x: Tensor, dim: int) -> Lowered:
     axis = axis_of(dim, x.ndim)
     carried = I32 if x.dtype is BOOL else x.dtype.compute
     value, position = b.scan(
-        combine, x.shape, axis, lambda point: (sc.cast(x.at(point), carried), number_of(point[axis]))
+        combine, x.shape, axis, lambda point: (sc.cast(x.stored_at(point), carried), number_of(point[axis]))
     )
     return b.loop(x.shape, x.dtype, value.at), position
 

@@ -28,6 +28,7 @@ from ferrite_torch.lowering.expressions import (
     sub,
 )
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.lowering.requirements import inside, required
 from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
 
@@ -153,9 +154,10 @@ def _searched(b: Builder, sequence: Tensor, values: Element, sorter: Tensor | No
         def read(place: Scalar) -> Scalar:
             if sorter is not None:
                 place = sc.cast(sorter.at((*row, ix.indirect(place, size))), I64)
-            return sc.cast(sequence.at((*row, ix.indirect(place, size))), dtype)
+                place = required("sorter", inside(place, size, wraps=False), place)
+            return sc.cast(sequence.stored_at((*row, ix.indirect(place, size))), dtype)
 
-        value = element_at(values, shape, point, dtype)
+        value = element_at(values, shape, point, dtype, stored=True)
         integer = I32 if is_provably_at_most(size, MOST_NARROW - 1) else I64
         place = insertion_place(read, size, value, right=right, shared=is_shared, integer=integer)
         return sc.cast(place, dtype_of(fake.dtype))

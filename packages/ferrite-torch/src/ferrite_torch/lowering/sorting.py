@@ -52,7 +52,7 @@ def sorted_along(
     axis = axis_of(dim, x.ndim)
     if not isinstance(x.shape[axis], int) or x.shape[axis] > longest:
         raise Unlowered(f"sorting rows of more than {longest} elements, or of a symbolic number")
-    return b.sort(x.shape, axis, x.at, descending=descending, top=None if top == x.shape[axis] else top)
+    return b.sort(x.shape, axis, x.stored_at, descending=descending, top=None if top == x.shape[axis] else top)
 
 
 @lowers("aten.sort.default")
@@ -116,7 +116,7 @@ def _nan_count(b: Builder, x: Tensor, axis: int) -> Tensor | None:
     if not x.dtype.is_float or x.ndim == 0:
         return None
     axes = Axes(x.shape, (axis,))
-    return folded(b, "sum", axes, lambda point: sc.cast(is_nan(x.value_at(point)), I64))
+    return folded(b, "sum", axes, lambda point: sc.cast(is_nan(x.stored_at(point)), I64))
 
 
 def _median_rank(b: Builder, x: Tensor, axis: int, *, skips_nan: bool) -> Rank:

@@ -19,12 +19,17 @@ from ferrite_ir.sizes import is_provably_at_most
 from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.lowering.elementwise import Element, refuse_opaque
 from ferrite_torch.lowering.expressions import call, larger
+from ferrite_torch.lowering.requirements import named_place
 from ferrite_torch.tensors import Point, Tensor
 
 
-def place(index: Tensor, point: Point, size: int, *, wraps: bool = False) -> Index:
-    """Returns the place that an index tensor names at a point, in an axis of this size."""
-    return ix.indirect(sc.cast(index.at(point), I64), size, wraps)
+def place(b: Builder | None, index: Tensor, point: Point, size: int, *, wraps: bool = False) -> Index:
+    """Returns the place that an index tensor names at a point, in an axis of this size.
+
+    It is checked that there is such a place; without a builder that is known.
+    """
+    named = sc.cast(index.at(point), I64)
+    return ix.indirect(named if b is None else named_place(b, named, size, wraps=wraps), size, wraps)
 
 
 def accumulated(

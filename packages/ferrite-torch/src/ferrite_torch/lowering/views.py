@@ -255,7 +255,8 @@ def as_strided(b: Builder, x: Tensor, size: Sequence[int], stride: Sequence[int]
     fake = b.node.args[0].meta["val"]
     origin = size_of(fake.storage_offset()) - own.offset
     start = own.offset if storage_offset is None else size_of(storage_offset) - origin
-    reach = start + sum(max(length - 1, 0) * step for length, step in zip(shape, strides, strict=True))
+    # Of a length of 0 there is no element to reach, so that nothing need be known about lengths.
+    reach = start + sum((length - 1) * step for length, step in zip(shape, strides, strict=True))
     if start < 0 or not is_provably_at_most(reach + 1, max(kind.numel, 1)):
         raise Unlowered("as_strided beyond the elements of its operand")
 

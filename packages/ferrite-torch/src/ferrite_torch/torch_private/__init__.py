@@ -11,6 +11,6 @@ Each function says why it needs what torch does not publish. The modules are by 
 - `nodes`, `operators`: what graphs are made of
 
 Private names that torch does not import by itself are imported where they are used, so that importing these modules is
-cheap. ``tests/torch_private`` checks on each supported torch (2.11 – 2.13) that they exist and behave as used here, and
+cheap. ``tests/torch_private`` checks on each supported torch (2.11 – 2.15) that they exist and behave as used here, and
 that no other module imports any.
 """

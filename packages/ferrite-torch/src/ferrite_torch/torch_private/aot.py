@@ -14,6 +14,7 @@ import torch
 from ferrite_torch.torch_private.aot_cache import Keeper, keeping_graphs, output_code
 from ferrite_torch.torch_private.partitioning import min_cut
 from ferrite_torch.torch_private.symbolic_shapes import sizes_that_depend_on_data
+from ferrite_torch.torch_private.transforms import pass_wrapped_gradients
 from ferrite_torch.torch_private.whole_ops import keeping_ops_whole
 
 BoxedFunction = Callable[[list[Any]], Any]
@@ -21,7 +22,7 @@ GraphCompiler = Callable[[torch.fx.GraphModule, Sequence[Any]], BoxedFunction]
 
 
 def compile_with_aot(
-    module: torch.fx.GraphModule,
+    module: torch.nn.Module,
     inputs: Sequence[Any],
     *,
     forward: GraphCompiler,
@@ -38,6 +39,7 @@ def compile_with_aot(
     """
     from torch._functorch.aot_autograd import aot_module_simplified
 
+    pass_wrapped_gradients()
     stored = keeper is not None
     keeping = nullcontext() if keeper is None else keeping_graphs(keeper)
     with keeping, keeping_ops_whole(), _keeping_tangents(), sizes_that_depend_on_data(), _without_unread_texts():
@@ -51,7 +53,21 @@ def compile_with_aot(
             decompositions=decompositions,
             keep_inference_input_mutations=True,
         )
-    return _undisturbed(compiled, "a compiled graph")
+    _count_use()
+    return compiled
+
+
+def _count_use() -> None:
+    """Adds to dynamo's count of graphs that went through AOTAutograd.
+
+    It compiles the buckets of a data-parallel model one after the other, and has the first call of each answer with
+    fake tensors, to compile the next one for. Whether that call is AOTAutograd's, which does so, it learns from the
+    count alone: a graph that runs as dynamo made it is not to be counted.
+    """
+    from torch._dynamo.utils import counters
+
+    counters["aot_autograd"]["total"] += 1
+    counters["aot_autograd"]["ok"] += 1
 
 
 @contextmanager
@@ -124,14 +140,15 @@ def _storable(compiler: GraphCompiler) -> Any:
 
 def _lazily(backward: GraphCompiler) -> GraphCompiler:
     """Returns the backward compiler kept from dynamo, which may be active when a backward is compiled lazily."""
-    undisturbed = _undisturbed(backward, "the backward compiler")
+    compiler = undisturbed(backward, "the backward compiler")
 
     def compile_backward(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> BoxedFunction:
-        return _undisturbed(undisturbed(module, inputs), "a compiled backward graph")
+        return undisturbed(compiler(module, inputs), "a compiled backward graph")
 
     return compile_backward
 
 
-def _undisturbed(function: Callable[..., Any], reason: str) -> Callable[..., Any]:
+def undisturbed(function: Callable[..., Any], reason: str = "a compiled graph") -> Callable[..., Any]:
+    """Returns a function that dynamo does not trace."""
     disabled: Callable[..., Any] = torch.compiler.disable(function, reason=reason)  # type: ignore[no-untyped-call]
     return disabled

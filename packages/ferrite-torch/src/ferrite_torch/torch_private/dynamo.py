@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ferrite_runtime.forking import renewed_in_children
+
 
 def register_backend(function: Callable[..., Any], name: str) -> None:
     """Enters a compiler in torch.compile's registry, unless its entry point or an earlier import did so.
@@ -57,6 +59,18 @@ def _innermost(compiler: Any) -> Any:
         if inner is None:
             return compiler
         compiler = inner
+
+
+def free_compilation_in_children() -> None:
+    """Has forked children compile though another thread of the parent was compiling: dynamo's lock is free there.
+
+    Private because the lock is; torch leaves it held, and whoever compiles in the child waits for ever.
+    """
+    from torch._dynamo import convert_frame
+
+    lock = getattr(convert_frame, "compile_lock", None)
+    if lock is not None:
+        renewed_in_children(lock)
 
 
 def is_restart(error: BaseException) -> bool:

@@ -18,6 +18,27 @@ def target_name(node: torch.fx.Node) -> str:
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 
+_TRANSPOSES: dict[Any, str] = {
+    each: attribute
+    for packet, attribute in (("mT", "mT"), ("mH", "mH"), ("numpy_T", "T"), ("matrix_H", "H"))
+    for each in (getattr(torch.ops.aten, packet), getattr(torch.ops.aten, packet).default)
+}
+"""The ops that dynamo writes from torch 2.14 on where a program reads an attribute, with its name."""
+
+
+def attribute_read(node: torch.fx.Node) -> str | None:
+    """Returns the name of the attribute that a node reads, ``x.mT``; None for a node that does something else.
+
+    Up to torch 2.13 dynamo calls ``getattr`` for all attributes; from 2.14 on, for transposes, ops that have no public
+    name.
+    """
+    if node.op != "call_function" or not node.args:
+        return None
+    if node.target is getattr:
+        return str(node.args[1])
+    return _TRANSPOSES.get(node.target)
+
+
 def source_text(node: torch.fx.Node) -> str:
     """Returns the line of the user's program that a node comes from, "" where it is not known.
 
@@ -33,3 +54,14 @@ def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
     from torch.fx.node import map_aggregate
 
     return map_aggregate(value, function)
+
+
+def traced_graph() -> torch.fx.Graph | None:
+    """Returns the graph that operations are being recorded in now, None where they are not.
+
+    Only the mode that records knows, and torch gives it no public name.
+    """
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+    mode = get_proxy_mode()
+    return None if mode is None else mode.tracer.graph

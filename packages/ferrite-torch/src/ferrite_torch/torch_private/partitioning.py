@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ferrite_torch.host_results import correct_devices
 from ferrite_torch.pool_offsets import save_pool_offsets
 from ferrite_torch.saved_extrema import save_extrema
+from ferrite_torch.torch_private.graph_positions import mark_split, token_count
 
 
 def partition(
@@ -32,7 +33,11 @@ def min_cut(joint: torch.fx.GraphModule, inputs: Any, **rest: Any) -> Any:
     with _fakes_of(joint):
         save_pool_offsets(joint.graph)
     save_extrema(joint.graph)
-    return min_cut_rematerialization_partition(joint, inputs, **rest)
+    tokens, held = token_count(joint), rest.get("static_lifetime_input_indices") or ()
+    rest["static_lifetime_input_indices"] = [tokens + place for place in held]  # AOTAutograd counts behind the tokens
+    forward, backward = min_cut_rematerialization_partition(joint, inputs, **rest)
+    mark_split(forward, backward, rest["num_fwd_outputs"])
+    return forward, backward
 
 
 def _fakes_of(module: torch.fx.GraphModule) -> AbstractContextManager[Any]:

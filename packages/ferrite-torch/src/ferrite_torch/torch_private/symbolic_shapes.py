@@ -32,6 +32,16 @@ def is_unbacked_number(value: torch.SymInt | torch.SymFloat | torch.SymBool) -> 
     return any(is_unbacked(symbol, environment) for symbol in getattr(expression, "free_symbols", ()))
 
 
+def is_known(truth: bool | torch.SymBool) -> bool:  # noqa: FBT001 - the truth in question
+    """Returns whether something of sizes holds for all that they can be; asks no size for its value.
+
+    A public name for this exists in no module of torch.
+    """
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return truth if isinstance(truth, bool) else bool(statically_known_true(truth))
+
+
 def environment_of(node: torch.fx.Node) -> Any:
     """Returns the environment that knows the symbols in the results of a node, None if there are none."""
     stack = [node.meta.get("val")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ferrite_ir.dtypes import BF16, BOOL, F8E4M3FN, F16, F32, F64, DType
-from ferrite_ir.scalar import Scalar, apply, bitcast, cast, const
+from ferrite_ir.scalar import Scalar, apply, bitcast, cast, const, rebuilt, rounded
 
 from .rule import Book
 
@@ -14,12 +14,19 @@ FAST_BOOK = Book()
 """Rules that skip a rounding to a half type between two computations: at least as exact, but not the same bits."""
 
 
-@BOOK.rule("cast", "cast.f64(cast.f32(h[i])) => cast.f64(h[i])", first="cast")
+@BOOK.rule("cast rounded", "cast.f64(cast.f32(h[i])) => cast.f64(h[i])", first="cast")
 def _skip_lossless_cast(node: Scalar) -> Scalar | None:
-    """Skips the inner one of two casts if it keeps every value."""
+    """Skips the inner one of two conversions if it keeps every value."""
     inner = node.args[0]
     source: Scalar = inner.args[0]
-    return cast(source, node.dtype) if keeps_values(source.dtype, inner.dtype) else None
+    return rebuilt(node, (source,)) if keeps_values(source.dtype, inner.dtype) else None
+
+
+@BOOK.rule("rounded", "rounded.bf16(cast.bf16(x[i])) => rounded.bf16(x[i])", first="cast")
+def _round_what_was_cast(node: Scalar) -> Scalar | None:
+    """Takes the excess precision from a conversion to the same type."""
+    inner = node.args[0]
+    return rounded(inner.args[0], node.dtype) if inner.dtype is node.dtype else None
 
 
 @BOOK.rule("cast", "cast.i16(cast.i32(l[i])) => cast.i16(l[i])", first="cast")
@@ -37,7 +44,7 @@ def _skip_wider_integer(node: Scalar) -> Scalar | None:
 
 @FAST_BOOK.rule("cast", "cast.f32(cast.bf16(x[i])) => x[i]", first="cast")
 def _skip_rounding(node: Scalar) -> Scalar | None:
-    """Skips a rounding to f16 or bf16 whose result is widened again at once."""
+    """Skips a rounding to f16 or bf16 whose result is widened again at once: it is kept with excess precision."""
     inner = node.args[0]
     source: Scalar = inner.args[0]
     if inner.dtype not in (F16, BF16) or node.dtype not in (F32, F64) or source.dtype not in (F32, F64):

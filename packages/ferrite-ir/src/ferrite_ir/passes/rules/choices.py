@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from ferrite_ir.dtypes import BOOL
-from ferrite_ir.scalar import Scalar, apply, const
+from ferrite_ir.ops import REQUIREMENTS
+from ferrite_ir.scalar import Scalar, apply, const, postorder
 
 from .rule import Book
 
@@ -15,6 +16,12 @@ BOOK = Book()
 @BOOK.rule("where masked", "where(true, x[i], y[i]) => x[i]", first="const")
 def _decided(node: Scalar) -> Scalar | None:
     return node.operands[1 if node.args[0].value else 2]
+
+
+@BOOK.rule(" ".join(REQUIREMENTS), "require_place(true, x[i]) => x[i]", first="const")
+def _required(node: Scalar) -> Scalar | None:
+    """Drops what holds; what cannot hold stays, and is said when the program runs."""
+    return node.args[1] if node.args[0].value else None
 
 
 @BOOK.rule("where masked", "where(b[i], x[i], x[i]) => x[i]")
@@ -61,7 +68,10 @@ def _decided_outside(node: Scalar) -> Scalar | None:
 
 @BOOK.rule("masked", "masked(b[i], f32(2.0), x[i]) => where(b[i], f32(2.0), x[i])")
 def _nothing_to_guard(node: Scalar) -> Scalar | None:
-    return None if node.args[1].loads else apply("where", *node.args)
+    guarded = node.args[1]
+    if guarded.loads or any(part.op in REQUIREMENTS for part in postorder((guarded,))):
+        return None
+    return apply("where", *node.args)
 
 
 @BOOK.rule(

@@ -1,0 +1,203 @@
+"""Takes excess precision from half values that lie in memory, so that all who read one see the same number.
+
+A value of a half type that a kernel computes is wider in a register than in memory: its readers may see it with *excess
+precision*, as C has it for ``float`` expressions (ISO/IEC 9899, 5.2.4.2.2 and 6.3.1.8). There, too, an assignment and a
+cast take the excess away. So do, here, a value that somebody may look at in memory, and a conversion that a program
+states (``rounded``)::
+
+    y: bf16[8] = loop [i < 8] cast.bf16(mul(x[i], x[i]))       # an output
+    z: bool[8] = loop [i < 8] isinf(cast.f32(y[i]))            # reads the product as it is stored
+
+    y: bf16[8] = loop [i < 8] rounded.bf16(mul(x[i], x[i]))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+from ferrite_ir.graph import Definition, Graph, Loop, Sort, Update, bodies_of, index_loads
+from ferrite_ir.ops import CONVERSIONS
+from ferrite_ir.scalar import Scalar, postorder, rebuilt, rounded
+
+from .rewriting import Rewriter, map_scalars, with_definitions
+from .rules.rule import Rule
+from .storage import fixed_names
+
+_CHOICES = ("where", "masked")
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStored:
+    """Rounds half values that others can see in memory, and those that somebody reads as they are stored.
+
+    The first are outputs, what is written in place, operands of library calls and of other graphs, and what such a
+    value is copied from; only where something is computed of them. The second are read as ``rounded.T(v[...])`` of
+    their own type; after this pass a plain load does.
+    """
+
+    name: ClassVar[str] = "round_stored"
+
+    def run(self, graph: Graph) -> Graph:
+        """Returns the graph with these values defined without excess precision."""
+        if not any(value.type.dtype.is_half for value in graph.values.values()):
+            return graph
+        updates = [definition for definition in graph.definitions if isinstance(definition, Update)]
+        visible = _with_sources(graph, fixed_names(graph), [body for update in updates for body in bodies_of(update)])
+        names = visible & _names_computed_with(graph, visible)
+        wanted = _names_read_rounded(graph)
+        if wanted:
+            plain = _plain_loads()
+            graph = with_definitions(graph, [map_scalars(d, plain, plain.index) for d in graph.definitions])
+            names |= _with_sources(graph, wanted)
+        return round_values(graph, names)
+
+
+def round_values(graph: Graph, names: Collection[str]) -> Graph:
+    """Returns the graph with these values defined without excess precision."""
+    memo: dict[Scalar, Scalar] = {}
+
+    def changed(definition: Definition) -> Definition:
+        if not isinstance(definition, Loop) or not any([value.name in names for value in definition.results]):  # noqa: C419
+            return definition
+        pairs = zip(definition.results, definition.bodies, strict=True)
+        bodies = tuple([without_excess(body, memo) if value.name in names else body for value, body in pairs])
+        same = bodies == definition.bodies
+        return definition if same else Loop(definition.results, definition.dims, bodies, definition.origins)
+
+    return with_definitions(graph, map(changed, graph.definitions)) if names else graph
+
+
+def has_excess(body: Scalar) -> bool:
+    """Returns whether a value with this body may have excess precision."""
+    return any(map(_is_excessive, _Copies((body,)).halves))
+
+
+def without_excess(root: Scalar, memo: dict[Scalar, Scalar]) -> Scalar:
+    """Returns a body with the conversions to half types that make it, or that it chooses from, made roundings.
+
+    ``memo`` maps old nodes to new ones and may be shared.
+    """
+    halves = _Copies((root,)).halves
+    for node in postorder((root,)):
+        if node not in halves or node in memo:
+            continue
+        if _is_excessive(node):
+            memo[node] = rounded(node.args[0], node.dtype)
+        elif node.op in _CHOICES:
+            memo[node] = rebuilt(node, (node.args[0], memo[node.args[1]], memo[node.args[2]]))
+        else:
+            memo[node] = node
+    return memo.get(root, root)
+
+
+def _is_excessive(node: Scalar) -> bool:
+    return node.op == "cast" and node.dtype.is_half and node.args[0].dtype.is_float
+
+
+class _Copies:
+    """The parts of expressions through which values of half types reach a root as they are.
+
+    A root may choose from them, and also widen them, choose, and convert the choice back, as a concatenation does.
+
+    Attributes:
+        halves: nodes of a half type that a root may be.
+        wide: what lies between them: choices in a wider type, and conversions to it.
+    """
+
+    __slots__ = ("halves", "wide")
+
+    def __init__(self, roots: Iterable[Scalar]) -> None:
+        self.halves: set[Scalar] = set()
+        self.wide: set[Scalar] = set()
+        stack = [root for root in roots if root.dtype.is_half]
+        while stack:
+            node = stack.pop()
+            if node in self.halves:
+                continue
+            self.halves.add(node)
+            if node.op in _CHOICES:
+                stack += node.args[1:]
+            elif node.op in CONVERSIONS:
+                stack += self._widened(node)
+
+    def _widened(self, conversion: Scalar) -> Iterator[Scalar]:
+        """Yields the values of the type of a conversion that were only widened, and chosen from, before it."""
+        stack = list(conversion.args)
+        seen: set[Scalar] = set()
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if node.op in _CHOICES:
+                self.wide.add(node)
+                stack += node.args[1:]
+            elif node.op == "cast" and node.args[0].dtype is conversion.dtype:
+                self.wide.add(node)
+                yield node.args[0]
+
+    @property
+    def names(self) -> set[str]:
+        """Returns the values that are copied."""
+        return {node.source for node in self.halves if node.op == "load"}
+
+    def computed_with(self, node: Scalar) -> Iterator[Scalar]:
+        """Yields the loads that a node takes for more than to hand them on."""
+        if node.op == "cast" and node in self.wide:
+            return  # whoever takes this conversion is asked
+        hands_on = node in self.wide or node in self.halves
+        for position, operand in enumerate(node.below):
+            source: Scalar = operand.args[0] if operand.op == "cast" and operand in self.wide else operand
+            is_copied = hands_on and (node.op in CONVERSIONS or (node.op in _CHOICES and position > 0))
+            if source.op == "load" and not is_copied:
+                yield source
+
+
+def _with_sources(graph: Graph, names: Collection[str], stored: Iterable[Scalar] = ()) -> set[str]:
+    """Returns these values, and those that they, or expressions that are ``stored``, are copied from."""
+    found = set(names) | _Copies(stored).names
+    for definition in reversed(graph.definitions):
+        if isinstance(definition, (Loop, Sort)):
+            pairs = zip(definition.results, bodies_of(definition), strict=False)
+            found |= _Copies([body for value, body in pairs if value.name in found]).names
+    return found
+
+
+def _names_computed_with(graph: Graph, visible: Collection[str]) -> set[str]:
+    """Returns the values that kernels compute with, more than to copy them to what is ``visible``."""
+    found: set[str] = set()
+    for definition in graph.definitions:
+        bodies = bodies_of(definition)
+        found.update(load.source for load in index_loads(getattr(definition, "indices", ())))
+        if not any([load.dtype.is_half and load.source in visible for body in bodies for load in body.loads]):  # noqa: C419
+            continue
+        is_visible = any([value is not None and value.name in visible for value in definition.results])  # noqa: C419
+        copies = _Copies(bodies if is_visible or isinstance(definition, Update) else ())
+        for node in postorder(bodies):
+            found.update(load.source for load in copies.computed_with(node))
+        found.update(body.source for body in bodies if body.op == "load" and body not in copies.halves)
+    return found
+
+
+def _names_read_rounded(graph: Graph) -> set[str]:
+    """Returns the values that somebody reads as they are stored."""
+    bodies = [body for definition in graph.definitions for body in bodies_of(definition)]
+    halves = [body for body in bodies if any([load.dtype.is_half for load in body.loads])]  # noqa: C419
+    return {node.args[0].source for node in postorder(halves) if _is_stored_load(node)}
+
+
+def _is_stored_load(node: Scalar) -> bool:
+    """Returns whether a node is ``rounded.T(v[i])`` of the same type."""
+    return node.op == "rounded" and node.args[0].op == "load" and node.args[0].dtype is node.dtype
+
+
+def _plain_load(node: Scalar) -> Scalar | None:
+    return node.args[0] if _is_stored_load(node) else None
+
+
+@lru_cache(maxsize=1)
+def _plain_loads() -> Rewriter:
+    return Rewriter([Rule("plain-loads", ("rounded",), _plain_load, "", first=("load",))])

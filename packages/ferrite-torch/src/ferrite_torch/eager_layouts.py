@@ -1,0 +1,205 @@
+"""Ops whose results torch's fake tensors lay out otherwise than its kernels do, and how the kernels lay them out.
+
+A fake kernel that is a decomposition has the layout of the last of its pieces: ``copysign(a, b)`` ends in
+``where(b < 0, …)``, so a transposed ``b`` wins over a contiguous ``a``. The kernel is one ``TensorIterator``, where the
+first operand that tells an order of the axes wins. Users see strides, and views depend on them, so the result is put
+into the kernel's layout where it is traced; the copy fuses with what makes it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+import torch
+
+from ferrite_torch.torch_private.operators import Overload
+from ferrite_torch.torch_private.symbolic_shapes import is_known
+
+Order: TypeAlias = "list[int] | None"
+"""Axes from the outermost to the innermost in memory; None leaves a result as it lies."""
+
+Rule: TypeAlias = Callable[[torch.Tensor, Sequence[torch.Tensor]], Order]
+"""From a result and the operands that are tensors to the order of the result's axes."""
+
+
+def iterated(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Order:
+    """Returns the order in which a ``TensorIterator`` lays out its result.
+
+    Axes are sorted by insertion, innermost first; the first operand that is broadcast along neither of two axes
+    decides between them by its strides, or, where these are equal, by their extents if those say to swap.
+    """
+    return _sorted(result.shape, [_expanded(operand.shape, operand.stride(), result.dim()) for operand in operands])
+
+
+def _sorted(shape: Sequence[Any], steps: Sequence[Sequence[Any]]) -> list[int]:
+    """Returns the axes of a shape from the outermost to the innermost, as the strides of operands tell."""
+    order = list(reversed(range(len(shape))))
+    for place in range(1, len(order)):
+        moving = place
+        for other in reversed(range(place)):
+            verdict = _compared(order[other], order[moving], steps, shape)
+            if verdict < 0:
+                break
+            if verdict > 0:
+                order[other], order[moving] = order[moving], order[other]
+                moving = other
+    return order[::-1]
+
+
+def _expanded(shape: Sequence[Any], strides: Sequence[Any], rank: int) -> list[Any]:
+    """Returns the strides of an operand that is broadcast to a rank."""
+    steps = [0 if is_known(size == 1) else step for size, step in zip(shape, strides, strict=True)]
+    return [0] * (rank - len(steps)) + steps
+
+
+def _compared(inner: int, outer: int, steps: Sequence[Sequence[Any]], shape: Sequence[Any]) -> int:
+    """Returns 1 if two axes are to be swapped, -1 if they are to stay, 0 if nothing tells."""
+    for each in steps:
+        a, b = each[inner], each[outer]
+        if is_known(a == 0) or is_known(b == 0):
+            continue
+        if is_known(a == b):
+            if is_known(shape[inner] > shape[outer]):
+                return 1
+        elif _is_at_least(b, a):
+            return -1
+        elif _is_at_least(a, b):
+            return 1
+    return 0
+
+
+def _is_at_least(a: Any, b: Any) -> bool:
+    return is_known(a >= b) or is_known(a % b == 0)
+
+
+def iterated_backwards(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Order:
+    """Returns the order of a ``TensorIterator`` that takes the operands from the last to the first."""
+    return iterated(result, operands[::-1])
+
+
+def _packed(shape: Sequence[Any]) -> list[Any]:
+    """Returns the strides of a row-major tensor."""
+    steps = list(accumulate(reversed(shape[1:]), operator.mul, initial=1))
+    return steps[: len(shape)][::-1]
+
+
+def iterated_with_power(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Order:
+    """Returns the order of ``x * 2**y``: what multiplies ``x`` is row-major, as powers of a number are."""
+    *first, exponent = operands
+    steps = [_expanded(operand.shape, operand.stride(), result.dim()) for operand in first]
+    power = _expanded(exponent.shape, _packed(exponent.shape), result.dim())
+    return _sorted(result.shape, [*steps, power])
+
+
+def as_first(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Order:
+    """Returns the order of a result allocated like the first operand; None for a result of another shape."""
+    first = operands[0]
+    if first.dim() != result.dim() or not all(map(is_known, map(_equal, first.shape, result.shape))):
+        return None
+    return iterated(result, [first])
+
+
+def _equal(a: Any, b: Any) -> Any:
+    return a == b
+
+
+def row_major(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Order:
+    """Returns the order of the axes as they are numbered."""
+    return list(range(result.dim()))
+
+
+def row_major_on_cpu(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Order:
+    """Returns the order of the axes as they are numbered; other devices than CPUs keep that of their operands."""
+    return row_major(result, operands) if result.device.type == "cpu" else None
+
+
+def by_format_on_cpu(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Order:
+    """Returns channels-last order for an operand that lies so, else row-major; other devices than CPUs are left."""
+    first, axes = operands[0], list(range(result.dim()))
+    if result.device.type != "cpu":
+        return None
+    for rank, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
+        is_plain = first.is_contiguous()
+        if first.dim() == result.dim() == rank and not is_plain and first.is_contiguous(memory_format=memory_format):
+            return [0, *axes[2:], 1]
+    return axes
+
+
+_NAMES: Mapping[Rule, str] = {
+    iterated: """
+        complex.default copysign.Tensor div.Tensor_mode floor_divide.default heaviside.default logaddexp.default
+        logaddexp2.default logical_and.default logical_or.default logical_xor.default logit_backward.default
+        native_dropout_backward.default polar.default special_xlog1py.default xlogy.Tensor
+    """,
+    iterated_with_power: "ldexp.Tensor",
+    iterated_backwards: "threshold_backward.default",
+    as_first: """
+        binary_cross_entropy.default huber_loss.default index_fill.int_Scalar index_fill.int_Tensor
+    """,
+    row_major: """
+        isin.Tensor_Tensor isin.Tensor_Scalar pow.Scalar rrelu_with_noise_functional.default
+    """,
+    row_major_on_cpu: "log_sigmoid_forward.default",
+    by_format_on_cpu: """
+        _native_batch_norm_legit.default _native_batch_norm_legit.no_stats _native_batch_norm_legit_functional.default
+        _native_batch_norm_legit_no_training.default _batch_norm_with_update_functional.default
+        _batch_norm_no_update.default channel_shuffle.default native_batch_norm.default native_channel_shuffle.default
+        roll.default
+    """,
+}
+
+
+def laid_out_ops() -> Iterator[tuple[Overload, Rule]]:
+    """Yields the ops whose results need a layout, each with its rule; those that this torch has."""
+    for rule, names in _NAMES.items():
+        for name in names.split():
+            packet, overload = name.split(".")
+            found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+            if found is not None:
+                yield found, rule
+
+
+_WITHIN: ContextVar[tuple[Overload, ...]] = ContextVar("ops whose layout is being seen to", default=())
+
+
+def laid_out(op: Overload, rule: Rule, pieces: Callable[..., Any] | None) -> Callable[..., Any]:
+    """Returns a decomposition of an op that gives its result the layout that the op's kernel gives it.
+
+    The result is computed by ``pieces``, or where there are none by the op itself.
+    """
+
+    def decomposed(*args: Any, **kwargs: Any) -> Any:
+        if op in _WITHIN.get():
+            return NotImplemented
+        token = _WITHIN.set((*_WITHIN.get(), op))
+        try:
+            results = (pieces or op)(*args, **kwargs)
+        finally:
+            _WITHIN.reset(token)
+        operands = [value for value in args if isinstance(value, torch.Tensor)]
+        if isinstance(results, torch.Tensor):
+            return in_order(results, rule(results, operands))
+        if isinstance(results, (tuple, list)) and isinstance(results[0], torch.Tensor):
+            first, *rest = results
+            return (in_order(first, rule(first, operands)), *rest)
+        return results
+
+    return decomposed
+
+
+def in_order(x: torch.Tensor, order: Order) -> torch.Tensor:
+    """Returns a tensor whose axes lie in memory in an order: itself, or a copy."""
+    if order is None or x.dim() < 2:
+        return x
+    expected: Any = 1
+    for axis in reversed(order):
+        size = x.shape[axis]
+        if not (is_known(size == 1) or is_known(x.stride(axis) == expected)):
+            back = [order.index(axis) for axis in range(len(order))]
+            return x.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+        expected = expected * size
+    return x

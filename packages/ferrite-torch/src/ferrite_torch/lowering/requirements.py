@@ -1,0 +1,114 @@
+"""What eager asks of the contents of tensors: conditions that kernels check while they run.
+
+A value that must be in a range is wrapped in an operation of `ferrite_ir.ops.REQUIREMENTS`, which stops the program
+where the condition is false. Places of loads and stores carry their bound and need none, unless the place itself gets
+lost: in tensors without dims, in expanded ones, and in values that do not depend on where they are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ferrite_ir import scalar as sc
+from ferrite_ir.dtypes import I64
+from ferrite_ir.index import FloorDiv, Index, Indirect, Mod
+from ferrite_ir.ops import REQUIREMENTS
+from ferrite_ir.reference import constant_result
+from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import Size, is_provably_at_most
+from ferrite_torch.builder import Builder
+from ferrite_torch.lowering.expressions import both, ge, lifted, lt
+from ferrite_torch.lowering.extents import extent_of, loop_body
+
+MOST_NODES = 256
+"""Parts of a number that are looked at to see where it comes from."""
+_ARITHMETIC = frozenset(["cast", "add", "sub", "mul", "neg", "floordiv", "truncdiv", "mod", "minimum", "maximum"])
+_CHOICES = frozenset(["where", "masked", *REQUIREMENTS])
+DEEPEST = 8
+"""Loops, one reading the other, that are looked through: behind more a place counts as kept."""
+
+
+def required(what: str, condition: Scalar, value: Scalar) -> Scalar:
+    """Returns a value that stands only where a condition holds; ``what`` is the rest of the operation's name."""
+    holds = condition.value if condition.op == "const" else constant_result(condition)
+    return value if holds is True else sc.apply(f"require_{what}", condition, value)
+
+
+def within(value: Scalar, low: float, high: float) -> Scalar:
+    """Returns whether a number is in a range, its ends included; NaN is in none."""
+    return both(ge(value, low), sc.apply("le", value, lifted(high, value.dtype)))
+
+
+def inside(place: Scalar, size: Size, *, wraps: bool) -> Scalar:
+    """Returns whether a place is one of an axis of this size."""
+    number = sc.cast(place, I64)
+    return both(ge(number, -size if wraps else 0), lt(number, size))
+
+
+def in_bounds(b: Builder, value: Scalar, point: Iterable[Index]) -> Scalar:
+    """Returns a value read at a point, of which those places are required to exist that the load itself forgets."""
+    for place in _indirects(point):
+        if not _depends(b, value, place, DEEPEST) and not _is_proved(b, place.value, place.size, wraps=place.wraps):
+            value = required("place", inside(place.value, place.size, wraps=place.wraps), value)
+    return value
+
+
+def named_place(b: Builder, value: Scalar, size: Size, *, wraps: bool) -> Scalar:
+    """Returns a number that a program gives as a place of an axis, which is required to be one if it may not be.
+
+    What comes from memory is compared where it is used (`ferrite_triton.bounds`): that leaves numbers that are computed
+    from positions, constants, comparisons and random numbers.
+    """
+    if _comes_from_memory(b, value) or _is_proved(b, value, size, wraps=wraps):
+        return value
+    return required("place", inside(value, size, wraps=wraps), value)
+
+
+def _is_proved(b: Builder, value: Scalar, size: Size, *, wraps: bool) -> bool:
+    extent = extent_of(b, value)
+    if extent is None:
+        return False
+    low, high = extent
+    return is_provably_at_most(-size if wraps else 0, low) and is_provably_at_most(high + 1, size)
+
+
+def _comes_from_memory(b: Builder, value: Scalar) -> bool:
+    pending, seen = [value], set[Scalar]()
+    while pending and len(seen) < MOST_NODES:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op == "load":
+            body = loop_body(b, node)
+            if body is None:
+                return True
+            pending.append(body)
+        elif node.op in _ARITHMETIC:
+            pending.extend(node.args)
+        elif node.op in _CHOICES:
+            pending.extend(node.args[1:])
+    return False
+
+
+def _indirects(indices: Iterable[Index]) -> Iterator[Indirect]:
+    pending = [index for index in indices if index.is_indirect]
+    while pending:
+        for atom, _ in pending.pop().terms:
+            if isinstance(atom, Indirect):
+                yield atom
+            elif isinstance(atom, (FloorDiv, Mod)):
+                pending.append(atom.numerator)
+
+
+def _depends(b: Builder, value: Scalar, place: Indirect, depth: int) -> bool:
+    """Returns whether a load from memory goes to the place, once the loops that are read are written into readers."""
+    if depth == 0:
+        return True
+    for load in value.loads:
+        if place not in _indirects(load.indices):
+            continue
+        body = loop_body(b, load)
+        if body is None or _depends(b, body, place, depth - 1):
+            return True
+    return False

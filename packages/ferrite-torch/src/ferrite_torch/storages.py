@@ -1,0 +1,98 @@
+"""Which nodes of a graph lie in one storage for torch, and the results that are seen to share one.
+
+    v = x / 3                       a storage, made by ``div``: the base
+    return v[1:], v.view(torch.uint8)       both lie in it
+
+Fake tensors tell by the storage that they hold; where a pass of torch has made a node anew, and with it a storage that
+its views do not know of, the schemas of the view ops tell the rest.
+
+Which results share memory is visible: a write to one is seen in the others. The base, the first node whose result lies
+in the storage, is laid out as torch lays it out; each result is a view of it, at torch's offset, by torch's strides and
+in torch's element type, whatever way its elements were computed.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from ferrite_torch.library import traits_of
+from ferrite_torch.torch_private.fake_tensors import storage_key
+from ferrite_torch.torch_private.operators import Overload, schema_of
+
+
+class Storages:
+    """The storages of a graph's tensors, each known by a number."""
+
+    def __init__(self, graph: torch.fx.Graph) -> None:
+        self._graph = graph
+        self._same: dict[int, int] = {}
+        for node in graph.nodes:
+            for operand in _viewed_by(node):
+                self._unite(node, operand)
+
+    def of(self, node: Any) -> int | None:
+        """Returns the number of the storage that the one result of a node lies in, None for other values."""
+        fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+        if not isinstance(fake, torch.Tensor) or fake.layout != torch.strided:
+            return None
+        return self._root(storage_key(fake))
+
+    def shared_bases(self, unseen: Collection[int]) -> Mapping[int, torch.fx.Node]:
+        """Returns the base of each storage that the graph makes and that several of its results lie in, by its number.
+
+        ``unseen`` has the positions of results whose storage nobody sees.
+        """
+        readers: dict[int, set[torch.fx.Node]] = {}
+        for place, item in enumerate(returned_by(self._graph)):
+            key = self.of(item)
+            if key is not None and place not in unseen:
+                readers.setdefault(key, set()).add(item)
+        shared = {key for key, nodes in readers.items() if len(nodes) > 1}
+        return self._first_nodes(shared) if shared else {}
+
+    def _first_nodes(self, keys: Collection[int]) -> dict[int, torch.fx.Node]:
+        """Returns the node that makes each of some storages; none of those that the caller's tensors lie in."""
+        found: dict[int, torch.fx.Node] = {}
+        for node in self._graph.nodes:
+            key = self.of(node)
+            if key is not None and key in keys:
+                found.setdefault(key, node)
+        return {key: n for key, n in found.items() if n.op == "call_function" and not _is_lazy(n.meta["val"])}
+
+    def _unite(self, node: torch.fx.Node, operand: torch.fx.Node) -> None:
+        one, other = self.of(node), self.of(operand)
+        if one is not None and other is not None and one != other:
+            self._same[one] = other
+
+    def _root(self, key: int) -> int:
+        while key in self._same:
+            key = self._same[key]
+        return key
+
+
+def returned_by(graph: torch.fx.Graph) -> tuple[Any, ...]:
+    """Returns what a graph returns, one item for each result."""
+    returned = graph.output_node().args[0]
+    return tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
+
+
+def _viewed_by(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """Yields the operands that share storage with the one result of a node, as its op's schema says."""
+    made = node.args[0] if node.target is operator.getitem else node
+    if not isinstance(made, torch.fx.Node) or not isinstance(made.target, Overload):
+        return
+    aliased = traits_of(made.target).aliased
+    if not aliased or len(schema_of(made.target).returns) > 1:
+        return
+    for argument, value in zip(schema_of(made.target).arguments, made.args, strict=False):
+        if argument.name in aliased and isinstance(value, torch.fx.Node):
+            yield value
+
+
+def _is_lazy(fake: torch.Tensor) -> bool:
+    """Returns whether a tensor's elements are what its storage holds only up to a sign or a conjugation."""
+    return fake.is_neg() or fake.is_conj()

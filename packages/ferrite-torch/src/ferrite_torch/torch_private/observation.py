@@ -1,0 +1,26 @@
+"""Ops as AOTAutograd meets them first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+
+def observing(look: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]) -> AbstractContextManager[Any]:
+    """Returns a context in which a function is called with each op and its arguments before the op runs.
+
+    AOTAutograd runs a graph twice: to see what it writes and returns, then to write it down with ops taken apart. Only
+    the first time counts. Modes of ops have no public home; they see ops before AOTAutograd's own modes do.
+    """
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Observer(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            if get_proxy_mode() is None:
+                look(func, args, kwargs)
+            return func(*args, **kwargs)
+
+    return Observer()

@@ -1,0 +1,90 @@
+"""Transforms around a call of a compiled graph: tangents on its arguments, and gradients that stand for a batch."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+
+def carry_tangents(values: Iterable[Any]) -> bool:
+    """Returns whether forward-mode differentiation is on and one of the values has a tangent.
+
+    Dynamo guards neither, and nothing public tells whether a level of dual numbers is open.
+    """
+    if forward_ad._current_level < 0 or not torch._C._is_fwd_grad_enabled():
+        return False
+    tensors = (value for value in values if isinstance(value, torch.Tensor))
+    return any(forward_ad.unpack_dual(value).tangent is not None for value in tensors)
+
+
+def are_wrapped(values: Iterable[Any]) -> bool:
+    """Returns whether one of the values stands for the slices of a batch: a wrapper without memory.
+
+    ``torch.autograd.grad(is_grads_batched=True)`` calls backwards with these, made by a vmap of its own that is not
+    published. With those of ``torch.func.vmap`` torch refuses to call a compiled backward.
+    """
+    return any(isinstance(value, torch.Tensor) and _is_wrapper(value) for value in values)
+
+
+_is_wrapper: Callable[[torch.Tensor], bool] = torch._C._functorch.is_legacy_batchedtensor
+
+
+def map_slices(function: Callable[[list[Any], Sequence[bool]], Any], arguments: Sequence[Any]) -> list[Any]:
+    """Returns the results of a function called once for each slice of the arguments that are wrapped, stacked.
+
+    Each call gets a list of its own, and which of its values are slices; the others are the same in each. Where several
+    vmaps are nested, these are the slices of the innermost that wraps an argument.
+    """
+    level = torch._C._vmapmode_increment_nesting() - 1  # the one way to learn the level
+    torch._C._vmapmode_decrement_nesting()
+    pairs = [_taken_off(value, level) for value in arguments]
+    while not any(dim is not None for _, dim in pairs):
+        level -= 1
+        pairs = [_taken_off(value, level) for value in arguments]
+    size = next(value.shape[0] for value, dim in pairs if dim is not None)
+    are_slices = [dim is not None for _, dim in pairs]
+    rows = [
+        function([value if dim is None else value.select(dim, index) for value, dim in pairs], are_slices)
+        for index in range(size)
+    ]
+    results = [_stacked(column) for column in zip(*rows, strict=True)]
+    return [torch._add_batch_dim(value, 0, level) if isinstance(value, torch.Tensor) else value for value in results]
+
+
+def _taken_off(value: Any, level: int) -> tuple[Any, int | None]:
+    """Returns a value without the wrapper of a level, and where the axis of the slices is, None if it has no such.
+
+    A wrapper does not tell its levels; one that is not there adds an axis of any extent that is asked for.
+    """
+    if not isinstance(value, torch.Tensor) or not _is_wrapper(value):
+        return value, None
+    found, other = (torch._remove_batch_dim(value, level, extent, 0) for extent in (1, 2))
+    return (found, 0) if found.shape[0] == other.shape[0] else (value, None)
+
+
+def _stacked(column: Sequence[Any]) -> Any:
+    return torch.stack(column) if isinstance(column[0], torch.Tensor) else column[0]  # type: ignore[arg-type]
+
+
+def pass_wrapped_gradients() -> None:
+    """Makes AOTAutograd hand incoming gradients that are wrapped to the backward as they are.
+
+    It copies gradients that lie otherwise than it traced them into a tensor that it makes for each, which has no room
+    for slices. Slices are laid out where they are taken.
+    """
+    from torch._functorch._aot_autograd import runtime_wrappers
+
+    theirs: Callable[..., Any] = runtime_wrappers.coerce_to_expected_memory_format
+    if hasattr(theirs, "passes_wrapped"):
+        return
+
+    @functools.wraps(theirs)
+    def coerce_to_expected_memory_format(x: Any, *rest: Any) -> Any:
+        return x if isinstance(x, torch.Tensor) and _is_wrapper(x) else theirs(x, *rest)
+
+    coerce_to_expected_memory_format.passes_wrapped = True  # type: ignore[attr-defined]
+    runtime_wrappers.coerce_to_expected_memory_format = coerce_to_expected_memory_format

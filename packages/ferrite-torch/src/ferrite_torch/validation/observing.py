@@ -1,0 +1,39 @@
+"""The ops of a graph, looked at while AOTAutograd finds out what it does: before anything is taken apart."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ferrite_torch.errors import Refused
+from ferrite_torch.torch_private.observation import observing
+from ferrite_torch.torch_private.operators import Overload
+from ferrite_torch.torch_private.symbolic_shapes import is_data_dependent
+from ferrite_torch.validation import indexing, numbers, reductions
+from ferrite_torch.validation.dtypes import dtype_problem
+from ferrite_torch.validation.registry import problem_of
+
+TABLES = (indexing, numbers, reductions)
+"""Modules that enter checks when they are imported."""
+
+
+def watching() -> AbstractContextManager[Any]:
+    """Returns a context in which ops that eager refuses raise `Refused`, while a graph is traced."""
+    return observing(check_call)
+
+
+def check_call(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Checks one call of an op.
+
+    Raises:
+        Refused: eager would refuse it.
+    """
+    try:
+        problem = problem_of(op, args, kwargs)
+    except Exception as error:
+        if is_data_dependent(error):
+            return
+        raise
+    problem = problem or dtype_problem(op, args, kwargs)
+    if problem is not None:
+        raise Refused(f"{op}: {problem}")

@@ -1,0 +1,130 @@
+"""What eager refuses, and tensors without data let through: checks, types, and what the backend does then."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import zeros
+
+import ferrite_torch
+from ferrite_torch.errors import Refused
+from ferrite_torch.torch_private.fake_tensors import fake_mode
+from ferrite_torch.validation.dtypes import dtype_problem
+from ferrite_torch.validation.observing import check_call
+from ferrite_torch.validation.registry import CHECKS, checks, problem_of
+
+aten = torch.ops.aten
+
+
+def compiled(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+    return torch.compile(function, backend="ferrite", **options)
+
+
+def error_of(function: Callable[..., Any], *args: Any) -> Exception | None:
+    try:
+        function(*args)
+    except Exception as error:  # noqa: BLE001
+        return error
+    return None
+
+
+class TestTable:
+    def test_names_are_ops(self) -> None:
+        for name in CHECKS:
+            packet, _, overload = name.partition(".")
+            names = (packet, f"{packet}_")
+            found = [getattr(aten, each) for each in names if hasattr(aten, each)]
+            assert found, name
+            assert not overload or any(overload in each.overloads() for each in found), name
+
+    def test_a_name_is_entered_once(self) -> None:
+        with pytest.raises(ValueError, match=r"index_put has a check already, in ferrite_torch\.validation\.indexing"):
+            checks("index_put")(CHECKS["take"])
+
+    def test_ops_that_write_have_the_check_of_those_that_do_not(self) -> None:
+        args = (zeros(8), [torch.arange(8)], zeros(2))
+        for op in (aten.index_put.default, aten.index_put_.default):
+            assert "cannot be broadcast to indexing result of shape [8]" in str(problem_of(op, args, {}))
+
+    def test_arguments_are_found_by_position_name_and_default(self) -> None:
+        assert problem_of(aten.normal_.default, (zeros(2), 0.0), {"std": -1.0}) is not None
+        assert problem_of(aten.normal_.default, (zeros(2),), {}) is None
+
+    def test_ops_without_a_check_pass(self) -> None:
+        assert problem_of(aten.sin.default, (zeros(2),), {}) is None
+
+
+class TestTypes:
+    def test_the_op_itself_says_which_types_it_takes(self) -> None:
+        assert "not implemented for" in str(dtype_problem(aten.ceil.default, (zeros(2).bool(),), {}))
+        assert dtype_problem(aten.ceil.default, (torch.arange(2),), {}) is None
+
+    def test_sizes_do_not_matter(self) -> None:
+        with fake_mode():
+            x = torch.empty(1 << 40, dtype=torch.int64)
+        assert "not implemented for" in str(dtype_problem(aten._softmax.default, (x, 0, False), {}))
+
+    def test_what_is_no_matter_of_types_is_not_its_business(self) -> None:
+        assert dtype_problem(aten.view.default, (torch.arange(4), [3]), {}) is None
+        assert dtype_problem(aten.glu.default, (zeros(3),), {}) is None
+
+    def test_random_ops_are_not_asked(self) -> None:
+        state = torch.get_rng_state()
+        dtype_problem(aten.bernoulli.default, (torch.arange(4),), {})
+        assert torch.equal(state, torch.get_rng_state())
+
+
+class TestBackend:
+    def test_eager_s_own_error_is_raised_at_the_call(self) -> None:
+        def f(x: torch.Tensor) -> torch.Tensor:
+            return x.index_select(0, torch.zeros(0, 3, dtype=torch.int64))
+
+        error, expected = error_of(compiled(f), zeros(0)), error_of(f, zeros(0))
+        assert type(error) is type(expected) is IndexError
+        assert str(error) == str(expected)
+        assert not ferrite_torch.statistics()["graphs"]
+
+    def test_what_eager_takes_after_all_runs_eagerly_and_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(CHECKS, "sin", lambda **_: iter([(False, "sines are refused here")]))
+        ferrite_torch.reset_statistics()
+        x = torch.randn(3)
+        call = compiled(torch.sin)
+        assert torch.equal(call(x), x.sin())
+        assert torch.equal(call(x), x.sin())
+        (fallback,) = ferrite_torch.statistics()["fallbacks"]
+        assert "sines are refused here" in str(fallback)
+        torch._dynamo.reset()
+        with pytest.raises(Exception, match="sines are refused here"):
+            compiled(torch.sin, options={"fallback": False})(x)
+
+    def test_sizes_that_change_are_conditions(self) -> None:
+        def f(x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return torch.slice_scatter(x * 2, v + 1, 0, 0, 4)
+
+        call = compiled(f, dynamic=True)
+        for columns in (3, 5):
+            x, v = torch.randn(8, columns), torch.randn(4, columns)
+            torch.testing.assert_close(call(x, v), f(x, v))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert isinstance(error_of(call, zeros(8, 5), zeros(4, 4)), RuntimeError)
+
+    def test_nothing_is_refused_of_gradients(self) -> None:
+        x = torch.rand(4, 5, requires_grad=True)
+        (gradient,) = torch.autograd.grad(compiled(F.cross_entropy)(x, torch.tensor([0, 4, 1, 1])), x)
+        (expected,) = torch.autograd.grad(F.cross_entropy(x, torch.tensor([0, 4, 1, 1])), x)
+        torch.testing.assert_close(gradient, expected)
+
+    def test_exporting_refuses_at_once(self) -> None:
+        with pytest.raises(Refused, match="smooth_l1_loss does not support negative values for beta"):
+            ferrite_torch.export(lambda x, y: F.smooth_l1_loss(x, y, beta=-1.0), (zeros(2), zeros(2)), targets=["cpu"])
+
+
+def test_a_call_is_refused_with_the_op_that_refuses_it() -> None:
+    with pytest.raises(Refused, match=r"aten.put.default: put_\(\): Expected source and index"):
+        check_call(aten.put.default, (zeros(3), torch.arange(3), zeros(2)), {})

@@ -1,0 +1,85 @@
+"""Writes the list of operators that bundles may call: ``python tests_integration/contracts/make_operators.py``.
+
+An operator of torch's own namespaces is on the list if it computes on tensors and does nothing else: it takes and
+returns tensors and plain values, reads and writes no file, never gives a tensor another storage, size or strides, and
+has no form that leaves out the checks on which other operators rely. What the list has already stays on it, so that it
+grows with each release of torch that it is written with; review what is new.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIST = ROOT / "packages" / "ferrite-runtime" / "src" / "ferrite_runtime" / "operators.txt"
+if __name__ == "__main__":
+    sys.path[:0] = [str(path) for path in sorted((ROOT / "packages").glob("*/src"))]
+
+import torch
+
+from ferrite_runtime.operators import torch_operators, write_operators
+
+NAMESPACES = ("aten", "prims")
+PLAIN = frozenset(
+    (
+        *("Tensor", "number", "int", "SymInt", "SymFloat", "SymBool", "float", "bool", "str", "complex"),
+        *("ScalarType", "Layout", "Device", "MemoryFormat", "Generator"),
+    )
+)
+"""Types of arguments and results, without what makes them lists or optional."""
+LEFT_OUT = {
+    r"from_file|save|load": "touches files",
+    r".*resize.*|set_?|set_data|.*_copy_from.*": "gives a tensor another storage, which addresses do not follow",
+    r".*(view_from|from_buffer|_from_offsets).*": "makes views that it does not check",
+    r"(?!_?unsafe_(view|index|masked|chunk|split)).*unsafe.*": "leaves checks out",
+    r"_?segment_reduce.*|_sparse_.*_tensor_unsafe.*": "can be told to leave checks out",
+    r"fbgemm.*|.*prepacked.*|quantized_(gru|lstm|rnn).*": "take weights that are packed as addresses",
+    r"_test.*|_print|record_stream|_?backward|_fw_primal.*|_make_.*token.*|_version": "does no work on elements",
+    r"retain_grad|requires_grad_": "is about differentiation, of which a program's steps know nothing",
+    r"_local_scalar_dense|item|is_nonzero|equal": "tells the host a number: the step `item` does",
+}
+"""Names, as whole regular expressions, of operators that are not on the list, and why."""
+
+
+def listed_operators() -> set[str]:
+    """Returns the operators of this torch that are on the list: ``aten.add.Tensor``."""
+    return {
+        f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"
+        for schema in torch._C._jit_get_all_schemas()
+        if _is_listed(schema)
+    }
+
+
+def _is_listed(schema: torch.FunctionSchema) -> bool:
+    namespace, _, name = schema.name.partition("::")
+    if namespace not in NAMESPACES or "..." in str(schema):
+        return False
+    if any(re.fullmatch(pattern, name) for pattern in LEFT_OUT):
+        return False
+    values = [*schema.arguments, *schema.returns]
+    kinds = {kind for value in values for kind in _plain_kinds(str(value.type))}
+    writes_result = any(value.kwarg_only and value.is_out for value in schema.arguments)
+    return kinds <= PLAIN and "Tensor" in kinds and not writes_result and not _changes_layout(schema)
+
+
+def _plain_kinds(text: str) -> Iterator[str]:
+    """Yields the names in the text of a type, without lists and optionals."""
+    yield from (word for word in re.findall(r"[A-Za-z_]+", text) if word not in ("List", "Optional"))
+
+
+def _changes_layout(schema: torch.FunctionSchema) -> bool:
+    """Tells whether an operator changes the sizes of a tensor in place."""
+    namespace, _, name = schema.name.partition("::")
+    packet = getattr(getattr(torch.ops, namespace), name, None)
+    overload = getattr(packet, schema.overload_name or "default", None)
+    return overload is None or torch.Tag.inplace_view in overload.tags
+
+
+if __name__ == "__main__":
+    known = torch_operators() if LIST.exists() else frozenset()
+    names = sorted(listed_operators() | known)
+    LIST.write_text(write_operators(names))
+    print(f"{LIST}: {len(names)} operators")

@@ -1,0 +1,87 @@
+"""How results lie in memory, and which of them share it with one another and with inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from against_eager import meaningful_strides
+from fuzz_exactness import storage
+from fuzz_program import Function, Program
+
+Pair = tuple[int, int, int]
+
+
+def sharing(tensors: Sequence[Tensor]) -> set[Pair]:
+    """Returns the pairs of tensors that lie over one storage, with the bytes between their first elements."""
+    found = set()
+    places = [(number, storage(x), x.data_ptr()) for number, x in enumerate(tensors) if x.numel()]
+    for position, (first, stored, start) in enumerate(places):
+        for second, other, end in places[position + 1 :]:
+            if stored == other:
+                found.add((first, second, end - start))
+    return found
+
+
+def sharing_difference(
+    program: Program, call: int, actual: Sequence[Tensor], eager: Sequence[Tensor], device: str
+) -> str | None:
+    """Returns which results, or results and inputs, share memory otherwise than eager's; None if none.
+
+    Args:
+        program: the program.
+        call: which of its calls.
+        actual: the results and then the inputs of the compiled program.
+        eager: those of eager.
+        device: where they lie.
+    """
+    mine, theirs = sharing(actual), sharing(eager)
+    if mine == theirs:
+        return None
+    count = len(program.returned)
+    with suppress(RuntimeError):
+        torch._dynamo.reset()
+        inputs = program.arguments(device, call)
+        with torch.no_grad():
+            captured = list(torch.compile(program.function(device), backend="aot_eager")(*inputs))
+        if mine == sharing([*captured, *inputs]):  # AOTAutograd gives a backend no more to compile
+            return None
+
+    def named(pair: Pair) -> str:
+        names = [f"result {n} ({program.returned[n]})" if n < count else f"x{n - count}" for n in pair[:2]]
+        return f"{names[0]} and {names[1]}, {pair[2]} bytes apart"
+
+    more, less = sorted(mine - theirs), sorted(theirs - mine)
+    words = [f"{named(pair)} share memory, eager's do not" for pair in more[:2]]
+    words += [f"{named(pair)} share memory in eager only" for pair in less[:2]]
+    return f"sharing: {'; '.join(words)}"
+
+
+def layout_difference(
+    program: Program, call: int, function: Function, actual: Sequence[Tensor], eager: Sequence[Tensor]
+) -> str | None:
+    """Returns which result lies neither as eager's does nor as torch says while it captures; None if none.
+
+    Fake tensors, and AOTAutograd with its functional writes, give other layouts than eager now and then (after an index
+    that is not packed, say), and theirs is what a backend is given to compile. Nothing promises how gradients lie.
+    """
+    allowed: list[list[Tensor]] = [list(eager)]
+    for place, mine in enumerate(actual):
+        if len(allowed) == 1 and meaningful_strides(mine) != meaningful_strides(eager[place]):
+            torch._dynamo.reset()
+            device = mine.device.type
+            with suppress(RuntimeError):  # it made a view of what lies otherwise on this device than it was told
+                captured = torch.compile(function, backend="aot_eager")
+                allowed.append(list(captured(*program.arguments(device, call))))
+            with suppress(RuntimeError), FakeTensorMode() as mode, torch.no_grad():
+                allowed.append(list(function(*(mode.from_tensor(x) for x in program.arguments(device, call)))))
+        if all(meaningful_strides(mine) != meaningful_strides(results[place]) for results in allowed):
+            strides = ", ".join(str(results[place].stride()) for results in allowed)
+            return (
+                f"layout: result {place} of shape {tuple(mine.shape)} has strides {mine.stride()}, torch's: {strides}"
+            )
+    return None

@@ -1,0 +1,114 @@
+"""Results that share memory in eager mode share it compiled, at the same places; no others do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from against_eager import compiled, tensors_of
+
+Function = Callable[[torch.Tensor], Any]
+
+ROWS = torch.tensor([1, 3])
+PAIRS = torch.tensor([0, 0, 1, 1])
+
+FUNCTIONS: dict[str, Function] = {
+    "as bytes": lambda x: (v := x / 3, v.view(torch.uint8)),
+    "as bytes, first": lambda x: ((v := x / 3).view(torch.uint8), v),
+    "only views": lambda x: ((v := x / 3)[1:], v.t()),
+    "bytes of a part": lambda x: ((v := x / 3)[2:].view(torch.int16), v[:1]),
+    "wider elements": lambda x: (v := x.half() * 2, v.view(torch.int64), v[1].view(torch.float32)),
+    "other type of a gather": lambda x: (v := x[torch.tensor([0, 1])], v.view(torch.int32)),
+    "all of a type and its view": lambda x: (v := x.sum(), v.view(torch.int32)),
+    "index_copy of a transposed": lambda x: ((v := torch.index_copy(x.t() * 2, 1, ROWS, x[:, :2]))[1:], v),
+    "index_add of a transposed": lambda x: ((v := torch.index_add(x.t() * 2, 0, PAIRS, x))[0], v),
+    "index_fill": lambda x: ((v := torch.index_fill(x.t() * 2, 0, ROWS, 3))[0], v),
+    "index_put": lambda x: ((v := torch.index_put(x.t() * 2, (ROWS,), x[:2]))[0], v.t(), v),
+    "scatter": lambda x: ((v := torch.scatter(x.t() * 2, 0, PAIRS[None], x))[:, 1], v),
+    "slice_scatter": lambda x: ((v := torch.slice_scatter(x.t() * 2, x[:2], 0, 1, 3))[1], v),
+    "select_scatter": lambda x: ((v := torch.select_scatter(x.t() * 2, x[0], 0, 1))[1], v),
+    "diagonal_scatter": lambda x: ((v := torch.diagonal_scatter(x.t() * 2, x[0]))[1], v),
+    "masked_scatter": lambda x: ((v := torch.masked_scatter(x.t() * 2, x > 0, x))[1], v),
+    "pieces": lambda x: ((x * 2).unbind(0), (x * 3).chunk(2, 1)),
+    "pieces and the whole": lambda x: ((v := x * 2).split(2), v.t()),
+    "windows": lambda x: ((v := x * 2).unfold(1, 2, 1), v),
+    "diagonal": lambda x: ((v := x * 2).diagonal(), v.diagonal(1), v),
+    "repeated": lambda x: ((v := x[0] * 2).expand(3, 4), v),
+    "strided": lambda x: ((v := x * 2).as_strided((2, 2), (4, 2), 1), v[0]),
+    "transposed last row": lambda x: ((v := x / (x.shape[0] + 1) ** 0.5)[:, -1:][:, 0:1].mT, v),
+    "detached": lambda x: ((v := x * 2).detach(), v, v.view(16)),
+    "the same twice": lambda x: (v := x * 2, v, v.clone()),
+    "written through a view": lambda x: (v := x * 2, v[1].add_(1), v.view(torch.int32)),
+    "written through bytes": lambda x: (v := x * 2, v.view(torch.int32).zero_()),
+    "of an input": lambda x: (x.view(torch.uint8), x[1:], x.t()),
+    "of an input and of none": lambda x: (x[1:], (x + 0)[1:]),
+    "parts of complex numbers": lambda x: ((v := torch.complex(x, x)).real, v.imag, v),
+    "pairs of numbers": lambda x: (torch.view_as_real(v := torch.complex(x, x)), v),
+    "sum and a part of it": lambda x: ((v := x.sum(0, keepdim=True))[0], v),
+    "softmax of a transposed": lambda x: ((v := torch.softmax(x.t(), 0))[1], v),
+    "sorted, a part": lambda x: ((v := x.sort(1))[0][0], v[0], v[1][1:], v[1]),
+    "in place later": lambda x: ((v := x / 3).view(torch.int32), (v + 1).index_add_(0, PAIRS, x), v[1:]),
+    "product": lambda x: ((v := x @ x).t(), v[1], v),
+    "joined": lambda x: ((v := torch.cat((x, x)))[4:], v[:4]),
+}
+
+
+def places(results: Any) -> list[tuple[int, ...]]:
+    """Returns, for each tensor of a result, the first one with the same storage, its offset and its strides."""
+    found = tensors_of(results)
+    owners = [x.untyped_storage().data_ptr() for x in found]
+    return [(owners.index(owner), x.storage_offset(), *x.stride()) for x, owner in zip(found, owners, strict=True)]
+
+
+BATCHES = [list(FUNCTIONS)[first : first + 13] for first in range(0, len(FUNCTIONS), 13)]
+"""Functions that are compiled as one: what one of them returns shares no memory with what another does."""
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("names", BATCHES, ids=[names[0] for names in BATCHES])
+def test_results_share_memory_as_in_eager_mode(names: list[str], *, dynamic: bool) -> None:
+    def function(x: torch.Tensor) -> list[Any]:
+        return [FUNCTIONS[name](x) for name in names]
+
+    x = torch.arange(-5.0, 11.0).view(4, 4)
+    expected, actual = function(x.clone()), compiled(function, dynamic=dynamic)(x.clone())
+    for name, one, other in zip(names, actual, expected, strict=True):
+        torch.testing.assert_close(tensors_of(one), tensors_of(other), msg=lambda text, name=name: f"{name}: {text}")
+        assert places(one) == places(other), name
+    assert places(actual) == places(expected)
+
+
+def test_a_write_to_a_result_is_seen_in_the_others() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x / 3
+        return y, y.view(torch.uint8), y[1:].t()
+
+    whole, elements, part = compiled(function)(torch.ones(3, 4))
+    whole.zero_()
+    assert not elements.any()
+    assert not part.any()
+    elements.fill_(255)
+    assert whole.isnan().all()
+
+
+def test_a_value_that_results_share_is_not_overwritten_later() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x / 3
+        bits, first = y.view(torch.int32), y[0]
+        return bits, first, torch.index_add(y, 0, torch.tensor([0, 0]), x[:2])
+
+    x = torch.randn(4, 4)
+    torch.testing.assert_close(compiled(function)(x), function(x))
+
+
+@pytest.mark.parametrize("name", ["only views", "pieces and the whole", "diagonal", "transposed last row"])
+def test_results_of_a_training_step_share_memory_as_in_eager_mode(name: str) -> None:
+    function = FUNCTIONS[name]
+    one, other = (torch.arange(-5.0, 11.0).view(4, 4).requires_grad_() for _ in range(2))
+    expected, actual = function(one), compiled(function)(other)
+    assert places(actual) == places(expected)
+    for x, results in ((one, expected), (other, actual)):
+        torch.autograd.grad(sum(r.sum() for r in tensors_of(results)), x)  # type: ignore[arg-type]
