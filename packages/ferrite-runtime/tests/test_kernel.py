@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
 import pytest
 
 from ferrite_runtime import InputError, Kernel, KernelCompileError, KernelRunError, OptionError, Options
 from ferrite_runtime.buckets import bucket_of, bucket_text
 from ferrite_runtime.kernel import choice_bucket
+from ferrite_runtime.options import RANGES
 from ferrite_runtime.spec import KernelSpec
 from runtime_kernels import fold_axis, pointwise, row_softmax, scaled, spec, tensor
 
@@ -88,5 +92,31 @@ def test_parameters_of_source_and_spec_have_to_agree() -> None:
 def test_options_are_checked() -> None:
     with pytest.raises(OptionError, match=r"Options\.tune is 'most'; it can be none, default, quick, full, max"):
         Options(tune="most")
-    with pytest.raises(OptionError, match="cannot be negative"):
-        Options(workers=-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("workers", -1, "cannot be negative: it takes a number of processes from 0 to 1024"),
+        ("workers", 2.5, "int or None"),
+        ("workers", True, "int or None"),
+        ("tuning_seconds", float("nan"), "a number of seconds from 0 on"),
+        ("tuning_seconds", -1, "a number of seconds from 0 on"),
+        ("tuning_seconds", None, "int or float"),
+        ("compile_seconds", 0, "a number of seconds from 0.001"),
+        ("compile_seconds", float("inf"), "a number of seconds from 0.001"),
+        ("launcher", "drivr", "did you mean 'driver'"),
+        ("native", None, "str, one of 'auto'"),
+        ("cuda_graph", 1, "takes bool"),
+        ("pins", 3, "str or a path or None"),
+        ("ranks", "rank1", "did you mean 'rank0'"),
+    ],
+)
+def test_each_option_has_a_range(name: str, value: object, reason: str) -> None:
+    with pytest.raises(OptionError, match=rf"Options\.{name} is .*{reason}"):
+        Options(**{name: value})  # type: ignore[arg-type]
+
+
+def test_every_option_is_in_the_table_and_its_default_in_range() -> None:
+    assert list(RANGES) == [field.name for field in dataclasses.fields(Options)]
+    assert Options(tuning_seconds=float("inf"), compile_seconds=0.001, pins=Path("pins.json")).workers is None

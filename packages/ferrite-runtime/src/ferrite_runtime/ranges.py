@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+
+Show = Callable[[object], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +33,16 @@ class Range:
     most: float | None = None
     unit: str = ""
 
-    def problem(self, value: object) -> str:
+    def problem(self, value: object, show: Show = str) -> str:
         """Returns what is wrong with a value, in words that follow "it"; nothing, if it is in the range."""
         if not isinstance(value, self.kinds) or (isinstance(value, bool) and bool not in self.kinds):
             return f"takes {self._kinds()}"
         if self.choices and value not in self.choices:
             hint = did_you_mean(value, self.choices) if isinstance(value, str) else ""
-            return f"can be {', '.join(map(str, self.choices))}{hint}"
+            return f"can be {', '.join(map(show, self.choices))}{hint}"
         if not self._holds(value):
-            return f"takes {self._numbers()}"
+            is_negative = self.least == 0 and isinstance(value, (int, float)) and value < 0
+            return f"{'cannot be negative: it ' if is_negative else ''}takes {self._numbers()}"
         return ""
 
     def _holds(self, value: object) -> bool:
@@ -70,12 +73,15 @@ SECONDS = Range((int, float), least=0, most=math.inf, unit="of seconds")
 FINITE_SECONDS = Range((int, float), least=0.001, most=1e9, unit="of seconds")
 
 
-def find_problem(values: Mapping[str, object], ranges: Mapping[str, Range]) -> str:
-    """Returns what is wrong with the first value that is outside of its range: ``NAME is VALUE; it takes …``."""
+def find_problem(values: Mapping[str, object], ranges: Mapping[str, Range], show: Show = str) -> str:
+    """Returns what is wrong with the first value that is outside of its range: ``NAME is VALUE; it takes …``.
+
+    ``show`` is how names and choices are written.
+    """
     for name, each in ranges.items():
-        problem = each.problem(values[name]) if name in values else ""
+        problem = each.problem(values[name], show) if name in values else ""
         if problem:
-            return f"{name} is {values[name]!r}; it {problem}"
+            return f"{show(name)} is {values[name]!r}; it {problem}"
     return ""
 
 

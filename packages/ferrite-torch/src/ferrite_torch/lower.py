@@ -340,7 +340,7 @@ class _Walk:
         if self.strict or is_data_dependent(error):
             raise _explained(error, node) from error
         kind = type(error).__name__
-        log.warning("%s runs as a library call: its lowering failed with %s: %s", node.target, kind, error)
+        log.warning("%s runs as a library call: its lowering failed with %s: %s", place_of(node), kind, error)
         return f"its lowering failed: {type(error).__name__}"
 
     def _reason_against(self, node: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:

@@ -62,7 +62,7 @@ class Options:
     target: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        problem = find_problem({name: getattr(self, name) for name in RANGES}, RANGES)
+        problem = find_problem({name: getattr(self, name) for name in RANGES}, RANGES, repr)
         if problem:
             raise OptionError(f"option {problem}")
         if self.policy or self.target:
@@ -77,7 +77,7 @@ def _check_scheduler(policy: Mapping[str, Any], target: Mapping[str, Any]) -> No
         try:
             kind.from_mapping(values)
         except ValueError as error:
-            raise OptionError(f"option {option}: {error}") from None
+            raise OptionError(f"option {option!r}: {error}") from None
 
 
 RANGES: dict[str, Range] = {

@@ -84,7 +84,8 @@ def run_verify(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json({"entries": checked, "damages": damages})
     elif damages:
-        print_table(("entry", "what is wrong"), [(damage["where"], damage["reason"]) for damage in damages])
+        rows = [(damage["folder"], damage["where"], damage["reason"]) for damage in damages]
+        print_table(("folder", "entry or file", "what is wrong"), rows)
         print(f"{len(damages)} damaged: they are made again when they are needed, `cache gc` removes them now")
     else:
         print(f"{checked} entries, all as they were written")
