@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from ferrite_torch.host_results import correct_devices
 from ferrite_torch.pool_offsets import save_pool_offsets
 from ferrite_torch.saved_extrema import save_extrema
+from ferrite_torch.saved_seeds import save_seeds
 from ferrite_torch.torch_private.graph_positions import mark_split, token_count
 
 
@@ -33,6 +34,7 @@ def min_cut(joint: torch.fx.GraphModule, inputs: Any, **rest: Any) -> Any:
     with _fakes_of(joint):
         save_pool_offsets(joint.graph)
     save_extrema(joint.graph)
+    save_seeds(joint.graph)
     tokens, held = token_count(joint), rest.get("static_lifetime_input_indices") or ()
     rest["static_lifetime_input_indices"] = [tokens + place for place in held]  # AOTAutograd counts behind the tokens
     forward, backward = min_cut_rematerialization_partition(joint, inputs, **rest)
