@@ -70,6 +70,7 @@ class Builder:
         self.node: Any = None
         self.fake: Any = None
         self.returned: frozenset[torch.fx.Node] = frozenset()
+        self.given_seed: Scalar | None = None
         self.extends_products = True
         self.product_rows = self.wide_product_rows = 0
         self.inputs: list[Value] = []
@@ -417,7 +418,12 @@ class Builder:
         return whole_tensor(value)
 
     def seed(self) -> Scalar:
-        """Returns a new seed (i64), drawn from torch's generator of the graph's device each time the graph runs."""
+        """Returns a seed (i64): the one that the op is given, or a new one.
+
+        That is drawn from torch's generator of the graph's device each time the graph runs.
+        """
+        if self.given_seed is not None:
+            return self.given_seed
         if self._seed_at is None:
             self._seed_at = len(self.definitions)
             self._seed_name = self._fresh("seeds")

@@ -24,7 +24,7 @@ READ_META = ("val", RETURNED)
 
 _SIMPLE = (str, int, float, bool, complex, type(None))
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
-_KNOWN_NAMESPACES = ("aten", "prims")
+_KNOWN_NAMESPACES = ("aten", "prims", "ferrite_seeded")
 
 
 class NoKey(Exception):

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ferrite_ir import index as ix
 from ferrite_ir.graph import Extern, Graph
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, Symbolic, Undecided, symbols_of
@@ -38,6 +39,7 @@ from ferrite_torch.symbols import NeedsNumber, depends_on_data, input_names, not
 from ferrite_torch.tensors import Tensor
 from ferrite_torch.torch_private.fake_tensors import is_fake
 from ferrite_torch.torch_private.operators import HigherOrderOp, Overload
+from ferrite_torch.torch_private.seeded_ops import plain_op
 from ferrite_torch.torch_private.symbolic_shapes import (
     environment_of,
     environments,
@@ -281,6 +283,9 @@ class _Walk:
         return Unsupported(f"{place_of(node)}: {need.reason}, a number that is known only when the graph runs")
 
     def _call_op(self, node: torch.fx.Node, op: Overload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        plain = plain_op(op)
+        if plain is not None:
+            return self._call_seeded(node, plain, args, kwargs)
         self.builder.begin(node, origins_of(node), lambda name: self.lifetimes.may_reuse(name, node))
         name = str(op)
         if name == "aten.copy_.default" and self._is_input(node.args[0]):
@@ -301,6 +306,21 @@ class _Walk:
         self.externs.append((name, reason or NO_LOWERING))
         self.fallbacks.append(Fallback(name, reason or NO_LOWERING, str(place_of(node))))
         return self._library(node, args, kwargs)
+
+    def _call_seeded(self, node: torch.fx.Node, op: Overload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Lowers a random op with a seed; a library would draw other numbers than those of the other direction."""
+        self.builder.begin(node, origins_of(node), lambda name: self.lifetimes.may_reuse(name, node))
+        seed, *operands = args
+        reason = self._reason_against(node, args, kwargs)
+        if reason is not None:
+            raise Unsupported(f"{origins_of(node)[0]}: random numbers that are drawn again, {reason}")
+        self.builder.given_seed = seed.at((ix.constant(0),))
+        try:
+            return self._lowered(node, LOWERINGS[str(op)], operands, kwargs)
+        except Unlowered as refusal:
+            raise Unsupported(f"{origins_of(node)[0]}: random numbers that are drawn again, {refusal}") from refusal
+        finally:
+            self.builder.given_seed = None
 
     def _lowering(self, name: str, op: Overload, args: Sequence[Any]) -> Callable[..., Any] | None:
         in_place = IN_PLACE.get(name)

@@ -12,6 +12,7 @@ from ferrite_torch.host_results import correct_devices
 from ferrite_torch.pool_offsets import save_pool_offsets
 from ferrite_torch.returned_halves import mark_returned_halves
 from ferrite_torch.saved_extrema import save_extrema
+from ferrite_torch.saved_seeds import save_seeds
 from ferrite_torch.torch_private.graph_positions import mark_split, token_count
 
 
@@ -34,6 +35,7 @@ def min_cut(joint: torch.fx.GraphModule, inputs: Any, **rest: Any) -> Any:
     with _fakes_of(joint):
         save_pool_offsets(joint.graph)
     save_extrema(joint.graph)
+    save_seeds(joint.graph)
     mark_returned_halves(_results_of(joint.graph)[: rest["num_fwd_outputs"]])
     tokens, held = token_count(joint), rest.get("static_lifetime_input_indices") or ()
     rest["static_lifetime_input_indices"] = [tokens + place for place in held]  # AOTAutograd counts behind the tokens
