@@ -53,7 +53,7 @@ def test_what_fixed_a_size_is_told_with_its_line(caplog: pytest.LogCaptureFixtur
         found = ferrite_torch.explain(shrunk, marked(2, 2, 20, 10, axis=2))
     (fixed,) = found.fixed
     line = shrunk.__code__.co_firstlineno + 1
-    assert fixed == f"trunc (test_explain.py:{line}): the size int(0.7*x.shape[2])"
+    assert fixed == f"trunc ({__file__}:{line}): the size int(0.7*x.shape[2])"
     assert f"a size is fixed: {fixed}" in str(found)
     (note,) = [record.getMessage() for record in caplog.records if "is fixed to" in record.getMessage()]
     assert note.startswith(f"{fixed.partition(': ')[0]}: x.shape[2] is fixed to 20, and other values compile anew: ")

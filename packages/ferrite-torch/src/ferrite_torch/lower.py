@@ -5,7 +5,6 @@ One walk over the nodes, each lowered by its table entry or called as the librar
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,9 +15,10 @@ import torch
 from ferrite_ir.graph import Extern, Graph
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, Symbolic, Undecided, symbols_of
+from ferrite_torch.announcements import announce
 from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.dtypes import dtype_of
-from ferrite_torch.errors import FerriteError, Unsupported, translate
+from ferrite_torch.errors import FerriteError, Unsupported, located, translate
 from ferrite_torch.foreach import is_foreach, lower_foreach
 from ferrite_torch.functionalized import unwrap_functionalized
 from ferrite_torch.graph_inputs import GraphInputs
@@ -29,7 +29,7 @@ from ferrite_torch.library import call_library, call_of
 from ferrite_torch.lifetimes import Lifetimes, tensors_in
 from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.lowering.casts import converted_number
-from ferrite_torch.origins import origins_of
+from ferrite_torch.origins import origins_of, unsupported
 from ferrite_torch.placement import graph_device, is_made_on, is_number_for
 from ferrite_torch.refusals import Fallback
 from ferrite_torch.scatters import IN_PLACE
@@ -45,8 +45,6 @@ from ferrite_torch.torch_private.symbolic_shapes import (
 )
 from ferrite_torch.unbacked import ASSERTIONS, BINDING_VIEWS, READS, RunTimeSizes
 from ferrite_torch.write_backs import WriteBacks
-
-log = logging.getLogger(__name__)
 
 NO_LOWERING = "no lowering"
 ONLY_A_RUN_TELLS = "only a run tells its sizes"
@@ -151,8 +149,10 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     for node in module.graph.nodes:
         try:
             walk.visit(node)
-        except (FerriteError, NeedsNumber):
+        except NeedsNumber:
             raise
+        except FerriteError as error:
+            raise located(error, origins_of(node) if node.op == "call_function" else ()) from error.__cause__
         except Exception as error:
             raise _explained(error, node) from error
     return walk.finish(name)
@@ -160,7 +160,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
 
 def _explained(error: Exception, node: torch.fx.Node) -> FerriteError:
     if is_data_dependent(error):
-        return Unsupported(f"{origins_of(node)[0]}: a size is known only when the graph runs")
+        return unsupported(node, "a size is known only when the graph runs")
     return translate(error, "lowering", origins_of(node))
 
 
@@ -197,9 +197,9 @@ class _Walk:
         try:
             self._visit(node)
         except Undecided as question:
-            raise NeedsNumber(f"{origins_of(node)[0]}", question.question, question.sizes) from question
+            raise NeedsNumber(origins_of(node)[0].told, question.question, question.sizes) from question
         except NeedsNumber as need:
-            raise need.at(f"{origins_of(node)[0]}") from need
+            raise need.at(origins_of(node)[0].told) from need
 
     def _visit(self, node: torch.fx.Node) -> None:
         result = self._result(node)
@@ -261,9 +261,9 @@ class _Walk:
         if isinstance(target, HigherOrderOp):
             if str(target) == "with_effects":
                 return self._call_with_effects(node, args, kwargs)
-            raise Unsupported(f"{origins_of(node)[0]}: the higher-order op {target} is not compiled yet")
+            raise unsupported(node, f"the higher-order op {target} is not compiled yet")
         if not callable(target) or any(tensors_in([*args, *kwargs.values()])):
-            raise Unsupported(f"{origins_of(node)[0]}: a call of {target} is not compiled")
+            raise unsupported(node, f"a call of {target} is not compiled")
         return target(*args, **kwargs)
 
     def _call_with_effects(self, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -275,7 +275,7 @@ class _Walk:
         return (token, *(results if isinstance(results, tuple) else (results,)))
 
     def _refusal(self, node: torch.fx.Node, need: NeedsNumber) -> Unsupported:
-        return Unsupported(f"{origins_of(node)[0]}: {need.reason}, a number that is known only when the graph runs")
+        return unsupported(node, f"{need.reason}, a number that is known only when the graph runs")
 
     def _call_op(self, node: torch.fx.Node, op: Overload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         self.builder.begin(node, origins_of(node), lambda name: self.lifetimes.may_reuse(name, node))
@@ -296,7 +296,7 @@ class _Walk:
             except Exception as error:  # noqa: BLE001  # a defect of a lowering, of whatever kind
                 reason = self._defect(error, node)
         self.externs.append((name, reason or NO_LOWERING))
-        self.fallbacks.append(Fallback(name, reason or NO_LOWERING, str(origins_of(node)[0])))
+        self.fallbacks.append(Fallback(name, reason or NO_LOWERING, origins_of(node)[0].told))
         return self._library(node, args, kwargs)
 
     def _lowering(self, name: str, op: Overload, args: Sequence[Any]) -> Callable[..., Any] | None:
@@ -331,11 +331,15 @@ class _Walk:
             return ONLY_A_RUN_TELLS
         if sizes:
             kind = f"its lowering takes no symbolic size ({type(error).__name__}: {error})"
-            raise NeedsNumber(f"{origins_of(node)[0]}", kind, sizes) from error
+            raise NeedsNumber(origins_of(node)[0].told, kind, sizes) from error
         if self.strict or is_data_dependent(error):
             raise _explained(error, node) from error
         kind = type(error).__name__
-        log.warning("%s runs as a library call: its lowering failed with %s: %s", node.target, kind, error)
+        told = origins_of(node)[0].told
+        announce(
+            f"{told}: {node.target} runs as a library call: its lowering failed with {kind}: {error}",
+            "report it with these lines of the program; options={'fallback': False} makes it an error",
+        )
         return f"its lowering failed: {type(error).__name__}"
 
     def _reason_against(self, node: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
@@ -379,7 +383,7 @@ def _refuse_layouts(node: torch.fx.Node) -> None:
     fakes = node.meta.get("val")
     for fake in fakes if isinstance(fakes, (tuple, list)) else (fakes,):
         if isinstance(fake, torch.Tensor) and fake.layout != torch.strided:
-            raise Unsupported(f"{origins_of(node)[0]}: a tensor of layout {fake.layout} is not compiled")
+            raise unsupported(node, f"a tensor of layout {fake.layout} is not compiled")
 
 
 def _sizes_of_node(node: torch.fx.Node) -> list[Size]:

@@ -11,7 +11,7 @@ import torch
 
 from ferrite_ir import PIPELINE, Graph, require_valid
 from ferrite_runtime import Store, choose_store
-from ferrite_scheduler import Policy, schedule
+from ferrite_scheduler import Policy, Schedule, schedule
 from ferrite_torch.artifact import Artifact, content_key, keep_artifact, recall_artifact
 from ferrite_torch.donations import donated_arguments, donated_names, held_arguments, held_names
 from ferrite_torch.environment import compile_facts, stores_graphs
@@ -23,7 +23,7 @@ from ferrite_torch.options import Options
 from ferrite_torch.placement import graph_device
 from ferrite_torch.refusals import refuse_fallbacks
 from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
-from ferrite_torch.statistics import CompiledGraph, Stopwatch, record_graph
+from ferrite_torch.statistics import CompiledGraph, Stopwatch, observer, record_graph
 from ferrite_torch.symbols import settled
 from ferrite_torch.targets import target_of
 from ferrite_torch.torch_private.aot_metadata import regenerated_outputs, report_strides, saved_outputs
@@ -58,16 +58,22 @@ def compile_graph(
         ambient = _Ambient.of(module, kind)
         dynamic = is_symbolic(_placeholder_values(module)) or has_unbacked(module)
         with watch.phase("key"):
-            key = _key(module, kind, options, layouts, ambient) if stores_graphs(options) and not dynamic else None
+            is_kept = stores_graphs(options) and not dynamic and observer() is None
+            key = _key(module, kind, options, layouts, ambient) if is_kept else None
         store = choose_store(runtime_options(options))
         with watch.phase("recall"):
             artifact = recall_artifact(store, key) if key else None
         is_new = artifact is None
         names: Mapping[str, str] = {}
+        plan: Schedule | None = None
         if artifact is None:
-            artifact, names = settled(
+            artifact, names, plan = settled(
                 lambda: _produce(module, kind, options, layouts, ambient, watch), lambda: _placeholder_values(module)
             )
+        if observer() is not None:
+            record_graph(CompiledGraph(kind, artifact.program, artifact.externs, watch.seconds, False, names, plan))
+            report_strides(artifact.strides)
+            return _only_eager(module, traced, artifact.changed)
         with watch.phase("load"):
             compiled = load_artifact(artifact, options, constants_of(module, artifact.constants))
         if is_new and (key or (any_sizes and not has_unbacked(module))):
@@ -88,14 +94,21 @@ def compile_graph(
     return compiled
 
 
+def _only_eager(module: torch.fx.GraphModule, traced: Layouts, changed: Layouts) -> Callable[[list[Any]], Any]:
+    """Returns a graph that somebody observes: no kernel of it is compiled, it runs op by op."""
+    call: Any = run_eagerly(module, traced, changed)
+    call.wait, call.eager, call.key = (lambda: None), call, None
+    return call  # type: ignore[no-any-return]
+
+
 def _placeholder_values(module: torch.fx.GraphModule) -> list[Any]:
     return [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
 
 
 def _produce(
     module: torch.fx.GraphModule, kind: str, options: Options, layouts: Layouts, ambient: _Ambient, watch: _Phases
-) -> tuple[Artifact, Mapping[str, str]]:
-    """Returns a graph compiled, and what the user's program calls its symbols."""
+) -> tuple[Artifact, Mapping[str, str], Schedule]:
+    """Returns a graph compiled, what the user's program calls its symbols, and how it was scheduled."""
     policy = Policy(**options.policy)
     with watch.phase("lower"):
         lowered = lower_module(
@@ -133,7 +146,7 @@ def _produce(
         changed=changed_outputs(module, graph),
         donated=tuple(sorted(ambient.donated)),
     )
-    return artifact, lowered.names
+    return artifact, lowered.names, plan
 
 
 def _key(module: torch.fx.GraphModule, kind: str, options: Options, layouts: Layouts, ambient: _Ambient) -> str | None:
