@@ -12,7 +12,7 @@ from torch import Tensor
 import ferrite_runtime
 import ferrite_torch
 from against_eager import own_only
-from ferrite_torch import CompileError, Unsupported, pipeline
+from ferrite_torch import CompileError, pipeline
 from ferrite_torch.lowering import registry
 
 pytestmark = own_only("it reads what ferrite says")
@@ -69,14 +69,6 @@ def test_a_layer_that_fails(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pipeline, "schedule", fail)
     check(doubled, torch.ones(3), said=said, line=1, reason="scheduling failed: ZeroDivisionError: a defect")
-
-
-def test_a_lowering_that_refuses(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*args: Any, **named: Any) -> Any:
-        raise Unsupported("tensors of this kind")
-
-    monkeypatch.setitem(registry.LOWERINGS, "aten.add.Tensor", refuse)
-    check(doubled, torch.ones(3), said=said, line=2, reason="tensors of this kind")
 
 
 def test_kernels_that_do_not_compile(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,8 @@ class ExternRefused(FerriteError):
 class CompileError(FerriteError):
     """A layer failed on a graph: a defect of ours, or a kernel that the installed Triton cannot compile."""
 
+    remedy = "report it with the lines of the program"
+
 
 class EnvironmentProblem(FerriteError):
     """Something that compiling needs is missing or broken.
@@ -147,5 +149,5 @@ def translate(error: BaseException, phase: str, origins: Iterable[Origin] = ()) 
     subject = f"{where}: " if where else ""
     translated = row.becomes(f"{subject}{phase} failed: {type(error).__name__}: {error}. What to do: {row.hint}.")
     translated.__cause__ = error
-    translated.origins = named
+    translated.origins, translated.remedy = named, ""
     return translated
