@@ -14,6 +14,7 @@ import torch
 
 from ferrite_runtime import triton_version
 from ferrite_torch.devices import device_facts
+from ferrite_torch.log_choice import shows_compilation
 from ferrite_torch.options import Options
 
 PACKAGES = ("ferrite_ir", "ferrite_scheduler", "ferrite_triton", "ferrite_runtime", "ferrite_torch")
@@ -45,7 +46,7 @@ def options_mapping(options: Options) -> dict[str, Any]:
 
 def stores_graphs(options: Options) -> bool:
     """Returns whether compiled graphs are kept on disk: not where the user wants to see them compiled."""
-    return options.use_cache and not options.verify and not options.log_graphs
+    return options.use_cache and not options.verify and not options.log_graphs and not shows_compilation()
 
 
 def compile_facts(device: str, options: Options) -> list[Any]:

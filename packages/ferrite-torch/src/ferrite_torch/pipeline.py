@@ -18,6 +18,8 @@ from ferrite_torch.environment import compile_facts, stores_graphs
 from ferrite_torch.errors import FerriteError, translate
 from ferrite_torch.graph_key import constant_paths, graph_key
 from ferrite_torch.loading import constants_of, load_artifact, run_eagerly, runtime_options
+from ferrite_torch.log_choice import CACHE
+from ferrite_torch.logs import log_graph, log_kernels, log_lowered, log_schedule
 from ferrite_torch.lower import OTHER_DEVICE, lower_module
 from ferrite_torch.options import Options
 from ferrite_torch.placement import graph_device
@@ -63,6 +65,7 @@ def compile_graph(
         store = choose_store(runtime_options(options))
         with watch.phase("recall"):
             artifact = recall_artifact(store, key) if key else None
+            CACHE.info("%s graph: %s", kind, _finding(key, artifact))
         is_new = artifact is None
         names: Mapping[str, str] = {}
         plan: Schedule | None = None
@@ -86,6 +89,7 @@ def compile_graph(
     except Exception as error:
         raise translate(error, watch.current) from error
     record_graph(CompiledGraph(kind, artifact.program, artifact.externs, watch.seconds, not is_new, names))
+    log_kernels(kind, artifact.program)
     log.info("%s graph: %s", kind, _summary(artifact.program, watch.seconds))
     report_strides(artifact.strides)
     # The backend waits before the first call, to fall back in time: to what keeps the layouts that others count on.
@@ -99,6 +103,13 @@ def _only_eager(module: torch.fx.GraphModule, traced: Layouts, changed: Layouts)
     call: Any = run_eagerly(module, traced, changed)
     call.wait, call.eager, call.key = (lambda: None), call, None
     return call  # type: ignore[no-any-return]
+
+
+def _finding(key: str | None, artifact: Artifact | None) -> str:
+    """Returns what the store had of a graph, in words."""
+    if key is None:
+        return "not looked up: it is compiled anew, or found by AOTAutograd's cache only"
+    return f"{'found' if artifact else 'not found'} under {key[:12]}"
 
 
 def _placeholder_values(module: torch.fx.GraphModule) -> list[Any]:
@@ -125,11 +136,14 @@ def _produce(
     if options.extern == "error":
         refuse_fallbacks(lowered.fallbacks, OTHER_DEVICE)
     with watch.phase("passes"):
+        log_lowered(kind, lowered.graph)
         graph = _simplified(lowered.graph, options)
+        log_graph(kind, graph)
     target = target_of(graph.device, options.target)
     with watch.phase("schedule"):
         donated, held = donated_names(lowered, ambient.donated), held_names(lowered, ambient.held)
         plan = schedule(graph, target, policy, donated, held)
+        log_schedule(kind, plan)
     with watch.phase("emit"):
         program = emit_program(plan, target).to_mapping()
     artifact = Artifact(
