@@ -123,9 +123,9 @@ def hosts(monkeypatch: pytest.MonkeyPatch, drivers: list[Any]) -> list[Any]:
     choose = ferrite_runtime.loaded.choose_engine
     steady = CudaEngine.steady
 
-    def choose_engine(program: Any, options: Any, compiler: Any = None) -> Any:
+    def choose_engine(program: Any, options: Any, *rest: Any) -> Any:
         if program.device != "cpu":
-            return choose(program, options, compiler)
+            return choose(program, options, *rest)
         products = find_products if options.native_products else lambda device_type, index: None
         machine = fakes.fake_machine(tune="none", driver=fakes.graph_driver())
         drivers.append(machine.driver)

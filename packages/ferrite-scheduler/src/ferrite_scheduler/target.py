@@ -198,7 +198,7 @@ _LEAST = dict.fromkeys(
     (
         "processors", "warp_size", "registers", "bandwidth", "persistent_elements", "persistent_elements_outer",
         "persistent_elements_again", "scan_elements", "heavy_scan_elements", "run_programs", "run_elements",
-        "programs_per_processor", "programs_for_images", "max_kernel_params", "max_branch_params", "max_kernel_ops",
+        "programs_for_images", "max_kernel_params", "max_branch_params", "max_kernel_ops",
         "max_tiled_axes", "horizontal_share", "uncoalesced_factor", "look_back_points", "cooperative_points",
         "cooperative_rows", "combined_batch", "combined_ahead",
     ),

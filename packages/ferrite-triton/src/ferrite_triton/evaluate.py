@@ -31,11 +31,13 @@ from .scalars import (
     LOOPING,
     ROUGH_EXPONENTIAL,
     ROUGH_QUOTIENT,
+    ROUNDED_PRODUCT,
     Operands,
     Spelling,
     spelling_of,
     takes_literals,
 )
+from .shared_products import shared_products
 from .space import FOLD_AXES, NO_AXES, Axes
 from .vanishing import vanishing_sums
 from .writer import Tile, Writer
@@ -98,8 +100,9 @@ class Evaluator:
         self._weights, exponentials = weights(flat)
         # Where elements wait as they came, there are no terms of theirs to take shares of.
         self.shares = {} if self._waiting else shares(flat)
-        self._rough: dict[Scalar, Spelling] = dict.fromkeys(rounded_quotients(flat), ROUGH_QUOTIENT)
-        self._rough |= dict.fromkeys(exponentials, ROUGH_EXPONENTIAL)
+        self._spellings: dict[Scalar, Spelling] = dict.fromkeys(rounded_quotients(flat), ROUGH_QUOTIENT)
+        self._spellings |= dict.fromkeys(exponentials, ROUGH_EXPONENTIAL)
+        self._spellings |= dict.fromkeys(shared_products(flat), ROUNDED_PRODUCT)
 
     # --- walking ----------------------------------------------------------------------------------------------------
 
@@ -359,7 +362,7 @@ class Evaluator:
         spelling = spelling_of(node.op, dtype)
         if node.op in FOR_NARROW and dtype is F32 and self._reads_narrow(node.args[0]):
             spelling = FOR_NARROW[node.op]
-        spelling = self._rough.get(node, spelling)
+        spelling = self._spellings.get(node, spelling)
         bare = takes_literals(spelling) and has_peer(node.op, tiles)
         texts = tuple(operand_text(tile, bare=bare, narrow=narrow) for tile in tiles)
         if isinstance(spelling, str):

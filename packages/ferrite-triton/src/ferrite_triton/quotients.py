@@ -27,7 +27,7 @@ def rounded_quotients(flat: FlatKernel) -> frozenset[Scalar]:
     ``cast.bf16(old + rate * (mean / scale))``. Up to 2 ulp of f32 instead of half of one are lost there. Where the sum
     cancels, so that they show in a narrow result, its other terms' roundings to f32 show as well.
     """
-    roots, nodes, users = _users(flat)
+    roots, nodes, users = users_of(flat)
     carried: set[Scalar] = set()
     found: set[Scalar] = set()
     for node in reversed(nodes):
@@ -49,7 +49,7 @@ def weights(flat: FlatKernel) -> tuple[frozenset[Scalar], frozenset[Scalar]]:
     overflows nor loses more than the fast division does, and an exponential too small for a normal number of f32 is
     nothing beside the largest of its row.
     """
-    roots, nodes, users = _users(flat)
+    roots, nodes, users = users_of(flat)
     quotients = frozenset(node.args[0] for node in nodes if _narrows(node) and _is_weight(flat, node.args[0]))
     return quotients, frozenset(
         node
@@ -66,7 +66,7 @@ def shares(flat: FlatKernel) -> dict[Scalar, Fold]:
     found = {}
     for node in postorder(body for definition in flat.definitions for body in bodies_of(definition)):
         fold = _softmax_of(flat, node.args[1], 1) if node.op == "div" and node.dtype is F32 else None
-        if fold is not None and _is_power(flat, _resolved(flat, node.args[0]), fold):
+        if fold is not None and _is_power(flat, resolved(flat, node.args[0]), fold):
             found[node] = fold
     return found
 
@@ -75,10 +75,10 @@ def _is_power(flat: FlatKernel, node: Scalar, fold: Fold) -> bool:
     """Returns whether a value is ``exp(x - max)`` for an online softmax over ``x``."""
     if node.op != "exp":
         return False
-    distance = _resolved(flat, node.args[0])
+    distance = resolved(flat, node.args[0])
     if distance.op != "sub" or _softmax_of(flat, distance.args[1], 0) is not fold:
         return False
-    return _resolved(flat, distance.args[0]) == _resolved(flat, fold.bodies[0])
+    return resolved(flat, distance.args[0]) == resolved(flat, fold.bodies[0])
 
 
 def _is_rounded(users: list[Scalar]) -> bool:
@@ -100,15 +100,15 @@ def _softmax_of(flat: FlatKernel, node: Scalar, position: int) -> Fold | None:
 
     Such a sum is at least one.
     """
-    node = _resolved(flat, node)
+    node = resolved(flat, node)
     while node.op == "where" and node.args[1].op == "const" and math.isnan(node.args[1].value):
-        node = _resolved(flat, node.args[2])
+        node = resolved(flat, node.args[2])
     definition, place = flat.producers.get(node.source, (None, 0)) if node.op == "load" else (None, 0)
     is_found = isinstance(definition, Fold) and definition.combine == "online_softmax" and place == position
     return definition if is_found else None  # type: ignore[return-value]
 
 
-def _resolved(flat: FlatKernel, node: Scalar) -> Scalar:
+def resolved(flat: FlatKernel, node: Scalar) -> Scalar:
     """Returns what a value is that a loop of the kernel computes at each point."""
     while node.op == "load":
         definition, position = flat.producers.get(node.source, (None, 0))
@@ -118,7 +118,7 @@ def _resolved(flat: FlatKernel, node: Scalar) -> Scalar:
     return node
 
 
-def _users(flat: FlatKernel) -> tuple[frozenset[Scalar], list[Scalar], dict[Scalar, list[Scalar]]]:
+def users_of(flat: FlatKernel) -> tuple[frozenset[Scalar], list[Scalar], dict[Scalar, list[Scalar]]]:
     """Returns the bodies of a kernel, the nodes under them, operands first, and for each node those it is part of."""
     roots = frozenset(body for definition in flat.definitions for body in bodies_of(definition))
     users: dict[Scalar, list[Scalar]] = {}

@@ -70,13 +70,23 @@ def _reciprocal(operands: Operands) -> str:
     return f"tl.div_rn({one}, {a})" if operands.dtype.bits == 32 else f"1.0 / {a}"
 
 
-def _fused(operands: Operands) -> str:
-    """Returns a product and a sum with one rounding, also where the compiler of kernels is told to fuse nothing."""
+def _called(function: str, operands: Operands) -> str:
+    """Returns a call of a function whose operands are tiles, literals too."""
     texts = [
         text if literal is None else full_text(literal, operands.dtype)
         for text, literal in zip(operands.texts, operands.literals, strict=True)
     ]
-    return f"tl.fma({', '.join(texts)})"
+    return f"{function}({', '.join(texts)})"
+
+
+def _fused(operands: Operands) -> str:
+    """Returns a product and a sum with one rounding, also where the compiler of kernels is told to fuse nothing."""
+    return _called("tl.fma", operands)
+
+
+def _rounded_product(operands: Operands) -> str:
+    """Returns a product that is rounded before anything is added to it."""
+    return _called("fmath.product", operands)
 
 
 def _truncdiv_float(operands: Operands) -> str:
@@ -264,6 +274,8 @@ ROUGH_QUOTIENT = "{0} / {1}"
 """The division of f32 that is off by up to 2 ulp, without the slow cases of the exact one."""
 ROUGH_EXPONENTIAL = "fmath.fast_exp({0})"
 """The exponential of f32 that is off by as many roundings as its operand is large; below 2**-126 it gives 0."""
+ROUNDED_PRODUCT = _rounded_product
+"""A product whose rounding is seen: no part of a fused multiply-add."""
 
 # Operations that only choose between operands: narrow floats pass through them as they are stored.
 SELECTIONS = frozenset(("where", "masked"))

@@ -138,6 +138,22 @@ def expm1(x):
 
 
 @triton.jit
+def product(x, y):
+    """Returns x * y of float32 or float64, rounded: the compiler does not make one operation of it and a sum."""
+    if is_for_nvidia():
+        if x.dtype == tl.float64:
+            return tl.inline_asm_elementwise(
+                "mul.rn.f64 $0, $1, $2;", "=d,d,d", [x, y], tl.float64, is_pure=True, pack=1
+            )
+        else:
+            return tl.inline_asm_elementwise(
+                "mul.rn.f32 $0, $1, $2;", "=f,f,f", [x, y], tl.float32, is_pure=True, pack=1
+            )
+    else:
+        return x * y
+
+
+@triton.jit
 def fast_divide(x, y):
     """Returns x / y to 2 ulp for float32 with 2**-126 < |y| < 2**126."""
     return libdevice.fast_dividef(x, y)
