@@ -76,6 +76,8 @@ def test_a_conversion_and_back_rounds(half: torch.dtype, device: str) -> None:
         "chosen": lambda x: torch.where(x > 0, (x * 1.1).to(half), (x * 1.3).to(half)).float(),
         "constant": lambda x: x * torch.full((24,), 0.1, device=x.device).to(half).float(),
         "number": lambda x: x * torch.tensor(0.1, device=x.device).to(half).float(),
+        "summed_in": lambda x: (x * 1.1).sum(-1, dtype=half),
+        "running_in": lambda x: (x[:, :6] * 1.1).cumsum(-1, dtype=half),
         "scattered": lambda x: torch.zeros(5, 24, device=x.device).index_put(
             (torch.arange(5, device=x.device).flip(0),), (x * 1.1).to(half).float()
         ),
@@ -110,6 +112,9 @@ def test_a_half_result_read_as_another_type_is_rounded(half: torch.dtype, device
         "integer": lambda x, y: ((x * y).to(torch.int32), (x * 33.3).to(torch.int8)),
         "truth": lambda x, y: (x * y).bool(),
         "bits": lambda x, y: (x * y).view(torch.int16) & 1,
+        "bits_again": lambda x, y: (x * y).view(torch.int16).view(half).float() * 1.3,
+        "bytes": lambda x, y: (x * y).view(torch.uint8),
+        "summed_in": lambda x, y: (x * y).sum(-1, dtype=torch.float64),
         "other": lambda x, y: (x * y).to(torch.bfloat16 if half is torch.float16 else torch.float16).float(),
         "divided": lambda x, y: (x / y).float() * 3,
         "copied": lambda x, y: torch.empty(5, 24, device=x.device).copy_(x * y) * 3,

@@ -33,6 +33,7 @@ from ferrite_ir.graph import (
     whole,
 )
 from ferrite_ir.index import Atom, Dim, Index, Indirect, linearize
+from ferrite_ir.ops import CONVERSIONS
 from ferrite_ir.passes import Dce
 from ferrite_ir.scalar import Number, Scalar, apply, cast, const, load
 from ferrite_ir.sizes import Size, is_static, product
@@ -280,12 +281,11 @@ def _rounding(graph: Graph, result: Value, readers: dict[str, list[Definition]])
     (reader,) = own
     if not isinstance(reader, Loop) or len(reader.results) != 1:
         return None
-    (rounded,) = reader.results
-    home = [dim.index for dim in reader.dims]
-    expected = cast(load(result.name, home, result.type.dtype), rounded.type.dtype)
+    (rounded,), (body,) = reader.results, reader.bodies
+    expected = load(result.name, [dim.index for dim in reader.dims], result.type.dtype)
     is_same = rounded.type == replace(result.type, dtype=rounded.type.dtype) and rounded.type.dtype.is_float
     is_same = is_same and rounded.type.dtype.bytes > 1
-    return reader if is_same and reader.bodies[0] is expected else None
+    return reader if is_same and body.op in CONVERSIONS and body.args[0] is expected else None
 
 
 def _shares(rows: Rows, dtype: DType, target: Target, policy: Policy) -> tuple[tuple[str, int], ...]:

@@ -38,6 +38,7 @@ from ferrite_ir.graph import (
     index_loads,
 )
 from ferrite_ir.index import Index
+from ferrite_ir.ops import CONVERSIONS
 from ferrite_ir.passes.round_stored import without_excess
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Symbolic
@@ -285,7 +286,7 @@ class Builder:
         casts: list[DType] = []
         while name in made:
             body = made[name].bodies[0]
-            while body.op == "cast":
+            while body.op in CONVERSIONS:
                 casts.append(body.dtype)
                 body = body.args[0]
             if not body.loads and not body.dims:

@@ -15,7 +15,7 @@ from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.decompositions import BETWEEN_OPS
 from ferrite_torch.dtypes import dtype_of
-from ferrite_torch.lowering.elementwise import broadcast_point, element_at, packed_strides, refuse_opaque
+from ferrite_torch.lowering.elementwise import element_at, packed_strides, refuse_opaque, stated_at
 from ferrite_torch.lowering.expressions import absolute, call, choose, number_of
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.symbols import sizes_of
@@ -23,17 +23,6 @@ from ferrite_torch.tensors import Point, Tensor
 
 Element: TypeAlias = Callable[[Tensor, Sequence[int], Point, DType], Scalar]
 """Returns the element of a tensor broadcast to a shape, at a point, in a type."""
-
-
-def stated_at(x: Tensor, shape: Sequence[int], point: Point, dtype: DType) -> Scalar:
-    """Returns the element of a tensor broadcast to ``shape`` as a conversion that the program states gives it.
-
-    It is made of the element as it is stored, and rounded: neither has excess precision.
-    """
-    if dtype is x.dtype or not x.dtype.is_float:
-        return element_at(x, shape, point, dtype)
-    element = x.stored_at(broadcast_point(x.shape, shape, point))
-    return sc.rounded(element, dtype) if dtype.is_half else sc.cast(element, dtype)
 
 
 def copy_of(b: Builder, x: Tensor, fake: torch.Tensor, *, element: Element = stated_at) -> Tensor:
@@ -112,7 +101,7 @@ def reinterpreted(b: Builder, x: Tensor, dtype: torch.dtype) -> Tensor:
 
     def body(point: Point) -> Scalar:
         if x.dtype.bits == new.bits:
-            return sc.bitcast(x.at(point), new)
+            return sc.bitcast(x.stored_at(point), new)
         return _joined(x, point, new) if x.dtype.bits < new.bits else _part_of(x, point, new)
 
     return b.loop(sizes_of(b.fake.shape), new, body, strides=packed_strides(b.fake))
@@ -125,7 +114,7 @@ def _part_of(x: Tensor, point: Point, new: DType) -> Scalar:
     """Returns the bits of one part of a wide element, the lowest first, as they lie in memory."""
     parts = x.dtype.bits // new.bits
     whole = _UNSIGNED[x.dtype.bits]
-    bits = _bits_as(x.at((*point[:-1], point[-1] // parts)), whole)
+    bits = _bits_as(x.stored_at((*point[:-1], point[-1] // parts)), whole)
     shift = sc.cast(number_of((point[-1] % parts) * new.bits), whole)
     return _from_bits(call("shr", bits, shift), new)
 
@@ -136,7 +125,7 @@ def _joined(x: Tensor, point: Point, new: DType) -> Scalar:
     whole = _UNSIGNED[new.bits]
     total = sc.const(0, whole)
     for part in range(parts):
-        element = x.at((*point[:-1], point[-1] * parts + part))
+        element = x.stored_at((*point[:-1], point[-1] * parts + part))
         bits = sc.cast(_bits_as(element, _UNSIGNED[x.dtype.bits]), whole)
         total = call("bitor", total, call("shl", bits, part * x.dtype.bits))
     return _from_bits(total, new)

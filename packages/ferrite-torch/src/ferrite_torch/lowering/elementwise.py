@@ -145,6 +145,26 @@ def element_at(
     return sc.const(wrap(int(number), dtype) if dtype.is_integer else float(number), dtype)
 
 
+def stated_at(x: Tensor, shape: Sequence[int], point: Point, dtype: DType) -> Scalar:
+    """Returns the element of a tensor broadcast to ``shape`` as a conversion that the program states gives it.
+
+    It is made of the element as it is stored, and rounded: neither has excess precision.
+    """
+    if dtype is x.dtype or not x.dtype.is_float:
+        return element_at(x, shape, point, dtype)
+    element = x.stored_at(broadcast_point(x.shape, shape, point))
+    return sc.rounded(element, dtype) if dtype.is_half else sc.cast(element, dtype)
+
+
+def converted_at(x: Tensor, point: Point, dtype: DType) -> Scalar:
+    """Returns the element of a tensor as an op that is told a ``dtype`` takes it: converted to that type first.
+
+    Between floats only; others come in their own type.
+    """
+    is_stated = x.dtype.is_float and dtype.is_float and dtype is not x.dtype
+    return stated_at(x, x.shape, point, dtype) if is_stated else x.at(point)
+
+
 def broadcast_point(old: Sequence[int], new: Sequence[int], point: Point) -> Point:
     """Returns the point of a tensor of shape ``old`` that is seen at ``point`` when it is broadcast to ``new``."""
     skipped = len(new) - len(old)

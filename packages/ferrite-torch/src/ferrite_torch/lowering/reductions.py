@@ -21,7 +21,7 @@ from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, product
 from ferrite_torch.builder import Builder, Lowered
 from ferrite_torch.dtypes import dtype_of
-from ferrite_torch.lowering.elementwise import plain_number, refuse_opaque
+from ferrite_torch.lowering.elementwise import converted_at, plain_number, refuse_opaque
 from ferrite_torch.lowering.expressions import (
     absolute,
     add,
@@ -144,9 +144,11 @@ def _unchanged(value: Scalar) -> Scalar:
 
 
 def _summed(b: Builder, x: Tensor, axes: Axes, fake: torch.Tensor, post: Post | None = None) -> Tensor:
-    carried = dtype_of(fake.dtype).accumulate
+    dtype = dtype_of(fake.dtype)
+    carried = dtype.accumulate
     refuse_opaque(x.dtype, carried)
-    return finished(b, folded(b, "sum", axes, lambda point: sc.cast(x.at(point), carried)), fake, post)
+    total = folded(b, "sum", axes, lambda point: sc.cast(converted_at(x, point, dtype), carried))
+    return finished(b, total, fake, post)
 
 
 @lowers("aten.sum.default", "aten.sum.dim_IntList")
@@ -184,9 +186,11 @@ def nansum(b: Builder, x: Tensor, dim: Any = None, keepdim: bool = False, *, dty
 @lowers("aten.prod.default", "aten.prod.dim_int", "prims.prod.default")
 def prod(b: Builder, x: Tensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, **_: Any) -> Tensor:
     fake = b.fake
-    carried = dtype_of(fake.dtype).accumulate
-    refuse_opaque(x.dtype, dtype_of(fake.dtype))
-    return finished(b, folded(b, "prod", axes_of(x, dim), lambda point: sc.cast(x.at(point), carried)), fake)
+    dtype = dtype_of(fake.dtype)
+    carried = dtype.accumulate
+    refuse_opaque(x.dtype, dtype)
+    product_ = folded(b, "prod", axes_of(x, dim), lambda point: sc.cast(converted_at(x, point, dtype), carried))
+    return finished(b, product_, fake)
 
 
 def _stored_value(x: Tensor, point: Point) -> Scalar:
@@ -368,7 +372,8 @@ _NORMS: dict[float, tuple[str, Callable[[Scalar], Scalar], Post | None]] = {
 
 def norm_of(b: Builder, x: Tensor, order: Any, dim: Any, fake: torch.Tensor) -> Tensor:
     """Returns ``(Σ |x|^order)^(1/order)``, or the extreme of ``|x|`` for an infinite order."""
-    compute = dtype_of(fake.dtype).compute
+    dtype = dtype_of(fake.dtype)
+    compute = dtype.compute
     refuse_opaque(x.dtype, compute)
     p = float(2 if order is None else plain_number(order))
     combine, before, after = _NORMS.get(p) or (
@@ -376,7 +381,7 @@ def norm_of(b: Builder, x: Tensor, order: Any, dim: Any, fake: torch.Tensor) -> 
         lambda value: call("pow", absolute(value), p),
         lambda total: call("pow", total, 1 / p),
     )
-    state = folded(b, combine, axes_of(x, dim), lambda point: before(sc.cast(x.at(point), compute)))
+    state = folded(b, combine, axes_of(x, dim), lambda point: before(sc.cast(converted_at(x, point, dtype), compute)))
     return finished(b, state, fake, after)
 
 

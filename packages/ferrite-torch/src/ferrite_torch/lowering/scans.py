@@ -9,7 +9,7 @@ from ferrite_ir.dtypes import BOOL, I32, I64
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Lowered, Unlowered
 from ferrite_torch.dtypes import dtype_of
-from ferrite_torch.lowering.elementwise import refuse_opaque
+from ferrite_torch.lowering.elementwise import converted_at, refuse_opaque
 from ferrite_torch.lowering.expressions import number_of
 from ferrite_torch.lowering.registry import lowers
 from ferrite_torch.lowering.views import axis_of
@@ -27,7 +27,7 @@ def _scanned(b: Builder, combine: str, x: Tensor, dim: int) -> Tensor:
     carried = dtype.compute if combine == "logaddexp" else dtype.accumulate
 
     def body(point: Point) -> tuple[Scalar, ...]:
-        return (sc.cast(x.at(point), carried),)
+        return (sc.cast(converted_at(x, point, dtype), carried),)
 
     (result,) = b.scan(combine, x.shape, axis_of(dim, x.ndim), body)
     return b.loop(x.shape, dtype, result.at)
