@@ -387,14 +387,27 @@ class _Reader:
         if any(keyword.arg is None for keyword in node.keywords):
             yield _told(node, "takes its arguments apart")
 
+    def _is_tensor(self, node: ast.expr) -> bool:
+        """Tells whether an expression is surely a tensor, whose elements have a width, and no integer of Python."""
+        match node:
+            case ast.Name(name):
+                return name in self.tensors
+            case ast.Call(ast.Attribute(value, name)):
+                module = self._module(value)
+                return name in ("where", "load", "full") if module == "triton.language" else self._is_tensor(value)
+            case ast.BinOp(left, _, right):
+                return self._is_tensor(left) or self._is_tensor(right)
+            case ast.UnaryOp(_, value) | ast.Subscript(value):
+                return self._is_tensor(value)
+        return False
+
     def _operator(self, operator: ast.operator, right: ast.expr, node: ast.AST) -> Iterator[str]:
         """Yields what could make an integer of Python endless."""
         if isinstance(operator, (ast.Pow, ast.MatMult)):
             yield _told(node, "is no operator of kernels")
         if isinstance(operator, ast.LShift):
             is_small = isinstance(right, ast.Constant) and isinstance(right.value, int) and 0 <= right.value <= 64
-            is_tensor = isinstance(right, ast.Name) and right.id in self.tensors
-            if not is_small and not is_tensor:
+            if not is_small and not self._is_tensor(right):
                 yield _told(node, "shifts by what may be any number")
 
 
