@@ -130,6 +130,7 @@ HOLES: dict[str, Callable[[str], Callable[[Manifest], None]]] = {
     "operator that writes where it is told": lambda run: with_steps(
         extern("aten.add.out", {"ref": "arg0_1"}, {"ref": "arg0_1"}, out={"ref": "arg0_1"})
     ),
+    "block constant": lambda run: lambda m: m["kernels"][0]["axes"][0].update(block="n0"),
     "name of an entry": lambda run: lambda m: m["entries"].update({run: m["entries"]["main"]}),
 }
 
@@ -271,6 +272,19 @@ def test_programs_of_the_compiler_need_no_checks_where_sizes_are_known() -> None
     added = [step for step in with_bounds(program).steps if isinstance(step, (Check, Within))]
     assert not [step for step in added if isinstance(step, Check)]
     assert {step.owner for step in added} == {"bmm", "bmm_1", "mm", "mm_1", "mm_2"}
+
+
+def test_products_that_native_code_starts_need_no_comparison_either() -> None:
+    from ferrite_runtime.extents import with_bounds
+    from ferrite_runtime.product_steps import with_products
+    from ferrite_runtime.sites import Sequencing
+
+    (program,) = Bundle.read(EXAMPLE).programs.values()
+    bounded = with_bounds(program)
+    assert "_within" in write_host(bounded).source
+    native = with_products(bounded, frozenset(("aten.mm.default", "aten.bmm.default")))
+    sequencing = Sequencing(lambda: [], lambda product, places: [], native)
+    assert "_within" not in write_host(bounded, lambda site: [], sequencing=sequencing).source
 
 
 # --- integers ---------------------------------------------------------------------------------------------------------
