@@ -105,7 +105,7 @@ def idle_machine(options: Any) -> Any:
     )
 
 
-def idle_engine(program: Any, options: Any, compiler: Any = None) -> Any:
+def idle_engine(program: Any, options: Any, compiler: Any = None, origin: Any = None) -> Any:
     """Returns the engine for GPUs with a program for the host, its kernels compiling."""
     from ferrite_runtime.compilation import shared_compiler
     from ferrite_runtime.cuda_engine import CudaEngine, choose_native, choose_products

@@ -104,7 +104,7 @@ def _kernel_texts(name: str, signature: str) -> Iterator[str]:
         f"np.save('{MARK}', 1)", f"inspect.os.system('{MARK}')",
     )  # fmt: skip
     yield from (f"{head}    {body}\n" for body in bodies)
-    yield f'{head}    """\ndef {name}({signature.split(",")[0]}, x={CODE}):\n    pass\n    """\n'
+    yield f'{head}    """\ndef {name}({signature.split(",", maxsplit=1)[0]}, x={CODE}):\n    pass\n    """\n'
     yield f"{head}    pass  # \x0cdef {name}(x={CODE}): pass\n"
     yield f"{_HEAD}{CODE}\n"
     yield f"{_HEAD.replace('import triton.language', 'import os')}"
@@ -228,7 +228,7 @@ def _identified(manifest: dict[str, Any]) -> dict[str, Any]:
         return manifest
     text = json.dumps({**manifest, "kernels": []})
     for kernel in kernels:
-        if isinstance(kernel.get("id"), str) and len(kernel["id"]) == 64:  # noqa: PLR2004
+        if isinstance(kernel.get("id"), str) and len(kernel["id"]) == 64:
             identity = kernel_id(kernel)
             text = text.replace(kernel["id"], identity)
             kernel["id"] = identity
@@ -331,7 +331,7 @@ def attempt(source: Source, data: bytes) -> str:
         return f"refused {kinds[0]}" if len(kinds) == 1 else f"raised {type(error).__name__}, which is {kinds}"
     except BaseException as error:  # noqa: BLE001 - whatever else it is, it is a finding
         return f"raised {type(error).__name__}: {error}"[:500]
-    if any((zone != 77).any() for pair in zones for zone in pair):  # noqa: PLR2004
+    if any((zone != 77).any() for pair in zones for zone in pair):
         return "wrote into a guard zone"
     return "ran" if all(map(_is_inside, results)) else "returned a tensor outside of its storage"
 

@@ -59,6 +59,9 @@ def _ref(name: str) -> dict[str, str]:
     return {"ref": name}
 
 
+_FEW = ["and", ["le", "u0", "m"], ["ge", "u0", 0]]
+
+
 def _steps(kernel: str) -> list[dict[str, Any]]:
     rows = {"dtype": "f32", "shape": ["n", 4], "strides": [4, 1]}
     flat = {"dtype": "f32", "shape": ["m"], "strides": [1]}
@@ -82,7 +85,7 @@ def _steps(kernel: str) -> list[dict[str, Any]]:
         _extern("aten.full.default", [[2, {"size": "n"}], {"float": "-inf"}], ["full"], kwargs=full),
         _extern("aten.clone.default", [_ref("r")], ["copied"], kwargs=kept),
         _extern("aten.nonzero.default", [_ref("x")], ["found"], binds=[["u0", 0, 0]]),
-        {"do": "check", "holds": ["and", ["le", "u0", "m"], ["ge", "u0", 0]], "message": "too many", "names": [["u", "u0"]]},
+        {"do": "check", "holds": _FEW, "message": "too many", "names": [["u", "u0"]]},
         {"do": "item", "name": "q", "from": "t", "dtype": "f32"},
         _extern("aten.mul.Scalar", [_ref("r"), _ref("q")], ["scaled"]),
         _extern("aten.split.Tensor", [_ref("scaled"), 2], ["head", None]),
@@ -128,7 +131,8 @@ def _user_bundle() -> Bundle:
         "@triton.jit\n"
         "def add(x, y, out, n, BLOCK: tl.constexpr):\n"
         "    offsets = (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)) * BLOCK + tl.arange(0, BLOCK)\n"
-        "    tl.store(out + offsets, tl.load(x + offsets, offsets < n) + tl.load(y + offsets, offsets < n), offsets < n)\n"
+        "    mask = offsets < n\n"
+        "    tl.store(out + offsets, tl.load(x + offsets, mask) + tl.load(y + offsets, mask), mask)\n"
     )
     mapping = {
         **scaled("add"),

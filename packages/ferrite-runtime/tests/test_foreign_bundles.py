@@ -1,4 +1,4 @@
-"""Bundles that somebody made up: nothing in them runs, every view lies in its buffer, and refusals are closed errors."""
+"""Bundles that somebody made up: nothing in them runs, views lie in their buffers, and refusals are closed errors."""
 
 from __future__ import annotations
 
@@ -84,8 +84,13 @@ def alloc(name: str, *shape: Any) -> Manifest:
     return {"do": "alloc", "name": name, "dtype": "f32", "shape": list(shape), "strides": [1]}
 
 
+def let(name: str, value: Any) -> Manifest:
+    return {"do": "let", "name": name, "value": value}
+
+
 def view(name: str, base: str, size: Any, offset: Any = 0, **more: Any) -> Manifest:
-    return {"do": "view", "name": name, "base": base, "dtype": "f32", "shape": [size], "strides": [1], "offset": offset, **more}  # fmt: skip
+    step = {"do": "view", "name": name, "base": base, "dtype": "f32", "shape": [size], "strides": [1]}
+    return {**step, "offset": offset, **more}
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -125,6 +130,7 @@ HOLES: dict[str, Callable[[str], Callable[[Manifest], None]]] = {
     "operator that writes where it is told": lambda run: with_steps(
         extern("aten.add.out", {"ref": "arg0_1"}, {"ref": "arg0_1"}, out={"ref": "arg0_1"})
     ),
+    "block constant": lambda run: lambda m: m["kernels"][0]["axes"][0].update(block="n0"),
     "name of an entry": lambda run: lambda m: m["entries"].update({run: m["entries"]["main"]}),
 }
 
@@ -174,7 +180,7 @@ def test_no_string_of_a_file_is_in_the_text_of_a_host_function(name: str) -> Non
         assert "too many" not in text.source
 
 
-# --- operators ----------------------------------------------------------------------------------------------------------
+# --- operators --------------------------------------------------------------------------------------------------------
 
 
 def test_operators_beside_torchs_own_are_called_where_load_is_told_of_them() -> None:
@@ -197,7 +203,7 @@ def test_what_is_no_operator_is_refused(wrong: Any) -> None:
         load(EXAMPLE, operators=wrong)
 
 
-# --- views and buffers ----------------------------------------------------------------------------------------------------
+# --- views and buffers ------------------------------------------------------------------------------------------------
 
 OUTSIDE = {
     "past the end": (alloc("zz", 4), view("yy", "zz", 1 << 20)),
@@ -207,7 +213,7 @@ OUTSIDE = {
     "by its dtype": (alloc("zz", 4), view("yy", "zz", 4, dtype="f64")),
     "by a view of a view": (alloc("zz", 4), view("yy", "zz", 2, 2), view("xx", "yy", 2, 1)),
     "of an input": (view("yy", "arg0_1", 50 * 32 + 1),),
-    "by an integer with a name": ({"do": "let", "name": "k", "value": ["mul", 4, 9]}, alloc("zz", 4), view("yy", "zz", "k")),
+    "by an integer with a name": (let("k", ["mul", 4, 9]), alloc("zz", 4), view("yy", "zz", "k")),
     "by a reused buffer": (alloc("zz", 4), {**alloc("yy", 5), "do": "reuse", "from": "zz"}),
     "by a negative stride": (alloc("zz", 4), view("yy", "zz", 4, 3, strides=[-1])),
     "of a dtype of no size": (alloc("zz", 4), view("yy", "zz", 4, dtype="torch.quint4x2")),
@@ -238,7 +244,7 @@ def test_views_at_the_ends_of_their_buffers_are_fine() -> None:
     [("m", 0, True), (["sub", "m", 1], 1, True), ("m", 1, False), (["mul", "m", 2], 0, False),
      (4, ["sub", "m", 4], True), (4, ["sub", "m", 3], False), (["sub", 3, "m"], 0, False)],
 )  # fmt: skip
-def test_views_of_sizes_that_a_call_tells_are_checked_in_the_call(size: Any, offset: Any, fits: bool) -> None:
+def test_views_of_sizes_that_a_call_tells_are_checked_in_the_call(size: Any, offset: Any, *, fits: bool) -> None:
     model = loaded(with_steps_last(view("zz", "a", size, offset), extern("aten.neg.default", {"ref": "zz"})), "sized")
     if fits:
         SOURCES["sized"].call(model)
@@ -248,7 +254,7 @@ def test_views_of_sizes_that_a_call_tells_are_checked_in_the_call(size: Any, off
 
 
 @pytest.mark.parametrize(("size", "fits"), [(12, True), (13, False), (["add", "m", 0], True), (["add", "m", 1], False)])
-def test_views_of_what_a_library_returns_are_compared_with_it(size: Any, fits: bool) -> None:
+def test_views_of_what_a_library_returns_are_compared_with_it(size: Any, *, fits: bool) -> None:
     steps = (extern("aten.neg.default", {"ref": "a"}, results=("zz",)), view("yy", "zz", size))
     model = loaded(with_steps_last(*steps), "sized")
     if fits:
@@ -268,7 +274,20 @@ def test_programs_of_the_compiler_need_no_checks_where_sizes_are_known() -> None
     assert {step.owner for step in added} == {"bmm", "bmm_1", "mm", "mm_1", "mm_2"}
 
 
-# --- integers -------------------------------------------------------------------------------------------------------------
+def test_products_that_native_code_starts_need_no_comparison_either() -> None:
+    from ferrite_runtime.extents import with_bounds
+    from ferrite_runtime.product_steps import with_products
+    from ferrite_runtime.sites import Sequencing
+
+    (program,) = Bundle.read(EXAMPLE).programs.values()
+    bounded = with_bounds(program)
+    assert "_within" in write_host(bounded).source
+    native = with_products(bounded, frozenset(("aten.mm.default", "aten.bmm.default")))
+    sequencing = Sequencing(lambda: [], lambda product, places: [], native)
+    assert "_within" not in write_host(bounded, lambda site: [], sequencing=sequencing).source
+
+
+# --- integers ---------------------------------------------------------------------------------------------------------
 
 
 def squaring(count: int, first: Any) -> tuple[Manifest, ...]:
@@ -313,7 +332,7 @@ def _behind_lets(*steps: Manifest) -> Callable[[Manifest], None]:
     return lambda manifest: steps_of(manifest).__setitem__(slice(3, 3), steps)
 
 
-# --- kernels --------------------------------------------------------------------------------------------------------------
+# --- kernels ----------------------------------------------------------------------------------------------------------
 
 
 def with_text(body: str) -> Callable[[Manifest], None]:
@@ -424,7 +443,7 @@ REACH = {
 
 @pytest.mark.parametrize("is_trusted", [False, True])
 @pytest.mark.parametrize("name", REACH)
-def test_interpreted_kernels_touch_their_own_tensors_and_no_others(name: str, is_trusted: bool) -> None:
+def test_interpreted_kernels_touch_their_own_tensors_and_no_others(name: str, *, is_trusted: bool) -> None:
     if "pointer_type" in REACH[name] and not is_trusted:
         with pytest.raises(TrustNeeded):
             loaded(with_text(REACH[name]), "sized")
@@ -451,7 +470,8 @@ def huge(field: str, value: Any) -> Callable[[Manifest], None]:
 @pytest.mark.parametrize(
     "change",
     [huge("grid", 1 << 40), huge("grid", ["mul", "n", 1 << 20]), huge("grid", 1 << 20),
-     with_text("for i in range(1 << 30):\n    tl.program_id(0)"), with_text("x = tl.zeros([1048576], tl.float32)\n" * 90)],
+     with_text("for i in range(1 << 30):\n    tl.program_id(0)"),
+     with_text("x = tl.zeros([1048576], tl.float32)\n" * 90)],
 )  # fmt: skip
 def test_work_out_of_proportion_ends_soon(change: Callable[[Manifest], None]) -> None:
     with pytest.raises(TrustNeeded, match="far more work"):
@@ -467,7 +487,7 @@ def test_an_axis_that_has_nothing_to_do_with_a_buffer_is_refused() -> None:
         loaded(change)(*args, **kwargs)
 
 
-# --- what is around ----------------------------------------------------------------------------------------------------------
+# --- what is around ---------------------------------------------------------------------------------------------------
 
 
 def test_reading_takes_as_much_memory_as_the_file_has() -> None:

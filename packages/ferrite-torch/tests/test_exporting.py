@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ferrite_torch
-from ferrite_runtime import Bundle, GuardFailed, Options, load
+from ferrite_runtime import Bundle, GuardFailed, Options, PackageInvalid, load
+from ferrite_runtime.kernel_text import find_liberties
 from ferrite_torch.__main__ import main
 from ferrite_torch.demo_models import GPT, TextSizes
 from ferrite_torch.errors import OptionError, Unsupported
@@ -260,3 +261,54 @@ def test_model_that_cannot_be_exported_has_status_1(tmp_path: Path, capsys: pyte
     (tmp_path / "models.py").write_text("import torch\ndef make(): return (lambda x: x.nonzero()), (torch.ones(3),)")
     assert main(["export", f"{tmp_path / 'models.py'}:make", "-o", str(tmp_path / "x.ferrite"), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["error"]["kind"] == "Unsupported"
+
+
+KINDS = {
+    "pointwise": lambda x: torch.lgamma(x.abs() + 1) * F.gelu(x) / (x + 2).pow(3),
+    "integers": lambda x: ((x * 9).long() << (x * 3).long().clamp(0, 5)) ^ ((x * 7).int() >> 2),
+    "norms": lambda x: F.layer_norm(x, (16,)) + F.group_norm(x.view(2, 4, 16), 2).view(8, 16),
+    "softmax": lambda x: x.softmax(-1) + x.log_softmax(0),
+    "extremes": lambda x: (x.argmax(-1), x.amin(0), x.max(), x.median(-1).values),
+    "moments": lambda x: torch.var_mean(x, -1) + torch.std_mean(x, 0),
+    "scans": lambda x: (x.cumsum(-1), x.cumprod(0), x.cummax(-1).values, x.logcumsumexp(-1)),
+    "sorts": lambda x: (*x.sort(-1), *x.topk(3, -1)),
+    "random": lambda x: F.dropout(x, 0.5, True) + torch.rand_like(x) + torch.randint_like(x, 9),
+    "lookups": lambda x: x[x.argmin(-1) % 8] + F.embedding(x.argmax(-1).clamp(0, 7), x),
+    "updates": lambda x: x.index_add(0, x.argmax(-1) % 8, x).scatter_reduce(0, (x > 0).long(), x, "amax"),
+    "windows": lambda x: F.avg_pool2d(F.max_pool2d(x.view(1, 1, 8, 16), 2), 2),
+    "products": lambda x: torch.cat([x @ x.t(), x.view(2, 4, 16).bmm(x.view(2, 16, 4)).view(4, 8)]),
+    "convolutions": lambda x: F.conv1d(x.view(1, 8, 16), x[:, :3].expand(8, 3).reshape(1, 8, 3)),
+    "many": lambda x: torch._foreach_mul([x, x[0], x[:, 1]], 2.0),
+    "complex": lambda x: torch.fft.rfft(x).abs(),
+    "decompositions": lambda x: torch.linalg.qr(x).R,
+    "half types": lambda x: (x.half() * 2).sum(-1) + x.bfloat16().cumsum(-1)[:, 0],
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_the_compiler_writes_needs_no_trust(name: str) -> None:
+    """Its kernel texts are plainly kernels', its library calls on the list, and its views surely in their buffers."""
+    written = exported(KINDS[name], (torch.randn(8, 16),))
+    bundle = Bundle.from_bytes(written.to_bytes())
+    assert {
+        spec.name: find_liberties(spec.source) for spec in bundle.kernels.values() if find_liberties(spec.source)
+    } == {}
+    load(bundle, options=INTERPRET)
+
+
+@torch.library.custom_op("ferrite_exported::twice", mutates_args=())
+def twice(x: Tensor) -> Tensor:
+    return x * 2
+
+
+@twice.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def test_custom_operators_are_named_where_the_bundle_is_loaded() -> None:
+    bundle = Bundle.from_bytes(exported(lambda x: twice(x.sin()) + 1, (torch.ones(8),)).to_bytes())
+    with pytest.raises(PackageInvalid, match=r"operators=\['ferrite_exported.twice.default'\]"):
+        load(bundle, options=INTERPRET)
+    x = torch.randn(8)
+    close(load(bundle, options=INTERPRET, operators=["ferrite_exported.twice.default"])(x), x.sin() * 2 + 1)

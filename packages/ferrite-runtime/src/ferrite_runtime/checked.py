@@ -39,7 +39,7 @@ def _renamed_launch(step: Mapping[str, Any], renamed: Mapping[str, str]) -> dict
 
 def _checked_kernel(kernel: Mapping[str, Any]) -> dict[str, Any]:
     origin = ", ".join(kernel["origin"]) or kernel["name"]
-    quoted = origin.replace("\\", "/").replace('"', "'")
+    quoted = origin.replace("\\", "/").replace('"', "'").encode("ascii", "backslashreplace").decode()
     source = _MESSAGE.sub(lambda _: f'"{quoted}: ', kernel["source"])
     made = {**kernel, "source": source, "facts": {**kernel["facts"], CHECKED: True}}
     return {**made, "id": kernel_id(made)}

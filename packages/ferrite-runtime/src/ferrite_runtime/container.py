@@ -15,7 +15,7 @@ from ferrite_runtime.errors import FileUnreadable, NoPackage, PackageInvalid, Sp
 MAGIC = b"ferrite-bundle/"
 MAJOR = 1
 # A manifest is text that people may read; a file that claims more than this is not one of ours.
-MAX_MANIFEST = 64 << 20
+MAX_MANIFEST = 32 << 20
 MAX_FILE = 16 << 30
 _DIGEST = 64
 _HEAD = len(MAGIC) + 16 + _DIGEST

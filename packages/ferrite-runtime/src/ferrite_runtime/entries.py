@@ -195,10 +195,11 @@ class Entry:
 
     def check(self, programs: Mapping[str, Program], blobs: Mapping[str, Any], path: str) -> None:
         """Raises `PackageInvalid` unless everything that the entry refers to is there and fits."""
+        for name, count in (("tensors", self.tensors), ("outputs", self.outputs)):
+            if not 0 <= count <= 1 << 16:
+                raise SpecError(f"{path}.{name}", f"there can be no {count} tensors")
         check_arguments(self.arguments, self.tensors, f"{path}.arguments")
         check_structure(self.results, self.outputs, f"{path}.results")
-        if not 0 <= self.tensors <= 1 << 16 or not 0 <= self.outputs <= 1 << 16:
-            raise SpecError(path, "the number of tensors is out of range")
         if not self.variants:
             raise SpecError(f"{path}.variants", "there is none")
         if len({weight.name for weight in self.weights}) != len(self.weights):

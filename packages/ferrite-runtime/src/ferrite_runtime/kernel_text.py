@@ -20,7 +20,8 @@ from ferrite_runtime.origin import Origin
 from ferrite_runtime.source import ALLOWED_IMPORTS
 from ferrite_runtime.spec import KernelSpec
 
-MAX_SOURCE = 4 << 20
+MAX_SOURCE = 1 << 20
+"""Characters of a kernel's text; its syntax tree takes a few hundred bytes for each."""
 _MODULES = frozenset(ALLOWED_IMPORTS)
 
 
@@ -120,6 +121,9 @@ _LOOPS = 64
 """Functions and loops that may be nested in each other."""
 
 
+_DEFINING = re.compile(r"\s*(def|async)\b")
+
+
 @functools.cache
 def device_functions() -> frozenset[str]:
     """Returns the names of the device functions that the runtime has for kernels."""
@@ -187,11 +191,11 @@ class _Reader:
 
         Triton finds a function again by its lines: by the last that begins with ``def``, wherever that stands.
         """
-        if not self.source.isascii() or not self.source.replace("\n", "").isprintable():
-            yield "it has characters other than printable ASCII"
+        if not self.source.replace("\n", "").isprintable():
+            yield "it has characters that cannot be printed"
         defined = {node.lineno for node in self.module.body if isinstance(node, ast.FunctionDef)}
         for number, line in enumerate(self.source.split("\n"), 1):
-            if line.lstrip().startswith(("def ", "async ")) and number not in defined:
+            if _DEFINING.match(line) and number not in defined:
                 yield f"line {number} looks like a function and is none"
 
     def _top(self, statement: ast.stmt) -> Iterator[str]:
@@ -206,7 +210,7 @@ class _Reader:
                 self.functions.add(name)
             case ast.Assign([ast.Name(name)], _):
                 self.constants.add(name)
-            case ast.Expr(ast.Constant(str(shown))) if "\n" not in shown:
+            case ast.Expr(ast.Constant(str())):
                 pass
             case _:
                 yield _told(statement, "is neither an import, a constant nor a function")
@@ -280,7 +284,7 @@ class _Reader:
                 yield from self._block([*body, *otherwise], depth, statement)
             case ast.Expr(ast.Call() as value):
                 yield from self._value(value)
-            case ast.Expr(ast.Constant(str())) if statement.lineno == statement.end_lineno:
+            case ast.Expr(ast.Constant(str())):
                 pass
             case ast.Pass() | ast.Return(None):
                 pass
@@ -383,14 +387,27 @@ class _Reader:
         if any(keyword.arg is None for keyword in node.keywords):
             yield _told(node, "takes its arguments apart")
 
+    def _is_tensor(self, node: ast.expr) -> bool:
+        """Tells whether an expression is surely a tensor, whose elements have a width, and no integer of Python."""
+        match node:
+            case ast.Name(name):
+                return name in self.tensors
+            case ast.Call(ast.Attribute(value, name)):
+                module = self._module(value)
+                return name in ("where", "load", "full") if module == "triton.language" else self._is_tensor(value)
+            case ast.BinOp(left, _, right):
+                return self._is_tensor(left) or self._is_tensor(right)
+            case ast.UnaryOp(_, value) | ast.Subscript(value):
+                return self._is_tensor(value)
+        return False
+
     def _operator(self, operator: ast.operator, right: ast.expr, node: ast.AST) -> Iterator[str]:
         """Yields what could make an integer of Python endless."""
         if isinstance(operator, (ast.Pow, ast.MatMult)):
             yield _told(node, "is no operator of kernels")
         if isinstance(operator, ast.LShift):
             is_small = isinstance(right, ast.Constant) and isinstance(right.value, int) and 0 <= right.value <= 64
-            is_tensor = isinstance(right, ast.Name) and right.id in self.tensors
-            if not is_small and not is_tensor:
+            if not is_small and not self._is_tensor(right):
                 yield _told(node, "shifts by what may be any number")
 
 

@@ -89,6 +89,8 @@ class Axis:
             block=fields.identifier("block"),
             max_block=fields.optional_integer("max_block"),
         )
+        if not axis.block.isupper():  # the runtime's own names beside it in host functions are lower case
+            raise SpecError(fields.at("block"), f"{axis.block!r} is no block constant: XBLOCK and the like")
         if isinstance(axis.size, int) and axis.size < 0:
             raise SpecError(fields.at("size"), f"{axis.size} is negative")
         if axis.max_block is not None and axis.max_block < 1:
