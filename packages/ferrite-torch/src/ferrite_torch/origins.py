@@ -7,6 +7,7 @@ the same on every machine (`origins_of`); messages name them as they can be open
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import PurePath
 from types import BuiltinFunctionType, FunctionType
@@ -27,6 +28,19 @@ def origins_of(node: torch.fx.Node) -> Origins:
 def place_of(node: torch.fx.Node) -> Origin:
     """Returns the origin of a node for a message: ``aten.gelu (/home/me/model.py:12)``."""
     return Origin(op_name(node), _module_path(node.meta), source_place(node.meta.get("stack_trace")))
+
+
+def places_of(module: torch.fx.GraphModule, origins: Iterable[str]) -> dict[str, str]:
+    """Returns, for some of the origins of a graph's nodes as texts, these with the whole paths of their files.
+
+    Of two files of one name the first is taken.
+    """
+    wanted, found = frozenset(origins), dict[str, str]()
+    for node in module.graph.nodes:
+        origin = str(origins_of(node)[0]) if node.op == "call_function" else ""
+        if origin in wanted and origin not in found:
+            found[origin] = str(place_of(node))
+    return found
 
 
 def op_name(node: torch.fx.Node) -> str:

@@ -20,6 +20,7 @@ from ferrite_torch.graph_key import constant_paths, graph_key
 from ferrite_torch.loading import constants_of, load_artifact, mark_boxed, run_eagerly, runtime_options
 from ferrite_torch.lower import OTHER_DEVICE, lower_module
 from ferrite_torch.options import Options
+from ferrite_torch.origins import places_of
 from ferrite_torch.placement import graph_device
 from ferrite_torch.refusals import refuse_fallbacks
 from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
@@ -135,6 +136,7 @@ def _produce(
         strides=tuple(strides_of(graph.outputs)),
         changed=changed_outputs(module, graph),
         donated=tuple(sorted(ambient.donated)),
+        places=places_of(module, (each for kernel in program["kernels"] for each in kernel["origin"])),
     )
     return artifact, lowered.names
 
