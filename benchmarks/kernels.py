@@ -250,7 +250,7 @@ def read_plan() -> argparse.Namespace:
         "--backends",
         type=listed,
         default=["eager", "inductor", "ferrite"],
-        help="also inductor-max, ferrite-max and ferrite-apart",
+        help="also inductor-max, ferrite-max, ferrite-apart and ferrite-unchecked",
     )
     parser.add_argument("--reps", type=int, default=7, help=f"batches of {LAUNCHES} launches")
     parser.add_argument("--scale", type=int, default=1, help="divides sizes; for trying the script out")

@@ -489,6 +489,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "Expected dim <",
     ): "dynamo narrows as `narrow` does, which raises IndexError for a dim there is not",
     ("cat", "zero-dimensional tensor"): "torch's own fake of cat fails first, while it looks for the axis",
+    **{
+        (f"__r{name}__", "doesn't apply to a 'int' object"): "dynamo itself computes with numbers that may change"
+        for name in ("add", "mul", "and", "or", "xor")
+    },
 }
 """Why a call does not raise as eager does: by operator, or kind, and a part of eager's message.
 

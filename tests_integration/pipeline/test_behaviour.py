@@ -909,21 +909,55 @@ def test_an_index_out_of_bounds_is_an_error_that_names_its_line(name: str) -> No
         call(x, torch.tensor([0, 2]))
 
 
-@own_only("an option of ferrite")
-@pytest.mark.gpu
-def test_on_a_gpu_indices_are_checked_on_request() -> None:
-    """An assertion of a kernel ends the process's use of the GPU, so it is another process that fails."""
-    program = """
+ON_A_GPU: dict[str, tuple[str, str, str]] = {
+    "an index": ("lambda x, i: x[i] * 2", "torch.tensor([0, 4])", "index out of bounds of 4 elements"),
+    "a negative index": (
+        "lambda x, i: x.index_add(0, i, torch.ones(2, 3, device=x.device))",
+        "torch.tensor([0, -1])",
+        "index out of bounds of 4 elements",
+    ),
+    "an index that no load needs": (
+        "lambda x, i: torch.arange(4, device=x.device)[i]",
+        "torch.tensor([4])",
+        "index out of bounds",
+    ),
+    "a probability": (
+        "lambda x, p: torch.bernoulli(p)",
+        "torch.tensor([0.5, 1.5])",
+        "probabilities have to be in [0, 1]",
+    ),
+}
+REFUSED_ON_A_GPU = """
 import torch, ferrite_torch
-call = torch.compile(lambda x, i: x[i] * 2, backend="ferrite", options={"check_indices": True})
-x = torch.randn(4, 3, device="cuda")
-assert torch.equal(call(x, torch.tensor([3, -4], device="cuda")), x[[3, -4]] * 2)
-call(x, torch.tensor([0, 4], device="cuda"))
+call = torch.compile({function}, backend="ferrite", options={options})
+x = torch.zeros(4, 3, device="cuda")
+call(x, {given}.cuda())
 torch.cuda.synchronize()
 """
+
+
+def stderr_on_a_gpu(name: str, options: dict[str, bool]) -> tuple[int, str]:
+    """Makes a call in another process: an assertion of a kernel ends the process's use of the GPU."""
+    function, given, _ = ON_A_GPU[name]
+    program = REFUSED_ON_A_GPU.format(function=function, given=given, options=options)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # where nothing is installed, too
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert done.returncode != 0
-    assert "aten.index" in done.stderr
-    assert "index out of bounds of 4 elements" in done.stderr
+    return done.returncode, done.stderr
+
+
+@own_only("an option of ferrite")
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_on_a_gpu_what_eager_refuses_stops_a_kernel(name: str) -> None:
+    status, stderr = stderr_on_a_gpu(name, {})
+    assert status != 0
+    assert "test_behaviour" in stderr or "aten." in stderr
+    assert ON_A_GPU[name][2] in stderr
+
+
+@own_only("an option of ferrite")
+@pytest.mark.gpu
+def test_on_a_gpu_checks_can_be_left_out() -> None:
+    status, stderr = stderr_on_a_gpu("a probability", {"check_indices": False})
+    assert status == 0, stderr

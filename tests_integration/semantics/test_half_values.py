@@ -225,3 +225,21 @@ def test_stated_conversions_of_dynamic_sizes(half: torch.dtype) -> None:
     for rows in (3, 5, 17):
         x = numbers(rows, 2 * rows)
         assert_same_bits(fast(x), split(x), f"{rows}")
+
+
+@each_half
+@each_device
+def test_a_returned_half_is_the_same_in_backward(half: torch.dtype, device: str) -> None:
+    """The backward computes the product anew: it is smaller than what it is made of is kept for anyway."""
+    x, w = numbers(4, 24, device=device, dtype=half), numbers(4, 24, device=device, dtype=half, seed=1)
+    v = numbers(24, 4, device=device, seed=2)
+    named: dict[str, Function] = {
+        "product": lambda x, w, v: ((h := x * w), h * v.t()),
+        "view": lambda x, w, v: ((h := x * w).t(), h * v.t()),
+        "copy": lambda x, w, v: ((h := x * w).t().contiguous(), h * v.t()),
+    }
+    for name, function in named.items():
+        torch._dynamo.reset()
+        eager = gradients_of(function, x, w, v)
+        mine = gradients_of(compiled(function, fullgraph=True, dynamic=False), x, w, v)
+        assert_same_bits([*mine[:2], mine[-1]], [*eager[:2], eager[-1]], name)

@@ -39,6 +39,8 @@ MAX_BYTES = 1 << 48
 """No machine has more memory, and no offset or stride is larger."""
 MAX_BITS = 4096
 """Bits that an integer of a program can grow to: the product of 64 sizes. Each of them has 64."""
+SHORT = 100
+"""Parts of an expression that is compared with others term by term; multiplied out, a long one could be endless."""
 _WORD = 64
 
 
@@ -63,6 +65,7 @@ class _Extents:
         places: where tensors lie, by name.
         values: integers that are numbers after all.
         bits: how many bits an integer can have, by name.
+        meanings: what integers are in terms of others, where that is a short expression.
         counts: names of integers that are never negative: sizes and strides of tensors.
     """
 
@@ -70,6 +73,7 @@ class _Extents:
     places: dict[str, _Place] = field(default_factory=dict)
     values: dict[str, int] = field(default_factory=dict)
     bits: dict[str, int] = field(default_factory=dict)
+    meanings: dict[str, Expr] = field(default_factory=dict)
     counts: set[str] = field(default_factory=set)
 
     # --- integers ---------------------------------------------------------------------------------------------------
@@ -104,6 +108,15 @@ class _Extents:
             self.values[name] = settled
         if self.is_count(settled):
             self.counts.add(name)
+        meaning = self._meant(settled)
+        if _length(meaning) <= SHORT:
+            self.meanings[name] = meaning
+
+    def _meant(self, expr: Expr) -> Expr:
+        """Returns an expression in terms of integers that are in terms of no others."""
+        if isinstance(expr, str):
+            return self.meanings.get(expr, expr)
+        return (expr[0], *(self._meant(operand) for operand in expr[1:])) if isinstance(expr, tuple) else expr
 
     def is_count(self, expr: Expr) -> bool:
         """Tells whether an integer is surely not negative."""
@@ -111,6 +124,8 @@ class _Extents:
             return expr >= 0
         if isinstance(expr, str):
             return expr in self.counts
+        if _length(expr) > 2 * SHORT:
+            return False
         return all(
             coefficient > 0 and all(self._is_factor(factor) for factor in factors)
             for factors, coefficient in terms_of(expr).items()
@@ -181,7 +196,10 @@ class _Extents:
 
     def _is_at_most(self, expr: Expr, bound: Expr) -> bool:
         """Tells whether an integer is surely at most another one."""
-        return expr == bound or self.is_count(("sub", bound, expr))
+        if expr == bound:
+            return True
+        difference = ("sub", self._meant(bound), self._meant(expr))
+        return _length(difference) <= 2 * SHORT and self.is_count(difference)
 
 
 def reach_of(layout: Layout) -> Expr | None:
@@ -195,6 +213,11 @@ def reach_of(layout: Layout) -> Expr | None:
         return 0
     steps = (_product(_sum(size, -1), stride) for size, stride in zip(layout.shape, layout.strides, strict=True))
     return _product(_total(steps), DTYPES[layout.dtype].itemsize)
+
+
+def _length(expr: Expr) -> int:
+    """Returns the number of names, numbers and operators in an expression."""
+    return 1 + sum(map(_length, expr[1:])) if isinstance(expr, tuple) else 1
 
 
 def _total(parts: Iterable[Expr]) -> Expr:

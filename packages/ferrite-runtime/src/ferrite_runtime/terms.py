@@ -17,6 +17,10 @@ Terms: TypeAlias = "Mapping[Factors, int]"
 Names: TypeAlias = "frozenset[str]"
 
 
+MAX_TERMS = 4096
+"""Terms that a product is multiplied out to; one of more is a factor of its own."""
+
+
 def terms_of(expr: Expr) -> dict[Factors, int]:
     """Returns an expression, multiplied out, as a sum of terms; equal sums are equal expressions."""
     if isinstance(expr, int):
@@ -26,6 +30,8 @@ def terms_of(expr: Expr) -> dict[Factors, int]:
         result = terms_of(first)
         for operand in rest:
             other = terms_of(operand)
+            if operator == "mul" and len(result) * len(other) > MAX_TERMS:
+                return {(expr,): 1}
             result = (
                 _product(result, other) if operator == "mul" else _sum(result, other, 1 if operator == "add" else -1)
             )

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from ferrite_runtime.entries import Entry, Variant
-from ferrite_runtime.errors import FerriteRuntimeError, failed_program
+from ferrite_runtime.errors import FerriteRuntimeError, ProgramFailed, failed_program
 from ferrite_runtime.loaded import LoadedProgram
 from ferrite_runtime.steps import Layout
 from ferrite_runtime.tensors import restride
@@ -36,6 +36,7 @@ class _Recorded(torch.autograd.Function):
         results = list(call.forward.call_boxed(call.gather(primals[len(call.weights) :])))
         plain = call.entry.outputs + len(call.variant.mutates)
         ctx.call = call
+        ctx.shapes = [getattr(primal, "shape", None) for primal in primals]
         ctx.save_for_backward(*results[plain:])
         returned = results[:plain]
         for position in call.variant.repeats:
@@ -47,15 +48,19 @@ class _Recorded(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         """Returns the gradients of the primals, None where nobody wants one."""
         try:
-            return _gradients(ctx.call, ctx.saved_tensors, gradients)
+            return _gradients(ctx.call, ctx.saved_tensors, gradients, ctx.shapes)
         except FerriteRuntimeError:
             raise
         except Exception as error:
             raise failed_program(f"the backward program {ctx.call.variant.backward.program}", error) from error
 
 
-def _gradients(call: Any, saved: Sequence[Any], gradients: Sequence[Any]) -> tuple[Any, ...]:
-    """Returns the gradients of the primals behind None, which is that of the call itself."""
+def _gradients(call: Any, saved: Sequence[Any], gradients: Sequence[Any], shapes: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns the gradients of the primals, which have these shapes, behind None, which is that of the call itself.
+
+    Raises:
+        ProgramFailed: a result of the program cannot be the gradient that it is said to be.
+    """
     plan, program = call.variant.backward, call.backward
     sources = {"saved": saved, "gradient": gradients}
     inputs = [
@@ -67,7 +72,10 @@ def _gradients(call: Any, saved: Sequence[Any], gradients: Sequence[Any]) -> tup
     grads: list[Any] = [None] * (len(call.weights) + call.entry.tensors)
     for target, value in zip(plan.grads, results, strict=True):
         if target is not None:
-            grads[first[target[0]] + target[1]] = value
+            place = first[target[0]] + target[1]
+            if value is not None and (not isinstance(value, torch.Tensor) or value.shape != shapes[place]):
+                raise ProgramFailed(f"what is said to be the gradient of {target[0]} number {target[1]} cannot be")
+            grads[place] = value
     return (None, *grads)
 
 

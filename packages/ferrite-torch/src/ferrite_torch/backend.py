@@ -102,7 +102,7 @@ def _compiled(
         simplify_masks(captured)
         choose_by_masks(captured)
         multiply_out(captured)
-        is_kept = stores_graphs(chosen) and not has_guarded_floats()
+        is_kept = module is captured and stores_graphs(chosen) and not has_guarded_floats()
         tensors = list(_tensors(module, inputs))
         plan = (
             plan_storage(captured, _traced(captured, inputs), tensors, chosen)

@@ -38,6 +38,7 @@ from ferrite_ir.graph import (
     index_loads,
 )
 from ferrite_ir.index import Index
+from ferrite_ir.passes.round_stored import without_excess
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Symbolic
 from ferrite_torch.arguments import argument_of
@@ -69,6 +70,7 @@ class Builder:
         self.node: Any = None
         self.fake: Any = None
         self.returned: frozenset[torch.fx.Node] = frozenset()
+        self.given_seed: Scalar | None = None
         self.extends_products = True
         self.product_rows = self.wide_product_rows = 0
         self.inputs: list[Value] = []
@@ -107,6 +109,13 @@ class Builder:
         if self._seed_at is not None and self._seed_at >= count:
             self._seed_at = None
         del self.definitions[count:]
+
+    def round_since(self, count: int) -> None:
+        """Takes excess precision from the half values that the definitions behind the first ``count`` make."""
+        for place, definition in enumerate(self.definitions[count:], count):
+            if isinstance(definition, Loop):
+                bodies = tuple(without_excess(body, {}) for body in definition.bodies)
+                self.definitions[place] = replace(definition, bodies=bodies)
 
     def input(self, name: str, dtype: DType, shape: Shape, strides: tuple[int, ...], device: str = "") -> Tensor:
         """Returns a new input of the graph."""
@@ -409,7 +418,12 @@ class Builder:
         return whole_tensor(value)
 
     def seed(self) -> Scalar:
-        """Returns a new seed (i64), drawn from torch's generator of the graph's device each time the graph runs."""
+        """Returns a seed (i64): the one that the op is given, or a new one.
+
+        That is drawn from torch's generator of the graph's device each time the graph runs.
+        """
+        if self.given_seed is not None:
+            return self.given_seed
         if self._seed_at is None:
             self._seed_at = len(self.definitions)
             self._seed_name = self._fresh("seeds")

@@ -106,7 +106,7 @@ def with_conversions_between(rule: Callable[..., Any]) -> Callable[..., Any]:
         before = next(iter(reversed(graph.nodes)), None)
         result = rule(*args, **kwargs)
         for node in takewhile(lambda node: node is not before, reversed(graph.nodes)):
-            if node.target is torch.ops.aten._to_copy.default and node.kwargs.keys() == {"dtype"}:  # noqa: SLF001
+            if str(node.target) == "aten._to_copy.default" and node.kwargs.keys() == {"dtype"}:
                 node.target = torch.ops.prims.convert_element_type.default
                 node.args, node.kwargs = (node.args[0], node.kwargs["dtype"]), {}
         return result
@@ -183,6 +183,9 @@ def _candidates() -> dict[Any, Any]:
         table[whole] = _unless_only_a_run_tells(table[whole])
     unpooling = aten.max_unpool2d.default
     table[unpooling] = _laid_out_as_by_a_cpu(table[unpooling])
+    for name in ("nll_loss_forward", "nll_loss2d_forward"):
+        loss = getattr(aten, name).default
+        table[loss] = _carried_in_single(table[loss])
     for name in ("mse_loss", "smooth_l1_loss", "huber_loss"):
         gradient = getattr(aten, f"{name}_backward").default
         table[gradient] = _nothing_of_nothing(table[gradient])
@@ -257,6 +260,23 @@ def _laid_out_as_by_a_cpu(rule: Callable[..., torch.Tensor]) -> Callable[..., to
         return result.contiguous(memory_format=channels_last)
 
     return unpooled
+
+
+def _carried_in_single(rule: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> Callable[..., Any]:
+    """Returns a decomposition of a negative log-likelihood of half types that divides by weights added up in float32.
+
+    The pieces count in the type of the operand, where more than 65,504 targets are infinitely many.
+    """
+
+    def loss(
+        x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None, *args: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if x.dtype not in (torch.float16, torch.bfloat16):
+            return rule(x, target, weight, *args)
+        mean, total = rule(x.float(), target, None if weight is None else weight.float(), *args)
+        return mean.to(x.dtype), total.to(x.dtype)
+
+    return loss
 
 
 def _nothing_of_nothing(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -14,16 +14,17 @@ from typing import Any
 
 import torch
 
+from ferrite_torch.returned_halves import RETURNED
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
 from ferrite_torch.torch_private.operators import HigherOrderOp, Overload, Packet, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import size_text
 
-READ_META = ("val",)
+READ_META = ("val", RETURNED)
 """The metadata of nodes that lowering may read; all of it goes into the key."""
 
 _SIMPLE = (str, int, float, bool, complex, type(None))
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format)
-_KNOWN_NAMESPACES = ("aten", "prims")
+_KNOWN_NAMESPACES = ("aten", "prims", "ferrite_seeded")
 
 
 class NoKey(Exception):
@@ -78,7 +79,8 @@ class _Describer:
             args = [self.argument(value) for value in node.args]
             named = [(name, self.argument(value)) for name, value in sorted(node.kwargs.items())]
             value = self.value(node.meta.get("val"))
-            lines.append(f"{node.op} {self.target(node)} {args} {named} {value}")
+            returned = " returned" if node.meta.get(RETURNED) else ""
+            lines.append(f"{node.op} {self.target(node)} {args} {named} {value}{returned}")
             self.numbers[node] = number
         return lines
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ferrite_ir import index as ix
 from ferrite_ir.graph import Extern, Graph
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, Symbolic, Undecided, symbols_of
@@ -32,11 +33,13 @@ from ferrite_torch.lowering.casts import converted_number
 from ferrite_torch.origins import origins_of, place_of
 from ferrite_torch.placement import graph_device, is_made_on, is_number_for
 from ferrite_torch.refusals import Fallback
+from ferrite_torch.returned_halves import RETURNED
 from ferrite_torch.scatters import IN_PLACE
 from ferrite_torch.symbols import NeedsNumber, depends_on_data, input_names, note_inputs, settled, size_of, sizes_of
 from ferrite_torch.tensors import Tensor
 from ferrite_torch.torch_private.fake_tensors import is_fake
 from ferrite_torch.torch_private.operators import HigherOrderOp, Overload
+from ferrite_torch.torch_private.seeded_ops import plain_op
 from ferrite_torch.torch_private.symbolic_shapes import (
     environment_of,
     environments,
@@ -280,6 +283,9 @@ class _Walk:
         return Unsupported(f"{place_of(node)}: {need.reason}, a number that is known only when the graph runs")
 
     def _call_op(self, node: torch.fx.Node, op: Overload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        plain = plain_op(op)
+        if plain is not None:
+            return self._call_seeded(node, plain, args, kwargs)
         self.builder.begin(node, origins_of(node), lambda name: self.lifetimes.may_reuse(name, node))
         name = str(op)
         if name == "aten.copy_.default" and self._is_input(node.args[0]):
@@ -301,6 +307,21 @@ class _Walk:
         self.fallbacks.append(Fallback(name, reason or NO_LOWERING, str(place_of(node))))
         return self._library(node, args, kwargs)
 
+    def _call_seeded(self, node: torch.fx.Node, op: Overload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Lowers a random op with a seed; a library would draw other numbers than those of the other direction."""
+        self.builder.begin(node, origins_of(node), lambda name: self.lifetimes.may_reuse(name, node))
+        seed, *operands = args
+        reason = self._reason_against(node, args, kwargs)
+        if reason is not None:
+            raise Unsupported(f"{origins_of(node)[0]}: random numbers that are drawn again, {reason}")
+        self.builder.given_seed = seed.at((ix.constant(0),))
+        try:
+            return self._lowered(node, LOWERINGS[str(op)], operands, kwargs)
+        except Unlowered as refusal:
+            raise Unsupported(f"{origins_of(node)[0]}: random numbers that are drawn again, {refusal}") from refusal
+        finally:
+            self.builder.given_seed = None
+
     def _lowering(self, name: str, op: Overload, args: Sequence[Any]) -> Callable[..., Any] | None:
         in_place = IN_PLACE.get(name)
         if in_place is not None and isinstance(args[0], Tensor) and self.builder.owns(args[0]):
@@ -319,6 +340,8 @@ class _Walk:
                 self.run_time.bind_view(self.builder, node, args[0], args[1:])
             result = lowering(self.builder, *args, **kwargs)
             _check_result(result, node.meta.get("val"))
+            if node.meta.get(RETURNED):
+                self.builder.round_since(count)
         except Exception:
             self.builder.rollback(mark)
             raise

@@ -198,19 +198,31 @@ def col2im(b: Builder, x: Tensor, output_size: Any, size: Any, dilation: Any, pa
     shape = sizes_of(b.fake.shape)
     w = _blocks(size, dilation, padding, stride, sizes_of(output_size))
 
-    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
-        windows, tests = [], []
-        for axis, (position, step) in enumerate(zip(point[-2:], fold, strict=True)):
-            away = position + w.padding[axis] - step * w.dilation[axis]
-            windows.append(away // w.stride[axis])
-            tests.append(is_between(windows[-1], 0, w.outputs[axis]))
-            if w.stride[axis] > 1:
-                tests.append(eq(number_of(ix.mod(away, w.stride[axis])), 0))
-        row = ix.linearize((point[-3], *fold), row_major((shape[-3], *w.size)))
-        column = ix.linearize(tuple(windows), row_major(w.outputs))
-        value = x.value_at((*point[:-3], row, column))
-        inside = both(*tests)
-        return (guarded(inside, value, 0),)
+    steps = tuple(w.outputs[axis] if w.has_few(axis) else w.size[axis] for axis in range(w.rank))
 
-    (total,) = b.fold("sum", shape, w.size, bodies)
+    def bodies(point: Point, fold: Point) -> tuple[Scalar]:
+        windows, places, tests = zip(
+            *(_met(w, axis, point[axis - 2], fold[axis]) for axis in range(w.rank)), strict=True
+        )
+        row = ix.linearize((point[-3], *places), row_major((shape[-3], *w.size)))
+        column = ix.linearize(windows, row_major(w.outputs))
+        value = x.value_at((*point[:-3], row, column))
+        return (guarded(both(*tests), value, 0),)
+
+    (total,) = b.fold("sum", shape, steps, bodies)
     return b.loop(shape, x.dtype, total.at)
+
+
+def _met(w: Windows, axis: int, position: Index, step: Index) -> tuple[Index, Index, Scalar]:
+    """Returns a window, the place in it where a position of the image is, and whether there is such a window.
+
+    A step is a place in the window, or a window where there are fewer of these.
+    """
+    if w.has_few(axis):
+        return step, w.away(axis, step, position) // w.dilation[axis], w.is_held(axis, step, position)
+    away = position + w.padding[axis] - step * w.dilation[axis]
+    window = away // w.stride[axis]
+    exists = is_between(window, 0, w.outputs[axis])
+    if w.stride[axis] > 1:
+        exists = both(exists, eq(number_of(ix.mod(away, w.stride[axis])), 0))
+    return window, step, exists

@@ -18,7 +18,7 @@ from ferrite_ir.dtypes import I64, DType
 from ferrite_ir.graph import row_major
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import is_provably_at_most
+from ferrite_ir.sizes import hint, is_provably_at_most
 from ferrite_torch.builder import Builder, Lowered
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.lowering.elementwise import refuse_opaque
@@ -77,26 +77,82 @@ class Windows:
         rows = zip(output, self.stride, self.padding, step, self.dilation, strict=True)
         return tuple(o * stride - padding + s * dilation for o, stride, padding, s, dilation in rows)
 
+    @property
+    def steps(self) -> Sizes:
+        """Returns how many places are looked at for one window: its own, or all of an input that it is larger than.
+
+        Which of the two changes nothing but how much is read, so the sizes at capture decide.
+        """
+        return tuple(self.inputs[axis] if self._is_larger(axis) else self.size[axis] for axis in range(self.rank))
+
+    def _is_larger(self, axis: int) -> bool:
+        """Returns whether a window has more places than the input along an axis."""
+        return hint(self.inputs[axis]) < hint(self.size[axis])
+
+    def inside(self, output: Sequence[Index], step: Sequence[Index]) -> tuple[tuple[Index, ...], Scalar]:
+        """Returns the input position that is looked at in a step, and whether the window holds it."""
+        places, conditions = [], []
+        for axis, place in enumerate(self.places(output, step)):
+            if self._is_larger(axis):
+                places.append(step[axis])
+                conditions.append(self.is_held(axis, output[axis], step[axis]))
+            else:
+                places.append(place)
+                conditions.append(is_between(place, 0, self.inputs[axis]))
+        return tuple(places), both(*conditions)
+
+    @property
+    def candidates(self) -> Sizes:
+        """Returns how many windows are looked at for one input position: consecutive ones that can hold it, or all."""
+        return tuple(self.outputs[axis] if self.are_few(axis) else self._overlapping(axis) for axis in range(self.rank))
+
+    def _overlapping(self, axis: int) -> int:
+        """Returns how many consecutive windows can hold one position of an axis."""
+        span = self.dilation[axis] * (self.size[axis] - 1) + 1
+        return -(-span // self.stride[axis])
+
+    def has_few(self, axis: int) -> bool:
+        """Returns whether there are fewer windows along an axis than places in a window."""
+        return hint(self.outputs[axis]) < hint(self.size[axis])
+
+    def are_few(self, axis: int) -> bool:
+        """Returns whether there are fewer windows along an axis than would reach a position of it in the middle."""
+        return hint(self.outputs[axis]) < hint(self._overlapping(axis))
+
+    def windows_at(self, position: Sequence[Index], step: Sequence[Index]) -> tuple[tuple[Index, ...], Scalar]:
+        """Returns the window that is looked at in a step for an input position, and whether it can hold it.
+
+        These are the last ones that can, from the last backwards, or all in order.
+        """
+        windows, conditions = [], []
+        for axis in range(self.rank):
+            if self.are_few(axis):
+                windows.append(step[axis])
+                conditions.append(self.is_held(axis, step[axis], position[axis]))
+            else:
+                last = (position[axis] + self.padding[axis]) // self.stride[axis]
+                windows.append(last - step[axis])
+                conditions.append(is_between(windows[-1], 0, self.outputs[axis]))
+        return tuple(windows), both(*conditions)
+
+    def holds(self, window: Sequence[Index], position: Sequence[Index]) -> Scalar:
+        """Returns whether a window holds an input position."""
+        return both(*(self.is_held(axis, w, p) for axis, (w, p) in enumerate(zip(window, position, strict=True))))
+
     def is_inside(self, places: Sequence[Index]) -> Scalar:
         """Returns whether input positions are not in the padding."""
         return both(*(is_between(place, 0, size) for place, size in zip(places, self.inputs, strict=True)))
 
-    @property
-    def candidates(self) -> Sizes:
-        """Returns how many consecutive windows can hold one input position."""
-        spans = [d * (k - 1) + 1 for d, k in zip(self.dilation, self.size, strict=True)]
-        return tuple(-(-span // stride) for span, stride in zip(spans, self.stride, strict=True))
+    def is_held(self, axis: int, window: Index, position: Index) -> Scalar:
+        """Returns whether a window holds an input position along one axis."""
+        dilation = self.dilation[axis]
+        away = self.away(axis, window, position)
+        within = is_between(away, 0, dilation * (self.size[axis] - 1) + 1)
+        return within if dilation == 1 else both(within, eq(number_of(away % dilation), 0))
 
-    def windows_at(self, position: Sequence[Index], step: Sequence[Index]) -> tuple[tuple[Index, ...], Scalar]:
-        """Returns the ``step``-th last window that can hold an input position, and whether it exists."""
-        rows = zip(position, self.padding, self.stride, step, strict=True)
-        window = tuple((p + padding) // stride - s for p, padding, stride, s in rows)
-        return window, both(*(is_between(w, 0, count) for w, count in zip(window, self.outputs, strict=True)))
-
-    def holds(self, window: Sequence[Index], position: Sequence[Index]) -> Scalar:
-        """Returns whether a window, not dilated, holds an input position."""
-        rows = zip(position, self.padding, window, self.stride, self.size, strict=True)
-        return both(*(is_between(p + padding - w * stride, 0, size) for p, padding, w, stride, size in rows))
+    def away(self, axis: int, window: Index, position: Index) -> Index:
+        """Returns how far an input position lies from where a window begins, along one axis."""
+        return position + self.padding[axis] - window * self.stride[axis]
 
     @property
     def are_full(self) -> bool:
@@ -151,11 +207,7 @@ def _largest(
     fake, _ = b.fake
     w = _windows(rank, x.shape, sizes_of(fake.shape), size, stride, padding, dilation)
 
-    def places(point: Point, step: Point) -> tuple[tuple[Index, ...], Scalar]:
-        found = w.places(point[-rank:], step)
-        return found, w.is_inside(found)
-
-    return largest_of_places(b, x, w.size, places)
+    return largest_of_places(b, x, w.steps, lambda point, step: w.inside(point[-rank:], step))
 
 
 def largest_of_places(
@@ -271,12 +323,11 @@ def _mean(
     w = _windows(rank, x.shape, sizes_of(fake.shape), size, stride, padding)
 
     def bodies(point: Point, fold: Point) -> tuple[Scalar]:
-        places = w.places(point[-rank:], fold)
+        places, inside = w.inside(point[-rank:], fold)
         value = sc.cast(x.at((*point[:-rank], *places)), x.dtype.accumulate)
-        inside = w.is_inside(places)
         return (guarded(inside, value, 0),)
 
-    (total,) = b.fold("sum", sizes_of(fake.shape), w.size, bodies)
+    (total,) = b.fold("sum", sizes_of(fake.shape), w.steps, bodies)
 
     def body(point: Point) -> Scalar:
         count = _count(w, point[-rank:], count_include_pad, divisor_override)

@@ -45,6 +45,7 @@ from ferrite_torch.lowering.searching import insertion_place
 from ferrite_torch.lowering.sorting import sorted_along
 from ferrite_torch.symbols import sizes_of
 from ferrite_torch.tensors import Point, Tensor
+from ferrite_torch.torch_private.seeded_ops import DRAW
 
 # Numbers below 1 that round up to 1 in a narrow type: uniform numbers never are 1, so these become 0, as eager does it.
 _ROUNDS_TO_ONE = {"f16": 1 - 2.0**-12, "bf16": 1 - 2.0**-9}
@@ -86,6 +87,13 @@ def _drawn(b: Builder, transform: Callable[[Scalar, Index, DType], Scalar]) -> T
     shape, dtype = sizes_of(fake.shape), dtype_of(fake.dtype)
     seed = b.seed()
     return made(b, lambda point: transform(seed, flat_position(point, shape), dtype))
+
+
+@lowers(DRAW)
+def draw(b: Builder, number: int, device: Any) -> Tensor:
+    """Returns a seed as a tensor, to be saved for the ops that draw from it."""
+    seed = b.seed()
+    return made(b, lambda point: seed)
 
 
 @lowers("aten.rand.default", "aten.rand.generator", "aten.rand_like.default", "aten.rand_like.generator")

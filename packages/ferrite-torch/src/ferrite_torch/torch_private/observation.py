@@ -16,11 +16,14 @@ def observing(look: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]) -> A
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class Observer(TorchDispatchMode):
+    mode: Any = TorchDispatchMode  # its methods have no types
+
+    class Observer(mode):  # type: ignore[misc]
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             if get_proxy_mode() is None:
                 look(func, args, kwargs)
             return func(*args, **kwargs)
 
-    return Observer()
+    observer: AbstractContextManager[Any] = Observer()
+    return observer

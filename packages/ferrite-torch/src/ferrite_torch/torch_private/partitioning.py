@@ -10,7 +10,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from ferrite_torch.host_results import correct_devices
 from ferrite_torch.pool_offsets import save_pool_offsets
+from ferrite_torch.returned_halves import mark_returned_halves
 from ferrite_torch.saved_extrema import save_extrema
+from ferrite_torch.saved_seeds import save_seeds
 from ferrite_torch.torch_private.graph_positions import mark_split, token_count
 
 
@@ -33,11 +35,20 @@ def min_cut(joint: torch.fx.GraphModule, inputs: Any, **rest: Any) -> Any:
     with _fakes_of(joint):
         save_pool_offsets(joint.graph)
     save_extrema(joint.graph)
+    save_seeds(joint.graph)
+    mark_returned_halves(_results_of(joint.graph)[: rest["num_fwd_outputs"]])
     tokens, held = token_count(joint), rest.get("static_lifetime_input_indices") or ()
     rest["static_lifetime_input_indices"] = [tokens + place for place in held]  # AOTAutograd counts behind the tokens
     forward, backward = min_cut_rematerialization_partition(joint, inputs, **rest)
     mark_split(forward, backward, rest["num_fwd_outputs"])
     return forward, backward
+
+
+def _results_of(joint: torch.fx.Graph) -> list[Any]:
+    """Returns the results of a joint graph, those of its forward first, as the partitioner counts them."""
+    from torch.utils import _pytree
+
+    return list(_pytree.arg_tree_leaves(*joint.output_node().args))
 
 
 def _fakes_of(module: torch.fx.GraphModule) -> AbstractContextManager[Any]:

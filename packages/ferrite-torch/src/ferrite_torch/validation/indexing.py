@@ -39,7 +39,8 @@ def _reads_something(self: torch.Tensor, indices: Sequence[torch.Tensor | None],
 
 def _indexed_shape(self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> list[Any]:
     """Returns the shape of what indices name: the axes of the indices stand together, first if they were apart."""
-    shape = list(torch.broadcast_shapes(*(index.shape for index in indices if index is not None)))
+    shapes = [index.shape for index in indices if index is not None]
+    shape = list(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
     places = [axis for axis, index in enumerate(indices) if index is not None]
     kept = [(axis, size) for axis, size in enumerate(self.shape) if axis >= len(indices) or indices[axis] is None]
     if not places:
