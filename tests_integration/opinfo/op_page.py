@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -117,6 +118,7 @@ def condensed(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def in_words(reason: str) -> str:
     """Returns why a graph runs eagerly in a few words."""
+    reason = re.sub(r"\(/[^()]*/", "(", reason)  # of a path the name of the file is enough
     return next((words for mark, words in EAGER if mark in reason), " ".join(reason.partition(" @ ")[0].split())[:160])
 
 

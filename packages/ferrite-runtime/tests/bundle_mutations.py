@@ -35,7 +35,7 @@ import torch
 
 from bundle_cases import opened, places, reseal
 from bundle_sources import Source, make_sources
-from ferrite_runtime import KINDS, Bundle, Options, OptionError, load
+from ferrite_runtime import KINDS, Bundle, OptionError, Options, load
 from ferrite_runtime.canonical import kernel_id
 
 SECONDS = 2

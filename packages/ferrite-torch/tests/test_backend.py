@@ -263,7 +263,9 @@ class TestFallback:
         x = torch.randn(3, requires_grad=True)
         ferrite_torch.compile(lambda x: x.sin())(x).sum().backward()
         torch.testing.assert_close(x.grad, x.detach().cos())
-        assert len(ferrite_torch.statistics()["fallbacks"]) == 1
+        forward, backward = sorted(ferrite_torch.statistics()["fallbacks"], reverse=True)
+        assert forward.startswith("aten.sin (")
+        assert backward.startswith("aten.cos (")
 
     def test_a_layer_that_fails_is_an_error_without_fallback(self, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(*args: Any) -> Any:
@@ -284,7 +286,9 @@ class TestFallback:
         f = ferrite_torch.compile(lambda x: x.sin())
         for _ in range(2):
             torch.testing.assert_close(f(x), x.sin())
-        assert ferrite_torch.statistics()["fallbacks"] == {"kernel k does not compile": 1}
+        ((reason, count),) = ferrite_torch.statistics()["fallbacks"].items()
+        assert reason.endswith("): kernel k does not compile")
+        assert count == 1
 
     def test_complex_numbers_are_left_to_the_library(self) -> None:
         x = torch.randn(4, dtype=torch.complex64)

@@ -96,14 +96,29 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a definition came from: the torch op, the module path and the source line ("" where unknown)."""
+    """Where a definition came from: the torch op, the module path and the source line ("" where unknown).
+
+    ``line`` names a file without its folder, as ``model.py:12``, so that what is written down with a program does not
+    depend on where the program lay; ``path`` is the whole path of that file, for messages.
+    """
 
     op: str = ""
     module: str = ""
     line: str = ""
+    path: str = ""
 
     def __str__(self) -> str:
         return f"{self.op} ({self.line})" if self.line else self.op
+
+    @property
+    def place(self) -> str:
+        """The source line as an editor opens it: ``/home/me/model.py:12``."""
+        return f"{self.path}:{self.line.rpartition(':')[2]}" if self.path and self.line else self.line
+
+    @property
+    def told(self) -> str:
+        """The op and its place, for messages."""
+        return f"{self.op} ({self.place})" if self.line else self.op
 
 
 Origins: TypeAlias = tuple[Origin, ...]

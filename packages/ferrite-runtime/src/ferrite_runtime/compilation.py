@@ -29,6 +29,7 @@ from ferrite_runtime.target import Target
 from ferrite_runtime.triton_adapter import Job, is_triton_installed, triton_version
 
 _LOG = logging.getLogger("ferrite_runtime")
+_CACHE_LOG = logging.getLogger("ferrite.cache")
 
 # Raised whenever a stored binary would mean something else to a newer runtime.
 RUNTIME_FORMAT = 1
@@ -135,11 +136,11 @@ class Compiler:
     def _begin(self, job: Job, key: str) -> Future[Binary]:
         found = None if self.library is None else self.library.find(job)
         if found is not None:
-            self.origins[key] = "prebuilt"
+            self._note(job, key, "prebuilt")
             return _done(found)
         stored = self._read(key)
         if stored is not None:
-            self.origins[key] = "stored"
+            self._note(job, key, "stored")
             return _done(stored)
         if not self.compiles():
             return _failed(_missing_binary(job, self.library))
@@ -147,10 +148,14 @@ class Compiler:
             check_text(job.spec, self._origin)
         except TrustNeeded as error:
             return _failed(error)
-        self.origins[key] = "compiled"
+        self._note(job, key, "compiled")
         future = self._pool.submit(job, self._seconds)
         future.add_done_callback(lambda done: self._finish(job, key, done))
         return future
+
+    def _note(self, job: Job, key: str, origin: str) -> None:
+        self.origins[key] = origin
+        _CACHE_LOG.info("kernel %s (%s) for %s: %s, under %s", job.spec.name, job.config, job.target, origin, key[:12])
 
     def compiles(self) -> bool:
         """Tells whether a kernel that has no binary yet could be compiled here."""

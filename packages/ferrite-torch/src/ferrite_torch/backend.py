@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
 
 from ferrite_runtime import warm_up
+from ferrite_torch.announcements import announce_eager
 from ferrite_torch.attention_masks import simplify_masks
 from ferrite_torch.attention_patterns import rewrite_attention
 from ferrite_torch.decompositions import DeferredTable, decomposition_table
@@ -18,7 +19,7 @@ from ferrite_torch.garbage import rare_collections
 from ferrite_torch.loading import mark_boxed, run_eagerly, runtime_options
 from ferrite_torch.masked_writes import choose_by_masks
 from ferrite_torch.options import Options, parse_options
-from ferrite_torch.statistics import record_fallback
+from ferrite_torch.statistics import observed, observer
 from ferrite_torch.stored_graphs import Plan, mark_storable, plan_storage
 from ferrite_torch.symbolic_floats import float_rules, multiply_out
 from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot, undisturbed
@@ -35,8 +36,6 @@ from ferrite_torch.torch_private.nodes import example_of
 from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats
 from ferrite_torch.transformed_calls import by_slices, keeping_tangents
 from ferrite_torch.validation.observing import watching
-
-log = logging.getLogger(__name__)
 
 COMPILED_DEVICES = ("cuda", "cpu")
 """Device types that graphs are compiled for. On the CPU kernels run in Triton's interpreter.
@@ -102,19 +101,15 @@ def _compiled(
         simplify_masks(captured)
         choose_by_masks(captured)
         multiply_out(captured)
-        is_kept = module is captured and stores_graphs(chosen) and not has_guarded_floats()
+        is_kept = module is captured and stores_graphs(chosen) and not has_guarded_floats() and observer() is None
         tensors = list(_tensors(module, inputs))
-        plan = (
-            plan_storage(captured, _traced(captured, inputs), tensors, chosen)
-            if is_kept and module is captured
-            else None
-        )
-        if plan is None or not plan.is_completed():
+        plan = plan_storage(captured, _traced(captured, inputs), tensors, chosen) if is_kept else None
+        if (plan is None or not plan.is_completed()) and observer() is None:
             _warm_up(module, inputs, chosen)
-        note = _note_fallback if chosen.fallback else _refuse
+        note = partial(announce_eager, module=captured) if chosen.fallback else _refuse
         return undisturbed(keeping_tangents(_compile(module, inputs, chosen, plan), eager, captured, note))
     except Refused as refused:
-        return _refused(eager, refused, chosen)
+        return _refused(eager, refused, chosen, captured)
     except Exception as error:  # every layer's, whatever it is: the table translates them all
         if is_restart(error):
             keep_writes_through_restarts()
@@ -122,7 +117,7 @@ def _compiled(
         translated = translate(error, "capturing the graph")
         if not chosen.fallback or isinstance(translated, _NEVER_EAGER):
             raise translated from error
-        _note_fallback(translated)
+        announce_eager(translated, captured)
         return eager
 
 
@@ -156,8 +151,14 @@ def _decompositions() -> dict[Any, Any]:
 
 
 def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
-    @rare_collections()  # of its own: a backward graph may be compiled when it is first needed
+    watcher = observer()
+
+    @rare_collections()  # of its own: a backward graph may be compiled when it is first needed, by another thread
     def compile_one(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        with observed(watcher):
+            return compile_here(module, inputs)
+
+    def compile_here(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
         from ferrite_torch.pipeline import compile_graph  # noqa: PLC0415
         from ferrite_torch.saved_layouts import changed_layouts  # noqa: PLC0415
 
@@ -169,7 +170,7 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
         except FerriteError as error:
             if not options.fallback or isinstance(error, _NEVER_EAGER):
                 raise
-            _note_fallback(error)
+            announce_eager(error, module)
             traced = changed_layouts(module, inputs if kind == "backward" else ())[1]
             call = run_eagerly(module, traced)
             call = mark_boxed(by_slices(call)) if kind == "backward" else call
@@ -177,13 +178,13 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
         # The tensors that a module holds are not part of what is stored, nor is what the value of a float decided.
         is_whole = not module.graph.find_nodes(op="get_attr") and not has_guarded_floats()
         key = compiled.key if is_whole else None  # type: ignore[attr-defined]
-        call = _guarded(compiled) if options.fallback else compiled
+        call = _guarded(compiled, module) if options.fallback else compiled
         return mark_storable(call, key, options, plan) if plan else call
 
     return compile_one
 
 
-def _guarded(compiled: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+def _guarded(compiled: Callable[[list[Any]], Any], module: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
     """Returns the compiled graph, replaced by the eager one if its kernels turn out not to compile.
 
     Kernels compile in the background; the first call waits for them, before anything has run or been written.
@@ -192,17 +193,17 @@ def _guarded(compiled: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]
 
     def call(arguments: list[Any]) -> Any:
         if not chosen:
-            chosen.append(_settled(compiled))
+            chosen.append(_settled(compiled, module))
         return chosen[0](arguments)
 
     return mark_boxed(call)
 
 
-def _settled(compiled: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+def _settled(compiled: Callable[[list[Any]], Any], module: torch.fx.GraphModule) -> Callable[[list[Any]], Any]:
     try:
         compiled.wait()  # type: ignore[attr-defined]  # set by `pipeline.compile_graph`
     except Exception as error:  # noqa: BLE001  # whatever the compiler of kernels raises
-        _note_fallback(translate(error, "compiling kernels"))
+        announce_eager(translate(error, "compiling kernels"), module)
         eager: Callable[[list[Any]], Any] = compiled.eager  # type: ignore[attr-defined]  # set there too
         return eager
     return compiled
@@ -250,7 +251,9 @@ def _traced(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
     return [*map(example_of, module.graph.find_nodes(op="placeholder")), *inputs]
 
 
-def _refused(eager: Callable[..., Any], refused: Refused, options: Options) -> Callable[..., Any]:
+def _refused(
+    eager: Callable[..., Any], refused: Refused, options: Options, captured: torch.fx.GraphModule
+) -> Callable[..., Any]:
     """Returns a graph that eager refuses as a function that runs it eagerly, and so raises what eager raises.
 
     Should eager take it after all, its result is right, and what happened is said as of any graph that runs eagerly.
@@ -263,15 +266,10 @@ def _refused(eager: Callable[..., Any], refused: Refused, options: Options) -> C
             raise refused
         if not told:
             told.append(str(refused))
-            _note_fallback(refused)
+            announce_eager(refused, captured)
         return result
 
     return call
-
-
-def _note_fallback(error: FerriteError) -> None:
-    record_fallback(str(error))
-    log.warning("a graph runs eagerly: %s", error)
 
 
 def _refuse(error: FerriteError) -> NoReturn:

@@ -18,6 +18,7 @@ from ferrite_runtime.pins import load_pins
 from ferrite_runtime.settings import read_settings
 from ferrite_torch.devices import device_facts
 from ferrite_torch.errors import OptionError
+from ferrite_torch.log_choice import shows_compilation
 from ferrite_torch.options import Options
 
 PACKAGES = ("ferrite_ir", "ferrite_scheduler", "ferrite_triton", "ferrite_runtime", "ferrite_torch")
@@ -65,7 +66,7 @@ def check_environment() -> None:
 
 def stores_graphs(options: Options) -> bool:
     """Returns whether compiled graphs are kept on disk: not where the user wants to see them compiled."""
-    return options.use_cache and not options.verify and not options.log_graphs
+    return options.use_cache and not options.verify and not options.log_graphs and not shows_compilation()
 
 
 def compile_facts(device: str, options: Options) -> list[Any]:

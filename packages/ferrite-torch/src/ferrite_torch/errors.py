@@ -10,19 +10,30 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_tb
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 
 class Origin(Protocol):
-    """Where something came from, as people read it: ``str(origin)`` names the op and its source line."""
+    """Where something came from."""
 
     @property
     def op(self) -> str:
         """The torch op, empty where it is not known."""
 
+    @property
+    def told(self) -> str:
+        """The op and its source line, as people read it."""
+
 
 class FerriteError(Exception):
-    """Root of the errors that the backend raises on purpose."""
+    """Root of the errors that the backend raises on purpose.
+
+    ``origins`` are the ops that it is about, where they are known, and ``remedy`` is what to do about it, where the
+    message does not say.
+    """
+
+    origins: tuple[Origin, ...] = ()
+    remedy: str = ""
 
 
 class OptionError(FerriteError):
@@ -31,6 +42,11 @@ class OptionError(FerriteError):
 
 class Unsupported(FerriteError):
     """A graph as a whole cannot be compiled; it runs eagerly unless ``options={"fallback": False}``."""
+
+    remedy = (
+        "take what is named out of the compiled function (torch.compiler.disable), or have "
+        "options={'fallback': False} make it an error"
+    )
 
 
 class Refused(FerriteError):
@@ -47,6 +63,8 @@ class ExternRefused(FerriteError):
 
 class CompileError(FerriteError):
     """A layer failed on a graph: a defect of ours, or a kernel that the installed Triton cannot compile."""
+
+    remedy = "report it with the lines of the program"
 
 
 class EnvironmentProblem(FerriteError):
@@ -188,6 +206,20 @@ def _is_standard(path: Path) -> bool:
     return any(map(path.is_relative_to, _STANDARD)) and not {"site-packages", "dist-packages"} & set(path.parts)
 
 
+Error = TypeVar("Error", bound=FerriteError)
+
+
+def located(error: Error, origins: Iterable[Origin]) -> Error:
+    """Returns an error that says which ops it is about; one that does already is returned as it is."""
+    named = tuple(origin for origin in origins if origin.op)
+    if error.origins or not named:
+        return error
+    where = ", ".join(dict.fromkeys(origin.told for origin in named))
+    told = type(error)(f"{where}: {error}")
+    told.origins = named
+    return told
+
+
 def translate(error: BaseException, phase: str, origins: Iterable[Origin] = ()) -> FerriteError:
     """Returns an exception of any layer as one of ours, naming the ops and source lines it is about.
 
@@ -196,10 +228,12 @@ def translate(error: BaseException, phase: str, origins: Iterable[Origin] = ()) 
     if isinstance(error, FerriteError):
         return error
     row = translation_of(error)
-    where = ", ".join(dict.fromkeys(str(origin) for origin in origins if origin.op))
+    named = tuple(origin for origin in origins if origin.op)
+    where = ", ".join(dict.fromkeys(origin.told for origin in named))
     subject = f"{where}: " if where else ""
     raised = f" (raised at {find_raiser(error)[1]})" if row.raiser == USER else ""
     text = f"{subject}{phase} failed: {type(error).__name__}: {error}{raised}. What to do: {row.hint}."
     translated = row.becomes(text)
     translated.__cause__ = error
+    translated.origins, translated.remedy = named, ""
     return translated

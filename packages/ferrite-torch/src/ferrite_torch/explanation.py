@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy, deepcopy
+from dataclasses import dataclass, field, replace
+from textwrap import indent
 from typing import Any
 
 import torch
 
+from ferrite_scheduler import Boundary, Schedule, boundaries
+from ferrite_scheduler import explain as explain_pair
+from ferrite_scheduler.schedule import Launch
 from ferrite_torch.backend import ferrite
 from ferrite_torch.launch_conditions import predicate_text
-from ferrite_torch.statistics import CompiledGraph, compiled_graphs, statistics
-from ferrite_torch.torch_private.dynamo import explain_graph_breaks
+from ferrite_torch.options import parse_options
+from ferrite_torch.origins import absolute
+from ferrite_torch.statistics import CompiledGraph, Ledger, observed
+from ferrite_torch.torch_private.dynamo import innermost
+from ferrite_torch.torch_private.dynamo_state import leaving_dynamo_alone, uncompiled
+from ferrite_torch.untouched import tensors_in, untouched
 
 OTHERWISE = "otherwise"
 
@@ -41,10 +50,16 @@ class KernelLine:
 
 @dataclass(frozen=True, slots=True)
 class GraphExplanation:
-    """One compiled graph: its kind, kernels, library calls ``(op, reason, count)`` and compile seconds by phase.
+    """One compiled graph.
 
-    ``launches`` counts those of a call, at most: one may not take place at all, and then has no kernel without a
-    condition.
+    Attributes:
+        kind: ``forward``, ``backward`` or ``inference``.
+        kernels: its kernels.
+        externs: its library calls, as ``(op, reason, count)``.
+        seconds: compile seconds by phase.
+        launches: those of a call, at most: one may not take place at all, and then has no kernel without a condition.
+        boundaries: where kernels end: the rule that kept two apart, its numbers, and both source lines.
+        schedule: the schedule, with every decision; `why` asks it about two values.
     """
 
     kind: str
@@ -52,6 +67,18 @@ class GraphExplanation:
     externs: tuple[tuple[str, str, int], ...]
     seconds: Mapping[str, float]
     launches: int = 0
+    boundaries: tuple[Boundary, ...] = ()
+    schedule: Schedule | None = field(default=None, repr=False, compare=False)
+
+    def why(self, first: str, second: str) -> str:
+        """Returns why two values of the schedule's graph are, or are not, made by one kernel.
+
+        Raises:
+            KeyError: the graph has no such value, or it is an input.
+        """
+        if self.schedule is None:
+            raise KeyError(f"the schedule of {first} and {second} was not kept; `explain` keeps it")
+        return explain_pair(self.schedule, first, second)
 
     def __str__(self) -> str:
         always = sum(kernel.launches for kernel in self.kernels if kernel.condition in ("", OTHERWISE))
@@ -60,59 +87,147 @@ class GraphExplanation:
         lines = [f"{self.kind} graph: {launches} of {len(self.kernels)} kernels, {calls} library calls"]
         lines += [f"  {kernel}" for kernel in self.kernels]
         lines += [f"  library {op}{f' x{count}' if count > 1 else ''}: {reason}" for op, reason, count in self.externs]
+        lines += [indent(str(boundary), "  ") for boundary in self.boundaries]
         return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphBreak:
+    """A place where the captured graph ends: its source line as ``path:line``, and dynamo's reason, hints included."""
+
+    place: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}" if self.place else self.reason
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """What `explain` found.
 
-    Compiled graphs, reasons of graphs that run eagerly, reasons of graph breaks, and what needed the value of a
-    symbolic size, which is fixed then.
+    Attributes:
+        graphs: compiled graphs, those of the backward included.
+        fallbacks: reasons of graphs that run eagerly.
+        breaks: graph breaks.
+        fixed: what needed the value of a symbolic size, which is fixed then.
+        notes: what could not be explained.
     """
 
     graphs: tuple[GraphExplanation, ...]
     fallbacks: tuple[str, ...]
-    breaks: tuple[str, ...]
+    breaks: tuple[GraphBreak, ...]
     fixed: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         parts = [str(graph) for graph in self.graphs]
         parts += [f"runs eagerly: {reason}" for reason in self.fallbacks]
         parts += [f"graph break: {reason}" for reason in self.breaks]
         parts += [f"a size is fixed: {reason}" for reason in self.fixed]
+        parts += self.notes
         return "\n".join(parts) or "nothing was compiled"
 
 
-def explain(model: Callable[..., Any], *inputs: Any, **keywords: Any) -> Explanation:
-    """Returns what becomes of a model (or function) on these inputs.
+def explain(
+    model: Callable[..., Any],
+    *inputs: Any,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    dynamic: bool | None = None,
+    **keywords: Any,
+) -> Explanation:
+    """Returns what becomes of a model (or function) on these inputs, compiled with this mode and these options.
 
-    It is compiled anew and called once, and once more to find its graph breaks.
+    The model is called once, its graphs op by op: no kernel is compiled or run. Where a result wants gradients, the
+    backward is explained, too. Nothing stays changed: buffers, inputs, gradients, attributes of modules, the states of
+    random number generators, `statistics`, and what was compiled before are as they were; what else the call does, as
+    printing, is done. A keyword of the model's own that is called ``mode``, ``options`` or ``dynamic`` has to be bound
+    beforehand (`functools.partial`).
+
+    Raises:
+        OptionError: an unknown mode or option.
     """
-    before = statistics()
-    known = {id(record) for record in compiled_graphs()}
-    torch.compiler.reset()
-    torch.compile(model, backend=ferrite)(*inputs, **keywords)
-    records = [record for record in compiled_graphs() if id(record) not in known]
-    after = statistics()
-    torch.compiler.reset()
-    report = explain_graph_breaks(model, *inputs, **keywords)
-    torch.compiler.reset()
+    parse_options(mode, options)
+    model = uncompiled(model)
+    compiler = Observing(mode, options)
+    notes: list[str] = []
+    with untouched(model, (inputs, keywords)) as saved, leaving_dynamo_alone(compiler.is_called_by) as breaks:
+        compiler.before_run = saved.save_inputs
+        results = torch.compile(model, backend=compiler, dynamic=dynamic)(*inputs, **keywords)
+        try:
+            _differentiate(results)
+        except Exception as error:  # noqa: BLE001  # whatever it is, the forward is explained
+            notes.append(f"the backward is not explained: {type(error).__name__}: {error}")
+        del results
+    ledger = compiler.ledger
     return Explanation(
-        tuple(map(explain_graph, records)),
-        _risen(before["fallbacks"], after["fallbacks"]),
-        tuple(str(reason.reason) for reason in report.break_reasons),
-        _risen(before["specialised"], after["specialised"]),
+        tuple(map(explain_graph, ledger.programs)),
+        tuple(sorted(ledger.fallbacks)),
+        tuple(dict.fromkeys(_graph_break(reason, frames) for reason, frames in breaks.found)),
+        tuple(f"{where}: {reason}" for where, reason in sorted(ledger.specialised)),
+        tuple(notes),
     )
 
 
-def _risen(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:
-    """Returns the reasons that were counted since then."""
-    return tuple(reason for reason, count in sorted(after.items()) if count > before.get(reason, 0))
+class Observing:
+    """The backend with a mode and options, which writes down what it does and compiles no kernels."""
+
+    def __init__(self, mode: str | None, options: Mapping[str, Any] | None) -> None:
+        self.mode, self.options = mode, options
+        self.ledger = Ledger()
+        self.before_run: Callable[[torch.fx.GraphModule, Sequence[Any]], None] = lambda module, inputs: None
+
+    def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Returns a graph that is compiled as far as its kernels' texts, and runs op by op."""
+        captured = copy(module)  # compiling rewrites it
+        captured.graph = deepcopy(module.graph)
+        with observed(self.ledger):
+            call = ferrite(module, inputs, mode=self.mode, options=self.options)
+
+        def run(*arguments: Any) -> Any:
+            self.before_run(captured, arguments)
+            return call(*arguments)
+
+        return run
+
+    def is_called_by(self, compiler: Any) -> bool:
+        """Tells whether a function that dynamo calls to compile is this one."""
+        return innermost(compiler) is self
+
+
+def _differentiate(results: Any) -> None:
+    """Computes the gradients that results have, for the sake of the graphs; they are added to nothing."""
+    wanted = [each for each in tensors_in(results) if each.requires_grad and each.grad_fn is not None]
+    leaves = _leaves(wanted)
+    if wanted and leaves:
+        torch.autograd.grad(wanted, leaves, [torch.ones_like(each) for each in wanted], allow_unused=True)
+
+
+def _leaves(results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Returns the tensors that results were computed from and that collect gradients."""
+    pending: list[Any] = [each.grad_fn for each in results]
+    seen: set[Any] = set()
+    found: list[torch.Tensor] = []
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            found.append(node.variable)
+        pending += [before for before, _ in node.next_functions]
+    return found
+
+
+def _graph_break(reason: str, frames: Sequence[Any]) -> GraphBreak:
+    if not frames:
+        return GraphBreak("", reason)
+    return GraphBreak(f"{absolute(frames[-1].filename)}:{frames[-1].lineno}", reason)
 
 
 def explain_graph(record: CompiledGraph) -> GraphExplanation:
-    """Returns the kernels and library calls of one compiled graph."""
+    """Returns the kernels, library calls and boundaries of one compiled graph."""
     launches: Counter[str] = Counter()
     steps = [step for step in record.program["steps"] if step["do"] == "launch"]
     conditions: dict[str, dict[str, None]] = {}
@@ -121,18 +236,40 @@ def explain_graph(record: CompiledGraph) -> GraphExplanation:
             launches[kernel] += 1
             if condition:
                 conditions.setdefault(kernel, {})[condition] = None
+    told = _told(record.schedule)
     kernels = tuple(
         KernelLine(
             spec["name"],
             spec["family"],
             launches[spec["id"]],
-            tuple(spec.get("origin", ())),
+            tuple(told.get(origin, origin) for origin in spec.get("origin", ())),
             "; ".join(conditions.get(spec["id"], ())),
         )
         for spec in record.program["kernels"]
     )
     externs = tuple((op, reason, count) for (op, reason), count in Counter(record.externs).items())
-    return GraphExplanation(record.kind, kernels, externs, record.seconds, len(steps))
+    between = () if record.schedule is None else tuple(_named(boundaries(record.schedule), record))
+    return GraphExplanation(record.kind, kernels, externs, record.seconds, len(steps), between, record.schedule)
+
+
+def _named(found: Iterable[Boundary], record: CompiledGraph) -> Iterator[Boundary]:
+    """Yields boundaries with kernels called as in the program, where each launch of the schedule is one of its own."""
+    ids = [step["kernel"] for step in record.program["steps"] if step["do"] == "launch"]
+    numbers = [step.kernel for step in record.schedule.steps if isinstance(step, Launch)]
+    specs = {spec["id"]: spec["name"] for spec in record.program["kernels"]}
+    names = {number: specs[made] for number, made in zip(numbers, ids, strict=True)} if len(ids) == len(numbers) else {}
+    for boundary in found:
+        first, second = (
+            side if side.kernel is None else replace(side, maker=names.get(side.kernel, side.maker))
+            for side in (boundary.first, boundary.second)
+        )
+        yield replace(boundary, first=first, second=second)
+
+
+def _told(schedule: Schedule | None) -> dict[str, str]:
+    """Returns for each origin, as it is written down with kernels, what it is with its whole path."""
+    definitions = () if schedule is None else schedule.graph.definitions
+    return {str(origin): origin.told for definition in definitions for origin in definition.origins}
 
 
 def _choices(launch: Mapping[str, Any], names: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -9,8 +9,7 @@ import torch
 from ferrite_ir.dtypes import F64
 from ferrite_ir.scalar import Scalar, cast
 from ferrite_torch.builder import Builder
-from ferrite_torch.errors import Unsupported
-from ferrite_torch.origins import origins_of, place_of
+from ferrite_torch.origins import origins_of, unsupported
 from ferrite_torch.statistics import record_specialisation
 from ferrite_torch.symbols import NeedsNumber, scalar_of, size_of
 from ferrite_torch.torch_private.symbolic_shapes import is_unbacked_number, unbacked_bindings
@@ -53,7 +52,7 @@ class GraphNumbers:
             if not is_unbacked_number(fake):
                 raise
             return need
-        return NeedsNumber(str(place_of(node)), f"whether {fake}", ())
+        return NeedsNumber(origins_of(node)[0].told, f"whether {fake}", ())
 
     def _float(self, node: torch.fx.Node, fake: torch.SymFloat) -> Scalar | float:
         try:
@@ -71,8 +70,8 @@ def fixed_float(node: torch.fx.Node, fake: torch.SymFloat) -> float:
         Unsupported: it has none yet.
     """
     if is_unbacked_number(fake):
-        raise Unsupported(f"{place_of(node)}: a library call or a result takes {fake}, which only a run tells")
-    record_specialisation(str(place_of(node)) if node.op == "call_function" else node.name, "a symbolic float")
+        raise unsupported(node, f"a library call or a result takes {fake}, which only a run tells")
+    record_specialisation(origins_of(node)[0].told if node.op == "call_function" else node.name, "a symbolic float")
     return float(fake)
 
 

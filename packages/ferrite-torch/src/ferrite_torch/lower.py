@@ -5,7 +5,6 @@ One walk over the nodes, each lowered by its table entry or called as the librar
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,9 +16,10 @@ from ferrite_ir import index as ix
 from ferrite_ir.graph import Extern, Graph
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, Symbolic, Undecided, symbols_of
+from ferrite_torch.announcements import announce
 from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.dtypes import dtype_of
-from ferrite_torch.errors import FerriteError, Unsupported, translate
+from ferrite_torch.errors import FerriteError, Unsupported, located, translate
 from ferrite_torch.foreach import is_foreach, lower_foreach
 from ferrite_torch.functionalized import unwrap_functionalized
 from ferrite_torch.graph_inputs import GraphInputs
@@ -30,7 +30,7 @@ from ferrite_torch.library import call_library, call_of
 from ferrite_torch.lifetimes import Lifetimes, tensors_in
 from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.lowering.casts import converted_number
-from ferrite_torch.origins import origins_of, place_of
+from ferrite_torch.origins import origins_of, unsupported
 from ferrite_torch.placement import graph_device, is_made_on, is_number_for
 from ferrite_torch.refusals import Fallback
 from ferrite_torch.returned_halves import RETURNED
@@ -48,8 +48,6 @@ from ferrite_torch.torch_private.symbolic_shapes import (
 )
 from ferrite_torch.unbacked import ASSERTIONS, BINDING_VIEWS, READS, RunTimeSizes
 from ferrite_torch.write_backs import WriteBacks
-
-log = logging.getLogger(__name__)
 
 NO_LOWERING = "no lowering"
 ONLY_A_RUN_TELLS = "only a run tells its sizes"
@@ -154,8 +152,10 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     for node in module.graph.nodes:
         try:
             walk.visit(node)
-        except (FerriteError, NeedsNumber):
+        except NeedsNumber:
             raise
+        except FerriteError as error:
+            raise located(error, origins_of(node) if node.op == "call_function" else ()) from error.__cause__
         except Exception as error:
             raise _explained(error, node) from error
     return walk.finish(name)
@@ -163,8 +163,8 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
 
 def _explained(error: Exception, node: torch.fx.Node) -> FerriteError:
     if is_data_dependent(error):
-        return Unsupported(f"{place_of(node)}: a size is known only when the graph runs")
-    return translate(error, "lowering", (place_of(node),))
+        return unsupported(node, "a size is known only when the graph runs")
+    return translate(error, "lowering", origins_of(node))
 
 
 class _Walk:
@@ -200,9 +200,9 @@ class _Walk:
         try:
             self._visit(node)
         except Undecided as question:
-            raise NeedsNumber(str(place_of(node)), question.question, question.sizes) from question
+            raise NeedsNumber(origins_of(node)[0].told, question.question, question.sizes) from question
         except NeedsNumber as need:
-            raise need.at(str(place_of(node))) from need
+            raise need.at(origins_of(node)[0].told) from need
 
     def _visit(self, node: torch.fx.Node) -> None:
         result = self._result(node)
@@ -264,9 +264,9 @@ class _Walk:
         if isinstance(target, HigherOrderOp):
             if str(target) == "with_effects":
                 return self._call_with_effects(node, args, kwargs)
-            raise Unsupported(f"{place_of(node)}: the higher-order op {target} is not compiled yet")
+            raise unsupported(node, f"the higher-order op {target} is not compiled yet")
         if not callable(target) or any(tensors_in([*args, *kwargs.values()])):
-            raise Unsupported(f"{place_of(node)}: a call of {target} is not compiled")
+            raise unsupported(node, f"a call of {target} is not compiled")
         return target(*args, **kwargs)
 
     def _call_with_effects(self, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -280,7 +280,7 @@ class _Walk:
         return (token, *(results if isinstance(results, tuple) else (results,)))
 
     def _refusal(self, node: torch.fx.Node, need: NeedsNumber) -> Unsupported:
-        return Unsupported(f"{place_of(node)}: {need.reason}, a number that is known only when the graph runs")
+        return unsupported(node, f"{need.reason}, a number that is known only when the graph runs")
 
     def _call_op(self, node: torch.fx.Node, op: Overload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         plain = plain_op(op)
@@ -304,7 +304,7 @@ class _Walk:
             except Exception as error:  # noqa: BLE001  # a defect of a lowering, of whatever kind
                 reason = self._defect(error, node)
         self.externs.append((name, reason or NO_LOWERING))
-        self.fallbacks.append(Fallback(name, reason or NO_LOWERING, str(place_of(node))))
+        self.fallbacks.append(Fallback(name, reason or NO_LOWERING, origins_of(node)[0].told))
         return self._library(node, args, kwargs)
 
     def _call_seeded(self, node: torch.fx.Node, op: Overload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -356,11 +356,15 @@ class _Walk:
             return ONLY_A_RUN_TELLS
         if sizes:
             kind = f"its lowering takes no symbolic size ({type(error).__name__}: {error})"
-            raise NeedsNumber(str(place_of(node)), kind, sizes) from error
+            raise NeedsNumber(origins_of(node)[0].told, kind, sizes) from error
         if self.strict or is_data_dependent(error):
             raise _explained(error, node) from error
         kind = type(error).__name__
-        log.warning("%s runs as a library call: its lowering failed with %s: %s", place_of(node), kind, error)
+        told = origins_of(node)[0].told
+        announce(
+            f"{told}: {node.target} runs as a library call: its lowering failed with {kind}: {error}",
+            "report it with these lines of the program; options={'fallback': False} makes it an error",
+        )
         return f"its lowering failed: {type(error).__name__}"
 
     def _reason_against(self, node: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
@@ -404,7 +408,7 @@ def _refuse_layouts(node: torch.fx.Node) -> None:
     fakes = node.meta.get("val")
     for fake in fakes if isinstance(fakes, (tuple, list)) else (fakes,):
         if isinstance(fake, torch.Tensor) and fake.layout != torch.strided:
-            raise Unsupported(f"{place_of(node)}: a tensor of layout {fake.layout} is not compiled")
+            raise unsupported(node, f"a tensor of layout {fake.layout} is not compiled")
 
 
 def _sizes_of_node(node: torch.fx.Node) -> list[Size]:

@@ -1,33 +1,36 @@
 """Where an FX node came from, for people: the op, the module path and the source line.
 
 What goes into graphs, and from there into the texts of kernels, names files without their folders, as these texts are
-the same on every machine (`origins_of`); messages name them as they can be opened (`place_of`).
+the same on every machine; messages name them as they can be opened (`Origin.told`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import torch
 
 from ferrite_ir.graph import Origin, Origins
+from ferrite_torch.errors import Unsupported, located
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def origins_of(node: torch.fx.Node) -> Origins:
     """Returns the origin of a node as a tuple of one."""
-    return (Origin(op_name(node), _module_path(node.meta), source_line(node.meta.get("stack_trace"))),)
+    path, line = source_place(node.meta.get("stack_trace"))
+    return (Origin(op_name(node), _module_path(node.meta), f"{PurePath(path).name}:{line}" if line else "", path),)
 
 
-def place_of(node: torch.fx.Node) -> Origin:
-    """Returns the origin of a node for a message: ``aten.gelu (/home/me/model.py:12)``."""
-    return Origin(op_name(node), _module_path(node.meta), source_place(node.meta.get("stack_trace")))
+def unsupported(node: torch.fx.Node, reason: str) -> Unsupported:
+    """Returns the error that says why a node is not compiled, with its op and source line."""
+    return located(Unsupported(reason), origins_of(node))
 
 
 def places_of(module: torch.fx.GraphModule, origins: Iterable[str]) -> dict[str, str]:
@@ -37,9 +40,10 @@ def places_of(module: torch.fx.GraphModule, origins: Iterable[str]) -> dict[str,
     """
     wanted, found = frozenset(origins), dict[str, str]()
     for node in module.graph.nodes:
-        origin = str(origins_of(node)[0]) if node.op == "call_function" else ""
-        if origin in wanted and origin not in found:
-            found[origin] = str(place_of(node))
+        if node.op == "call_function":
+            (origin,) = origins_of(node)
+            if str(origin) in wanted:
+                found.setdefault(str(origin), origin.told)
     return found
 
 
@@ -67,13 +71,19 @@ def _module_path(meta: dict[str, Any]) -> str:
     return str(path)
 
 
-def source_line(trace: str | None) -> str:
-    """Returns ``file.py:12`` for the innermost frame of a recorded stack trace, ``""`` where there is none."""
-    return PurePath(source_place(trace)).name
-
-
 @lru_cache(maxsize=4096)
-def source_place(trace: str | None) -> str:
-    """Returns ``/folder/file.py:12`` for the innermost frame of a recorded stack trace, ``""`` where there is none."""
+def source_place(trace: str | None) -> tuple[str, str]:
+    """Returns the file and the line of the innermost frame of a recorded stack trace, ``""`` where there is none."""
     frames = _FRAME.findall(trace) if trace else []
-    return ":".join(frames[-1]) if frames else ""
+    if not frames:
+        return "", ""
+    path, line = frames[-1]
+    return absolute(path), line
+
+
+def absolute(path: str) -> str:
+    """Returns the whole path of a source file; what is no file, as ``<stdin>``, has none."""
+    with suppress(OSError):  # the current folder may be gone
+        if Path(path).is_file():
+            return str(Path(path).absolute())
+    return path

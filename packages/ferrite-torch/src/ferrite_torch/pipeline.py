@@ -11,20 +11,22 @@ import torch
 
 from ferrite_ir import PIPELINE, Graph, require_valid
 from ferrite_runtime import Store, choose_store
-from ferrite_scheduler import Policy, schedule
+from ferrite_scheduler import Policy, Schedule, schedule
 from ferrite_torch.artifact import Artifact, content_key, keep_artifact, recall_artifact
 from ferrite_torch.donations import donated_arguments, donated_names, held_arguments, held_names
 from ferrite_torch.environment import compile_facts, stores_graphs
 from ferrite_torch.errors import FerriteError, translate
 from ferrite_torch.graph_key import constant_paths, graph_key
 from ferrite_torch.loading import constants_of, load_artifact, mark_boxed, run_eagerly, runtime_options
+from ferrite_torch.log_choice import CACHE
+from ferrite_torch.logs import log_graph, log_kernels, log_lowered, log_schedule
 from ferrite_torch.lower import OTHER_DEVICE, lower_module
 from ferrite_torch.options import Options
 from ferrite_torch.origins import places_of
 from ferrite_torch.placement import graph_device
 from ferrite_torch.refusals import refuse_fallbacks
 from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
-from ferrite_torch.statistics import CompiledGraph, Stopwatch, record_graph
+from ferrite_torch.statistics import CompiledGraph, Stopwatch, observer, record_graph
 from ferrite_torch.symbols import settled
 from ferrite_torch.targets import target_of
 from ferrite_torch.torch_private.aot_metadata import report_strides
@@ -61,16 +63,23 @@ def compile_graph(
         ambient = _Ambient.of(module, kind)
         dynamic = is_symbolic(_placeholder_values(module)) or has_unbacked(module)
         with watch.phase("key"):
-            key = _key(module, kind, options, layouts, ambient) if stores_graphs(options) and not dynamic else None
+            is_kept = stores_graphs(options) and not dynamic and observer() is None
+            key = _key(module, kind, options, layouts, ambient) if is_kept else None
         store = choose_store(runtime_options(options))
         with watch.phase("recall"):
             artifact = recall_artifact(store, key) if key else None
+            CACHE.info("%s graph: %s", kind, _finding(key, artifact))
         is_new = artifact is None
         names: Mapping[str, str] = {}
+        plan: Schedule | None = None
         if artifact is None:
-            artifact, names = settled(
+            artifact, names, plan = settled(
                 lambda: _produce(module, kind, options, layouts, ambient, watch), lambda: _placeholder_values(module)
             )
+        if observer() is not None:
+            record_graph(CompiledGraph(kind, artifact.program, artifact.externs, watch.seconds, False, names, plan))
+            report_strides(artifact.strides)
+            return _only_eager(module, traced, artifact.changed)
         with watch.phase("load"):
             compiled = load_artifact(artifact, options, constants_of(module, artifact.constants))
         if is_new and (key or (any_sizes and not has_unbacked(module))):
@@ -83,6 +92,7 @@ def compile_graph(
     except Exception as error:
         raise translate(error, watch.current) from error
     record_graph(CompiledGraph(kind, artifact.program, artifact.externs, watch.seconds, not is_new, names))
+    log_kernels(kind, artifact.program)
     log.info("%s graph: %s", kind, _summary(artifact.program, watch.seconds))
     report_strides(artifact.strides, ambient.tokens)
     # The backend waits before the first call, to fall back in time: to what keeps the layouts that others count on.
@@ -92,14 +102,28 @@ def compile_graph(
     return compiled
 
 
+def _only_eager(module: torch.fx.GraphModule, traced: Layouts, changed: Layouts) -> Callable[[list[Any]], Any]:
+    """Returns a graph that somebody observes: no kernel of it is compiled, it runs op by op."""
+    call: Any = run_eagerly(module, traced, changed)
+    call.wait, call.eager, call.key = (lambda: None), call, None
+    return call  # type: ignore[no-any-return]
+
+
+def _finding(key: str | None, artifact: Artifact | None) -> str:
+    """Returns what the store had of a graph, in words."""
+    if key is None:
+        return "not looked up: it is compiled anew, or found by AOTAutograd's cache only"
+    return f"{'found' if artifact else 'not found'} under {key[:12]}"
+
+
 def _placeholder_values(module: torch.fx.GraphModule) -> list[Any]:
     return [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
 
 
 def _produce(
     module: torch.fx.GraphModule, kind: str, options: Options, layouts: Layouts, ambient: _Ambient, watch: _Phases
-) -> tuple[Artifact, Mapping[str, str]]:
-    """Returns a graph compiled, and what the user's program calls its symbols."""
+) -> tuple[Artifact, Mapping[str, str], Schedule]:
+    """Returns a graph compiled, what the user's program calls its symbols, and how it was scheduled."""
     policy = Policy.from_mapping(options.policy)
     with watch.phase("lower"):
         lowered = lower_module(
@@ -116,11 +140,14 @@ def _produce(
     if options.extern == "error":
         refuse_fallbacks(lowered.fallbacks, OTHER_DEVICE)
     with watch.phase("passes"):
+        log_lowered(kind, lowered.graph)
         graph = _simplified(lowered.graph, options)
+        log_graph(kind, graph)
     target = target_of(graph.device, options.target)
     with watch.phase("schedule"):
         donated, held = donated_names(lowered, ambient.donated), held_names(lowered, ambient.held)
         plan = schedule(graph, target, policy, donated, held)
+        log_schedule(kind, plan)
     with watch.phase("emit"):
         program = emit_program(plan, target).to_mapping()
     artifact = Artifact(
@@ -138,7 +165,7 @@ def _produce(
         donated=tuple(sorted(ambient.donated)),
         places=places_of(module, (each for kernel in program["kernels"] for each in kernel["origin"])),
     )
-    return artifact, lowered.names
+    return artifact, lowered.names, plan
 
 
 def _key(module: torch.fx.GraphModule, kind: str, options: Options, layouts: Layouts, ambient: _Ambient) -> str | None:

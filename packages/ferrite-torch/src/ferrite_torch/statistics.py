@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,7 @@ class CompiledGraph:
         seconds: compile seconds by phase.
         is_recalled: whether it came out of the store instead of being compiled.
         names: what the user's program calls symbols of the program's sizes.
+        schedule: the schedule that the program was written from, where somebody observes (`observed`).
     """
 
     kind: str
@@ -35,10 +37,13 @@ class CompiledGraph:
     seconds: Mapping[str, float]
     is_recalled: bool = False
     names: Mapping[str, str] = field(default_factory=dict)
+    schedule: Any = field(default=None, repr=False, compare=False)
 
 
 @dataclass(slots=True)
-class _Ledger:
+class Ledger:
+    """What is counted: of the process, or apart from it for an observer."""
+
     graphs: int = 0
     recalled: int = 0
     kernels: int = 0
@@ -48,10 +53,31 @@ class _Ledger:
     specialised: Counter[tuple[str, str]] = field(default_factory=Counter)
     seconds: Counter[str] = field(default_factory=Counter)
     programs: deque[CompiledGraph] = field(default_factory=lambda: deque(maxlen=KEPT_PROGRAMS))
+    announced: set[str] = field(default_factory=set)
 
 
-_ledger = _Ledger()
+_ledger = Ledger()
+_observer: ContextVar[Ledger | None] = ContextVar("ferrite_observer", default=None)
 _lock = renewed_in_children(threading.Lock())
+
+
+def observer() -> Ledger | None:
+    """Returns what the compilation of this moment is counted in, where somebody observes it."""
+    return _observer.get()
+
+
+@contextmanager
+def observed(by: Ledger | None) -> Iterator[None]:
+    """Has what is compiled until the end of the block counted apart, and compiled anew: not run, nor kept."""
+    before = _observer.set(by)
+    try:
+        yield
+    finally:
+        _observer.reset(before)
+
+
+def _counting() -> Ledger:
+    return _observer.get() or _ledger
 
 
 def statistics() -> dict[str, Any]:
@@ -84,7 +110,7 @@ def reset_statistics() -> None:
     """Sets every count to zero and forgets the compiled programs."""
     global _ledger  # noqa: PLW0603  # the one mutable record of the package
     with _lock:
-        _ledger = _Ledger()
+        _ledger = Ledger()
 
 
 def compiled_programs() -> list[dict[str, Any]]:
@@ -102,27 +128,40 @@ def compiled_graphs() -> list[CompiledGraph]:
 def record_graph(record: CompiledGraph) -> None:
     """Counts a compiled graph."""
     steps = record.program["steps"]
+    ledger = _counting()
     with _lock:
-        _ledger.graphs += 1
-        _ledger.recalled += record.is_recalled
-        _ledger.kernels += sum(step["do"] == "launch" for step in steps)
-        _ledger.extern_calls += sum(step["do"] == "extern" for step in steps)
-        _ledger.externs.update(record.externs)
-        _ledger.programs.append(record)
+        ledger.graphs += 1
+        ledger.recalled += record.is_recalled
+        ledger.kernels += sum(step["do"] == "launch" for step in steps)
+        ledger.extern_calls += sum(step["do"] == "extern" for step in steps)
+        ledger.externs.update(record.externs)
+        ledger.programs.append(record)
         for phase, seconds in record.seconds.items():
-            _ledger.seconds[phase] += seconds  # type: ignore[assignment]
+            ledger.seconds[phase] += seconds  # type: ignore[assignment]
 
 
 def record_fallback(reason: str) -> None:
     """Counts a graph that runs eagerly."""
+    ledger = _counting()
     with _lock:
-        _ledger.fallbacks[reason] += 1
+        ledger.fallbacks[reason] += 1
+
+
+def is_new(text: str) -> bool:
+    """Tells whether something is said for the first time since the start or the last reset, and notes it."""
+    ledger = _counting()
+    with _lock:
+        if text in ledger.announced:
+            return False
+        ledger.announced.add(text)
+        return True
 
 
 def record_specialisation(where: str, reason: str) -> None:
     """Counts a symbolic size that was fixed to its value."""
+    ledger = _counting()
     with _lock:
-        _ledger.specialised[where, reason] += 1
+        ledger.specialised[where, reason] += 1
 
 
 class Stopwatch:

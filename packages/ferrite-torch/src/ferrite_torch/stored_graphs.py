@@ -26,6 +26,7 @@ from ferrite_torch.environment import compile_facts, options_mapping
 from ferrite_torch.errors import EnvironmentProblem
 from ferrite_torch.graph_key import NoKey, captured_key
 from ferrite_torch.loading import Boxed, load_artifact, runtime_options
+from ferrite_torch.log_choice import CACHE
 from ferrite_torch.options import Options
 from ferrite_torch.statistics import CompiledGraph, Stopwatch, record_graph
 from ferrite_torch.torch_private.aot_cache import output_code, refuse_to_store, stores_graphs
@@ -154,6 +155,7 @@ def load_stored(key: str, options: Options) -> Boxed:
     with watch.phase("load"):
         call = load_artifact(artifact, options)
         call.wait()  # type: ignore[attr-defined]
+    CACHE.info("%s graph: found under %s, by AOTAutograd's cache", artifact.kind, key[:12])
     record_graph(
         CompiledGraph(
             artifact.kind, artifact.program, artifact.externs, watch.seconds, is_recalled=True, names=artifact.names

@@ -12,17 +12,19 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.errors import RunError, Unsupported
+from ferrite_ir.graph import Origins
+from ferrite_torch.errors import RunError, Unsupported, located
 from ferrite_torch.layouts import copied
 from ferrite_torch.origins import origins_of
 from ferrite_torch.torch_private.transforms import are_wrapped, carry_tangents, map_slices
 
 Boxed = Callable[[list[Any]], Any]
 
-TANGENTS = (
-    "an input has a tangent (torch.autograd.forward_ad), which kernels would lose. What to do: call torch.func.jvp "
-    "inside the compiled function, whose derivative is then compiled, too"
-)
+
+class TangentsRefused(Unsupported):
+    """An input has a tangent, which kernels would lose."""
+
+    remedy = "call torch.func.jvp inside the compiled function, whose derivative is then compiled, too"
 
 
 def keeping_tangents(
@@ -42,16 +44,17 @@ def keeping_tangents(
         if not carry_tangents(values):
             return compiled(*inputs)
         if not noted:
-            noted.append(Unsupported(f"{_place(module)}{TANGENTS}"))
+            refusal = TangentsRefused("an input has a tangent (torch.autograd.forward_ad), which kernels would lose")
+            noted.append(located(refusal, _first_origins(module)))
             note(noted[0])
         return eager(*inputs)
 
     return call
 
 
-def _place(module: torch.fx.GraphModule) -> str:
+def _first_origins(module: torch.fx.GraphModule) -> Origins:
     calls = [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
-    return f"{origins_of(calls[0])[0]}: " if calls else ""
+    return origins_of(calls[0]) if calls else ()
 
 
 def by_slices(

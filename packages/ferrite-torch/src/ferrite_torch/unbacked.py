@@ -25,9 +25,8 @@ from ferrite_ir.sizes import Size, Symbolic, bounds, ceildiv, is_provably_at_mos
 from ferrite_ir.text import graph_symbols
 from ferrite_torch.builder import Builder
 from ferrite_torch.conditions import Condition, bound_key, condition_of, condition_text
-from ferrite_torch.errors import Unsupported
 from ferrite_torch.lowering.views import axis_of, slice_start
-from ferrite_torch.origins import origins_of, place_of
+from ferrite_torch.origins import origins_of, unsupported
 from ferrite_torch.size_names import named
 from ferrite_torch.symbols import (
     NeedsNumber,
@@ -131,7 +130,7 @@ class RunTimeSizes:
                 case (("stride" | "storage_offset", *_),):
                     continue  # of a view: nothing is computed from it but further views
                 case _:
-                    raise Unsupported(f"{place_of(node)}: a size bound by {path} is known only when the graph runs")
+                    raise unsupported(node, f"a size bound by {path} is known only when the graph runs")
 
     def bind_view(self, builder: Builder, node: torch.fx.Node, x: Tensor, given: Sequence[Any]) -> None:
         """Binds what a view in `BINDING_VIEWS` computes from numbers, and has it checked that it lies inside."""
@@ -212,7 +211,7 @@ class RunTimeSizes:
         try:
             truth, text = truth_of(value, floats)
         except NeedsNumber as need:
-            raise Unsupported(f"{place_of(node)}: a check of {need.reason} is not compiled") from need
+            raise unsupported(node, f"a check of {need.reason} is not compiled") from need
         if truth not in self._truths:
             self._truths[truth] = sizes.symbol(f"truth{len(self._truths)}", None, None, None)
             builder.begin(node, origins_of(node))
@@ -222,7 +221,7 @@ class RunTimeSizes:
 
     def _note(self, node: torch.fx.Node, condition: Condition | bool) -> None:  # noqa: FBT001  # or what is known of it
         if condition is False:
-            raise Unsupported(f"{place_of(node)}: a check that never holds")
+            raise unsupported(node, "a check that never holds")
         if condition is not True:
             # Torch asks the same twice: where it learns the size, and then at the user's own line.
             self._asked[bound_key(condition)] = _Asked(condition, *_place(node))

@@ -2,7 +2,7 @@
 
 Each function says why it needs what torch does not publish. The modules are by subject:
 
-- `dynamo`: the registry of backends, floats as inputs, restarts, nested inputs, graph breaks
+- `dynamo`: the registry of backends, floats as inputs, restarts, nested inputs; `dynamo_state`: what it remembers
 - `aot`: the call of AOTAutograd; `partitioning`: forward and backward; `whole_ops`: ops that autograd sees whole
 - `aot_cache`: graphs that AOTAutograd keeps between processes
 - `aot_metadata`: what AOTAutograd knows of the graph being compiled

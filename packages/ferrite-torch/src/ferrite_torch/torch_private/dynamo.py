@@ -1,4 +1,4 @@
-"""Dynamo: its registry of backends, the floats that it makes inputs, its restarts, nested inputs and graph breaks."""
+"""Dynamo: its registry of backends, the floats that it makes inputs, its restarts and nested inputs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def fix_module_floats(is_ours: Callable[[Any], bool]) -> None:
     def wrap_symfloat(self: Any, value: float) -> Any:
         origin = self.source.guard_source
         belongs = origin.is_unspecialized_nn_module() or not origin.is_local()
-        if belongs and is_ours(_innermost(self.tx.output.compiler_fn)):
+        if belongs and is_ours(innermost(self.tx.output.compiler_fn)):
             with config.patch(assume_static_by_default=True):
                 return theirs(self, value)
         return theirs(self, value)
@@ -52,7 +52,7 @@ def fix_module_floats(is_ours: Callable[[Any], bool]) -> None:
     VariableBuilder.wrap_symfloat = wrap_symfloat  # type: ignore[method-assign]
 
 
-def _innermost(compiler: Any) -> Any:
+def innermost(compiler: Any) -> Any:
     """Returns what ``torch.compile`` was given as its backend, out of the functions that torch wraps around it."""
     while True:
         inner = getattr(compiler, "_torchdynamo_orig_backend", None) or getattr(compiler, "compiler_fn", None)
@@ -125,10 +125,3 @@ def flatten_inputs(
     from torch._dynamo.utils import flatten_graph_inputs
 
     return flatten_graph_inputs(module, inputs, compiler)
-
-
-def explain_graph_breaks(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Returns dynamo's report on graph breaks; its entry point is documented, but lives under a private name."""
-    import torch._dynamo as dynamo
-
-    return dynamo.explain(function)(*args, **kwargs)

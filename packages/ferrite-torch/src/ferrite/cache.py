@@ -1,0 +1,1 @@
+"""Logs of what the caches had: graphs and compiled kernels."""

@@ -1,0 +1,1 @@
+"""Logs of the Triton text of kernels."""

@@ -1,0 +1,1 @@
+"""Logs of schedules: kernels, their forms and axes, host steps and memory."""
