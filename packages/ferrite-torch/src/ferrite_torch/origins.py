@@ -12,18 +12,22 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path, PurePath
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ferrite_ir.graph import Origin, Origins
 from ferrite_torch.errors import Unsupported, located
+
+if TYPE_CHECKING:  # where all graphs come from the store, no layer that compiles is imported
+    from ferrite_ir.graph import Origins
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def origins_of(node: torch.fx.Node) -> Origins:
     """Returns the origin of a node as a tuple of one."""
+    from ferrite_ir.graph import Origin  # noqa: PLC0415  # see above
+
     path, line = source_place(node.meta.get("stack_trace"))
     return (Origin(op_name(node), _module_path(node.meta), f"{PurePath(path).name}:{line}" if line else "", path),)
 

@@ -78,7 +78,7 @@ def compile_graph(
             )
         if observer() is not None:
             record_graph(CompiledGraph(kind, artifact.program, artifact.externs, watch.seconds, False, names, plan))
-            report_strides(artifact.strides)
+            report_strides(artifact.strides, ambient.tokens)
             return _only_eager(module, traced, artifact.changed)
         with watch.phase("load"):
             compiled = load_artifact(artifact, options, constants_of(module, artifact.constants))
