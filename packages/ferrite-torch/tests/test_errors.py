@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import builtins
+import json
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ from ferrite_torch.errors import (
     translate,
     translation_of,
 )
+from ferrite_torch.statistics import compiled_graphs
 
 
 def named(name: str, *bases: type[Exception]) -> Exception:
@@ -141,3 +144,23 @@ def test_rows_for_anybody_stand_behind_those_for_somebody() -> None:
     names = [(row.name, row.raiser) for row in TRANSLATIONS]
     assert len(set(names)) == len(names)
     assert [row.raiser for row in TRANSLATIONS if row.name == "Exception"] == [USER, TORCH, ""]
+
+
+@pytest.mark.parametrize("is_recalled", [False, True], ids=["compiled", "recalled"])
+def test_a_kernel_that_fails_names_its_line_as_it_can_be_opened(*, is_recalled: bool) -> None:
+    """Texts of kernels and the store's keys know no folders; what is told to people does."""
+
+    def pick(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return x[index] + 1
+
+    place = f"{__file__}:{pick.__code__.co_firstlineno + 1}"
+    x = torch.ones(3)
+    for _ in range(1 + is_recalled):
+        torch._dynamo.reset()
+        compiled = torch.compile(pick, backend="ferrite")
+        assert compiled(x, torch.tensor([0])).tolist() == [2.0]
+        with pytest.raises(IndexError, match=rf"\({place}\).*: index out of bounds"):
+            compiled(x, torch.tensor([7]))
+    (record,) = list(compiled_graphs())[-1:]
+    for kernel in record.program["kernels"]:
+        assert str(Path(__file__).parent) not in json.dumps(kernel), "texts and origins are the same in every folder"

@@ -6,20 +6,41 @@ a device is an instance of exactly one of them. Each carries a ``hint``: what to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, Self
 
 
 class FerriteRuntimeError(Exception):
     """Root of every error that the runtime raises on purpose; ``hint`` says what to do, and stands in tracebacks."""
 
     hint = ""
+    origin: tuple[str, ...] = ()
+    """What the kernel came from that the message is about: ops with their source lines, as its spec has them."""
+    _around = ("", "")
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)
         if self.hint:
             self.add_note(f"hint: {self.hint}")
+
+    @classmethod
+    def about(cls, before: str, origin: Sequence[str], after: str) -> Self:
+        """Returns an error whose message has the origin of a kernel in its middle."""
+        made = cls(f"{before}{', '.join(origin)}{after}")
+        made.origin, made._around = tuple(origin), (before, after)
+        return made
+
+    def name_places(self, places: Mapping[str, str]) -> None:
+        """Has the message name origins as their source lines can be opened on this machine.
+
+        Args:
+            places: of each origin; specs name files without their folders, as they are the same on every machine.
+        """
+        if self.origin:
+            before, after = self._around
+            named = ", ".join(places.get(each, each) for each in self.origin)
+            self.args = (f"{before}{named}{after}", *self.args[1:])
 
 
 # --- the kinds ------------------------------------------------------------------------------------------------------
@@ -242,8 +263,10 @@ class KernelCompileError(CompileFailed):
     """A kernel did not compile; carries its name, what it came from and the compiler's message."""
 
     def __init__(self, kernel: str, origin: tuple[str, ...], message: str) -> None:
-        came_from = f" (from {', '.join(origin)})" if origin else ""
-        super().__init__(f"kernel {kernel}{came_from} does not compile: {message}")
+        before, after = f"kernel {kernel} (from ", f") does not compile: {message}"
+        whole = f"{before}{', '.join(origin)}{after}" if origin else f"kernel {kernel} does not compile: {message}"
+        super().__init__(whole)
+        self._around = before, after
         self.kernel = kernel
         self.origin = origin
         self.message = message

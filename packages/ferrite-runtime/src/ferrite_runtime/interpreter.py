@@ -243,7 +243,7 @@ def interpret(
                             body(**named, **constants)
         except (IndexOutOfBounds, ValueRefused) as failure:
             message = str(failure.args[0]).removeprefix("refused: ")
-            raise type(failure)(f"{', '.join(spec.origin) or spec.name}: {message}") from None
+            raise type(failure).about("", spec.origin or (spec.name,), f": {message}") from None
         except MemoryOutOfBounds as failure:
             came_from = f" (from {', '.join(spec.origin)})" if spec.origin else ""
             raise MemoryOutOfBounds(f"kernel {spec.name}{came_from}: {failure}") from None
@@ -252,5 +252,6 @@ def interpret(
         except FerriteRuntimeError:
             raise
         except Exception as error:
-            came_from = f" (from {', '.join(spec.origin)})" if spec.origin else ""
-            raise KernelRunError(f"kernel {spec.name}{came_from} failed in the interpreter: {error!r}") from error
+            before, after = (" (from ", ")") if spec.origin else ("", "")
+            reason = f"{after} failed in the interpreter: {error!r}"
+            raise KernelRunError.about(f"kernel {spec.name}{before}", spec.origin, reason) from error

@@ -38,6 +38,7 @@ class Artifact:
         changed: strides of the results that lie otherwise than they were traced, by position.
         donated: positions of the arguments that a backward may overwrite.
         names: what the user's program calls symbols of the program's sizes.
+        places: of each origin of a kernel, with the whole path of its source line, for messages.
     """
 
     kind: str
@@ -53,11 +54,13 @@ class Artifact:
     changed: Layouts
     donated: tuple[int, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
 
     def to_record(self) -> dict[str, Any]:
         """Returns the JSON form."""
         record = {item.name: getattr(self, item.name) for item in fields(self)}
-        return {**record, "layouts": _pairs(self.layouts), "changed": _pairs(self.changed), "names": dict(self.names)}
+        tables = {"names": dict(self.names), "places": dict(self.places)}
+        return {**record, "layouts": _pairs(self.layouts), "changed": _pairs(self.changed), **tables}
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Artifact:
@@ -80,6 +83,7 @@ class Artifact:
             changed={int(position): tuple(strides) for position, strides in record["changed"]},
             donated=tuple(map(int, record["donated"])),
             names={str(symbol): str(name) for symbol, name in record["names"].items()},
+            places={str(origin): str(place) for origin, place in record["places"].items()},
         )
 
 

@@ -6,13 +6,13 @@ Nothing here needs the layers that compile.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 
 import ferrite_runtime
-from ferrite_runtime import LoadedProgram, load_program
+from ferrite_runtime import FerriteRuntimeError, LoadedProgram, load_program
 from ferrite_torch.artifact import Artifact
 from ferrite_torch.layouts import Layouts, copied, in_layouts
 from ferrite_torch.options import Options
@@ -37,8 +37,21 @@ def load_artifact(artifact: Artifact, options: Options, constants: Sequence[torc
     call = _sparing(call, artifact.donated)
     if artifact.kind == "backward":
         call = _by_slices(call, compiled, artifact, tuple(constants))
-    call = mark_boxed(call)
-    call.wait = compiled.wait  # type: ignore[attr-defined]
+    call = mark_boxed(_naming_places(call, artifact.places))
+    call.wait = _naming_places(compiled.wait, artifact.places)  # type: ignore[attr-defined]
+    return call
+
+
+def _naming_places(function: Callable[..., Any], places: Mapping[str, str]) -> Callable[..., Any]:
+    """Returns a function whose errors name source lines as they can be opened."""
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except FerriteRuntimeError as error:
+            error.name_places(places)
+            raise
+
     return call
 
 

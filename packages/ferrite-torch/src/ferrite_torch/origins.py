@@ -7,22 +7,27 @@ the same on every machine; messages name them as they can be opened (`Origin.tol
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path, PurePath
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ferrite_ir.graph import Origin, Origins
 from ferrite_torch.errors import Unsupported, located
+
+if TYPE_CHECKING:  # where all graphs come from the store, no layer that compiles is imported
+    from ferrite_ir.graph import Origins
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 
 def origins_of(node: torch.fx.Node) -> Origins:
     """Returns the origin of a node as a tuple of one."""
+    from ferrite_ir.graph import Origin  # noqa: PLC0415  # see above
+
     path, line = source_place(node.meta.get("stack_trace"))
     return (Origin(op_name(node), _module_path(node.meta), f"{PurePath(path).name}:{line}" if line else "", path),)
 
@@ -30,6 +35,20 @@ def origins_of(node: torch.fx.Node) -> Origins:
 def unsupported(node: torch.fx.Node, reason: str) -> Unsupported:
     """Returns the error that says why a node is not compiled, with its op and source line."""
     return located(Unsupported(reason), origins_of(node))
+
+
+def places_of(module: torch.fx.GraphModule, origins: Iterable[str]) -> dict[str, str]:
+    """Returns, for some of the origins of a graph's nodes as texts, these with the whole paths of their files.
+
+    Of two files of one name the first is taken.
+    """
+    wanted, found = frozenset(origins), dict[str, str]()
+    for node in module.graph.nodes:
+        if node.op == "call_function":
+            (origin,) = origins_of(node)
+            if str(origin) in wanted:
+                found.setdefault(str(origin), origin.told)
+    return found
 
 
 def op_name(node: torch.fx.Node) -> str:

@@ -22,6 +22,7 @@ from ferrite_torch.log_choice import CACHE
 from ferrite_torch.logs import log_graph, log_kernels, log_lowered, log_schedule
 from ferrite_torch.lower import OTHER_DEVICE, lower_module
 from ferrite_torch.options import Options
+from ferrite_torch.origins import places_of
 from ferrite_torch.placement import graph_device
 from ferrite_torch.refusals import refuse_fallbacks
 from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
@@ -77,7 +78,7 @@ def compile_graph(
             )
         if observer() is not None:
             record_graph(CompiledGraph(kind, artifact.program, artifact.externs, watch.seconds, False, names, plan))
-            report_strides(artifact.strides)
+            report_strides(artifact.strides, ambient.tokens)
             return _only_eager(module, traced, artifact.changed)
         with watch.phase("load"):
             compiled = load_artifact(artifact, options, constants_of(module, artifact.constants))
@@ -162,6 +163,7 @@ def _produce(
         strides=tuple(strides_of(graph.outputs)),
         changed=changed_outputs(module, graph),
         donated=tuple(sorted(ambient.donated)),
+        places=places_of(module, (each for kernel in program["kernels"] for each in kernel["origin"])),
     )
     return artifact, lowered.names, plan
 

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ferrite_ir.graph import Origins
 from ferrite_torch.errors import RunError, Unsupported, located
 from ferrite_torch.layouts import copied
 from ferrite_torch.origins import origins_of
 from ferrite_torch.torch_private.transforms import are_wrapped, carry_tangents, map_slices
+
+if TYPE_CHECKING:
+    from ferrite_ir.graph import Origins
 
 Boxed = Callable[[list[Any]], Any]
 

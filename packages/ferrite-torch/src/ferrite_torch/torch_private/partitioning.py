@@ -12,7 +12,6 @@ from ferrite_torch.host_results import correct_devices
 from ferrite_torch.pool_offsets import save_pool_offsets
 from ferrite_torch.returned_halves import mark_returned_halves
 from ferrite_torch.saved_extrema import save_extrema
-from ferrite_torch.saved_seeds import save_seeds
 from ferrite_torch.torch_private.graph_positions import mark_split, token_count
 
 
@@ -30,6 +29,8 @@ def min_cut(joint: torch.fx.GraphModule, inputs: Any, **rest: Any) -> Any:
     The min-cut partitioner is published only in functorch's private modules.
     """
     from torch._functorch.partitioners import min_cut_rematerialization_partition
+
+    from ferrite_torch.saved_seeds import save_seeds  # imports all lowerings, which a warm start does without
 
     correct_devices(joint.graph)
     with _fakes_of(joint):
