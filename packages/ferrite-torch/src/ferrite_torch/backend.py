@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import torch
 
 from ferrite_runtime import warm_up
+from ferrite_torch.aliased_writes import keeping_places, refuse_lost_writes, written_together
 from ferrite_torch.attention_masks import simplify_masks
 from ferrite_torch.attention_patterns import rewrite_attention
 from ferrite_torch.decompositions import DeferredTable, decomposition_table
@@ -32,7 +33,7 @@ from ferrite_torch.torch_private.dynamo import (
 )
 from ferrite_torch.torch_private.nodes import example_of
 from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats
-from ferrite_torch.transformed_calls import by_slices, keeping_tangents
+from ferrite_torch.transformed_calls import by_slices, keeping_tangents, place_of
 
 log = logging.getLogger(__name__)
 
@@ -92,6 +93,8 @@ def _compiled(
     try:
         _check_devices(module, inputs)
         _check_layouts(module, inputs)
+        refuse_lost_writes(captured)
+        together = written_together(captured)
         rewrite_attention(captured)
         simplify_masks(captured)
         choose_by_masks(captured)
@@ -106,7 +109,8 @@ def _compiled(
         if plan is None or not plan.is_completed():
             _warm_up(module, inputs, chosen)
         note = _note_fallback if chosen.fallback else _refuse
-        return undisturbed(keeping_tangents(_compile(module, inputs, chosen, plan), eager, captured, note))
+        call = keeping_tangents(_compile(module, inputs, chosen, plan), eager, captured, note)
+        return undisturbed(keeping_places(call, eager, together, note, place_of(captured)) if together else call)
     except Exception as error:  # every layer's, whatever it is: the table translates them all
         if is_restart(error):
             keep_writes_through_restarts()

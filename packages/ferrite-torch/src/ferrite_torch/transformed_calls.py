@@ -42,14 +42,15 @@ def keeping_tangents(
         if not carry_tangents(values):
             return compiled(*inputs)
         if not noted:
-            noted.append(Unsupported(f"{_place(module)}{TANGENTS}"))
+            noted.append(Unsupported(f"{place_of(module)}{TANGENTS}"))
             note(noted[0])
         return eager(*inputs)
 
     return call
 
 
-def _place(module: torch.fx.GraphModule) -> str:
+def place_of(module: torch.fx.GraphModule) -> str:
+    """Returns the op and line that a captured graph begins with, as the start of a message."""
     calls = [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
     return f"{origins_of(calls[0])[0]}: " if calls else ""
 
