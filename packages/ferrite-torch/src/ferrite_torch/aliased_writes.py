@@ -38,7 +38,7 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
         if target_name(node).partition(".")[0] == _RESIZE:
             raise Unsupported(
                 f"{origins_of(node)[0]}: the storage of a tensor is resized inside a graph, which compiled code would "
-                "do to a copy. What to do: resize it outside of the compiled function, for example by compiling each block"
+                "do to a copy. What to do: resize it outside of the compiled function, as by compiling each block"
             )
         for fake in map(_fake, _destinations(node)):
             if fake is not None and _lies_on_itself(fake):
