@@ -33,6 +33,7 @@ from ferrite_torch.lower import LoweredModule, lower_module
 from ferrite_torch.lowering.recomputation import stays_whole
 from ferrite_torch.options import Options
 from ferrite_torch.torch_private.fake_tensors import is_fake
+from ferrite_torch.torch_private.graph_positions import positions_of
 from ferrite_torch.torch_private.symbolic_shapes import is_data_dependent
 from ferrite_triton import emit_program
 
@@ -265,7 +266,7 @@ class _Exporter:
             ).complete()
             phase = "simplifying"
             graph = PIPELINE.run(lowered.graph)
-            held = held_names(lowered, held_arguments(module, kind))
+            held = held_names(lowered, held_arguments(module, kind, positions_of(module, kind)))
             grouped: dict[str, tuple[list[str], Program]] = {}
             for name in self.targets:
                 phase = f"code generation for {name}"
