@@ -36,6 +36,87 @@ def test_inputs_that_overlap_and_change(device: str) -> None:
     both(function, make)
 
 
+def windows(*starts: int) -> Callable[[], tuple[Tensor, ...]]:
+    """Returns a function that makes views of four elements each of one tensor."""
+
+    def make() -> tuple[Tensor, ...]:
+        base = torch.arange(24.0)
+        return tuple(base[start : start + 4] for start in starts)
+
+    return make
+
+
+@pytest.mark.parametrize("dynamic", [False, True, None])
+@pytest.mark.parametrize(
+    "places",
+    [((0, 1), (1, 2), (2, 3)), ((0, 8), (1, 9), (2, 12)), ((0, 8), (0, 4), (0, 0), (0, 8)), ((0, 1), (0, 12), (0, 1))],
+    ids=["overlapping", "apart", "apart at first", "overlapping at first"],
+)
+def test_inputs_that_change_and_move_to_each_other(
+    places: tuple[tuple[int, int], ...], *, dynamic: bool | None
+) -> None:
+    """Dynamo does not guard where views begin: a graph compiled for some places must not be run for others."""
+
+    def function(a: Tensor, b: Tensor) -> Tensor:
+        a.add_(1)
+        b.mul_(2)
+        return a + b * 3
+
+    call = compiled_or_eager(function, dynamic=dynamic)
+    for place in places:
+        mine, theirs = windows(*place)(), windows(*place)()
+        assert_same_bits(call(*mine), function(*theirs), "results")
+        assert_same_bits([view._base for view in mine], [view._base for view in theirs], "inputs")
+
+
+OVERLAPPING: dict[str, Callable[[Tensor], object]] = {
+    "expanded": lambda x: x.expand(3, 3).add_(1),
+    "a view of an expanded one": lambda x: x.expand(3, 3).t()[0].add_(1),
+    "windows": lambda x: x.unfold(0, 2, 1).mul_(2),
+    "strided": lambda x: x.as_strided((2, 2), (1, 1)).add_(1),
+    "filled": lambda x: x.expand(3, 3).zero_(),
+    "an element": lambda x: x.expand(3, 3).__setitem__(0, 5.0),
+    "out": lambda x: torch.add(x, 1, out=torch.zeros(3).expand(3, 3)),
+    "an activation in place": lambda x: torch.relu_(x.expand(3, 3)),
+    "several at once": lambda x: torch._foreach_add_([x.expand(3, 3)], 1),
+    "expanded to one": lambda x: x[:1].expand(1).add_(1),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_writes_to_elements_that_share_memory(name: str) -> None:
+    """They end as in eager mode, in an error as well."""
+
+    def outcome(call: Callable[[Tensor], object]) -> tuple[list[float], str]:
+        x = torch.arange(3.0)
+        try:
+            call(x)
+        except RuntimeError as error:
+            return x.tolist(), str(error)[:60]
+        return x.tolist(), ""
+
+    assert outcome(compiled_or_eager(OVERLAPPING[name])) == outcome(OVERLAPPING[name])
+
+
+def test_a_storage_that_is_filled_and_freed_inside_is_the_users() -> None:
+    """As sharded parameters are gathered and released by those who write it out."""
+
+    def unsharded(parameter: Tensor, shard: Tensor) -> Tensor:
+        parameter.untyped_storage().resize_(parameter.numel() * 4)
+        with torch.no_grad():
+            parameter.copy_(shard)
+        total = (parameter * 2).sum()
+        parameter.untyped_storage().resize_(0)
+        return total
+
+    parameter, shard = torch.empty(4, 6), torch.randn(4, 6)
+    parameter.untyped_storage().resize_(0)
+    call = compiled_or_eager(unsharded)
+    for _ in range(2):
+        torch.testing.assert_close(call(parameter, shard), (shard * 2).sum())
+        assert parameter.untyped_storage().size() == 0
+
+
 @each_device
 def test_one_tensor_as_two_inputs_that_change(device: str) -> None:
     def make() -> tuple[Tensor, ...]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import distributed_training
 from against_eager import assert_close, assert_worked, compiled, gradients, observed_work
 
 dist = pytest.importorskip("torch.distributed")
@@ -112,6 +113,17 @@ def work_together(rank: int, folder: Path) -> None:
     assert found.shape == (3 * RANKS,)
     assert_worked(work)
     dist.destroy_process_group()
+
+
+def test_training_in_two_processes(tmp_path: Path) -> None:
+    """Data parallel with one and with several buckets, gathered gradients, sharded parameters, tensor parallel."""
+    distributed_training.train_all(tmp_path, "cpu", list(distributed_training.CASES))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < RANKS, reason="fewer than two GPUs")
+def test_training_on_two_gpus(tmp_path: Path) -> None:
+    distributed_training.train_all(tmp_path, "cuda", list(distributed_training.CASES))
 
 
 def test_two_processes(tmp_path: Path) -> None:

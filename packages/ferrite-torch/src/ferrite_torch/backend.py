@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import torch
 
 from ferrite_runtime import warm_up
+from ferrite_torch.aliased_writes import keeping_places, refuse_lost_writes, written_together
 from ferrite_torch.announcements import announce_eager
 from ferrite_torch.attention_masks import simplify_masks
 from ferrite_torch.attention_patterns import rewrite_attention
@@ -97,6 +98,8 @@ def _compiled(
     try:
         _check_devices(module, inputs)
         _check_layouts(module, inputs)
+        refuse_lost_writes(captured)
+        together = written_together(captured)
         rewrite_attention(captured)
         simplify_masks(captured)
         choose_by_masks(captured)
@@ -107,7 +110,8 @@ def _compiled(
         if (plan is None or not plan.is_completed()) and observer() is None:
             _warm_up(module, inputs, chosen)
         note = partial(announce_eager, module=captured) if chosen.fallback else _refuse
-        return undisturbed(keeping_tangents(_compile(module, inputs, chosen, plan), eager, captured, note))
+        call = keeping_tangents(_compile(module, inputs, chosen, plan), eager, captured, note)
+        return undisturbed(keeping_places(call, eager, together, captured, note) if together else call)
     except Refused as refused:
         return _refused(eager, refused, chosen, captured)
     except Exception as error:  # every layer's, whatever it is: the table translates them all

@@ -32,9 +32,23 @@ def origins_of(node: torch.fx.Node) -> Origins:
     return (Origin(op_name(node), _module_path(node.meta), f"{PurePath(path).name}:{line}" if line else "", path),)
 
 
-def unsupported(node: torch.fx.Node, reason: str) -> Unsupported:
-    """Returns the error that says why a node is not compiled, with its op and source line."""
-    return located(Unsupported(reason), origins_of(node))
+def unsupported(node: torch.fx.Node, reason: str, remedy: str = "") -> Unsupported:
+    """Returns the error that says why a node is not compiled, with its op and source line, and what to do."""
+    return _refusal(origins_of(node), reason, remedy)
+
+
+def unsupported_graph(module: torch.fx.GraphModule, reason: str, remedy: str) -> Unsupported:
+    """Returns the error that says why a graph is not compiled, for which its first op stands."""
+    calls = (node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module"))
+    return _refusal(next(map(origins_of, calls), ()), reason, remedy)
+
+
+def _refusal(origins: Origins, reason: str, remedy: str) -> Unsupported:
+    if not remedy:
+        return located(Unsupported(reason), origins)
+    error = located(Unsupported(f"{reason}. What to do: {remedy}"), origins)
+    error.remedy = ""  # the message says it
+    return error
 
 
 def places_of(module: torch.fx.GraphModule, origins: Iterable[str]) -> dict[str, str]:

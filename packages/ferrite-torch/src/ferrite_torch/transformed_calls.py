@@ -8,25 +8,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from ferrite_torch.errors import RunError, Unsupported, located
+from ferrite_torch.errors import RunError, Unsupported
 from ferrite_torch.layouts import copied
-from ferrite_torch.origins import origins_of
+from ferrite_torch.origins import unsupported_graph
 from ferrite_torch.torch_private.transforms import are_wrapped, carry_tangents, map_slices
 
-if TYPE_CHECKING:
-    from ferrite_ir.graph import Origins
-
 Boxed = Callable[[list[Any]], Any]
-
-
-class TangentsRefused(Unsupported):
-    """An input has a tangent, which kernels would lose."""
-
-    remedy = "call torch.func.jvp inside the compiled function, whose derivative is then compiled, too"
 
 
 def keeping_tangents(
@@ -46,17 +37,17 @@ def keeping_tangents(
         if not carry_tangents(values):
             return compiled(*inputs)
         if not noted:
-            refusal = TangentsRefused("an input has a tangent (torch.autograd.forward_ad), which kernels would lose")
-            noted.append(located(refusal, _first_origins(module)))
+            noted.append(
+                unsupported_graph(
+                    module,
+                    "an input has a tangent (torch.autograd.forward_ad), which kernels would lose",
+                    "call torch.func.jvp inside the compiled function, whose derivative is then compiled, too",
+                )
+            )
             note(noted[0])
         return eager(*inputs)
 
     return call
-
-
-def _first_origins(module: torch.fx.GraphModule) -> Origins:
-    calls = [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
-    return origins_of(calls[0]) if calls else ()
 
 
 def by_slices(

@@ -44,7 +44,7 @@ def compile_with_aot(
     keeping = nullcontext() if keeper is None else keeping_graphs(keeper)
     with keeping, keeping_ops_whole(), _keeping_tangents(), sizes_that_depend_on_data(), _without_unread_texts():
         compiled = aot_module_simplified(
-            module,
+            module,  # type: ignore[arg-type]  # a graph, or dynamo's wrapper around one, whose class is private
             list(inputs),
             fw_compiler=_storable(forward) if stored else forward,  # type: ignore[arg-type]  # a protocol class
             bw_compiler=_lazily(backward),  # type: ignore[arg-type]

@@ -112,8 +112,7 @@ def _returned(output: torch.fx.Node) -> Sequence[Any]:
 
 def _storage(node: Any) -> int | None:
     fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
-    is_plain = isinstance(fake, torch.Tensor) and fake.layout == torch.strided
-    return storage_key(fake) if is_plain else None
+    return storage_key(fake) if isinstance(fake, torch.Tensor) and fake.layout == torch.strided else None
 
 
 def _regenerated(metadata: Any, tokens: int) -> frozenset[int]:
@@ -137,7 +136,7 @@ def _saved(module: torch.fx.GraphModule, metadata: Any, tokens: int) -> frozense
     from torch._dynamo import config
     from torch._guards import TracingContext
 
-    context = TracingContext.try_get()
+    context: Any = TracingContext.try_get()
     output = module.graph.output_node()
     first = output.meta.get(_SEEN)
     if first is None or first != tokens + metadata.num_forward or getattr(config, "compiled_autograd", False):

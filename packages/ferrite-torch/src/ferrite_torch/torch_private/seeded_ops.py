@@ -20,7 +20,7 @@ from ferrite_torch.torch_private.operators import Overload
 NAMESPACE = "ferrite_seeded"
 DRAW = f"{NAMESPACE}.draw.default"
 
-_library = torch.library.Library(NAMESPACE, "DEF")
+_library: Any = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
 _plain_ops: dict[str, Overload] = {}
 
 

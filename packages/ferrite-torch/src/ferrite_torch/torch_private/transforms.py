@@ -17,8 +17,8 @@ def carry_tangents(values: Iterable[Any]) -> bool:
     """
     if forward_ad._current_level < 0 or not torch._C._is_fwd_grad_enabled():
         return False
-    tensors = (value for value in values if isinstance(value, torch.Tensor))
-    return any(forward_ad.unpack_dual(value).tangent is not None for value in tensors)
+    unpack: Callable[[torch.Tensor], Any] = forward_ad.unpack_dual
+    return any(isinstance(value, torch.Tensor) and unpack(value).tangent is not None for value in values)
 
 
 def are_wrapped(values: Iterable[Any]) -> bool:
@@ -87,4 +87,4 @@ def pass_wrapped_gradients() -> None:
         return x if isinstance(x, torch.Tensor) and _is_wrapper(x) else theirs(x, *rest)
 
     coerce_to_expected_memory_format.passes_wrapped = True  # type: ignore[attr-defined]
-    runtime_wrappers.coerce_to_expected_memory_format = coerce_to_expected_memory_format
+    runtime_wrappers.coerce_to_expected_memory_format = coerce_to_expected_memory_format  # type: ignore[assignment]
