@@ -130,3 +130,25 @@ def test_scan_along_columns_with_what_is_around_it(run: Run) -> None:
     x, w = torch.randn(3, 200, 5).bfloat16(), torch.randn(200)
     expected = (x.double() * w.double()[:, None]).cumsum(1) * 0.5
     torch.testing.assert_close(run(text, x, w, strategy="scan")[0].double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+@pytest.mark.parametrize("is_column", [False, True])
+def test_products_stay_finite_where_exponents_cancel(run: Run, dtype: str, *, is_column: bool) -> None:
+    """No prefix leaves the range of its type, but the same factors in another order do."""
+    size, period = 20000, 100 if dtype == "f32" else 1000
+    kind = {"f32": torch.float32, "f64": torch.float64}[dtype]
+    line = torch.tensor([1.9, 1 / 1.9]).repeat_interleave(period).repeat(size // period)[:size]
+    x = torch.stack([line, line.flip(0), -line]).to(kind)
+    x[2, 17000] = -0.0  # and the sign of what follows a zero is that of the factors, tile after tile
+    shape, domain, at = f"3, {size}", f"d0 < 3, r0 < {size}", "d0, r0"
+    if is_column:
+        x, shape, domain, at = x.T.contiguous(), f"{size}, 3", f"r0 < {size}, d0 < 3", "r0, d0"
+    text = (
+        f"graph @f(x: {dtype}[{shape}]) -> (y) on cpu {{\n"
+        f"  y: {dtype}[{shape}] = scan prod [{domain}] along r0 x[{at}]\n}}"
+    )
+    (found,) = run(text, x, strategy="scan")
+    expected = x.double().cumprod(0 if is_column else 1)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-2, atol=0)
+    assert torch.equal(found.signbit(), expected.signbit())

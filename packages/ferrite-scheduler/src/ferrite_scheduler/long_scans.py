@@ -1,5 +1,8 @@
 """Scans of few long lines in three kernels: totals of parts, a scan of the totals, and the parts scanned from there.
 
+Folds take their operands in an order of their own. Products may leave the range of their type in it where no prefix
+does, so theirs are the last elements of the scanned parts: scan, then propagate.
+
 That is the reduce-then-scan scheme of Merrill and Grimshaw, "Parallel scan for stream architectures" (2009). It reads
 the operands twice and writes the results once. A line that does not divide into equal parts is continued with neutral
 operands; its scanned parts then take a detour through memory.
@@ -14,7 +17,7 @@ from functools import partial
 
 from ferrite_ir.dtypes import I64
 from ferrite_ir.graph import Definition, Fold, Loop, Scan, TensorType, Value
-from ferrite_ir.index import Dim, Index, floordiv, mod
+from ferrite_ir.index import Dim, Index, constant, floordiv, mod
 from ferrite_ir.scalar import Scalar, apply, const, index_value, load, substitute_dims
 from ferrite_ir.sizes import is_static
 
@@ -90,10 +93,16 @@ def split_scan(scan: Scan, parts: Parts, types: dict[str, TensorType]) -> tuple[
     before = _values(scan, "before", outer, types)
     inner = (*scan.dims[:place], part, point, *scan.dims[place + 1 :])
     own = _values(scan, "own", inner, types)
+    local = Scan(own, scan.combine, inner, point, bodies, scan.origins)
+    continued = _continued(scan, parts, place, before, own)
+    if scan.combine in IN_ORDER:
+        ends = [*(dim.index for dim in outer[: place + 1]), constant(parts.points - 1)]
+        ends += [dim.index for dim in outer[place + 1 :]]
+        last = tuple(load(value.name, ends, value.type.dtype) for value in own)
+        return local, Scan(before, scan.combine, outer, part, last, scan.origins), continued
     fold = Fold(totals, _FOLDS.get(scan.combine, scan.combine), outer, (point,), _folded(bodies), scan.origins)
     running = Scan(before, scan.combine, outer, part, _folded(_at(totals, outer)), scan.origins)
-    local = Scan(own, scan.combine, inner, point, bodies, scan.origins)
-    return fold, running, local, _continued(scan, parts, place, before, own)
+    return fold, running, local, continued
 
 
 def _values(scan: Scan, kind: str, dims: tuple[Dim, ...], types: dict[str, TensorType]) -> tuple[Value, ...]:
@@ -151,6 +160,9 @@ def _continued(scan: Scan, parts: Parts, place: int, before: tuple[Value, ...], 
     )
     return Loop(scan.results, scan.dims, bodies, scan.origins)
 
+
+IN_ORDER = frozenset(("prod", "logaddexp"))
+"""Combines of which a prefix may be in the range of its type where the same operands in another order are not."""
 
 State = tuple[Scalar, ...]
 

@@ -178,6 +178,9 @@ def _candidates() -> dict[Any, Any]:
     table[norm] = _with_extents_dropped(table[norm])
     table[aten.zero.default] = _zeros_laid_out_alike
     table[aten.var_mean.dim] = _var_mean
+    unique = aten._unique.default  # noqa: SLF001 - an op's name
+    if torch.Tag.dynamic_output_shape not in unique.tags:
+        table[unique] = _unique_of_any_number
     for name in ("_softmax", "_log_softmax"):
         whole = getattr(aten, name).default
         table[whole] = _unless_only_a_run_tells(table[whole])
@@ -223,6 +226,20 @@ def _var_mean(
     """Returns variance and mean by the overload that is one fold; torch's pieces are one for each of the two."""
     variance, mean = torch.ops.aten.var_mean.correction(x, dim, correction=int(unbiased), keepdim=keepdim)
     return variance, mean
+
+
+def _unique_of_any_number(
+    x: torch.Tensor,
+    sorted: bool = True,  # noqa: A002, FBT001, FBT002 - as in the op's schema
+    return_inverse: bool = False,  # noqa: FBT001, FBT002
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns what ``_unique`` does, by the overload of which torch knows that only the data tell how much it returns.
+
+    Fake tensors of torch 2.11 run ``_unique`` on zeros, and find one value. The gradient of the number that
+    ``index_fill`` fills with sums over what it returns.
+    """
+    values, inverse, _ = torch.ops.aten._unique2.default(x, sorted, return_inverse)  # noqa: SLF001 - an op's name
+    return values, inverse
 
 
 def _zeros_laid_out_alike(x: torch.Tensor) -> torch.Tensor:

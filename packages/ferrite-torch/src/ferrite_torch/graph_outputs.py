@@ -103,7 +103,7 @@ class GraphOutputs:
     def _view_of_base(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any]) -> View | None:
         """Returns a result that shares storage with others as a view of what they all lie in, None for any other."""
         key, fake = self._storages.of(node), node.meta["val"]
-        if key not in self._bases or len(self.values) in self._regenerated | self._saved:
+        if key is None or key not in self._bases or len(self.values) in self._regenerated | self._saved:
             return None
         if key not in self._based:
             self._based[key] = self._base(self._bases[key], results)

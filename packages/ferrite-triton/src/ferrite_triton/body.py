@@ -153,7 +153,9 @@ class KernelBody:
         self._writer.open_branch()
         self._write_grid_level(definitions)
         lane = f"tl.arange(0, {axis.constant})"
-        lines = position_lines(space, axis, f"{axis.name}start + {lane}")
+        position = f"{axis.name}start + {lane}"
+        # A loop counts in the type of its bounds, but in the interpreter, where it counts in Python's integers.
+        lines = position_lines(space, axis, f"({position}).to(tl.int64)" if self._wide else position)
         if self._writer.speaks_of(f"{axis.name}_quarter"):
             quarter = f"{axis.name}start // 4 + tl.arange(0, {axis.constant} // 4)"
             lines.append(f"{axis.name}_quarter = ({quarter}){space.expand(axis.name)}")

@@ -19,12 +19,14 @@ class Simple:
         step: text of two combined elements.
         identity: neutral element of a type.
         scan: text of the inclusive scan.
+        in_order: whether a prefix may be in the range of its type where the same values in another order are not.
     """
 
     reduce: str
     step: str
     identity: Callable[[DType], str]
     scan: str = ""
+    in_order: bool = False
 
 
 def _number(value: str) -> Callable[[DType], str]:
@@ -40,18 +42,18 @@ def _through(function: str) -> tuple[str, str, str]:
     )
 
 
-def _simple(function: str, identity: Callable[[DType], str], step: str = "") -> Simple:
+def _simple(function: str, identity: Callable[[DType], str], step: str = "", *, in_order: bool = False) -> Simple:
     reduction, called, scan = _through(function)
-    return Simple(reduction, step or called, identity, scan)
+    return Simple(reduction, step or called, identity, scan, in_order)
 
 
 SIMPLE: dict[str, Simple] = {
     "sum": Simple("tl.sum({v}, {axis}{keep})", "{a} + {v}", _number("0"), "tl.cumsum({v}, {axis})"),
-    "prod": _simple("fmath.prod", _number("1"), "{a} * {v}"),
+    "prod": _simple("fmath.prod", _number("1"), "{a} * {v}", in_order=True),
     "max": _simple("fmath.maximum_nan", lowest_text),
     "min": _simple("fmath.minimum_nan", highest_text),
     "xor": _simple("fmath.xor", _number("0"), "{a} ^ {v}"),
-    "logaddexp": _simple("fmath.logaddexp", lowest_text),
+    "logaddexp": _simple("fmath.logaddexp", lowest_text, in_order=True),
     # Tiles of single bits are folded as integers.
     "any": Simple("(tl.max({v}.to(tl.int32), {axis}{keep}) != 0)", "{a} | {v}", lambda _: "False"),
     "all": Simple("(tl.min({v}.to(tl.int32), {axis}{keep}) != 0)", "{a} & {v}", lambda _: "True"),

@@ -29,14 +29,22 @@ def reaches_of(index: Index) -> list[Size]:
     found: list[Size] = []
     while pending:
         current = pending.pop()
-        largest = magnitude(current.const)
-        for atom, coefficient in current.terms:
-            bound = maximum(magnitude(atom.lo), magnitude(atom.hi))
-            largest = largest + bound * magnitude(coefficient)
-            if isinstance(atom, (FloorDiv, Mod)):
-                pending.append(atom.numerator)
-        found.append(largest)
+        found.append(_reach(current))
+        pending += [atom.numerator for atom, _ in current.terms if isinstance(atom, (FloorDiv, Mod))]
     return found
+
+
+def _reach(index: Index) -> Size:
+    """Returns an upper bound of the magnitude of an index; indices nest as deeply as users write divisions."""
+    largest = magnitude(index.const)
+    for atom, coefficient in index.terms:
+        low, high = atom.lo, atom.hi
+        if isinstance(atom, FloorDiv) and (low is None or high is None):
+            bound = _reach(atom.numerator)  # of unknown sign, such as that of a number that changes from call to call
+        else:
+            bound = maximum(magnitude(low), magnitude(high))
+        largest = largest + bound * magnitude(coefficient)
+    return largest
 
 
 class IndexText:

@@ -27,6 +27,16 @@ from .writer import Tile, Writer
 
 
 @dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of a tile: along which axis, of which extent, in a tile of which rank; and how its sum keeps the axis."""
+
+    axis: int
+    extent: str
+    rank: int
+    keep: str
+
+
+@dataclass(frozen=True, slots=True)
 class ScanText:
     """Writes the scans of one kernel."""
 
@@ -81,9 +91,25 @@ class ScanText:
             return block
         carry = self.folds.carry(axes - R, row.identity(dtype), dtype)
         result = self._hold("scan", row.step.format(a=carry.text, v=block.text), block)
-        total = row.reduce.format(v=values.text, axis=self.space.fold_position, keep=self.folds.keep)
+        line = _Line(self.space.fold_position, "RBLOCK", len(self.space.order), self.folds.keep)
+        total = self._total(row, values.text, block, line)
         self.folds.update(carry.text, row.step.format(a=carry.text, v=total))
         return result
+
+    def _total(self, row: Simple, values: str, scanned: Tile, line: _Line) -> str:
+        """Returns what the values along a line of a tile combine to.
+
+        A reduction takes them in an order of its own. Where that may go out of range although no prefix does, as a
+        product of factors whose exponents cancel, it is the last of what they are ``scanned`` to.
+        """
+        if not row.in_order:
+            return row.reduce.format(v=values, axis=line.axis, keep=line.keep)
+        subscript = ", ".join(":" if place == line.axis else "None" for place in range(line.rank))
+        lane = f"tl.arange(0, {line.extent})" + (f"[{subscript}]" if line.rank > 1 else "")
+        # What is added to the last one changes nothing of it, not even the sign of a zero.
+        nothing = "-0.0" if scanned.dtype.is_float else "0"
+        last = f"tl.where({lane} == {line.extent} - 1, {scanned.text}, {nothing})"
+        return f"tl.sum({last}, {line.axis}{line.keep})"
 
     def _serial(self, row: Simple, values: Tile, axes: Axes) -> Tile:
         """Returns the scan of a tile whose threads hold neighbours: theirs first, then one of what each adds up to.
@@ -96,17 +122,19 @@ class ScanText:
         wide = self.space.shape(axes)
         inner = wide.replace("RBLOCK", groups)
         held = self._hold("rows", f"tl.reshape({values.text}, [{serial}, {inner[1:]})", values).text
-        scanned = self._hold("scan", row.scan.format(v=held, axis=0), values).text
-        total = self._hold("total", row.reduce.format(v=held, axis=0, keep=""), values).text
-        ends = self._hold("ends", row.scan.format(v=total, axis=self.space.fold_position), values).text
+        own = self._hold("scan", row.scan.format(v=held, axis=0), values)
+        rank, axis = len(self.space.order), self.space.fold_position
+        total = self._hold("total", self._total(row, held, own, _Line(0, str(serial), rank + 1, "")), values).text
+        ended = self._hold("ends", row.scan.format(v=total, axis=axis), values)
+        scanned, ends = own.text, ended.text
         lane = f"tl.broadcast_to(tl.arange(0, {groups}){self.space.expand('r')}, {inner})"
         lanes = self.writer.hold("lane", lane, axes, I32).text
-        earlier = f"tl.gather({ends}, tl.maximum({lanes} - 1, 0), {self.space.fold_position})"
+        earlier = f"tl.gather({ends}, tl.maximum({lanes} - 1, 0), {axis})"
         before = self._hold("before", f"tl.where({lanes} > 0, {earlier}, {row.identity(dtype)})", values).text
         carry = self.folds.carry(axes - R, row.identity(dtype), dtype).text
         joined = f"({row.step.format(a=carry, v=before)})[None, :, :]"
         result = self._hold("scan", f"tl.reshape({row.step.format(a=joined, v=scanned)}, {wide})", values)
-        last = row.reduce.format(v=total, axis=self.space.fold_position, keep=self.folds.keep)
+        last = self._total(row, total, ended, _Line(axis, f"({groups})", rank, self.folds.keep))
         self.folds.update(carry, row.step.format(a=carry, v=last))
         return result
 
