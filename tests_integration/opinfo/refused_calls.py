@@ -61,6 +61,12 @@ def _shape_members() -> dict[str, list[Refused]]:
             *_calls(lambda x, i: x[i], (empty, ints(0)), (zeros(0, 2), ints(0)), (zeros(3), far), (zeros(3), ints(-4))),
             *_calls(lambda x, i, v: x.index_put((i,), v), (zeros(3), far, ones(2)), (empty, ints(0), ones(1))),
         ],
+        "values for the places of a mask": [
+            *_calls(_assign, (zeros(3), torch.tensor([True, False, True]), ones(3))),
+            *_calls(_assign, (zeros(3), torch.tensor([True, True, True]), ones(2))),
+            *_calls(_assign, (zeros(3, 2), torch.tensor([True, False, True]), ones(3, 2))),
+            *_calls(_assign, (zeros(3), torch.tensor([False, False, False]), ones(2))),
+        ],
         "places that no load needs": [
             *_calls(lambda i: torch.arange(5, device=i.device)[i], (ints(7),), (ints(-6),)),
             *_calls(lambda i: torch.zeros(5, device=i.device)[i] + 1, (ints(5),)),

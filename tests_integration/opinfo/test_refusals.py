@@ -1,6 +1,7 @@
 """Calls that eager refuses, compiled: one in so many of them, in this process.
 
-All of them, each apart from the others, as some once ended the process: ``python tests_integration/opinfo/refusals.py``.
+All of them, each apart from the others, as some once ended the process:
+``python tests_integration/opinfo/refusals.py --out refusals.jsonl``.
 """
 
 from __future__ import annotations

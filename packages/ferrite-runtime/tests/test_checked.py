@@ -80,6 +80,15 @@ def test_alternatives_are_checked_too() -> None:
     Program.from_mapping(checked)
 
 
+def test_device_functions_that_assert_are_checked() -> None:
+    plain = gather([], "something else")
+    (kernel,) = plain["kernels"]
+    called = {**kernel, "source": f"{kernel['source']}    # fmath.list_rows(i_ptr)\n"}
+    (checked,) = checked_program({**plain, "kernels": [called]})["kernels"]
+    assert checked["id"] != called["id"]
+    assert checked["facts"]["checked"] is True
+
+
 def test_kernels_without_indices_stay_as_they_are() -> None:
     plain = gather([], "something else")
     assert checked_program(plain) == plain

@@ -159,7 +159,7 @@ REQUIREMENTS = {
     "require_repeats": "repeats can not be negative",
     "require_total": "allocated size does not match required size: output_size is not the sum of repeats",
     "require_sorter": "the sorter index is out of range",
-    "require_source": "the source has fewer elements than the mask has ones",
+    "require_source": "shape mismatch: there are not as many values as places that the mask names",
 }
 """Operations ``require_…(condition, value)``, which give the value, and stop the program where the condition is false.
 

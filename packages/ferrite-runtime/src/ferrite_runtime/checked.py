@@ -16,6 +16,8 @@ from ferrite_runtime.canonical import kernel_id
 CHECKED = "checked"
 """The fact of a kernel that is compiled with its assertions."""
 _MESSAGE = re.compile(r'"(?=index out of bounds|refused: )')
+_ASSERTING = ("fmath.list_rows(",)
+"""Calls of device functions that assert."""
 
 
 def checked_program(mapping: Mapping[str, Any]) -> dict[str, Any]:
@@ -23,11 +25,15 @@ def checked_program(mapping: Mapping[str, Any]) -> dict[str, Any]:
     renamed: dict[str, str] = {}
     kernels = []
     for kernel in mapping["kernels"]:
-        checked = _checked_kernel(kernel) if _MESSAGE.search(kernel["source"]) else kernel
+        checked = _checked_kernel(kernel) if _asserts(kernel["source"]) else kernel
         renamed[kernel["id"]] = checked["id"]
         kernels.append(checked)
     steps = [_renamed_launch(step, renamed) if step["do"] == "launch" else step for step in mapping["steps"]]
     return {**mapping, "kernels": kernels, "steps": steps}
+
+
+def _asserts(source: str) -> bool:
+    return _MESSAGE.search(source) is not None or any(call in source for call in _ASSERTING)
 
 
 def _renamed_launch(step: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:

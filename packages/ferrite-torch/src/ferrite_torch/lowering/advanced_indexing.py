@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from ferrite_ir import index as ix
-from ferrite_ir.dtypes import BOOL, U8
+from ferrite_ir import scalar as sc
+from ferrite_ir.dtypes import BOOL, I64, U8
 from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.lowering.creation import made
 from ferrite_torch.lowering.elementwise import Element, broadcast_point, element_at, plain_number, refuse_opaque
-from ferrite_torch.lowering.expressions import add, guarded, is_true
+from ferrite_torch.lowering.expressions import add, eq, guarded, is_true
 from ferrite_torch.lowering.masking import rank_at, ranks
 from ferrite_torch.lowering.registry import lowers
-from ferrite_torch.lowering.requirements import in_bounds
+from ferrite_torch.lowering.requirements import in_bounds, required
 from ferrite_torch.lowering.stores import accumulated, overwritten, place
 from ferrite_torch.tensors import Point, Tensor
 
@@ -154,7 +155,11 @@ def _put_masked(b: Builder, x: Tensor, mask: Tensor, values: Tensor, accumulate:
         number = ix.constant(0) if counted is None else ix.indirect(rank_at(counted, lead), given[0])
         value = element_at(values, given, (number, *tail), x.dtype.compute)
         old = x.value_at(point)
-        return guarded(mask.at(lead), add(old, value) if accumulate else value, old)
+        found = guarded(mask.at(lead), add(old, value) if accumulate else value, old)
+        if counted is None:
+            return found
+        last = tuple(ix.constant(size - 1) for size in mask.shape)
+        return required("source", eq(sc.cast(counted.at(last), I64), given[0]), found)
 
     return made(b, body)
 

@@ -31,14 +31,15 @@ from ferrite_torch.tensors import Point, Tensor, is_dense
 def index_select(b: Builder, x: Tensor, dim: int, index: Tensor) -> Tensor:
     refuse_opaque(x.dtype)
     if x.ndim == 0:
-        return made(b, lambda point: _read(b, x, (), [place(b, index, point[: index.ndim], 1)]))
+        first = (ix.constant(0),) * index.ndim  # of a number one number is selected
+        return made(b, lambda point: _read(b, x, (), [place(b, index, first, 1)]))
     axis = axis_of(dim, x.ndim)
-    return made(
-        b,
-        lambda point: _read(
-            b, x, replaced(point, axis, place(b, index, point[axis : axis + index.ndim], x.shape[axis]))
-        ),
-    )
+
+    def body(point: Point) -> Scalar:
+        named = place(b, index, point[axis : axis + index.ndim], x.shape[axis])
+        return _read(b, x, replaced(point, axis, named))
+
+    return made(b, body)
 
 
 def _read(b: Builder, x: Tensor, point: Point, also: Sequence[Index] = ()) -> Scalar:
