@@ -165,4 +165,8 @@ def choose_backend(folder: Path, form: str = "auto", limit: int = 0) -> Backend:
 def warn_unwritable(root: Path, reason: str) -> None:
     """Warns (`CacheUnwritable`) that a folder is not used, or not in full."""
     text = f"the kernel store at {root} {reason}; continuing without. Set FERRITE_CACHE_DIR to a folder of your own"
-    warnings.warn(CacheUnwritable(text), stacklevel=3)
+    try:
+        warnings.warn(CacheUnwritable(text), stacklevel=3)
+    except CacheUnwritable:
+        # Whoever has warnings end a program means those of its own; work goes on, and what is wrong is said.
+        _LOG.warning("%s", text)
