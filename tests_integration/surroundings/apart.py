@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SECONDS = 240
@@ -36,8 +36,10 @@ def succeed(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout
 
 
-def run_program(source: str, folder: Path, *arguments: str, **keywords: object) -> str:
-    """Returns what a program in a file of its own printed; arguments before ``--`` are Python's."""
+def run_program(
+    source: str, folder: Path, *options: str, arguments: Sequence[str] = (), env: Mapping[str, str | None] | None = None
+) -> str:
+    """Returns what a program in a file of its own printed, run with options of Python and arguments of its own."""
     path = folder / "program.py"
     path.write_text(textwrap.dedent(source))
-    return succeed(run(*arguments, str(path), **keywords))  # type: ignore[arg-type]
+    return succeed(run(*options, str(path), *arguments, env=env))

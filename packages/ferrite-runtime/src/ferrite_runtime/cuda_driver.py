@@ -6,7 +6,7 @@ import ctypes
 import functools
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -148,7 +148,8 @@ class CudaDriver:
         if status == _NOT_INITIALIZED:
             import torch
 
-            torch.cuda.init()
+            initialise: Callable[[], None] = torch.cuda.init
+            initialise()
         name, text = ctypes.c_char_p(), ctypes.c_char_p()
         self._library.cuGetErrorName(status, ctypes.byref(name))
         self._library.cuGetErrorString(status, ctypes.byref(text))

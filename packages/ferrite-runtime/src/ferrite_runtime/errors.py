@@ -6,6 +6,8 @@ a device is an instance of exactly one of them. Each carries a ``hint``: what to
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NoReturn, Protocol, Self
@@ -129,6 +131,17 @@ class StoreWarning(CacheUnwritable):
 
 class SettingWarning(UserWarning):
     """An environment variable has a value that it cannot have, and work goes on without it."""
+
+
+def warn(warning: Warning, stacklevel: int) -> None:
+    """Warns of something that does not end the work, whatever filters make of warnings.
+
+    Whoever has warnings end a program means those of its own: where one would, it is logged instead.
+    """
+    try:
+        warnings.warn(warning, stacklevel=stacklevel)
+    except type(warning):
+        logging.getLogger("ferrite_runtime").warning("%s", warning)
 
 
 KINDS: tuple[type[BaseException], ...] = (

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ferrite_runtime.errors import OptionError, SettingWarning
+from ferrite_runtime.errors import OptionError, SettingWarning, warn
 from ferrite_runtime.ranges import did_you_mean
 
 CACHE_LIMIT = 4 << 30
@@ -127,7 +126,7 @@ def _read_limit(environ: Mapping[str, str]) -> int:
         text = f"{error}; it is ignored, the limit is {CACHE_LIMIT >> 30}GiB"
         if text not in _IGNORED:
             _IGNORED.add(text)
-            warnings.warn(SettingWarning(text), stacklevel=4)
+            warn(SettingWarning(text), 5)
         return CACHE_LIMIT
 
 

@@ -94,7 +94,7 @@ class _Module:
         constants, imports = [], []
         for name, holder in self._names.items():
             match holder:
-                case ("module", module):
+                case ("module", str(module)):
                     imports.append(ALLOWED_IMPORTS[module].format(name=name).removesuffix(" as triton"))
                 case ("constant", _, text):
                     constants.append(f"{name} = triton.language.constexpr({text})")

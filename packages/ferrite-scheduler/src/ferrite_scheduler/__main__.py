@@ -23,8 +23,12 @@ def main(arguments: list[str] | None = None) -> int:
         "--explain", nargs=2, metavar=("A", "B"), help="say why two values are, or are not, made together"
     )
     options = parser.parse_args(arguments)
-    target = Target() if options.target is None else Target.from_mapping(json.loads(options.target.read_text()))
-    text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text()
+    target = (
+        Target()
+        if options.target is None
+        else Target.from_mapping(json.loads(options.target.read_text(encoding="utf-8")))
+    )
+    text = sys.stdin.read() if options.file == "-" else Path(options.file).read_text(encoding="utf-8")
     try:
         for graph in parse_module(text, options.file).graphs:
             found = schedule(graph if options.as_is else PIPELINE.run(graph), target, Policy())

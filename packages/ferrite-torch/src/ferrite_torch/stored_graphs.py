@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 import torch
 
 from ferrite_runtime import Store, choose_store
-from ferrite_runtime.errors import StoreWarning
+from ferrite_runtime.errors import StoreWarning, warn
 from ferrite_runtime.store import PICKLES
 from ferrite_torch.artifact import recall_artifact
 from ferrite_torch.environment import compile_facts, options_mapping
@@ -92,7 +91,7 @@ def _warn_of_folder(folder: Path, reason: str) -> None:
         f"AOTAutograd's cache cannot be written to {folder}: {reason}; graphs are traced again in the next process. "
         "Set TORCHINDUCTOR_CACHE_DIR to a folder of your own"
     )
-    warnings.warn(StoreWarning(text), stacklevel=2)
+    warn(StoreWarning(text), 3)
 
 
 def plan_storage(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from ferrite_runtime.errors import StoreWarning
+from ferrite_runtime.errors import StoreWarning, warn
 from ferrite_runtime.storage.backend import Backend, Busy, Unwritable
 from ferrite_runtime.storage.database import Database
 from ferrite_runtime.storage.folder import Unusable, locks_files, open_folder, open_shared_folder
@@ -136,7 +135,7 @@ class LayeredStore:
             self._warn(str(error))
             return None
         if mended:
-            warnings.warn(StoreWarning(f"the kernel store at {self.root} {mended}"), stacklevel=2)
+            warn(StoreWarning(f"the kernel store at {self.root} {mended}"), 3)
         return choose_backend(self.root, self._form, self._limit)
 
     @functools.cached_property
@@ -166,4 +165,4 @@ def choose_backend(folder: Path, form: str = "auto", limit: int = 0) -> Backend:
 def warn_unwritable(root: Path, reason: str) -> None:
     """Warns (`CacheUnwritable`) that a folder is not used, or not in full."""
     text = f"the kernel store at {root} {reason}; continuing without. Set FERRITE_CACHE_DIR to a folder of your own"
-    warnings.warn(StoreWarning(text), stacklevel=3)
+    warn(StoreWarning(text), 4)
