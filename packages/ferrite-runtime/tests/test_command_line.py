@@ -125,7 +125,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     opened: list[Any] = []
 
-    def open_session(bundle, options, *, inputs=None, sizes=None, elements=None):
+    def open_session(bundle, options, *, inputs=None, sizes=None, elements=None, operators=(), trust=False):
         programs = {name: each.on_cpu() for name, each in bundle.programs.items()}
         machine = fake_machine(tune=options.tune, meter=FakeMeter([0.004, 0.002]), store=store)
         bundle = dataclasses.replace(bundle, programs=programs)
