@@ -14,12 +14,11 @@ from typing import Any
 
 import torch
 
-from ferrite_ir.graph import overlaps
 from ferrite_torch.errors import Unsupported
-from ferrite_torch.origins import origins_of
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
 from ferrite_torch.torch_private.nodes import example_of, target_name
 from ferrite_torch.torch_private.operators import Overload, schema_of
+from ferrite_torch.transformed_calls import place_of
 
 _AUGMENTED_NAMES = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift setitem"
 _AUGMENTED = frozenset(_AUGMENTED_NAMES.split())
@@ -37,15 +36,21 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
     for node in _nodes(module):
         if target_name(node).partition(".")[0] == _RESIZE:
             raise Unsupported(
-                f"{origins_of(node)[0]}: the storage of a tensor is resized inside a graph, which compiled code would "
+                f"{_origin(node)}: the storage of a tensor is resized inside a graph, which compiled code would "
                 "do to a copy. What to do: resize it outside of the compiled function, as by compiling each block"
             )
         for fake in map(_fake, _destinations(node)):
             if fake is not None and _lies_on_itself(fake):
                 raise Unsupported(
-                    f"{origins_of(node)[0]}: a write to a tensor whose elements share memory, as those of an expanded "
+                    f"{_origin(node)}: a write to a tensor whose elements share memory, as those of an expanded "
                     "one do. What to do: write to a clone() of it, or to what it is a view of"
                 )
+
+
+def _origin(node: torch.fx.Node) -> str:
+    from ferrite_torch.origins import origins_of  # noqa: PLC0415  # not needed where graphs come from the store
+
+    return str(origins_of(node)[0])
 
 
 def _nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
@@ -83,7 +88,11 @@ def _lies_on_itself(fake: torch.Tensor) -> bool:
     repeated = [size for size, step in zip(shape, strides, strict=True) if _is_number(step) and step == 0]
     if any(_is_number(size) and size > 1 for size in repeated):
         return True
-    return all(map(_is_number, (*shape, *strides))) and overlaps(shape, strides)
+    if not all(map(_is_number, (*shape, *strides))) or fake.is_contiguous():
+        return False
+    from ferrite_ir.graph import overlaps  # noqa: PLC0415  # not needed where graphs come from the store
+
+    return overlaps(shape, strides)
 
 
 def _is_number(size: int | torch.SymInt) -> bool:
@@ -106,13 +115,13 @@ def keeping_places(
     compiled: Callable[..., Any],
     eager: Callable[..., Any],
     groups: Sequence[Sequence[int]],
+    module: torch.fx.GraphModule,
     note: Callable[[Unsupported], None],
-    place: str,
 ) -> Callable[..., Any]:
     """Returns a compiled graph that runs eagerly where inputs of a group lie on each other as they did not at first.
 
     The first call comes with the inputs that the graph was traced with. Inputs that are apart then may move, as long as
-    they stay apart. ``note`` is told the first time, with the ``place`` of the graph.
+    they stay apart. ``note`` is told the first time; ``module`` tells the source line.
     """
     first: list[tuple[int, ...]] = []
     noted: list[Unsupported] = []
@@ -129,8 +138,8 @@ def keeping_places(
             return compiled(*inputs)
         if not noted:
             noted.append(Unsupported(
-                f"{place}inputs that share memory, and are written to, lie otherwise to each other than when the graph "
-                "was compiled, which dynamo does not tell. What to do: pass what they are views of and slice it inside"
+                f"{place_of(module)}inputs that share memory, and are written to, lie otherwise to each other than when the "
+                "graph was compiled, which dynamo does not tell. What to do: pass what they are views of and slice it inside"
             ))  # fmt: skip
             note(noted[0])
         return eager(*inputs)

@@ -33,7 +33,7 @@ from ferrite_torch.torch_private.dynamo import (
 )
 from ferrite_torch.torch_private.nodes import example_of
 from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats
-from ferrite_torch.transformed_calls import by_slices, keeping_tangents, place_of
+from ferrite_torch.transformed_calls import by_slices, keeping_tangents
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ def _compiled(
             _warm_up(module, inputs, chosen)
         note = _note_fallback if chosen.fallback else _refuse
         call = keeping_tangents(_compile(module, inputs, chosen, plan), eager, captured, note)
-        return undisturbed(keeping_places(call, eager, together, note, place_of(captured)) if together else call)
+        return undisturbed(keeping_places(call, eager, together, captured, note) if together else call)
     except Exception as error:  # every layer's, whatever it is: the table translates them all
         if is_restart(error):
             keep_writes_through_restarts()

@@ -14,7 +14,6 @@ import torch
 
 from ferrite_torch.errors import RunError, Unsupported
 from ferrite_torch.layouts import copied
-from ferrite_torch.origins import origins_of
 from ferrite_torch.torch_private.transforms import are_wrapped, carry_tangents, map_slices
 
 Boxed = Callable[[list[Any]], Any]
@@ -51,6 +50,8 @@ def keeping_tangents(
 
 def place_of(module: torch.fx.GraphModule) -> str:
     """Returns the op and line that a captured graph begins with, as the start of a message."""
+    from ferrite_torch.origins import origins_of  # noqa: PLC0415  # not needed where graphs come from the store
+
     calls = [node for node in module.graph.nodes if node.op in ("call_function", "call_method", "call_module")]
     return f"{origins_of(calls[0])[0]}: " if calls else ""
 
