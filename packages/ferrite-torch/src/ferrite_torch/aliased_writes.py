@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from ferrite_ir.graph import overlaps
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.origins import unsupported, unsupported_graph
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
@@ -48,6 +47,12 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
                     "a write to a tensor whose elements share memory, as those of an expanded one do",
                     "write to a clone() of it, or to what it is a view of",
                 )
+
+
+def _origin(node: torch.fx.Node) -> str:
+    from ferrite_torch.origins import origins_of  # noqa: PLC0415  # not needed where graphs come from the store
+
+    return str(origins_of(node)[0])
 
 
 def _nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
@@ -85,7 +90,11 @@ def _lies_on_itself(fake: torch.Tensor) -> bool:
     repeated = [size for size, step in zip(shape, strides, strict=True) if _is_number(step) and step == 0]
     if any(_is_number(size) and size > 1 for size in repeated):
         return True
-    return all(map(_is_number, (*shape, *strides))) and overlaps(shape, strides)
+    if not all(map(_is_number, (*shape, *strides))) or fake.is_contiguous():
+        return False
+    from ferrite_ir.graph import overlaps  # noqa: PLC0415  # not needed where graphs come from the store
+
+    return overlaps(shape, strides)
 
 
 def _is_number(size: int | torch.SymInt) -> bool:

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointPolicy
 
-from ferrite_torch.lowering.registry import LOWERINGS
 from ferrite_torch.seeded_calls import run_seeded
 from ferrite_torch.torch_private.seeded_ops import draw_op, is_random, seeded_op
 
@@ -39,6 +38,8 @@ def save_seeds(graph: torch.fx.Graph) -> None:
 
 def _draws_by_itself(node: torch.fx.Node) -> bool:
     """Returns whether kernels draw what an op draws: not those of a library, and not from a generator of the user."""
+    from ferrite_torch.lowering import LOWERINGS  # noqa: PLC0415  # not needed where graphs come from the store
+
     devices = {fake.device.type for fake in _tensors(node.meta.get("val"))}
     floats = all(not fake.dtype.is_complex for fake in _tensors(node.meta.get("val")))
     return str(node.target) in LOWERINGS and node.kwargs.get("generator") is None and len(devices) == 1 and floats
