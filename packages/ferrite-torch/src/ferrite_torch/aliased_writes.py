@@ -49,12 +49,6 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
                 )
 
 
-def _origin(node: torch.fx.Node) -> str:
-    from ferrite_torch.origins import origins_of  # noqa: PLC0415  # not needed where graphs come from the store
-
-    return str(origins_of(node)[0])
-
-
 def _nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):

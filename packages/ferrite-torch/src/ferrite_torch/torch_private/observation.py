@@ -11,7 +11,8 @@ def observing(look: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]) -> A
     """Returns a context in which a function is called with each op and its arguments before the op runs.
 
     AOTAutograd runs a graph twice: to see what it writes and returns, then to write it down with ops taken apart. Only
-    the first time counts. Modes of ops have no public home; they see ops before AOTAutograd's own modes do.
+    the first time counts: what it does afterwards, to tensors that stand for arguments of a backward, no program says.
+    Modes of ops have no public home; they see ops before AOTAutograd's own modes do.
     """
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,9 +20,12 @@ def observing(look: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]) -> A
     mode: Any = TorchDispatchMode  # its methods have no types
 
     class Observer(mode):  # type: ignore[misc]
+        is_first_run = True
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
-            if get_proxy_mode() is None:
+            self.is_first_run &= get_proxy_mode() is None
+            if self.is_first_run:
                 look(func, args, kwargs)
             return func(*args, **kwargs)
 

@@ -1,7 +1,9 @@
 """Types that an op's kernels in torch do not take, found by running the op itself on a few elements of those types.
 
 Which types a kernel takes is said in its code only. An op is asked once in a process for each combination of types, on
-the device of the graph; floats of one type are taken to be fine, and so need no question. What the op says counts only
+the CPU, whatever the device of the graph: what a kernel on a GPU asserts, and zeros may not hold, ends the process's use
+of the GPU. Floats of one type are taken to be fine, and so need no question, and so are, for a GPU, 16-bit floats beside
+others, of which its kernels take more. What the op says counts only
 if it is about types: sizes of 2, in place of the true ones, may fit no window.
 """
 
@@ -24,7 +26,8 @@ _ABOUT_TYPES = re.compile(
     r"only supports?\b.*(float|int)|integers? (input|tensor)",
     re.IGNORECASE,
 )
-_FLOATS = (torch.float32, torch.float64)
+_FLOATS = {torch.float32, torch.float64}
+_HALVES = {torch.float16, torch.bfloat16}
 _UNASKED = frozenset(
     """
     view _unsafe_view reshape expand permute t transpose slice select squeeze unsqueeze alias detach clone
@@ -42,12 +45,9 @@ def dtype_problem(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     operands = list(_tensors((*args, *kwargs.values())))
     if not operands or not _is_asked(op, operands):
         return None
-    device = operands[0].device
-    if device.type == "cuda" and not torch.cuda.is_available():
-        return None
-    key = (op, str(device), _described(args), _described(tuple(kwargs.items())))
+    key = (op, _described(args), _described(tuple(kwargs.items())))
     if key not in _known:
-        _known[key] = _answer(op, args, kwargs, device)
+        _known[key] = _answer(op, args, kwargs)
     return _known[key]
 
 
@@ -64,8 +64,9 @@ def _is_asked(op: Overload, operands: list[torch.Tensor]) -> bool:
     types = {tensor.dtype for tensor in operands}
     if not _is_ours(op):
         return False
-    halves = operands[0].device.type == "cuda" and types <= {torch.float16, torch.bfloat16}
-    return not (len(types) == 1 and (halves or types <= set(_FLOATS)))
+    if operands[0].device.type != "cpu" and types & _HALVES:
+        return False
+    return not (len(types) == 1 and types <= _FLOATS)
 
 
 def _is_ours(op: Overload) -> bool:
@@ -79,12 +80,12 @@ def _is_ours(op: Overload) -> bool:
     return any(str(each) in LOWERINGS or is_taken_apart(each) for each in overloads)
 
 
-def _answer(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any], device: torch.device) -> str | None:
+def _answer(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     def stand_in(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            return torch.zeros([_shrunk(size) for size in leaf.shape], dtype=leaf.dtype, device=device)
+            return torch.zeros([_shrunk(size) for size in leaf.shape], dtype=leaf.dtype)
         if isinstance(leaf, torch.device):
-            return device
+            return torch.device("cpu")
         return _plain(leaf)
 
     with without_modes(), torch.no_grad():
