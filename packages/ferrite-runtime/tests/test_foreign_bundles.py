@@ -528,6 +528,14 @@ def test_what_torch_refuses_in_a_call_is_one_of_the_closed_errors() -> None:
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
+@pytest.mark.parametrize("name", ["dtype", "layout", "device"])
+@pytest.mark.parametrize("value", [48000144, -1, {"size": "n"}, {"ref": "q"}])
+def test_numbers_do_not_stand_for_dtypes_layouts_and_devices(name: str, value: Any) -> None:
+    call = extern("aten.full.default", [2], 1.0, results=("zz",), **{name: value})
+    with pytest.raises(SpecError, match=f"is a {name}"):
+        SOURCES["sized"].call(loaded(with_steps_last(call), "sized"))
+
+
 def test_example_runs_without_trust() -> None:
     args, kwargs = example_inputs()
     model = load(EXAMPLE, weights=Example().state_dict(), options=Options(interpret=True))

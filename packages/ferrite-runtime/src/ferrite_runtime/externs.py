@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ferrite_runtime.errors import ExternError
+from ferrite_runtime.errors import ExternError, SpecError
+from ferrite_runtime.steps import Extern, Tagged
 
 # torch's Python bindings reach the same dispatcher entry as the operator object, 0.5 to 2 µs sooner. Only operators
 # are listed whose overloads the binding tells apart by the arguments that they always have.
@@ -78,6 +79,21 @@ def find_operator(target: str) -> Any:
     if not isinstance(found, (type(torch.ops.aten.neg.default), type(torch.ops.aten.neg))):
         raise ExternError(f"no operator {target} is registered in this process; is its library imported?")
     return found
+
+
+_ENUMERATIONS = {"ScalarType": "dtype", "Layout": "layout", "MemoryFormat": "memory_format", "Device": "device"}
+"""Types of arguments that torch passes as numbers, and does not check, by the tag that stands for a value of each."""
+
+
+def check_enumerations(step: Extern, path: str) -> None:
+    """Raises `SpecError` where a call has a number, or anything but a tag, for a dtype, a layout or a device."""
+    schema = getattr(find_operator(step.target), "_schema", None) if not step.target.startswith("ferrite.") else None
+    for position, argument in enumerate(schema.arguments if schema is not None else ()):
+        given = step.args[position] if position < len(step.args) else step.kwargs.get(argument.name)
+        kind = str(getattr(argument, "real_type", argument.type)).removeprefix("Optional[").removesuffix("]")
+        wanted = _ENUMERATIONS.get(kind)
+        if wanted is not None and given is not None and not (isinstance(given, Tagged) and given.tag == wanted):
+            raise SpecError(path, f"argument {argument.name} of {step.target} is a {wanted}, not {given!r}")
 
 
 def result_kind(target: str) -> str:

@@ -1,9 +1,9 @@
 """Types that an op's kernels in torch do not take, found by running the op itself on a few elements of those types.
 
-Which types a kernel takes is said in its code only. An op is asked once in a process for each combination of types, on
-the CPU, whatever the device of the graph: what a kernel on a GPU asserts, and zeros may not hold, ends the process's use
-of the GPU. Floats of one type are taken to be fine, and so need no question, and so are, for a GPU, 16-bit floats beside
-others, of which its kernels take more. What the op says counts only
+Which types a kernel takes is said in its code only. An op is asked once in a process for each combination of types. It
+is asked on the CPU, whatever the device of the graph: an assertion of a kernel that zeros do not meet would end the
+process's use of a GPU. Floats of one type are taken to be fine, and so are, for a GPU, 16-bit floats beside other types,
+of which its kernels take more. What the op says counts only
 if it is about types: sizes of 2, in place of the true ones, may fit no window.
 """
 
