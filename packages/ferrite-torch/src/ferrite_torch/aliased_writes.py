@@ -25,6 +25,10 @@ _AUGMENTED = frozenset(_AUGMENTED_NAMES.split())
 _METADATA_NAMES = "requires_grad_ detach_ share_memory_ t_ transpose_ swapaxes_ squeeze_ unsqueeze_ as_strided_"
 _WRITE_NOTHING = frozenset(_METADATA_NAMES.split())
 _RESIZE = "resize_storage_bytes_"
+MOVED = (
+    "inputs that share memory, and are written to, lie otherwise to each other than when the graph was compiled, which "
+    "dynamo does not tell. What to do: pass what they are views of and slice it inside"
+)
 
 
 def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
@@ -137,10 +141,7 @@ def keeping_places(
         if offsets == first[0] or (apart[0] and all(_are_apart([values[p] for p in group]) for group in groups)):
             return compiled(*inputs)
         if not noted:
-            noted.append(Unsupported(
-                f"{place_of(module)}inputs that share memory, and are written to, lie otherwise to each other than when the "
-                "graph was compiled, which dynamo does not tell. What to do: pass what they are views of and slice it inside"
-            ))  # fmt: skip
+            noted.append(Unsupported(f"{place_of(module)}{MOVED}"))
             note(noted[0])
         return eager(*inputs)
 
