@@ -2,9 +2,9 @@
 
 Which types a kernel takes is said in its code only. An op is asked once in a process for each combination of types. It
 is asked on the CPU, whatever the device of the graph: an assertion of a kernel that zeros do not meet would end the
-process's use of a GPU. Floats of one type are taken to be fine, and so are, for a GPU, 16-bit floats beside other types,
-of which its kernels take more. What the op says counts only
-if it is about types: sizes of 2, in place of the true ones, may fit no window.
+process's use of a GPU. Floats of one type are taken to be fine, and so are, for a GPU, 16-bit floats beside others, of
+which its kernels take more. What the op says counts only if it is about types: sizes of 2, in place of the true ones,
+may fit no window.
 """
 
 from __future__ import annotations
