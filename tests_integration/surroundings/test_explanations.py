@@ -130,7 +130,7 @@ def test_a_model_stays_as_it_was(way: str) -> None:
     pending = model.norm(x).sum()  # saved the running statistics of its own
     before = fingerprint(model)
     shown = ferrite_torch.explain(given[way], x)
-    assert len(shown.graphs) == 4
+    assert sum(graph.kind == "backward" for graph in shown.graphs) == 2
     torch.testing.assert_close(fingerprint(model), before, rtol=0, atol=0)
     pending.backward()
 
