@@ -76,7 +76,8 @@ def trained(model: nn.Module, called: nn.Module, mesh: DeviceMesh, gathered: int
 
     Each step adds up the gradients of ``gathered`` batches, of which the last one only is shared with the others.
     """
-    optimizer, found = torch.optim.SGD(model.parameters(), 0.1), []
+    # One parameter at a time: some are distributed, some are not, which lists of both may not be.
+    optimizer, found = torch.optim.SGD(model.parameters(), 0.1, foreach=False), []
     for number in range(STEPS):
         for part in range(gathered):
             apart = model.no_sync() if part + 1 < gathered else nullcontext()  # type: ignore[operator]

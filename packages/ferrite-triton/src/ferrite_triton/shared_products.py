@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 
 from ferrite_ir.dtypes import F32, F64
 from ferrite_ir.graph import Loop, bodies_of
+from ferrite_ir.ops import CONVERSIONS
 from ferrite_ir.scalar import Scalar
 
 from .flat import FlatKernel
@@ -26,23 +28,47 @@ _SUMS = ("add", "sub")
 
 
 def shared_products(flat: FlatKernel) -> frozenset[Scalar]:
-    """Returns the products of a kernel that are part of a sum, and of something else besides."""
+    """Returns the products of a kernel that are part of a sum and of something else, or that are read as halves.
+
+    A product that is rounded to a half type and widened again is contracted with what is added to it as well: the
+    compiler takes the three for one product of that type.
+    """
     _, _, users = users_of(flat)
-    count: Counter[Scalar] = Counter()
-    summed: set[Scalar] = set()
+    count: Counter[frozenset[Scalar]] = Counter()
+    summed: set[frozenset[Scalar]] = set()
+    found: dict[frozenset[Scalar], set[Scalar]] = {}
+    read = {resolved(flat, operand) for operand in users}
     for operand, readers in users.items():
         product = resolved(flat, operand)
-        if product.op == "mul" and product.dtype in (F32, F64) and not _is_exact(product):
-            count[product] += len(readers)
-            if any(reader.op in _SUMS for reader in readers):
-                summed.add(product)
+        if product.op != "mul" or product.dtype not in (F32, F64) or _is_exact(product):
+            continue
+        factors = _factors(flat, product)
+        found.setdefault(factors, set()).add(product)
+        count[factors] += len(readers)
+        if any(reader.op in _SUMS for reader in readers):
+            summed.add(factors)
+        if any(reader.op in CONVERSIONS and reader.dtype.is_half and reader in read for reader in readers):
+            summed.add(factors)
+            count[factors] += 1
+    for body in _seen_bodies(flat):
+        if body.op == "mul":
+            count[_factors(flat, body)] += 1
+    return frozenset(product for factors in summed if count[factors] > 1 for product in found[factors])
+
+
+def _seen_bodies(flat: FlatKernel) -> Iterator[Scalar]:
+    """Yields what is stored, and what is reduced; what lies in a register alone is seen by those that read it."""
     for definition in flat.definitions:
-        if isinstance(definition, Loop):  # what lies in a register alone is read by nobody but the users above
+        if isinstance(definition, Loop):
             pairs = zip(definition.results, definition.bodies, strict=True)
-            count.update(resolved(flat, body) for value, body in pairs if value.name in flat.kernel.stored)
+            yield from (resolved(flat, body) for value, body in pairs if value.name in flat.kernel.stored)
         else:
-            count.update(resolved(flat, body) for body in bodies_of(definition))
-    return frozenset(product for product in summed if count[product] > 1)
+            yield from (resolved(flat, body) for body in bodies_of(definition))
+
+
+def _factors(flat: FlatKernel, product: Scalar) -> frozenset[Scalar]:
+    """Returns what is multiplied: ``x * y`` and ``y * x`` are one number."""
+    return frozenset(resolved(flat, operand) for operand in product.args)
 
 
 def _is_exact(product: Scalar) -> bool:
