@@ -1,4 +1,4 @@
-"""What is settled in a joint graph before it is split: what a forward saves, and what both directions are told of it."""
+"""What is settled in a joint graph before it is split: what its forward saves, and what both parts are told of it."""
 
 from __future__ import annotations
 
