@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ferrite_torch.decompositions import decomposition_table
+from ferrite_torch.joint_graphs import prepare_joint
 from ferrite_torch.loading import run_eagerly
 from ferrite_torch.lower import LoweredModule, lower_module
 from ferrite_torch.lowering.recomputation import stays_whole
@@ -49,6 +50,7 @@ def lowered() -> Lower:
                 backward=compiler("backward"),
                 inference=compiler("inference"),
                 decompositions=decomposition_table(stays_whole),
+                prepare=prepare_joint,
             )
 
         torch.compile(function, backend=backend)(*inputs)

@@ -17,6 +17,7 @@ from ferrite_torch.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.environment import check_environment, stores_graphs
 from ferrite_torch.errors import ExternRefused, FerriteError, OptionError, Refused, Unsupported, translate
 from ferrite_torch.garbage import rare_collections
+from ferrite_torch.joint_graphs import prepare_joint
 from ferrite_torch.loading import mark_boxed, run_eagerly, runtime_options
 from ferrite_torch.masked_writes import choose_by_masks
 from ferrite_torch.options import Options, parse_options
@@ -136,6 +137,7 @@ def _compile(module: torch.nn.Module, inputs: Sequence[Any], options: Options, p
             backward=_compiler("backward", options, plan),
             inference=_compiler("inference", options, plan),
             decompositions=DeferredTable(_decompositions) if plan and plan.is_completed() else _decompositions(),
+            prepare=prepare_joint,
             keeper=plan,
         )
     if plan is not None and plan.is_sound():

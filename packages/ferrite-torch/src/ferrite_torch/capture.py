@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from ferrite_runtime import PackageInvalid, describe
 from ferrite_torch.errors import Unsupported
+from ferrite_torch.joint_graphs import prepare_joint
 from ferrite_torch.torch_private.attention import attention_in_graph
 from ferrite_torch.torch_private.fake_tensors import fake_mode, is_fake, move_fake, storage_key
 from ferrite_torch.torch_private.nodes import map_leaves
@@ -198,7 +199,7 @@ def _trace(
     if not training:
         return traced, None, 0, ()
     results = call.outputs + len(call.mutated)
-    forward, backward = partition(traced, results, len(call.names))
+    forward, backward = partition(traced, results, len(call.names), prepare_joint)
     returned: Any = forward.graph.output_node().args[0]
     return forward, backward, len(returned) - results, derived
 

@@ -238,7 +238,8 @@ def _unique_of_any_number(
     Fake tensors of torch 2.11 run ``_unique`` on zeros, and find one value. The gradient of the number that
     ``index_fill`` fills with sums over what it returns.
     """
-    values, inverse, _ = torch.ops.aten._unique2.default(x, sorted, return_inverse)  # noqa: SLF001 - an op's name
+    aten = torch.ops.aten
+    values, inverse, _ = aten._unique2.default(x, sorted, return_inverse)  # noqa: SLF001 - an op's name
     return values, inverse
 
 

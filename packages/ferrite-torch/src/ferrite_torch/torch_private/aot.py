@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ferrite_torch.torch_private.aot_cache import Keeper, keeping_graphs, output_code
-from ferrite_torch.torch_private.partitioning import min_cut
+from ferrite_torch.torch_private.partitioning import Preparation, min_cut
 from ferrite_torch.torch_private.symbolic_shapes import sizes_that_depend_on_data
 from ferrite_torch.torch_private.transforms import pass_wrapped_gradients
 from ferrite_torch.torch_private.whole_ops import keeping_ops_whole
@@ -29,15 +29,21 @@ def compile_with_aot(
     backward: GraphCompiler,
     inference: GraphCompiler,
     decompositions: dict[Any, Any],
+    prepare: Preparation = lambda graph, results: None,
     keeper: Keeper | None = None,
 ) -> Callable[..., Any]:
     """Returns the module split by AOTAutograd and compiled graph by graph; kept by its cache if there is a keeper.
+
+    ``prepare`` is called with a joint graph, and the results of its forward, before it is split.
 
     Private because torch offers functionalisation, joint tracing and partitioning of a dynamo graph nowhere else; this
     is the call that its own backends make. The helper class in ``torch._dynamo.backends.common`` is not used: it
     imports the default backend for its logging.
     """
     from torch._functorch.aot_autograd import aot_module_simplified
+
+    def split(joint: torch.fx.GraphModule, joint_inputs: Any, **rest: Any) -> Any:
+        return min_cut(joint, joint_inputs, prepare, **rest)
 
     pass_wrapped_gradients()
     stored = keeper is not None
@@ -49,7 +55,7 @@ def compile_with_aot(
             fw_compiler=_storable(forward) if stored else forward,  # type: ignore[arg-type]  # a protocol class
             bw_compiler=_lazily(backward),  # type: ignore[arg-type]
             inference_compiler=_storable(inference) if stored else inference,  # type: ignore[arg-type]
-            partition_fn=min_cut,
+            partition_fn=split,
             decompositions=decompositions,
             keep_inference_input_mutations=True,
         )

@@ -6,13 +6,16 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from ferrite_torch.torch_private.operators import Overload
 
-def observing(look: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]) -> AbstractContextManager[Any]:
+
+def observing(look: Callable[[Overload, tuple[Any, ...], dict[str, Any]], None]) -> AbstractContextManager[Any]:
     """Returns a context in which a function is called with each op and its arguments before the op runs.
 
     AOTAutograd runs a graph twice: to see what it writes and returns, then to write it down with ops taken apart. Only
     the first time counts: what it does afterwards, to tensors that stand for arguments of a backward, no program says.
-    Modes of ops have no public home; they see ops before AOTAutograd's own modes do.
+    Modes of ops have no public home; they see ops before AOTAutograd's own modes do. An op with graphs of its own, such
+    as ``cond`` or a kernel of the user's, is passed on and not looked at: it has no schema.
     """
     from torch.fx.experimental.proxy_tensor import get_proxy_mode
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,12 +23,13 @@ def observing(look: Callable[[Any, tuple[Any, ...], dict[str, Any]], None]) -> A
     mode: Any = TorchDispatchMode  # its methods have no types
 
     class Observer(mode):  # type: ignore[misc]
+        supports_higher_order_operators = True
         is_first_run = True
 
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             self.is_first_run &= get_proxy_mode() is None
-            if self.is_first_run:
+            if self.is_first_run and isinstance(func, Overload):
                 look(func, args, kwargs)
             return func(*args, **kwargs)
 

@@ -2,42 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from ferrite_torch.host_results import correct_devices
-from ferrite_torch.pool_offsets import save_pool_offsets
-from ferrite_torch.returned_halves import mark_returned_halves
-from ferrite_torch.saved_extrema import save_extrema
 from ferrite_torch.torch_private.graph_positions import mark_split, token_count
+
+Preparation = Callable[[torch.fx.Graph, Sequence[Any]], None]
+"""What is done to a joint graph, whose forward returns these results, before it is split."""
 
 
 def partition(
-    joint: torch.fx.GraphModule, results: int, held: int
+    joint: torch.fx.GraphModule, results: int, held: int, prepare: Preparation
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """Returns the forward and the backward of a joint graph with so many results, the first arguments being weights."""
-    forward, backward = min_cut(joint, None, num_fwd_outputs=results, static_lifetime_input_indices=list(range(held)))
+    places = list(range(held))
+    forward, backward = min_cut(joint, None, prepare, num_fwd_outputs=results, static_lifetime_input_indices=places)
     return forward, backward
 
 
-def min_cut(joint: torch.fx.GraphModule, inputs: Any, **rest: Any) -> Any:
-    """Splits a joint graph where the fewest bytes cross.
+def min_cut(joint: torch.fx.GraphModule, inputs: Any, prepare: Preparation, **rest: Any) -> Any:
+    """Splits a joint graph, once prepared, where the fewest bytes cross.
 
     The min-cut partitioner is published only in functorch's private modules.
     """
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-    from ferrite_torch.saved_seeds import save_seeds  # imports all lowerings, which a warm start does without
-
-    correct_devices(joint.graph)
     with _fakes_of(joint):
-        save_pool_offsets(joint.graph)
-    save_extrema(joint.graph)
-    save_seeds(joint.graph)
-    mark_returned_halves(_results_of(joint.graph)[: rest["num_fwd_outputs"]])
+        prepare(joint.graph, _results_of(joint.graph)[: rest["num_fwd_outputs"]])
     tokens, held = token_count(joint), rest.get("static_lifetime_input_indices") or ()
     rest["static_lifetime_input_indices"] = [tokens + place for place in held]  # AOTAutograd counts behind the tokens
     forward, backward = min_cut_rematerialization_partition(joint, inputs, **rest)
