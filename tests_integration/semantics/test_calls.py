@@ -195,7 +195,6 @@ def test_views_of_results_and_of_inputs(device: str) -> None:
 
 
 @each_device
-@pytest.mark.xfail(reason="a tensor in the lowering has the element type of its value: a view of another one is a copy")
 def test_view_of_a_result_as_another_type(device: str) -> None:
     def function(x: Tensor) -> tuple[Tensor, ...]:
         y = x + 1

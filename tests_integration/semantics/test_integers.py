@@ -86,28 +86,47 @@ def test_extremes_of_negated_numbers(dtype: torch.dtype, device: str) -> None:
     check_bits(lambda a, b: [f(a).long() + b for f in (torch.neg, torch.abs)], a, b)
 
 
-def test_division_by_zero_raises_or_gives_a_value_on_a_cpu() -> None:
-    """Eager raises there; a compiled program, like a GPU, gives some number, and never ends the process."""
-    a = torch.tensor([1, -1, 0], dtype=torch.int32)
+def check_division_raises(divide: Callable[..., Tensor], dtype: torch.dtype) -> None:
+    """Checks that a division by zero raises in eager mode and compiled, also where the quotient is thrown away."""
+    a, b = grid(dtype, "cpu")
+    if dtype.is_signed:
+        b = torch.where(b == -1, 0, b)
+    call = compiled(lambda a, b: torch.where(b != 0, divide(a, b), 77))
+    for run in (divide, call):
+        with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+            run(a, b)
+
+
+@each_type
+def test_division_by_zero_raises_on_a_cpu(dtype: torch.dtype) -> None:
+    """As eager does there; a process that traps would end with the first of them."""
+    check_division_raises(torch.floor_divide, dtype)
+
+
+def test_every_division_by_zero_raises_on_a_cpu() -> None:
     for divide in DIVISIONS:
-        found = compiled(lambda a, b, divide=divide: divide(a, b))(a, torch.zeros_like(a))
-        assert found.shape == (3,)
+        check_division_raises(divide, torch.int32)
 
 
 @each_device
+def test_divisions_of_elements_that_are_not_read(device: str) -> None:
+    """Where padding begins the kernel divides nothing: what it has there instead of a divisor raises nothing."""
+    count = torch.arange(16, dtype=torch.int32, device=device)
+    padded = compiled(lambda count: torch.nn.functional.pad(count // (count.abs() + 1), (1, 2), value=1))
+    assert padded(count).tolist() == [1, *[0] * 16, 1, 1]
+
+
+@pytest.mark.gpu
 @each_type
-def test_conditions_hold_beside_divisions_by_zero(dtype: torch.dtype, device: str) -> None:
-    """A division is no promise that the divisor is not zero, where its result is thrown away."""
-    a, b = grid(dtype, device)
+def test_conditions_hold_beside_divisions_by_zero(dtype: torch.dtype) -> None:
+    """A division on a GPU is no promise that the divisor is not zero, where its result is thrown away."""
+    a, b = grid(dtype, "cuda")
     if dtype.is_signed:
         b = torch.where(b == -1, 0, b)
     safe = torch.where(b == 0, 1, b)
     for number, divide in enumerate(DIVISIONS):
         found = compiled(lambda a, b, divide=divide: torch.where(b != 0, divide(a, b), 77))(a, b)
         assert torch.equal(found, torch.where(b != 0, divide(a, safe), 77)), f"division {number}"
-    count = torch.arange(16, dtype=torch.int32, device=device)
-    padded = compiled(lambda count: torch.nn.functional.pad(count // (count.abs() + 1), (1, 2), value=1))
-    assert padded(count).tolist() == [1, *[0] * 16, 1, 1]
 
 
 @pytest.mark.gpu

@@ -132,6 +132,13 @@ def test_every_kind_of_extern_argument_survives() -> None:
     assert Program.from_mapping(mapping).to_mapping() == mapping
 
 
+@pytest.mark.parametrize("target", ["aten.neg", "_c10d_functional.all_reduce.default", "mine2._neg.Tensor_out"])
+def test_names_of_operators_survive(target: str) -> None:
+    mapping = small_program()
+    mapping["steps"][3]["target"] = target
+    assert Program.from_mapping(mapping).to_mapping() == mapping
+
+
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [

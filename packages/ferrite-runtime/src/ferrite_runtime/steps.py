@@ -478,7 +478,7 @@ def _read_extern(fields: Fields) -> Step:
     )
 
 
-_TARGET = re.compile(r"[A-Za-z]\w*(\.\w+){1,2}", re.ASCII)
+_TARGET = re.compile(r"[A-Za-z_]\w*(\.\w+){1,2}", re.ASCII)
 
 
 def _read_target(fields: Fields) -> str:
