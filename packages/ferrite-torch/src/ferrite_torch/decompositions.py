@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ferrite_torch.eager_layouts import laid_out, laid_out_ops
+from ferrite_torch.overlapping_targets import rules_for_overlapping_targets
 from ferrite_torch.torch_private.nodes import traced_graph
 from ferrite_torch.torch_private.operators import Overload, core_decompositions, decompositions_of, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import is_unbacked_number
@@ -84,11 +85,13 @@ EXTRA = tuple(name for family in _FAMILIES.values() for name in family.split())
 def decomposition_table(has_lowering: Callable[[str], bool]) -> Mapping[Any, Any]:
     """Returns decompositions by overload, for AOTAutograd.
 
-    None for an op that ``has_lowering`` knows by qualified name, but for putting its result into its kernel's layout.
+    None for an op that ``has_lowering`` knows by qualified name, but for putting its result into its kernel's layout,
+    and for operands whose elements share memory.
     """
     apart = {op: rule for op, rule in _candidates().items() if not has_lowering(str(op))}
     table = {op: with_conversions_between(rule) for op, rule in apart.items()}
-    return table | {op: laid_out(op, rule, table.get(op)) for op, rule in laid_out_ops()}
+    table |= {op: laid_out(op, rule, table.get(op)) for op, rule in laid_out_ops()}
+    return table | dict(rules_for_overlapping_targets())
 
 
 def with_conversions_between(rule: Callable[..., Any]) -> Callable[..., Any]:

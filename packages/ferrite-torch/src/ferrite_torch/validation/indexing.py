@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ferrite_torch.overlapping_targets import is_repeated
 from ferrite_torch.validation.registry import checks
 
 Checks = Iterator[tuple[Any, str]]
@@ -101,6 +102,8 @@ def _as_strided_scatter(  # the op's own arguments
     self: torch.Tensor, src: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any, **_: Any
 ) -> Checks:
     yield _same(size, src.shape), f"expected src to have a size equal to the slice of self: {list(size)}"
+    if is_repeated(self):  # what is written to is a clone, whose elements lie apart
+        self = self.clone()
     yield from _fits_storage(self, size, stride, storage_offset)
 
 
