@@ -112,7 +112,7 @@ class Origin:
 
     @property
     def place(self) -> str:
-        """The source line as an editor opens it: ``/home/me/model.py:12``."""
+        """The source line as an editor opens it: ``/project/model.py:12``."""
         return f"{self.path}:{self.line.rpartition(':')[2]}" if self.path and self.line else self.line
 
     @property

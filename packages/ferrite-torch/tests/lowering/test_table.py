@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._functorch.partitioners  # registers prims.fma
 import torch.ao.quantization.fx._decomposed
 
 from ferrite_torch.decompositions import decomposition_table
