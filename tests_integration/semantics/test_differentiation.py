@@ -197,6 +197,7 @@ TRANSFORMED: dict[str, Function] = {
     "jvp": lambda x: jvp(smooth, (x,), (torch.ones_like(x),))[1],
     "grad": grad(lambda x: smooth(x).sum()),
     "vmap": vmap(smooth),
+    "vmap of a write": vmap(lambda row: row.clone().mul_(2).add_(row)),
     "jacfwd": jacfwd(smooth),
     "jacrev": jacrev(smooth),
     "hessian": hessian(lambda x: smooth(x).sum()),

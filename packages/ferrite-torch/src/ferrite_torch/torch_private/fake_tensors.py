@@ -19,8 +19,12 @@ def is_fake(value: Any) -> bool:
 def storage_key(tensor: torch.Tensor) -> int:
     """Returns a number that two fake tensors share exactly if they share storage.
 
-    Fake tensors have no data pointer; the storage's C++ address is the one thing that tells them apart.
+    Fake tensors have no data pointer; the storage's C++ address is the one thing that tells them apart. What transforms
+    of ``torch.func`` wrap, the values inside ``hessian`` in a captured graph, has the storage of what is wrapped: torch
+    publishes no way to it.
     """
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
     return int(tensor.untyped_storage()._cdata)
 
 
