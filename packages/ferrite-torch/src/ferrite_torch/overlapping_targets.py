@@ -85,4 +85,5 @@ def _written_in_memory(x: torch.Tensor, source: torch.Tensor, part: torch.Tensor
     written = aten.as_strided_scatter.default(
         memory.clone(), source, part.shape, part.stride(), part.storage_offset() - first
     )
-    return aten.as_strided.default(written, x.shape, x.stride(), 0)
+    seen: torch.Tensor = aten.as_strided.default(written, x.shape, x.stride(), 0)
+    return seen
