@@ -129,6 +129,7 @@ class Draft:
             return
         self.scale = max(self.scale, scale)
         self.statements.append(statement)
+        self.pool.note_windows(statement)
         self.has_run_time_sizes |= line.has_run_time_size
         if line.stores is not None:
             self.stored.add(line.stores)

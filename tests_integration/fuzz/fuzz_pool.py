@@ -101,6 +101,7 @@ class Pool:
         self.rng, self.sizes, self.is_written, self.is_trained = rng, sizes, is_written, is_trained
         self.worlds: list[World] = []
         self.kept: set[str] = set()  # names whose storages must not be written, as of inputs whose gradients are wanted
+        self.windows: set[str] = set()  # windows and views of them: to write to them is refused
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -126,6 +127,20 @@ class Pool:
     def is_kept(self, x: Tensor) -> bool:
         """Returns whether the storage of a tensor must not be written."""
         return any(storage(self.tensors[name]) == storage(x) for name in self.kept)
+
+    def note_windows(self, statement: Statement) -> None:
+        """Notes the value of a line if it is one of windows, or a view of some: torch's capture loses writes to it."""
+        name = statement.target
+        if name is None:
+            return
+        place = storage(self.tensors[name])
+        seen = (read for read in statement.reads if storage(self.tensors[read]) == place)
+        if any(".unfold(" in statement.template or read in self.windows for read in seen):
+            self.windows.add(name)
+
+    def is_window(self, x: Tensor) -> bool:
+        """Returns whether a tensor is one of windows, or a view of some."""
+        return any(self.tensors.get(name) is x for name in self.windows)
 
     def shares(self, name: str) -> bool:
         """Returns whether other names share the storage of a tensor."""

@@ -13,7 +13,7 @@ def target_of(pool: Pool) -> str | None:
     """Returns the name of a tensor that may be written."""
     if not pool.is_written:
         return None
-    return pool.name(lambda x: x.numel() > 0 and not overlaps(x) and not pool.is_kept(x))
+    return pool.name(lambda x: x.numel() > 0 and not overlaps(x) and not pool.is_kept(x) and not pool.is_window(x))
 
 
 @operation(12)

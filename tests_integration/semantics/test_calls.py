@@ -98,6 +98,30 @@ def test_writes_to_elements_that_share_memory(name: str) -> None:
     assert outcome(compiled_or_eager(OVERLAPPING[name])) == outcome(OVERLAPPING[name])
 
 
+WINDOWS: dict[str, Callable[[Tensor], object]] = {
+    "windows with gaps": lambda x: x.unfold(0, 2, 3).mul_(2),
+    "a rest": lambda x: x.unfold(0, 2, 2).mul_(2),
+    "an element of them": lambda x: x.unfold(0, 3, 4)[1].add_(1),
+    "a view of a view": lambda x: x[1:].unfold(0, 2, 3).t()[..., 0].fill_(7),
+    "copied into": lambda x: x.unfold(0, 2, 3).copy_(x[:2].clone()),
+    "out": lambda x: torch.sub(x.unfold(0, 2, 2), 1, out=x.unfold(0, 2, 2)),
+    "set": lambda x: x.unfold(0, 2, 2).__setitem__(0, 5.0),
+    "windows that tile": lambda x: x[:6].unfold(0, 2, 2).mul_(2),
+    "part of an overlap": lambda x: x.unfold(0, 2, 1)[0].add_(1),
+    "rest of an intermediate": lambda x: x.copy_((y := x * 2, y.unfold(0, 2, 2).neg_())[0]),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_writes_through_windows_leave_the_rest_alone(name: str) -> None:
+    def outcome(call: Callable[[Tensor], object]) -> list[float]:
+        x = torch.arange(1.0, 8.0)
+        call(x)
+        return x.tolist()
+
+    assert outcome(compiled_or_eager(WINDOWS[name])) == outcome(WINDOWS[name])
+
+
 def test_a_storage_that_is_filled_and_freed_inside_is_the_users() -> None:
     """As sharded parameters are gathered and released by those who write it out."""
 

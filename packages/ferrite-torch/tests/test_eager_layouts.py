@@ -181,3 +181,10 @@ def test_strides_of_functions_of_one(layout: str) -> None:
 @pytest.mark.parametrize(("one", "other"), PAIRS[::8])
 def test_strides_of_functions_of_two_with_symbolic_sizes(one: str, other: str) -> None:
     check_strides(OF_TWO, (LAYOUTS[one], LAYOUTS[other]), "symbolic")
+
+
+def test_strides_of_functions_of_two_where_one_has_dims_of_extent_1_far_apart() -> None:
+    """A stride of an extent of 1 counts, unless the other operand makes the extent longer."""
+    one = torch.tensor([1.25, 1.5]).as_strided((2, 1, 1, 1), (1, 6, 8, 4))
+    check_strides(OF_TWO, (one, rising(2, 1, 1)), "fake")
+    check_strides(OF_TWO, (rising(2, 1, 1), one), "fake")

@@ -89,3 +89,18 @@ def test_other_indices_stay() -> None:
 def test_sums_stay() -> None:
     values = torch.randn(5, requires_grad=True)
     assert chosen(lambda x, mask, values: x.index_put((mask,), values, accumulate=True), values) == 0
+
+
+def test_what_is_not_written_in_place_lies_as_a_clone() -> None:
+    def backend(module: torch.fx.GraphModule, inputs: Any) -> Any:
+        choose_by_masks(module)
+        return module.forward
+
+    def write(x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
+        return x.index_put((mask,), values[0, 0])
+
+    x, mask = torch.randn(5, 4, 3).permute(2, 1, 0), torch.arange(60).view(3, 4, 5) % 4 == 1
+    values = torch.randn(2, 5, requires_grad=True)
+    actual, expected = torch.compile(write, backend=backend, fullgraph=True)(x, mask, values), write(x, mask, values)
+    assert torch.equal(actual, expected)
+    assert actual.stride() == expected.stride()

@@ -128,3 +128,14 @@ class TestBackend:
 def test_a_call_is_refused_with_the_op_that_refuses_it() -> None:
     with pytest.raises(Refused, match=r"aten.put.default: put_\(\): Expected source and index"):
         check_call(aten.put.default, (zeros(3), torch.arange(3), zeros(2)), {})
+
+
+def test_types_are_asked_of_operands_that_repeat_elements_as_the_given_ones_do() -> None:
+    x, flip = torch.zeros(1, dtype=torch.uint32), torch.ops.aten.flip.default
+    for given in (x.expand(2), torch.zeros(2, dtype=torch.uint32)):
+        try:
+            flip(given, [0])
+            said = None
+        except (NotImplementedError, RuntimeError) as error:
+            said = str(error)
+        assert dtype_problem(flip, (given, [0]), {}) == said

@@ -19,6 +19,7 @@ from ferrite_torch.origins import unsupported, unsupported_graph
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
 from ferrite_torch.torch_private.nodes import example_of, target_name
 from ferrite_torch.torch_private.operators import Overload, schema_of
+from ferrite_torch.torch_private.symbolic_shapes import is_known
 
 _AUGMENTED_NAMES = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift setitem"
 _AUGMENTED = frozenset(_AUGMENTED_NAMES.split())
@@ -46,6 +47,14 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
                     node,
                     "a write to a tensor whose elements share memory, as those of an expanded one do",
                     "write to a clone() of it, or to what it is a view of",
+                )
+        for destination in _destinations(node):
+            if any(map(_leaves_gaps, _views_on_the_way(destination))):
+                raise unsupported(
+                    node,
+                    "a write through windows (unfold) that leave elements out, or have some twice: capture would lose "
+                    "the rest of what they are windows of",
+                    "write to a slice of it, or to a clone() of the windows",
                 )
 
 
@@ -89,6 +98,33 @@ def _lies_on_itself(fake: torch.Tensor) -> bool:
     from ferrite_ir.graph import overlaps  # noqa: PLC0415  # not needed where graphs come from the store
 
     return overlaps(shape, strides)
+
+
+def _views_on_the_way(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """Yields a node whose tensor is written, and what it is a view of, up to what no call makes."""
+    fake = _fake(node)
+    while fake is not None and node.op in ("call_function", "call_method"):
+        yield node
+        operand = next(iter(node.all_input_nodes), None)
+        below = None if operand is None else example_of(operand)
+        if operand is None or (isinstance(below, torch.Tensor) and storage_key(below) != storage_key(fake)):
+            return
+        node = operand
+
+
+def _leaves_gaps(node: torch.fx.Node) -> bool:
+    """Returns whether a view is one of windows that do not just tile what they are windows of.
+
+    The inverse by which such a write is brought back has zeros where there is no window, and sums where there are two.
+    """
+    if target_name(node).partition(".")[0] != "unfold":
+        return False
+    windows, whole = example_of(node), example_of(node.all_input_nodes[0])
+    if not isinstance(windows, torch.Tensor) or not isinstance(whole, torch.Tensor):
+        return False
+    if storage_key(windows) != storage_key(whole):
+        return False  # the columns of F.unfold, a copy
+    return not is_known(windows.numel() == whole.numel()) or _lies_on_itself(windows)
 
 
 def _is_number(size: int | torch.SymInt) -> bool:

@@ -32,7 +32,7 @@ def iterated(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Order:
     Axes are sorted by insertion, innermost first; the first operand that is broadcast along neither of two axes
     decides between them by its strides, or, where these are equal, by their extents if those say to swap.
     """
-    return _sorted(result.shape, [_expanded(operand.shape, operand.stride(), result.dim()) for operand in operands])
+    return _sorted(result.shape, [_expanded(operand.shape, operand.stride(), result.shape) for operand in operands])
 
 
 def _sorted(shape: Sequence[Any], steps: Sequence[Sequence[Any]]) -> list[int]:
@@ -50,10 +50,12 @@ def _sorted(shape: Sequence[Any], steps: Sequence[Sequence[Any]]) -> list[int]:
     return order[::-1]
 
 
-def _expanded(shape: Sequence[Any], strides: Sequence[Any], rank: int) -> list[Any]:
-    """Returns the strides of an operand that is broadcast to a rank."""
-    steps = [0 if is_known(size == 1) else step for size, step in zip(shape, strides, strict=True)]
-    return [0] * (rank - len(steps)) + steps
+def _expanded(shape: Sequence[Any], strides: Sequence[Any], whole: Sequence[Any]) -> list[Any]:
+    """Returns the strides of an operand that is broadcast to a whole shape: 0 where that is longer, and only there."""
+    missing = len(whole) - len(shape)
+    ends = zip(shape, strides, whole[missing:], strict=True)
+    steps = [0 if is_known(size == 1) and not is_known(end == 1) else step for size, step, end in ends]
+    return [0] * missing + steps
 
 
 def _compared(inner: int, outer: int, steps: Sequence[Sequence[Any]], shape: Sequence[Any]) -> int:
@@ -90,8 +92,8 @@ def _packed(shape: Sequence[Any]) -> list[Any]:
 def iterated_with_power(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Order:
     """Returns the order of ``x * 2**y``: what multiplies ``x`` is row-major, as powers of a number are."""
     *first, exponent = operands
-    steps = [_expanded(operand.shape, operand.stride(), result.dim()) for operand in first]
-    power = _expanded(exponent.shape, _packed(exponent.shape), result.dim())
+    steps = [_expanded(operand.shape, operand.stride(), result.shape) for operand in first]
+    power = _expanded(exponent.shape, _packed(exponent.shape), result.shape)
     return _sorted(result.shape, [*steps, power])
 
 

@@ -78,8 +78,9 @@ def _choose(graph: Graph, node: Node, x: Node, mask: Node, behind: int, value: N
         for _ in range(behind):
             chosen = graph.call_method("unsqueeze", (chosen, -1))
         found = graph.call_function(torch.where, (chosen, value, x))
-        if target_name(node) != "index_put":
-            found = graph.call_method("copy_", (x, found))
+        # What is not written in place is a clone, and lies as one.
+        written = graph.call_method("clone", (x,)) if target_name(node) == "index_put" else x
+        found = graph.call_method("copy_", (written, found))
     node.replace_all_uses_with(found)
     graph.erase_node(node)
 

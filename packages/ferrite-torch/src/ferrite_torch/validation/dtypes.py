@@ -83,7 +83,9 @@ def _is_ours(op: Overload) -> bool:
 def _answer(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     def stand_in(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            return torch.zeros([_shrunk(size) for size in leaf.shape], dtype=leaf.dtype)
+            sizes = [_shrunk(size) for size in leaf.shape]
+            held = [1 if is_same else size for size, is_same in zip(sizes, _repeated(leaf), strict=True)]
+            return torch.zeros(held, dtype=leaf.dtype).expand(sizes)
         if isinstance(leaf, torch.device):
             return torch.device("cpu")
         return _plain(leaf)
@@ -98,6 +100,11 @@ def _answer(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str 
 
 def _shrunk(size: Any) -> int:
     return MOST if isinstance(size, torch.SymInt) else min(size, MOST)
+
+
+def _repeated(tensor: torch.Tensor) -> tuple[bool, ...]:
+    """Returns for each dim whether it repeats elements: some kernels take more types where one does."""
+    return tuple(type(step) is int and step == 0 for step in tensor.stride())
 
 
 def _plain(leaf: Any) -> Any:
@@ -115,9 +122,9 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
 
 
 def _described(value: Any) -> Any:
-    """Returns what of arguments may matter to which types are taken: types, ranks and extents of 0, 1 and more."""
+    """Returns what of arguments may matter to which types are taken: types, ranks, extents of 0, 1 and more, strides of 0."""
     if isinstance(value, torch.Tensor):
-        return value.dtype, tuple(map(_shrunk, value.shape))
+        return value.dtype, tuple(map(_shrunk, value.shape)), _repeated(value)
     if isinstance(value, (list, tuple)):
         return tuple(map(_described, value))
     return repr(_plain(value))
