@@ -25,10 +25,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":
+# An installed runtime is what is tested; the tree's own is taken where there is none.
+if __name__ == "__main__" and find_spec("ferrite_runtime") is None:
     sys.path[:0] = [str(path) for path in sorted(Path(__file__).resolve().parents[2].glob("*/src"))]
 
 import torch
