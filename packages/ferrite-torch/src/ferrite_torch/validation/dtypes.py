@@ -122,7 +122,7 @@ def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
 
 
 def _described(value: Any) -> Any:
-    """Returns what of arguments may matter to which types are taken: types, extents of 0, 1 and more, strides of 0."""
+    """Returns what of arguments may matter to which types are taken: types, ranks, extents of 0 and 1, strides of 0."""
     if isinstance(value, torch.Tensor):
         return value.dtype, tuple(map(_shrunk, value.shape)), _repeated(value)
     if isinstance(value, (list, tuple)):
