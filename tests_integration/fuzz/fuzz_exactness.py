@@ -121,9 +121,21 @@ def exact_results(func: Any, args: Any, kwargs: Any) -> list[Tensor] | None:
     is_sum = name in SUMS or (name == "index_put" and ((len(args) > 3 and args[3]) or kwargs.get("accumulate")))
     if not (is_sum or is_power or name in ANY_ORDER or (name == "div" and kwargs.get("rounding_mode"))):
         return None
-    if is_sum and not are_exact_sums(func, args, kwargs):
+    if (is_sum and not are_exact_sums(func, args, kwargs)) or has_rounded_number(args, kwargs):
         return None
     return widened_results(func, args, kwargs)
+
+
+def has_rounded_number(args: Any, kwargs: Any) -> bool:
+    """Returns whether a number such as 1.7 is rounded to meet operands of narrow types.
+
+    What is multiplied by it may come out exact only where it is rounded at once, not where it is added to something.
+    """
+    leaves = pytree.tree_leaves((args, kwargs))
+    if not any(is_float(leaf) and leaf.dtype in NARROW for leaf in leaves):
+        return False
+    numbers = [leaf for leaf in leaves if isinstance(leaf, float) and abs(leaf) < float("inf")]
+    return any(float(torch.tensor(number, dtype=torch.float32)) != number for number in numbers)
 
 
 def are_exact_sums(func: Any, args: Any, kwargs: Any) -> bool:

@@ -27,7 +27,7 @@ JUMPS = (
     "torch.heaviside({0}, torch.ones_like({0}))", "{0} != 1", "{0}.frac()", "{0}.isnan()", "{0}.signbit()",
     "{0}.to(torch.int64)", "{0}.to(torch.int32)", "torch.remainder({0}, 2)", "torch.fmod({0}, 1.5)", "{0} // 0.5",
     "{0}.clamp(-100, 100).to(torch.int8)", "{0}.clamp(0, 200).to(torch.uint8)", "{0}.to(torch.int16)", "{0}.isinf()",
-    "{0}.bool()", "{0}.logical_not()", "({0} * 1000).long()", "torch.isfinite({0} * 1e30)",
+    "{0}.bool()", "{0}.logical_not()", "({0} * 1000).clamp(-32768, 32768).long()", "torch.isfinite({0} * 1e30)",
 )  # fmt: skip
 INTEGER_UNARY = (
     "{0} // 3", "{0} % 5", "-{0}", "{0} & 7", "{0} | 3", "{0} ^ 5", "~{0}", "{0} << 1", "{0} >> 1", "{0}.abs()",

@@ -15,6 +15,7 @@ from torch import Tensor
 import fuzz_check
 from against_eager import own_only
 from fuzz_check import Uncapturable, difference, failure, mismatch, run_trained, runnable
+from fuzz_exactness import Exactness
 from fuzz_generation import generate
 from fuzz_layout import sharing_difference
 from fuzz_pool import FLOATS, INTEGERS
@@ -283,3 +284,14 @@ def test_another_failure_to_capture_is_a_finding(program: Program, monkeypatch: 
 
     monkeypatch.setattr(fuzz_check, "compile_program", refuse)
     assert "a name that nobody knows" in str(mismatch(program, "cpu"))
+
+
+@pytest.mark.parametrize(
+    ("number", "dtype", "is_inexact"),
+    [(1.7, torch.float32, True), (1.5, torch.float32, False), (1.7, torch.float64, False)],
+)
+def test_a_product_with_a_number_that_is_rounded_is_not_exact(
+    number: float, dtype: torch.dtype, *, is_inexact: bool
+) -> None:
+    with Exactness() as exactness:
+        assert exactness.is_inexact(torch.tensor([1.25], dtype=dtype) * number) == is_inexact
