@@ -165,19 +165,27 @@ def check(name: str, mesh: DeviceMesh) -> None:
     assert not counts["fallbacks"], f"{name}: ran eagerly: {counts['fallbacks']}"
 
 
-def work(rank: int, folder: str, device: str, names: list[str]) -> None:
+def check_all(mesh: DeviceMesh, names: list[str]) -> None:
+    """Trains several cases in the processes of a mesh, and says in the first how long each took.
+
+    Raises:
+        AssertionError: see `check`.
+    """
     torch.set_num_threads(1)
     dist._DEFAULT_FIRST_BUCKET_BYTES = SMALL
+    for name in names:
+        started = time.perf_counter()
+        check(name, mesh)
+        if dist.get_rank() == 0:
+            print(f"{name:24}{time.perf_counter() - started:6.1f} s  same as eager mode", flush=True)  # noqa: T201  # a script
+
+
+def work(rank: int, folder: str, device: str, names: list[str]) -> None:
     if device == "cuda":
         torch.cuda.set_device(rank)
     group = "nccl" if device == "cuda" else "gloo"
     dist.init_process_group(group, init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS)
-    mesh = init_device_mesh(device, (RANKS,))
-    for name in names:
-        started = time.perf_counter()
-        check(name, mesh)
-        if rank == 0:
-            print(f"{name:24}{time.perf_counter() - started:6.1f} s  same as eager mode", flush=True)  # noqa: T201  # a script
+    check_all(init_device_mesh(device, (RANKS,)), names)
     dist.destroy_process_group()
 
 

@@ -27,6 +27,9 @@ from torch.distributed.tensor.parallel import (  # noqa: E402
 )
 
 RANKS = 2
+TRAINED = ["data_parallel", "accumulation", "fsdp_whole", "fsdp_blocks"]
+"""What is trained on the CPU: of several buckets, with gradients that are added up on the way. Tensor parallel training
+is checked by `check_tensor_parallel`."""
 PLAN: dict[str, ParallelStyle] = {"0": ColwiseParallel(), "2": RowwiseParallel()}
 
 
@@ -101,6 +104,13 @@ def test_tensor_parallel_training(mesh: DeviceMesh) -> None:
 def work_together(rank: int, folder: Path) -> None:
     mesh = join(folder, rank, RANKS)
     check_tensor_parallel(mesh)
+    check_collectives(mesh)
+    distributed_training.check_all(mesh, TRAINED)
+    dist.destroy_process_group()
+
+
+def check_collectives(mesh: DeviceMesh) -> None:
+    rank = dist.get_rank()
 
     def function(x: Tensor) -> Tensor:
         total = collectives.all_reduce(x.sin(), "sum", (mesh, 0))
@@ -112,12 +122,6 @@ def work_together(rank: int, folder: Path) -> None:
     assert_close(found, function(x), function(x.double()))
     assert found.shape == (3 * RANKS,)
     assert_worked(work)
-    dist.destroy_process_group()
-
-
-def test_training_in_two_processes(tmp_path: Path) -> None:
-    """Data parallel with one and with several buckets, gathered gradients, sharded parameters, tensor parallel."""
-    distributed_training.train_all(tmp_path, "cpu", list(distributed_training.CASES))
 
 
 @pytest.mark.gpu
@@ -127,4 +131,8 @@ def test_training_on_two_gpus(tmp_path: Path) -> None:
 
 
 def test_two_processes(tmp_path: Path) -> None:
+    """Calls to the other process; data parallel, gathered gradients, sharded parameters, tensor parallel training.
+
+    All in the same two processes: to start them takes longer than most of it.
+    """
     torch.multiprocessing.spawn(work_together, (tmp_path,), RANKS)
