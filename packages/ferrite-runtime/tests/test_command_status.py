@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -164,7 +163,10 @@ def test_closed_pipe_is_no_error(files: dict[str, Path]) -> None:
 def test_interrupt_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from ferrite_runtime.commands import devices
 
-    monkeypatch.setattr(devices, "present_devices", lambda: os.kill(os.getpid(), signal.SIGINT))
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(devices, "present_devices", interrupted)
     assert main(["devices"]) == 130
     assert capsys.readouterr().err == "ferrite-runtime: interrupted\n"
 
