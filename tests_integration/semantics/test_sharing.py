@@ -41,6 +41,7 @@ FUNCTIONS: dict[str, Function] = {
     "transposed last row": lambda x: ((v := x / (x.shape[0] + 1) ** 0.5)[:, -1:][:, 0:1].mT, v),
     "detached": lambda x: ((v := x * 2).detach(), v, v.view(16)),
     "the same twice": lambda x: (v := x * 2, v, v.clone()),
+    "the same twice, in another layout": lambda x: (v := torch.index_put(x.t() * 2, (ROWS,), x[:2]), v),
     "written through a view": lambda x: (v := x * 2, v[1].add_(1), v.view(torch.int32)),
     "written through bytes": lambda x: (v := x * 2, v.view(torch.int32).zero_()),
     "of an input": lambda x: (x.view(torch.uint8), x[1:], x.t()),

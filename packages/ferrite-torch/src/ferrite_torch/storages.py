@@ -14,6 +14,7 @@ in torch's element type, whatever way its elements were computed.
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -46,12 +47,8 @@ class Storages:
 
         ``unseen`` has the positions of results whose storage nobody sees.
         """
-        readers: dict[int, set[torch.fx.Node]] = {}
-        for place, item in enumerate(returned_by(self._graph)):
-            key = self.of(item)
-            if key is not None and place not in unseen:
-                readers.setdefault(key, set()).add(item)
-        shared = {key for key, nodes in readers.items() if len(nodes) > 1}
+        keys = [self.of(item) for place, item in enumerate(returned_by(self._graph)) if place not in unseen]
+        shared = {key for key, count in Counter(keys).items() if key is not None and count > 1}
         return self._first_nodes(shared) if shared else {}
 
     def _first_nodes(self, keys: Collection[int]) -> dict[int, torch.fx.Node]:
