@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from ferrite_ir.ops import OPS
+from ferrite_ir.ops import OPS, REQUIREMENTS
 from ferrite_triton.scalars import ROWS
 
 NAMES = {
@@ -110,7 +110,8 @@ SPECIAL = {
     "laguerre_l",
     "legendre_p",
 }
-ELSEWHERE = {"where", "masked", "ldexp", "rand", "randn", "randint64"} | SPECIAL
+# Multiply-adds are tested with optimizers (semantics/), requirements with the lowerings that have them (ferrite-torch).
+ELSEWHERE = {"where", "masked", "ldexp", "rand", "randn", "randint64", "fma"} | SPECIAL | set(REQUIREMENTS)
 BESSEL = ("j0", "j1", "y0", "y1")
 NONZERO_DIVISOR = {"floordiv", "truncdiv", "mod", "fmod"}
 CASES = [(op, dtype) for table in (UNARY, BINARY) for op, (_, dtypes) in table.items() for dtype in dtypes]

@@ -16,7 +16,7 @@ from ferrite_torch.graph_inputs import Passed
 from ferrite_torch.graph_numbers import plain_value
 from ferrite_torch.library import laid_out, same_layout
 from ferrite_torch.lifetimes import Lifetimes
-from ferrite_torch.origins import origins_of
+from ferrite_torch.origins import origins_of, unsupported
 from ferrite_torch.size_names import named
 from ferrite_torch.storages import returned_by
 from ferrite_torch.symbols import NeedsNumber, size_of, sizes_of, steps_of
@@ -96,7 +96,7 @@ class GraphOutputs:
                 self.values.append(None)
             elif isinstance(result, NeedsNumber):
                 truth = named(result.reason, names)
-                raise Unsupported(f"{result.where}: a graph that returns {truth}, which only a run tells")
+                raise unsupported(item, f"a graph that returns {truth}, which only a run tells")
             else:
                 self.values.append(_plain_output(plain_value(item, result)))
 
@@ -137,7 +137,7 @@ class GraphOutputs:
         else:
             strides = view.strides
         if view is None:
-            raise Unsupported(f"{origins_of(node)[0]}: a result that is no strided tensor")
+            raise unsupported(node, "a result that is no strided tensor")
         assert same_layout(shape, view.strides, strides) or tensor.numel == 0
         self._owners.setdefault(self._lifetimes.root(tensor.value.name), self._storages.of(node))
         return View(view.name, view.dtype, shape, strides, view.offset)
