@@ -85,3 +85,18 @@ def test_it_compiles_without_a_gpu() -> None:
     device = known_devices()["h200"]
     for config in configs(kernel, device):
         assert compile_job(Job(kernel, config, device.target)).local_bytes == 0, "no spills"
+
+
+@pytest.mark.parametrize("device", devices())
+def test_blocks_of_rows_whose_elements_lie_apart(device: str) -> None:
+    def function(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        norms = x.abs().add(0.5).norm(dim=0, keepdim=True)
+        halves = norms.view(torch.int16)
+        place = torch.full((3,), 31, device=x.device)
+        added = halves.put(place, torch.ones_like(place, dtype=halves.dtype), accumulate=True)
+        return added.float().double() - added.double() == 0, (y @ y.mT) * 0.125, norms
+
+    torch.manual_seed(0)
+    x = torch.randn(400).to(device).as_strided((8, 1, 16), (3, 1, 24))
+    y = torch.randn(400).bfloat16().to(device).as_strided((16, 1, 16), (18, 1, 1))
+    torch.testing.assert_close(compiled(function)(x, y), function(x, y))

@@ -126,8 +126,8 @@ def _flattened(kernel: Kernel) -> tuple[FlatKernel, tuple[Access, ...]]:
     accesses = find_accesses(flat)
     is_across = space.folds_tile and "y" not in space.order and contiguous_axis(flat, accesses) == "x"
     if is_across and not is_strewn(flat, accesses):
-        # Neighbouring threads take neighbouring x: the fold axis becomes the slow one of the tile.
-        flat = replace(flat, space=build_space(kernel, ("r", "x")))
+        # Neighbouring threads take neighbouring x: the fold axis, and its blocks, become the slow ones of the tile.
+        flat = replace(flat, space=build_space(kernel, ("b", "r", "x")))
         if scans_serially(flat):
             flat = replace(flat, space=replace(flat.space, serial=SERIAL))
     if waits_in_pieces(flat):

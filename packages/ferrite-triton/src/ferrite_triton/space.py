@@ -239,7 +239,7 @@ def persistent_block(kernel: Kernel, longest: int) -> int | None:
 
 def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
     """Returns the space of a kernel; ``order`` says how tiles lie, slowest axis first (default: fold axis last)."""
-    is_across = order is not None and order[0] == "r"
+    is_across = order is not None and order[-1] == "x"
     shared = next((d for d in kernel.body if isinstance(d, LookBackScan)), None)
     longest = LONGEST_COLUMN if is_across and kernel.strategy == "scan" else kernel.tile
     points = shared.points if shared else kernel.points
