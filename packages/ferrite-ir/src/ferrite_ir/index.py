@@ -12,7 +12,7 @@ points.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from math import gcd
 from typing import Any, TypeAlias
 
@@ -598,3 +598,14 @@ def _numerator_text(index: Index, spell: Callable[[Computed], str]) -> str:
 def _divisor_text(divisor: Size) -> str:
     rendered = sizes.text(divisor)
     return rendered if rendered.isalnum() else f"({rendered})"
+
+
+def indirect_parts(indices: Iterable[Index]) -> Iterator[Indirect]:
+    """Yields the indirect atoms of indices, those inside of quotients and remainders included."""
+    pending = [index for index in indices if index.is_indirect]
+    while pending:
+        for atom, _ in pending.pop().terms:
+            if isinstance(atom, Indirect):
+                yield atom
+            elif isinstance(atom, (FloorDiv, Mod)):
+                pending.append(atom.numerator)

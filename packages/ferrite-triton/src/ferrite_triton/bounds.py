@@ -5,11 +5,11 @@ They cost nothing unless the kernel is compiled with them: then, and in the inte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from ferrite_ir.dtypes import BOOL
 from ferrite_ir.graph import Fold, Loop, Scan
-from ferrite_ir.index import FloorDiv, Index, Indirect, Mod
+from ferrite_ir.index import Index, indirect_parts
 from ferrite_ir.ops import REQUIREMENTS
 from ferrite_ir.scalar import Scalar
 
@@ -40,7 +40,7 @@ def assert_in_bounds(
         access: the mask ("" for none) under which the access happens, and the axes it varies along.
     """
     mask, axes = access
-    for atom in dict.fromkeys(_indirect_parts(indices)):
+    for atom in dict.fromkeys(indirect_parts(indices)):
         tile = known(atom.value)
         if tile.literal is not None or not _is_given(flat, atom.value):
             continue
@@ -65,16 +65,6 @@ def _write(writer: Writer, test: str, message: str, mask: str, axes: Axes) -> No
     if writer.find(line) is None:
         writer.line(line, axes)
         writer.remember(line, Tile("", axes, BOOL))
-
-
-def _indirect_parts(indices: tuple[Index, ...]) -> Iterator[Indirect]:
-    pending = [index for index in indices if index.is_indirect]
-    while pending:
-        for atom, _ in pending.pop().terms:
-            if isinstance(atom, Indirect):
-                yield atom
-            elif isinstance(atom, (FloorDiv, Mod)):
-                pending.append(atom.numerator)
 
 
 def _is_given(flat: FlatKernel, value: Scalar) -> bool:

@@ -7,11 +7,11 @@ lost: in tensors without dims, in expanded ones, and in values that do not depen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from ferrite_ir import scalar as sc
 from ferrite_ir.dtypes import I64
-from ferrite_ir.index import FloorDiv, Index, Indirect, Mod
+from ferrite_ir.index import Index, Indirect, indirect_parts
 from ferrite_ir.ops import REQUIREMENTS
 from ferrite_ir.reference import constant_result
 from ferrite_ir.scalar import Scalar
@@ -47,7 +47,7 @@ def inside(place: Scalar, size: Size, *, wraps: bool) -> Scalar:
 
 def in_bounds(b: Builder, value: Scalar, point: Iterable[Index]) -> Scalar:
     """Returns a value read at a point, of which those places are required to exist that the load itself forgets."""
-    for place in _indirects(point):
+    for place in indirect_parts(point):
         if not _depends(b, value, place, DEEPEST) and not _is_proved(b, place.value, place.size, wraps=place.wraps):
             value = required("place", inside(place.value, place.size, wraps=place.wraps), value)
     return value
@@ -91,22 +91,12 @@ def _comes_from_memory(b: Builder, value: Scalar) -> bool:
     return False
 
 
-def _indirects(indices: Iterable[Index]) -> Iterator[Indirect]:
-    pending = [index for index in indices if index.is_indirect]
-    while pending:
-        for atom, _ in pending.pop().terms:
-            if isinstance(atom, Indirect):
-                yield atom
-            elif isinstance(atom, (FloorDiv, Mod)):
-                pending.append(atom.numerator)
-
-
 def _depends(b: Builder, value: Scalar, place: Indirect, depth: int) -> bool:
     """Returns whether a load from memory goes to the place, once the loops that are read are written into readers."""
     if depth == 0:
         return True
     for load in value.loads:
-        if place not in _indirects(load.indices):
+        if place not in indirect_parts(load.indices):
             continue
         body = loop_body(b, load)
         if body is None or _depends(b, body, place, depth - 1):
