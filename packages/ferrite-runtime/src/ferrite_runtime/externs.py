@@ -51,12 +51,16 @@ its graph hands the callable over; a program from a file has none.
 """
 
 
+Captured = Mapping[str, Callable[..., Any]]
+_NOTHING: Captured = MappingProxyType({})
+
+
 def is_captured(target: str) -> bool:
     """Returns whether a target is a call of the captured graph, not an operator that has a name everywhere."""
     return target.partition(".")[0] == CAPTURED
 
 
-def resolve_extern(target: str, captured: Mapping[str, Callable[..., Any]] = MappingProxyType({})) -> Callable[..., Any]:
+def resolve_extern(target: str, captured: Captured = _NOTHING) -> Callable[..., Any]:
     """Returns the callable behind an extern target.
 
     Args:

@@ -39,14 +39,24 @@ def _bound(module: torch.fx.GraphModule, node: torch.fx.Node) -> FlatCall:
     attributes = {
         held: operator.attrgetter(str(held.target))(module) for held in node.all_input_nodes if held.op == "get_attr"
     }
-    if call.is_user_kernel:
-        return _launch_of(call, attributes)
-    return _flat(call, attributes)
+    run = _launch_of(call, attributes) if call.is_user_kernel else _flat(call, attributes)
+    return _naming(run, origins_of(node)[0].told)
 
 
-REMEDY = (
-    "nothing, unless its time matters: the rest of the graph is compiled; options={'fallback': False} does not change it"
-)
+def _naming(run: FlatCall, told: str) -> FlatCall:
+    """Returns a call whose errors, which are torch's, Triton's or the user's, have the op and its line as a note."""
+
+    def call(*values: Any) -> tuple[Any, ...]:
+        try:
+            return run(*values)
+        except Exception as error:
+            error.add_note(f"while {told} ran as a step of a compiled graph")
+            raise
+
+    return call
+
+
+REMEDY = "nothing, unless its time matters: the rest of the graph is compiled; options={'fallback': False} does not change it"
 
 
 def what_runs(call: HigherOrderCall) -> str:

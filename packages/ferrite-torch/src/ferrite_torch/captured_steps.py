@@ -6,13 +6,13 @@ copied first, unless nobody reads it afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ferrite_ir.graph import Extern, overlaps
+from ferrite_ir.graph import overlaps
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.builder import Builder
 from ferrite_torch.graph_numbers import plain_value
@@ -29,7 +29,6 @@ from ferrite_torch.lifetimes import Lifetimes
 from ferrite_torch.origins import origins_of, unsupported
 from ferrite_torch.symbols import size_of, sizes_of, steps_of
 from ferrite_torch.tensors import Tensor
-from ferrite_torch.torch_private.symbolic_shapes import is_unbacked_number
 from ferrite_torch.unbacked import RunTimeSizes
 
 A_STEP = "a step of its own, run as it is"

@@ -68,6 +68,8 @@ class GraphInputs:
                 return size
             case int():
                 return fake
+            case torch.SymBool():
+                return bool(fake) if node.users else None  # what the forward has fixed for its branches
             case torch.SymFloat():
                 return fixed_float(node, fake) if node.users else None
             case float():
@@ -107,7 +109,7 @@ class GraphInputs:
         if not isinstance(value, torch.Tensor):
             if isinstance(value, (int, float, str)):
                 return value
-            # Only higher-order ops name submodules, and they are refused by name when they are reached.
+            # Only higher-order ops name submodules, and what they call gets them from the module itself.
             return None
         tensor = self._new_input(node, value)
         self._constants_by_path[path] = tensor
