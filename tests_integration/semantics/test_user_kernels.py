@@ -193,7 +193,7 @@ def drawn(size: int, device: str) -> list[Tensor]:
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", CASES)
-def test_a_program_around_a_kernel(name: str, dynamic: bool, device: str) -> None:
+def test_a_program_around_a_kernel(name: str, device: str, *, dynamic: bool) -> None:
     case = CASES[name]
     fast = compiled(case.program, dynamic=dynamic, fullgraph=True)
     for size in case.sizes if dynamic else case.sizes[:1]:
@@ -221,7 +221,7 @@ class Scaled(torch.autograd.Function):
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_a_function_with_a_derivative(dynamic: bool, device: str) -> None:
+def test_a_function_with_a_derivative(device: str, *, dynamic: bool) -> None:
     fast = compiled(lambda x, y: Scaled.apply(x.sin(), y * 2).relu() * 2, dynamic=dynamic, fullgraph=True)
     for size in (1000, 1001) if dynamic else (1000,):
         x, y = (each.requires_grad_() for each in drawn(size, device))

@@ -56,7 +56,7 @@ def _naming(run: FlatCall, told: str) -> FlatCall:
     return call
 
 
-REMEDY = "nothing, unless its time matters: the rest of the graph is compiled; options={'fallback': False} does not change it"
+REMEDY = "nothing, unless its time matters; the rest of the graph is compiled"
 
 
 def what_runs(call: HigherOrderCall) -> str:

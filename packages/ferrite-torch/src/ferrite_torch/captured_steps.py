@@ -80,7 +80,8 @@ class CapturedSteps:
         given = iter(results if len(made) > 1 else (results,))
         found = [next(given) if is_returned(fake) else fake for fake in leaves]
         self._run_time.bind(self._builder, node, _bound(call, found), count)
-        numbers = (size_of(fake) if isinstance(fake, torch.SymInt) else item for fake, item in zip(leaves, found))
+        pairs = zip(leaves, found, strict=True)
+        numbers = (size_of(fake) if isinstance(fake, torch.SymInt) else item for fake, item in pairs)
         return nested_like(call.fakes, numbers)
 
     def _launch(self, target: str, call: HigherOrderCall) -> Any:
@@ -116,12 +117,11 @@ class CapturedSteps:
 
     def _refuse_unlaid(self, node: torch.fx.Node, call: HigherOrderCall) -> None:
         """Raises `Unsupported` where a result has no strides, or an operand to be written lies on itself."""
-        for fake in leaves_of(call.fakes):
-            if isinstance(fake, torch.Tensor) and fake.layout != torch.strided:
+        for fake in (each for each in leaves_of(call.fakes) if isinstance(each, torch.Tensor)):
+            if fake.layout != torch.strided:
                 raise unsupported(node, f"a tensor of layout {fake.layout} is not compiled")
-            if call.is_user_kernel and isinstance(fake, torch.Tensor):
-                if overlaps(sizes_of(fake.shape), steps_of(fake)):
-                    raise unsupported(node, "a Triton kernel that writes to a tensor whose elements share memory")
+            if call.is_user_kernel and overlaps(sizes_of(fake.shape), steps_of(fake)):
+                raise unsupported(node, "a Triton kernel that writes to a tensor whose elements share memory")
 
 
 def _as_tensor(fake: Any) -> torch.Tensor:

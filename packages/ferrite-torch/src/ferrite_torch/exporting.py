@@ -308,8 +308,8 @@ def _refuse_captured(lowered: LoweredModule) -> None:
     for step in lowered.captured:
         raise Unsupported(
             f"{step.origin}: {step.op} takes functions, which a bundle cannot hold. What to do: choose the branch "
-            "before the model is exported, unroll the loop, or make an operator of the kernel (torch.library.custom_op) "
-            "and name it where the bundle is loaded (operators=[…])"
+            "before the model is exported, unroll the loop, or make an operator of the kernel "
+            "(torch.library.custom_op) and name it where the bundle is loaded (operators=[…])"
         )
 
 
