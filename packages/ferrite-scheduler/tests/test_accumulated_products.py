@@ -92,7 +92,7 @@ def test_rounded_sums_agree_up_to_roundings() -> None:
 @pytest.mark.parametrize(
     "form",
     [{"more": "b[i, j]"}, {"at": "j, i"}, {"last": "exp"}, {"more": "mul(b[i, j], f32(3.0))", "at": "j, i"}],
-    ids=lambda form: " ".join(form),
+    ids=" ".join,
 )
 def test_what_surrounds_a_sum_is_kept(form: dict[str, str]) -> None:
     assert calls(applied(5, **form)).count("addmm") == 4

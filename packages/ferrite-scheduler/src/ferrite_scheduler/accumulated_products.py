@@ -19,8 +19,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from ferrite_ir.graph import Definition, Extern, Graph, Loop, TensorType, Update, Value, names_read, whole
+from ferrite_ir.index import Index
 from ferrite_ir.scalar import Scalar, apply, rewrite
 from ferrite_ir.sizes import hint
 
@@ -95,12 +97,12 @@ def _sums_of(
     """Yields the sums in the body of a loop: of products of one type that it reads at one place."""
     for tree in _additions(body):
         leaves = list(_leaves(tree))
-        groups: dict[object, list[Scalar]] = {}
+        groups: dict[tuple[str, tuple[Index, ...], TensorType], list[Scalar]] = {}
         for leaf in leaves:
             load = _load_in(leaf)
             if load is not None and load.source in made and body.loads.count(load) == 1:
                 groups.setdefault((leaf.op, load.indices, types[load.source]), []).append(leaf)
-        for (_, _, kind), group in groups.items():  # type: ignore[misc]  # the keys are triples
+        for (_, _, kind), group in groups.items():
             sources = {made[_source(leaf)]: leaf for leaf in group}
             if len(sources) != len(group) or len(group) < FEWEST or _bytes(kind) < policy.accumulated_bytes:
                 continue
@@ -192,7 +194,7 @@ class _Lives:
         What counts is how many bytes fewer are alive where most are, on average. Returns whether it was done.
         """
         changed = list(self.live)
-        for place, following in zip(products, products[1:], strict=False):
+        for place, following in pairwise(products):
             for position in range(following + 1, reader + 1):
                 changed[position] -= self.sizes[place]
         peak = max(self.live)

@@ -12,7 +12,6 @@ from ferrite_ir.graph import Graph
 from .dependences import Dependences, count_elements
 from .fusion import Fusion
 
-
 SHARE = 64
 """Neighbours are swapped where that lowers the peak by one part in so many, at least."""
 
