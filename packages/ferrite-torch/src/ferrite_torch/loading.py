@@ -15,6 +15,7 @@ import ferrite_runtime
 from ferrite_runtime import FerriteRuntimeError, LoadedProgram, load_program
 from ferrite_torch.artifact import Artifact
 from ferrite_torch.layouts import Layouts, copied, in_layouts
+from ferrite_torch.lazy_results import LazyResult
 from ferrite_torch.options import Options
 from ferrite_torch.torch_private.aot_metadata import keeps_graph
 from ferrite_torch.torch_private.fake_tensors import without_modes
@@ -111,6 +112,7 @@ def boxed(compiled: LoadedProgram, artifact: Artifact, constants: tuple[torch.Te
     What dies inside is freed inside.
     """
     run = compiled.call_boxed if not artifact.repeats else _with_aliases(compiled, artifact.repeats)
+    run = _marking(run, artifact.lazy) if artifact.lazy else run
     selection = artifact.selection
     if not constants and selection == tuple(range(artifact.arguments)):
 
@@ -158,6 +160,18 @@ def _with_aliases(compiled: LoadedProgram, repeats: tuple[int, ...]) -> Boxed:
         results = list(compiled.call_boxed(arguments))
         for position in repeats:
             results[position] = results[position].detach()
+        return results
+
+    return run
+
+
+def _marking(function: Boxed, lazy: tuple[LazyResult, ...]) -> Boxed:
+    """Returns a program with some of its results marked as conjugated or negated when they are read."""
+
+    def run(arguments: list[Any]) -> list[Any]:
+        results = list(function(arguments))
+        for each in lazy:
+            results[each.position] = each.marked(results[each.position])
         return results
 
     return run
