@@ -17,6 +17,7 @@ from ferrite_torch.artifact import Artifact
 from ferrite_torch.layouts import Layouts, copied, in_layouts
 from ferrite_torch.lazy_results import LazyResult
 from ferrite_torch.options import Options
+from ferrite_torch.shared_inputs import on_bases
 from ferrite_torch.torch_private.aot_metadata import keeps_graph
 from ferrite_torch.torch_private.fake_tensors import without_modes
 from ferrite_torch.transformed_calls import by_slices
@@ -35,7 +36,7 @@ def load_artifact(artifact: Artifact, options: Options, constants: Sequence[torc
     with without_modes():
         compiled = load_program(artifact.program, options=runtime_options(options))
     call = in_layouts(boxed(compiled, artifact, tuple(constants)), artifact.layouts)
-    call = _sparing(call, artifact.donated)
+    call = on_bases(_sparing(call, artifact.donated), artifact.bases)
     if artifact.kind == "backward":
         call = _by_slices(call, compiled, artifact, tuple(constants))
     call = mark_boxed(_naming_places(call, artifact.places))
