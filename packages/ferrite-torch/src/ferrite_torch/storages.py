@@ -8,7 +8,8 @@ its views do not know of, the schemas of the view ops tell the rest.
 
 Which results share memory is visible: a write to one is seen in the others. The base, the first node whose result lies
 in the storage, is laid out as torch lays it out; each result is a view of it, at torch's offset, by torch's strides and
-in torch's element type, whatever way its elements were computed.
+in torch's element type, whatever way its elements were computed. One that is conjugated or negated when it is read, as
+``v.conj()`` and its ``imag`` are, is such a view with a mark (see `lazy_results`).
 """
 
 from __future__ import annotations
@@ -43,12 +44,14 @@ class Storages:
         return self._root(storage_key(fake))
 
     def shared_bases(self, unseen: Collection[int]) -> Mapping[int, torch.fx.Node]:
-        """Returns the base of each storage that the graph makes and that several of its results lie in, by its number.
+        """Returns the base of each storage of which the graph returns several views, or a lazy one, by its number.
 
-        ``unseen`` has the positions of results whose storage nobody sees.
+        Those are left out that the graph does not make. ``unseen`` has the positions of results whose storage nobody
+        sees.
         """
-        keys = [self.of(item) for place, item in enumerate(returned_by(self._graph)) if place not in unseen]
-        shared = {key for key, count in Counter(keys).items() if key is not None and count > 1}
+        seen = [item for place, item in enumerate(returned_by(self._graph)) if place not in unseen]
+        counts = Counter(self.of(item) for item in seen) + Counter(self.of(item) for item in seen if is_lazy(item))
+        shared = {key for key, count in counts.items() if key is not None and count > 1}
         return self._first_nodes(shared) if shared else {}
 
     def _first_nodes(self, keys: Collection[int]) -> dict[int, torch.fx.Node]:
@@ -58,7 +61,7 @@ class Storages:
             key = self.of(node)
             if key is not None and key in keys:
                 found.setdefault(key, node)
-        return {key: n for key, n in found.items() if n.op == "call_function" and not _is_lazy(n.meta["val"])}
+        return {key: n for key, n in found.items() if n.op == "call_function" and not is_lazy(n)}
 
     def _unite(self, node: torch.fx.Node, operand: torch.fx.Node) -> None:
         one, other = self.of(node), self.of(operand)
@@ -90,6 +93,7 @@ def _viewed_by(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
             yield value
 
 
-def _is_lazy(fake: torch.Tensor) -> bool:
-    """Returns whether a tensor's elements are what its storage holds only up to a sign or a conjugation."""
-    return fake.is_neg() or fake.is_conj()
+def is_lazy(node: Any) -> bool:
+    """Returns whether a node's result is a tensor that is conjugated or negated when it is read."""
+    fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return isinstance(fake, torch.Tensor) and fake.layout == torch.strided and (fake.is_neg() or fake.is_conj())
