@@ -34,7 +34,7 @@ from ferrite_runtime.forking import hold_through_forks
 from ferrite_runtime.interpreter_atomics import make_atomic_rmw
 from ferrite_runtime.interpreter_cast import all_ones_handle, cast_handle, make_dot, splat_handle
 from ferrite_runtime.interpreter_cooperation import LeftProgram, rounds_of
-from ferrite_runtime.interpreter_fence import Fence, fenced
+from ferrite_runtime.interpreter_fence import Fence, count_call, fenced
 from ferrite_runtime.interpreter_math import STAND_INS as MATH_STAND_INS
 from ferrite_runtime.interpreter_meeting import count_in_warps, meet_in_warp
 from ferrite_runtime.interpreter_reduce import reduce_tiles, scan_tiles
@@ -105,6 +105,8 @@ def _standing_in(function: Any, stand_in: Callable[..., Any]) -> Iterator[None]:
 
 
 def _call_jitted(self: Any, *args: Any, **kwargs: Any) -> Any:
+    if not self.fn.__module__.startswith(_DEVICE_FUNCTIONS):
+        count_call((*args, *kwargs.values()))
     # A compiled function takes tables as tuples; here they would stay wrapped, and have no length.
     plain = [arg.value if isinstance(arg, tl.constexpr) and isinstance(arg.value, tuple) else arg for arg in args]
     return plain_function(self)(*plain, **kwargs)
