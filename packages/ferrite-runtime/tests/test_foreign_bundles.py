@@ -308,7 +308,8 @@ def test_calls_have_the_arguments_that_the_operator_declares(call: Manifest) -> 
 @pytest.mark.parametrize(
     "target",
     ["aten._sparse_coo_tensor_with_dims_and_tensors.default", "aten.sparse_coo_tensor.indices_size",
-     "aten._indices.default", "aten._nested_tensor_from_tensor_list.default", "aten._nested_tensor_size.default", "aten._to_sparse_csr.default",
+     "aten._indices.default", "aten._nested_tensor_from_tensor_list.default", "aten._nested_tensor_size.default",
+     "aten._to_sparse_csr.default",
      "aten.crow_indices.default", "aten._convert_indices_from_coo_to_csr.default", "aten._reshape_alias.default",
      "aten._sobol_engine_ff_.default", "aten.to_mkldnn.default", "aten._cudnn_rnn_flatten_weight.default"],
 )  # fmt: skip

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ferrite_runtime.binary import Binary
+from ferrite_runtime.code_facts import check_code
 from ferrite_runtime.config import Config
 from ferrite_runtime.container import pack_container, read_container_file, unpack_container
 from ferrite_runtime.entries import Entry
@@ -309,6 +310,8 @@ def _check_references(bundle: Bundle) -> None:
             len(bundle.kernels[entry.kernel].params) + entry.header["hidden"],
         ):
             raise SpecError(f"{path}.header.param_sizes", "not one size for each param")
+        code = bytes(bundle.blobs[entry.blob])
+        check_code(bundle.kernels[entry.kernel], entry.target, entry.form, entry.header, code, path)
     used = {entry.blob for entry in bundle.binaries}
     for name, callable_entry in bundle.entries.items():
         callable_entry.check(bundle.programs, bundle.blobs, f"entries.{name}")
