@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ferrite_torch
-from ferrite_runtime import Bundle, GuardFailed, Options, PackageInvalid, load
+from ferrite_runtime import Bundle, GuardFailed, IndexOutOfBounds, Options, PackageInvalid, load
 from ferrite_runtime.kernel_text import find_liberties
 from ferrite_torch.__main__ import main
 from ferrite_torch.demo_models import GPT, TextSizes
@@ -53,6 +53,37 @@ def test_small_gpt_for_training() -> None:
     expected = torch.autograd.grad(model(tokens).square().mean(), list(model.parameters()))
     for mine, theirs in zip(found, expected, strict=True):
         close(mine, theirs)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_kernels_say_which_lines_they_come_from(*, training: bool) -> None:
+    """The lines of the model, not those of torch's modules that it calls; of the derivative those of what it derives."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            scaled = self.norm(x) * 2
+            return F.gelu(scaled)
+
+    first = Model.forward.__code__.co_firstlineno
+    bundle = exported(Model().train(training), (torch.randn(2, 4),), training=training)
+    origins = {origin for spec in bundle.kernels.values() for origin in spec.origin}
+    assert f"aten.native_layer_norm (test_exporting.py:{first + 1})" in origins
+    assert f"aten.gelu{'_backward' if training else ''} (test_exporting.py:{first + 2})" in origins
+    assert all("test_exporting.py:" in origin for origin in origins)
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_indices_are_checked_on_gpus_unless_an_option_says_no(*, is_checked: bool) -> None:
+    table = torch.arange(12.0).view(4, 3)
+    options = ferrite_torch.Options(check_indices=is_checked)
+    bundle = exported(lambda table, at: table[at] + 1, (table, torch.tensor([0, 3])), options=options)
+    assert [spec.facts.get("checked", False) for spec in bundle.kernels.values()] == [is_checked]
+    with pytest.raises(IndexOutOfBounds, match=r"test_exporting\.py:\d+\): index out of bounds"):
+        reloaded(bundle)(table, torch.tensor([0, 4]))
 
 
 def test_attention_stays_one_call_that_the_gpu_chooses_for() -> None:
