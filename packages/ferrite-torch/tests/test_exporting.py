@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import ferrite_torch
 from ferrite_runtime import Bundle, GuardFailed, IndexOutOfBounds, Options, PackageInvalid, load
+from ferrite_runtime.errors import FileUnwritable
 from ferrite_runtime.kernel_text import find_liberties
 from ferrite_torch.__main__ import main
 from ferrite_torch.demo_models import GPT, TextSizes
@@ -57,7 +58,7 @@ def test_small_gpt_for_training() -> None:
 
 @pytest.mark.parametrize("training", [False, True])
 def test_kernels_say_which_lines_they_come_from(*, training: bool) -> None:
-    """The lines of the model, not those of torch's modules that it calls; of the derivative those of what it derives."""
+    """The lines of the model, not those of torch's modules; of a derivative the lines of what it derives."""
 
     class Model(nn.Module):
         def __init__(self) -> None:
@@ -262,6 +263,32 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     for wrong in (f"{tmp_path / 'models.py'}:wrong", f"{tmp_path / 'models.py'}:none", "nothing", "no.module:make"):
         assert main(["export", wrong, "-o", str(out)]) == 2
     assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("def make():\n    return 1 / 0\n", "ZeroDivisionError: division by zero (PATH:2)"),
+     ("x = 1\nimport nowhere\n", "No module named 'nowhere' (PATH:2)"), ("def (:\n", "(PATH:1)"),
+     ("def make(x):\n    pass\n", "missing 1 required positional argument"), ("make = 3\n", "no function 'make'"),
+     ("def make():\n    return 3\n", "has to return (model, inputs)"), ("def mke():\n    pass\n", "did you mean 'mke'")],
+)  # fmt: skip
+def test_what_the_users_file_raises_is_told_in_a_line(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "models.py"
+    path.write_text(text)
+    assert main(["export", f"{path}:make", "-o", str(tmp_path / "x.ferrite")]) == 2
+    shown = capsys.readouterr().err
+    assert said.replace("PATH", str(path)) in shown
+    assert "Traceback" not in shown
+
+
+def test_a_bundle_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    bundle = exported(nn.Linear(4, 4), (torch.randn(2, 4),))
+    for path in (tmp_path / "nowhere" / "x.ferrite", tmp_path):
+        with pytest.raises(FileUnwritable, match=str(path)):
+            bundle.save(path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from ferrite_runtime.code_facts import check_code
 from ferrite_runtime.config import Config
 from ferrite_runtime.container import pack_container, read_container_file, unpack_container
 from ferrite_runtime.entries import Entry
-from ferrite_runtime.errors import PackageInvalid, SpecError, VersionUnsupported, naming_file
+from ferrite_runtime.errors import FileUnwritable, PackageInvalid, SpecError, VersionUnsupported, naming_file
 from ferrite_runtime.extents import check_bounds
 from ferrite_runtime.fields import Fields, check_line
 from ferrite_runtime.kernel_text import check_source
@@ -149,11 +150,20 @@ class Bundle:
         return pack_container(self._manifest(), {name: bytes(blob) for name, blob in self.blobs.items()})[0]
 
     def save(self, path: Path | str) -> str:
-        """Writes the bundle to a file, aside and renamed; returns its digest."""
+        """Writes the bundle to a file, aside and renamed; returns its digest.
+
+        Raises:
+            FileUnwritable: the folder is not there, may not be written to, or is full.
+        """
         data, digest = pack_container(self._manifest(), {name: bytes(blob) for name, blob in self.blobs.items()})
         aside = Path(f"{path}.part")
-        aside.write_bytes(data)
-        aside.replace(path)
+        try:
+            aside.write_bytes(data)
+            aside.replace(path)
+        except OSError as error:
+            with suppress(OSError):
+                aside.unlink()
+            raise FileUnwritable(path, error) from error
         return digest
 
     def _manifest(self) -> dict[str, Any]:

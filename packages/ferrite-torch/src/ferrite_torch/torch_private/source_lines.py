@@ -1,7 +1,7 @@
 """Which line of the model each op comes from, where dynamo does not read the model: while it is exported.
 
 What ``torch.fx.traceback`` holds as the current stack trace goes into the nodes that are traced, and with autograd's
-anomaly mode, which AOTAutograd switches on, into those of their derivatives. ``torch.fx.traceback`` is a private module.
+anomaly mode, which AOTAutograd switches on, into those of their derivatives. It is a private module.
 """
 
 from __future__ import annotations
