@@ -49,16 +49,23 @@ class Storages:
         """
         keys = [self.of(item) for place, item in enumerate(returned_by(self._graph)) if place not in unseen]
         shared = {key for key, count in Counter(keys).items() if key is not None and count > 1}
-        return self._first_nodes(shared) if shared else {}
+        return {key: node for key, node in self._first_nodes(shared).items() if node.op == "call_function"}
+
+    def bases_of(self, positions: Collection[int]) -> Mapping[int, torch.fx.Node]:
+        """Returns the base of each storage that results at some positions lie in: an argument, or what makes it."""
+        keys = [self.of(item) for place, item in enumerate(returned_by(self._graph)) if place in positions]
+        return self._first_nodes({key for key in keys if key is not None})
 
     def _first_nodes(self, keys: Collection[int]) -> dict[int, torch.fx.Node]:
-        """Returns the node that makes each of some storages; none of those that the caller's tensors lie in."""
+        """Returns the first node whose tensor lies in each of some storages, just as the storage holds it."""
+        if not keys:
+            return {}
         found: dict[int, torch.fx.Node] = {}
         for node in self._graph.nodes:
             key = self.of(node)
             if key is not None and key in keys:
                 found.setdefault(key, node)
-        return {key: n for key, n in found.items() if n.op == "call_function" and not _is_lazy(n.meta["val"])}
+        return {key: node for key, node in found.items() if not _is_lazy(node.meta["val"])}
 
     def _unite(self, node: torch.fx.Node, operand: torch.fx.Node) -> None:
         one, other = self.of(node), self.of(operand)
