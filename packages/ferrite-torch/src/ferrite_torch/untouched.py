@@ -72,7 +72,9 @@ def written_inputs(graph: torch.fx.Graph) -> frozenset[str]:
 
 def _is_in_place(node: torch.fx.Node) -> bool:
     name = target_name(node).split(".", maxsplit=1)[0]
-    return is_in_place_name(name) or node.target in _IN_PLACE or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
+    return (
+        is_in_place_name(name) or node.target in _IN_PLACE or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
+    )
 
 
 def _flat(value: Any) -> Iterator[Any]:
