@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from ferrite_torch.library import traits_of
+from ferrite_torch.overlapping_targets import has_windows
 from ferrite_torch.torch_private.fake_tensors import storage_key
 from ferrite_torch.torch_private.operators import Overload, schema_of
 
@@ -43,12 +44,15 @@ class Storages:
         return self._root(storage_key(fake))
 
     def shared_bases(self, unseen: Collection[int]) -> Mapping[int, torch.fx.Node]:
-        """Returns the base of each storage that the graph makes and that several of its results lie in, by its number.
+        """Returns the base of each storage that the graph makes and whose elements results share, by its number.
 
-        ``unseen`` has the positions of results whose storage nobody sees.
+        Those are several results, or windows of one that lie on each other. ``unseen`` has the positions of results
+        whose storage nobody sees.
         """
-        keys = [self.of(item) for place, item in enumerate(returned_by(self._graph)) if place not in unseen]
-        shared = {key for key, count in Counter(keys).items() if key is not None and count > 1}
+        seen = [item for place, item in enumerate(returned_by(self._graph)) if place not in unseen]
+        keys = Counter(map(self.of, seen))
+        keys.update(self.of(item) for item in seen if self.of(item) is not None and has_windows(item.meta["val"]))
+        shared = {key for key, count in keys.items() if key is not None and count > 1}
         return {key: node for key, node in self._first_nodes(shared).items() if node.op == "call_function"}
 
     def bases_of(self, positions: Collection[int]) -> Mapping[int, torch.fx.Node]:
