@@ -107,7 +107,7 @@ class GraphOutputs:
 
         The caller reads where it begins, too: a copy, as of elements that are seen as another type, begins elsewhere.
         """
-        if len(self.values) not in self._regenerated:
+        if len(self.values) not in self._regenerated or self._lies_in_input(results[node]):
             return None
         base = self._regenerated_bases.get(self._storages.of(node) or 0)
         tensor = None if base is None else results[base]
@@ -118,6 +118,10 @@ class GraphOutputs:
         if whole_view is None or not same_layout(tensor.shape, whole_view.strides, steps_of(fake)):
             return None
         return _view_at(whole_view, fake, node.meta["val"])
+
+    def _lies_in_input(self, result: Any) -> bool:
+        view = result.strided() if isinstance(result, Tensor) else None
+        return view is not None and self._lifetimes.source(self._lifetimes.root(view.name)) is not None
 
     def _view_of_base(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any]) -> View | None:
         """Returns a result that shares storage with others as a view of what they all lie in, None for any other."""
