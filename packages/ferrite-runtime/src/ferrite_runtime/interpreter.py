@@ -37,6 +37,7 @@ from ferrite_runtime.interpreter_cooperation import LeftProgram, rounds_of
 from ferrite_runtime.interpreter_fence import Fence, count_call, fenced
 from ferrite_runtime.interpreter_math import STAND_INS as MATH_STAND_INS
 from ferrite_runtime.interpreter_meeting import count_in_warps, meet_in_warp
+from ferrite_runtime.interpreter_memory import PackedMemory
 from ferrite_runtime.interpreter_reduce import reduce_tiles, scan_tiles
 from ferrite_runtime.interpreter_sort import sort_tile, sort_tile_first
 from ferrite_runtime.spec import KernelSpec, Param
@@ -154,6 +155,7 @@ def _interpreted_language(fence: Fence | None) -> Iterator[None]:
         scope.set_attr(kind, "get_bf16", lambda self, value: cast_handle(self.get_fp32(value), tl.bfloat16))
         scope.set_attr(kind, "get_all_ones_value", lambda self, dtype: all_ones_handle(dtype))
         scope.set_attr(kind, "create_assert", _check)
+        scope.set_attr(ti, "_interpreter", PackedMemory(ti._interpreter))
         # Overflow checks double the integer work and are not compiled into kernels either.
         builder.options = ti.InterpreterOptions(sanitize_overflow=False, debug=True)
         with np.errstate(all="ignore"), fenced(scope, fence):
