@@ -523,4 +523,4 @@ ASSERTIONS: dict[tuple[str, str], str] = {
     ("distributions", "normal expects all elements of std"): _WAITS,
     ("values for the places of a mask", "shape mismatch"): _WAITS,
 }
-"""Why a kernel asserts where eager raises and leaves the GPU usable: by operator, or kind, and a part of its message."""
+"""Why a kernel asserts where eager raises and leaves the GPU usable: by operator, or kind, and part of its message."""

@@ -370,3 +370,14 @@ def test_custom_operators_are_named_where_the_bundle_is_loaded() -> None:
         load(bundle, options=INTERPRET)
     x = torch.randn(8)
     close(load(bundle, options=INTERPRET, operators=["ferrite_exported.twice.default"])(x), x.sin() * 2 + 1)
+
+
+def test_a_step_that_takes_functions_is_refused() -> None:
+    def choose(x: Tensor) -> Tensor:
+        y = x * 2
+        return torch.cond(y.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (y,)) + 1
+
+    with pytest.raises(
+        Unsupported, match=r"cond: higher_order\.cond takes functions, which a bundle cannot hold.*choose"
+    ):
+        exported(choose, (torch.ones(4),))

@@ -193,11 +193,36 @@ _POINTEES = {
 
 
 def _wrap_argument(param: Param, value: Any) -> Any:
-    if param.role == "tensor":
-        pointer = tl.pointer_type(_POINTEES.get(param.dtype) or _SCALAR_TYPES[param.dtype][1])
-        return tl.tensor(ti.TensorHandle(np.array([value], dtype=np.uint64), pointer), pointer)
-    numpy_type, triton_type = _SCALAR_TYPES[param.dtype]
+    return wrap_address(param.dtype, value) if param.role == "tensor" else wrap_number(param.dtype, value)
+
+
+def wrap_address(dtype: str, address: int) -> Any:
+    """Returns a pointer to elements of a type, as kernels take it."""
+    pointer = tl.pointer_type(_POINTEES.get(dtype) or _SCALAR_TYPES[dtype][1])
+    return tl.tensor(ti.TensorHandle(np.array([address], dtype=np.uint64), pointer), pointer)
+
+
+def wrap_number(dtype: str, value: float) -> Any:
+    """Returns a number of a type, as kernels take it."""
+    numpy_type, triton_type = _SCALAR_TYPES[dtype]
     return tl.tensor(ti.TensorHandle(np.array([value]).astype(numpy_type), triton_type), triton_type)
+
+
+def run_programs(function: Any, named: Mapping[str, Any], grid: tuple[int, int, int]) -> None:
+    """Runs a jitted function of a person's for each place of a grid, one after the other.
+
+    Args:
+        function: the jitted function.
+        named: its arguments, wrapped, and its constants as they are.
+        grid: the number of programs along each axis.
+    """
+    with _TURN.lock, _interpreted_language(None):
+        body = plain_function(function)
+        builder = ti.interpreter_builder
+        builder.set_grid_dim(*grid)
+        for place in _positions(*grid):
+            builder.set_grid_idx(*place)
+            body(**named)
 
 
 def _positions(width: int, height: int, depth: int) -> Iterator[tuple[int, int, int]]:
