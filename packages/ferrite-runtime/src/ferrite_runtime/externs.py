@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -114,16 +114,33 @@ _ENUMERATIONS = {"ScalarType": "dtype", "Layout": "layout", "MemoryFormat": "mem
 """Types of arguments that torch passes as numbers, and does not check, by the tag that stands for a value of each."""
 
 
-def check_enumerations(step: Extern, path: str) -> None:
-    """Raises `SpecError` where a call has a number, or anything but a tag, for a dtype, a layout or a device."""
+def check_call(step: Extern, path: str) -> None:
+    """Raises `SpecError` unless a call has the arguments that its operator declares, and tags for enumerations.
+
+    What is called in the end is at times a binding of torch's, which takes more than the operator does: ``out=``.
+    """
     is_operator = not step.target.startswith("ferrite.") and not is_captured(step.target)
     schema = getattr(find_operator(step.target), "_schema", None) if is_operator else None
-    for position, argument in enumerate(schema.arguments if schema is not None else ()):
+    if schema is None:
+        return
+    _check_names(step, schema.arguments, path)
+    for position, argument in enumerate(schema.arguments):
         given = step.args[position] if position < len(step.args) else step.kwargs.get(argument.name)
         kind = str(getattr(argument, "real_type", argument.type)).removeprefix("Optional[").removesuffix("]")
         wanted = _ENUMERATIONS.get(kind)
         if wanted is not None and given is not None and not (isinstance(given, Tagged) and given.tag == wanted):
             raise SpecError(path, f"argument {argument.name} of {step.target} is a {wanted}, not {given!r}")
+
+
+def _check_names(step: Extern, declared: Sequence[Any], path: str) -> None:
+    """Raises `SpecError` where a call has an argument too many, twice, or under a name that nobody declared."""
+    positional = [argument.name for argument in declared if not argument.kwarg_only]
+    if len(step.args) > len(positional):
+        raise SpecError(path, f"{step.target} takes {len(positional)} arguments, {len(step.args)} are given")
+    left = {argument.name for argument in declared if not argument.is_out} - {*positional[: len(step.args)]}
+    for name in step.kwargs:
+        if name not in left:
+            raise SpecError(path, f"{step.target} has no argument {name[:60]!r} beside those that are given")
 
 
 def result_kind(target: str) -> str:

@@ -12,7 +12,7 @@ from ferrite_runtime.compilation import Compiler
 from ferrite_runtime.engine import Engine, HostFunction, InterpretedEngine, gradient_guard
 from ferrite_runtime.errors import DeviceUnavailable
 from ferrite_runtime.extents import with_bounds
-from ferrite_runtime.externs import check_enumerations, resolve_extern
+from ferrite_runtime.externs import check_call, resolve_extern
 from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.graphs import GraphedProgram
 from ferrite_runtime.host import list_host
@@ -131,7 +131,7 @@ def load_program(
     if origin.is_foreign:
         for position, step in enumerate(program.steps):
             if isinstance(step, Extern):
-                check_enumerations(step, f"steps[{position}].args")
+                check_call(step, f"steps[{position}].args")
         program = with_bounds(program)
     return LoadedProgram(program, options, choose_engine(program, options, compiler, origin))
 

@@ -35,6 +35,7 @@ from ferrite_torch.torch_private.dynamo import (
     keep_writes_through_restarts,
     register_backend,
 )
+from ferrite_torch.torch_private.graph_positions import has_effects
 from ferrite_torch.torch_private.nodes import example_of
 from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats
 from ferrite_torch.transformed_calls import by_slices, keeping_tangents
@@ -182,9 +183,9 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
             call = run_eagerly(module, traced)
             call = mark_boxed(by_slices(call)) if kind == "backward" else call
             return mark_storable(call, None, options, plan) if plan else call
-        # The tensors that a module holds are not part of what is stored, nor is what the value of a float decided.
-        # Nor are the functions that its higher-order ops take.
-        is_whole = not module.graph.find_nodes(op="get_attr") and not has_guarded_floats()
+        # The tensors that a module holds are not part of what is stored, nor is what the value of a float decided, nor
+        # are the functions that its higher-order ops take. What AOTAutograd's cache loads gets no tokens.
+        is_whole = not module.graph.find_nodes(op="get_attr") and not has_guarded_floats() and not has_effects(module)
         is_whole = is_whole and not any(map(is_captured_call, module.graph.nodes))
         key = compiled.key if is_whole else None  # type: ignore[attr-defined]
         call = _guarded(compiled, module) if options.fallback else compiled

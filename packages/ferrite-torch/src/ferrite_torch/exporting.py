@@ -24,6 +24,7 @@ from ferrite_runtime import (
 from ferrite_runtime import OptionError as RuntimeOptionError
 from ferrite_runtime import Options as RuntimeOptions
 from ferrite_runtime import Target as GpuTarget
+from ferrite_runtime.checked import checked_program
 from ferrite_runtime.target import find_ptx_target, find_target
 from ferrite_scheduler import Policy, Target, schedule
 from ferrite_torch.capture import Captured, capture
@@ -78,7 +79,7 @@ def export(  # noqa: PLR0913  # each says something of its own about the bundle
         tune: which configs of a kernel to compile: ``none`` and ``default`` for the one that runs untuned, where a
             person wrote it ``default`` for all that are stated, ``max`` for all that can be tuned without Triton.
         name: name of the bundle, for logs.
-        options: options of the compiler: ``policy`` and ``align_matmuls`` are heeded.
+        options: options of the compiler: ``policy``, ``align_matmuls`` and ``check_indices`` are heeded.
 
     Raises:
         OptionError: a target is unknown.
@@ -289,7 +290,8 @@ class _Exporter:
                 phase = f"code generation for {name}"
                 target = scheduler_target(name)
                 mapping = emit_program(schedule(graph, target, policy, held=held), target).to_mapping()
-                program = Program.from_mapping(mapping)
+                checks = self.options.check_indices and name != CPU
+                program = Program.from_mapping(checked_program(mapping) if checks else mapping)
                 grouped.setdefault(repr(program), ([], program))[0].append(name)
         except FerriteError:
             raise

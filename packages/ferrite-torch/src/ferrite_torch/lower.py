@@ -27,6 +27,7 @@ from ferrite_torch.graph_inputs import GraphInputs
 from ferrite_torch.graph_numbers import GraphNumbers, plain_value
 from ferrite_torch.graph_outputs import GraphOutputs, returned_nodes
 from ferrite_torch.layouts import Layouts
+from ferrite_torch.lazy_results import LazyResult
 from ferrite_torch.library import call_library, call_of
 from ferrite_torch.lifetimes import Lifetimes, tensors_in
 from ferrite_torch.lowering import LOWERINGS
@@ -71,6 +72,7 @@ class LoweredModule:
         repeats: positions of outputs that equal an earlier output (or an input) but are tensors of their own in torch.
         passed: positions of outputs that are arguments which the graph does not take, and of these arguments; the graph
             returns None in their place.
+        lazy: outputs that the caller has to mark as conjugated or negated when they are read.
         fallbacks: the library calls that stand for one op of the module each, with their source lines.
         names: what the user's program calls symbols of the graph.
         captured: the steps that call a place in the module's graph.
@@ -83,6 +85,7 @@ class LoweredModule:
     externs: tuple[tuple[str, str], ...]
     repeats: tuple[int, ...] = ()
     passed: tuple[tuple[int, int], ...] = ()
+    lazy: tuple[LazyResult, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     captured: tuple[Captured, ...] = ()
@@ -118,6 +121,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     product_rows: int = 0,
     wide_product_rows: int = 0,
     layouts: Layouts | None = None,
+    marks: bool = False,
 ) -> LoweredModule:
     """Returns a functional graph of aten ops, as AOTAutograd makes it, in Ferrite's language.
 
@@ -133,6 +137,8 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
         regenerated: positions of outputs whose storage does not matter, as the caller makes them anew from the inputs.
         strict: raise what a faulty lowering raises; False makes the op a library call and warns.
         layouts: strides of arguments, by position, that lie otherwise than their fakes.
+        marks: the caller marks results as conjugated or negated when they are read (`LoweredModule.lazy`); without it
+            such results are computed, and share no storage.
 
     Raises:
         Unsupported: the graph as a whole cannot be compiled: control flow, numbers that only a run tells and
@@ -145,7 +151,9 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     builder.returned = returned_nodes(module, saved)
     builder.extends_products = extends_products
     builder.product_rows, builder.wide_product_rows = product_rows, wide_product_rows
-    walk = _Walk(module, builder, strict=strict, layouts=layouts or {}, regenerated=regenerated, saved=saved)
+    walk = _Walk(
+        module, builder, strict=strict, layouts=layouts or {}, regenerated=regenerated, saved=saved, marks=marks
+    )
     given = iter(inputs or ())
     fakes = [node.meta.setdefault("val", next(given, None)) for node in module.graph.find_nodes(op="placeholder")]
     note_inputs(fakes)
@@ -182,6 +190,7 @@ class _Walk:
         layouts: Layouts,
         regenerated: frozenset[int],
         saved: frozenset[int],
+        marks: bool,
     ) -> None:
         self.module, self.builder, self.strict = module, builder, strict
         self.lifetimes = Lifetimes(module.graph)
@@ -190,7 +199,7 @@ class _Walk:
         self.numbers = GraphNumbers(builder, self.run_time)
         self.inputs = GraphInputs(module, builder, self.lifetimes, layouts)
         self.write_backs = WriteBacks(builder, self.lifetimes, self.results)
-        self.outputs = GraphOutputs(module.graph, builder, self.lifetimes, regenerated, saved)
+        self.outputs = GraphOutputs(module.graph, builder, self.lifetimes, regenerated, saved, marks=marks)
         self.externs: list[tuple[str, str]] = []
         self.fallbacks: list[Fallback] = []
         self.captured = CapturedSteps(builder, self.lifetimes, self.run_time, self.results)
@@ -242,6 +251,7 @@ class _Walk:
             tuple(self.externs),
             tuple(self.outputs.repeats),
             tuple(self.outputs.passed),
+            tuple(self.outputs.lazy),
             tuple(self.fallbacks),
             names,
             tuple(self.captured.found),

@@ -28,6 +28,7 @@ from ferrite_torch.origins import places_of
 from ferrite_torch.placement import graph_device
 from ferrite_torch.refusals import refuse_fallbacks
 from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
+from ferrite_torch.shared_inputs import SharedBase, bases_of
 from ferrite_torch.statistics import CompiledGraph, Stopwatch, observer, record_graph
 from ferrite_torch.symbols import settled
 from ferrite_torch.targets import target_of
@@ -137,6 +138,7 @@ def _produce(
             regenerated=ambient.regenerated,
             saved=ambient.saved,
             layouts=layouts,
+            marks=True,
             extends_products=options.align_matmuls,
             product_rows=policy.product_rows,
             wide_product_rows=policy.wide_product_rows,
@@ -161,6 +163,8 @@ def _produce(
         selection=lowered.selection,
         repeats=lowered.repeats,
         passed=lowered.passed,
+        lazy=lowered.lazy,
+        bases=ambient.bases,
         constants=constant_paths(module),
         externs=lowered.externs,
         layouts=layouts,
@@ -201,17 +205,20 @@ class _Ambient:
     saved: frozenset[int]
     donated: frozenset[int]
     held: frozenset[int]
+    bases: tuple[SharedBase, ...]
 
     @classmethod
     def of(cls, module: torch.fx.GraphModule, kind: str) -> _Ambient:
         """Returns what is said about a graph of this kind."""
         found = positions_of(module, kind)
         donated, held = donated_arguments(module, found), held_arguments(module, kind, found)
-        return cls(found.tokens, found.regenerated, found.saved, donated, held)
+        bases = bases_of(_placeholder_values(module), found.bases)
+        return cls(found.tokens, found.regenerated, found.saved, donated, held, bases)
 
     def facts(self) -> tuple[object, ...]:
         """Returns it in a form that prints the same if it is equal."""
-        return self.tokens, sorted(self.regenerated), sorted(self.saved), sorted(self.donated), sorted(self.held)
+        sets = (self.regenerated, self.saved, self.donated, self.held)
+        return self.tokens, *map(sorted, sets), self.bases
 
 
 _PHASE_NAMES = {
