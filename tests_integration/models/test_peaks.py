@@ -21,7 +21,7 @@ from ferrite_scheduler.footprint import footprint
 
 pytestmark = own_only("it reads plans")
 
-ROWS, WIDTH, INNER, BLOCKS = 2048, 256, 1024, 4
+ROWS, WIDTH, INNER, BLOCKS = 2048, 256, 1024, 3
 
 
 class Watch(TorchDispatchMode):
