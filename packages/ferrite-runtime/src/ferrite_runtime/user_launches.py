@@ -6,7 +6,7 @@ On a GPU Triton itself does that. On the CPU it has no driver, so what it does a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ferrite_runtime.dtypes import DTYPES
@@ -73,3 +73,18 @@ def _dtype_name(value: Any) -> str | None:
     if not isinstance(value, torch.Tensor):
         return None
     return next(name for name, row in DTYPES.items() if getattr(torch, row.torch, None) is value.dtype)
+
+
+def describe_blocks(tensor: Any, block: Sequence[int]) -> Any:
+    """Returns the descriptor of a tensor of which a kernel copies blocks."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return TensorDescriptor.from_tensor(tensor, list(block))
+
+
+def describe_memory(tensor: Any, sizes: Sequence[int], block: Sequence[int], itemsize: int) -> Any:
+    """Returns the same in the form of older kernels, which take an address and sizes of one or two dims."""
+    from triton.tools import experimental_descriptor as makers
+
+    make = makers.create_1d_tma_descriptor if len(sizes) == 1 else makers.create_2d_tma_descriptor
+    return make(tensor.data_ptr(), *sizes, *block, itemsize)

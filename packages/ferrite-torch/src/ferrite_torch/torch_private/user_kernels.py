@@ -76,14 +76,10 @@ def _described(tensor: torch.Tensor, description: Any) -> Any:
     """Returns the descriptor of a tensor that a kernel copies blocks of; torch has the names of both kinds."""
     from torch._higher_order_ops import triton_kernel_wrap as theirs
 
+    from ferrite_runtime.user_launches import describe_blocks, describe_memory
+
     experimental = theirs.maybe_unpack_tma_experimental_metadata(description)
-    if experimental is None:
-        from triton.tools.tensor_descriptor import TensorDescriptor
-
-        (block,) = theirs.maybe_unpack_tma_stable_metadata(description)  # type: ignore[misc]
-        return TensorDescriptor.from_tensor(tensor, block)
-    from triton.tools import experimental_descriptor as makers
-
-    dims, blocks, size = experimental
-    make = makers.create_1d_tma_descriptor if len(dims) == 1 else makers.create_2d_tma_descriptor
-    return make(tensor.data_ptr(), *dims, *blocks, size)
+    if experimental is not None:
+        return describe_memory(tensor, *experimental)
+    (block,) = theirs.maybe_unpack_tma_stable_metadata(description)  # type: ignore[misc]
+    return describe_blocks(tensor, block)
