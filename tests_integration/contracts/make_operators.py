@@ -2,8 +2,8 @@
 
 An operator of torch's own namespaces is on the list if it computes on tensors and does nothing else: it takes and
 returns tensors and plain values, reads and writes no file, never gives a tensor another storage, size or strides, and
-has no form that leaves out the checks on which other operators rely. What the list has already stays on it, so that it
-grows with each release of torch that it is written with; review what is new.
+has no form that leaves out the checks on which other operators rely. What the list has already stays on it: run this
+with every supported torch, one after the other, and review what is new. The list says which versions it is of.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if __name__ == "__main__":
 
 import torch
 
-from ferrite_runtime.operators import torch_operators, write_operators
+from ferrite_runtime.operators import torch_operators, torch_versions, write_operators
 
 NAMESPACES = ("aten", "prims")
 PLAIN = frozenset(
@@ -33,15 +33,25 @@ PLAIN = frozenset(
 LEFT_OUT = {
     r"from_file|save|load": "touches files",
     r".*resize.*|set_?|set_data|.*_copy_from.*": "gives a tensor another storage, which addresses do not follow",
+    r"shallow_copy_data_": "gives a tensor another storage, too",
     r".*(view_from|from_buffer|_from_offsets).*": "makes views that it does not check",
     r"(?!_?unsafe_(view|index|masked|chunk|split)).*unsafe.*": "leaves checks out",
     r"_?segment_reduce.*|_sparse_.*_tensor_unsafe.*": "can be told to leave checks out",
     r"fbgemm.*|.*prepacked.*|quantized_(gru|lstm|rnn).*": "take weights that are packed as addresses",
     r"_test.*|_print|record_stream|_?backward|_fw_primal.*|_make_.*token.*|_version": "does no work on elements",
     r"retain_grad|requires_grad_": "is about differentiation, of which a program's steps know nothing",
+    r"align_.*|refine_names|rename": "names dims, which tensors of a program do not have",
+    r"_cudnn_attention_forward_no_dropout_inplace": "reads where other tensors say, which it does not check",
     r"_local_scalar_dense|item|is_nonzero|equal": "tells the host a number: the step `item` does",
 }
 """Names, as whole regular expressions, of operators that are not on the list, and why."""
+NAMED_DIMS = r"(?i)dimname|(^|_)names(_|$)|^named_|ellipsis_idx"
+"""Overloads that take names of dims, which tensors of a program do not have; torch has them up to 2.12."""
+
+
+def own_version() -> str:
+    """Returns the version of this torch without what changes with a repair: ``2.13``."""
+    return ".".join(torch.__version__.split(".")[:2])
 
 
 def listed_operators() -> set[str]:
@@ -58,6 +68,8 @@ def _is_listed(schema: torch.FunctionSchema) -> bool:
     if namespace not in NAMESPACES or "..." in str(schema):
         return False
     if any(re.fullmatch(pattern, name) for pattern in LEFT_OUT):
+        return False
+    if re.search(NAMED_DIMS, schema.overload_name):
         return False
     values = [*schema.arguments, *schema.returns]
     kinds = {kind for value in values for kind in _plain_kinds(str(value.type))}
@@ -79,7 +91,8 @@ def _changes_layout(schema: torch.FunctionSchema) -> bool:
 
 
 if __name__ == "__main__":
-    known = torch_operators() if LIST.exists() else frozenset()
-    names = sorted(listed_operators() | known)
-    LIST.write_text(write_operators(names))
-    print(f"{LIST}: {len(names)} operators")
+    names, versions = listed_operators() | torch_operators(), torch_versions() | {own_version()}
+    for name in sorted(listed_operators() - torch_operators()):
+        print(f"new: {name}")
+    LIST.write_text(write_operators(names, versions))
+    print(f"{LIST}: {len(names)} operators, of torch {' '.join(sorted(versions))}")
