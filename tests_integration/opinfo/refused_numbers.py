@@ -13,6 +13,22 @@ TRUE = torch.tensor([True, False])
 NEGATIVE = -ones(2)
 
 
+def _shifted(x: torch.Tensor) -> torch.Tensor:
+    x[1:].add_(x[:-1])
+    return x
+
+
+def _moved(x: torch.Tensor) -> torch.Tensor:
+    x[1:].copy_(x[:-1])
+    return x
+
+
+def _turned(x: torch.Tensor) -> torch.Tensor:
+    square = x.repeat(3).view(3, 3)
+    square.mul_(square.t())
+    return square
+
+
 def numbers() -> dict[str, list[Refused]]:
     """Returns calls with numbers out of range."""
     return {
@@ -23,13 +39,13 @@ def numbers() -> dict[str, list[Refused]]:
                     lambda x: torch.bernoulli(x.bool()),
                     lambda x: torch.bernoulli(x, 2.0),
                     lambda x: torch.bernoulli(x + 1.5).sum(),
-                    lambda x: x.clone().bernoulli_(x - 0.5),
+                    lambda x: x.clone().bernoulli_(x + 0.5),
                     lambda x: x.clone().bernoulli_(float("nan")),
-                    lambda x: torch.poisson(x - 1),
+                    lambda x: torch.poisson(x - 2),
                     lambda x: torch.poisson(x.long()),
                     lambda x: torch.binomial(x, x + 2),
-                    lambda x: torch.normal(x, x - 1),
-                    lambda x: torch.normal(0.0, x - 1),
+                    lambda x: torch.normal(x, x - 2),
+                    lambda x: torch.normal(0.0, x - 2),
                     lambda x: torch.normal(0.0, -1.0, (2,), device=x.device),
                     lambda x: torch.normal(x.long(), 1.0),
                     lambda x: torch.rand(2, dtype=torch.int64, device=x.device),
@@ -358,6 +374,9 @@ def writes() -> dict[str, list[Refused]]:
                     lambda x: x[1:].copy_(x[:1].expand(2)),
                     lambda x: x.fill_(x),
                     lambda x: x.index_copy_(0, torch.arange(3, device=x.device), x[:2]),
+                    lambda x: _shifted(x.clone()),
+                    lambda x: _moved(x.clone()),
+                    lambda x: _turned(x.clone()),
                     lambda x: x.squeeze_(7),
                     lambda x: x.clone().transpose_(0, 3),
                     lambda x: x.clone().resize_(-1),

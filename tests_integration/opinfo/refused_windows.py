@@ -50,6 +50,8 @@ def windows() -> dict[str, list[Refused]]:
                     lambda x: F.max_unpool2d(x, torch.zeros_like(x, dtype=torch.int32), 2),
                     lambda x: F.max_unpool2d(x, torch.full_like(x, -1, dtype=torch.int64), 2),
                     lambda x: F.max_unpool2d(x, torch.zeros_like(x, dtype=torch.int64), 2, output_size=(99, 99)),
+                    lambda x: F.max_unpool2d(x, torch.full_like(x, 70, dtype=torch.int64), 2),
+                    lambda x: F.max_unpool3d(x[None], torch.full_like(x[None], 600, dtype=torch.int64), 2),
                     lambda x: F.max_unpool1d(x[0], torch.full_like(x[0], 99, dtype=torch.int64), 2),
                 ],
                 (image,),
