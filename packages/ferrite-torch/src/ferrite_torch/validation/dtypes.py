@@ -10,6 +10,7 @@ place of the true ones, may fit no window.
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
 from collections.abc import Iterable, Iterator
@@ -100,12 +101,30 @@ def _is_ours(op: Overload) -> bool:
 
 
 def _answer(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Returns what the op says of types, if it says so however its operands lie in memory.
+
+    Some kernels take more types in one layout than in another: ``flip`` on the CPU moves whole elements of any type
+    where the innermost axis is not turned over. What is compiled takes them in all.
+    """
+    ranks = [tensor.dim() for tensor in _tensors((*args, *kwargs.values()))]
+    said = None
+    for axis in range(max([1, *ranks])):
+        problem = _answer_for_layout(op, args, kwargs, -1 - axis)
+        if problem is None:
+            return None
+        said = said or problem
+    return said
+
+
+def _answer_for_layout(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any], innermost: int) -> str | None:
+    """Returns what the op says of types, with operands that have one axis innermost in memory, counted from the end."""
+    stand_in = functools.partial(_stand_in, innermost=innermost)
     declared = [argument.name for argument in schema_of(op).arguments]
-    small = [_small(name, value) for name, value in zip(declared, args, strict=False)]
+    small = tuple(_small(name, value) for name, value in zip(declared, args, strict=False))
     with without_modes(), torch.no_grad(), torch.random.fork_rng(devices=()), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # results get the sizes that they should have
         try:
-            op(*map_leaves(tuple(small), _stand_in), **map_leaves(kwargs, _stand_in))
+            op(*map_leaves(small, stand_in), **map_leaves(kwargs, stand_in))
         except Exception as error:  # noqa: BLE001  # of whatever type: it is a question
             return str(error) if _ABOUT_TYPES.search(str(error)) else None
     return None
@@ -118,12 +137,19 @@ def _small(name: str, value: Any) -> Any:
     return _shrunk(value) if name == "n" else value
 
 
-def _stand_in(leaf: Any) -> Any:
+def _stand_in(leaf: Any, *, innermost: int) -> Any:
     if isinstance(leaf, torch.Tensor):
         sizes = [_shrunk(size) for size in leaf.shape]
         held = [1 if is_same else size for size, is_same in zip(sizes, _repeated(leaf), strict=True)]
-        return torch.zeros(held, dtype=leaf.dtype).expand(sizes)
+        return _zeros(held, leaf.dtype, innermost).expand(sizes)
     return torch.device("cpu") if isinstance(leaf, torch.device) else _plain(leaf)
+
+
+def _zeros(sizes: list[int], dtype: torch.dtype, innermost: int) -> torch.Tensor:
+    order = list(range(len(sizes)))
+    if -innermost <= len(order):
+        order.append(order.pop(innermost))
+    return torch.empty_permuted(sizes, order, dtype=dtype).zero_()
 
 
 def _shrunk(size: Any) -> int:
