@@ -4,7 +4,8 @@ An operator of torch's own namespaces is on the list if it computes on tensors a
 returns tensors and plain values, reads and writes no file, never gives a tensor another storage, size or strides, and
 has no form that leaves out the checks on which other operators rely. What the list has already stays on it unless a
 rule leaves it out: run this with every supported torch, one after the other, and review what is new. The list says
-which versions it is of.
+which versions it is of. With ``--check`` nothing is written. Operators are those that ``import torch`` makes: what
+other modules add is not there where a bundle is run.
 """
 
 from __future__ import annotations
@@ -105,10 +106,19 @@ def _changes_layout(schema: torch.FunctionSchema) -> bool:
     return overload is None or torch.Tag.inplace_view in overload.tags
 
 
-if __name__ == "__main__":
+def main(*, writes: bool) -> int:
+    """Writes the list, or only says what of this torch it lacks; returns 1 if it lacks what is not written."""
+    new = sorted(listed_operators() - torch_operators())
+    for name in new:
+        print(f"new: {name}")
+    if not writes:
+        return int(bool(new) or own_version() not in torch_versions())
     kept = {name for name in torch_operators() if not _is_left_out(name.split(".")[1])}
     names, versions = listed_operators() | kept, torch_versions() | {own_version()}
-    for name in sorted(listed_operators() - torch_operators()):
-        print(f"new: {name}")
     LIST.write_text(write_operators(names, versions))
     print(f"{LIST}: {len(names)} operators, of torch {' '.join(sorted(versions))}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(writes="--check" not in sys.argv[1:]))

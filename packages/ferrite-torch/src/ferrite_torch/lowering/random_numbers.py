@@ -207,11 +207,11 @@ def multinomial(b: Builder, weights: Tensor, count: int, replacement: bool = Fal
     speeds = b.loop(weights.shape, weights.dtype.compute, speed)
     fastest, winners = sorted_along(b, speeds, axis, descending=True, top=int(count))
 
-    def winner(point: Point) -> Scalar:
+    def drawn(point: Point) -> Scalar:
         moves = either(gt(fastest.at(point), 0.0), gt(number_of(point[-1]), 0))  # of the first alone something is asked
         return required("weights", moves, winners.at(point))
 
-    return made(b, winner)
+    return made(b, drawn)
 
 
 def _weight(weight: Scalar) -> Scalar:

@@ -236,7 +236,7 @@ _RESAMPLINGS = """
 @checks(*(name for name in _RESAMPLINGS if hasattr(torch.ops.aten, name)))
 def _resampling(output_size: Any, scale_factors: Any = None, **given: Any) -> Checks:
     """Yields that there are images to take elements from, and that something becomes of them."""
-    image = given.get("self", given.get("input"))
+    image = given["self"] if "self" in given else given["input"]
     sides = image.shape[2:]
     sizes = output_size or [side * scale for side, scale in zip(sides, scale_factors or (), strict=False)]
     filled = all(side > 0 for side in sides) and all(size >= 1 for size in sizes)
@@ -249,7 +249,6 @@ def _adaptive_pool(self: torch.Tensor, output_size: Any, **_: Any) -> Checks:
     yield all(side > 0 for side in self.shape[-rank:]), "Expected input to have non-zero size for non-batch dimensions"
 
 
-@checks("grid_sampler_2d", "grid_sampler_3d", "cudnn_grid_sampler", "_grid_sampler_2d_cpu_fallback")
-def _grid_sampler(**given: Any) -> Checks:
-    image = given.get("input", given.get("self"))
-    yield all(side > 0 for side in image.shape[2:]), "expected input to have non-empty spatial dimensions"
+@checks("grid_sampler_2d", "grid_sampler_3d", "_grid_sampler_2d_cpu_fallback")
+def _grid_sampler(input: torch.Tensor, **_: Any) -> Checks:  # noqa: A002  # the op's own name
+    yield all(side > 0 for side in input.shape[2:]), "expected input to have non-empty spatial dimensions"
