@@ -27,7 +27,7 @@ def rules_for_bounds() -> Iterator[tuple[Overload, Callable[..., Any]]]:
 
 
 def _within_type(op: Overload, x: torch.Tensor, *bounds: Any, **named: Any) -> Any:
-    given: dict[int | str, Any] = {**dict(enumerate(bounds)), **named}
+    given: dict[Any, Any] = {**dict(enumerate(bounds)), **named}
     kinds = (int, float) if op is aten.hardtanh.default else (int,)  # floats make the result of a clamp one of floats
     held = {key: _held(bound, x.dtype, kinds) for key, bound in given.items()}
     if all(held[key] is given[key] for key in given) or not _saturates():
