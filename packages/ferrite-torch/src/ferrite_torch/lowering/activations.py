@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from ferrite_ir import scalar as sc
+from ferrite_ir.rounding import wrap
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.lowering.expressions import (
     absolute,
@@ -79,6 +80,8 @@ def tanh_backward(grad: Scalar, y: Scalar) -> Scalar:
 
 
 def threshold(x: Scalar, limit: float, value: float) -> Scalar:
+    if x.dtype.is_integer:  # torch drops the fractions, and takes numbers modulo the size of the type
+        limit, value = (wrap(int(number), x.dtype) for number in (limit, value))
     return choose(le(x, limit), value, x)
 
 
