@@ -539,9 +539,9 @@ print(counts["graphs"], counts["recalled"], layers, loss.item(), module[0].weigh
 """
 
 
-def _spawn() -> subprocess.Popen[str]:
+def _spawn(program: str = _PROGRAM) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.Popen([sys.executable, "-c", _PROGRAM], stdout=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def _results(process: subprocess.Popen[str]) -> tuple[list[int], list[str]]:
@@ -557,6 +557,42 @@ def test_processes_share_graphs_and_a_warm_one_imports_no_compiler() -> None:
     (graphs, found, layers), third = _results(_spawn())
     assert (graphs, found, layers) == (2, 2, 0)
     assert first == second == third
+
+
+def test_a_stored_graph_calls_the_branches_of_the_graph_at_hand() -> None:
+    """What surrounds the branches is the same program, whichever they are."""
+    x = torch.randn(5, 4)
+
+    def waves(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (x * 2,)).relu()
+
+    def powers(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda y: y.exp(), lambda y: y.exp2(), (x * 2,)).relu()
+
+    for place, function in enumerate((waves, powers, waves)):
+        for value in (x.abs(), -x.abs()):
+            torch.testing.assert_close(infer(function, value), function(value))
+            assert recalled() == (1, int(place > 0 or value[0, 0] < 0))
+
+
+_BRANCHES = """
+import torch, ferrite_torch
+x = torch.arange(12.0, requires_grad=True)
+y = torch.compile(
+    lambda x: torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x * 2,)).relu() + x, backend="ferrite"
+)(x)
+(gradient,) = torch.autograd.grad(y.sum(), x)
+counts = ferrite_torch.statistics()
+print(counts["graphs"], counts["recalled"], len(counts["fallbacks"]), y.sum().item(), gradient.sum().item())
+"""
+
+
+def test_a_second_process_finds_graphs_with_branches() -> None:
+    (graphs, found, fallbacks), first = _results(_spawn(_BRANCHES))
+    assert (graphs, found, fallbacks) == (2, 0, 0)
+    (graphs, found, fallbacks), second = _results(_spawn(_BRANCHES))
+    assert (graphs, found, fallbacks) == (2, 2, 0)
+    assert first == second
 
 
 class Payload:

@@ -18,7 +18,7 @@ import torch
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.origins import unsupported, unsupported_graph
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
-from ferrite_torch.torch_private.nodes import example_of, target_name
+from ferrite_torch.torch_private.nodes import example_of, is_in_place_name, target_name
 from ferrite_torch.torch_private.operators import Overload, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import is_known
 
@@ -73,7 +73,7 @@ def _destinations(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
         infos = [argument.alias_info for argument in schema_of(node.target).arguments]
         stack += [value for info, value in zip(infos, node.args, strict=False) if info is not None and info.is_write]
     elif node.op in ("call_method", "call_function") and node.args:
-        is_in_place = name.endswith("_") and not name.endswith("__") and name not in _WRITE_NOTHING
+        is_in_place = is_in_place_name(name) and name not in _WRITE_NOTHING
         if is_in_place or name in _AUGMENTED or node.kwargs.get("inplace") is True:
             stack.append(node.args[0])
     while stack:

@@ -71,6 +71,7 @@ class GraphOutputs:
         self._regenerated, self._saved, self._marks = regenerated, saved, marks
         self._storages = lifetimes.storages
         self._bases = lifetimes.storages.shared_bases(regenerated | saved)
+        self._regenerated_bases = lifetimes.storages.bases_of(regenerated)
         self._based: dict[int, View | None] = {}
         lifetimes.keep(self._bases.values())
         self.values: list[Output] = []
@@ -92,7 +93,8 @@ class GraphOutputs:
                 continue
             result = results[item]
             if isinstance(result, Tensor):
-                view = self._view_of_base(item, results) or self._view(item, result)
+                view = self._regenerated_view(item, results) or self._view_of_base(item, results)
+                view = view or self._view(item, result)
                 if owned.setdefault(view, item) is not item:
                     self.repeats.append(len(self.values))
                 self.values.append(view)
@@ -104,6 +106,27 @@ class GraphOutputs:
                 raise unsupported(item, f"a graph that returns {truth}, which only a run tells")
             else:
                 self.values.append(_plain_output(plain_value(item, result)))
+
+    def _regenerated_view(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any]) -> View | None:
+        """Returns a result that the caller makes anew from an input, where it lies in that; None for any other.
+
+        The caller reads where it begins, too: a copy, as of elements that are seen as another type, begins elsewhere.
+        """
+        if len(self.values) not in self._regenerated or self._lies_in_input(results[node]):
+            return None
+        base = self._regenerated_bases.get(self._storages.of(node) or 0)
+        tensor = None if base is None else results[base]
+        if base is None or not isinstance(tensor, Tensor):
+            return None
+        fake = base.meta["val"]
+        whole_view = tensor.strided()
+        if whole_view is None or not same_layout(tensor.shape, whole_view.strides, steps_of(fake)):
+            return None
+        return _view_at(whole_view, fake, node.meta["val"])
+
+    def _lies_in_input(self, result: Any) -> bool:
+        view = result.strided() if isinstance(result, Tensor) else None
+        return view is not None and self._lifetimes.source(self._lifetimes.root(view.name)) is not None
 
     def _view_of_base(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any]) -> View | None:
         """Returns a result that shares storage with others as a view of what they all lie in, None for any other."""

@@ -25,16 +25,22 @@ from ferrite_torch.transformed_calls import by_slices
 Boxed = Callable[[list[Any]], Any]
 
 
-def load_artifact(artifact: Artifact, options: Options, constants: Sequence[torch.Tensor] = ()) -> Boxed:
+def load_artifact(
+    artifact: Artifact,
+    options: Options,
+    constants: Sequence[torch.Tensor] = (),
+    captured: Mapping[str, Callable[..., Any]] | None = None,
+) -> Boxed:
     """Returns a compiled graph as a function of the list of its arguments, which it empties.
 
-    Kernels compile in the background where the store has none; the function's ``wait`` waits for them.
+    Kernels compile in the background where the store has none; the function's ``wait`` waits for them. ``captured`` is
+    what its steps call of the captured graph.
 
     Raises:
         FerriteRuntimeError: the program does not load here.
     """
     with without_modes():
-        compiled = load_program(artifact.program, options=runtime_options(options))
+        compiled = load_program(artifact.program, options=runtime_options(options), captured=captured)
     call = in_layouts(boxed(compiled, artifact, tuple(constants)), artifact.layouts)
     call = on_bases(_sparing(call, artifact.donated), artifact.bases)
     if artifact.kind == "backward":

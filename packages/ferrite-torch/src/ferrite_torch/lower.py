@@ -18,6 +18,7 @@ from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, Symbolic, Undecided, symbols_of
 from ferrite_torch.announcements import announce
 from ferrite_torch.builder import Builder, Unlowered
+from ferrite_torch.captured_steps import A_STEP, Captured, CapturedSteps
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.errors import FerriteError, Unsupported, located, translate
 from ferrite_torch.foreach import is_foreach, lower_foreach
@@ -74,6 +75,7 @@ class LoweredModule:
         lazy: outputs that the caller has to mark as conjugated or negated when they are read.
         fallbacks: the library calls that stand for one op of the module each, with their source lines.
         names: what the user's program calls symbols of the graph.
+        captured: the steps that call a place in the module's graph.
     """
 
     graph: Graph
@@ -86,6 +88,7 @@ class LoweredModule:
     lazy: tuple[LazyResult, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+    captured: tuple[Captured, ...] = ()
 
     def complete(self) -> LoweredModule:
         """Returns the lowered graph if it returns all that its module does.
@@ -199,6 +202,7 @@ class _Walk:
         self.outputs = GraphOutputs(module.graph, builder, self.lifetimes, regenerated, saved, marks=marks)
         self.externs: list[tuple[str, str]] = []
         self.fallbacks: list[Fallback] = []
+        self.captured = CapturedSteps(builder, self.lifetimes, self.run_time, self.results)
 
     def visit(self, node: torch.fx.Node) -> None:
         """Lowers one node.
@@ -250,6 +254,7 @@ class _Walk:
             tuple(self.outputs.lazy),
             tuple(self.fallbacks),
             names,
+            tuple(self.captured.found),
         )
 
     def _call(self, node: torch.fx.Node) -> Any:
@@ -272,9 +277,9 @@ class _Walk:
         if isinstance(target, Overload):
             return self._call_op(node, target, args, kwargs)
         if isinstance(target, HigherOrderOp):
-            if str(target) == "with_effects":
+            if str(target) == "with_effects" and isinstance(node.args[1], Overload):
                 return self._call_with_effects(node, args, kwargs)
-            raise unsupported(node, f"the higher-order op {target} is not compiled yet")
+            return self._call_as_it_is(node)
         if not callable(target) or any(tensors_in([*args, *kwargs.values()])):
             raise unsupported(node, f"a call of {target} is not compiled")
         return target(*args, **kwargs)
@@ -282,12 +287,18 @@ class _Walk:
     def _call_with_effects(self, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Lowers an op that must run in order: our calls with effects keep their order, so the token passes through."""
         token, op, *rest = args
-        if not isinstance(op, Overload):
-            raise Unsupported(f"{origins_of(node)[0]}: the higher-order op {op} is not compiled yet")
         self.builder.begin(node, origins_of(node))
         self.externs.append((str(op), "has effects"))
         results = self._library(node, rest, kwargs)
         return (token, *(results if isinstance(results, tuple) else (results,)))
+
+    def _call_as_it_is(self, node: torch.fx.Node) -> Any:
+        """Lowers a higher-order op to a step of its own."""
+        count = len(self.builder.definitions)
+        results = self.captured.lower(node)
+        self.externs.append((self.captured.found[-1].op, A_STEP))
+        self.write_backs.note_sharing(self.builder.definitions[count:])
+        return results
 
     def _refusal(self, node: torch.fx.Node, need: NeedsNumber) -> Unsupported:
         return unsupported(node, f"{need.reason}, a number that is known only when the graph runs")

@@ -13,9 +13,11 @@ from ferrite_ir import PIPELINE, Graph, require_valid
 from ferrite_runtime import Store, choose_store
 from ferrite_scheduler import Policy, Schedule, schedule
 from ferrite_torch.artifact import Artifact, content_key, keep_artifact, recall_artifact
+from ferrite_torch.captured_calls import bind_captured
 from ferrite_torch.donations import donated_arguments, donated_names, held_arguments, held_names
 from ferrite_torch.environment import compile_facts, stores_graphs
 from ferrite_torch.errors import FerriteError, translate
+from ferrite_torch.functionalized import unwrap_functionalized
 from ferrite_torch.graph_key import constant_paths, graph_key
 from ferrite_torch.loading import constants_of, load_artifact, mark_boxed, run_eagerly, runtime_options
 from ferrite_torch.log_choice import CACHE
@@ -60,6 +62,7 @@ def compile_graph(
     """
     watch = _Phases()
     try:
+        unwrap_functionalized(module)
         layouts, traced = changed_layouts(module, inputs if kind == "backward" else ())
         ambient = _Ambient.of(module, kind)
         dynamic = is_symbolic(_placeholder_values(module)) or has_unbacked(module)
@@ -82,7 +85,8 @@ def compile_graph(
             report_strides(artifact.strides, ambient.tokens)
             return _only_eager(module, traced, artifact.changed)
         with watch.phase("load"):
-            compiled = load_artifact(artifact, options, constants_of(module, artifact.constants))
+            held, captured = constants_of(module, artifact.constants), bind_captured(module, artifact.captured)
+            compiled = load_artifact(artifact, options, held, captured)
         if is_new and (key or (any_sizes and not has_unbacked(module))):
             # What symbolic strides are was told to AOTAutograd, and is not needed where its cache finds the graph.
             told = artifact if key else replace(artifact, strides=(), names=names)
@@ -167,6 +171,7 @@ def _produce(
         strides=tuple(strides_of(graph.outputs)),
         changed=changed_outputs(module, graph),
         donated=tuple(sorted(ambient.donated)),
+        captured=tuple((each.target, each.position) for each in lowered.captured),
         places=places_of(module, (each for kernel in program["kernels"] for each in kernel["origin"])),
     )
     return artifact, lowered.names, plan

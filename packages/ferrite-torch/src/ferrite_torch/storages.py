@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from ferrite_torch.library import traits_of
+from ferrite_torch.overlapping_targets import has_windows
 from ferrite_torch.torch_private.fake_tensors import storage_key
 from ferrite_torch.torch_private.operators import Overload, schema_of
 
@@ -44,24 +45,36 @@ class Storages:
         return self._root(storage_key(fake))
 
     def shared_bases(self, unseen: Collection[int]) -> Mapping[int, torch.fx.Node]:
-        """Returns the base of each storage of which the graph returns several views, or a lazy one, by its number.
+        """Returns the base of each storage that the graph makes and whose elements results share, by its number.
 
-        Those are left out that the graph does not make. ``unseen`` has the positions of results whose storage nobody
-        sees.
+        Those are several results, windows of one that lie on each other, or one that is conjugated or negated when it
+        is read. ``unseen`` has the positions of results whose storage nobody sees.
         """
         seen = [item for place, item in enumerate(returned_by(self._graph)) if place not in unseen]
-        counts = Counter(self.of(item) for item in seen) + Counter(self.of(item) for item in seen if is_lazy(item))
-        shared = {key for key, count in counts.items() if key is not None and count > 1}
-        return self._first_nodes(shared) if shared else {}
+        keys = Counter(map(self.of, seen))
+        keys.update(self.of(item) for item in seen if self._is_always_a_view(item))
+        shared = {key for key, count in keys.items() if key is not None and count > 1}
+        return {key: node for key, node in self._first_nodes(shared).items() if node.op == "call_function"}
+
+    def _is_always_a_view(self, item: Any) -> bool:
+        """Returns whether a result is one of a storage even if no other result lies there."""
+        return self.of(item) is not None and (is_lazy(item) or has_windows(item.meta["val"]))
+
+    def bases_of(self, positions: Collection[int]) -> Mapping[int, torch.fx.Node]:
+        """Returns the base of each storage that results at some positions lie in: an argument, or what makes it."""
+        keys = [self.of(item) for place, item in enumerate(returned_by(self._graph)) if place in positions]
+        return self._first_nodes({key for key in keys if key is not None})
 
     def _first_nodes(self, keys: Collection[int]) -> dict[int, torch.fx.Node]:
-        """Returns the node that makes each of some storages; none of those that the caller's tensors lie in."""
+        """Returns the first node whose tensor lies in each of some storages, just as the storage holds it."""
+        if not keys:
+            return {}
         found: dict[int, torch.fx.Node] = {}
         for node in self._graph.nodes:
             key = self.of(node)
             if key is not None and key in keys:
                 found.setdefault(key, node)
-        return {key: n for key, n in found.items() if n.op == "call_function" and not is_lazy(n)}
+        return {key: node for key, node in found.items() if not is_lazy(node)}
 
     def _unite(self, node: torch.fx.Node, operand: torch.fx.Node) -> None:
         one, other = self.of(node), self.of(operand)
