@@ -35,7 +35,7 @@ def save_bases(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, se
         views = _views_up_to(saved, owned)
         if not views or saved.name not in given:
             continue
-        base = views[-1].args[0]
+        base: Any = views[-1].args[0]
         sizes = _sizes_of(views, given)
         if sizes is None:
             continue
@@ -123,4 +123,5 @@ def _return(output: torch.fx.Node, results: Sequence[Any], dropped: Sequence[int
     notes = output.meta.get("desc")
     if notes is not None and len(notes) == len(results):
         output.meta["desc"] = [notes[place] for place in kept]
-    output.args = (type(output.args[0])(results[place] for place in kept),)  # type: ignore[call-arg,union-attr]
+    form: Any = type(output.args[0])
+    output.args = (form(results[place] for place in kept),)
