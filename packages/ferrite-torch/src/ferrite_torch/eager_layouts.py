@@ -120,15 +120,33 @@ def row_major_on_cpu(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> 
 
 
 def by_format_on_cpu(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Order:
-    """Returns channels-last order for an operand that lies so, else row-major; other devices than CPUs are left."""
+    """Returns channels-last order for an operand whose strides say so, else row-major; devices but CPUs are left.
+
+    It need not be dense: a slice of channels lies as the whole does.
+    """
     first, axes = operands[0], list(range(result.dim()))
     if result.device.type != "cpu":
         return None
-    for rank, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
-        is_plain = first.is_contiguous()
-        if first.dim() == result.dim() == rank and not is_plain and first.is_contiguous(memory_format=memory_format):
-            return [0, *axes[2:], 1]
+    if first.dim() == result.dim() in (4, 5) and _is_like_channels_last(first.shape, first.stride()):
+        return [0, *axes[2:], 1]
     return axes
+
+
+def _is_like_channels_last(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Returns whether strides grow from the channels over the last axes to the batch.
+
+    What lies both ways, as images of one element do, counts as row-major.
+    """
+    least: Any = 0
+    if is_known(strides[1] == 0):
+        return False
+    for axis in (1, *reversed(range(2, len(shape))), 0):
+        if is_known(shape[axis] == 0) or not is_known(strides[axis] >= least):
+            return False
+        if axis == 0 and is_known(least == strides[1]):
+            return False
+        least = strides[axis] if is_known(shape[axis] == 1) else strides[axis] * shape[axis]
+    return True
 
 
 _NAMES: Mapping[Rule, str] = {
