@@ -30,7 +30,7 @@ def found():
 def test_together_says_what_it_saves(found):
     answer = explain(found, "m", "y")
     assert "together in kernel 0" in answer
-    assert "bytes of memory traffic" in answer
+    assert "saves memory traffic (bytes " in answer
 
 
 def test_apart_names_the_rule(found):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -270,7 +271,8 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     [("def make():\n    return 1 / 0\n", "ZeroDivisionError: division by zero (PATH:2)"),
      ("x = 1\nimport nowhere\n", "No module named 'nowhere' (PATH:2)"), ("def (:\n", "(PATH:1)"),
      ("def make(x):\n    pass\n", "missing 1 required positional argument"), ("make = 3\n", "no function 'make'"),
-     ("def make():\n    return 3\n", "has to return (model, inputs)"), ("def mke():\n    pass\n", "did you mean 'mke'")],
+     ("def make():\n    return 3\n", "has to return (model, inputs)"),
+     ("def mke():\n    pass\n", "did you mean 'mke'")],
 )  # fmt: skip
 def test_what_the_users_file_raises_is_told_in_a_line(
     text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -285,10 +287,21 @@ def test_what_the_users_file_raises_is_told_in_a_line(
 
 def test_a_bundle_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     bundle = exported(nn.Linear(4, 4), (torch.randn(2, 4),))
-    for path in (tmp_path / "nowhere" / "x.ferrite", tmp_path):
+    folder = tmp_path / "bundles"
+    folder.mkdir()
+    os.mkfifo(folder / "pipe")  # stands for devices: what is renamed over one would take its place
+    for path in (folder / "nowhere" / "x.ferrite", folder, folder / "pipe"):
         with pytest.raises(FileUnwritable, match=str(path)):
             bundle.save(path)
-    assert not list(tmp_path.iterdir())
+    assert (folder / "pipe").is_fifo()
+    assert [path.name for path in folder.iterdir()] == ["pipe"]
+
+
+def test_a_bundle_is_written_where_a_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("file")
+    digest = exported(nn.Linear(4, 4), (torch.randn(2, 4),)).save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert Bundle.read(tmp_path / "file").digest == digest
 
 
 @pytest.mark.parametrize(
