@@ -383,3 +383,32 @@ def test_custom_operators_are_named_where_the_bundle_is_loaded() -> None:
         load(bundle, options=INTERPRET)
     x = torch.randn(8)
     close(load(bundle, options=INTERPRET, operators=["ferrite_exported.twice.default"])(x), x.sin() * 2 + 1)
+
+
+ARGUMENTS: dict[str, Any] = {"model": lambda x: x + 1, "example_inputs": (torch.ones(2),), "targets": ["cpu"]}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"model": 3}, "model is 3"), ({"example_inputs": torch.ones(2)}, "example_inputs is"),
+     ({"targets": "cpu"}, "list of GPUs"), ({"targets": [90]}, "list of GPUs"), ({"targets": 3}, "list of GPUs"),
+     ({"kwargs": 3}, "kwargs is 3"), ({"options": {}}, "options is"),
+     ({"dynamic": 3}, "dynamic is 3"), ({"ptx": 80}, "ptx is 80"), ({"name": "a\nb"}, "name is"),
+     ({"tune": "mx"}, "mx"),
+     ({"training": 1}, "training is 1"), ({"prebuilt": None}, "prebuilt is None"),
+     ({"example_inputs": ()}, "missing a required argument"), ({"kwargs": {"y": 1}}, "unexpected keyword"),
+     ({"dynamic": [(1, 2)]}, "too many positional")],
+)  # fmt: skip
+def test_wrong_arguments_are_named_and_nobody_is_asked_to_report_them(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said) as caught:
+        ferrite_torch.export(**{**ARGUMENTS, **given})
+    assert "report" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "said"),
+    [(3, (1,), "model is 3"), (lambda x: x, (), "missing a required argument"), (nn.Linear(2, 2), (1, 2), "too many")],
+)
+def test_explain_names_what_cannot_be_called(model: Any, inputs: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        ferrite_torch.explain(model, *inputs)
