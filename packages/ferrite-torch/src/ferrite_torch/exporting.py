@@ -32,13 +32,14 @@ from ferrite_torch.capture import Captured, capture
 from ferrite_torch.decompositions import decomposition_table
 from ferrite_torch.donations import held_arguments, held_names
 from ferrite_torch.dtypes import dtype_of
-from ferrite_torch.errors import FerriteError, OptionError, Unsupported, translate
+from ferrite_torch.errors import FerriteError, OptionError, Unsupported
 from ferrite_torch.lower import LoweredModule, lower_module
 from ferrite_torch.lowering.recomputation import stays_whole
 from ferrite_torch.options import Options
 from ferrite_torch.torch_private.fake_tensors import is_fake
 from ferrite_torch.torch_private.graph_positions import positions_of
 from ferrite_torch.torch_private.symbolic_shapes import is_data_dependent
+from ferrite_torch.translation import translate
 from ferrite_torch.users_calls import check_arguments, check_call
 from ferrite_triton import emit_program
 

@@ -19,7 +19,7 @@ from ferrite_ir.sizes import Size, Symbolic, Undecided, symbols_of
 from ferrite_torch.announcements import announce
 from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.dtypes import dtype_of
-from ferrite_torch.errors import FerriteError, Unsupported, located, translate
+from ferrite_torch.errors import FerriteError, Unsupported, located
 from ferrite_torch.foreach import is_foreach, lower_foreach
 from ferrite_torch.functionalized import unwrap_functionalized
 from ferrite_torch.graph_inputs import GraphInputs
@@ -46,6 +46,7 @@ from ferrite_torch.torch_private.symbolic_shapes import (
     is_data_dependent,
     unbacked_bindings,
 )
+from ferrite_torch.translation import translate
 from ferrite_torch.unbacked import ASSERTIONS, BINDING_VIEWS, READS, RunTimeSizes
 from ferrite_torch.write_backs import WriteBacks
 
