@@ -40,8 +40,8 @@ def user_kernel(
 
     Raises:
         UserKernelSpecError: if a parameter is described wrongly or not at all, or the function uses something that
-            cannot be written down: only ``triton``, ``triton.language``, ``ferrite_runtime.fmath``, jitted functions and plain
-            constants can.
+            cannot be written down: only ``triton``, ``triton.language``, ``ferrite_runtime.fmath``, jitted functions
+            and plain constants can.
     """
     if jitted_function(function) is None:
         raise UserKernelSpecError("function", _not_jitted(function))
