@@ -197,6 +197,16 @@ def test_operators_beside_torchs_own_are_called_where_load_is_told_of_them() -> 
         SOURCES["sized"].call(loaded(missing, "sized", operators=["nowhere.missing.default"]))
 
 
+def test_a_bundle_cannot_call_a_captured_graph() -> None:
+    change = with_steps_last(extern("captured.cond.7", {"ref": "a"}, results=("zz",)))
+    with pytest.raises(SpecError, match=r"captured\.cond\.7 is a call of a captured graph, which a bundle cannot hold"):
+        loaded(change, "sized")
+    with pytest.raises(OptionError, match="operator"):
+        loaded(change, "sized", operators=["captured.cond.7"])
+    with pytest.raises(SpecError, match="cannot hold"):
+        loaded(change, "sized", operators=["captured.cond.run"])
+
+
 @pytest.mark.parametrize("wrong", ["aten.add.Tensor", ["add"], ["a.b.c; d"], [3]])
 def test_what_is_no_operator_is_refused(wrong: Any) -> None:
     with pytest.raises(OptionError, match="operator"):

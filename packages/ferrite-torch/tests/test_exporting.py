@@ -412,3 +412,14 @@ def test_wrong_arguments_are_named_and_nobody_is_asked_to_report_them(given: dic
 def test_explain_names_what_cannot_be_called(model: Any, inputs: tuple[Any, ...], said: str) -> None:
     with pytest.raises(OptionError, match=said):
         ferrite_torch.explain(model, *inputs)
+
+
+def test_a_step_that_takes_functions_is_refused() -> None:
+    def choose(x: Tensor) -> Tensor:
+        y = x * 2
+        return torch.cond(y.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (y,)) + 1
+
+    with pytest.raises(
+        Unsupported, match=r"cond: higher_order\.cond takes functions, which a bundle cannot hold.*choose"
+    ):
+        exported(choose, (torch.ones(4),))

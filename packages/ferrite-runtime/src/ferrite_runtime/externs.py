@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ferrite_runtime.errors import ExternError, SpecError
@@ -42,15 +43,43 @@ LOCAL_RESULTS: Mapping[str, int] = {
 """Of calls with results on the device of their first argument: how many, from the first."""
 
 
-def resolve_extern(target: str) -> Callable[..., Any]:
+CAPTURED = "captured"
+"""The namespace of calls that only the captured graph has which a program was compiled from (`captured.cond.7`).
+
+A higher-order op takes functions, and a function is no data. Its step names the call, and who loads the program beside
+its graph hands the callable over; a program from a file has none.
+"""
+
+
+Captured = Mapping[str, Callable[..., Any]]
+_NOTHING: Captured = MappingProxyType({})
+
+
+def is_captured(target: str) -> bool:
+    """Returns whether a target is a call of the captured graph, not an operator that has a name everywhere."""
+    return target.partition(".")[0] == CAPTURED
+
+
+def resolve_extern(target: str, captured: Captured = _NOTHING) -> Callable[..., Any]:
     """Returns the callable behind an extern target.
 
+    Args:
+        target: the name of an operator, or of a call of the captured graph.
+        captured: the calls of the captured graph that are at hand, by their targets. Each returns a flat tuple.
+
     Raises:
-        ExternError: if no such operator is registered in this process.
+        ExternError: if no such operator is registered in this process, or the call is not at hand.
     """
     import torch
 
     namespace, _, rest = target.partition(".")
+    if namespace == CAPTURED:
+        if target not in captured:
+            raise ExternError(
+                f"{target} is a call of the graph that this program was compiled from, which is not at hand; "
+                "only torch.compile runs it"
+            )
+        return captured[target]
     if namespace == "ferrite":
         if rest not in _HELPERS:
             raise ExternError(f"the runtime has no helper {target}; it has {', '.join(sorted(_HELPERS))}")
@@ -90,7 +119,8 @@ def check_call(step: Extern, path: str) -> None:
 
     What is called in the end is at times a binding of torch's, which takes more than the operator does: ``out=``.
     """
-    schema = getattr(find_operator(step.target), "_schema", None) if not step.target.startswith("ferrite.") else None
+    is_operator = not step.target.startswith("ferrite.") and not is_captured(step.target)
+    schema = getattr(find_operator(step.target), "_schema", None) if is_operator else None
     if schema is None:
         return
     _check_names(step, schema.arguments, path)
@@ -117,6 +147,8 @@ def result_kind(target: str) -> str:
     """Returns how an operator returns: ``"one"`` tensor, a flat ``"many"``, ``"none"`` or something ``"nested"``."""
     if target.startswith("ferrite."):
         return "one"
+    if is_captured(target):
+        return "many"
     schema = getattr(find_operator(target), "_schema", None)
     if schema is None:
         return "nested"

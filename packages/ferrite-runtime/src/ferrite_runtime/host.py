@@ -559,7 +559,7 @@ def write_host(
     writer.lines.append(f"return ({', '.join(outputs)}{',' if outputs else ''})")
     body = [block, *(f"    {line}" for line in writer.lines)] if block else writer.lines
     source = "\n".join(["def host(args):", *(f"    {line}" for line in (*preamble, *body)), ""])
-    return HostText(source, writer.externs, writer.dtypes, tuple(writer.sites), writer.constants)
+    return HostText(source, writer.externs, writer.dtypes, tuple(writer.sites), writer.constants, program.captured)
 
 
 def list_host(program: Program, preamble: Sequence[str] = ()) -> str:

@@ -37,6 +37,7 @@ from ferrite_runtime.interpreter_cooperation import LeftProgram, rounds_of
 from ferrite_runtime.interpreter_fence import Fence, count_call, fenced
 from ferrite_runtime.interpreter_math import STAND_INS as MATH_STAND_INS
 from ferrite_runtime.interpreter_meeting import count_in_warps, meet_in_warp
+from ferrite_runtime.interpreter_memory import PackedMemory
 from ferrite_runtime.interpreter_reduce import reduce_tiles, scan_tiles
 from ferrite_runtime.interpreter_sort import sort_tile, sort_tile_first
 from ferrite_runtime.spec import KernelSpec, Param
@@ -154,6 +155,7 @@ def _interpreted_language(fence: Fence | None) -> Iterator[None]:
         scope.set_attr(kind, "get_bf16", lambda self, value: cast_handle(self.get_fp32(value), tl.bfloat16))
         scope.set_attr(kind, "get_all_ones_value", lambda self, dtype: all_ones_handle(dtype))
         scope.set_attr(kind, "create_assert", _check)
+        scope.set_attr(ti, "_interpreter", PackedMemory(ti._interpreter))
         # Overflow checks double the integer work and are not compiled into kernels either.
         builder.options = ti.InterpreterOptions(sanitize_overflow=False, debug=True)
         with np.errstate(all="ignore"), fenced(scope, fence):
@@ -191,11 +193,36 @@ _POINTEES = {
 
 
 def _wrap_argument(param: Param, value: Any) -> Any:
-    if param.role == "tensor":
-        pointer = tl.pointer_type(_POINTEES.get(param.dtype) or _SCALAR_TYPES[param.dtype][1])
-        return tl.tensor(ti.TensorHandle(np.array([value], dtype=np.uint64), pointer), pointer)
-    numpy_type, triton_type = _SCALAR_TYPES[param.dtype]
+    return wrap_address(param.dtype, value) if param.role == "tensor" else wrap_number(param.dtype, value)
+
+
+def wrap_address(dtype: str, address: int) -> Any:
+    """Returns a pointer to elements of a type, as kernels take it."""
+    pointer = tl.pointer_type(_POINTEES.get(dtype) or _SCALAR_TYPES[dtype][1])
+    return tl.tensor(ti.TensorHandle(np.array([address], dtype=np.uint64), pointer), pointer)
+
+
+def wrap_number(dtype: str, value: float) -> Any:
+    """Returns a number of a type, as kernels take it."""
+    numpy_type, triton_type = _SCALAR_TYPES[dtype]
     return tl.tensor(ti.TensorHandle(np.array([value]).astype(numpy_type), triton_type), triton_type)
+
+
+def run_programs(function: Any, named: Mapping[str, Any], grid: tuple[int, int, int]) -> None:
+    """Runs a jitted function of a person's for each place of a grid, one after the other.
+
+    Args:
+        function: the jitted function.
+        named: its arguments, wrapped, and its constants as they are.
+        grid: the number of programs along each axis.
+    """
+    with _TURN.lock, _interpreted_language(None):
+        body = plain_function(function)
+        builder = ti.interpreter_builder
+        builder.set_grid_dim(*grid)
+        for place in _positions(*grid):
+            builder.set_grid_idx(*place)
+            body(**named)
 
 
 def _positions(width: int, height: int, depth: int) -> Iterator[tuple[int, int, int]]:

@@ -306,6 +306,7 @@ class _Exporter:
                 product_rows=policy.product_rows,
                 wide_product_rows=policy.wide_product_rows,
             ).complete()
+            _refuse_captured(lowered)
             phase = "simplifying"
             graph = PIPELINE.run(lowered.graph)
             held = held_names(lowered, held_arguments(module, kind, positions_of(module, kind)))
@@ -323,6 +324,20 @@ class _Exporter:
             raise translate(error, phase) from error
         named = [(() if self.device == CPU else tuple(names), program) for names, program in grouped.values()]
         return _Emitted(lowered, tuple(named))
+
+
+def _refuse_captured(lowered: LoweredModule) -> None:
+    """Checks that no step of a graph calls a place in it: a bundle has no graph.
+
+    Raises:
+        Unsupported: one does; the message names the op and the line.
+    """
+    for step in lowered.captured:
+        raise Unsupported(
+            f"{step.origin}: {step.op} takes functions, which a bundle cannot hold. What to do: choose the branch "
+            "before the model is exported, unroll the loop, or make an operator of the kernel "
+            "(torch.library.custom_op) and name it where the bundle is loaded (operators=[…])"
+        )
 
 
 def scheduler_target(name: str) -> Target:
