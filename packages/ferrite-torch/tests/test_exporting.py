@@ -420,6 +420,7 @@ def test_a_step_that_takes_functions_is_refused() -> None:
         return torch.cond(y.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (y,)) + 1
 
     with pytest.raises(
-        Unsupported, match=r"cond: higher_order\.cond takes functions, which a bundle cannot hold.*choose"
+        Unsupported,
+        match=r"test_exporting\.py:\d+\): higher_order\.cond takes functions, which a bundle cannot hold.*choose",
     ):
         exported(choose, (torch.ones(4),))
