@@ -200,11 +200,14 @@ def test_misaligned_tensors_get_a_build_without_promises() -> None:
 
 NO_COMPILER = """
     import sys
-    class NoTriton:
+    class NoTriton:  # who looks for it finds nothing, as where it is not installed
+        def __init__(self, finder):
+            self.finder = finder
+        def __getattr__(self, name):
+            return getattr(self.finder, name)
         def find_spec(self, name, path=None, target=None):
-            if name.split(".")[0] == "triton":
-                raise ImportError("triton is not installed")
-    sys.meta_path.insert(0, NoTriton())
+            return None if name.split(".")[0] == "triton" else self.finder.find_spec(name, path, target)
+    sys.meta_path[:] = map(NoTriton, sys.meta_path)
     processes = []
     def watch(event, args):
         if event in ("subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"):
