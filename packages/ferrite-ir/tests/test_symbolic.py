@@ -180,6 +180,17 @@ def test_what_is_left_of_an_extent_is_a_factor_with_its_sign() -> None:
     assert set(sizes.factors(both)[1]) == {(seen - later, 1), (later - latest, 1)}
 
 
+def test_factors_of_extents_over_negative_symbols_are_positive() -> None:
+    """As that of the last ``-n`` elements, which ``x[n:]`` has."""
+    first, second = sizes.symbol("n", None, -2, -3), sizes.symbol("m", None, -2, -5)
+    assert sizes.factors(-first) == (1, ((-first, 1),))
+    assert sizes.factors(-6 * first) == (6, ((-first, 1),))
+    assert sizes.factors(first * second) == (1, ((-second, 1), (-first, 1)))
+    assert sizes.factors(first) == (-1, ((-first, 1),))
+    unknown = sizes.symbol("u0", None, None)
+    assert sizes.factors(-unknown) == (1, ((-unknown, 1),))
+
+
 def test_factors_of_rounding_up_are_positive() -> None:
     """It is written as a floor of negative numbers."""
     length = sizes.symbol("s", 2, None, 100)

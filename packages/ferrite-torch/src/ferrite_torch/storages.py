@@ -8,7 +8,8 @@ its views do not know of, the schemas of the view ops tell the rest.
 
 Which results share memory is visible: a write to one is seen in the others. The base, the first node whose result lies
 in the storage, is laid out as torch lays it out; each result is a view of it, at torch's offset, by torch's strides and
-in torch's element type, whatever way its elements were computed.
+in torch's element type, whatever way its elements were computed. One that is conjugated or negated when it is read, as
+``v.conj()`` and its ``imag`` are, is such a view with a mark (see `lazy_results`).
 """
 
 from __future__ import annotations
@@ -46,14 +47,18 @@ class Storages:
     def shared_bases(self, unseen: Collection[int]) -> Mapping[int, torch.fx.Node]:
         """Returns the base of each storage that the graph makes and whose elements results share, by its number.
 
-        Those are several results, or windows of one that lie on each other. ``unseen`` has the positions of results
-        whose storage nobody sees.
+        Those are several results, windows of one that lie on each other, or one that is conjugated or negated when it
+        is read. ``unseen`` has the positions of results whose storage nobody sees.
         """
         seen = [item for place, item in enumerate(returned_by(self._graph)) if place not in unseen]
         keys = Counter(map(self.of, seen))
-        keys.update(self.of(item) for item in seen if self.of(item) is not None and has_windows(item.meta["val"]))
+        keys.update(self.of(item) for item in seen if self._is_always_a_view(item))
         shared = {key for key, count in keys.items() if key is not None and count > 1}
         return {key: node for key, node in self._first_nodes(shared).items() if node.op == "call_function"}
+
+    def _is_always_a_view(self, item: Any) -> bool:
+        """Returns whether a result is one of a storage even if no other result lies there."""
+        return self.of(item) is not None and (is_lazy(item) or has_windows(item.meta["val"]))
 
     def bases_of(self, positions: Collection[int]) -> Mapping[int, torch.fx.Node]:
         """Returns the base of each storage that results at some positions lie in: an argument, or what makes it."""
@@ -69,7 +74,7 @@ class Storages:
             key = self.of(node)
             if key is not None and key in keys:
                 found.setdefault(key, node)
-        return {key: node for key, node in found.items() if not _is_lazy(node.meta["val"])}
+        return {key: node for key, node in found.items() if not is_lazy(node)}
 
     def _unite(self, node: torch.fx.Node, operand: torch.fx.Node) -> None:
         one, other = self.of(node), self.of(operand)
@@ -101,6 +106,7 @@ def _viewed_by(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
             yield value
 
 
-def _is_lazy(fake: torch.Tensor) -> bool:
-    """Returns whether a tensor's elements are what its storage holds only up to a sign or a conjugation."""
-    return fake.is_neg() or fake.is_conj()
+def is_lazy(node: Any) -> bool:
+    """Returns whether a node's result is a tensor that is conjugated or negated when it is read."""
+    fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return isinstance(fake, torch.Tensor) and fake.layout == torch.strided and (fake.is_neg() or fake.is_conj())

@@ -18,7 +18,7 @@ from .addresses import AddressText, own_row_load, plain_load
 from .bounds import assert_in_bounds, assert_required
 from .casts import bitcast_text, cast_text
 from .errors import ScheduleMismatch
-from .flat import FlatKernel, ParamText, memory_loads
+from .flat import FlatKernel, ParamText, memory_loads, reads_along_fold
 from .halves import held_halves
 from .indices import IndexText, index_dtype
 from .literals import full_text, is_negative_zero, number_text
@@ -512,7 +512,7 @@ class Evaluator:
 def _reads_one_along_the_fold_axis(flat: FlatKernel) -> bool:
     """Returns whether a kernel reads a single tensor along the fold axis and writes none."""
     roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
-    read = {load.source for load in memory_loads(flat, roots) if varies_along_fold(load.indices)}
+    read = {load.source for load in memory_loads(flat, roots) if reads_along_fold(flat, load)}
     return len(read) == 1 and not any(varies_along_fold(flat.homes[name]) for name in flat.kernel.stored)
 
 
