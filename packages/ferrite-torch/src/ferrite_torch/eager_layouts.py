@@ -173,28 +173,76 @@ _NAMES: Mapping[Rule, str] = {
 }
 
 
+_BROADCAST_NAMES = """
+    add.Tensor addcdiv.default addcmul.default atan2.default bitwise_and.Tensor bitwise_left_shift.Tensor
+    bitwise_or.Tensor bitwise_right_shift.Tensor bitwise_xor.Tensor clamp.Tensor clamp_max.Tensor clamp_min.Tensor
+    div.Tensor eq.Tensor fmax.default fmin.default fmod.Tensor gcd.default ge.Tensor gt.Tensor hypot.default
+    lcm.default le.Tensor lerp.Scalar lerp.Tensor lt.Tensor maximum.default minimum.default mul.Tensor ne.Tensor
+    nextafter.default pow.Tensor_Tensor remainder.Tensor sub.Tensor where.self
+"""
+"""Ops that fake tensors lay out as their kernels do, but for broadcast results with axes of one element.
+
+A kernel sorts such axes with the others, by strides that no element depends on; a fake tensor leaves them out.
+"""
+
+
 def laid_out_ops() -> Iterator[tuple[Overload, Rule]]:
     """Yields the ops whose results need a layout, each with its rule; those that this torch has."""
     for rule, names in _NAMES.items():
-        for name in names.split():
-            packet, overload = name.split(".")
-            found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-            if found is not None:
-                yield found, rule
+        for op in _found(names):
+            yield op, rule
+
+
+def broadcasting_ops() -> Iterator[Overload]:
+    """Yields the ops whose results need the layout of `iterated` where `is_sorted_otherwise` says so."""
+    yield from _found(_BROADCAST_NAMES)
+
+
+def _found(names: str) -> Iterator[Overload]:
+    for name in names.split():
+        packet, overload = name.split(".")
+        found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+        if found is not None:
+            yield found
+
+
+def is_sorted_otherwise(args: Sequence[Any]) -> bool:
+    """Returns whether operands are broadcast to a result with an axis of one element, and not all lie row by row."""
+    operands = _operands(args)
+    shapes = [tuple(operand.shape) for operand in operands]
+    if len({len(shape) for shape in shapes}) <= 1 and all(shape == shapes[0] for shape in shapes):
+        return False
+    whole = (1,) * max(map(len, shapes))
+    padded = [(*whole[len(shape) :], *shape) for shape in shapes]
+    if not any(all(type(size) is int and size == 1 for size in sizes) for sizes in zip(*padded, strict=True)):
+        return False
+    return not all(_is_packed(operand) for operand in operands)
+
+
+def _is_packed(x: torch.Tensor) -> bool:
+    return all(is_known(a == b) for a, b in zip(x.stride(), _packed(x.shape), strict=True))
 
 
 _WITHIN: ContextVar[tuple[Overload, ...]] = ContextVar("ops whose layout is being seen to", default=())
 
 
-def laid_out(op: Overload, rule: Rule, pieces: Callable[..., Any] | None) -> Callable[..., Any]:
+def laid_out(
+    op: Overload,
+    rule: Rule,
+    pieces: Callable[..., Any] | None,
+    is_asked: Callable[[Sequence[Any]], bool] = lambda _: True,
+) -> Callable[..., Any]:
     """Returns a decomposition of an op that gives its result the layout that the op's kernel gives it.
 
-    The result is computed by ``pieces``, or where there are none by the op itself.
+    The result is computed by ``pieces``, or where there are none by the op itself. Where ``is_asked`` says no of the
+    positional arguments, it is left as it lies.
     """
 
     def decomposed(*args: Any, **kwargs: Any) -> Any:
         if op in _WITHIN.get():
             return NotImplemented
+        if not is_asked(args):
+            return NotImplemented if pieces is None else pieces(*args, **kwargs)
         token = _WITHIN.set((*_WITHIN.get(), op))
         try:
             results = (pieces or op)(*args, **kwargs)
