@@ -141,6 +141,22 @@ def test_erf_of_narrow_floats_is_the_fast_one(operand: str, function: str) -> No
     assert f"= fmath.{function}(" in expression(f"erf({operand})", inputs=inputs)
 
 
+@pytest.mark.parametrize("op", ["cast", "rounded"])
+@pytest.mark.parametrize(
+    ("operand", "function"),
+    [
+        ("cast.f32(i[d0])", "fmath.whole_to_half("),
+        ("cast.f32(mul(cast.f64(index.i64(d0)), f64(65536.0)))", "fmath.whole_to_half("),
+        ("mul(a[d0], cast.f32(i[d0]))", "fmath.whole_to_half("),
+        ("a[d0]", ".to(tl.float16)"),
+    ],
+)
+def test_integers_become_half_numbers_behind_the_back_of_the_compiler(op: str, operand: str, function: str) -> None:
+    # It would take the float16 for finite, and widened again for the integer.
+    inputs = "a: f32[8], i: i64[8]"
+    assert function in expression(f"{op}.f16({operand})", "f16", inputs=inputs)
+
+
 def test_erf_sees_through_values_in_registers() -> None:
     def text(dtype: str) -> str:
         cast = "cast.f32(a[d0])" if dtype != "f32" else "a[d0]"

@@ -93,6 +93,7 @@ class Evaluator:
         )
         self._inside: dict[Scalar, bool] = {}
         self._demanding: set[Scalar] | None = None
+        self._whole: set[Scalar] | None = None
         nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
         self._pads = any(node.op in LOOPING for node in nodes)
         self._pieces = _bytes_beside(flat)
@@ -222,6 +223,25 @@ class Evaluator:
                 if node.op in REQUIREMENTS or any(part in self._demanding for part in node.below):
                     self._demanding.add(node)
         return root in self._demanding
+
+    def _is_made_of_integers(self, root: Scalar) -> bool:
+        """Returns whether integers were converted to floats on the way to a value."""
+        if self._whole is None:
+            self._whole = set()
+            for node in postorder(body for definition in self._flat.definitions for body in bodies_of(definition)):
+                if self._is_whole(node, self._whole):
+                    self._whole.add(node)
+        return root in self._whole
+
+    def _is_whole(self, node: Scalar, known: set[Scalar]) -> bool:
+        if not node.dtype.is_float:
+            return False
+        if node.op == "index" or (node.op == "cast" and node.args[0].dtype.is_integer):
+            return True
+        produced = self._flat.producer(node) if node.op == "load" else None
+        if produced is not None and isinstance(produced[0], Loop):
+            return produced[0].bodies[produced[1]] in known
+        return any(part in known for part in node.below)
 
     def _is_always_inside(self, load: Scalar) -> bool:
         """Returns whether a load stays inside its tensor at every point, and is cheap where nobody needs it.
@@ -427,6 +447,9 @@ class Evaluator:
         tile = self._known(node.args[0], guard)
         if self._is_wide_scalar(node.args[0]) and node.dtype is F32:
             return tile
+        if node.dtype is F16 and tile.dtype in (F32, F64) and self._is_made_of_integers(node.args[0]):
+            text = f"fmath.whole_to_half({cast_text(named(tile), tile.dtype, F32)})"
+            return self._hold("cast", text, tile.axes, F16)
         return self._hold("cast", cast_text(named(tile), tile.dtype, node.dtype), tile.axes, node.dtype)
 
     def _write_index(self, node: Scalar, guard: Guard | None) -> Tile:
