@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ferrite_ir.ops import OPS, REQUIREMENTS
-from ferrite_triton.scalars import ROWS
+from ferrite_triton.printing.spellings import ROWS
 
 NAMES = {
     "bool": torch.bool,

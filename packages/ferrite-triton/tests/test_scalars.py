@@ -12,9 +12,9 @@ from by_hand import schedule_text
 from ferrite_ir.dtypes import BF16, BOOL, DTYPES, F16, F32, F64, I8, I64, U8, DType
 from ferrite_ir.ops import OPS
 from ferrite_triton import emit_program
-from ferrite_triton.casts import cast_text
-from ferrite_triton.literals import full_text, highest_text, lowest_text, number_text
-from ferrite_triton.scalars import ROWS
+from ferrite_triton.printing.casts import cast_text
+from ferrite_triton.printing.literals import full_text, highest_text, lowest_text, number_text
+from ferrite_triton.printing.spellings import ROWS
 
 
 def body(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Addresses of elements in memory, and the masks under which they are accessed."""
+"""Addresses of elements in memory, the masks under which they are accessed, and loads."""
 
 from __future__ import annotations
 
@@ -12,8 +12,25 @@ from ferrite_ir.sizes import Size, is_static
 from .flat import ParamText
 from .indices import IndexText
 from .rows import WIDEST_ACCESS, behind, column_start, padded_extent, row_start, step_along
-from .space import NO_AXES, Axes, Skew, Space, flat_dim
+from .space import NO_AXES, Axes, AxisText, Skew, Space, flat_dim
+from .tile.build import add, all_of, apply, block_size, converted, mul, sub, where
+from .tile.language import (
+    Block,
+    Broadcast,
+    Call,
+    Constant,
+    Expression,
+    Hint,
+    Literal,
+    Name,
+    Offset,
+    Prefetch,
+    TileType,
+)
 from .writer import Tile, Writer
+
+SECTOR = 32
+"""Bytes of a sector of memory, which is asked for at once."""
 
 
 class AddressText:
@@ -63,7 +80,8 @@ class AddressText:
         if start is not None:
             # The compiler adds positions in a row to its address as constants, which it cannot do with offsets of 32
             # bits: it does not know that they never wrap, and computes the address of each element by itself.
-            return self._behind(param, "row", start, Tile("r", frozenset("r"), self._dtype), value)
+            step = Tile(self._writer.position("r"), frozenset("r"), self._dtype)
+            return self._behind(param, "row", start, step, value)
         column = column_start(index) if self._has_column else None
         if column is not None:
             # With an address of its own for each column the compiler orders the loads of a step before their use, where
@@ -86,15 +104,22 @@ class AddressText:
             if axis is None:
                 return None
             rest -= flat_dim(axis).index * step
-        params, key = self._space.params, ("first", param.text, index)
+        key = ("first", param.text, index)
         first = self._writer.find(key)
         if first is None:
             start = place_at(param, self._index.tile(rest, value))
-            text = " + ".join(f"{name}first * {params.operand(step)}" for name, step in steps.items())
-            held = self._writer.hold("first", f"{start.text} + {text}", start.axes, self._dtype)
+            held = self._writer.hold("first", Offset(start.expression, self._steps(steps, "first")), start.axes)
             first = self._writer.remember(key, held)
-        text = " + ".join(f"{name}lane * {params.operand(step)}" for name, step in steps.items())
-        return Tile(f"{first.text} + ({text})", first.axes.union(steps), self._dtype)
+        inside = Offset(first.expression, self._steps(steps, "lane"))
+        return Tile(inside, first.axes.union(steps), param.dtype)
+
+    def _steps(self, steps: dict[str, Size], of: str) -> Expression:
+        """Returns how far the begin of a tile, or its lanes, lie behind the first element, by steps along its axes."""
+        places = self._writer.places
+        return add(*(mul(places[name + of].position, self._number(step)) for name, step in steps.items()))
+
+    def _number(self, size: Size) -> Expression:
+        return self._space.params.value(size, self._dtype)
 
     def _behind(
         self, param: ParamText, name: str, start: Index, step: Tile, value: Callable[[Scalar], Tile] | None
@@ -104,23 +129,23 @@ class AddressText:
         first = self._writer.find(key)
         if first is None:
             offset = self._index.tile(start, value)
-            text = place_at(param, offset).text
-            first = self._writer.remember(key, self._writer.hold(name, text, offset.axes, self._dtype))
-        return Tile(f"{first.text} + {step.text}", first.axes | step.axes, first.dtype)
+            place = place_at(param, offset).expression
+            first = self._writer.remember(key, self._writer.hold(name, place, offset.axes))
+        return Tile(Offset(first.expression, step.expression), first.axes | step.axes, first.dtype)
 
     def _vectors(self, offset: Tile, skew: Skew) -> Tile:
         """Returns offsets as those of vectors where they lie along the fold axis: in skewed rows, that is."""
         if "r" not in offset.axes:
             return offset
-        return Tile(f"tl.multiple_of({offset.text}, {self._along_row(skew.width)})", offset.axes, offset.dtype)
+        return Tile(Hint(offset.expression, "multiple_of", self._along_row(skew.width)), offset.axes, offset.dtype)
 
-    def in_pieces(self, pointer: str, width: int) -> str:
+    def in_pieces(self, pointer: Expression, width: int) -> Expression:
         """Returns pointers along the fold axis of which a thread takes no more than so many next to each other."""
-        return f"tl.max_contiguous({pointer}, {self._along_row(width)})"
+        return Hint(pointer, "max_contiguous", self._along_row(width))
 
-    def _along_row(self, width: int) -> str:
-        """Returns a list with a number for the fold axis, and ones for the others."""
-        return f"[{', '.join(str(width) if name == 'r' else '1' for name in self._space.order)}]"
+    def _along_row(self, width: int) -> tuple[int, ...]:
+        """Returns a number for the fold axis, and ones for the others."""
+        return tuple(width if name == "r" else 1 for name in self._space.order)
 
     def ask_ahead(self, param: ParamText, index: Index) -> None:
         """Writes that the cache gets the next block of columns, while this one is worked on.
@@ -133,86 +158,97 @@ class AddressText:
         rows = None if columns is None else behind(index, columns.name)
         if fold is None or columns is None or rows is None:
             raise AssertionError("no columns side by side")
-        params, key = self._space.params, ("sectors", columns.name, param.dtype.bytes)
-        sectors = self._writer.find(key)
-        if sectors is None:
-            text = f"fmath.sectors({columns.name}, {param.dtype.bytes})"
-            held = self._writer.hold("sector", text, frozenset((columns.name,)), self._dtype)
-            sectors = self._writer.remember(key, held)
+        sectors = self._sectors(columns, param.dtype.bytes)
         # The last block asks for the first one, which is read next, and again: an element that all share, of the matrix
         # or of their columns, would make them queue.
-        step, size = params.operand(step_along(index, "r")), params.operand(fold.size)
-        ahead = f"tl.where(rstart + RBLOCK < {size}, RBLOCK, -rstart)"
+        step, size = self._number(step_along(index, "r")), self._number(fold.size)
+        start = self._writer.places["rstart"].position
+        start = converted(start, self._writer.type_of(start).dtype, self._dtype)
+        block = block_size("RBLOCK", self._dtype)
+        ahead = where(apply("lt", add(start, block), size), block, apply("neg", start))
         if fold.masked:
-            ahead = f"(tl.minimum(r + {ahead}, {self._last(fold.size)}) - r)"
-        offset = f"{self._index.tile(rows).text} + {ahead} * {step}"
-        column = f"tl.minimum({sectors.text}, {self._last(columns.size)})" if columns.masked else sectors.text
-        self._writer.line(f"fmath.prefetch({param.text} + {offset} + {column})", frozenset("r"))
+            rows_ = self._writer.position("r")
+            ahead = sub(apply("minimum", add(rows_, ahead), self._last(fold.size)), rows_)
+        offset = add(self._index.tile(rows).expression, mul(ahead, step))
+        column = apply("minimum", sectors, self._last(columns.size)) if columns.masked else sectors
+        self._writer.do(Prefetch(Offset(Offset(Name(param.text), offset), column)), frozenset("r"))
 
-    def ask_for(self, param: ParamText, start: Index, later: str, size: int, condition: str) -> None:
+    def _sectors(self, columns: AxisText, width: int) -> Expression:
+        """Returns the columns of a tile with which a sector of memory begins, of elements of so many bytes."""
+        key = ("sectors", columns.name, width)
+        found = self._writer.find(key)
+        if found is None:
+            kind = TileType(self._dtype, (1, Block(columns.constant, SECTOR // width)))
+            operands = (self._writer.position(columns.name), Constant(width))
+            held = self._writer.call("sector", "sectors", operands, kind, frozenset((columns.name,)))
+            found = self._writer.remember(key, held)
+        return found.expression
+
+    def ask_for(self, param: ParamText, start: Index, later: Expression, size: int, condition: Expression) -> None:
         """Writes that the cache gets so many bytes that lie in a row, where a condition holds.
 
         Args:
             param: the parameter that they are read from.
             start: index of an element, the same for all threads of the program.
-            later: text of how many elements behind it they begin.
+            later: how many elements behind it they begin.
             size: number of bytes, a multiple of 16.
-            condition: text of a condition under which they all exist.
+            condition: under which they all exist.
         """
         place = place_at(param, self._index.tile(start))
-        self._writer.line(f"if {condition}: fmath.prefetch_bytes({place.text} + {later}, {size})", NO_AXES)
+        request = Call("prefetch_bytes", (Offset(place.expression, later), Constant(size)))
+        self._writer.do_if(condition, request, NO_AXES)
 
-    def _last(self, size: Size) -> str:
+    def _last(self, size: Size) -> Expression:
         """Returns the last position of an axis of this size, without a param of its own."""
-        return str(int(size) - 1) if is_static(size) else f"{self._space.params.operand(size)} - 1"
+        if is_static(size):
+            return Literal(int(size) - 1, self._dtype)
+        return sub(self._number(size), Literal(1, self._dtype))
 
-    def row_mask(self, param: ParamText, offset: Index) -> str:
+    def row_mask(self, param: ParamText, offset: Index) -> Expression | None:
         """Returns the mask of the fold axis for a load: up to where whole vectors of floats can be read."""
         axis, skew = self._space.fold, self._space.skew
         if skew is not None:
-            return "lanes < vectors_end"
+            return apply("lt", self._writer.position("lanes"), self._writer.position("vectors_end"))
+        own = self._writer.places["r"].mask if "r" in self._writer.places else None
         if axis is None or not param.dtype.is_float:
-            return "rmask"
+            return own
         end = padded_extent(offset, axis.size, WIDEST_ACCESS // param.dtype.bytes, param.param.type.storage_size)
-        return "rmask" if end is None else f"r < {end}"
+        return own if end is None else apply("lt", self._writer.position("r"), Literal(end, self._dtype))
 
     def access(
-        self, place: Tile, conditions: list[Tile], axes: Axes = NO_AXES, row_mask: str = "rmask"
-    ) -> tuple[str, str, Axes]:
-        """Returns the pointer text, the mask text ("" for none) and the axes of an access to memory.
+        self,
+        place: Tile,
+        conditions: list[Tile],
+        axes: Axes = NO_AXES,
+        row_mask: Expression | None = None,
+    ) -> tuple[Expression, Expression | None, Axes]:
+        """Returns the pointers, the mask (None for none) and the axes of an access to memory.
 
         Args:
             place: the addresses of the elements.
             conditions: under which they are.
             axes: those that it varies along beside those of the addresses and the conditions.
-            row_mask: the mask along the fold axis.
+            row_mask: the mask along the fold axis; None for its own.
         """
-        axes = axes.union(place.axes, *(condition.axes for condition in conditions))
-        names = [axis.name for axis in self._space.axes if axis.name in axes and axis.masked]
-        masks = [row_mask if name == "r" else f"{name}mask" for name in names]
-        masks += [condition.text for condition in conditions]
-        if len(masks) > 1:
-            masks = [f"({mask})" if " " in mask else mask for mask in masks]
-        pointer = place.text
+        mask, axes = self.mask_of(axes | place.axes, conditions, row_mask)
+        pointer = place.expression
         if self._space.tiled(axes) != self._space.tiled(place.axes):
-            pointer = f"tl.broadcast_to({pointer}, {self._space.shape(axes)})"
-        return pointer, " & ".join(masks), axes
+            pointer = Broadcast(pointer, self._space.shape(axes))
+        return pointer, mask, axes
+
+    def mask_of(
+        self, axes: Axes, conditions: list[Tile], row_mask: Expression | None = None
+    ) -> tuple[Expression | None, Axes]:
+        """Returns the mask of positions along axes under conditions, and all axes that it is for."""
+        axes = axes.union(*(condition.axes for condition in conditions))
+        names = [axis.name for axis in self._space.axes if axis.name in axes and axis.masked]
+        masks = [row_mask if name == "r" and row_mask is not None else self._writer.mask(name) for name in names]
+        masks += [condition.expression for condition in conditions]
+        return all_of(mask for mask in masks if mask is not None), axes
 
 
 def place_at(param: ParamText, offset: Tile) -> Tile:
     """Returns the address of the element of a parameter at an offset."""
-    text = param.text if offset.literal == 0 else f"{param.text} + {offset.text}"
-    return Tile(text, offset.axes, offset.dtype)
-
-
-def plain_load(pointer: str, mask: str, other: str | None, eviction_policy: str) -> str:
-    """Returns the text of a load; what stands for elements that the ``mask`` leaves out may be anything, if None."""
-    arguments = [pointer, *([mask] if mask else []), *([f"other={other}"] if mask and other is not None else [])]
-    if eviction_policy:
-        arguments.append(f'eviction_policy="{eviction_policy}"')
-    return f"tl.load({', '.join(arguments)})"
-
-
-def own_row_load(pointer: str, mask: str, other: str | None, eviction_policy: str) -> str:
-    """Returns the text of a load of rows of which each thread gets one; see `walked`."""
-    return f'fmath.load_rows({pointer}, {mask}, {other}, "{eviction_policy}")'
+    pointer = Name(param.text)
+    place = pointer if offset.literal == 0 else Offset(pointer, offset.expression)
+    return Tile(place, offset.axes, param.dtype)

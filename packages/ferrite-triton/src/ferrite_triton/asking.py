@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ferrite_ir.dtypes import I32, I64
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import is_static
 
@@ -9,6 +10,9 @@ from .addresses import AddressText
 from .flat import FlatKernel, computed_nodes, memory_loads
 from .rows import step_along
 from .space import flat_dim
+from .tile.build import add, apply, converted, literal, mul, remainder
+from .tile.language import Literal, Name
+from .writer import Writer
 
 ASKED = 16
 """Bytes of which requests are multiples."""
@@ -33,21 +37,24 @@ def ask_for_part(flat: FlatKernel, addresses: AddressText, operand: Scalar, poin
         return
     if any(node.op == "masked" for node in computed_nodes(flat, (operand,))):
         return  # what is read under a condition may not exist
-    later = f"(part{'.to(tl.int64)' if wide else ''} + {ahead}) * {points}"
+    dtype, part = I64 if wide else I32, Name("part")
+    later = mul(add(converted(part, I32, dtype), Literal(ahead, dtype)), Literal(points, dtype))
+    exists = apply("lt", add(part, Literal(ahead, I32)), Literal(whole, I32))
     for load in memory_loads(flat, (operand,)):
         offset, size = flat.offset(load.source, load.indices), points * load.dtype.bytes // 2
         if not offset.is_indirect and step_along(offset, "r") == 1 and size % ASKED == 0:
             start = offset - flat_dim(fold).index
-            addresses.ask_for(flat.param_of(load.source), start, later, size, f"part + {ahead} < {whole}")
+            addresses.ask_for(flat.param_of(load.source), start, later, size, exists)
 
 
-def ask_for_image(flat: FlatKernel, addresses: AddressText, load: Scalar) -> None:
+def ask_for_image(flat: FlatKernel, addresses: AddressText, load: Scalar, writer: Writer) -> None:
     """Writes that programs ask for a later image, each for one of as many pieces of it, if it lies in one piece.
 
     Args:
         flat: a kernel that holds images.
-        addresses: writes the line.
+        addresses: writes the request.
         load: what it holds.
+        writer: knows where the program is.
     """
     kernel, x, y, r = flat.kernel, flat.space.axis("x"), flat.space.axis("y"), flat.space.fold
     if not kernel.ahead or x is None or y is None or r is None:
@@ -56,8 +63,13 @@ def ask_for_image(flat: FlatKernel, addresses: AddressText, load: Scalar) -> Non
     steps = {axis.name: step_along(offset, axis.name) for axis in (x, y, r)}
     if not is_static(steps["y"]) or not steps["y"] or (steps["x"], steps["r"]) != (1, x.size):
         return  # no images of which all channels of a place lie beside each other, and the next place's behind them
+    program, image = Name("program"), writer.position("y")
+    dtype = writer.type_of(program).dtype
     programs = flat.space.parts * -(-int(x.size) // kernel.columns)
     size = int(x.size) * int(r.size) * load.dtype.bytes // programs // ASKED * ASKED
     start = offset - flat_dim(x).index - flat_dim(r).index * x.size
-    later = f"{kernel.ahead * int(steps['y'])} + program % {programs} * {size // load.dtype.bytes}"
-    addresses.ask_for(flat.param_of(load.source), start, later, size, f"y + {kernel.ahead} < {int(y.size)}")
+    # The program and the image have the type of addresses.
+    piece = mul(remainder(program, literal(programs, dtype)), literal(size // load.dtype.bytes, dtype))
+    later = add(literal(kernel.ahead * int(steps["y"]), dtype), piece)
+    exists = apply("lt", add(image, literal(kernel.ahead, dtype)), literal(int(y.size), dtype))
+    addresses.ask_for(flat.param_of(load.source), start, later, size, exists)

@@ -1,14 +1,14 @@
-"""The lines of a kernel: definitions in order, or spread over loops along the fold axis."""
+"""The body of a tile program: definitions in order, or spread over loops along the fold axis."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from ferrite_ir.dtypes import I32, I64
+from ferrite_ir.dtypes import I32, DType
 from ferrite_ir.graph import Computed, Contract, Fold, Scan, Sort, Update, bodies_of
 from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import Size, is_provably_at_most
+from ferrite_ir.sizes import Size, is_provably_at_most, is_static
 from ferrite_scheduler.marks import ColumnFold
 
 from .cooperation import CooperativeFoldText
@@ -16,18 +16,22 @@ from .evaluate import Evaluator
 from .flat import FlatKernel, memory_loads
 from .folds import FoldText, R
 from .held_images import HeldImagesText
-from .indices import run_atom
+from .indices import index_dtype, run_atom
 from .memory import StoreText, value_of
 from .passes import READ_THE_LAST_TIME, goes_backwards, plan_passes, read_ahead, rereads, roots_of
-from .positions import position_lines, skewed_lines
+from .positions import QUARTET, number_quartets, place_axis, place_skewed, positions_from
 from .products import open_product
 from .scans import ScanText, look_back_scans, waiting_halves
 from .sorts import SortText
 from .space import FOLD_AXES, NO_AXES, AxisText, Space
+from .tile.build import add, apply, block_size, converted, lanes, mul, quotient, sub
+from .tile.language import Barrier, Expression, For, If, Literal, Name, TileType, Variable
 from .updates import UpdateText
 from .walked import in_order
-from .writer import Tile, Writer
+from .writer import Place, Tile, Writer
 
+WIDE = 64
+"""Bits of addresses that do not fit in 32."""
 COLUMN_STAGES = 2
 """Blocks of a scan along columns that are on their way at once."""
 SHORT_ROW = 1024
@@ -37,26 +41,26 @@ MOST_WAITING = 8
 
 
 class KernelBody:
-    """Writes the lines of a kernel after its header."""
+    """Writes what a program does once it knows where in the grid it is."""
 
-    def __init__(self, flat: FlatKernel, width: int) -> None:
+    def __init__(self, flat: FlatKernel, width: int, writer: Writer) -> None:
         self._flat = flat
-        self._wide = width == 64
-        self._writer = Writer()
-        self._evaluator = Evaluator(flat, self._writer, width)
-        self._stores = StoreText(flat, self._writer, self._evaluator)
-        self._folds = FoldText(flat, self._writer, self._evaluator)
-        self._scans = ScanText(flat, self._writer, self._evaluator, self._folds, self._wide)
-        self._sorts = SortText(flat.space, self._writer, self._evaluator, self._folds)
-        self._updates = UpdateText(flat, self._writer, self._evaluator, self._stores)
+        self._dtype = index_dtype(width)
+        self._writer = writer
+        self._evaluator = Evaluator(flat, writer, width)
+        self._stores = StoreText(flat, writer, self._evaluator)
+        self._folds = FoldText(flat, writer, self._evaluator)
+        self._scans = ScanText(flat, writer, self._evaluator, self._folds, wide=width == WIDE)
+        self._sorts = SortText(flat.space, writer, self._evaluator, self._folds)
+        self._updates = UpdateText(flat, writer, self._evaluator, self._stores)
         # Stores into memory that is also read wait until every load beside them has been written. Others of a pointwise
         # kernel wait so that the loads are under way together: the compiler moves no load before a store.
         self._waits = overwrites_operands(flat)
         self._most_waiting = MOST_WAITING if flat.kernel.strategy == "pointwise" else 0
         self._waiting: list[Callable[[], None]] = []
 
-    def write(self) -> list[str]:
-        """Returns the lines."""
+    def write(self) -> None:
+        """Writes the body."""
         if self._flat.space.runs:
             self._write_run()
         elif self._flat.space.loops and self._flat.space.folds_tile:
@@ -72,7 +76,6 @@ class KernelBody:
             definitions = iter(self._flat.definitions)
             counts = self._flat.kernel.branches or (len(self._flat.definitions),)
             self._write_branches([tuple(islice(definitions, count)) for count in counts])
-        return self._writer.function.lines
 
     def _write_definition(self, definition: Computed) -> None:
         """Writes a definition that is not just evaluated where it is used."""
@@ -117,7 +120,7 @@ class KernelBody:
         if waiting and self._waits:
             # Several threads may load one element (of a small tile all do, and Triton repeats cheap loads in another
             # layout): none may overwrite it before all have it.
-            self._writer.line("tl.debug_barrier()", R)
+            self._writer.do(Barrier(), R)
         for store in waiting:
             store()
 
@@ -130,13 +133,14 @@ class KernelBody:
             self._write_branch(branches[0])
             return
         half = len(branches) // 2
-        for header, part, number in (
-            (f"if branch < {first + half}:", branches[:half], first),
-            ("else:", branches[half:], first + half),
-        ):
-            self._writer.open_branch()
-            self._write_branches(part, number)
-            self._writer.close_branch(header)
+        self._writer.open_branch()
+        self._write_branches(branches[:half], first)
+        then = self._writer.close_branch()
+        self._writer.open_branch()
+        self._write_branches(branches[half:], first + half)
+        otherwise = self._writer.close_branch()
+        is_before = apply("lt", Name("branch"), Literal(first + half, self._dtype))
+        self._writer.append(If(is_before, then, otherwise))
 
     def _write_branch(self, definitions: tuple[Computed, ...]) -> None:
         """Writes what the programs of one branch do: of several, in a loop over their only block.
@@ -150,18 +154,17 @@ class KernelBody:
         if axis is None:
             self._write_grid_level(definitions)
             return
+        first, block = self._writer.position(f"{axis.name}first"), block_size(axis.constant, self._dtype)
+        counter = Variable(f"{axis.name}start", TileType(self._dtype))
         self._writer.open_branch()
-        self._write_grid_level(definitions)
-        lane = f"tl.arange(0, {axis.constant})"
-        position = f"{axis.name}start + {lane}"
+        start = self._writer.declare(counter)
         # A loop counts in the type of its bounds, but in the interpreter, where it counts in Python's integers.
-        lines = position_lines(space, axis, f"({position}).to(tl.int64)" if self._wide else position)
-        if self._writer.speaks_of(f"{axis.name}_quarter"):
-            quarter = f"{axis.name}start // 4 + tl.arange(0, {axis.constant} // 4)"
-            lines.append(f"{axis.name}_quarter = ({quarter}){space.expand(axis.name)}")
-        first, size = f"{axis.name}first", space.params.text(axis.size)
-        end = f"tl.minimum({first} + {axis.constant}, {size})"
-        self._writer.close_branch(f"for {axis.name}start in tl.range({first}, {end}, {axis.constant}):", lines)
+        place_axis(self._writer, space, axis, positions_from(start, axis.constant, self._dtype))
+        number_quartets(self._writer, space, axis, quotient(start, Literal(QUARTET, self._dtype)))
+        self._write_grid_level(definitions)
+        body = self._writer.close_branch()
+        end = apply("minimum", add(first, block), space.params.value(axis.size, self._dtype))
+        self._writer.append(For(Variable(start.name, counter.type), first, end, block, (), body))
 
     def _write_cooperation(self) -> None:
         """Writes all folds first, so that a program waits once, then what needs them: nothing is stored before."""
@@ -174,7 +177,7 @@ class KernelBody:
 
     def _write_images(self) -> None:
         stores = self._store_results, self._flush
-        HeldImagesText(self._flat, self._writer, self._evaluator, *stores, self._wide).write()
+        HeldImagesText(self._flat, self._writer, self._evaluator, *stores).write()
 
     def _write_pieces(self) -> None:
         """Writes a scan whose programs take their parts in pieces, and what is computed beside it, piece by piece."""
@@ -183,12 +186,13 @@ class KernelBody:
         if fold is None:
             raise AssertionError("a scan without a fold axis")
         self._evaluator.hints = shared_loads(self._flat) or last_loads(self._flat)
-        wide = ".to(tl.int64)" if self._wide else ""
+        dtype = self._dtype
 
         def place(piece: int) -> None:
-            start = f"(part{wide} * {space.pieces} + {piece}) * RBLOCK"
-            for line in position_lines(space, fold, f"{start} + tl.arange(0, RBLOCK)"):
-                self._writer.line(line, frozenset("r"))
+            part = converted(Name("part"), I32, dtype)
+            number = add(mul(part, Literal(space.pieces, dtype)), Literal(piece, dtype))
+            start = mul(number, block_size("RBLOCK", dtype))
+            place_axis(self._writer, space, fold, positions_from(start, "RBLOCK", dtype))
 
         for tile in self._scans.pieces(scan, waiting_halves(self._flat), place):
             self._evaluator.publish(scan, (tile,))
@@ -213,67 +217,88 @@ class KernelBody:
         fold = self._flat.space.fold
         if fold is None:
             raise AssertionError("a loop without a fold axis")
-        size: Size = fold.size
-        skew = self._flat.space.skew
-        skewed = None if skew is None else self._evaluator.offset(skew.elements).text
-        if skew is not None:
-            size = size + skew.width - 1
-            self._writer.before_loop(f"vectors_end = ({skewed} + {size}) // {skew.width} * {skew.width}")
-        self._writer.open_loop()
-        start = "rback" if is_backward else "rstart"
-        if is_backward:
-            last = self._flat.space.params.operand(size - 1)
-            self._writer.line(f"rback = {last} // RBLOCK * RBLOCK - rstart", frozenset("r"))
-        position = f"{start} + {self._flat.space.fold_lanes}"
-        position = f"({position}).to(tl.int64)" if self._wide else position
-        lines = position_lines(self._flat.space, fold, position)
-        for line in lines if skewed is None else skewed_lines(self._flat.space, fold, position, skewed):
-            self._writer.line(line, frozenset("r"))
-        first = self._writer.mark()
-        finishers: list[tuple[Fold | Contract, Callable[[], tuple[Tile, ...]]]] = []
-        for definition in with_scans(self._flat, definitions):
-            if isinstance(definition, Fold):
-                finishers.append((definition, self._folds.open(definition)))
-                continue
-            if isinstance(definition, Contract):
-                product = open_product(
-                    definition, self._flat, self._folds, self._writer, self._evaluator, wide=self._wide
-                )
-                finishers.append((definition, product))
-                continue
-            self._write_definition(definition)
-            if any(definition is wanted for wanted in definitions):
-                self._store_results(definition)
-        self._flush()
-        if self._writer.uses("r_quarter", first):
-            quarter = f"{start} // 4 + tl.arange(0, RBLOCK // 4){self._flat.space.expand('r')}"
-            self._writer.insert(first, f"r_quarter = {quarter}")
-        stages = f", num_stages={COLUMN_STAGES}" if self._flat.space.serial else ""
-        bound = self._flat.space.params.text(size)
-        self._writer.close_loop(f"for rstart in tl.range(0, {bound}, RBLOCK{stages}):")
+        finishers = self._write_rounds(fold, definitions, is_backward=is_backward)
         for definition, finish in finishers:
             self._evaluator.publish(definition, finish())
         for definition, _ in finishers:
             self._store_results(definition)
         self._flush()
 
+    def _write_rounds(
+        self, fold: AxisText, definitions: tuple[Computed, ...], *, is_backward: bool
+    ) -> list[tuple[Fold | Contract, Callable[[], tuple[Tile, ...]]]]:
+        """Writes a loop over the blocks of the fold axis; returns what writes the end of each fold in it."""
+        writer, space, skew = self._writer, self._flat.space, self._flat.space.skew
+        size: Size = fold.size
+        skewed: Expression | None = None
+        if skew is not None:
+            size = size + skew.width - 1
+            skewed = self._evaluator.offset(skew.elements).expression
+            width = Literal(skew.width, self._dtype)
+            end = mul(quotient(add(skewed, Literal(int(size), self._dtype)), width), width)
+            writer.places["vectors_end"] = Place(writer.let("vectors_end", end, NO_AXES).expression)
+        # A loop counts in the type of its bounds: 32 bits where they are numbers.
+        counted = I32 if is_static(size) else self._dtype
+        bound = space.params.value(size, self._dtype if counted is self._dtype else I32)
+        counter = writer.open_loop("rstart", TileType(counted))
+        start: Expression = counter
+        if is_backward:
+            start = self._from_the_end(counter, size, counted)
+        writer.places["rstart"] = Place(start)
+        vector = add(start, converted(space.fold_lanes(), I32, counted))
+        vector = converted(vector, counted, self._dtype)
+        if skewed is None:
+            place_axis(writer, space, fold, vector)
+        else:
+            place_skewed(writer, space, fold, vector, skewed)
+        number_quartets(writer, space, fold, quotient(start, Literal(QUARTET, counted)))
+        finishers: list[tuple[Fold | Contract, Callable[[], tuple[Tile, ...]]]] = []
+        for definition in with_scans(self._flat, definitions):
+            if isinstance(definition, Fold):
+                finishers.append((definition, self._folds.open(definition)))
+                continue
+            if isinstance(definition, Contract):
+                product = open_product(definition, self._flat, self._folds, writer, self._evaluator)
+                finishers.append((definition, product))
+                continue
+            self._write_definition(definition)
+            if any(definition is wanted for wanted in definitions):
+                self._store_results(definition)
+        self._flush()
+        bounds = Literal(0, counted), bound, block_size("RBLOCK", counted)
+        writer.close_loop(counter, bounds, COLUMN_STAGES if space.serial else 0)
+        return finishers
+
+    def _from_the_end(self, counter: Expression, size: Size, dtype: DType) -> Expression:
+        """Writes where the block lies that is the last one in the first round; returns its first position."""
+        block = block_size("RBLOCK", dtype)
+        last = self._flat.space.params.value(size - 1, dtype)
+        start = sub(mul(quotient(last, block), block), counter)
+        return self._writer.let("rback", start, R).expression
+
     def _write_run(self) -> None:
         """Writes a loop over the rows of a run; column folds are complete after it."""
-        space = self._flat.space
+        writer, space, dtype = self._writer, self._flat.space, self._dtype
         rows = space.axis("x")
         if rows is None:
             raise AssertionError("a run without rows")
-        self._writer.function.known[run_atom(space)] = Tile("program", NO_AXES, I64 if self._wide else I32)
+        program = Name("program")
+        writer.function.known[run_atom(space)] = Tile(program, NO_AXES, dtype)
         self._evaluator.hints = shared_loads(self._flat)
-        first, bound = f"program * {space.run}", str(space.run)
+        counted, end = I32, None
+        first: Expression = mul(program, self._number(space.run))
+        bound: Expression = space.params.value(space.run, I32)
         if rows.masked:  # the last runs have fewer rows, or none
-            size = space.params.text(rows.size)
-            self._writer.before_loop(f"run = ({size} + {space.runs - 1}) // {space.runs}")
-            self._writer.before_loop(f"xend = tl.minimum(program * run + run, {size})")
-            first, bound = "program * run", "xend - program * run"
-        self._writer.open_loop("x")
-        for line in position_lines(space, rows, f"{first} + xstart + tl.arange(0, XBLOCK)"):
-            self._writer.line(line, frozenset("x"))
+            runs = self._number(space.runs)
+            size = space.params.value(rows.size, dtype)
+            each = quotient(add(size, Literal(space.runs - 1, dtype)), runs)
+            run = writer.let("run", each, NO_AXES).expression
+            first = mul(program, run)
+            end = writer.let("xend", apply("minimum", add(first, run), size), NO_AXES).expression
+            counted, bound = dtype, sub(end, first)
+        counter = writer.open_loop("xstart", TileType(counted), "x")
+        start = converted(counter, counted, dtype)
+        place_axis(writer, space, rows, add(add(first, start), converted(lanes("XBLOCK"), I32, dtype)), end)
         finishers: list[tuple[ColumnFold, Callable[[], tuple[Tile, ...]]]] = []
         for definition in self._flat.definitions:
             if isinstance(definition, ColumnFold):
@@ -282,11 +307,15 @@ class KernelBody:
             self._write_definition(definition)
             self._store_results(definition)
         self._flush()
-        self._writer.close_loop(f"for xstart in tl.range(0, {bound}, XBLOCK, num_stages={stages_of(self._flat)}):")
+        bounds = Literal(0, counted), bound, block_size("XBLOCK", counted)
+        writer.close_loop(counter, bounds, stages_of(self._flat))
         for definition, finish in finishers:
             self._evaluator.publish(definition, finish())
             self._store_results(definition)
         self._flush()
+
+    def _number(self, size: Size) -> Expression:
+        return self._flat.space.params.value(size, self._dtype)
 
     def _write_grid_level(self, definitions: tuple[Computed, ...]) -> None:
         for definition in definitions:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ferrite_ir.dtypes import BOOL
+from ferrite_ir.dtypes import BOOL, DType
 from ferrite_ir.graph import Fold, Loop, Scan
 from ferrite_ir.index import Index, indirect_parts
 from ferrite_ir.ops import REQUIREMENTS
 from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import is_static
 
 from .flat import FlatKernel
 from .space import Axes
+from .tile.build import apply, both, converted, sub
+from .tile.language import Assert, Expression, Literal
 from .writer import Tile, Writer
 
 # Operations whose result is what somebody stored, moved or chosen. A position that comes out of comparisons, as in a
@@ -28,43 +31,49 @@ def assert_in_bounds(
     writer: Writer,
     indices: tuple[Index, ...],
     known: Callable[[Scalar], Tile],
-    access: tuple[str, Axes],
+    access: tuple[Expression | None, Axes],
+    dtype: DType,
 ) -> None:
     """Writes assertions about the parts of indices that are computed from memory.
 
     Args:
         flat: the kernel.
-        writer: takes the lines.
+        writer: takes the statements.
         indices: of one access.
         known: the tile of a value that is written already.
-        access: the mask ("" for none) under which the access happens, and the axes it varies along.
+        access: the mask (None for none) under which the access happens, and the axes it varies along.
+        dtype: of addresses, in which sizes are given.
     """
     mask, axes = access
     for atom in dict.fromkeys(indirect_parts(indices)):
         tile = known(atom.value)
         if tile.literal is not None or not _is_given(flat, atom.value):
             continue
-        size = flat.space.params.operand(atom.size)
-        low = f"-{size}" if atom.wraps else "0"
-        test = f"({tile.text} >= {low}) & ({tile.text} < {size})"
-        _write(writer, test, f"index out of bounds of {size} elements", mask, axes | tile.axes)
+        kind = tile.dtype if tile.dtype.bits >= dtype.bits or is_static(atom.size) else dtype
+        given = converted(tile.expression, tile.dtype, kind)
+        size = converted(flat.space.params.value(atom.size, dtype), dtype, kind)
+        zero = Literal(0, kind)
+        low = zero if not atom.wraps else Literal(-int(atom.size), kind) if is_static(atom.size) else sub(zero, size)
+        test = both(apply("ge", given, low), apply("lt", given, size))
+        shown = flat.space.params.text(atom.size)
+        shown = f"({shown})" if " " in shown else shown
+        _write(writer, test, f"index out of bounds of {shown} elements", mask, axes | tile.axes)
 
 
-def assert_required(writer: Writer, op: str, condition: str, access: tuple[str, Axes]) -> None:
-    """Writes the assertion of an operation of `ferrite_ir.ops.REQUIREMENTS`, whose condition is this text.
+def assert_required(writer: Writer, op: str, condition: Expression, access: tuple[Expression | None, Axes]) -> None:
+    """Writes the assertion of an operation of `ferrite_ir.ops.REQUIREMENTS`, of which this is the condition.
 
-    ``access`` is the mask ("" for none) under which the operation counts, and the axes that it varies along.
+    ``access`` is the mask (None for none) under which the operation counts, and the axes that it varies along.
     """
     message = REQUIREMENTS[op]
     _write(writer, condition, message if message.startswith("index out of bounds") else f"refused: {message}", *access)
 
 
-def _write(writer: Writer, test: str, message: str, mask: str, axes: Axes) -> None:
-    arguments = [test, f'"{message}"', *([mask] if mask else [])]
-    line = f"tl.device_assert({', '.join(arguments)})"
-    if writer.find(line) is None:
-        writer.line(line, axes)
-        writer.remember(line, Tile("", axes, BOOL))
+def _write(writer: Writer, test: Expression, message: str, mask: Expression | None, axes: Axes) -> None:
+    assertion = Assert(test, message, mask)
+    if writer.find(assertion) is None:
+        writer.do(assertion, axes)
+        writer.remember(assertion, Tile(test, axes, BOOL))
 
 
 def _is_given(flat: FlatKernel, value: Scalar) -> bool:

@@ -1,8 +1,8 @@
-"""The kernels of ``ferrite.combine_rows``: texts around device functions of `ferrite_runtime.fmath`."""
+"""The kernels of ``ferrite.combine_rows``: programs around device functions of `ferrite_runtime.fmath`."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ferrite_ir.dtypes import F32, F64, I32, DType
@@ -11,7 +11,6 @@ from ferrite_ir.sizes import Size, hint, is_static, maximum, minimum, symbol
 from ferrite_scheduler.schedule import CallExtern
 
 from .halves import HALF_BYTES
-from .literals import number_text
 from .row_shapes import (
     SECTOR,
     RowsShape,
@@ -23,9 +22,26 @@ from .row_shapes import (
     shapes_for,
     sorts_all,
 )
-from .size_text import host_expression
+from .size_text import host_expression, size_value
 from .spec import KernelSpec
 from .templates import Expansion, Operand, Scratch, Template
+from .tile.build import add, apply, literal, mul
+from .tile.language import (
+    Call,
+    Constant,
+    Do,
+    Expression,
+    Lanes,
+    Let,
+    Literal,
+    Name,
+    Offset,
+    ProgramId,
+    Statement,
+    Store,
+    TileType,
+    Variable,
+)
 
 ZEROED = 1024
 """Numbers that one program makes zero."""
@@ -52,7 +68,7 @@ class _Call:
         count: number of rows.
         rows, width, stride, mode, wraps: as the device functions take them.
         programs: programs that the device runs at once.
-        initial: as the device functions take it, as text.
+        initial: as the device functions take it.
         compute: the type that is computed in.
         base: name of the tensor that places are before, "" where that is one number, ``initial``.
         asking: how many programs ask for it while rows are listed.
@@ -66,7 +82,7 @@ class _Call:
     stride: int
     programs: int
     mode: str
-    initial: str
+    initial: float
     wraps: bool
     compute: DType
     base: str
@@ -113,7 +129,7 @@ def write_combined_rows(step: CallExtern, taken: Collection[str]) -> Expansion:
         count=count,
         width=int(width),
         stride=int(source.strides[0]),
-        initial="0.0" if isinstance(base, View) else number_text(base, compute),
+        initial=0.0 if isinstance(base, View) else float(base),
         compute=compute,
         base="base" if isinstance(base, View) else "",
         asking=asked // ASKED,
@@ -147,49 +163,55 @@ def _write_zeros(template: Template, call: _Call, shape: RowsShape) -> KernelSpe
     zeroed: dict[str, Size] = {"counts": counters(call.rows), "tasks": tasks}
     if not call.sorts_all:
         zeroed["is_sorted"] = most_shares(call.number, call.shapes)
-    lines = [f"lane = tl.program_id(0) * {ZEROED} + tl.arange(0, {ZEROED})"]
-    lines += [f"tl.store({name} + lane, 0, lane < {extent})" for name, extent in zeroed.items()]
+    block = Literal(ZEROED, I32)
+    lane = Name("lane")
+    kind = TileType(I32, (ZEROED,))
+    body: list[Statement] = [Let((Variable("lane", kind),), add(mul(ProgramId(0), block), Lanes(ZEROED)))]
+    for name, extent in zeroed.items():
+        zero = literal(0, template.operands[name].dtype)
+        body.append(Do(Store(Offset(Name(name), lane), zero, apply("lt", lane, size_value(extent, I32)))))
     accesses = dict.fromkeys(zeroed, "write")
     programs = (maximum(*zeroed.values()) + (ZEROED - 1)) // ZEROED
     moved = I32.bytes * sum(hint(extent) for extent in zeroed.values())
-    return template.write("zero_counts", accesses, lines, host_expression(programs), 4, call.sizes, bytes=moved)
+    return template.write("zero_counts", accesses, tuple(body), host_expression(programs), 4, call.sizes, bytes=moved)
 
 
 def _write_lists(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
     """Writes what counts the rows of each place and lists them."""
     slots = shape.slots(call.number)
-    numbers = f"{call.number}, {call.rows}, {call.wraps}, {shape.capacity}, {shape.chunk}, {slots}, {shape.share}"
+    numbers = (call.number, call.rows, call.wraps, shape.capacity, shape.chunk, slots, shape.share)
     flags = None if call.sorts_all else "is_sorted"
-    operands = f"places, counts, lists, runs, ordered, {flags}, queue, tasks, {call.base if call.asking else None}"
-    line = f"fmath.list_rows({operands}, {numbers}, {LISTED}, {call.asking}, {ASKED})"
+    tensors = ("places", "counts", "lists", "runs", "ordered", flags, "queue", "tasks")
+    asked = call.base if call.asking else None
+    body = _call("list_rows", (*tensors, asked), (*numbers, LISTED, call.asking, ASKED))
     accesses = {"places": "read", "counts": "atomic", "lists": "write", "runs": "write", "ordered": "readwrite"}
     accesses |= {**({flags: "write"} if flags else {}), "queue": "write", "tasks": "atomic"}
     accesses |= {call.base: "read"} if call.asking else {}
     programs = host_expression(shape.shares_of(call.number) + (call.number + (LISTED - 1)) // LISTED)
     # Of a row its place; and alone the counter of its place, and its number in a list.
     moved = min(hint(call.count), shape.count) * (template.operands["places"].dtype.bytes + 2 * SECTOR)
-    return template.write("list_rows", accesses, [line], programs, LISTING_WARPS, call.sizes, bytes=moved)
+    return template.write("list_rows", accesses, body, programs, LISTING_WARPS, call.sizes, bytes=moved)
 
 
 def _write_shares(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
     """Writes what sorts the shares that are not sorted yet, if there are long places."""
-    numbers = f"{call.number}, {call.rows}, {call.wraps}, {shape.share}"
-    line = f"fmath.sort_rows(places, runs, ordered, is_sorted, tasks, {numbers})"
+    tensors = ("places", "runs", "ordered", "is_sorted", "tasks")
+    body = _call("sort_rows", tensors, (call.number, call.rows, call.wraps, shape.share))
     accesses = {"places": "read", "runs": "write", "ordered": "readwrite", "is_sorted": "read", "tasks": "read"}
     warps = min(max(shape.share // SORTED_WARP, 1), MOST_WARPS)
     shares = shape.shares_of(call.number)
     moved = I32.bytes * hint(shares)  # what there is to sort, if anything, is not known
-    return template.write("sort_rows", accesses, [line], host_expression(shares), warps, call.sizes, bytes=moved)
+    return template.write("sort_rows", accesses, body, host_expression(shares), warps, call.sizes, bytes=moved)
 
 
 def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
     """Writes what combines the rows."""
     base, slots = call.base or None, shape.slots(call.number)
-    sizes = f"{call.number}, {call.rows}, {call.width}, {call.stride}, {shape.capacity}, {shape.chunk}, {shape.share}"
-    tiles = f"{shape.spread}, {slots}, {shape.group}, {shape.depth}, {shape.block}, {shape.halves}"
+    sizes = (call.number, call.rows, call.width, call.stride, shape.capacity, shape.chunk, shape.share)
+    tiles = (shape.spread, slots, shape.group, shape.depth, shape.block, shape.halves)
     known = ("counts", "lists", "runs", "ordered", "queue")
-    operands = f"{', '.join(known)}, tasks, parts, source, {base}, out"
-    line = f'fmath.combine_rows({operands}, "{call.mode}", {call.initial}, {sizes}, {tiles})'
+    tensors = (*known, "tasks", "parts", "source", base, "out")
+    body = _call("combine_rows", tensors, (Constant(call.mode), Constant(call.initial), *sizes, *tiles))
     accesses = {**dict.fromkeys(known, "read"), "tasks": "atomic", "parts": "readwrite", "source": "read"}
     accesses |= {**({call.base: "read"} if call.base else {}), "out": "write"}
     bytes_of = {name: template.operands[name].dtype.bytes for name in ("source", "out")}
@@ -200,4 +222,20 @@ def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec
     programs = host_expression(maximum(-(-call.rows // shape.group) * shape.blocks, shared))
     is_wide = bytes_of["source"] == HALF_BYTES and shape.block >= WIDE
     facts = {"bytes": moved, "registers": REGISTERS_OF_WIDE_HALVES if is_wide else REGISTERS}
-    return template.write("combine_rows", accesses, [line], programs, 1, call.sizes, **facts)
+    return template.write("combine_rows", accesses, body, programs, 1, call.sizes, **facts)
+
+
+def _call(
+    function: str, tensors: Sequence[str | None], numbers: Sequence[Size | bool | Expression]
+) -> tuple[Statement, ...]:
+    """Returns a body that is one call: with tensors by name, None for one that there is not, and numbers."""
+    operands: list[Expression] = [Constant(None) if name is None else Name(name) for name in tensors]
+    for number in numbers:
+        match number:
+            case Expression():
+                operands.append(number)
+            case bool() | int():
+                operands.append(Constant(number))
+            case _:
+                operands.append(size_value(number, I32))
+    return (Do(Call(function, tuple(operands))),)

@@ -6,15 +6,18 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ferrite_ir.dtypes import F32
+from ferrite_ir.dtypes import F32, I32, DType
 from ferrite_ir.graph import Fold
+from ferrite_ir.reference_combines import neutral
 from ferrite_ir.scalar import Scalar
 
-from .combines import neutrals_of
 from .evaluate import Evaluator
 from .flat import FlatKernel
 from .folds import FoldText, R
 from .space import next_power_of_two
+from .tile.build import add, apply, both, mul, sub
+from .tile.language import Call, Constant, Expression, Lanes, Literal, Name, Offset, TileType
+from .tile.types import broadcast_shapes
 from .writer import Tile, Writer
 
 REGISTERS, REGISTERS_OF_HALVES = 128, 72
@@ -38,26 +41,26 @@ class CooperativeFoldText:
         All of a program's states are published before it waits, once, for the others of its rows.
         """
         kept = frozenset(fold.results[0].name for fold in self.evaluator.shares.values())
-        for line in self._places():
-            self.writer.line(line, R)
+        words, members, told = self._places()
         axes = R.union(self.flat.space.order)
-        words: list[list[str]] = []
+        places: list[list[Expression]] = []
         own: dict[str, Tile] = {}
-        for number, (definition, places) in enumerate(self._words(definitions)):
+        for number, (definition, states_at) in enumerate(self._words(definitions, words)):
             if number:
                 self.evaluator.renew()
             states = self.folds.states(definition, kept)
-            self._publish(states, places)
+            self._publish(states, states_at)
             own[definition.results[0].name] = states[0]
-            words.append(places)
-        self.writer.line(f"fmath.meet({self._status} + 1 + group, {self.flat.space.parts})", axes)
-        for definition, places in zip(definitions, words, strict=True):
-            lanes = [
-                self._lanes(f"fmath.published_states({place} + members, told, {neutral})")
-                for place, neutral in zip(places, neutrals_of(definition.combine, F32), strict=True)
+            places.append(states_at)
+        group = add(Literal(1, self._index), Name("group"))
+        meeting = Call("meet", (Offset(self._status, group), Constant(self.flat.space.parts)))
+        self.writer.do(meeting, axes)
+        for definition, states_at in zip(definitions, places, strict=True):
+            lanes_ = [
+                self._lanes((Offset(place, members), told, Constant(neutral)))
+                for place, neutral in zip(states_at, neutral_state(definition.combine), strict=True)
             ]
-            merged = self.folds.merged(definition, tuple(lanes), axes, F32)
-            self.evaluator.publish(definition, merged)
+            self.evaluator.publish(definition, self.folds.merged(definition, tuple(lanes_), axes))
         self.evaluator.renew()
         for quotient, fold in self.evaluator.shares.items():
             self._write_share(quotient, fold, own[fold.results[0].name])
@@ -70,54 +73,79 @@ class CooperativeFoldText:
         """
         top = self.evaluator.results[fold.results[0].name]
         whole = self.evaluator.tile(quotient.args[1])
-        scale = self.writer.hold("scale", f"fmath.exp({own.text} - {top.text})", top.axes, F32)
-        factor = self.writer.hold("factor", f"tl.div_rn({scale.text}, {whole.text})", scale.axes | whole.axes, F32)
+        distance = sub(own.expression, top.expression)
+        scale = self.writer.hold("scale", apply("exp", distance), top.axes)
+        divided = apply("div", scale.expression, whole.expression)
+        factor = self.writer.hold("factor", divided, scale.axes | whole.axes)
         terms = self.folds.terms[fold.results[0].name]
-        axes = terms.axes | factor.axes
-        self.evaluator.know(quotient, self.writer.hold("div", f"{terms.text} * {factor.text}", axes, F32))
+        share = self.writer.hold("div", mul(terms.expression, factor.expression), terms.axes | factor.axes)
+        self.evaluator.know(quotient, share)
 
     @property
-    def _status(self) -> str:
-        return self.flat.param_of(self.flat.kernel.status).text
+    def _index(self) -> DType:
+        return self.evaluator.index_dtype
+
+    @property
+    def _status(self) -> Name:
+        return Name(self.flat.param_of(self.flat.kernel.status).text)
 
     @property
     def _rows(self) -> int:
         return math.prod(int(axis.size) for axis in self.flat.space.grid)
 
-    def _words(self, definitions: list[Fold]) -> Iterator[tuple[Fold, list[str]]]:
+    def _words(self, definitions: list[Fold], words: Expression) -> Iterator[tuple[Fold, list[Expression]]]:
         """Yields each fold with where the components of its states lie: of each a word for every row and block."""
-        count, words = 0, self._rows * self.flat.space.parts
+        count, size = 0, self._rows * self.flat.space.parts
         for definition in definitions:
             numbers = range(count, count + len(definition.results))
-            yield definition, [f"words + {number * words}" if number else "words" for number in numbers]
+            yield definition, [Offset(words, Literal(number * size, self._index)) for number in numbers]
             count = numbers.stop
 
-    def _publish(self, states: tuple[Tile, ...], places: list[str]) -> None:
-        mask = f", {self._rows_mask}" if self._rows_mask else ""
+    def _publish(self, states: tuple[Tile, ...], places: list[Expression]) -> None:
+        mask = () if self._rows_mask is None else (self._rows_mask,)
         axes = R.union(self.flat.space.order)
         for state, place in zip(states, places, strict=True):
             value = self.folds.spread(state, axes - R)
-            self.writer.line(f"fmath.publish_state({place} + member, {value}{mask})", axes)
+            self.writer.do(Call("publish_state", (Offset(place, Name("member")), value, *mask)), axes)
 
-    def _places(self) -> list[str]:
-        """Returns the lines that say where the states of a row lie, and of which blocks and rows there are any.
+    def _places(self) -> tuple[Expression, Expression, Expression]:
+        """Returns where the states of a row lie, the numbers of its blocks, and of which of them there are any.
 
-        Before them are the counters: one of programs, and one for each group of rows, of which there is none for more.
+        Before the states are the counters: one of programs, and one for each group of rows, of which there is none for
+        more.
         """
-        space, row = self.flat.space, ""
+        space, row = self.flat.space, None
         for axis in space.grid:
             if axis.size != 1:
-                row = f"({row} * {axis.size} + {axis.name})" if row else axis.name
-        lanes = f"tl.arange(0, {next_power_of_two(space.parts)}){space.expand('r')}"
-        lines = [f"words = {self._status} + {1 + self._rows}" + (f" + {row} * {space.parts}" if row else "")]
-        lines += [f"members = {lanes}", f"told = members < {space.parts}"]
-        return [*lines, f"told = told & {self._rows_mask}"] if self._rows_mask else lines
+                position = self.writer.position(axis.name)
+                row = position if row is None else add(mul(row, self._number(int(axis.size))), position)
+        first: Expression = Offset(self._status, self._number(1 + self._rows))
+        if row is not None:
+            first = Offset(first, mul(row, self._number(space.parts)))
+        words = self.writer.let("words", first, R).expression
+        blocks = space.expand("r", Lanes(next_power_of_two(space.parts)))
+        members = self.writer.let("members", blocks, R).expression
+        told: Expression = apply("lt", members, Literal(space.parts, I32))
+        if self._rows_mask is not None:
+            told = both(told, self._rows_mask)
+        return words, members, self.writer.let("told", told, R).expression
+
+    def _number(self, value: int) -> Literal:
+        return Literal(value, self._index)
 
     @property
-    def _rows_mask(self) -> str:
-        """Returns the mask of rows, "" where there is none."""
-        return next((f"{axis.name}mask" for axis in self.flat.space.grid if axis.masked), "")
+    def _rows_mask(self) -> Expression | None:
+        """Returns the mask of rows, None where there is none."""
+        masked = next((axis.name for axis in self.flat.space.grid if axis.masked), None)
+        return None if masked is None else self.writer.mask(masked)
 
-    def _lanes(self, expression: str) -> str:
-        """Returns the name of a tile with a lane for each block of a row."""
-        return self.writer.hold("lanes", expression, R.union(self.flat.space.order), F32).text
+    def _lanes(self, operands: tuple[Expression, ...]) -> Expression:
+        """Returns a tile with what each block of a row has published."""
+        shape = broadcast_shapes(*(self.writer.type_of(each).shape for each in operands[:2]))
+        axes = R.union(self.flat.space.order)
+        return self.writer.call("lanes", "published_states", operands, TileType(F32, shape), axes).expression
+
+
+def neutral_state(combine: str) -> tuple[float, ...]:
+    """Returns what the components of a state of nothing are, of simple combines and softmax."""
+    return tuple(map(float, neutral(combine, F32)))

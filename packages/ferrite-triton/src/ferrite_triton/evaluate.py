@@ -1,46 +1,41 @@
-"""Scalar expressions as lines of text: each distinct value once, operands before users, no recursion."""
+"""Scalar expressions as values of tile programs: each distinct value once, operands before users, no recursion."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ferrite_ir.dtypes import BF16, BOOL, F16, F32, F64, DType
+from ferrite_ir.dtypes import BF16, F16, F32, DType
 from ferrite_ir.graph import Computed, Loop, bodies_of
 from ferrite_ir.index import Index, floordiv
 from ferrite_ir.ops import REQUIREMENTS
-from ferrite_ir.scalar import Scalar, cast, indirects, indirects_of, postorder
+from ferrite_ir.scalar import Number, Scalar, cast, indirects, indirects_of, postorder
 from ferrite_ir.sizes import hint, is_provably_at_most, is_static
 from ferrite_scheduler.contractions import uses_tensor_cores
 
-from .addresses import AddressText, own_row_load, plain_load
+from .addresses import AddressText
 from .bounds import assert_in_bounds, assert_required
-from .casts import bitcast_text, cast_text
 from .errors import ScheduleMismatch
 from .flat import FlatKernel, ParamText, memory_loads
 from .halves import held_halves
 from .indices import IndexText, index_dtype
-from .literals import full_text, is_negative_zero, number_text
-from .operands import computes_wider, constant_tile, has_peer, named, operand_text
 from .quotients import rounded_quotients, shares, weights
 from .rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_fold
-from .scalars import (
-    COMPARISONS,
-    FOR_NARROW,
-    LOOPING,
-    ROUGH_EXPONENTIAL,
-    ROUGH_QUOTIENT,
-    ROUNDED_PRODUCT,
-    Operands,
-    Spelling,
-    spelling_of,
-    takes_literals,
-)
 from .shared_products import shared_products
 from .space import FOLD_AXES, NO_AXES, Axes
+from .tile.build import add, apply, converted, literal, mul
+from .tile.language import Bitcast, Block, Cast, Expression, Literal, Load, Name, Reshape, TileType
 from .vanishing import vanishing_sums
 from .writer import Tile, Writer
+
+SELECTIONS = frozenset(("where", "masked"))
+"""Operations that only choose between operands: narrow floats pass through them as they are stored."""
+COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+LOOPING = frozenset(
+    ("chebyshev_t", "chebyshev_u", "chebyshev_v", "chebyshev_w", "hermite_h", "hermite_he", "laguerre_l", "legendre_p")
+)
+"""Operations that run as long as their largest operand says: what is masked out has to be a number, and a small one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +95,10 @@ class Evaluator:
         self._weights, exponentials = weights(flat)
         # Where elements wait as they came, there are no terms of theirs to take shares of.
         self.shares = {} if self._waiting else shares(flat)
-        self._spellings: dict[Scalar, Spelling] = dict.fromkeys(rounded_quotients(flat), ROUGH_QUOTIENT)
-        self._spellings |= dict.fromkeys(exponentials, ROUGH_EXPONENTIAL)
-        self._spellings |= dict.fromkeys(shared_products(flat), ROUNDED_PRODUCT)
+        # Which form of an operation is exact enough, or is needed: see ferrite_triton.tile.operations.
+        self._forms: dict[Scalar, str] = dict.fromkeys(rounded_quotients(flat), "div_fast")
+        self._forms |= dict.fromkeys(exponentials, "exp_fast")
+        self._forms |= dict.fromkeys(shared_products(flat), "mul_rounded")
 
     # --- walking ----------------------------------------------------------------------------------------------------
 
@@ -132,6 +128,11 @@ class Evaluator:
         self._writer.remember(self._settled((node, None)), tile)
 
     @property
+    def index_dtype(self) -> DType:
+        """Returns the type of addresses."""
+        return self._index_dtype
+
+    @property
     def is_rough(self) -> bool:
         """Whether everything that is stored is rounded to two bytes, and made of elements that wait as they came."""
         stored = [self._flat.param_of(name).dtype for name in self._flat.kernel.stored]
@@ -158,11 +159,14 @@ class Evaluator:
         """Has everything be made again of elements that were loaded before, and waited as they came."""
         for load, tile in held.items():
             if load.dtype is BF16 and self._is_only_widened(load):
-                widened = self._hold("cast", f"fmath.floats_as_they_came({tile.text})", tile.axes, F32)
+                widened = self._renewed("cast", "floats_as_they_came", tile, F32)
                 self._writer.remember((cast(load, F32), None), widened)
                 continue
-            renewed = self._hold("load", f"fmath.as_it_came({tile.text})", tile.axes, tile.dtype)
-            self._writer.remember((load, None), renewed)
+            self._writer.remember((load, None), self._renewed("load", "as_it_came", tile, tile.dtype))
+
+    def _renewed(self, prefix: str, function: str, tile: Tile, dtype: DType) -> Tile:
+        kind = replace(self._writer.type_of(tile.expression), dtype=dtype)
+        return self._writer.call(prefix, function, (tile.expression,), kind, tile.axes)
 
     def _is_only_widened(self, load: Scalar) -> bool:
         """Returns whether all that is made of an element is a float."""
@@ -300,7 +304,7 @@ class Evaluator:
 
     def _bare_index(self, node: Scalar, guard: Guard | None) -> Tile:
         if node.op == "const":
-            return Tile(str(node.value), NO_AXES, self._index_dtype, node.value)
+            return Tile(Literal(int(node.value), self._index_dtype), NO_AXES, self._index_dtype)
         return self._index.tile(node.args[0], lambda value: self._known(value, guard))
 
     def _rough_quotient(self, node: Scalar) -> Scalar | None:
@@ -324,7 +328,7 @@ class Evaluator:
         node, guard = key
         match node.op:
             case "const":
-                return constant_tile(node)
+                return Tile(literal(node.value, node.dtype), NO_AXES, node.dtype)
             case "load":
                 return self._write_load(node, guard)
             case "index":
@@ -333,7 +337,7 @@ class Evaluator:
                 return self._write_cast(node, guard)
             case "bitcast":
                 tile = self._known(node.args[0], guard)
-                return self._hold("bits", bitcast_text(named(tile), tile.dtype, node.dtype), tile.axes, node.dtype)
+                return self._hold("bits", Bitcast(tile.expression, node.dtype), tile.axes)
             case "masked" if (load := self._guarded_load(node)) is not None:
                 return self._write_guarded_load(node, load, guard)
             case op if op in REQUIREMENTS:
@@ -352,52 +356,54 @@ class Evaluator:
             return self._write_share(*tiles)
         return self._write_operation(node, tiles)
 
-    def _hold(self, prefix: str, expression: str, axes: Axes, dtype: DType) -> Tile:
-        return self._writer.hold(prefix, expression, axes, dtype)
+    def _hold(self, prefix: str, expression: Expression, axes: Axes) -> Tile:
+        return self._writer.hold(prefix, expression, axes)
 
     def _write_operation(self, node: Scalar, tiles: list[Tile]) -> Tile:
         axes = NO_AXES.union(*(tile.axes for tile in tiles))
-        narrow = computes_wider(node, tiles)
-        dtype = tiles[0].dtype.compute
-        spelling = spelling_of(node.op, dtype)
-        if node.op in FOR_NARROW and dtype is F32 and self._reads_narrow(node.args[0]):
-            spelling = FOR_NARROW[node.op]
-        spelling = self._spellings.get(node, spelling)
-        bare = takes_literals(spelling) and has_peer(node.op, tiles)
-        texts = tuple(operand_text(tile, bare=bare, narrow=narrow) for tile in tiles)
-        if isinstance(spelling, str):
-            expression = spelling.format(*texts)
-        else:
-            hold = lambda text: self._hold(node.op, text, axes, node.dtype).text  # noqa: E731
-            expression = spelling(Operands(texts, dtype, tuple(tile.literal for tile in tiles), hold))
-        if node.dtype.is_narrow_float and narrow:
-            expression = cast_text(f"({expression})", F32, node.dtype)
-        return self._hold(node.op, expression, axes, node.dtype)
+        is_narrow = _computes_wider(node, tiles)
+        operands = [converted(t.expression, t.dtype, t.dtype.compute) if is_narrow else t.expression for t in tiles]
+        op = self._forms.get(node, node.op)
+        if op == "erf" and tiles[0].dtype.compute is F32 and self._reads_narrow(node.args[0]):
+            op = "erf_narrow"
+        made: Expression = apply(op, *operands)
+        if is_narrow and node.dtype.is_narrow_float:
+            made = Cast(made, node.dtype)
+        return self._hold(node.op, made, axes)
 
     def _write_requirement(self, node: Scalar, guard: Guard | None) -> Tile:
         """Writes the assertion that a condition holds where the value counts: inside the axes and the guard."""
         condition, value = (self._known(operand, guard) for operand in node.args)
         guards = [self._known(each, outer) for each, outer in _conditions(guard)]
-        bare = Tile("0", condition.axes, self._index_dtype)
-        _, mask, axes = self.addresses.access(bare, guards)
-        assert_required(self._writer, node.op, operand_text(condition, bare=False), (mask, axes))
+        mask, axes = self.addresses.mask_of(condition.axes, guards)
+        assert_required(self._writer, node.op, condition.expression, (mask, axes))
         return value
 
     def _write_share(self, part: Tile, whole: Tile) -> Tile:
         """Writes the exact quotient of what is at most one by what is at least one: one division for all parts."""
-        one = full_text(1.0, F32)
-        inverse = self._hold("inverse", f"tl.div_rn({one}, {whole.text})", whole.axes, F32)
-        expression = f"fmath.share({part.text}, {whole.text}, {inverse.text})"
-        return self._hold("div", expression, part.axes | whole.axes, F32)
+        inverse = self._hold("inverse", apply("div", literal(1.0, F32), whole.expression), whole.axes)
+        axes = part.axes | whole.axes
+        operands = (part.expression, whole.expression, inverse.expression)
+        return self._writer.call("div", "share", operands, self._tile_type(F32, axes), axes)
+
+    def _tile_type(self, dtype: DType, axes: Axes) -> TileType:
+        return TileType(dtype, self._space.shape(axes))
 
     def _write_quartets(self, node: Scalar, rest: Index, guard: Guard | None) -> Tile:
         """Writes random numbers of neighbours, four of which come from one draw."""
         base, seed = self._index.tile(rest), self._known(node.args[0], guard)
         axis = self._space.order[-1]
-        quarter = f"{axis}_quarter" if base.literal == 0 else f"{base.text} + {axis}_quarter"
+        quartet = self._writer.places[axis].quartet
+        if quartet is None:
+            raise AssertionError(f"nothing counts the quartets along {axis}")
+        if base.literal != 0:
+            quartet = add(base.expression, converted(quartet, self._writer.type_of(quartet).dtype, base.dtype))
         axes = base.axes | {axis}
-        drawn = f"fmath.rand4({named(seed)}, {quarter})"
-        return self._hold("rand", f"tl.reshape({drawn}, {self._space.shape(axes)})", axes, node.dtype)
+        *outer, inner = self._space.shape(axes)
+        assert isinstance(inner, Block), "a tile along an axis has an extent there"
+        drawn = TileType(F32, (*outer, Block(inner.constant, 4), 2, 2))
+        four = self._writer.call("draws", "rand4", (seed.expression, quartet), drawn, axes)
+        return self._hold("rand", Reshape(four.expression, self._space.shape(axes)), axes)
 
     def _reads_narrow(self, root: Scalar) -> bool:
         """Returns whether all floats that a value is computed from are of narrow types, and there are some."""
@@ -418,22 +424,27 @@ class Evaluator:
     def _write_cast(self, node: Scalar, guard: Guard | None) -> Tile:
         quotient = self._rough_quotient(node)
         if quotient is not None:
-            left, right = (self._known(operand, guard) for operand in quotient.args)
-            bare = left.literal is None or right.literal is None
-            divisor = operand_text(right, bare=bare)
-            divided = f"* (1.0 / {divisor})" if quotient in self._weights else f"/ {divisor}"
-            expression = f"({operand_text(left, bare=bare)} {divided})"
-            return self._hold("div", cast_text(expression, F32, node.dtype), left.axes | right.axes, node.dtype)
+            return self._write_rough_quotient(node, quotient, guard)
         tile = self._known(node.args[0], guard)
         if self._is_wide_scalar(node.args[0]) and node.dtype is F32:
             return tile
-        return self._hold("cast", cast_text(named(tile), tile.dtype, node.dtype), tile.axes, node.dtype)
+        return self._hold("cast", Cast(tile.expression, node.dtype), tile.axes)
+
+    def _write_rough_quotient(self, node: Scalar, quotient: Scalar, guard: Guard | None) -> Tile:
+        """Writes a quotient that is rounded to a narrow type: by the fast division, or of a softmax one for a row."""
+        left, right = (self._known(operand, guard) for operand in quotient.args)
+        if quotient in self._weights:
+            inverse = apply("div_fast", literal(1.0, F32), right.expression)
+            divided = mul(left.expression, inverse)
+        else:
+            divided = apply("div_fast", left.expression, right.expression)
+        return self._hold("div", Cast(divided, node.dtype), left.axes | right.axes)
 
     def _write_index(self, node: Scalar, guard: Guard | None) -> Tile:
         tile = self._index.tile(node.args[0], lambda value: self._known(value, guard))
         if tile.dtype is node.dtype:
             return tile
-        return self._hold("index", cast_text(named(tile), tile.dtype, node.dtype), tile.axes, node.dtype)
+        return self._hold("index", Cast(tile.expression, node.dtype), tile.axes)
 
     # --- memory -----------------------------------------------------------------------------------------------------
 
@@ -455,7 +466,7 @@ class Evaluator:
             return found
         param = self._flat.param_of(node.source)
         if param.param.host_scalar:
-            return Tile(param.text, NO_AXES, F32 if node.dtype.is_narrow_float else node.dtype)
+            return Tile(Name(param.text), NO_AXES, F32 if node.dtype.is_narrow_float else node.dtype)
         return self._load_line(node, guard, None)
 
     def _guarded_load(self, node: Scalar) -> Scalar | None:
@@ -464,7 +475,7 @@ class Evaluator:
         These are ``masked(c, x[i], constant)`` and ``masked(c, cast(x[i]), 0)``.
         """
         _, value, other = node.args
-        if other.op != "const" or is_negative_zero(other.value) or node.dtype.bits == 8:
+        if other.op != "const" or _is_negative_zero(other.value) or node.dtype.bits == 8:
             return None
         load = value.args[0] if value.op == "cast" and other.value == 0 else value
         if load.op != "load" or load.dtype.bits == 8 or self._flat.producer(load) is not None:
@@ -474,14 +485,13 @@ class Evaluator:
         return None if self._flat.param_of(load.source).param.host_scalar else load
 
     def _write_guarded_load(self, node: Scalar, load: Scalar, guard: Guard | None) -> Tile:
-        other = node.args[2].value
-        text = full_text(other, load.dtype) if load.dtype is F64 else number_text(other, load.dtype)
-        tile = self._load_line(load, Guard(node.args[0], guard), text)
+        other = literal(node.args[2].value, load.dtype)
+        tile = self._load_line(load, Guard(node.args[0], guard), other)
         if load.dtype is node.dtype:
             return tile
-        return self._hold("cast", cast_text(tile.text, tile.dtype, node.dtype), tile.axes, node.dtype)
+        return self._hold("cast", Cast(tile.expression, node.dtype), tile.axes)
 
-    def _load_line(self, node: Scalar, guard: Guard | None, other: str | None) -> Tile:
+    def _load_line(self, node: Scalar, guard: Guard | None, other: Expression | None) -> Tile:
         param = self._flat.param_of(node.source)
         index = self._flat.offset(node.source, node.indices)
         place = self.addresses.place(param, index, lambda value: self._known(value, guard))
@@ -489,15 +499,20 @@ class Evaluator:
         pointer, mask, axes = self.addresses.access(place, conditions, row_mask=self.addresses.row_mask(param, index))
         if index.is_indirect:
             assert_in_bounds(
-                self._flat, self._writer, node.indices, lambda value: self._known(value, guard), (mask, axes)
+                self._flat,
+                self._writer,
+                node.indices,
+                lambda value: self._known(value, guard),
+                (mask, axes),
+                self._index_dtype,
             )
         is_own_row = self._flat.space.walked and {"x", "r"} <= axes
         if node in self._pieces and not is_own_row:
             pointer = self.addresses.in_pieces(pointer, self._pieces[node])
-        if mask and other is None and (self._pads or node in self._zeroed):
-            other = "False" if node.dtype is BOOL else "0"
-        line = (own_row_load if is_own_row else plain_load)(pointer, mask, other, self.hints.get(node, ""))
-        tile = self._hold("load", line, axes, node.dtype)
+        if mask is not None and other is None and (self._pads or node in self._zeroed):
+            other = literal(0, node.dtype)
+        load = Load(pointer, mask, other, self.hints.get(node, ""), row_per_thread=is_own_row)
+        tile = self._hold("load", load, axes)
         if node in self.ahead and guard is None:
             self.addresses.ask_ahead(param, index)
         return tile
@@ -539,6 +554,18 @@ def _conditions(guard: Guard | None) -> list[Key]:
         found.append((guard.condition, guard.outer))
         guard = guard.outer
     return found[::-1]
+
+
+def _computes_wider(node: Scalar, tiles: list[Tile]) -> bool:
+    """Returns whether narrow operands are widened first: always for arithmetic, for a choice only if 8 bits wide."""
+    if node.op in SELECTIONS:
+        return bool(node.dtype.is_narrow_float and node.dtype.bits == 8)
+    return any(tile.dtype.is_narrow_float for tile in tiles)
+
+
+def _is_negative_zero(value: Number) -> bool:
+    """Returns whether a number is a zero with a sign, which a masked load does not give."""
+    return isinstance(value, float) and value == 0.0 and math.copysign(1.0, value) < 0
 
 
 def _is_made_of_elements(key: object, flat: FlatKernel) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -17,18 +18,35 @@ from .flat import FlatKernel
 from .groups import rows_together
 from .memory import Access, contiguous_axis, is_strewn, is_transposed, percent_apart, shortest_run, touched_elements
 from .space import FOLD_AXES, Space
+from .tile.language import (
+    Block,
+    Call,
+    Do,
+    Expression,
+    For,
+    If,
+    Let,
+    Load,
+    Statement,
+    TileProgram,
+    TileType,
+    Variable,
+    expressions_of,
+    names_in,
+    parts_of,
+)
 from .updates import needs_atomics
 
 QUARTET_SHARE = 0.5
 """Share of its cost that a random number has where four of them come from one draw."""
 
 
-def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str]) -> dict[str, Any]:
-    """Returns the facts of a kernel whose body is the lines ``text``."""
+def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], program: TileProgram) -> dict[str, Any]:
+    """Returns the facts of a kernel that a tile program carries out."""
     nodes = list(postorder(body for definition in flat.definitions for body in bodies_of(definition)))
     operations = [node for node in nodes if node.op in OPS]
     points = prod(hint(axis.size) for axis in flat.space.axes)
-    draws = QUARTET_SHARE if any("_quarter" in line for line in text) else 1.0
+    draws = QUARTET_SHARE if draws_quartets(program) else 1.0
     costs = {node: OPS[node.op].cost * (draws if node.op in RANDOM else 1.0) for node in operations}
     tensors = [access for access in accesses if not access.param.param.host_scalar]
     facts: dict[str, Any] = {
@@ -48,7 +66,7 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
     facts |= where_neighbours_end(flat, accesses)
     if flat.space.fold is not None:
         facts["fold_size"] = hint(flat.space.fold_size)
-        facts["live_values"] = live_tiles(flat.space, text)
+        facts["live_values"] = live_tiles(flat.space, program)
         if flat.space.walked:
             facts["walked"] = True
         if vectors := count_vectors(accesses):
@@ -69,7 +87,7 @@ def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], text: list[str
     if flat.space.runs:
         facts["run"] = hint(flat.space.run)
     if flat.space.loops:
-        facts["passes"] = sum(line.startswith("    for rstart in ") for line in text)
+        facts["passes"] = count_loops(program)
     if (rows := rows_together(flat)) > 1:
         facts["rows_together"] = rows
     return facts
@@ -123,30 +141,69 @@ def traffic(flat: FlatKernel, accesses: list[Access]) -> int:
     return sum(elements * widths[param] for (param, _), elements in touched.items())
 
 
-_ASSIGNED = re.compile(r"^\s*(\w+(?:, \w+)*) = ")
-_NAME = re.compile(r"[A-Za-z_]\w*")
+def draws_quartets(program: TileProgram) -> bool:
+    """Returns whether random numbers of a program come four from a draw."""
+    return any(isinstance(each, Call) and each.function == "rand4" for each in expressions_of(program.body))
 
 
-def live_tiles(space: Space, text: list[str]) -> int:
-    """Returns the largest number of values with an extent along the fold axis that are alive at one line."""
+def count_loops(program: TileProgram) -> int:
+    """Returns how many loops a program runs through: how often it goes along the fold axis."""
+    return sum(isinstance(statement, For) for statement in program.body)
+
+
+def live_tiles(space: Space, program: TileProgram) -> int:
+    """Returns the largest number of values with an extent along the fold axis that are alive at one statement.
+
+    What is made of positions and sizes alone, such as an offset or a mask, does not count: the compiler computes it
+    anew where it is needed.
+    """
     if not space.folds_tile:
         return 0
-    names = [_NAME.findall(line) for line in text]
-    last = {name: number for number, found in enumerate(names) for name in found}
-    tiles: set[str] = {"r"}
+    steps = list(_steps(program.body))
+    last = {name: number for number, step in enumerate(steps) for name in step.uses}
+    kept: set[str] = set()
     alive: dict[str, int] = {}
     most = 0
-    for number, line in enumerate(text):
+    for number, step in enumerate(steps):
         alive = {name: end for name, end in alive.items() if end > number}
-        match = _ASSIGNED.match(line)
-        if match is None:
-            continue
-        folded = "tl.reduce(" in line or "tl.sum(" in line or "tl.max(" in line or "tl.min(" in line
-        for name in match.group(1).split(", "):
-            if not folded and any(used in tiles for used in names[number][1:]):
-                tiles.add(name)
-                # Positions and offsets are recomputed by the compiler, not kept.
-                if not name.startswith(("i_", "r_", "rmask")):
-                    alive[name] = last[name]
+        if step.reads or not kept.isdisjoint(step.uses):
+            kept.update(variable.name for variable in step.defines)
+            held = (variable for variable in step.defines if _lies_along_fold(variable.type))
+            alive |= {variable.name: last.get(variable.name, number) for variable in held}
         most = max(most, len(alive))
     return most
+
+
+def _lies_along_fold(type_: TileType) -> bool:
+    return any(isinstance(extent, Block) and extent.constant == "RBLOCK" for extent in type_.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A statement: what it defines, the names that it uses, and whether it reads memory or calls a function."""
+
+    defines: tuple[Variable, ...]
+    uses: list[str]
+    reads: bool = False
+
+
+def _step_of(defines: tuple[Variable, ...], value: Expression) -> _Step:
+    return _Step(defines, names_in(value), any(isinstance(part, (Load, Call)) for part in parts_of(value)))
+
+
+def _steps(body: tuple[Statement, ...]) -> Iterator[_Step]:
+    """Yields the statements, in the order in which they are printed."""
+    for statement in body:
+        match statement:
+            case Let(variables, value):
+                yield _step_of(variables, value)
+            case Do(effect):
+                yield _step_of((), effect)
+            case For():
+                yield from _steps(statement.body)
+                for carried in statement.carried:
+                    yield _step_of((carried.variable,), carried.following)
+            case If(condition, then, otherwise):
+                yield _step_of((), condition)
+                yield from _steps(then)
+                yield from _steps(otherwise)

@@ -6,21 +6,37 @@ after the loop combines the lanes. Lanes past the end hold the identity of the c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from ferrite_ir.combines import COMBINES
-from ferrite_ir.dtypes import BOOL, F32, I8, DType
+from ferrite_ir.dtypes import BOOL, F32, I8, I32, DType
 from ferrite_ir.graph import Fold
+from ferrite_ir.scalar import Number
 from ferrite_ir.sizes import Size, is_static, product
 
-from .casts import cast_text
-from .combines import PAIRED, SIMPLE, simple_row
 from .evaluate import Evaluator
 from .flat import FlatKernel
 from .groups import Grouping, TakenApart, grouping
-from .literals import divided_text, full_text, highest_text, type_text
 from .rows import behind
 from .space import FOLD_AXES, NO_AXES, Axes, AxisText
+from .tile.build import (
+    add,
+    apply,
+    block_size,
+    both,
+    converted,
+    either,
+    full,
+    lanes,
+    literal,
+    mul,
+    neutral_of,
+    quotient,
+    sub,
+    where,
+)
+from .tile.language import Broadcast, Call, Cast, Expression, Full, Literal, Name, Reduce
 from .vanishing import vanishing_sums
 from .writer import Tile, Writer
 
@@ -54,79 +70,76 @@ class FoldText:
         return next((axis for axis in self._space.axes if axis.name in self._over and axis.masked), None)
 
     @property
-    def _mask(self) -> str | None:
-        return None if self._masked is None else f"{self._masked.name}mask"
+    def _mask(self) -> Expression | None:
+        return None if self._masked is None else self._writer.mask(self._masked.name)
 
     @property
     def _size(self) -> Size:
         return product(axis.size for axis in self._space.axes if axis.name in self._over)
 
-    def _count(self, dtype: DType) -> str:
+    def _count(self, dtype: DType) -> Expression:
         """Returns the number of points of the fold axis as a float."""
         if is_static(self._size):
-            return full_text(float(self._size), dtype)
-        return f"({self._space.params.text(self._size)}).to({type_text(dtype)})"
+            return literal(self._size, dtype)
+        return Cast(self._space.params.value(self._size, self._evaluator.index_dtype), dtype)
 
-    def _over_count(self, total: str, dtype: DType) -> str:
-        """Returns the quotient of a total and the number of points: a product where that rounds the same number."""
-        known = float(self._size) if is_static(self._size) else None
-        return divided_text(total, self._count(dtype), known, dtype)
+    def _over_count(self, total: Expression, dtype: DType) -> Expression:
+        """Returns the quotient of a total and the number of points."""
+        return apply("div", total, self._count(dtype))
 
     def param_text(self, name: str) -> str:
         """Returns the name of the parameter through which a value is read."""
         return self._flat.param_of(name).text
 
-    def hold(self, prefix: str, expression: str, axes: Axes, dtype: DType) -> Tile:
+    def hold(self, prefix: str, expression: Expression, axes: Axes) -> Tile:
         """Returns the named value of an expression."""
-        return self._writer.hold(prefix, expression, axes, dtype)
+        return self._writer.hold(prefix, expression, axes)
 
-    def spread(self, tile: Tile, axes: Axes, fill: str | None = None) -> str:
+    def spread(self, tile: Tile, axes: Axes, fill: Number | None = None) -> Expression:
         """Returns a tile of full extent along ``axes``; lanes past the end of the fold axis hold ``fill``, if given."""
+        mask = None if fill is None else self._mask
+        value = tile.expression
         if tile.literal is not None:
-            text = f"tl.full({self._space.shape(axes)}, {tile.text}, {type_text(tile.dtype)})"
-            return text if fill is None or self._mask is None else f"tl.where({self._mask}, {text}, {fill})"
+            value = Full(value, self._space.shape(axes))
+            return value if mask is None or fill is None else where(mask, value, literal(fill, tile.dtype))
         masked = None if fill is None else self._masked
-        text = tile.text if masked is None else f"tl.where({self._mask}, {tile.text}, {fill})"
+        if mask is not None and fill is not None:
+            value = where(mask, value, literal(fill, tile.dtype))
         extents = self._space.tiled(tile.axes if masked is None else tile.axes | {masked.name})
-        return text if extents == self._space.tiled(axes) else f"tl.broadcast_to({text}, {self._space.shape(axes)})"
+        return value if extents == self._space.tiled(axes) else Broadcast(value, self._space.shape(axes))
 
-    def reduce(self, template: str, prefix: str, text: str, axes: Axes, dtype: DType) -> Tile:
+    def reduce(self, combine: str, prefix: str, value: Expression, axes: Axes) -> Tile:
         """Returns the reduction of a tile along the fold axis; the result varies along the other axes."""
-        keep = "" if self._over >= frozenset(self._space.order) else self.keep
-        expression = template.format(v=text, axis=self._space.fold_position, keep=keep)
+        keep = self.keep and not self._over >= frozenset(self._space.order)
+        expression = Reduce((value,), combine, self._space.fold_position, keep)
         if self._over != R:
-            expression = template.format(v=expression, axis=self._space.order.index("b"), keep=keep)
+            expression = Reduce((expression,), combine, self._space.order.index("b"), keep)
         key = ("reduction", expression)
         known = self._writer.find(key)
-        return known or self._writer.remember(key, self.hold(prefix, expression, axes - self._over, dtype))
+        return known or self._writer.remember(key, self.hold(prefix, expression, axes - self._over))
 
     @property
-    def keep(self) -> str:
-        """Returns the argument that keeps the folded extent as 1, where tiles have other extents."""
-        return ", keep_dims=True" if len(self._space.order) > 1 else ""
+    def keep(self) -> bool:
+        """Returns whether a reduction keeps the folded extent as 1: where tiles have other extents."""
+        return len(self._space.order) > 1
 
-    def total(self, prefix: str, text: str, axes: Axes, dtype: DType) -> Tile:
+    def total(self, prefix: str, value: Expression, axes: Axes) -> Tile:
         """Returns the sum of a tile along the fold axis."""
-        return self.reduce(SIMPLE["sum"].reduce, prefix, text, axes, dtype)
+        return self.reduce("sum", prefix, value, axes)
 
-    def accumulator(self, prefix: str, axes: Axes, initial: str, dtype: DType) -> Tile:
-        """Returns a variable that a loop updates, set before the loop."""
-        name = self._writer.fresh(prefix)
-        self._writer.before_loop(f"{name} = tl.full({self._space.shape(axes)}, {initial}, {type_text(dtype)})")
-        return Tile(name, axes, dtype)
+    def accumulator(self, prefix: str, axes: Axes, initial: Number, dtype: DType) -> Tile:
+        """Returns a value that the open loop carries, and what it begins with."""
+        return self._writer.carry(prefix, full(self._space.shape(axes), initial, dtype), axes)
 
-    def carry(self, axes: Axes, initial: str, dtype: DType) -> Tile:
-        """Returns a variable that a loop updates with reductions of tiles: of their rank, unlike other scalars."""
+    def carry(self, axes: Axes, initial: Number, dtype: DType) -> Tile:
+        """Returns a value that a loop carries from reduction to reduction of tiles: of their rank, unlike scalars."""
         if self._space.tiled(axes) or not self.keep:
             return self.accumulator("carry", axes, initial, dtype)
-        name = self._writer.fresh("carry")
-        shape = ", ".join("1" for _ in self._space.order)
-        self._writer.before_loop(f"{name} = tl.full([{shape}], {initial}, {type_text(dtype)})")
-        return Tile(name, axes, dtype)
+        return self._writer.carry("carry", full((1,) * len(self._space.order), initial, dtype), axes)
 
-    def update(self, names: str, expression: str) -> None:
-        """Writes an assignment in the body of the loop."""
-        self._writer.line(f"{names} = {expression}", R)
+    def follow(self, tile: Tile, expression: Expression) -> None:
+        """Says what such a value is after a round."""
+        self._writer.follow(tile, expression)
 
     def operands(self, definition: Fold) -> tuple[tuple[Tile, ...], Axes]:
         """Returns the operands in the types they are combined in, and the axes of the tile that holds them."""
@@ -139,9 +152,9 @@ class FoldText:
         if tile.literal is not None:
             return tile
         if tile.dtype.is_narrow_float:
-            return self.hold("cast", cast_text(tile.text, tile.dtype, F32), tile.axes, F32)
+            return self.hold("cast", Cast(tile.expression, F32), tile.axes)
         if tile.dtype is BOOL and combine in PAIRED:
-            return self.hold("cast", cast_text(tile.text, BOOL, I8), tile.axes, I8)
+            return self.hold("cast", Cast(tile.expression, I8), tile.axes)
         return tile
 
     def _restore(self, definition: Fold, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
@@ -153,7 +166,7 @@ class FoldText:
         """Returns a tile in another type."""
         if tile.dtype is dtype or tile.literal is not None:
             return tile
-        return self.hold("cast", cast_text(tile.text, tile.dtype, dtype), tile.axes, dtype)
+        return self.hold("cast", Cast(tile.expression, dtype), tile.axes)
 
     # --- one tile ---------------------------------------------------------------------------------------------------
 
@@ -180,51 +193,53 @@ class FoldText:
             case "welford" if tiles[2].literal and is_static(self._size):
                 return self._equal_moments(tiles[0], tiles[1], float(tiles[2].literal), axes)
             case "welford":
-                mean, m2, weight = (self.spread(tile, axes, "0.0") for tile in tiles)
-                return self._merged_moments((mean, m2, weight), axes, tiles[0].dtype)
+                mean, m2, weight = (self.spread(tile, axes, 0.0) for tile in tiles)
+                return self._merged_moments((mean, m2, weight), axes)
             case "online_softmax" if len(tiles) == 1:
-                lanes = self.full(tiles[0], axes, 'float("-inf")')
-                highest = self.reduce(SIMPLE["max"].reduce, "max", lanes.text, axes, lanes.dtype)
-                if self._evaluator.renew():
-                    lanes = self.full(self.operands(definition)[0][0], axes, 'float("-inf")')
-                exponential = "fast_exp" if self._evaluator.is_rough else "exp"
-                terms = f"fmath.{exponential}({lanes.text} - {self._safe(highest).text})"
-                if (name := definition.results[0].name) in kept:
-                    self.terms[name] = self.hold("term", terms, axes, lanes.dtype)
-                    terms = self.terms[name].text
-                return highest, self.total("sumexp", terms, axes, lanes.dtype)
+                return self._softmax_of_tile(definition, tiles[0], axes, kept)
             case "online_softmax":
-                top = self.spread(tiles[0], axes, 'float("-inf")')
-                return self._softmax(top, self.spread(tiles[1], axes, "0.0"), axes, tiles[0].dtype)
+                top = self.spread(tiles[0], axes, -math.inf)
+                return self._softmax(top, self.spread(tiles[1], axes, 0.0), axes)
             case name:
                 return (self._simple(name, tiles[0], axes, self._fill(definition, tiles[0].dtype)),)
 
-    def _safe(self, highest: Tile) -> Tile:
-        text = f'tl.where({highest.text} == float("-inf"), 0.0, {highest.text})'
-        return self.hold("safe", text, highest.axes, highest.dtype)
+    def _softmax_of_tile(self, definition: Fold, tile: Tile, axes: Axes, kept: frozenset[str]) -> tuple[Tile, ...]:
+        lanes = self.full(tile, axes, -math.inf)
+        highest = self.reduce("max", "max", lanes.expression, axes)
+        if self._evaluator.renew():
+            lanes = self.full(self.operands(definition)[0][0], axes, -math.inf)
+        exponential = "exp_fast" if self._evaluator.is_rough else "exp"
+        terms: Expression = apply(exponential, sub(lanes.expression, self._safe(highest).expression))
+        if (name := definition.results[0].name) in kept:
+            self.terms[name] = self.hold("term", terms, axes)
+            terms = self.terms[name].expression
+        return highest, self.total("sumexp", terms, axes)
 
-    def merged(self, definition: Fold, lanes: tuple[str, ...], axes: Axes, dtype: DType) -> tuple[Tile, ...]:
+    def _safe(self, highest: Tile) -> Tile:
+        lowest = literal(-math.inf, highest.dtype)
+        is_lowest = apply("eq", highest.expression, lowest)
+        return self.hold("safe", where(is_lowest, literal(0.0, highest.dtype), highest.expression), highest.axes)
+
+    def merged(self, definition: Fold, lanes: tuple[Expression, ...], axes: Axes) -> tuple[Tile, ...]:
         """Returns the results of a fold from tiles with a lane for each part of the fold axis, one per component."""
         if definition.combine == "online_softmax":
-            return self._restore(definition, self._softmax(lanes[0], lanes[1], axes, dtype))
-        reduction = simple_row(definition.combine, dtype).reduce
-        return self._restore(definition, (self.reduce(reduction, definition.combine, lanes[0], axes, dtype),))
+            return self._restore(definition, self._softmax(lanes[0], lanes[1], axes))
+        return self._restore(definition, (self.reduce(definition.combine, definition.combine, lanes[0], axes),))
 
     def _single(self, definition: Fold) -> tuple[Tile, ...]:
         """Returns the fold of one point: the lifted operand."""
         tiles = tuple(self._evaluator.tile(body) for body in definition.bodies)
-        zero, one = (Tile(full_text(value, tiles[0].dtype), NO_AXES, tiles[0].dtype) for value in (0, 1))
+        zero, one = (Tile(literal(value, tiles[0].dtype), NO_AXES, tiles[0].dtype) for value in (0, 1))
         lifted = {"welford": (tiles[0], zero, one), "online_softmax": (tiles[0], one)}.get(definition.combine)
         return lifted if lifted is not None and len(tiles) == 1 else tiles
 
-    def _simple(self, combine: str, tile: Tile, axes: Axes, fill: str | None) -> Tile:
-        row = simple_row(combine, tile.dtype)
-        return self.reduce(row.reduce, combine, self.spread(tile, axes, fill), axes, tile.dtype)
+    def _simple(self, combine: str, tile: Tile, axes: Axes, fill: Number | None) -> Tile:
+        return self.reduce(combine, combine, self.spread(tile, axes, fill), axes)
 
-    def _fill(self, definition: Fold, dtype: DType) -> str | None:
+    def _fill(self, definition: Fold, dtype: DType) -> Number | None:
         """Returns what lanes past the end have to hold for a simple fold, None where they do."""
         is_zero = definition.results[0].name in self._vanishing
-        return None if is_zero else simple_row(definition.combine, dtype).identity(dtype)
+        return None if is_zero else neutral_of(definition.combine, dtype)
 
     def _paired(self, combine: str, tiles: tuple[Tile, ...], axes: Axes) -> tuple[Tile, ...]:
         """Returns the extreme of a tile and where it is first: two folds of one value are fewer steps than one of two.
@@ -232,44 +247,37 @@ class FoldText:
         A NaN is the extreme, and equals nothing: it is found as what differs from itself.
         """
         best, (value, index) = combine.removeprefix("arg"), tiles
-        lanes = self.full(value, axes, simple_row(best, value.dtype).identity(value.dtype))
+        lanes = self.full(value, axes, neutral_of(best, value.dtype))
         extreme = self._simple(best, lanes, axes, None)
-        found = f"{lanes.text} == {extreme.text}"
+        found: Expression = apply("eq", lanes.expression, extreme.expression)
         if value.dtype.is_float:
-            found = f"({found}) | ({lanes.text} != {lanes.text})"
-        nowhere = highest_text(index.dtype)
-        place = f"tl.where({found}, {self._lane(index, axes, nowhere)}, {nowhere})"
-        return extreme, self._simple("min", self.hold("place", place, axes, index.dtype), axes, None)
+            found = either(found, apply("ne", lanes.expression, lanes.expression))
+        nowhere = index.dtype.highest
+        positions = self._lane(index, axes, nowhere)
+        place = self.hold("place", where(found, positions, literal(nowhere, index.dtype)), axes)
+        return extreme, self._simple("min", place, axes, None)
 
-    def _lane(self, tile: Tile, axes: Axes, fill: str) -> str:
-        """Returns the name of a tile of full extent, with ``fill`` past the end of the fold axis."""
-        return self.full(tile, axes, fill).text
+    def _lane(self, tile: Tile, axes: Axes, fill: Number) -> Expression:
+        """Returns a named tile of full extent, with ``fill`` past the end of the fold axis."""
+        return self.full(tile, axes, fill).expression
 
-    def full(self, tile: Tile, axes: Axes, fill: str | None = None) -> Tile:
+    def full(self, tile: Tile, axes: Axes, fill: Number | None = None) -> Tile:
         """Returns a named tile of full extent, with ``fill`` past the end of the fold axis if it is given."""
-        text = self.spread(tile, axes, fill)
-        return tile if text == tile.text else self.hold("lane", text, axes, tile.dtype)
-
-    def _reduce_pair(
-        self, function: str, prefix: str, texts: list[str], axes: Axes, dtypes: tuple[DType, ...]
-    ) -> tuple[Tile, ...]:
-        names = [self._writer.fresh(prefix), self._writer.fresh("at")]
-        position = self._space.fold_position
-        reduced = f"tl.reduce(({', '.join(texts)}), {position}, {function}{self.keep})"
-        self._writer.line(f"{', '.join(names)} = {reduced}", axes - R)
-        return tuple(Tile(name, axes - R, dtype) for name, dtype in zip(names, dtypes, strict=True))
+        value = self.spread(tile, axes, fill)
+        return tile if value == tile.expression else self.hold("lane", value, axes)
 
     def _moments(self, tile: Tile, axes: Axes) -> tuple[Tile, ...]:
         """Returns mean, sum of squared deviations and count of a row: two sums, where one pass would cancel."""
-        dtype, count = tile.dtype, self._count(tile.dtype)
-        total = self.total("sum", self.spread(tile, axes, "0.0"), axes, dtype)
-        mean = self.hold("mean", self._over_count(total.text, dtype), total.axes, dtype)
-        operand = tile.text if tile.literal is None else full_text(tile.literal, dtype)
+        dtype = tile.dtype
+        total = self.total("sum", self.spread(tile, axes, 0.0), axes)
+        mean = self.hold("mean", self._over_count(total.expression, dtype), total.axes)
         # A value that is the same all along the row differs from its mean by one value, not by a tile of them.
-        delta = self.hold("delta", f"{operand} - {mean.text}", tile.axes | mean.axes, dtype)
-        held = self.hold("delta", self.spread(delta, axes, "0.0"), axes, dtype) if self._mask else delta
-        spread = self.spread(Tile(f"{held.text} * {held.text}", held.axes, dtype), axes)
-        return mean, self.total("m2", spread, axes, dtype), Tile(count, NO_AXES, dtype)
+        delta = self.hold("delta", sub(tile.expression, mean.expression), tile.axes | mean.axes)
+        held = delta
+        if self._mask is not None:
+            held = self.hold("delta", self.spread(delta, axes, 0.0), axes)
+        squares = self.spread(Tile(mul(held.expression, held.expression), held.axes, dtype), axes)
+        return mean, self.total("m2", squares, axes), Tile(self._count(dtype), NO_AXES, dtype)
 
     def _equal_moments(self, mean: Tile, m2: Tile, each: float, axes: Axes) -> tuple[Tile, ...]:
         """Returns the moments of the union of parts of ``each`` points: their means count as much.
@@ -278,23 +286,30 @@ class FoldText:
         (1979).
         """
         dtype = mean.dtype
-        total = self.total("sum", self.spread(mean, axes, "0.0"), axes, dtype)
-        middle = self.hold("mean", self._over_count(total.text, dtype), total.axes, dtype)
-        delta = self.hold("delta", f"{mean.text} - {middle.text}", mean.axes | middle.axes, dtype)
-        own = f"{m2.text} + {full_text(each, dtype)} * {delta.text} * {delta.text}"
-        squares = self.spread(self.hold("own", own, m2.axes | delta.axes, dtype), axes, "0.0")
-        count = Tile(full_text(each * float(self._size), dtype), NO_AXES, dtype)
-        return middle, self.total("m2", squares, axes, dtype), count
+        total = self.total("sum", self.spread(mean, axes, 0.0), axes)
+        middle = self.hold("mean", self._over_count(total.expression, dtype), total.axes)
+        delta = self.hold("delta", sub(mean.expression, middle.expression), mean.axes | middle.axes)
+        own = add(m2.expression, mul(literal(each, dtype), delta.expression, delta.expression))
+        squares = self.spread(self.hold("own", own, m2.axes | delta.axes), axes, 0.0)
+        count = Tile(literal(each * float(self._size), dtype), NO_AXES, dtype)
+        return middle, self.total("m2", squares, axes), count
 
-    def _merged_moments(self, lanes: tuple[str, str, str], axes: Axes, dtype: DType) -> tuple[Tile, ...]:
+    def _merged_moments(self, lanes: tuple[Expression, Expression, Expression], axes: Axes) -> tuple[Tile, ...]:
         """Returns the moments of the union of all lanes, which hold (mean, sum of squared deviations, weight)."""
-        mean, m2, weight = (self.hold("lane", text, axes, dtype).text for text in lanes)
-        count = self.total("weight", weight, axes, dtype)
-        safe = self.hold("weight", f"tl.where({count.text} == 0.0, 1.0, {count.text})", count.axes, dtype)
-        return (*self._merged_lanes((mean, m2, weight), axes, dtype, safe.text), count)
+        held = [self.hold("lane", value, axes) for value in lanes]
+        mean, m2, weight = (tile.expression for tile in held)
+        dtype = held[0].dtype
+        count = self.total("weight", weight, axes)
+        is_empty = apply("eq", count.expression, literal(0.0, dtype))
+        safe = self.hold("weight", where(is_empty, literal(1.0, dtype), count.expression), count.axes)
+        return (*self._merged_lanes((mean, m2, weight), axes, dtype, safe.expression), count)
 
     def _merged_lanes(
-        self, lanes: tuple[str, str, str], axes: Axes, dtype: DType, count: str | None = None
+        self,
+        lanes: tuple[Expression, Expression, Expression],
+        axes: Axes,
+        dtype: DType,
+        count: Expression | None = None,
     ) -> tuple[Tile, Tile]:
         """Returns mean and sum of squared deviations of the union of lanes whose weights sum to ``count``.
 
@@ -304,19 +319,20 @@ class FoldText:
         (1979).
         """
         mean, m2, weight = lanes
-        weighted = self.total("sum", f"{mean} * {weight}", axes, dtype)
-        total = weighted.text
-        quotient = self._over_count(total, dtype) if count is None else divided_text(total, count, None, dtype)
-        middle = self.hold("mean", quotient, weighted.axes, dtype)
-        delta = self.hold("delta", f"{mean} - {middle.text}", axes, dtype)
-        return middle, self.total("m2", f"{m2} + {weight} * {delta.text} * {delta.text}", axes, dtype)
+        weighted = self.total("sum", mul(mean, weight), axes)
+        total = weighted.expression
+        divided = self._over_count(total, dtype) if count is None else apply("div", total, count)
+        middle = self.hold("mean", divided, weighted.axes)
+        delta = self.hold("delta", sub(mean, middle.expression), axes).expression
+        return middle, self.total("m2", add(m2, mul(weight, delta, delta)), axes)
 
-    def _softmax(self, top: str, mass: str, axes: Axes, dtype: DType) -> tuple[Tile, ...]:
+    def _softmax(self, top: Expression, mass: Expression, axes: Axes) -> tuple[Tile, ...]:
         """Returns the maximum of (maximum, sum) lanes, and the sum of exponentials relative to it."""
-        lanes = top if top.isidentifier() else self.hold("lane", top, axes, dtype).text
-        highest = self.reduce(SIMPLE["max"].reduce, "max", lanes, axes, dtype)
+        lanes = top if isinstance(top, Name) else self.hold("lane", top, axes).expression
+        highest = self.reduce("max", "max", lanes, axes)
         safe = self._safe(highest)
-        return highest, self.total("sumexp", f"{mass} * fmath.exp({lanes} - {safe.text})", axes, dtype)
+        terms = mul(mass, apply("exp", sub(lanes, safe.expression)))
+        return highest, self.total("sumexp", terms, axes)
 
     # --- block by block ---------------------------------------------------------------------------------------------
 
@@ -344,98 +360,129 @@ class FoldText:
         """Writes the part of a fold over rows inside the open loop over them; returns what writes the part after it."""
         tiles, axes = self.operands(definition)
         combine, axes, dtype = definition.combine, axes | X, tiles[0].dtype
-        row = simple_row(combine, dtype)
-        lanes = self.accumulator(combine, axes, row.identity(dtype), dtype)
+        identity = neutral_of(combine, dtype)
+        lanes = self.accumulator(combine, axes, identity, dtype)
         new = self.spread(tiles[0], axes)
         rows = self._space.axis("x")
-        if rows is not None and rows.masked:
-            new = f"tl.where(xmask, {new}, {row.identity(dtype)})"
-        self._writer.line(f"{lanes.text} = {row.step.format(a=lanes.text, v=new)}", X)
+        mask = self._writer.mask("x") if rows is not None and rows.masked else None
+        if mask is not None:
+            new = where(mask, new, literal(identity, dtype))
+        self.follow(lanes, step(combine, dtype, lanes.expression, new))
 
         def finish() -> tuple[Tile, ...]:
-            total = row.reduce.format(v=lanes.text, axis=self._space.order.index("x"), keep=self.keep)
-            return self._restore(definition, (self.hold(combine, total, axes - X, dtype),))
+            total = Reduce((lanes.expression,), combine, self._space.order.index("x"), self.keep)
+            return self._restore(definition, (self.hold(combine, total, axes - X),))
 
         return finish
 
-    def _open_simple(self, combine: str, tile: Tile, axes: Axes, fill: str | None) -> Callable[[], tuple[Tile, ...]]:
-        row, dtype = simple_row(combine, tile.dtype), tile.dtype
-        lanes = self.accumulator(combine, axes, row.identity(dtype), dtype)
-        self.update(lanes.text, row.step.format(a=lanes.text, v=self.spread(tile, axes, fill)))
-        return lambda: (self.reduce(row.reduce, combine, lanes.text, axes, dtype),)
+    def _open_simple(self, combine: str, tile: Tile, axes: Axes, fill: Number | None) -> Callable[[], tuple[Tile, ...]]:
+        dtype = tile.dtype
+        lanes = self.accumulator(combine, axes, neutral_of(combine, dtype), dtype)
+        self.follow(lanes, step(combine, dtype, lanes.expression, self.spread(tile, axes, fill)))
+        return lambda: (self.reduce(combine, combine, lanes.expression, axes),)
 
     def _open_paired(self, definition: Fold, tiles: tuple[Tile, ...], axes: Axes) -> Callable[[], tuple[Tile, ...]]:
         combine = definition.combine
-        function, worst = PAIRED[combine]
         value, index = tiles
-        fills = worst(value.dtype), highest_text(index.dtype)
+        worst = neutral_of(PAIRED[combine], value.dtype)
+        fills = worst, index.dtype.highest
         first = self._first_positions(definition, index)
-        initial = fills if first is None else (fills[0], "0")
-        lanes = [self.accumulator("lane", axes, fill, tile.dtype) for tile, fill in zip(tiles, initial, strict=True)]
-        names = [lane.text for lane in lanes]
-        new = [self._lane(tile, axes, fill) for tile, fill in zip(tiles, fills, strict=True)]
+        best = self.accumulator("lane", axes, worst, value.dtype)
         if first is None:
-            self.update(", ".join(names), f"{function}({', '.join([*names, *new])})")
+            where_ = self.accumulator("lane", axes, fills[1], index.dtype)
+        else:
+            initial = add(full(self._space.shape(axes), 0, index.dtype), first)
+            where_ = self._writer.carry("lane", initial, axes)
+        lanes = (best, where_)
+        new = tuple(self._lane(tile, axes, fill) for tile, fill in zip(tiles, fills, strict=True))
+        if first is None:
+            operands = (*(lane.expression for lane in lanes), *new)
+            function = f"{combine}_nan"
+            kinds = tuple(self._writer.type_of(lane.expression) for lane in lanes)
+            for lane, found in zip(
+                lanes, self._writer.hold_all(("best", "at"), Call(function, operands, kinds), axes), strict=True
+            ):
+                self.follow(lane, found.expression)
         else:
             # A lane sees its positions in order, so that of equals the one it has is the first.
-            self._writer.before_loop(f"{names[1]} += {first}")
-            self._keep_better(combine, names, new, axes, value.dtype)
-        return lambda: self._reduce_pair(function, combine, names, axes, (value.dtype, index.dtype))
+            self._keep_better(combine, lanes, new, axes)
+        reduced = Reduce(tuple(lane.expression for lane in lanes), combine, self._space.fold_position, self.keep)
+        return lambda: self._writer.hold_all((combine, "at"), reduced, axes - R)
 
-    def _keep_better(self, combine: str, names: list[str], new: list[str], axes: Axes, dtype: DType) -> None:
+    def _keep_better(self, combine: str, lanes: tuple[Tile, Tile], new: tuple[Expression, ...], axes: Axes) -> None:
         """Writes the update of lanes of (value, position) that meet their positions in order."""
-        better = f"{new[0]} {'>' if combine == 'argmax' else '<'} {names[0]}"
-        if dtype.is_float:
-            better = f"({better}) | (({new[0]} != {new[0]}) & ({names[0]} == {names[0]}))"
-        moves = self.hold("moves", better, axes, BOOL).text
-        for name, value in zip(names, new, strict=True):
-            self.update(name, f"tl.where({moves}, {value}, {name})")
+        held = lanes[0].expression
+        better: Expression = apply("gt" if combine == "argmax" else "lt", new[0], held)
+        if lanes[0].dtype.is_float:
+            better = either(better, both(apply("ne", new[0], new[0]), apply("eq", held, held)))
+        moves = self.hold("moves", better, axes).expression
+        for lane, value in zip(lanes, new, strict=True):
+            self.follow(lane, where(moves, value, lane.expression))
 
-    def _first_positions(self, definition: Fold, index: Tile) -> str | None:
+    def _first_positions(self, definition: Fold, index: Tile) -> Expression | None:
         """Returns the positions of the first block, or None where the index is not a position along the fold axis."""
         node = definition.bodies[1]
         rest = behind(node.args[0]) if node.op == "index" else None
         if rest is None:
             return None
         base = self._evaluator.offset(rest)
-        lane = f"tl.arange(0, RBLOCK){self._space.expand('r')}"
-        text = lane if base.literal == 0 else f"({lane} + {base.text})"
-        return f"{text}.to({type_text(index.dtype)})" if index.dtype.bits != 32 else text
+        first: Expression = self._space.expand("r", lanes("RBLOCK"))
+        if base.literal != 0:
+            first = add(converted(first, I32, base.dtype), base.expression)
+        found = I32 if base.literal == 0 else base.dtype
+        return converted(first, found, index.dtype)
 
     def _open_moments(self, tile: Tile, axes: Axes) -> Callable[[], tuple[Tile, ...]]:
         # Source: Welford, "Note on a method for calculating corrected sums of squares and products" (1962).
         # All lanes count alike until the last block, so the count is one scalar of the loop.
         dtype = tile.dtype
-        mean, m2 = (self.accumulator(prefix, axes, "0.0", dtype) for prefix in ("mean", "m2"))
-        count = self.accumulator("count", NO_AXES, "0.0", dtype)
-        self.update(count.text, f"{count.text} + 1.0")
-        value = self.full(tile, axes).text
-        delta = self.hold("delta", f"{value} - {mean.text}", axes, dtype).text
-        moved = self.hold("moved", f"{mean.text} + {delta} * (1.0 / {count.text})", axes, dtype)
-        grown = Tile(f"{m2.text} + {delta} * ({value} - {moved.text})", axes, dtype)
-        self.update(m2.text, self.spread(grown, axes, m2.text))
-        self.update(mean.text, self.spread(moved, axes, mean.text))
+        mean, m2 = (self.accumulator(prefix, axes, 0.0, dtype) for prefix in ("mean", "m2"))
+        count = self.accumulator("count", NO_AXES, 0.0, dtype)
+        counted = self.hold("count", add(count.expression, literal(1.0, dtype)), R).expression
+        self.follow(count, counted)
+        value = self.full(tile, axes).expression
+        delta = self.hold("delta", sub(value, mean.expression), axes).expression
+        share = apply("div_fast", literal(1.0, dtype), counted)
+        moved = self.hold("moved", add(mean.expression, mul(delta, share)), axes)
+        grown = Tile(add(m2.expression, mul(delta, sub(value, moved.expression))), axes, dtype)
+        self.follow(m2, self._unless_past(grown, m2))
+        self.follow(mean, self._unless_past(moved, mean))
 
         def finish() -> tuple[Tile, ...]:
-            weight = self.hold("weight", self._lane_counts(dtype), R, dtype)
-            middle, squares = self._merged_lanes((mean.text, m2.text, weight.text), axes, dtype)
+            weight = self.hold("weight", self._lane_counts(dtype), R)
+            middle, squares = self._merged_lanes((mean.expression, m2.expression, weight.expression), axes, dtype)
             return middle, squares, Tile(self._count(dtype), NO_AXES, dtype)
 
         return finish
 
-    def _lane_counts(self, dtype: DType) -> str:
+    def _unless_past(self, moved: Tile, kept: Tile) -> Expression:
+        """Returns a new value, but the old one in lanes past the end of the fold axis."""
+        return moved.expression if self._mask is None else where(self._mask, moved.expression, kept.expression)
+
+    def _lane_counts(self, dtype: DType) -> Expression:
         """Returns how many points of the fold axis each lane has seen."""
-        lane = f"tl.arange(0, RBLOCK){self._space.expand('r')}"
-        size = self._space.params.text(self._size)
-        return f"(({size} + RBLOCK - 1 - {lane}) // RBLOCK).to({type_text(dtype)})"
+        index = self._evaluator.index_dtype
+        block, one = block_size("RBLOCK", index), Literal(1, index)
+        lane = converted(self._space.expand("r", lanes("RBLOCK")), I32, index)
+        size = self._space.params.value(self._size, index)
+        return Cast(quotient(sub(sub(add(size, block), one), lane), block), dtype)
 
     def _open_merged_moments(self, tiles: tuple[Tile, ...], axes: Axes) -> Callable[[], tuple[Tile, ...]]:
         dtype = tiles[0].dtype
-        mean, m2, weight = (self.accumulator(prefix, axes, "0.0", dtype).text for prefix in ("mean", "m2", "weight"))
-        lanes = (mean, m2, weight)
-        new = [self._lane(tile, axes, "0.0") for tile in tiles]
-        self.update(", ".join(lanes), f"fmath.welford({', '.join([*lanes, *new])})")
-        return lambda: self._merged_moments(lanes, axes, dtype)
+        states = tuple(self.accumulator(prefix, axes, 0.0, dtype) for prefix in ("mean", "m2", "weight"))
+        old = tuple(state.expression for state in states)
+        new = tuple(self._lane(tile, axes, 0.0) for tile in tiles)
+        self._follow_call("welford", states, (*old, *new), axes)
+        return lambda: self._merged_moments((old[0], old[1], old[2]), axes)
+
+    def _follow_call(
+        self, function: str, states: tuple[Tile, ...], operands: tuple[Expression, ...], axes: Axes
+    ) -> None:
+        """Says that states are what a device function makes of operands after a round."""
+        kinds = tuple(self._writer.type_of(state.expression) for state in states)
+        found = self._writer.hold_all([function] * len(states), Call(function, operands, kinds), axes)
+        for state, tile in zip(states, found, strict=True):
+            self.follow(state, tile.expression)
 
     def _open_grouped_moments(self, tile: Tile, axes: Axes, groups: Grouping) -> Callable[[], tuple[Tile, ...]]:
         """Writes moments that take in, at each step, those of all points that a thread holds: two sums of them.
@@ -444,59 +491,86 @@ class FoldText:
         (1979).
         """
         dtype, apart, size = tile.dtype, TakenApart.of(self._space, axes, groups), groups.count
-        mean, m2 = self._group_states(apart, {"mean": "0.0", "m2": "0.0"}, dtype)
-        count = self.accumulator("count", NO_AXES, "0.0", dtype).text
-        group = self.hold("group", apart.group(self.full(tile, axes).text), axes, dtype).text
-        own = self.hold("own", f"{apart.folded(group, SIMPLE['sum'].reduce)} * {1.0 / size}", axes, dtype).text
-        delta = self.hold("delta", f"{group} - {apart.spread(own)}", axes, dtype).text
-        squares = self.hold("squares", apart.folded(f"{delta} * {delta}", SIMPLE["sum"].reduce), axes, dtype).text
-        moved = self.hold("moved", f"{own} - {mean}", axes, dtype).text
-        share = self.hold("share", f"{size}.0 / ({count} + {size}.0)", NO_AXES | R, dtype).text
-        self.update(m2, f"{m2} + {squares} + {moved} * {moved} * ({count} * {share})")
-        self.update(mean, f"{mean} + {moved} * {share}")
-        self.update(count, f"{count} + {size}.0")
+        mean, m2 = (self._writer.carry(prefix, full(apart.states, 0.0, dtype), axes) for prefix in ("mean", "m2"))
+        count = self.accumulator("count", NO_AXES, 0.0, dtype)
+        group = self.hold("group", apart.group(self.full(tile, axes).expression), axes).expression
+        own = self.hold("own", mul(apart.folded(group, "sum"), literal(1.0 / size, dtype)), axes).expression
+        delta = self.hold("delta", sub(group, apart.spread(own)), axes).expression
+        squares = self.hold("squares", apart.folded(mul(delta, delta), "sum"), axes).expression
+        moved = self.hold("moved", sub(own, mean.expression), axes).expression
+        many = literal(float(size), dtype)
+        grown = add(count.expression, many)
+        share = self.hold("share", apply("div_fast", many, grown), R).expression
+        scale = mul(count.expression, share)
+        self.follow(m2, add(add(m2.expression, squares), mul(mul(moved, moved), scale)))
+        self.follow(mean, add(mean.expression, mul(moved, share)))
+        self.follow(count, grown)
 
         def finish() -> tuple[Tile, ...]:
-            return (*self._merged_lanes((mean, m2, count), axes, dtype), Tile(self._count(dtype), NO_AXES, dtype))
+            states = (mean.expression, m2.expression, count.expression)
+            return (*self._merged_lanes(states, axes, dtype), Tile(self._count(dtype), NO_AXES, dtype))
 
         return finish
 
-    def _group_states(self, apart: TakenApart, initial: dict[str, str], dtype: DType) -> list[str]:
-        """Returns variables that a loop updates, one of each for each group, set before the loop."""
-        names = [self._writer.fresh(prefix) for prefix in initial]
-        for name, value in zip(names, initial.values(), strict=True):
-            self._writer.before_loop(f"{name} = tl.full({apart.states}, {value}, {type_text(dtype)})")
-        return names
-
     def _open_softmax(self, tiles: tuple[Tile, ...], axes: Axes) -> Callable[[], tuple[Tile, ...]]:
         dtype = tiles[0].dtype
-        top = self.accumulator("max", axes, 'float("-inf")', dtype).text
-        mass = self.accumulator("sumexp", axes, "0.0", dtype).text
-        new = self._lane(tiles[0], axes, 'float("-inf")')
+        top = self.accumulator("max", axes, -math.inf, dtype)
+        mass = self.accumulator("sumexp", axes, 0.0, dtype)
+        new = self._lane(tiles[0], axes, -math.inf)
+        highest, total = top.expression, mass.expression
         if len(tiles) == 1:
             # One exponential per element, of its distance to the maximum so far: the new term, or the old sum's scale.
-            distance = f"fmath.exp(-tl.abs({new} - {top}))"
-            scale = self.hold("scale", f"tl.where({new} == {top}, 1.0, {distance})", axes, dtype).text
-            self.update(mass, f"tl.where({new} > {top}, {mass} * {scale} + 1.0, {mass} + {scale})")
-            self.update(top, f"fmath.maximum_nan({top}, {new})")
+            one = literal(1.0, dtype)
+            distance = apply("exp", apply("neg", apply("abs", sub(new, highest))))
+            scale = self.hold("scale", where(apply("eq", new, highest), one, distance), axes).expression
+            rescaled, added = add(mul(total, scale), one), add(total, scale)
+            self.follow(mass, where(apply("gt", new, highest), rescaled, added))
+            self.follow(top, apply("maximum", highest, new))
         else:
-            weight = self._lane(tiles[1], axes, "0.0")
-            self.update(f"{top}, {mass}", f"fmath.online_softmax({top}, {mass}, {new}, {weight})")
-        return lambda: self._softmax(top, mass, axes, dtype)
+            weight = self._lane(tiles[1], axes, 0.0)
+            self._follow_call("online_softmax", (top, mass), (highest, total, new, weight), axes)
+        return lambda: self._softmax(highest, total, axes)
 
     def _open_grouped_softmax(self, tile: Tile, axes: Axes, groups: Grouping) -> Callable[[], tuple[Tile, ...]]:
         """Writes a running maximum and sum for the points that a thread holds: one more exponential for each group."""
         dtype = tile.dtype
         apart = TakenApart.of(self._space, axes, groups)
-        top, mass = self._group_states(apart, {"max": 'float("-inf")', "sumexp": "0.0"}, dtype)
-        group = self.hold("group", apart.group(self._lane(tile, axes, 'float("-inf")')), axes, dtype).text
-        highest = apart.folded(group, SIMPLE["max"].reduce)
-        moved = self.hold("moved", f"fmath.maximum_nan({top}, {highest})", axes, dtype).text
-        safe = self.hold("safe", f'tl.where({moved} == float("-inf"), 0.0, {moved})', axes, dtype).text
+        top = self._writer.carry("max", full(apart.states, -math.inf, dtype), axes)
+        mass = self._writer.carry("sumexp", full(apart.states, 0.0, dtype), axes)
+        group = self.hold("group", apart.group(self._lane(tile, axes, -math.inf)), axes).expression
+        highest = apart.folded(group, "max")
+        moved = self.hold("moved", apply("maximum", top.expression, highest), axes).expression
+        is_lowest = apply("eq", moved, literal(-math.inf, dtype))
+        safe = self.hold("safe", where(is_lowest, literal(0.0, dtype), moved), axes).expression
         # The fast function is off by so many roundings as the distance is long, and its result counts so much the less.
-        exponential = "fmath.fast_exp" if dtype is F32 else "fmath.exp"
-        terms = self.hold("exp", f"{exponential}({group} - {apart.spread(safe)})", axes, dtype).text
-        total = apart.folded(terms, SIMPLE["sum"].reduce)
-        self.update(mass, f"{mass} * {exponential}({top} - {safe}) + {total}")
-        self.update(top, moved)
-        return lambda: self._softmax(top, mass, axes, dtype)
+        exponential = "exp_fast" if dtype is F32 else "exp"
+        terms = self.hold("exp", apply(exponential, sub(group, apart.spread(safe))), axes).expression
+        rescaled = mul(mass.expression, apply(exponential, sub(top.expression, safe)))
+        self.follow(mass, add(rescaled, apart.folded(terms, "sum")))
+        self.follow(top, moved)
+        return lambda: self._softmax(top.expression, mass.expression, axes)
+
+
+PAIRED = {"argmax": "max", "argmin": "min"}
+"""Combines of a value and its position, and what they make of the values."""
+
+_STEPS = {
+    "sum": "add",
+    "prod": "mul",
+    "max": "maximum",
+    "min": "minimum",
+    "xor": "bitxor",
+    "any": "bitor",
+    "all": "bitand",
+}
+"""What combines two values of a type, as an elementwise operation."""
+
+
+def step(combine: str, dtype: DType, left: Expression, right: Expression) -> Expression:
+    """Returns what two values combine to, by a combine of one value."""
+    if combine != "logaddexp":
+        return apply(_STEPS[combine], left, right)
+    # log(exp(a) + exp(b)), without overflow; NaN wins.
+    top = apply("maximum", left, right)
+    rest = apply("log1p", apply("exp", apply("neg", apply("abs", sub(left, right)))))
+    return where(apply("eq", apply("abs", top), literal(math.inf, dtype)), top, add(top, rest))

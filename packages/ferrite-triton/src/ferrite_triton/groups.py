@@ -17,6 +17,7 @@ from .flat import FlatKernel, memory_loads
 from .passes import plan_passes
 from .rows import WIDEST_ACCESS, behind, is_aligned_row
 from .space import Axes, Space
+from .tile.language import Block, Expand, Expression, Extent, Reduce, Reshape, Shape
 
 SHORTEST = 1024
 """Fewest points of a fold axis whose blocks are surely wide enough to be grouped."""
@@ -52,49 +53,46 @@ class Grouping:
 
 @dataclass(frozen=True, slots=True)
 class TakenApart:
-    """Texts about a tile whose fold axis is taken apart into groups.
+    """How a tile whose fold axis is taken apart into groups looks.
 
     Attributes:
         states: shape of what there is one of for each group.
         parts: shape of the tile.
-        marks: subscript that gives each point of a group what its group has.
         axes: those of the tile along which a group lies, the last one first.
     """
 
-    states: str
-    parts: str
-    marks: str
+    states: Shape
+    parts: Shape
     axes: tuple[int, ...]
 
     @classmethod
     def of(cls, space: Space, axes: Axes, groups: Grouping) -> TakenApart:
-        """Returns the texts for tiles that vary along some axes, the fold axis among them."""
+        """Returns the shapes for tiles that vary along some axes, the fold axis among them."""
         place = space.fold_position
-        states = space.shape(axes).replace("RBLOCK", f"RBLOCK // {groups.count}")
-        parts, marks = states[1:-1].split(", "), [":"] * len(space.order)
+        shape = list(space.shape(axes))
+        shape[place] = Block("RBLOCK", groups.count)
+        parts: list[Extent] = list(shape)
         folded: list[int] = []
         if groups.near > 1:
-            parts.insert(place + 1, str(groups.near))
-            marks.insert(place + 1, "None")
+            parts.insert(place + 1, groups.near)
             folded.append(place + 1)
         if groups.far > 1:
-            parts.insert(place, str(groups.far))
-            marks.insert(place, "None")
+            parts.insert(place, groups.far)
             folded = [*(axis + 1 for axis in folded), place]
-        return cls(states, f"[{', '.join(parts)}]", f"[{', '.join(marks)}]", tuple(folded))
+        return cls(tuple(shape), tuple(parts), tuple(folded))
 
-    def group(self, tile: str) -> str:
+    def group(self, tile: Expression) -> Expression:
         """Returns the tile taken apart."""
-        return f"tl.reshape({tile}, {self.parts})"
+        return Reshape(tile, self.parts)
 
-    def spread(self, state: str) -> str:
+    def spread(self, state: Expression) -> Expression:
         """Returns what each group has one of, for each of its points."""
-        return f"{state}{self.marks}"
+        return Expand(state, tuple(sorted(self.axes)))
 
-    def folded(self, group: str, template: str) -> str:
-        """Returns a tile taken apart with its groups folded, by the text of a reduction of ``{v}`` along ``{axis}``."""
+    def folded(self, group: Expression, combine: str) -> Expression:
+        """Returns a tile taken apart with its groups folded by a combine."""
         for axis in self.axes:
-            group = template.format(v=group, axis=axis, keep="")
+            group = Reduce((group,), combine, axis)
         return group
 
 

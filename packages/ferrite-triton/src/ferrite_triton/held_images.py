@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ferrite_ir.dtypes import BOOL, F32
+from ferrite_ir.dtypes import BOOL, F32, I32, I64, DType
 from ferrite_ir.graph import Computed, Fold, Loop, bodies_of
 from ferrite_ir.scalar import Scalar, postorder
 from ferrite_scheduler.held_images import slots_of, spans_of
@@ -15,12 +15,24 @@ from .evaluate import Evaluator
 from .flat import FlatKernel, memory_loads
 from .folds import R
 from .halves import held_loads, holds_only_halves
-from .literals import number_text
 from .passes import READ_THE_LAST_TIME
-from .positions import position_lines
+from .positions import place_axis, positions_from
 from .rows import varies_along_fold
 from .space import NO_AXES, Space, next_power_of_two
-from .writer import Tile, Writer
+from .tile.build import add, apply, block_size, converted, lanes, literal, mul, quotient, remainder
+from .tile.language import (
+    Block,
+    Call,
+    Constant,
+    Expression,
+    Lanes,
+    Literal,
+    Name,
+    Offset,
+    ProgramCount,
+    TileType,
+)
+from .writer import Place, Tile, Writer
 
 PLACES = 32
 """Places of a piece of what a program holds: of one after the other floats are made, while others wait as they came."""
@@ -31,6 +43,8 @@ THREADS = 128
 CHANNELS = 2
 """Channels of a thread. Of more it would need registers for the sums and the factors of each."""
 X = frozenset("x")
+WORDS, FIRST_CHANNEL, MEMBER = Name("words"), Name("xfirst"), Name("member")
+"""Where what programs tell each other lies, the first channel of a program, and its part of the image."""
 
 
 def pieces_of(flat: FlatKernel) -> int:
@@ -43,8 +57,8 @@ def registers_of(flat: FlatKernel) -> int:
     return REGISTERS_OF_HALVES if holds_only_halves(flat) else REGISTERS
 
 
-def image_lines(space: Space, status: str, wide: str) -> list[str]:
-    """Returns the lines that place a program: the parts of a block of channels lie one after the other.
+def place_program(writer: Writer, space: Space, status: Expression, dtype: DType) -> None:
+    """Writes where a program is: the parts of a block of channels lie one after the other.
 
     Where a block begins is hidden from the compiler, but for being a multiple of `CHANNELS`: so no thread reads more
     channels of a place.
@@ -55,30 +69,43 @@ def image_lines(space: Space, status: str, wide: str) -> list[str]:
     if x.block is None:
         raise AssertionError("blocks of channels of any size")
     blocks = -(-int(x.size) // x.block)
-    lines = [f"program = fmath.part_in_order({status}, tl.num_programs(0)){wide}"]
-    lines += [f"member = program % {space.parts}", f"block = program // {space.parts} % {blocks}"]
-    lines += [f"y = program // {space.parts * blocks}"] if y is not None else []
-    position = position_lines(space, x, "xfirst + tl.arange(0, XBLOCK)")
-    first = f"{_hidden(f'block * (XBLOCK // {CHANNELS})', is_wide=bool(wide))} * {CHANNELS}"
-    return [*lines, f"xfirst = {first}", f"xlane = tl.arange(0, XBLOCK){space.expand('x')}", *position]
+
+    def number(value: int) -> Literal:
+        return Literal(value, dtype)
+
+    drawn = writer.call("ticket", "part_in_order", (status, ProgramCount(0)), TileType(I32), NO_AXES).expression
+    program = writer.let("program", converted(drawn, I32, dtype), NO_AXES).expression
+    parts = number(space.parts)
+    writer.let("member", remainder(program, parts), NO_AXES)
+    block = writer.let("block", remainder(quotient(program, parts), number(blocks)), NO_AXES).expression
+    if y is not None:
+        image = writer.let("y", quotient(program, number(space.parts * blocks)), NO_AXES).expression
+        writer.places["y"] = Place(image)
+    half = hidden(writer, mul(block, block_size("XBLOCK", dtype, CHANNELS)))
+    first = writer.let("xfirst", mul(half, number(CHANNELS)), NO_AXES).expression
+    lane = writer.let("xlane", space.expand("x", converted(lanes("XBLOCK"), I32, dtype)), X).expression
+    writer.places |= {"xfirst": Place(first), "xlane": Place(lane)}
+    place_axis(writer, space, x, positions_from(first, "XBLOCK", dtype))
 
 
-def _hidden(number: str, *, is_wide: bool) -> str:
-    """Returns the text of an integer of which the compiler does not know what it is made of."""
-    return f"fmath.as_it_came(({number}).to(tl.int32)).to(tl.int64)" if is_wide else f"fmath.as_it_came({number})"
+def hidden(writer: Writer, number: Expression) -> Expression:
+    """Returns an integer of which the compiler does not know what it is made of."""
+    dtype = writer.type_of(number).dtype
+    given = converted(number, dtype, I32)
+    found = writer.call("hidden", "as_it_came", (given,), TileType(I32), NO_AXES).expression
+    return converted(found, I32, dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class HeldImagesText:
-    """Writes the lines of one kernel; `fmath.held_groups` has what its programs tell each other.
+    """Writes the body of one kernel; `fmath.held_groups` has what its programs tell each other.
 
     Args:
         flat: the kernel.
-        writer: takes the lines.
+        writer: takes the statements.
         evaluator: writes values.
         store: stores the results of a definition where the conditions hold.
         flush: writes the stores that wait.
-        wide: whether addresses have 64 bits.
     """
 
     flat: FlatKernel
@@ -86,33 +113,32 @@ class HeldImagesText:
     evaluator: Evaluator
     store: Callable[[Computed, list[Tile]], None]
     flush: Callable[[], None]
-    wide: bool
 
     def write(self) -> None:
-        """Writes the lines."""
+        """Writes the body."""
         fold = next(definition for definition in self.flat.definitions if isinstance(definition, Fold))
         (load,) = held_loads(self.flat)
-        self.writer.line(f"words = {self._words}", NO_AXES)
+        self.writer.let("words", self._words, NO_AXES)
         sizes = (self._members, self.flat.kernel.columns, self._spans, self.flat.space.parts)
-        sign = f"fmath.sign_of_launch(words, xfirst, member, {', '.join(map(str, sizes))})"
-        self.writer.line(f"sign = {sign}", NO_AXES)
+        operands = (WORDS, FIRST_CHANNEL, MEMBER, *map(Constant, sizes))
+        (sign,) = self.writer.hold_all(("sign",), Call("sign_of_launch", operands, (TileType(I64),)), NO_AXES)
         self.evaluator.hints = {load: READ_THE_LAST_TIME}
-        self.writer.line(f"rfirst = member * {self.flat.kernel.points}", NO_AXES)
+        self._begin(MEMBER)
         pieces = [self._loaded(piece, load) for piece in range(self.flat.space.pieces)]
         self.evaluator.hints = {}
-        self._publish(fold, load, pieces)
+        self._publish(fold, load, pieces, sign.expression)
         self._load_channels()
         # All that it reads itself has come by now: what it waits for is what others tell it.
-        ask_for_image(self.flat, self.evaluator.addresses, load)
-        self._await(fold)
+        ask_for_image(self.flat, self.evaluator.addresses, load, self.writer)
+        self._await(fold, sign.expression)
+        is_first = apply("eq", MEMBER, Literal(0, self.evaluator.index_dtype))
         for definition in self.flat.definitions:
             if not self._is_of_elements(definition):
-                self.store(definition, [Tile("member == 0", NO_AXES, BOOL)])
+                self.store(definition, [Tile(is_first, NO_AXES, BOOL)])
         self.flush()
         # No register holds addresses meanwhile.
         self.writer.forget_if(lambda key, _: isinstance(key, tuple) and key[0] == "first")
-        member = _hidden("member", is_wide=self.wide)
-        self.writer.line(f"rfirst = {member} * {self.flat.kernel.points}", NO_AXES)
+        self._begin(hidden(self.writer, MEMBER))
         for piece, held in enumerate(pieces):
             self._place(piece)
             self.evaluator.renew_elements({load: held})
@@ -125,15 +151,25 @@ class HeldImagesText:
     def _is_of_elements(self, definition: Computed) -> bool:
         return isinstance(definition, Loop) and self.flat.is_fold_level(definition)
 
+    def _begin(self, member: Expression) -> None:
+        """Writes where the places of a program begin."""
+        dtype = self.evaluator.index_dtype
+        first = self.writer.let("rfirst", mul(member, Literal(self.flat.kernel.points, dtype)), NO_AXES).expression
+        self.writer.places["rfirst"] = Place(first)
+
     def _place(self, piece: int) -> None:
         """Writes which places a piece holds."""
-        self._position(f"tl.arange(0, RBLOCK) + {piece} * RBLOCK" if piece else "tl.arange(0, RBLOCK)")
+        vector: Expression = lanes("RBLOCK")
+        if piece:
+            vector = add(vector, mul(Literal(piece, I32), block_size("RBLOCK", I32)))
+        self._position(vector)
 
-    def _position(self, lanes: str) -> None:
+    def _position(self, vector: Expression) -> None:
         """Writes which places of its part the program is about to take."""
-        suffix = self.flat.space.expand("r")
-        self.writer.line(f"rlane = ({lanes}){suffix}", R)
-        self.writer.line("r = rfirst + rlane", R)
+        dtype = self.evaluator.index_dtype
+        lane = self.writer.let("rlane", converted(self.flat.space.expand("r", vector), I32, dtype), R).expression
+        position = self.writer.let("r", add(self.writer.position("rfirst"), lane), R).expression
+        self.writer.places |= {"rlane": Place(lane), "r": Place(position)}
 
     def _loaded(self, piece: int, load: Scalar) -> Tile:
         self._place(piece)
@@ -141,26 +177,30 @@ class HeldImagesText:
         self.writer.forget(R)
         return tile
 
-    def _publish(self, fold: Fold, load: Scalar, pieces: list[Tile]) -> None:
+    def _publish(self, fold: Fold, load: Scalar, pieces: list[Tile], sign: Expression) -> None:
         """Writes the moments of a program's own places, which others wait for."""
         (body,) = fold.bodies
-        points = self.flat.kernel.points
-        self._position("tl.arange(0, 1)")
-        origin = self.evaluator.tile(body)
+        points, columns = self.flat.kernel.points, Block("XBLOCK")
+        self._position(Lanes(1))
+        origin = self.evaluator.tile(body).expression
         self.writer.forget(R)
         together = THREADS * CHANNELS // self.flat.kernel.columns
-        sums: list[tuple[str, str]] = []
+        apart = TileType(F32, (together, columns))
+        sums: list[tuple[Expression, ...]] = []
         for piece, held in enumerate(pieces):
             self._place(piece)
             self.evaluator.renew_elements({load: held})
-            tile = self.evaluator.tile(body)
-            names = self.writer.fresh("sums"), self.writer.fresh("squares")
-            self.writer.line(f"{', '.join(names)} = fmath.sums_apart({tile.text}, {origin.text}, {together})", X)
-            sums.append(names)
+            tile = self.evaluator.tile(body).expression
+            summing = Call("sums_apart", (tile, origin, Constant(together)), (apart, apart))
+            found = self.writer.hold_all(("sums", "squares"), summing, X)
+            sums.append(tuple(each.expression for each in found))
             self.writer.forget(R)
-        total, squares = (" + ".join(names) for names in zip(*sums, strict=True))
-        self.writer.line(f"mean, squares = fmath.moments_of_columns({total}, {squares}, {origin.text}, {points})", X)
-        self.writer.line(f"fmath.publish_groups(words, sign, mean, squares, xfirst, member, {self._sizes})", X)
+        total, squares = (add(*parts) for parts in zip(*sums, strict=True))
+        row = TileType(F32, (columns,))
+        moments = Call("moments_of_columns", (total, squares, origin, Constant(points)), (row, row))
+        mean, spread = self.writer.hold_all(("mean", "squares"), moments, X)
+        told = (WORDS, sign, mean.expression, spread.expression, FIRST_CHANNEL, MEMBER, *self._sizes)
+        self.writer.do(Call("publish_groups", told), X)
 
     def _load_channels(self) -> None:
         """Writes the loads of what all places of a channel share: they come while the program waits."""
@@ -169,14 +209,16 @@ class HeldImagesText:
             if not varies_along_fold(load.indices) and not any(index.is_indirect for index in load.indices):
                 self.evaluator.tile(load)
 
-    def _await(self, fold: Fold) -> None:
+    def _await(self, fold: Fold, sign: Expression) -> None:
         """Writes the moments of whole groups, what is computed of them alone, and which of it each channel has."""
-        lanes = max(next_power_of_two(self._spans * self.flat.space.parts), THREADS // self._slots)
-        mean, squares = (Tile(self.writer.fresh(name), NO_AXES, F32) for name in ("mean", "squares"))
-        call = f"fmath.whole_groups(words, sign, xfirst, {self._sizes}, {lanes})"
-        self.writer.line(f"{mean.text}, {squares.text} = {call}", NO_AXES)
+        lanes_ = max(next_power_of_two(self._spans * self.flat.space.parts), THREADS // self._slots)
+        groups = TileType(F32, (self._slots,))
+        asked = (WORDS, sign, FIRST_CHANNEL, *self._sizes, Constant(lanes_))
+        mean, squares = self.writer.hold_all(
+            ("mean", "squares"), Call("whole_groups", asked, (groups, groups)), NO_AXES
+        )
         weight = float(self._members * int(self.flat.kernel.axes[-1].size))
-        states = (mean, squares, Tile(number_text(weight, F32), NO_AXES, F32, weight))
+        states = (mean, squares, Tile(literal(weight, F32), NO_AXES, F32))
         self.evaluator.publish(fold, states)
         values = self._values_of_groups(fold)
         tiles = [self.evaluator.tile(node) for node in values]
@@ -188,8 +230,9 @@ class HeldImagesText:
         """Returns what each channel has of a value of groups, a vector."""
         if tile.literal is not None:
             return tile
-        call = f"fmath.of_columns({tile.text}, xfirst, {self._columns}, {self._members}, {self.flat.kernel.columns})"
-        return self.writer.hold("of", call, X, tile.dtype)
+        numbers = map(Constant, (self._columns, self._members, self.flat.kernel.columns))
+        kind = TileType(tile.dtype, self.flat.space.shape(X))
+        return self.writer.call("of", "of_columns", (tile.expression, FIRST_CHANNEL, *numbers), kind, X)
 
     def _values_of_groups(self, fold: Fold) -> list[Scalar]:
         """Returns what is computed of the moments of groups and of nothing else, the largest expressions."""
@@ -225,14 +268,17 @@ class HeldImagesText:
         return next_power_of_two(slots_of(self._members, self._columns))
 
     @property
-    def _sizes(self) -> str:
+    def _sizes(self) -> tuple[Expression, ...]:
         kernel = self.flat.kernel
         sizes = (kernel.points, self._columns, self._members, kernel.columns, self._slots, self._spans)
-        return ", ".join(map(str, (*sizes, self.flat.space.parts)))
+        return tuple(map(Constant, (*sizes, self.flat.space.parts)))
 
     @property
-    def _words(self) -> str:
+    def _words(self) -> Expression:
         """Returns where the words of an image begin, behind the counter."""
-        first = f"{self.flat.param_of(self.flat.kernel.status).text} + 1"
+        dtype = self.evaluator.index_dtype
+        first = Offset(Name(self.flat.param_of(self.flat.kernel.status).text), Literal(1, dtype))
         words = self._columns // self._members * self._spans * self.flat.space.parts
-        return first if self.flat.space.axis("y") is None else f"{first} + y * {words}"
+        if self.flat.space.axis("y") is None:
+            return first
+        return Offset(first, mul(self.writer.position("y"), Literal(words, dtype)))

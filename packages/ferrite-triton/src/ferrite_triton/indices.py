@@ -1,4 +1,4 @@
-"""Index expressions as Triton text."""
+"""Index expressions as values of tile programs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from ferrite_ir.sizes import Size, hint, is_provably_at_most, is_static, maximum
 from .errors import EmitError
 from .size_text import magnitude
 from .space import NO_AXES, POSITION, RANK, Space, flat_dim
+from .tile.build import add, apply, converted, mul, sub, where
+from .tile.language import Cast, Expression, Literal, Name
 from .writer import Tile, Writer
 
 # Texts of 32-bit address arithmetic keep everything, lanes past the end included, below this.
@@ -64,7 +66,7 @@ class IndexText:
         self._value = value
 
     def tile(self, index: Index, value: Callable[[Scalar], Tile] | None = None) -> Tile:
-        """Returns the value of an index, named by a line unless it is a number or a flat position."""
+        """Returns the value of an index, named by a statement unless it is a number or a flat position."""
         value = value or self._value
         if index.is_constant:
             return self._number(index.const)
@@ -74,50 +76,47 @@ class IndexText:
         found = self._writer.find(key)
         if found is not None:
             return found
-        parts: list[str] = []
+        total: Expression | None = None
         axes = NO_AXES
         for atom, coefficient in sorted(index.terms, key=_descending_stride):
             tile = self._atom(atom, value)
             axes |= tile.axes
-            parts.append(self._term(tile.text, coefficient))
-        if index.const != 0:
-            parts.append(self._space.params.text(index.const))
-        expression = " + ".join(parts).replace("+ -", "- ")
-        return self._writer.remember(key, self._writer.hold("i", expression, axes, self._dtype))
+            total = self._plus(total, tile.expression, coefficient)
+        assert total is not None, "an index that is no constant has terms"
+        if is_static(index.const) and index.const < 0:
+            total = sub(total, Literal(-index.const, self._dtype))
+        elif index.const != 0:
+            total = add(total, self._space.params.value(index.const, self._dtype))
+        return self._writer.remember(key, self._writer.hold("i", total, axes))
+
+    def _plus(self, total: Expression | None, atom: Expression, coefficient: Size) -> Expression:
+        if coefficient == -1:
+            return apply("neg", atom) if total is None else sub(total, atom)
+        term = atom if coefficient == 1 else mul(atom, self._space.params.value(coefficient, self._dtype))
+        return term if total is None else add(total, term)
 
     def _number(self, size: Size) -> Tile:
-        if is_static(size):
-            return Tile(str(size), NO_AXES, self._dtype, size)
-        text = self._space.params.text(size)
-        if text.isidentifier():
-            return Tile(text, NO_AXES, self._dtype)
-        key = ("size", text)
-        return self._writer.find(key) or self._writer.remember(key, self._writer.hold("i", text, NO_AXES, self._dtype))
+        value = self._space.params.value(size, self._dtype)
+        if isinstance(value, (Literal, Name)):
+            return Tile(value, NO_AXES, self._dtype)
+        key = ("size", value)
+        return self._writer.find(key) or self._writer.remember(key, self._writer.hold("i", value, NO_AXES))
 
-    def _term(self, text: str, coefficient: Size) -> str:
-        if coefficient == 1:
-            return text
-        return f"-{text}" if coefficient == -1 else f"{text} * {self._space.params.operand(coefficient)}"
-
-    def _values_of(self, index: Index, value: Callable[[Scalar], Tile]) -> tuple[str, ...]:
-        """Returns the names of the indirect values in an index: they differ under another guard."""
-        names: list[str] = []
+    def _values_of(self, index: Index, value: Callable[[Scalar], Tile]) -> tuple[Expression, ...]:
+        """Returns the indirect values in an index: they differ under another guard."""
+        found: list[Expression] = []
         pending = [index]
         while pending:
             for atom, _ in pending.pop().terms:
                 if isinstance(atom, Indirect):
-                    names.append(value(atom.value).text)
+                    found.append(value(atom.value).expression)
                 elif isinstance(atom, (FloorDiv, Mod)):
                     pending.append(atom.numerator)
-        return tuple(names)
+        return tuple(found)
 
     def _atom(self, atom: Atom, value: Callable[[Scalar], Tile]) -> Tile:
         if isinstance(atom, Dim):
-            if atom.name == POSITION:
-                return Tile(POSITION, frozenset("r"), self._dtype)
-            if self._space.axis(atom.name) is None and atom.name not in RANK:
-                raise EmitError(f"dim {atom.name} lies on no axis of the kernel")
-            return Tile(atom.name, frozenset((atom.name,)), self._dtype)
+            return self._position(atom.name)
         if isinstance(atom, Indirect):
             return self._indirect(atom, value(atom.value))
         if not isinstance(atom, (FloorDiv, Mod)):
@@ -127,41 +126,70 @@ class IndexText:
         if found is not None:
             return found
         numerator = self.tile(atom.numerator, value)
-        name, expression = _division(atom, numerator.text, self._space.params.operand(atom.divisor))
-        return self._writer.remember(key, self._writer.hold(name, expression, numerator.axes, self._dtype))
+        divisor = self._space.params.value(atom.divisor, self._dtype)
+        expression = apply(_division(atom), numerator.expression, divisor)
+        return self._writer.remember(key, self._writer.hold(_name_of(atom), expression, numerator.axes))
+
+    def _position(self, name: str) -> Tile:
+        if name not in (POSITION, *RANK) and self._space.axis(name) is None:
+            raise EmitError(f"dim {name} lies on no axis of the kernel")
+        axes = frozenset("r") if name == POSITION else frozenset((name,))
+        position = self._writer.places[name].position
+        return self._as_index(Tile(position, axes, self._writer.type_of(position).dtype), "at")
+
+    def _as_index(self, tile: Tile, prefix: str) -> Tile:
+        """Returns a value in the type of addresses."""
+        if tile.dtype is self._dtype:
+            return tile
+        key = ("as index", tile.expression)
+        found = self._writer.find(key)
+        if found is not None:
+            return found
+        expression = Cast(tile.expression, self._dtype)
+        return self._writer.remember(key, self._writer.hold(prefix, expression, tile.axes))
 
     def _indirect(self, atom: Indirect, tile: Tile) -> Tile:
         if tile.literal is not None:
             number: Size = int(tile.literal)
             return self._number(number + atom.size if atom.wraps and number < 0 else number)
-        key = ("indirect", tile.text, atom.size, atom.wraps)
+        if not atom.wraps:
+            return self._as_index(tile, "at")
+        key = ("indirect", tile.expression, atom.size)
         found = self._writer.find(key)
         if found is not None:
             return found
-        kind = "tl.int64" if self._dtype is I64 else "tl.int32"
-        converted = tile.text if tile.dtype is self._dtype else f"{tile.text}.to({kind})"
-        if atom.wraps:
-            size = self._space.params.operand(atom.size)
-            converted = f"tl.where({tile.text} < 0, {tile.text} + {size}, {tile.text})"
-            converted = converted if tile.dtype is self._dtype else f"{converted}.to({kind})"
-        if converted == tile.text:
-            return tile
-        return self._writer.remember(key, self._writer.hold("at", converted, tile.axes, self._dtype))
+        kind = tile.dtype
+        if kind.bits < self._dtype.bits:
+            kind = self._dtype
+        given = converted(tile.expression, tile.dtype, kind)
+        size = converted(self._space.params.value(atom.size, self._dtype), self._dtype, kind)
+        wrapped = where(apply("lt", given, Literal(0, kind)), add(given, size), given)
+        held = self._writer.hold("at", converted(wrapped, kind, self._dtype), tile.axes)
+        return self._writer.remember(key, held)
 
 
 def _descending_stride(term: Term) -> int:
     return -abs(hint(term[1]))
 
 
-def _division(atom: FloorDiv | Mod, numerator: str, divisor: str) -> tuple[str, str]:
-    """Returns a prefix for the name and the text; Triton's operators truncate, which only differs below zero."""
+def _division(atom: FloorDiv | Mod) -> str:
+    """Returns the operation; a truncated one is the same where nothing is below zero."""
     low = atom.numerator.lo
     rounds = low is None or not is_provably_at_most(0, low)
-    is_plain = numerator in "xyzr" and divisor.isalnum()
-    prefix = f"{numerator}_{'over' if isinstance(atom, FloorDiv) else 'mod'}_{divisor}" if is_plain else "i"
     if isinstance(atom, FloorDiv):
-        return prefix, f"fmath.floordiv({numerator}, {divisor})" if rounds else f"{numerator} // {divisor}"
-    return prefix, f"fmath.floormod({numerator}, {divisor})" if rounds else f"{numerator} % {divisor}"
+        return "floor_quotient" if rounds else "quotient"
+    return "floor_remainder" if rounds else "remainder"
+
+
+def _name_of(atom: FloorDiv | Mod) -> str:
+    """Returns a prefix for the name of such a part of an index: what is divided by what, where that is short."""
+    numerator = atom.numerator
+    is_plain = len(numerator.terms) == 1 and numerator.const == 0 and isinstance(numerator.terms[0][0], Dim)
+    if not is_plain or numerator.terms[0][1] != 1 or not is_static(atom.divisor):
+        return "i"
+    dim = numerator.terms[0][0]
+    assert isinstance(dim, Dim)
+    return f"{dim.name}_{'over' if isinstance(atom, FloorDiv) else 'mod'}_{atom.divisor}"
 
 
 def run_atom(space: Space) -> Hashable:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ferrite_ir.dtypes import I32, DType
 from ferrite_ir.graph import Contract, Fold, Loop, Scan, Update, bodies_of
 from ferrite_ir.ops import OPS
 from ferrite_ir.scalar import postorder
@@ -23,20 +24,39 @@ from .facts import collect_facts
 from .flat import FlatKernel, flatten
 from .groups import needed_multiple
 from .halves import holds_only_halves
-from .held_images import THREADS, image_lines, pieces_of, registers_of
+from .held_images import THREADS, pieces_of, registers_of
+from .held_images import place_program as place_images
+from .indices import index_dtype
 from .memory import Access, Condition, contiguous_axis, find_accesses, is_strewn, narrow_conditions
-from .positions import position_lines
+from .positions import QUARTET, number_quartets, place_axis, positions_from
+from .printing.kernel import print_kernel
 from .scans import PIECES, PIECES_REGISTERS, SERIAL, look_back_scans, scans_serially, waits_in_pieces
 from .size_text import SizeParams
 from .skew import skew_of
-from .space import POSITION, AxisText, Space, build_space, pieced_space, walked_space
+from .space import NO_AXES, POSITION, AxisText, Space, build_space, pieced_space, walked_space
 from .spec import Expr, KernelSpec
+from .tile.build import add, apply, block_size, converted, lanes, mul, quotient, remainder, sub
+from .tile.language import (
+    Assume,
+    AwaitPredecessor,
+    Block,
+    Call,
+    Constant,
+    Expression,
+    Literal,
+    Name,
+    ProgramCount,
+    ProgramId,
+    TileProgram,
+    TileType,
+    Variable,
+)
+from .tile.passes.unused import drop_unused
 from .updates import needs_atomics
 from .walked import is_walked
+from .writer import Place, Writer
 
 ALIGNMENT = 16
-FOLLOW = "fmath.follow()"
-"""What a kernel begins with: it may have been started before what comes before it has ended (decision 0014)."""
 _PLACEHOLDER = "kernel"
 
 
@@ -147,8 +167,8 @@ def _write(form: _Form, params: SizeParams) -> KernelSpec:
     flat = replace(flat, space=space)
     for axis in space.axes:
         params.expression(axis.size)  # the sizes of the axes get the first names
-    body = KernelBody(flat, width).write()
-    source, name = assemble(flat, width, body)
+    program = tile_program(flat, width)
+    source, name = assemble(flat, program)
     return KernelSpec(
         name=name,
         source=source,
@@ -159,7 +179,7 @@ def _write(form: _Form, params: SizeParams) -> KernelSpec:
         grid=grid_expression(space),
         mutated=mutated_params(flat),
         index_width=width,
-        facts=_facts(flat, accesses, body),
+        facts=_facts(flat, accesses, program),
         origin=origin_texts(kernel),
         sizes=tuple(params.names),
     )
@@ -175,124 +195,163 @@ def _describe_sizes(params: SizeParams, width: int) -> list[dict[str, Any]]:
     return [{"name": name, **described, "hint": hint(size)} for size, name in params.names.items()]
 
 
-def header_lines(flat: FlatKernel, width: int, body: list[str]) -> list[str]:
-    """Returns the lines that place a program in the grid, the x blocks run fastest, and what the body needs of them."""
+def place_program(writer: Writer, flat: FlatKernel, dtype: DType) -> None:
+    """Writes where a program is in the grid, the x blocks run fastest; ``dtype`` is that of addresses."""
     space = flat.space
-    wide = ".to(tl.int64)" if width == 64 else ""
     if flat.kernel.columns:
-        return image_lines(space, flat.param_of(flat.kernel.status).text, wide)
-    if look_back_scans(flat):
-        return part_lines(flat, width)
-    return grid_lines(flat, wide, body)
+        place_images(writer, space, Name(flat.param_of(flat.kernel.status).text), dtype)
+    elif look_back_scans(flat):
+        place_part(writer, flat, dtype)
+    else:
+        place_in_grid(writer, flat, dtype)
 
 
-def grid_lines(flat: FlatKernel, wide: str, body: list[str]) -> list[str]:
-    """Returns these lines of a kernel whose programs wait for no others, or for those of a row."""
-    space, lines = flat.space, list[str]()
+def place_in_grid(writer: Writer, flat: FlatKernel, dtype: DType) -> None:
+    """Writes this for a kernel whose programs wait for no others, or for those of a row."""
+    space = flat.space
     grid = [axis for axis in reversed(space.grid) if axis.size != 1 and not axis.is_whole]
-    rest = f"(tl.num_programs(0) - 1 - tl.program_id(0){wide})" if flat.kernel.backwards else f"tl.program_id(0){wide}"
-    if space.parts:
-        status = flat.param_of(flat.kernel.status).text
-        function = "part_in_order" if holds_only_halves(flat) else "draw_part"
-        lines.append(f"program = fmath.{function}({status}, tl.num_programs(0))")
-        lines += [f"member = program % {space.parts}{wide}", f"group = program // {space.parts}{wide}"]
-        rest = "group"
+    rest = _number_of_program(writer, flat, dtype)
     if space.runs:  # the loop over the rows of the run says where they lie
-        lines.append(f"program = {rest}")
+        rest = writer.let("program", rest, NO_AXES).expression
         grid = []
     if (len(grid) > 1 and not space.parts) or space.branches > 1:
-        lines.append(f"program = {rest}")
-        rest = "program"
+        rest = writer.let("program", rest, NO_AXES).expression
     for number, axis in enumerate(grid):
         mine = rest
         if number < len(grid) - 1 or space.branches > 1:
-            size = space.params.operand(axis.size)
-            blocks = f"{axis.name}blocks" if axis.tiled else size
-            if axis.tiled:
-                lines.append(f"{blocks} = ({size} + {axis.constant} - 1) // {axis.constant}")
-            if not is_static(axis.size):
-                # What a division by a variable takes half the instructions for, and a program begins with waiting for.
-                lines.append(f"tl.assume({blocks} > 0)")
-            mine, rest = f"{rest} % {blocks}", f"{rest} // {blocks}"
+            blocks = _blocks_along(writer, space, axis, dtype)
+            mine, rest = remainder(rest, blocks), quotient(rest, blocks)
+        block = block_size(axis.constant, dtype)
         if axis is branch_axis(space):
-            lines.append(f"{axis.name}first = {mine} * {axis.constant}")  # each branch counts on from here
+            first = writer.let(f"{axis.name}first", mul(mine, block), NO_AXES)
+            writer.places[f"{axis.name}first"] = Place(first.expression)  # each branch counts on from here
         elif axis.tiled:
-            lines += position_lines(space, axis, f"{mine} * {axis.constant} + tl.arange(0, {axis.constant})")
-            lines += quarter_lines(space, axis, mine, body)
+            place_axis(writer, space, axis, positions_from(mul(mine, block), axis.constant, dtype))
+            number_quartets(writer, space, axis, mul(mine, block_size(axis.constant, dtype, QUARTET)))
         else:
-            lines.append(f"{axis.name} = {mine}")
+            at = writer.let(axis.name, mine, NO_AXES)
+            writer.places[axis.name] = Place(at.expression)
     if space.branches > 1:
-        lines.append(f"branch = {rest}")
-    return [*lines, *tile_lines(space, wide, body)]
+        writer.let("branch", rest, NO_AXES)
+    place_whole_axes(writer, space, dtype)
 
 
-def tile_lines(space: Space, wide: str, body: list[str]) -> list[str]:
-    """Returns the lines with the positions of the axes that a tile holds whole."""
-    lines: list[str] = []
+def _number_of_program(writer: Writer, flat: FlatKernel, dtype: DType) -> Expression:
+    """Returns the number of a program; of those that share rows, that of its rows."""
+    space, own = flat.space, converted(ProgramId(0), I32, dtype)
+    if space.parts:
+        status = Name(flat.param_of(flat.kernel.status).text)
+        function = "part_in_order" if holds_only_halves(flat) else "draw_part"
+        ticket = writer.call("ticket", function, (status, ProgramCount(0)), TileType(I32), NO_AXES).expression
+        program = writer.let("program", converted(ticket, I32, dtype), NO_AXES).expression
+        parts = Literal(space.parts, dtype)
+        writer.let("member", remainder(program, parts), NO_AXES)
+        return writer.let("group", quotient(program, parts), NO_AXES).expression
+    if flat.kernel.backwards:
+        return sub(converted(sub(ProgramCount(0), Literal(1, I32)), I32, dtype), own)
+    return own
+
+
+def _blocks_along(writer: Writer, space: Space, axis: AxisText, dtype: DType) -> Expression:
+    """Returns how many programs there are along an axis."""
+    size = space.params.value(axis.size, dtype)
+    blocks: Expression = size
+    if axis.tiled:
+        block = block_size(axis.constant, dtype)
+        counted = quotient(sub(add(size, block), Literal(1, dtype)), block)
+        blocks = writer.let(f"{axis.name}blocks", counted, NO_AXES).expression
+    if not is_static(axis.size):
+        # What a division by a variable takes half the instructions for, and a program begins with waiting for.
+        writer.do(Assume(apply("gt", blocks, Literal(0, dtype))), NO_AXES)
+    return blocks
+
+
+def place_whole_axes(writer: Writer, space: Space, dtype: DType) -> None:
+    """Writes the positions of the axes that a tile holds whole."""
     fold = space.fold
     for axis in space.axes:
         if axis.is_whole or axis is space.blocks:
-            lines += position_lines(space, axis, f"tl.arange(0, {axis.constant}){wide}")
-    if fold is not None and fold.tiled and not space.loops:
-        lanes = "tl.arange(0, RBLOCK)"
-        if space.walked:
-            if any(POSITION in line for line in body):
-                lines.append(f"{POSITION} = {lanes}{wide}{space.expand('r')}")
-            lanes = f"fmath.hide({lanes})"
-        lines += position_lines(space, fold, f"member * RBLOCK + {lanes}" if space.parts else f"{lanes}{wide}")
-        lines += quarter_lines(space, fold, "member" if space.parts else "", body)
-    return lines
+            place_axis(writer, space, axis, converted(lanes(axis.constant), I32, dtype))
+    if fold is None or not fold.tiled or space.loops:
+        return
+    vector: Expression = lanes("RBLOCK")
+    if space.walked:
+        known = space.expand("r", converted(vector, I32, dtype))
+        writer.places[POSITION] = Place(writer.let(POSITION, known, frozenset("r")).expression)
+        kind = TileType(I32, (Block("RBLOCK"),))
+        vector = writer.call("hidden", "hide", (vector,), kind, frozenset("r")).expression
+    first: Expression | None = None
+    if space.parts:
+        member = Name("member")
+        vector = positions_from(mul(member, block_size("RBLOCK", dtype)), "RBLOCK", dtype)
+        first = mul(member, block_size("RBLOCK", dtype, QUARTET))
+    else:
+        vector = converted(vector, I32, dtype)
+    place_axis(writer, space, fold, vector)
+    number_quartets(writer, space, fold, first)
 
 
-def part_lines(flat: FlatKernel, width: int) -> list[str]:
-    """Returns the lines that place a program in the grid of a scan whose programs wait for each other.
+def place_part(writer: Writer, flat: FlatKernel, dtype: DType) -> None:
+    """Writes where a program is in the grid of a scan whose programs wait for each other.
 
     They take parts in the order in which they begin, those of all lines in turn.
     """
     space, (scan, *_) = flat.space, look_back_scans(flat)
     grid = [axis for axis in space.grid if axis.size != 1]
-    lines = math.prod(int(axis.size) for axis in grid)
-    text = [f"program = fmath.part_in_order({flat.param_of(scan.status).text}, {lines * space.parts})"]
-    text += [f"line = program % {lines}", f"part = program // {lines}"]
-    rest = "line"
+    count = math.prod(int(axis.size) for axis in grid)
+    operands = (Name(flat.param_of(scan.status).text), Constant(count * space.parts))
+    program = writer.let("program", Call("part_in_order", operands, (TileType(I32),)), NO_AXES).expression
+    line = writer.let("line", remainder(program, Literal(count, I32)), NO_AXES).expression
+    part = writer.let("part", quotient(program, Literal(count, I32)), NO_AXES).expression
+    rest = line
     for axis in reversed(grid):
-        outermost = axis is grid[0]
-        text.append(f"{axis.name} = {rest}" if outermost else f"{axis.name} = {rest} % {axis.size}")
-        rest = f"({rest} // {axis.size})"
+        size = Literal(int(axis.size), I32)
+        mine = rest if axis is grid[0] else remainder(rest, size)
+        at = writer.let(axis.name, converted(mine, I32, dtype), NO_AXES)
+        writer.places[axis.name] = Place(at.expression)
+        rest = quotient(rest, size)
     fold = space.fold
     if fold is None:
         raise AssertionError("a scan without a fold axis")
     if space.pieces > 1:
-        return text  # the body says where each piece lies
-    wide = ".to(tl.int64)" if width == 64 else ""
-    return [*text, *position_lines(space, fold, f"part{wide} * RBLOCK + tl.arange(0, RBLOCK)")]
-
-
-def quarter_lines(space: Space, axis: AxisText, program: str, body: list[str]) -> list[str]:
-    """Returns the line that counts quartets along an axis, if the body draws random numbers by them."""
-    name = f"{axis.name}_quarter"
-    if not any(name in line for line in body):
-        return []
-    lane, suffix = f"tl.arange(0, {axis.constant} // 4)", space.expand(axis.name)
-    position = f"{program} * ({axis.constant} // 4) + {lane}" if program else lane
-    return [f"{name} = ({position}){suffix}" if suffix and program else f"{name} = {position}{suffix}"]
+        return  # the body says where each piece lies
+    first = mul(converted(part, I32, dtype), block_size("RBLOCK", dtype))
+    place_axis(writer, space, fold, positions_from(first, "RBLOCK", dtype))
 
 
 def describe_space(space: Space) -> str:
-    """Returns a comment that says what the axes are."""
-    return "# " + ", ".join(f"{axis.name}: {space.params.text(axis.size)}" for axis in space.axes)
+    """Returns what the axes are, for people."""
+    return ", ".join(f"{axis.name}: {space.params.text(axis.size)}" for axis in space.axes)
 
 
-def assemble(flat: FlatKernel, width: int, body: list[str]) -> tuple[str, str]:
+def tile_program(flat: FlatKernel, width: int) -> TileProgram:
+    """Returns what each program of a kernel does, with addresses of so many bits."""
+    dtype = index_dtype(width)
+    # The body asks for the sizes that it needs: what they are called is known when it is written.
+    writer = Writer(flat.space.params.typed(dtype), _tensor_variables(flat))
+    writer.do(AwaitPredecessor(), NO_AXES)
+    place_program(writer, flat, dtype)
+    KernelBody(flat, width, writer).write()
+    sizes = (Variable(name, TileType(dtype)) for name in flat.space.params.names.values())
+    parameters = (*_tensor_variables(flat), *sizes)
+    constants = tuple(axis.constant for axis in flat.space.axes)
+    return drop_unused(TileProgram(_PLACEHOLDER, parameters, constants, writer.finished()))
+
+
+def _tensor_variables(flat: FlatKernel) -> tuple[Variable, ...]:
+    """Returns the parameters of a kernel but for its sizes; numbers of half types are passed as f32."""
+    found: dict[str, Variable] = {}
+    for param in flat.params.values():
+        is_number = param.param.host_scalar
+        dtype = param.dtype.compute if is_number else param.dtype
+        found[param.text] = Variable(param.text, TileType(dtype, is_pointer=not is_number))
+    return tuple(found.values())
+
+
+def assemble(flat: FlatKernel, program: TileProgram) -> tuple[str, str]:
     """Returns the module text and the name of the kernel function, which holds a digest of the text."""
-    tensors = {param.text: param for param in flat.params.values()}
-    kinds = ", ".join(f"{name}: {param.dtype}" for name, param in tensors.items())
-    constants = [f"{axis.constant}: tl.constexpr" for axis in flat.space.axes]
-    head = (describe_space(flat.space), f"# {kinds}", FOLLOW, *header_lines(flat, width, body))
-    text = "\n".join([*(f"    {line}" for line in head), *body])
-    imports = ["import triton", "import triton.language as tl", "from ferrite_runtime import fmath"]
-    signature = ", ".join([*tensors, *flat.space.params.names.values(), *constants])
-    template = "\n".join([*imports, "", "", "@triton.jit", f"def {_PLACEHOLDER}({signature}):", text, ""])
+    kinds = ", ".join(f"{name}: {param.dtype}" for name, param in {p.text: p for p in flat.params.values()}.items())
+    template = print_kernel(program, (describe_space(flat.space), kinds))
     digest = hashlib.sha256(f"{flat.kernel.strategy}\n{template}".encode()).hexdigest()[:8]
     name = "_".join([flat.kernel.strategy, *main_operations(flat), digest])
     return template.replace(f"def {_PLACEHOLDER}(", f"def {name}(", 1), name
@@ -342,9 +401,9 @@ def mutated_params(flat: FlatKernel) -> tuple[str, ...]:
     return tuple(param["name"] for param in describe_params(flat) if param.get("access") in ("readwrite", "atomic"))
 
 
-def _facts(flat: FlatKernel, accesses: tuple[Access, ...], body: list[str]) -> dict[str, Any]:
+def _facts(flat: FlatKernel, accesses: tuple[Access, ...], program: TileProgram) -> dict[str, Any]:
     """Returns the facts of a kernel, for the sizes that its spec expects."""
-    facts, fold, least = collect_facts(flat, accesses, body), flat.space.fold, flat.space.least
+    facts, fold, least = collect_facts(flat, accesses, program), flat.space.fold, flat.space.least
     if fold is not None and least > (expected := hint(fold.size)):
         facts["bytes"] = facts["bytes"] * least // max(1, expected)
     if flat.kernel.columns:

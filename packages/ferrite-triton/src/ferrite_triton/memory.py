@@ -1,4 +1,4 @@
-"""Accesses to memory: what a kernel reads and writes, and the lines that store."""
+"""Accesses to memory: what a kernel reads and writes, and its stores."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ferrite_ir.dtypes import F64
 from ferrite_ir.graph import Loop, Update, bodies_of
 from ferrite_ir.index import Dim, Index, Mod
 from ferrite_ir.scalar import Scalar, indirects_of, postorder
@@ -16,8 +15,9 @@ from .errors import ScheduleMismatch
 from .evaluate import Evaluator
 from .flat import FlatKernel, ParamText
 from .indices import INDEX_LIMIT, reaches_of
-from .literals import full_text
 from .space import FOLD_AXES, LARGEST_BLOCK, NO_AXES, Axes
+from .tile.build import converted
+from .tile.language import Expression, Store
 from .writer import Tile, Writer
 
 INDEX_BITS = 31
@@ -207,10 +207,6 @@ def _unit_stride_bytes(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict[s
     return votes
 
 
-IN_PASSING = ', cache_modifier=".cs"'
-"""How a line is stored that should not stay in the cache for long."""
-
-
 class StoreText:
     """Writes the stores of one kernel."""
 
@@ -232,21 +228,23 @@ class StoreText:
             raise ScheduleMismatch(
                 f"kernel {self._flat.kernel.name} stores {name} in one place for all of {lost}, along which it varies"
             )
-        modifier = IN_PASSING if param.param.is_passing else ""
-        return lambda: self.store_at(place, tile, conditions, modifier=modifier)
+        cache = "streaming" if param.param.is_passing else ""
+        # Which lanes there are is known here: the next piece of a program may have others.
+        access = self._evaluator.addresses.access(place, conditions, tile.axes)
+        return lambda: self._store(param, access, tile, cache)
 
     def store_at(
-        self,
-        place: Tile,
-        tile: Tile,
-        conditions: list[Tile] | None = None,
-        axes: Axes = NO_AXES,
-        modifier: str = "",
+        self, param: ParamText, place: Tile, tile: Tile, conditions: list[Tile] | None = None, axes: Axes = NO_AXES
     ) -> None:
         """Writes the store of a tile at an address, where the conditions hold, for every position of ``axes``."""
-        pointer, mask, axes = self._evaluator.addresses.access(place, conditions or [], axes | tile.axes)
-        value = full_text(tile.literal, tile.dtype) if tile.literal is not None and tile.dtype is F64 else tile.text
-        self._writer.line(f"tl.store({pointer}, {value}{', ' + mask if mask else ''}{modifier})", axes)
+        self._store(param, self._evaluator.addresses.access(place, conditions or [], axes | tile.axes), tile)
+
+    def _store(
+        self, param: ParamText, access: tuple[Expression, Expression | None, Axes], tile: Tile, cache: str = ""
+    ) -> None:
+        pointer, mask, axes = access
+        value = converted(tile.expression, tile.dtype, param.dtype)
+        self._writer.do(Store(pointer, value, mask, cache), axes)
 
 
 def value_of(evaluator: Evaluator, flat: FlatKernel, name: str) -> Tile:

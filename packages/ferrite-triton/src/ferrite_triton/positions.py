@@ -1,43 +1,81 @@
-"""Lines that say which positions of an axis a tile holds, and which of them lie past the end."""
+"""Statements that say which positions of an axis a tile holds, and which of them lie past the end."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ferrite_ir.dtypes import I32, DType
 from ferrite_ir.sizes import is_static
 
 from .space import AxisText, Space
+from .tile.build import add, apply, block_size, both, converted, either, lanes, sub
+from .tile.language import Expression, Literal
+from .writer import Place, Writer
+
+QUARTET = 4
+"""Random numbers that come from one draw."""
 
 
-def position_lines(space: Space, axis: AxisText, position: str) -> list[str]:
-    """Returns the lines that define positions and mask of an axis; ``position`` is a vector."""
-    suffix = space.expand(axis.name)
-    is_sum = not position.startswith(("(", "tl.arange(", "fmath.hide("))
-    lines = [f"{axis.name} = ({position}){suffix}" if suffix and is_sum else f"{axis.name} = {position}{suffix}"]
+def place_axis(writer: Writer, space: Space, axis: AxisText, vector: Expression, end: Expression | None = None) -> None:
+    """Writes positions and mask of an axis.
+
+    Args:
+        writer: takes the statements.
+        space: the axes of the kernel.
+        axis: one of them.
+        vector: the positions, of rank 1, in the type of addresses.
+        end: what they lie before, if that is not the end of the axis.
+    """
+    along = frozenset((axis.name,))
+    position = writer.let(axis.name, space.expand(axis.name, vector), along).expression
+    mask = None
     if axis.masked:
-        lines.append(f"{axis.name}mask = {_inside(space, axis)}")
-    return lines
+        mask = writer.let(f"{axis.name}mask", _inside(writer, space, axis, position, end), along).expression
+    writer.places[axis.name] = Place(position, mask)
 
 
-def skewed_lines(space: Space, axis: AxisText, position: str, skewed: str) -> list[str]:
-    """Returns the lines that define positions and mask of a fold axis whose blocks begin before the row."""
-    lanes = position if position.startswith("(") else f"({position})"
-    return [
-        f"lanes = {lanes}{space.expand(axis.name)}",
-        f"{axis.name} = lanes - {skewed}",
-        f"{axis.name}mask = ({axis.name} >= 0) & ({axis.name} < {space.params.text(axis.size)})",
-    ]
+def place_skewed(writer: Writer, space: Space, axis: AxisText, vector: Expression, skewed: Expression) -> None:
+    """Writes positions and mask of a fold axis whose blocks begin before the row, by ``skewed`` elements."""
+    along = frozenset((axis.name,))
+    before = writer.let("lanes", space.expand(axis.name, vector), along).expression
+    position = writer.let(axis.name, sub(before, skewed), along).expression
+    dtype = writer.type_of(position).dtype
+    size = space.params.value(axis.size, dtype)
+    inside = both(apply("ge", position, Literal(0, dtype)), apply("lt", position, size))
+    mask = writer.let(f"{axis.name}mask", inside, along).expression
+    writer.places["lanes"] = Place(before)
+    writer.places[axis.name] = Place(position, mask)
 
 
-def _inside(space: Space, axis: AxisText) -> str:
-    """Returns the text of an axis's mask.
+def number_quartets(writer: Writer, space: Space, axis: AxisText, first: Expression | None = None) -> None:
+    """Writes the numbers of the quartets of positions that a tile holds, from a first one on (None for the first)."""
+    vector: Expression = lanes(axis.constant, QUARTET)
+    if first is not None:
+        vector = add(first, converted(vector, I32, writer.type_of(first).dtype))
+    along = frozenset((axis.name,))
+    quartet = writer.let(f"{axis.name}_quarter", space.expand(axis.name, vector), along).expression
+    writer.places[axis.name] = replace(writer.places[axis.name], quartet=quartet)
+
+
+def positions_from(first: Expression, constant: str, dtype: DType) -> Expression:
+    """Returns the positions of a block: its first one, of this type, and those behind it."""
+    return add(first, converted(lanes(constant), I32, dtype))
+
+
+def _inside(writer: Writer, space: Space, axis: AxisText, position: Expression, end: Expression | None) -> Expression:
+    """Returns which positions of an axis lie before its end.
 
     What a symbolic size leaves open, and the compiler makes much of, it says of all sizes for which there is such a
     tile: the least one that holds a whole axis is more than half full, and one position is never past the end.
     """
-    if space.runs and axis.name == "x":
-        return f"(x < xend) | ({axis.constant} == 1)"
-    test = f"{axis.name} < {space.params.text(axis.size)}"
+    dtype = writer.type_of(position).dtype
+    one = apply("eq", block_size(axis.constant, dtype), Literal(1, dtype))
+    if end is not None:
+        return either(apply("lt", position, end), one)
+    test = apply("lt", position, space.params.value(axis.size, dtype))
     if is_static(axis.size):
         return test
     if axis.is_fold:
-        return test if space.loops else f"({test}) | ({axis.name} < {axis.constant} // 2)"
-    return test if axis.name == space.order[-1] else f"({test}) | ({axis.constant} == 1)"
+        half = apply("lt", position, block_size(axis.constant, dtype, 2))
+        return test if space.loops else either(test, half)
+    return test if axis.name == space.order[-1] else either(test, one)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ferrite_ir.dtypes import BF16, F32
+from ferrite_ir.dtypes import BF16, F32, I32
 from ferrite_ir.graph import Contract
 from ferrite_ir.index import Dim
 from ferrite_ir.scalar import Scalar, cast
@@ -26,52 +26,78 @@ from ferrite_scheduler.contractions import CUT_ROWS, PARTS, part_loads, uses_ten
 from .evaluate import Evaluator
 from .flat import FlatKernel
 from .folds import FoldText, R
-from .space import Axes
+from .space import NO_AXES, Axes
+from .tile.build import add, all_of, apply, block_size, converted, full, lanes, literal, mul, quotient, remainder
+from .tile.language import (
+    Block,
+    Dot,
+    Expand,
+    Expression,
+    Literal,
+    Load,
+    Name,
+    Offset,
+    Reduce,
+    Reshape,
+    TileType,
+    Transpose,
+)
 from .writer import Tile, Writer
+
+MATRIX = (Block("YBLOCK"), Block("XBLOCK"))
+MATRIX_OF_ROWS = (Block("YBLOCK"), Block("RBLOCK"))
+PARTS_OF_ROWS = 4
+"""Equal parts of a tile of rows, one for each part that the rows are cut in, and one that is empty."""
 
 ROWS: Axes = frozenset("yr")
 COLUMNS: Axes = frozenset("xr")
 
 
 def open_product(
-    definition: Contract, flat: FlatKernel, folds: FoldText, writer: Writer, evaluator: Evaluator, *, wide: bool
+    definition: Contract, flat: FlatKernel, folds: FoldText, writer: Writer, evaluator: Evaluator
 ) -> Callable[[], tuple[Tile, ...]]:
     """Writes the part of a contraction inside the open loop; returns what writes the part after it.
 
     Rows and columns past the end hold anything, as what they come to is never stored. Points of the fold axis past its
-    end hold zeros, on either side: one of the two may be no number. ``wide`` says that addresses have 64 bits.
+    end hold zeros, on either side: one of the two may be no number.
     """
     if not uses_tensor_cores(flat.kernel.body):
         return _open_wide_product(definition, folds, writer, evaluator)
-    in_parts = _open_product_of_parts(definition, flat, folds, writer, evaluator, wide=wide)
+    in_parts = _open_product_of_parts(definition, flat, writer, evaluator, folds)
     if in_parts is not None:
         return in_parts
-    rows = _rows_in_memory(definition.left, flat, writer, wide=wide)
+    rows = _rows_in_memory(definition.left, flat, writer, evaluator)
     if rows is None:
-        left = folds.full(evaluator.tile(definition.left), ROWS, "0.0")
-        rows = f"tl.reshape({left.text}, [YBLOCK, RBLOCK])"
-    right = folds.full(evaluator.tile(definition.right), COLUMNS, "0.0")
-    total = writer.fresh("sum")
-    writer.before_loop(f"{total} = tl.full([YBLOCK, XBLOCK], 0.0, tl.float32)")
-    columns = f"tl.trans(tl.reshape({right.text}, [XBLOCK, RBLOCK]))"
-    multiply = "fmath.dot_in_parts" if definition.left.dtype is F32 else "tl.dot"
-    writer.line(f"{total} = {multiply}({rows}, {columns}, {total})", R)
-    return lambda: (writer.hold("product", f"{total}[:, :, None]", frozenset("yx"), F32),)
+        left = folds.full(evaluator.tile(definition.left), ROWS, 0.0)
+        rows = Reshape(left.expression, MATRIX_OF_ROWS)
+    right = folds.full(evaluator.tile(definition.right), COLUMNS, 0.0)
+    total = writer.carry("sum", full(MATRIX, 0.0, F32), R)
+    columns = _columns(right)
+    if definition.left.dtype is F32:
+        operands = (rows, columns, total.expression)
+        kind = TileType(F32, MATRIX)
+        writer.follow(total, writer.call("sum", "dot_in_parts", operands, kind, R).expression)
+    else:
+        writer.follow(total, Dot(rows, columns, total.expression))
+    return lambda: (writer.hold("product", Expand(total.expression, (2,)), frozenset("yx")),)
+
+
+def _columns(right: Tile) -> Expression:
+    return Transpose(Reshape(right.expression, (Block("XBLOCK"), Block("RBLOCK"))), (1, 0))
 
 
 def _open_wide_product(
     definition: Contract, folds: FoldText, writer: Writer, evaluator: Evaluator
 ) -> Callable[[], tuple[Tile, ...]]:
-    left = folds.full(evaluator.tile(definition.left), ROWS, "0.0")
-    right = folds.full(evaluator.tile(definition.right), COLUMNS, "0.0")
-    total = writer.fresh("sum")
-    writer.before_loop(f"{total} = tl.full([YBLOCK, XBLOCK, RBLOCK], 0.0, tl.float32)")
-    writer.line(f"{total} = {total} + {left.text} * {right.text}", R)
-    return lambda: (writer.hold("product", f"tl.sum({total}, 2, keep_dims=True)", frozenset("yx"), F32),)
+    left = folds.full(evaluator.tile(definition.left), ROWS, 0.0)
+    right = folds.full(evaluator.tile(definition.right), COLUMNS, 0.0)
+    total = writer.carry("sum", full((Block("YBLOCK"), Block("XBLOCK"), Block("RBLOCK")), 0.0, F32), R)
+    writer.follow(total, add(total.expression, mul(left.expression, right.expression)))
+    return lambda: (writer.hold("product", Reduce((total.expression,), "sum", 2, True), frozenset("yx")),)
 
 
 def _open_product_of_parts(
-    definition: Contract, flat: FlatKernel, folds: FoldText, writer: Writer, evaluator: Evaluator, *, wide: bool
+    definition: Contract, flat: FlatKernel, writer: Writer, evaluator: Evaluator, folds: FoldText
 ) -> Callable[[], tuple[Tile, ...]] | None:
     """Writes a product of rows that are cut in parts: rows of one matrix, a quarter of its rows for each part.
 
@@ -82,18 +108,25 @@ def _open_product_of_parts(
     if not parts or int(count) > CUT_ROWS:
         return None
     first, second = (flat.offset(part.source, part.indices) for part in parts[:2])
-    rows = _rows_in_memory(parts[0], flat, writer, wide=wide, apart=second.const - first.const)
+    rows = _rows_in_memory(parts[0], flat, writer, evaluator, apart=second.const - first.const)
     if rows is None:
         return None
-    right = folds.full(evaluator.tile(cast(definition.right.args[0], BF16)), COLUMNS, "0.0")
-    total = writer.fresh("sum")
-    writer.before_loop(f"{total} = tl.full([YBLOCK, XBLOCK], 0.0, tl.float32)")
-    writer.line(f"{total} = fmath.add_dot({rows}, tl.trans(tl.reshape({right.text}, [XBLOCK, RBLOCK])), {total})", R)
-    return lambda: (writer.hold("product", f"fmath.sum_of_parts({total})[:, :, None]", frozenset("yx"), F32),)
+    right = folds.full(evaluator.tile(cast(definition.right.args[0], BF16)), COLUMNS, 0.0)
+    total = writer.carry("sum", full(MATRIX, 0.0, F32), R)
+    kind = TileType(F32, MATRIX)
+    writer.follow(total, writer.call("sum", "add_dot", (rows, _columns(right), total.expression), kind, R).expression)
+
+    def finish() -> tuple[Tile, ...]:
+        summed = writer.call("sums", "sum_of_parts", (total.expression,), kind, frozenset("yx"))
+        return (writer.hold("product", Expand(summed.expression, (2,)), frozenset("yx")),)
+
+    return finish
 
 
-def _rows_in_memory(node: Scalar, flat: FlatKernel, writer: Writer, *, wide: bool, apart: Size = 0) -> str | None:
-    """Writes the load of rows that lie at equal distances in memory; returns its name, None for other operands.
+def _rows_in_memory(
+    node: Scalar, flat: FlatKernel, writer: Writer, evaluator: Evaluator, *, apart: Size = 0
+) -> Expression | None:
+    """Writes the load of rows that lie at equal distances in memory; returns their name, None for other operands.
 
     ``apart`` is how many elements lie between the parts that the rows are cut in, 0 where they are whole.
     """
@@ -106,34 +139,35 @@ def _rows_in_memory(node: Scalar, flat: FlatKernel, writer: Writer, *, wide: boo
     key = ("matrix", node)
     found = writer.find(key)
     if found is not None:  # other products have the same rows
-        return found.text
-    suffix = ".to(tl.int64)" if wide else ""
-    row, point = writer.fresh("row"), writer.fresh("point")
-    writer.before_loop(f"{row} = tl.arange(0, YBLOCK){suffix}[:, None]")
-    masks: list[str] = []
-    part = writer.fresh("part") if apart != 0 else ""
-    if part:
-        writer.before_loop(f"{part} = {row} // (YBLOCK // 4)")
-        writer.before_loop(f"{row} = {row} % (YBLOCK // 4)")
-        masks.append(f"({part} < {PARTS})")
-    writer.line(f"{point} = (rstart + tl.arange(0, RBLOCK)){suffix}[None, :]", R)
-    texts = {"y": row, "r": point}
+        return found.expression
+    dtype = evaluator.index_dtype
+    row = writer.hold("row", Expand(converted(lanes("YBLOCK"), I32, dtype), (1,)), NO_AXES).expression
+    masks: list[Expression] = []
+    part: Expression | None = None
+    if apart != 0:
+        rows = block_size("YBLOCK", dtype, PARTS_OF_ROWS)
+        part = writer.hold("part", quotient(row, rows), NO_AXES).expression
+        row = writer.hold("row", remainder(row, rows), NO_AXES).expression
+        masks.append(apply("lt", part, Literal(PARTS, dtype)))
+    start = writer.position("rstart")
+    points = add(start, converted(lanes("RBLOCK"), I32, writer.type_of(start).dtype))
+    points = converted(points, writer.type_of(start).dtype, dtype)
+    point = writer.hold("point", Expand(points, (0,)), R).expression
+    at = {"y": row, "r": point}
+
+    def number(size: Size) -> Expression:
+        return space.params.value(size, dtype)
+
     terms = [
-        texts[name] if coefficient == 1 else f"{texts[name]} * {space.params.operand(coefficient)}"
+        at[name] if coefficient == 1 else mul(at[name], number(coefficient))
         for name, coefficient in sorted(places.items(), reverse=True)
     ]
-    if part:
-        terms.append(f"{part} * {space.params.operand(apart)}")
+    if part is not None:
+        terms.append(mul(part, number(apart)))
     if offset.const != 0:
-        terms.append(space.params.text(offset.const))
-    masks += [
-        f"({texts[axis.name]} < {space.params.text(axis.size)})"
-        for axis in space.axes
-        if axis.name in texts and axis.masked
-    ]
-    arguments = [f"{flat.param_of(node.source).text} + ({' + '.join(terms)})"]
-    if masks:
-        arguments += [" & ".join(masks), "other=0.0"]
-    load = writer.fresh("load")
-    writer.line(f"{load} = tl.load({', '.join(arguments)})", R)
-    return writer.remember(key, Tile(load, ROWS, node.dtype)).text
+        terms.append(number(offset.const))
+    masks += [apply("lt", at[axis.name], number(axis.size)) for axis in space.axes if axis.name in at and axis.masked]
+    pointer = Offset(Name(flat.param_of(node.source).text), add(*terms))
+    mask = all_of(masks)
+    load = writer.hold("load", Load(pointer, mask, None if mask is None else literal(0.0, node.dtype)), R)
+    return writer.remember(key, Tile(load.expression, ROWS, node.dtype)).expression

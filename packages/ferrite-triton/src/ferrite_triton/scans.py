@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ferrite_ir.dtypes import BOOL, F32, I32, DType
+from ferrite_ir.dtypes import BOOL, F32, I32, I64, DType
 from ferrite_ir.graph import Loop, Scan, bodies_of
 from ferrite_ir.ops import RANDOM
 from ferrite_ir.scalar import Scalar, postorder
@@ -15,30 +15,47 @@ from ferrite_scheduler.look_back import HALF_BYTES, sums_halves
 from ferrite_scheduler.marks import LookBackScan
 
 from .asking import ask_for_part
-from .casts import cast_text
-from .combines import SIMPLE, Simple, simple_row
 from .evaluate import Evaluator
 from .flat import FlatKernel, memory_loads
-from .folds import FoldText, R
-from .literals import highest_text, lowest_text, type_text
+from .folds import FoldText, R, step
 from .rows import varies_along_fold
 from .space import Axes, Space
+from .tile.build import add, apply, literal, neutral_of, sub, where
+from .tile.language import (
+    Block,
+    BlockSize,
+    Broadcast,
+    Call,
+    Cast,
+    Constant,
+    Expand,
+    Expression,
+    Extent,
+    Gather,
+    Lanes,
+    Literal,
+    Name,
+    Reduce,
+    Reshape,
+    TileType,
+)
+from .tile.language import Scan as TileScan
 from .writer import Tile, Writer
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line of a tile: along which axis, of which extent, in a tile of which rank; and how its sum keeps the axis."""
+    """A line of a tile: along which axis, of which extent, in a tile of which rank; whether its sum keeps the axis."""
 
     axis: int
-    extent: str
+    extent: Extent
     rank: int
-    keep: str
+    keep: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ScanText:
-    """Writes the scans of one kernel."""
+    """Writes the scans of one kernel; ``wide`` says that addresses have 64 bits."""
 
     flat: FlatKernel
     writer: Writer
@@ -65,92 +82,95 @@ class ScanText:
             results = self._paired(definition.combine, wide, axes)
         else:
             results = (self._simple(definition.combine, wide[0], axes),)
-        return tuple(
-            result
-            if result.dtype is body.dtype
-            else self._hold("cast", cast_text(result.text, result.dtype, body.dtype), result)
-            for result, body in zip(results, definition.bodies, strict=True)
-        )
+        return tuple(self._as(body.dtype, result) for result, body in zip(results, definition.bodies, strict=True))
 
-    def _hold(self, prefix: str, expression: str, like: Tile) -> Tile:
-        return self.writer.hold(prefix, expression, like.axes, like.dtype)
+    def _hold(self, prefix: str, expression: Expression, like: Tile) -> Tile:
+        return self.writer.hold(prefix, expression, like.axes)
 
     def _widen(self, tile: Tile) -> Tile:
         if tile.literal is not None or not (tile.dtype.is_narrow_float or tile.dtype is BOOL):
             return tile
-        wide = I32 if tile.dtype is BOOL else F32
-        return self.writer.hold("cast", cast_text(tile.text, tile.dtype, wide), tile.axes, wide)
+        return self._hold("cast", Cast(tile.expression, I32 if tile.dtype is BOOL else F32), tile)
 
     def _simple(self, combine: str, tile: Tile, axes: Axes) -> Tile:
-        row, dtype = simple_row(combine, tile.dtype), tile.dtype
+        dtype = tile.dtype
         values = self.folds.full(tile, axes)
         if self.space.serial:
-            return self._serial(row, values, axes)
-        block = self.writer.hold("scan", row.scan.format(v=values.text, axis=self.space.fold_position), axes, dtype)
+            return self._serial(combine, values, axes)
+        block = self.writer.hold("scan", TileScan((values.expression,), combine, self.space.fold_position), axes)
         if not self.space.loops:
             return block
-        carry = self.folds.carry(axes - R, row.identity(dtype), dtype)
-        result = self._hold("scan", row.step.format(a=carry.text, v=block.text), block)
-        line = _Line(self.space.fold_position, "RBLOCK", len(self.space.order), self.folds.keep)
-        total = self._total(row, values.text, block, line)
-        self.folds.update(carry.text, row.step.format(a=carry.text, v=total))
+        carry = self.folds.carry(axes - R, neutral_of(combine, dtype), dtype)
+        result = self._hold("scan", step(combine, dtype, carry.expression, block.expression), block)
+        line = _Line(self.space.fold_position, Block("RBLOCK"), len(self.space.order), self.folds.keep)
+        total = self._total(combine, values.expression, block, line)
+        self.folds.follow(carry, step(combine, dtype, carry.expression, total))
         return result
 
-    def _total(self, row: Simple, values: str, scanned: Tile, line: _Line) -> str:
+    def _total(self, combine: str, values: Expression, scanned: Tile, line: _Line) -> Expression:
         """Returns what the values along a line of a tile combine to.
 
         A reduction takes them in an order of its own. Where that may go out of range although no prefix does, as a
         product of factors whose exponents cancel, it is the last of what they are ``scanned`` to.
         """
-        if not row.in_order:
-            return row.reduce.format(v=values, axis=line.axis, keep=line.keep)
-        subscript = ", ".join(":" if place == line.axis else "None" for place in range(line.rank))
-        lane = f"tl.arange(0, {line.extent})" + (f"[{subscript}]" if line.rank > 1 else "")
+        if combine not in IN_ORDER:
+            return Reduce((values,), combine, line.axis, line.keep)
+        lane: Expression = Lanes(line.extent)
+        if line.rank > 1:
+            lane = Expand(lane, tuple(place for place in range(line.rank) if place != line.axis))
+        extent = line.extent
+        end = BlockSize(extent, I32) if isinstance(extent, Block) else Literal(extent, I32)
         # What is added to the last one changes nothing of it, not even the sign of a zero.
-        nothing = "-0.0" if scanned.dtype.is_float else "0"
-        last = f"tl.where({lane} == {line.extent} - 1, {scanned.text}, {nothing})"
-        return f"tl.sum({last}, {line.axis}{line.keep})"
+        nothing = literal(-0.0 if scanned.dtype.is_float else 0, scanned.dtype)
+        is_last = apply("eq", lane, sub(end, Literal(1, I32)))
+        return Reduce((where(is_last, scanned.expression, nothing),), "sum", line.axis, line.keep)
 
-    def _serial(self, row: Simple, values: Tile, axes: Axes) -> Tile:
+    def _serial(self, combine: str, values: Tile, axes: Axes) -> Tile:
         """Returns the scan of a tile whose threads hold neighbours: theirs first, then one of what each adds up to.
 
         What comes before a thread's share is looked up where its predecessor has it: taking a total away again would
         neither be exact nor hold for infinities.
         """
         serial, dtype = self.space.serial, values.dtype
-        groups = f"RBLOCK // {serial}"
+        groups = Block("RBLOCK", serial)
         wide = self.space.shape(axes)
-        inner = wide.replace("RBLOCK", groups)
-        held = self._hold("rows", f"tl.reshape({values.text}, [{serial}, {inner[1:]})", values).text
-        own = self._hold("scan", row.scan.format(v=held, axis=0), values)
+        inner = tuple(groups if extent == Block("RBLOCK") else extent for extent in wide)
+        held = self._hold("rows", Reshape(values.expression, (serial, *inner)), values).expression
+        own = self._hold("scan", TileScan((held,), combine, 0), values)
         rank, axis = len(self.space.order), self.space.fold_position
-        total = self._hold("total", self._total(row, held, own, _Line(0, str(serial), rank + 1, "")), values).text
-        ended = self._hold("ends", row.scan.format(v=total, axis=axis), values)
-        scanned, ends = own.text, ended.text
-        lane = f"tl.broadcast_to(tl.arange(0, {groups}){self.space.expand('r')}, {inner})"
-        lanes = self.writer.hold("lane", lane, axes, I32).text
-        earlier = f"tl.gather({ends}, tl.maximum({lanes} - 1, 0), {axis})"
-        before = self._hold("before", f"tl.where({lanes} > 0, {earlier}, {row.identity(dtype)})", values).text
-        carry = self.folds.carry(axes - R, row.identity(dtype), dtype).text
-        joined = f"({row.step.format(a=carry, v=before)})[None, :, :]"
-        result = self._hold("scan", f"tl.reshape({row.step.format(a=joined, v=scanned)}, {wide})", values)
-        last = self._total(row, total, ended, _Line(axis, f"({groups})", rank, self.folds.keep))
-        self.folds.update(carry, row.step.format(a=carry, v=last))
+        line = _Line(0, serial, rank + 1, keep=False)
+        total = self._hold("total", self._total(combine, held, own, line), values).expression
+        ended = self._hold("ends", TileScan((total,), combine, axis), values)
+        lane = Broadcast(self.space.expand("r", Lanes(groups)), inner)
+        positions = self.writer.hold("lane", lane, axes).expression
+        zero, one = Literal(0, I32), Literal(1, I32)
+        earlier = Gather(ended.expression, apply("maximum", sub(positions, one), zero), axis)
+        identity = neutral_of(combine, dtype)
+        is_later = apply("gt", positions, zero)
+        before = self._hold("before", where(is_later, earlier, literal(identity, dtype)), values).expression
+        carry = self.folds.carry(axes - R, identity, dtype)
+        joined = Expand(step(combine, dtype, carry.expression, before), (0,))
+        result = self._hold("scan", Reshape(step(combine, dtype, joined, own.expression), wide), values)
+        last = self._total(combine, total, ended, _Line(axis, groups, rank, self.folds.keep))
+        self.folds.follow(carry, step(combine, dtype, carry.expression, last))
         return result
 
     def _shared(self, scan: LookBackScan) -> Tile:
         """Returns the scan of one part of a line, continued from the sum that the programs before it publish."""
-        row, axes = SIMPLE["sum"], R.union(self.space.order)
+        axes = R.union(self.space.order)
         self._write_mark(scan, axes)
         values = self._summed(scan, axes)
         self._ask(scan)
-        total = self._hold("total", row.reduce.format(v=values.text, axis=0, keep=""), values)
+        total = self._hold("total", Reduce((values.expression,), "sum", 0), values)
         told = self._told(scan, total)
-        self.writer.line(f"fmath.publish_part({told})", axes)
-        block = self._hold("scan", row.scan.format(v=values.text, axis=0), values)
-        before = self._hold("before", f"fmath.sum_before({told})", values)
-        result = self._hold("scan", row.step.format(a=before.text, v=block.text), block)
+        self.writer.do(Call("publish_part", told), axes)
+        block = self._hold("scan", TileScan((values.expression,), "sum", 0), values)
+        before = self._before(told, total, axes)
+        result = self._hold("scan", add(before.expression, block.expression), block)
         return self._as(scan.operand.dtype, result)
+
+    def _before(self, told: tuple[Expression, ...], total: Tile, axes: Axes) -> Tile:
+        return self.writer.call("before", "sum_before", told, TileType(total.dtype), axes)
 
     def pieces(self, scan: LookBackScan, halves: Sequence[Scalar], place: Callable[[int], None]) -> Iterator[Tile]:
         """Yields the scan of each piece of a part, where the piece lies when it is yielded; ``place`` writes that.
@@ -159,7 +179,7 @@ class ScanText:
         as they came, two in a register, and no more than one piece is floats at a time: a thread holds 128 elements,
         and a multiprocessor four such programs of four warps.
         """
-        row, axes = SIMPLE["sum"], R.union(self.space.order)
+        axes = R.union(self.space.order)
         self._write_mark(scan, axes)
         waiting: list[dict[Scalar, Tile]] = []
         pieces: list[Tile] = []
@@ -169,77 +189,89 @@ class ScanText:
             waiting.append(self.evaluator.loaded(halves))
             self.writer.forget(R)
         self._ask(scan)
-        totals = [Tile(self.writer.fresh("total"), axes, pieces[0].dtype) for _ in pieces]
-        names, summed = (", ".join(tile.text for tile in tiles) for tiles in (totals, pieces))
-        self.writer.line(f"{names} = fmath.sums_of_four({summed})", axes)
-        whole = self._hold("total", " + ".join(total.text for total in totals), totals[0])
+        kinds = tuple(TileType(tile.dtype) for tile in pieces)
+        summing = Call("sums_of_four", tuple(tile.expression for tile in pieces), kinds)
+        totals = self.writer.hold_all(["total"] * len(pieces), summing, axes)
+        whole = self._hold("total", add(*(total.expression for total in totals)), totals[0])
         told = self._told(scan, whole)
-        self.writer.line(f"fmath.publish_part({told})", axes)
-        before = self._hold("before", f"fmath.sum_before({told})", totals[0])
+        self.writer.do(Call("publish_part", told), axes)
+        before = self._before(told, whole, axes)
         for piece, (held, total) in enumerate(zip(waiting, totals, strict=True)):
             place(piece)
             self.evaluator.renew_elements(held)
             values = self._summed(scan, axes)
-            block = self._hold("scan", row.scan.format(v=values.text, axis=0), values)
-            result = self._hold("scan", row.step.format(a=before.text, v=block.text), block)
+            block = self._hold("scan", TileScan((values.expression,), "sum", 0), values)
+            result = self._hold("scan", add(before.expression, block.expression), block)
             yield self._as(scan.operand.dtype, result)
             self.writer.forget(R)
             if piece + 1 < self.space.pieces:
-                before = self._hold("before", row.step.format(a=before.text, v=total.text), before)
+                before = self._hold("before", add(before.expression, total.expression), before)
 
     def _write_mark(self, scan: LookBackScan, axes: Axes) -> None:
         """Writes the mark of what programs tell each other in this launch; it comes while elements do."""
-        self.writer.line(f"mark = fmath.mark_of_part({self._status(scan)}, line, part, {self.space.parts})", axes)
+        operands = (self._status(scan), Name("line"), Name("part"), Constant(self.space.parts))
+        call = Call("mark_of_part", operands, (TileType(I64),))
+        self.writer.let("mark", call, axes)
 
     def _ask(self, scan: LookBackScan) -> None:
         """Writes requests of what later programs will read, where a program's own elements are on their way already."""
         ask_for_part(self.flat, self.evaluator.addresses, scan.operand, scan.points, wide=self.wide)
 
-    def _status(self, scan: LookBackScan) -> str:
-        return self.folds.param_text(scan.status)
+    def _status(self, scan: LookBackScan) -> Expression:
+        return Name(self.folds.param_text(scan.status))
 
-    def _told(self, scan: LookBackScan, total: Tile) -> str:
+    def _told(self, scan: LookBackScan, total: Tile) -> tuple[Expression, ...]:
         """Returns what programs tell and ask each other with: a status, a part of a line, and what it comes to."""
         lines = math.prod(int(axis.size) for axis in self.space.grid)
-        return f"{self._status(scan)}, line, {lines}, part, {self.space.parts}, {total.text}, mark"
+        where_ = (Name("line"), Constant(lines), Name("part"), Constant(self.space.parts))
+        return (self._status(scan), *where_, total.expression, Name("mark"))
 
     def _summed(self, scan: LookBackScan, axes: Axes) -> Tile:
         """Returns what is added up, zero past the end."""
         operand = self._widen(self.evaluator.tile(scan.operand))
-        return self.folds.full(operand, axes, SIMPLE["sum"].identity(operand.dtype))
+        return self.folds.full(operand, axes, neutral_of("sum", operand.dtype))
 
     def _as(self, wanted: DType, tile: Tile) -> Tile:
-        if tile.dtype is wanted:
-            return tile
-        return self._hold("cast", cast_text(tile.text, tile.dtype, wanted), tile)
+        return tile if tile.dtype is wanted else self._hold("cast", Cast(tile.expression, wanted), tile)
 
     def _paired(self, combine: str, tiles: tuple[Tile, ...], axes: Axes) -> tuple[Tile, ...]:
         """Returns the best values so far, each with the position of the last such value.
 
         Positions are negated on the way, because the combine lets the lowest win a tie.
         """
-        function, worst = PAIRED_SCANS[combine]
+        function, best = PAIRED_SCANS[combine]
         value, index = tiles
         values = self.folds.full(value, axes)
-        backwards = self.writer.hold("at", f"-{index.text}", index.axes, index.dtype)
+        backwards = self._hold("at", apply("neg", index.expression), index)
         positions = self.folds.full(backwards, axes)
-        names = [self.writer.fresh("best"), self.writer.fresh("at")]
         axis = self.space.fold_position
-        pair = f"({values.text}, {positions.text})"
-        self.writer.line(f"{', '.join(names)} = tl.associative_scan({pair}, {axis}, {function})", axes)
+        pair = values.expression, positions.expression
+        found = self.writer.hold_all(("best", "at"), TileScan(pair, combine, axis), axes)
         if self.space.loops:
-            start = worst(value.dtype), highest_text(index.dtype)
-            carry = [self.folds.carry(axes - R, fill, tile.dtype).text for fill, tile in zip(start, tiles, strict=True)]
-            block, names = names, [self.writer.fresh("best"), self.writer.fresh("at")]
-            self.writer.line(f"{', '.join(names)} = {function}({', '.join([*carry, *block])})", axes)
-            last = [self.writer.fresh("last"), self.writer.fresh("last")]
-            self.folds.update(", ".join(last), f"tl.reduce({pair}, {axis}, {function}{self.folds.keep})")
-            self.folds.update(", ".join(carry), f"{function}({', '.join([*carry, *last])})")
-        forwards = self.writer.hold("at", f"(-{names[1]}).to({type_text(index.dtype)})", axes, index.dtype)
-        return Tile(names[0], axes, value.dtype), forwards
+            start = neutral_of(best, value.dtype), index.dtype.highest
+            carry = [self.folds.carry(axes - R, fill, tile.dtype) for fill, tile in zip(start, tiles, strict=True)]
+            held = tuple(each.expression for each in carry)
+            kinds = tuple(self.writer.type_of(each.expression) for each in found)
+            joining = Call(function, (*held, *(each.expression for each in found)), kinds)
+            last = self.writer.hold_all(
+                ("last", "last"), Reduce(pair, function.removesuffix("_nan"), axis, self.folds.keep), axes
+            )
+            states = tuple(self.writer.type_of(each) for each in held)
+            following = Call(function, (*held, *(each.expression for each in last)), states)
+            found = self.writer.hold_all(("best", "at"), joining, axes)
+            for each, tile in zip(carry, self.writer.hold_all(("carry", "carry"), following, axes), strict=True):
+                self.folds.follow(each, tile.expression)
+        forwards = self._hold("at", apply("neg", found[1].expression), found[1])
+        return found[0], forwards
 
 
-PAIRED_SCANS = {"cummax": ("fmath.argmax_nan", lowest_text), "cummin": ("fmath.argmin_nan", highest_text)}
+PAIRED_SCANS = {"cummax": ("argmax_nan", "max"), "cummin": ("argmin_nan", "min")}
+"""By combine of a value and its position, the device function, and what it makes of the values."""
+
+SCANNED = frozenset(("sum", "prod", "max", "min", "xor", "logaddexp"))
+"""Combines of one value that are scanned."""
+IN_ORDER = frozenset(("prod", "logaddexp"))
+"""Combines of which a prefix may be in the range of its type where the same values in another order are not."""
 
 SERIAL = 8
 """Neighbours along a column that a thread holds, where columns are scanned block by block."""
@@ -288,6 +320,6 @@ def scans_serially(flat: FlatKernel) -> bool:
     return (
         bool(scans)
         and not others
-        and all(scan.combine in SIMPLE for scan in scans)
+        and all(scan.combine in SCANNED for scan in scans)
         and not any(node.op in RANDOM for node in nodes)
     )

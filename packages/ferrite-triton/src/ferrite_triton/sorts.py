@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ferrite_ir import index as ix
-from ferrite_ir.dtypes import BOOL, I32, I64
+from ferrite_ir.dtypes import I32, I64
 from ferrite_ir.graph import Sort
 from ferrite_ir.index import Dim, Index
 from ferrite_ir.sizes import is_static
 
-from .casts import cast_text
 from .errors import UnsupportedDefinition
 from .evaluate import Evaluator
 from .folds import FoldText, R
-from .literals import full_text
 from .space import LONGEST_ROW, NO_AXES, RANK, Axes, Space, flat_dim, next_power_of_two
-from .writer import Tile, Writer
+from .tile.build import apply, literal
+from .tile.language import Call, Cast, Constant, Expression, Lanes, Literal, TileType
+from .writer import Place, Tile, Writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class SortText:
         """
         tile = self.evaluator.tile(definition.body)
         if not self.space.folds_tile:
-            return tile, Tile(full_text(0, I64), NO_AXES, I64)
+            return tile, Tile(literal(0, I64), NO_AXES, I64)
         name, fold = definition.results[0].name, self.space.fold
         if fold is None or self.space.loops:
             raise UnsupportedDefinition(
@@ -46,16 +46,20 @@ class SortText:
         if tile.dtype.bits == 8 and tile.dtype.is_float:
             raise UnsupportedDefinition(f"{name}: {tile.dtype} is not sorted; sort it in a wider type")
         axes = R | tile.axes
-        row = self.folds.full(tile, axes).text
-        values, places = self.writer.fresh("sorted"), self.writer.fresh("at")
-        rest = f"{fold.size}, {self.space.fold_position}, {definition.descending}"
+        row = self.folds.full(tile, axes).expression
+        place = self.space.fold_position
+        rest = (Constant(int(fold.size)), Constant(place), Constant(definition.descending))
+        shape = list(self.writer.type_of(row).shape)
         kept = self._kept(definition)
         if kept is None or kept[1] >= next_power_of_two(fold.size):
-            self.writer.line(f"{values}, {places} = fmath.sort_stable({row}, {rest})", axes)
+            function, operands = "sort_stable", (row, *rest)
         else:
-            self.writer.line(f"{values}, {places} = fmath.sort_first({row}, {kept[1]}, {rest})", axes)
+            function, operands = "sort_first", (row, Constant(kept[1]), *rest)
             axes = (axes - R) | RANK
-        return Tile(values, axes, tile.dtype), self.writer.hold("at", cast_text(places, I32, I64), axes, I64)
+            shape[place] = kept[1]
+        kinds = TileType(tile.dtype, tuple(shape)), TileType(I32, tuple(shape))
+        values, places = self.writer.hold_all(("sorted", "at"), Call(function, operands, kinds), axes)
+        return values, self.writer.hold("at", Cast(places.expression, I64), axes)
 
     def _kept(self, definition: Sort) -> tuple[int, int] | None:
         """Returns how many elements of each row are kept, and the extent of the tile that holds them; None for all.
@@ -80,13 +84,18 @@ class SortText:
         if extent >= next_power_of_two(fold.size):
             return offset, [self._within("r", top, R)]
         if self.writer.find("rank") is None:
-            self.writer.line(f"rank = tl.arange(0, {extent}){self.space.expand('r')}", RANK)
-            self.writer.remember("rank", Tile("rank", RANK, I32))
+            rank = self.writer.let("rank", self.space.expand("r", Lanes(extent)), RANK)
+            self.writer.remember("rank", rank)
+            self.writer.places["rank"] = Place(rank.expression)
         conditions = [self._within("rank", top, RANK)] if top < extent else []
         return ix.substitute(offset, {flat_dim(fold): Dim("rank", extent).index}), conditions
 
     def _within(self, lane: str, top: int, axes: Axes) -> Tile:
         key = (lane, top)
         return self.writer.find(key) or self.writer.remember(
-            key, self.writer.hold("kept", f"{lane} < {top}", axes, BOOL)
+            key, self.writer.hold("kept", self._before(lane, top), axes)
         )
+
+    def _before(self, lane: str, top: int) -> Expression:
+        position = self.writer.position(lane)
+        return apply("lt", position, Literal(top, self.writer.type_of(position).dtype))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from ferrite_ir import index as ix
 from ferrite_ir import sizes
+from ferrite_ir.dtypes import I32
 from ferrite_ir.graph import Contract
 from ferrite_ir.index import Dim, Index
 from ferrite_ir.sizes import Size, is_provably_at_most
@@ -18,6 +19,8 @@ from ferrite_scheduler.marks import LookBackScan
 from ferrite_scheduler.schedule import Axis, Kernel
 
 from .size_text import SizeParams
+from .tile.build import add, mul, quotient, remainder
+from .tile.language import Block, BlockSize, Expand, Expression, Lanes, Literal, Shape
 
 Axes = frozenset[str]
 NO_AXES: Axes = frozenset()
@@ -172,25 +175,25 @@ class Space:
         """Returns the position of the fold axis in tiles."""
         return self.order.index("r")
 
-    @property
-    def fold_lanes(self) -> str:
+    def fold_lanes(self) -> Expression:
         """Returns the positions of a block of the fold axis, counted from its start, in the order of the tile."""
+        lanes = Lanes(Block("RBLOCK"))
         if not self.serial:
-            return "tl.arange(0, RBLOCK)"
-        groups = f"(RBLOCK // {self.serial})"
-        return f"tl.arange(0, RBLOCK) % {groups} * {self.serial} + tl.arange(0, RBLOCK) // {groups}"
+            return lanes
+        groups, serial = BlockSize(Block("RBLOCK", self.serial), I32), Literal(self.serial, I32)
+        return add(mul(remainder(lanes, groups), serial), quotient(lanes, groups))
 
-    def shape(self, axes: Axes) -> str:
-        """Returns the shape of a value that varies along these axes: extent 1 along the others, ``[]`` for none."""
+    def shape(self, axes: Axes) -> Shape:
+        """Returns the shape of a value that varies along these axes: extent 1 along the others, ``()`` for none."""
         if not axes & frozenset(self.order):
-            return "[]"
-        return "[" + ", ".join(f"{name.upper()}BLOCK" if name in axes else "1" for name in self.order) + "]"
+            return ()
+        return tuple(Block(f"{name.upper()}BLOCK") if name in axes else 1 for name in self.order)
 
-    def expand(self, name: str) -> str:
-        """Returns the subscript that turns a vector along an axis into a tile of the kernel's rank."""
+    def expand(self, name: str, vector: Expression) -> Expression:
+        """Returns a vector along an axis as a tile of the kernel's rank."""
         if len(self.order) == 1:
-            return ""
-        return "[" + ", ".join(":" if other == name else "None" for other in self.order) + "]"
+            return vector
+        return Expand(vector, tuple(number for number, other in enumerate(self.order) if other != name))
 
     def tiled(self, axes: Axes) -> Axes:
         """Returns the axes along which a value that depends on ``axes`` has an extent."""

@@ -16,10 +16,14 @@ from ferrite_ir.graph import Origins, TensorType
 from ferrite_ir.sizes import Size, hint, is_provably_at_most
 from ferrite_scheduler.schedule import CallExtern, Conditions
 
-from .kernels import FOLLOW, Emitted
+from .kernels import Emitted
+from .printing.kernel import print_kernel
 from .size_text import host_expression
 from .spec import Expr, KernelSpec
 from .steps import encode_launch, encode_layout, launch_form
+from .tile.language import AwaitPredecessor, Do, Statement, TileProgram, TileType, Variable
+
+_PLACEHOLDER = "kernel"
 
 Scratch: TypeAlias = Mapping[str, tuple[DType, Size]]
 
@@ -82,28 +86,30 @@ class Template:
         self,
         name: str,
         accesses: dict[str, str],
-        lines: list[str],
+        body: tuple[Statement, ...],
         programs: Expr,
         warps: int,
         sizes: Mapping[str, Size] = MappingProxyType({}),
         **more: int,
     ) -> KernelSpec:
-        """Returns a kernel of these lines.
+        """Returns a kernel of these statements.
 
         Args:
             name: what it is called, before a digest of its text.
             accesses: of each tensor that it takes, in order.
-            lines: its body.
+            body: what each program does.
             programs: how many there are, over the names of the sizes.
             warps: of each.
             sizes: the symbolic sizes that it takes as integers of 32 bits, by name.
             more: further facts: ``bytes`` of memory that one launch must move, if they are many, and ``registers`` that
                 a thread may have at most.
         """
-        imports = ["import triton", "import triton.language as tl", "from ferrite_runtime import fmath"]
-        kinds = "# " + ", ".join(f"{name}: {self.operands[name].dtype}" for name in accesses)
-        head = f"({', '.join((*accesses, *sizes))}):"
-        text = "\n".join([head, *(f"    {line}" for line in (kinds, FOLLOW, *lines)), ""])
+        kinds = ", ".join(f"{name}: {self.operands[name].dtype}" for name in accesses)
+        parameters = (
+            *(Variable(name, TileType(self.operands[name].dtype, is_pointer=True)) for name in accesses),
+            *(Variable(name, TileType(I32)) for name in sizes),
+        )
+        text = print_kernel(TileProgram(_PLACEHOLDER, parameters, (), (Do(AwaitPredecessor()), *body)), (kinds,))
         full = f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
         tensors = (
             {"name": name, "role": "tensor", "dtype": self.operands[name].dtype.name, "access": access, "align": 16}
@@ -114,7 +120,7 @@ class Template:
         )
         return KernelSpec(
             name=full,
-            source="\n".join([*imports, "", "", "@triton.jit", f"def {full}{text}"]),
+            source=text.replace(f"def {_PLACEHOLDER}(", f"def {full}(", 1),
             family="template",
             params=(*tensors, *numbers),
             axes=(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ferrite_ir.dtypes import BOOL
+from ferrite_ir.dtypes import I32
 from ferrite_ir.graph import Update
 from ferrite_ir.index import Dim, Index, Indirect
 from ferrite_ir.scalar import Scalar, indirects_of
@@ -14,45 +14,42 @@ from ferrite_scheduler.marks import SortedUpdate
 
 from .addresses import place_at
 from .bounds import assert_in_bounds
-from .casts import cast_text
 from .errors import UnsupportedUpdate
 from .evaluate import Evaluator
 from .flat import FlatKernel, ParamText
-from .literals import full_text, type_text
 from .memory import StoreText
 from .size_text import magnitude
 from .space import Axes
+from .tile.build import apply, block_size, converted, either, full, lanes
+from .tile.language import (
+    AtomicUpdate,
+    Broadcast,
+    Call,
+    Cast,
+    Constant,
+    Expression,
+    Literal,
+    Load,
+    Name,
+    Offset,
+)
 from .writer import Tile, Writer
 
 _ADDED = frozenset(["f16", "bf16", "f32", "f64", "i32", "i64", "u32", "u64"])
 _FLOATS = ("f32", "f64")
 _INTEGERS = ("i32", "i64", "u32", "u64")
 
-# How elements are combined with values atomically, by mode and type. ``{at}`` is a tile of pointers, ``{first}`` and
-# ``{offset}`` are its parts; ``{mask}`` is a name or None, ``{guard}`` the same as an argument or nothing.
-_ADD = 'tl.atomic_add({at}, {value}, {guard}sem="relaxed")'
-ATOMICS: dict[str, dict[str, str]] = {
-    "add": dict.fromkeys(_ADDED, _ADD),
-    "mul": dict.fromkeys((*_FLOATS, *_INTEGERS), "fmath.atomic_mul({first}, {offset}, {value}, {mask})"),
-    **{
-        mode: {
-            **dict.fromkeys(_INTEGERS, f'tl.atomic_{mode}({{at}}, {{value}}, {{guard}}sem="relaxed")'),
-            **dict.fromkeys(_FLOATS, f"fmath.atomic_{mode}_nan({{first}}, {{offset}}, {{value}}, {{mask}})"),
-        }
-        for mode in ("max", "min")
-    },
+ATOMICS: dict[str, frozenset[str]] = {
+    "add": _ADDED,
+    **{mode: frozenset((*_FLOATS, *_INTEGERS)) for mode in ("mul", "max", "min")},
 }
+"""The types of elements that can be combined with values atomically, by mode."""
 
 # How a program combines rows of a tile of which those that go to one place follow each other.
-_RUNS = {"add": "fmath.add_runs", "max": "fmath.maximum_runs", "min": "fmath.minimum_runs"}
+_RUNS = {"add": "add_runs", "max": "maximum_runs", "min": "minimum_runs"}
 
-# The same without atomics: the text for integers and the one for floats.
-_TEMPLATES = {
-    "add": ("{0} + {1}", "{0} + {1}"),
-    "mul": ("{0} * {1}", "{0} * {1}"),
-    "max": ("tl.maximum({0}, {1})", "fmath.maximum_nan({0}, {1})"),
-    "min": ("tl.minimum({0}, {1})", "fmath.minimum_nan({0}, {1})"),
-}
+# The same without atomics.
+_COMBINING = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}
 
 
 def is_injective(offset: Index, points: dict[str, Size]) -> bool:
@@ -88,20 +85,18 @@ def domain_axes(flat: FlatKernel, update: Update) -> Axes:
     )
 
 
-def check_atomic(update: Update, param: ParamText) -> str:
-    """Returns the text of an atomic update, with places for its parts.
+def check_atomic(update: Update, param: ParamText) -> None:
+    """Does nothing if an update can be atomic.
 
     Raises:
-        UnsupportedUpdate: there is none for this mode and type.
+        UnsupportedUpdate: there is no such instruction for this mode and type.
     """
-    found = ATOMICS.get(update.mode, {}).get(param.dtype.name)
-    if found is None:
-        known = ", ".join(f"{mode}: {' '.join(sorted(texts))}" for mode, texts in ATOMICS.items())
+    if param.dtype.name not in ATOMICS.get(update.mode, ()):
+        known = ", ".join(f"{mode}: {' '.join(sorted(types))}" for mode, types in ATOMICS.items())
         raise UnsupportedUpdate(
             f"no atomic {update.mode} on {param.dtype}, which {update.result.name} needs because several points may "
             f"meet in one element; atomics exist for {known}; lower this update to a library call"
         )
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,31 +120,32 @@ class UpdateText:
         conditions = [] if update.condition is None else [self.evaluator.tile(update.condition)]
         offset = self.evaluator.offset(self.flat.offset(update.result.name, update.indices))
         _, mask, reach = self.evaluator.addresses.access(place_at(param, offset), conditions, axes)
-        assert_in_bounds(self.flat, self.writer, update.indices, self.evaluator.tile, (mask, reach))
+        assert_in_bounds(self.flat, self.writer, update.indices, self.evaluator.tile, (mask, reach), offset.dtype)
         if needs_atomics(self.flat, update):
             check_atomic(update, param)
             return None, lambda: self._write_atomic(update, param, offset, value, conditions)
         if update.mode != "set":
             value = self._combine_with_old(update, param, offset, value, conditions)
         new = value if update.condition is None else None
-        return new, lambda: self.stores.store_at(place_at(param, offset), value, conditions, axes)
+        return new, lambda: self.stores.store_at(param, place_at(param, offset), value, conditions, axes)
 
     def _write_atomic(
         self, update: Update, param: ParamText, offset: Tile, value: Tile, conditions: list[Tile]
     ) -> None:
-        template = check_atomic(update, param)
         points = domain_axes(self.flat, update) | value.axes
         pointer, mask, axes = self.evaluator.addresses.access(place_at(param, offset), conditions, points)
-        text = value.text if value.literal is None else full_text(value.literal, value.dtype)
         if isinstance(update, SortedUpdate) and self._write_runs(
             update, param, self._spread(offset, axes), value, mask
         ):
             return
-        parts = {"at": pointer, "first": param.text, "offset": self._spread(offset, axes), "value": text}
-        guard = f"mask={mask}, " if mask else ""
-        self.writer.line(template.format(**parts, mask=mask or None, guard=guard), axes)
+        if update.mode == "mul" or (update.mode != "add" and param.dtype.is_float):
+            pointer = Offset(Name(param.text), self._spread(offset, axes))
+        added = converted(value.expression, value.dtype, param.dtype)
+        self.writer.do(AtomicUpdate(pointer, added, update.mode, mask), axes)
 
-    def _write_runs(self, update: SortedUpdate, param: ParamText, offset: str, value: Tile, mask: str) -> bool:
+    def _write_runs(
+        self, update: SortedUpdate, param: ParamText, offset: Expression, value: Tile, mask: Expression | None
+    ) -> bool:
         """Writes an update of rows in the order of their places; returns False where a tile has but one."""
         space = self.flat.space
         (row,) = [atom.value for index in update.indices for atom, _ in index.terms if isinstance(atom, Indirect)]
@@ -159,37 +155,36 @@ class UpdateText:
             return False
         (name,) = along
         block = f"{name.upper()}BLOCK"
-        last = f"(tl.arange(0, {block}){space.expand(name)} == {block} - 1)"
-        ends = f"({place.text} != {following.text}) | {last}"
-        ends = self.writer.hold("ends", ends, frozenset(along), BOOL).text
-        parts = f"{param.text}, {offset}, {value.text}, {place.text}.to(tl.int32), {ends}, {mask or None}"
-        self.writer.line(f"{_RUNS[update.mode]}({parts}, {space.order.index(name)})", frozenset(space.order))
+        end = apply("sub", block_size(block, I32), Literal(1, I32))
+        last = apply("eq", space.expand(name, lanes(block)), end)
+        changes = apply("ne", place.expression, converted(following.expression, following.dtype, place.dtype))
+        ends = self.writer.hold("ends", either(changes, last), frozenset(along)).expression
+        at = converted(place.expression, place.dtype, I32)
+        parts = (Name(param.text), offset, value.expression, at, ends, mask or Constant(None))
+        self.writer.do(Call(_RUNS[update.mode], (*parts, Constant(space.order.index(name)))), frozenset(space.order))
         return True
 
-    def _spread(self, offset: Tile, axes: Axes) -> str:
+    def _spread(self, offset: Tile, axes: Axes) -> Expression:
         """Returns offsets of full extent along the axes: every point counts, also where several name one element."""
         space = self.flat.space
         if offset.literal is not None:
-            return f"tl.full({space.shape(axes)}, {offset.text}, {type_text(offset.dtype)})"
+            return full(space.shape(axes), offset.literal, offset.dtype)
         if space.tiled(axes) == space.tiled(offset.axes):
-            return offset.text
-        return f"tl.broadcast_to({offset.text}, {space.shape(axes)})"
+            return offset.expression
+        return Broadcast(offset.expression, space.shape(axes))
 
     def _combine_with_old(
         self, update: Update, param: ParamText, offset: Tile, value: Tile, conditions: list[Tile]
     ) -> Tile:
         pointer, mask, axes = self.evaluator.addresses.access(place_at(param, offset), conditions)
-        old = self.writer.hold("old", f"tl.load({pointer}{', ' + mask if mask else ''})", axes, param.dtype)
+        old = self.writer.hold("old", Load(pointer, mask), axes)
         wide = param.dtype.compute
-        texts = tuple(
-            cast_text(text, param.dtype, wide)
-            for text in (old.text, value.text if value.literal is None else full_text(value.literal, value.dtype))
-        )
+        operands = (converted(each.expression, each.dtype, wide) for each in (old, value))
         axes = old.axes | value.axes
-        new = self.writer.hold("new", _TEMPLATES[update.mode][wide.is_float].format(*texts), axes, wide)
+        new = self.writer.hold("new", apply(_COMBINING[update.mode], *operands), axes)
         if wide is param.dtype:
             return new
-        return self.writer.hold("cast", cast_text(new.text, wide, param.dtype), axes, param.dtype)
+        return self.writer.hold("cast", Cast(new.expression, param.dtype), axes)
 
 
 def update_scalars(update: Update) -> tuple[Scalar, ...]:

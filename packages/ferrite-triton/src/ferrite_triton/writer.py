@@ -1,63 +1,145 @@
-"""Text under construction: lines, names and what is already computed."""
+"""Tile programs under construction: statements, names, and what is already computed where."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections import ChainMap
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from ferrite_ir.dtypes import DType
+from ferrite_ir.scalar import Number
 
 from .space import Axes
+from .tile.language import (
+    Call,
+    Carried,
+    Do,
+    Expression,
+    For,
+    If,
+    Let,
+    Literal,
+    Name,
+    Statement,
+    TileType,
+    Variable,
+)
+from .tile.types import types_of
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A value in the text.
+    """A value of the program.
 
     Attributes:
-        text: a name, or a number.
+        expression: a name or a number; of an address, an expression over names.
         axes: the axes it varies along; its extent is 1 along the others, and it is a scalar if there are none.
         dtype: its type in the registers.
-        literal: the number, if it is one.
     """
 
-    text: str
+    expression: Expression
     axes: Axes
     dtype: DType
-    literal: bool | int | float | None = None
+
+    @property
+    def literal(self) -> Number | None:
+        """Returns the number, if it is one."""
+        return self.expression.value if isinstance(self.expression, Literal) else None
+
+    @property
+    def key(self) -> Hashable:
+        """Returns what tells values apart: equal expressions are one value."""
+        return self.expression
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where along an axis the elements of a tile lie.
+
+    Attributes:
+        position: their positions.
+        mask: which of them are none past the end; None where none is.
+        quartet: the numbers of the quartets of positions, where a tile holds whole ones.
+    """
+
+    position: Expression
+    mask: Expression | None = None
+    quartet: Expression | None = None
 
 
 @dataclass(slots=True)
 class Scope:
-    """Lines of one nesting level and the values that are known there."""
+    """Statements of one nesting level and the values that are known there."""
 
-    indent: str
-    lines: list[str] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
     known: dict[Hashable, Tile] = field(default_factory=dict)
 
 
-class Writer:
-    """Collects the lines of one kernel: those of the function and, while one is open, of the loop over the fold axis.
+@dataclass(slots=True)
+class _Loop(Scope):
+    """The body of a loop: along which axis it runs, and what it carries, by name."""
 
-    A loop runs along one axis, mostly the fold axis. A value that does not vary along it is written before the loop,
-    even if it is first needed inside.
+    along: str = "r"
+    carried: dict[str, Carried] = field(default_factory=dict)
+
+
+class Writer:
+    """Collects the statements of one program: those of the function and, while one is open, of a loop along an axis.
+
+    A value that does not vary along the axis of the loop is computed before the loop, even if it is first needed
+    inside.
+
+    Attributes:
+        places: by axis, where the elements of tiles lie.
+
+    Args:
+        sizes: the types of the symbolic sizes, among which there may be more from statement to statement.
+        parameters: all other parameters.
     """
 
-    def __init__(self) -> None:
-        self.function = Scope("    ")
-        self.loop: Scope | None = None
-        self._trunks: list[Scope] = []
-        self._along = "r"
+    def __init__(self, sizes: Mapping[str, TileType], parameters: Sequence[Variable]) -> None:
+        self.function = Scope()
+        self.loop: _Loop | None = None
+        self.places: dict[str, Place] = {}
+        self._own: dict[str, TileType] = {parameter.name: parameter.type for parameter in parameters}
+        # Sizes become parameters as they are first needed.
+        self._types: Mapping[str, TileType] = ChainMap(self._own, sizes)  # type: ignore[arg-type]
+        self._trunks: list[tuple[Scope, dict[str, Place]]] = []
         self._count = 0
 
+    @property
+    def types(self) -> Mapping[str, TileType]:
+        """Returns the types of all names."""
+        return self._types
+
+    # --- names ------------------------------------------------------------------------------------------------------
+
     def fresh(self, prefix: str) -> str:
-        """Returns a name that nothing else in the kernel has."""
+        """Returns a name that nothing else in the program has."""
         self._count += 1
         return f"{prefix}_{self._count}"
 
+    def _free(self, name: str) -> str:
+        return self.fresh(name) if name in self._types else name
+
+    def type_of(self, expression: Expression) -> TileType:
+        """Returns the type of an expression with one value."""
+        (found,) = types_of(expression, self._types)
+        return found
+
+    def position(self, axis: str) -> Expression:
+        """Returns the positions of a tile along an axis."""
+        return self.places[axis].position
+
+    def mask(self, axis: str) -> Expression | None:
+        """Returns which positions along an axis are none past the end; None where all are."""
+        return self.places[axis].mask
+
+    # --- what is known ----------------------------------------------------------------------------------------------
+
     def scope_for(self, axes: Axes) -> Scope:
         """Returns where a value that varies along these axes is computed."""
-        return self.loop if self.loop is not None and self._along in axes else self.function
+        return self.loop if self.loop is not None and self.loop.along in axes else self.function
 
     def find(self, key: Hashable) -> Tile | None:
         """Returns the value known under a key here, or None."""
@@ -81,59 +163,98 @@ class Writer:
         known = self.function.known
         self.function.known = {key: tile for key, tile in known.items() if not condition(key, tile)}
 
-    def hold(self, prefix: str, expression: str, axes: Axes, dtype: DType) -> Tile:
-        """Writes a line that names an expression, at the level that its axes belong to."""
-        name = self.fresh(prefix)
-        self.line(f"{name} = {expression}", axes)
-        return Tile(name, axes, dtype)
+    # --- statements -------------------------------------------------------------------------------------------------
 
-    def line(self, text: str, axes: Axes) -> None:
-        """Writes a line at the level that the axes belong to."""
-        scope = self.scope_for(axes)
-        scope.lines.append(scope.indent + text)
+    def hold(self, prefix: str, expression: Expression, axes: Axes) -> Tile:
+        """Names a value, at the level that its axes belong to."""
+        return self.let(self.fresh(prefix), expression, axes)
 
-    def before_loop(self, text: str) -> None:
-        """Writes a line at the level of the function."""
-        self.function.lines.append(self.function.indent + text)
+    def let(self, name: str, expression: Expression, axes: Axes) -> Tile:
+        """Names a value as asked for, unless something else has that name already."""
+        (tile,) = self._let((self._free(name),), expression, axes)
+        return tile
 
-    def open_loop(self, along: str = "r") -> None:
-        """Begins the body of a loop along an axis; its header is written when it is closed."""
-        self.loop = Scope("        ")
-        self._along = along
+    def hold_all(self, prefixes: Sequence[str], expression: Expression, axes: Axes) -> tuple[Tile, ...]:
+        """Names the values of a combine of several components, or of a call."""
+        return self._let(tuple(self.fresh(prefix) for prefix in prefixes), expression, axes)
 
-    def open_branch(self) -> None:
-        """Begins lines that only some programs run; what is known before is known there."""
-        self._trunks.append(self.function)
-        self.function = Scope(self.function.indent + "    ", known=dict(self.function.known))
+    def call(self, prefix: str, function: str, operands: Sequence[Expression], result: TileType, axes: Axes) -> Tile:
+        """Names the result of a device function."""
+        return self.hold(prefix, Call(function, tuple(operands), (result,)), axes)
 
-    def speaks_of(self, name: str) -> bool:
-        """Returns whether a line of the open branch holds a name."""
-        return any(name in line for line in self.function.lines)
+    def _let(self, names: tuple[str, ...], expression: Expression, axes: Axes) -> tuple[Tile, ...]:
+        types = types_of(expression, self._types)
+        variables = tuple(map(Variable, names, types))
+        self._own |= {variable.name: variable.type for variable in variables}
+        self.scope_for(axes).statements.append(Let(variables, expression))
+        return tuple(Tile(Name(variable.name), axes, variable.type.dtype) for variable in variables)
 
-    def close_branch(self, header: str, first: Sequence[str] = ()) -> None:
-        """Ends such lines, under their header and what comes first: what was known inside is forgotten."""
-        branch, self.function = self.function, self._trunks.pop()
-        self.function.lines.append(self.function.indent + header)
-        self.function.lines += [branch.indent + line for line in first]
-        self.function.lines += branch.lines
+    def do(self, effect: Expression, axes: Axes) -> None:
+        """Has an effect, at the level that the axes belong to."""
+        self.scope_for(axes).statements.append(Do(effect))
 
-    def mark(self) -> int:
-        """Returns the place of the next line of the open loop."""
-        return 0 if self.loop is None else len(self.loop.lines)
+    def do_if(self, condition: Expression, effect: Expression, axes: Axes) -> None:
+        """Has an effect where a scalar condition holds."""
+        self.scope_for(axes).statements.append(If(condition, (Do(effect),)))
 
-    def uses(self, name: str, mark: int) -> bool:
-        """Returns whether a line of the open loop from a place on speaks of a name."""
-        return self.loop is not None and any(name in line for line in self.loop.lines[mark:])
+    # --- loops ------------------------------------------------------------------------------------------------------
 
-    def insert(self, mark: int, text: str) -> None:
-        """Writes a line at a place of the open loop."""
-        if self.loop is not None:
-            self.loop.lines.insert(mark, self.loop.indent + text)
+    def open_loop(self, counter: str, type_: TileType, along: str = "r") -> Name:
+        """Begins the body of a loop along an axis; returns its counter."""
+        self.loop = _Loop(along=along)
+        return self.declare(Variable(counter, type_))
 
-    def close_loop(self, header: str) -> None:
+    def declare(self, variable: Variable) -> Name:
+        """Returns the name of a variable that a statement written later defines, such as the counter of a loop."""
+        name = self._free(variable.name)
+        self._own[name] = variable.type
+        return Name(name)
+
+    def carry(self, prefix: str, initial: Expression, axes: Axes) -> Tile:
+        """Returns a value that the open loop hands from round to round, and on to what follows it."""
+        loop, type_ = self._open(), self.type_of(initial)
+        variable = Variable(self.fresh(prefix), type_)
+        self._own[variable.name] = type_
+        loop.carried[variable.name] = Carried(variable, initial, Name(variable.name))
+        return Tile(Name(variable.name), axes, type_.dtype)
+
+    def follow(self, tile: Tile, expression: Expression) -> None:
+        """Says what a carried value is after a round."""
+        loop, name = self._open(), tile.expression
+        assert isinstance(name, Name), "what is carried has a name"
+        loop.carried[name.name] = replace(loop.carried[name.name], following=expression)
+
+    def close_loop(self, counter: Name, bounds: tuple[Expression, Expression, Expression], stages: int = 0) -> None:
         """Ends the loop: what was known inside is forgotten."""
+        loop = self._open()
+        variable = Variable(counter.name, self._types[counter.name])
+        carried = tuple(loop.carried.values())
+        self.loop = None
+        self.function.statements.append(For(variable, *bounds, carried, tuple(loop.statements), stages))
+
+    def _open(self) -> _Loop:
         if self.loop is None:
             raise AssertionError("no loop is open")
-        self.function.lines.append(self.function.indent + header)
-        self.function.lines.extend(self.loop.lines)
-        self.loop = None
+        return self.loop
+
+    # --- branches ---------------------------------------------------------------------------------------------------
+
+    def open_branch(self) -> None:
+        """Begins statements that only some programs run; what is known before is known there."""
+        self._trunks.append((self.function, self.places))
+        self.function = Scope(known=dict(self.function.known))
+        self.places = dict(self.places)
+
+    def close_branch(self) -> tuple[Statement, ...]:
+        """Ends such statements and returns them; what was known inside is forgotten."""
+        statements = tuple(self.function.statements)
+        self.function, self.places = self._trunks.pop()
+        return statements
+
+    def finished(self) -> tuple[Statement, ...]:
+        """Returns all statements."""
+        return tuple(self.function.statements)
+
+    def append(self, statement: Statement) -> None:
+        """Adds a statement at the level of the function."""
+        self.function.statements.append(statement)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from ferrite_ir.dtypes import I16, DType
 from ferrite_ir.ops import REQUIREMENTS
+from ferrite_triton.errors import UnsupportedDefinition
 
-from .errors import UnsupportedDefinition
 from .literals import divided_text, full_text, type_text
 
 
@@ -261,26 +261,16 @@ ROWS: dict[str, Row] = {
     **_calls("zeta igamma igammac", 2),
     **_calls("chebyshev_t chebyshev_u chebyshev_v chebyshev_w hermite_h hermite_he laguerre_l legendre_p", 2),
     "gcd": _integers("fmath.gcd({0}, {1})"),
+    # Forms of operations, of which ferrite_triton.tile.operations says what they are.
+    "quotient": _integers("{0} // {1}"),
+    "remainder": _integers("{0} % {1}"),
+    "floor_quotient": _integers("fmath.floordiv({0}, {1})"),
+    "floor_remainder": _integers("fmath.floormod({0}, {1})"),
+    "div_fast": Row("{0} / {1}"),
+    "exp_fast": Row("fmath.fast_exp({0})"),
+    "mul_rounded": Row(_rounded_product),
+    "erf_narrow": Row("fmath.erf_narrow({0})"),
 }
-
-LOOPING = frozenset(("chebyshev_t", "chebyshev_u", "chebyshev_v", "chebyshev_w", "hermite_h", "hermite_he"))
-LOOPING |= {"laguerre_l", "legendre_p"}
-"""Operations that run as long as their largest operand says: what is masked out has to be a number, and a small one."""
-
-FOR_NARROW: dict[str, Spelling] = {"erf": "fmath.erf_narrow({0})"}
-"""Faster spellings for f32, exact enough where everything was read as narrower floats."""
-
-ROUGH_QUOTIENT = "{0} / {1}"
-"""The division of f32 that is off by up to 2 ulp, without the slow cases of the exact one."""
-ROUGH_EXPONENTIAL = "fmath.fast_exp({0})"
-"""The exponential of f32 that is off by as many roundings as its operand is large; below 2**-126 it gives 0."""
-ROUNDED_PRODUCT = _rounded_product
-"""A product whose rounding is seen: no part of a fused multiply-add."""
-
-# Operations that only choose between operands: narrow floats pass through them as they are stored.
-SELECTIONS = frozenset(("where", "masked"))
-
-COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
 
 # Templates in which a bare literal takes the type of the other operands.
 _TAKES_LITERALS = ("tl.where(",)
@@ -295,7 +285,7 @@ def spelling_of(op: str, dtype: DType) -> Spelling:
     row = ROWS.get(op)
     found = None if row is None else getattr(row, dtype.kind, None)
     if found is None:
-        raise UnsupportedDefinition(f"no kernel text for {op} of {dtype}; add a row to ferrite_triton.scalars.ROWS")
+        raise UnsupportedDefinition(f"no kernel text for {op} of {dtype}; add a row to spellings.ROWS")
     return found  # type: ignore[no-any-return]
 
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from ferrite_ir.dtypes import BOOL, F32, F64, DType
 
-from .errors import UnsupportedDefinition
+from ferrite_triton.errors import UnsupportedDefinition
 
 Number: TypeAlias = "bool | int | float"
 
