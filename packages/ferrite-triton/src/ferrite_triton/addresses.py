@@ -108,15 +108,17 @@ class AddressText:
         first = self._writer.find(key)
         if first is None:
             start = place_at(param, self._index.tile(rest, value))
-            held = self._writer.hold("first", Offset(start.expression, self._steps(steps, "first")), start.axes)
-            first = self._writer.remember(key, held)
-        inside = Offset(first.expression, self._steps(steps, "lane"))
+            place = start.expression
+            for step in self._steps(steps, "first"):
+                place = Offset(place, step)
+            first = self._writer.remember(key, self._writer.hold("first", place, start.axes))
+        inside = Offset(first.expression, add(*self._steps(steps, "lane")))
         return Tile(inside, first.axes.union(steps), param.dtype)
 
-    def _steps(self, steps: dict[str, Size], of: str) -> Expression:
+    def _steps(self, steps: dict[str, Size], of: str) -> list[Expression]:
         """Returns how far the begin of a tile, or its lanes, lie behind the first element, by steps along its axes."""
         places = self._writer.places
-        return add(*(mul(places[name + of].position, self._number(step)) for name, step in steps.items()))
+        return [mul(places[name + of].position, self._number(step)) for name, step in steps.items()]
 
     def _number(self, size: Size) -> Expression:
         return self._space.params.value(size, self._dtype)
@@ -168,10 +170,12 @@ class AddressText:
         ahead = where(apply("lt", add(start, block), size), block, apply("neg", start))
         if fold.masked:
             rows_ = self._writer.position("r")
-            ahead = sub(apply("minimum", add(rows_, ahead), self._last(fold.size)), rows_)
-        offset = add(self._index.tile(rows).expression, mul(ahead, step))
-        column = apply("minimum", sectors, self._last(columns.size)) if columns.masked else sectors
-        self._writer.do(Prefetch(Offset(Offset(Name(param.text), offset), column)), frozenset("r"))
+            ahead = sub(apply("lesser", add(rows_, ahead), self._last(fold.size)), rows_)
+        column = apply("lesser", sectors, self._last(columns.size)) if columns.masked else sectors
+        place: Expression = Name(param.text)
+        for elements in (self._index.tile(rows).expression, mul(ahead, step), column):
+            place = Offset(place, elements)
+        self._writer.do(Prefetch(place), frozenset("r"))
 
     def _sectors(self, columns: AxisText, width: int) -> Expression:
         """Returns the columns of a tile with which a sector of memory begins, of elements of so many bytes."""

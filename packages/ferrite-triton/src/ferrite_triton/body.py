@@ -163,7 +163,7 @@ class KernelBody:
         number_quartets(self._writer, space, axis, quotient(start, Literal(QUARTET, self._dtype)))
         self._write_grid_level(definitions)
         body = self._writer.close_branch()
-        end = apply("minimum", add(first, block), space.params.value(axis.size, self._dtype))
+        end = apply("lesser", add(first, block), space.params.value(axis.size, self._dtype))
         self._writer.append(For(Variable(start.name, counter.type), first, end, block, (), body))
 
     def _write_cooperation(self) -> None:
@@ -294,7 +294,7 @@ class KernelBody:
             each = quotient(add(size, Literal(space.runs - 1, dtype)), runs)
             run = writer.let("run", each, NO_AXES).expression
             first = mul(program, run)
-            end = writer.let("xend", apply("minimum", add(first, run), size), NO_AXES).expression
+            end = writer.let("xend", apply("lesser", add(first, run), size), NO_AXES).expression
             counted, bound = dtype, sub(end, first)
         counter = writer.open_loop("xstart", TileType(counted), "x")
         start = converted(counter, counted, dtype)

@@ -20,8 +20,10 @@ from .memory import Access, contiguous_axis, is_strewn, is_transposed, percent_a
 from .space import FOLD_AXES, Space
 from .tile.language import (
     Block,
+    Broadcast,
     Call,
     Do,
+    Elementwise,
     Expression,
     For,
     If,
@@ -154,8 +156,8 @@ def count_loops(program: TileProgram) -> int:
 def live_tiles(space: Space, program: TileProgram) -> int:
     """Returns the largest number of values with an extent along the fold axis that are alive at one statement.
 
-    What is made of positions and sizes alone, such as an offset or a mask, does not count: the compiler computes it
-    anew where it is needed.
+    Integers and masks that are made of positions and sizes alone do not count: the compiler computes them anew where
+    they are needed. Neither does what there is one of for several points: it is small beside a tile.
     """
     if not space.folds_tile:
         return 0
@@ -166,29 +168,39 @@ def live_tiles(space: Space, program: TileProgram) -> int:
     most = 0
     for number, step in enumerate(steps):
         alive = {name: end for name, end in alive.items() if end > number}
-        if step.reads or not kept.isdisjoint(step.uses):
+        if step.makes or not kept.isdisjoint(step.uses):
             kept.update(variable.name for variable in step.defines)
-            held = (variable for variable in step.defines if _lies_along_fold(variable.type))
+            held = (variable for variable in step.defines if _holds_block(variable.type))
             alive |= {variable.name: last.get(variable.name, number) for variable in held}
         most = max(most, len(alive))
     return most
 
 
-def _lies_along_fold(type_: TileType) -> bool:
-    return any(isinstance(extent, Block) and extent.constant == "RBLOCK" for extent in type_.shape)
+def _holds_block(type_: TileType) -> bool:
+    """Returns whether a tile has an element, at least, for each point of a block of the fold axis."""
+    parts = [extent.parts for extent in type_.shape if isinstance(extent, Block) and extent.constant == "RBLOCK"]
+    return bool(parts) and prod(extent for extent in type_.shape if isinstance(extent, int)) >= parts[0]
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A statement: what it defines, the names that it uses, and whether it reads memory or calls a function."""
+    """A statement: what it defines, the names that it uses, and whether it makes values out of positions or memory."""
 
     defines: tuple[Variable, ...]
     uses: list[str]
-    reads: bool = False
+    makes: bool
 
 
 def _step_of(defines: tuple[Variable, ...], value: Expression) -> _Step:
-    return _Step(defines, names_in(value), any(isinstance(part, (Load, Call)) for part in parts_of(value)))
+    is_tile = any(variable.type.shape for variable in defines)
+    is_number = any(variable.type.dtype.is_float and not variable.type.is_pointer for variable in defines)
+    is_chosen = isinstance(value, Broadcast) or (isinstance(value, Elementwise) and value.op == "where")
+    makes = is_tile and (is_number or is_chosen or any(map(_is_read, parts_of(value))))
+    return _Step(defines, names_in(value), makes)
+
+
+def _is_read(part: Expression) -> bool:
+    return isinstance(part, Load) or (isinstance(part, Call) and part.function != "hide")
 
 
 def _steps(body: tuple[Statement, ...]) -> Iterator[_Step]:

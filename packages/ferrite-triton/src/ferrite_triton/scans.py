@@ -144,7 +144,7 @@ class ScanText:
         lane = Broadcast(self.space.expand("r", Lanes(groups)), inner)
         positions = self.writer.hold("lane", lane, axes).expression
         zero, one = Literal(0, I32), Literal(1, I32)
-        earlier = Gather(ended.expression, apply("maximum", sub(positions, one), zero), axis)
+        earlier = Gather(ended.expression, apply("greater", sub(positions, one), zero), axis)
         identity = neutral_of(combine, dtype)
         is_later = apply("gt", positions, zero)
         before = self._hold("before", where(is_later, earlier, literal(identity, dtype)), values).expression

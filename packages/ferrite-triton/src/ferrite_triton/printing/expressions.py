@@ -210,7 +210,7 @@ def _offset(_: Offset, operands: Sequence[Printed], __: Hold) -> Made:
     pointer, elements = operands
     if elements.literal == 0:
         return pointer.text, pointer.is_atom
-    return f"{pointer.text} + {elements.atom if '-' in elements.text else elements.text}", False
+    return f"{pointer.text} + {elements.atom}", False
 
 
 def _load(part: Load, operands: Sequence[Printed], _: Hold) -> Made:

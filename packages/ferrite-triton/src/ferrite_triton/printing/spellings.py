@@ -266,6 +266,8 @@ ROWS: dict[str, Row] = {
     "remainder": _integers("{0} % {1}"),
     "floor_quotient": _integers("fmath.floordiv({0}, {1})"),
     "floor_remainder": _integers("fmath.floormod({0}, {1})"),
+    "lesser": _integers("tl.minimum({0}, {1})"),
+    "greater": _integers("tl.maximum({0}, {1})"),
     "div_fast": Row("{0} / {1}"),
     "exp_fast": Row("fmath.fast_exp({0})"),
     "mul_rounded": Row(_rounded_product),

@@ -24,6 +24,8 @@ FORMS: dict[str, Form] = {
     "remainder": Form("fmod", "the remainder of such a quotient"),
     "floor_quotient": Form("floordiv", "an integer quotient, rounded down, by what is known not to be zero"),
     "floor_remainder": Form("mod", "the remainder of such a quotient, never of another sign than the divisor"),
+    "lesser": Form("minimum", "of positions, which are never no numbers"),
+    "greater": Form("maximum", "of positions"),
     "div_fast": Form("div", "a quotient of f32 that is off by up to 2 ulp, without the slow cases of the exact one"),
     "exp_fast": Form("exp", "off by as many roundings as the operand is large; below 2**-126 it gives 0"),
     "mul_rounded": Form("mul", "a product that is no part of a fused multiply-add"),
