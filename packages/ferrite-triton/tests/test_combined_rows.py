@@ -265,7 +265,8 @@ def test_all_launches_of_a_call_take_one_shape(rows: int) -> None:
     batch = DEFAULT_POLICY.combined_batch
     for n in COUNTS:
         shape = chosen(shapes_for(symbol("s0", low=0), rows, 64, batch, 64), n)
-        slots = str(shape.slots(symbol("n0", low=0)))
+        slots = str(shape.slots(symbol("n0", low=0))).replace("//", " // ").replace("(", "").replace(")", "")
+        slots = slots.replace("+", " + ")
         lists = f"n0, {rows}, False, {shape.capacity}, {shape.chunk}, {slots}, {shape.share}, 256, 0, 65536)"
         shares = f"n0, {rows}, False, {shape.share})"
         sums = f"n0, {rows}, 64, 64, {shape.capacity}, {shape.chunk}, {shape.share}, {shape.spread}, {slots}, "

@@ -73,7 +73,7 @@ def test_components_of_states_lie_in_tables_of_their_own() -> None:
     assert "words = inout0 + 4 + x * 3\n" in source
     assert "fmath.publish_state(words + member, " in source
     assert "fmath.publish_state(words + 9 + member, " in source
-    assert "fmath.meet(inout0 + 1 + group, 3)\n" in source
+    assert "fmath.meet(inout0 + (1 + group), 3)\n" in source
 
 
 def test_columns_of_several_matrices() -> None:

@@ -15,6 +15,7 @@ from ferrite_triton import emit_program
 from ferrite_triton.printing.casts import cast_text
 from ferrite_triton.printing.literals import full_text, highest_text, lowest_text, number_text
 from ferrite_triton.printing.spellings import ROWS
+from ferrite_triton.tile.operations import ELEMENTWISE
 
 
 def body(text: str) -> list[str]:
@@ -32,7 +33,7 @@ def expression(scalar: str, result: str = "f32", inputs: str = "a: f32[8], b: f3
 
 
 def test_the_table_is_the_vocabulary() -> None:
-    assert set(ROWS) == set(OPS)
+    assert set(ROWS) == set(ELEMENTWISE)
 
 
 @pytest.mark.parametrize("dtype", [d for d in DTYPES.values() if d.kind != "opaque" and not d.is_narrow_float], ids=str)

@@ -73,6 +73,7 @@ class Scope:
 
     statements: list[Statement] = field(default_factory=list)
     known: dict[Hashable, Tile] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -186,7 +187,9 @@ class Writer:
         types = types_of(expression, self._types)
         variables = tuple(map(Variable, names, types))
         self._own |= {variable.name: variable.type for variable in variables}
-        self.scope_for(axes).statements.append(Let(variables, expression))
+        scope = self.scope_for(axes)
+        scope.names += names
+        scope.statements.append(Let(variables, expression))
         return tuple(Tile(Name(variable.name), axes, variable.type.dtype) for variable in variables)
 
     def do(self, effect: Expression, axes: Axes) -> None:
@@ -208,6 +211,7 @@ class Writer:
         """Returns the name of a variable that a statement written later defines, such as the counter of a loop."""
         name = self._free(variable.name)
         self._own[name] = variable.type
+        (self.loop or self.function).names.append(name)
         return Name(name)
 
     def carry(self, prefix: str, initial: Expression, axes: Axes) -> Tile:
@@ -230,6 +234,7 @@ class Writer:
         variable = Variable(counter.name, self._types[counter.name])
         carried = tuple(loop.carried.values())
         self.loop = None
+        self._drop(loop)
         self.function.statements.append(For(variable, *bounds, carried, tuple(loop.statements), stages))
 
     def _open(self) -> _Loop:
@@ -247,9 +252,15 @@ class Writer:
 
     def close_branch(self) -> tuple[Statement, ...]:
         """Ends such statements and returns them; what was known inside is forgotten."""
-        statements = tuple(self.function.statements)
+        branch = self.function
         self.function, self.places = self._trunks.pop()
-        return statements
+        self._drop(branch)
+        return tuple(branch.statements)
+
+    def _drop(self, scope: Scope) -> None:
+        """Forgets the names of a scope that is closed: others may have them from here on."""
+        for name in scope.names:
+            del self._own[name]
 
     def finished(self) -> tuple[Statement, ...]:
         """Returns all statements."""

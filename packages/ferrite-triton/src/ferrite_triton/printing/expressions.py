@@ -46,8 +46,24 @@ from .spellings import Operands, spelling_of, takes_literals
 
 SELECTIONS = frozenset(("where", "masked"))
 """Operations whose first operand is a condition, and the others what it chooses between."""
-REFLECTED = frozenset(("add", "sub", "mul"))
+REFLECTED = frozenset(("add", "sub", "mul", "div_fast"))
 """Operations whose left operand may be a bare number; comparisons and shifts of one are not everywhere."""
+
+
+OF_POSITIONS = frozenset(("lesser", "greater"))
+"""Functions of positions, which are 32 bits wide at least: a bare number, which Triton makes as wide, changes nothing."""
+
+OPERATORS: dict[str, int] = {
+    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 1),
+    "|": 2,
+    "^": 3,
+    "&": 4,
+    **dict.fromkeys(("<<", ">>"), 5),
+    **dict.fromkeys(("+", "-"), 6),
+    **dict.fromkeys(("*", "/", "//", "%"), 7),
+}
+"""How strongly Python's operators bind."""
+LOOSE, SUM, ATOM = 0, OPERATORS["+"], 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +73,30 @@ class Printed:
     Attributes:
         text: Triton text.
         type: of its result, the first of several.
-        is_atom: whether the text is a name, a number or a postfix expression, which needs no parentheses.
+        level: how strongly its operator binds, see `OPERATORS`; `ATOM` of names, numbers and postfix expressions.
         literal: the number, of a literal.
+        is_constant: whether it is known while compiling, and no literal.
     """
 
     text: str
     type: TileType
-    is_atom: bool = True
+    level: int = ATOM
     literal: Number | None = None
+    is_constant: bool = False
+
+    @property
+    def is_atom(self) -> bool:
+        """Returns whether the text needs no parentheses anywhere."""
+        return self.level == ATOM
 
     @property
     def atom(self) -> str:
-        """Returns the text, in parentheses where it needs them."""
-        return self.text if self.is_atom else f"({self.text})"
+        """Returns the text, in parentheses where a method is called on it."""
+        return self.above(ATOM - 1)
+
+    def above(self, level: int) -> str:
+        """Returns the text, in parentheses unless its operator binds more strongly than those of a level."""
+        return self.text if self.level > level else f"({self.text})"
 
     @property
     def tile(self) -> str:
@@ -97,10 +124,12 @@ def print_expression(root: Expression, types: Mapping[str, TileType], hold: Call
             continue
         results = result_types(part, [operand.type for operand in operands])
         made = _PRINTERS[type(part)](part, operands, hold)
-        text, is_atom = made if isinstance(made, tuple) else (made, True)
+        text, level = made if isinstance(made, tuple) else (made, ATOM)
         is_plain = isinstance(part, Literal) and not is_negative_zero(part.value)
         literal = part.value if isinstance(part, Literal) and is_plain else None
-        done[id(part)] = Printed(text, results[0] if results else _NOTHING, is_atom, literal)
+        done[id(part)] = Printed(
+            text, results[0] if results else _NOTHING, level, literal, is_constant=_is_constant(part, operands)
+        )
     return done[id(root)].text
 
 
@@ -110,8 +139,8 @@ def shape_text(shape: Shape) -> str:
 
 
 Hold = Callable[[str, str], str]
-Made = str | tuple[str, bool]
-"""Text that needs no parentheses, or text and whether it needs none."""
+Made = str | tuple[str, int]
+"""Text that needs no parentheses, or text and how strongly its operator binds."""
 
 _NOTHING = TileType(F64)
 
@@ -123,7 +152,7 @@ def _literal(part: Literal, _: Sequence[Printed], __: Hold) -> Made:
 
 
 def _block_size(part: BlockSize, _: Sequence[Printed], __: Hold) -> Made:
-    return str(part.block), part.block.parts == 1
+    return str(part.block), ATOM if part.block.parts == 1 else OPERATORS["//"]
 
 
 def _constant(part: Constant, _: Sequence[Printed], __: Hold) -> Made:
@@ -136,29 +165,53 @@ def _constant(part: Constant, _: Sequence[Printed], __: Hold) -> Made:
 def _elementwise(part: Elementwise, operands: Sequence[Printed], hold: Hold) -> Made:
     dtype = operands[0].type.dtype
     spelling = spelling_of(part.op, dtype)
-    bare = takes_literals(spelling) and _has_peer(part.op, operands)
+    bare = (takes_literals(spelling) or part.op in OF_POSITIONS) and _has_peer(part.op, operands)
     if not isinstance(spelling, str):
         texts = tuple(_operand(each, bare=bare) if each.is_atom else hold("part", each.text) for each in operands)
         literals = tuple(each.literal for each in operands)
         made = spelling(Operands(texts, dtype, literals, lambda text: hold(part.op, text)))
-        return made, False
+        return made, ATOM if made.endswith(")") and made.startswith("tl.div_rn(") else LOOSE
+    operator = _operator_of(spelling)
+    if operator:
+        level = OPERATORS[operator]
+        left, right = operands
+        texts = (_operand(left, bare=bare, above=level - 1), _operand(right, bare=bare, above=level))
+        return spelling.format(*texts), level
     is_call = spelling.endswith(")") and spelling.count("(") == 1
-    texts = tuple(
-        _operand(each, bare=bare) if each.is_atom else each.text if is_call else each.atom for each in operands
-    )
-    return spelling.format(*texts), is_call
+    above = LOOSE - 1 if is_call else ATOM - 1
+    return spelling.format(*(_operand(each, bare=bare, above=above) for each in operands)), ATOM if is_call else LOOSE
 
 
-def _operand(printed: Printed, *, bare: bool) -> str:
+def _is_constant(part: Expression, operands: Sequence[Printed]) -> bool:
+    if not isinstance(part, Elementwise):
+        return isinstance(part, BlockSize)
+    return _are_constants(operands)
+
+
+def _are_constants(operands: Sequence[Printed]) -> bool:
+    """Returns whether operands are block constants, and numbers at most beside them."""
+    has_constant = any(operand.is_constant for operand in operands)
+    return has_constant and all(operand.is_constant or operand.literal is not None for operand in operands)
+
+
+def _operator_of(spelling: str) -> str:
+    """Returns the operator of a spelling that is two operands around one, else ""."""
+    words = spelling.split(" ")
+    return words[1] if len(words) == 3 and words[0] == "{0}" and words[2] == "{1}" else ""  # noqa: PLR2004
+
+
+def _operand(printed: Printed, *, bare: bool, above: int = ATOM - 1) -> str:
     """Returns an operand; a number stands ``bare`` where another operand gives it its type and it keeps its value."""
     if printed.literal is None or (bare and survives_bare(printed.literal, printed.type.dtype)):
-        return printed.text
+        return printed.above(above)
     return full_text(printed.literal, printed.type.dtype)
 
 
 def _has_peer(op: str, operands: Sequence[Printed]) -> bool:
     """Returns whether the numbers among the operands take their type from a tile."""
     literal = [operand.literal is not None for operand in operands]
+    if _are_constants(operands):
+        return True  # computed while compiling
     if op in SELECTIONS:
         return not literal[0] and not all(literal[1:])
     return not literal[0] or (op in REFLECTED and not literal[-1])
@@ -168,13 +221,13 @@ def _cast(part: Cast, operands: Sequence[Printed], _: Hold) -> Made:
     (value,) = operands
     text = value.tile if value.is_atom else value.atom
     made = cast_text(text, value.type.dtype, part.to)
-    return made, made.endswith(")")
+    return made, ATOM if made.endswith(")") else LOOSE
 
 
 def _bitcast(part: Bitcast, operands: Sequence[Printed], _: Hold) -> Made:
     (value,) = operands
     made = bitcast_text(value.tile if value.is_atom else value.atom, value.type.dtype, part.to)
-    return made, made.endswith(")")
+    return made, ATOM if made.endswith(")") else LOOSE
 
 
 def _full(part: Full, operands: Sequence[Printed], _: Hold) -> Made:
@@ -209,8 +262,8 @@ def _hint(part: Hint, operands: Sequence[Printed], _: Hold) -> Made:
 def _offset(_: Offset, operands: Sequence[Printed], __: Hold) -> Made:
     pointer, elements = operands
     if elements.literal == 0:
-        return pointer.text, pointer.is_atom
-    return f"{pointer.text} + {elements.atom}", False
+        return pointer.text, pointer.level
+    return f"{pointer.above(SUM - 1)} + {elements.above(SUM)}", SUM
 
 
 def _load(part: Load, operands: Sequence[Printed], _: Hold) -> Made:
