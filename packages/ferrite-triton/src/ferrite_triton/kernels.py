@@ -88,6 +88,27 @@ def emit_alternatives(kernel: Kernel) -> Emitted:
         UnsupportedUpdate: an update needs an atomic instruction that does not exist.
         ScheduleMismatch: the kernel breaks the iteration model of the schedule.
     """
+    forms = _forms(kernel)
+    params = SizeParams()
+    specs = [_write(form, params) for form in forms]
+    if any(spec.sizes != tuple(params.names) for spec in specs):
+        # All forms take the sizes that any of them needs.
+        specs = [_write(form, params) for form in forms]
+    return Emitted(specs[-1], tuple((form.conditions, spec) for form, spec in zip(forms, specs, strict=True))[:-1])
+
+
+def tile_programs(kernel: Kernel) -> tuple[TileProgram, ...]:
+    """Returns what the texts of a kernel are printed from, one for each of `emit_alternatives`, the last for all sizes.
+
+    Raises:
+        EmitError: as `emit_alternatives`.
+    """
+    params = SizeParams()
+    flats = [(replace(form.flat, space=replace(form.flat.space, params=params)), form.width) for form in _forms(kernel)]
+    return tuple(tile_program(flat, width) for flat, width in flats)
+
+
+def _forms(kernel: Kernel) -> list[_Form]:
     forms: list[_Form] = []
     least = 0
     flat, accesses = _flattened(kernel)
@@ -102,12 +123,7 @@ def emit_alternatives(kernel: Kernel) -> Emitted:
         forms += _looped_forms(replace(flat, space=replace(flat.space, least=least)), accesses, conditions)
     if conditions is None or conditions:
         forms.append(_Form((), flat, accesses, 64))
-    params = SizeParams()
-    specs = [_write(form, params) for form in forms]
-    if any(spec.sizes != tuple(params.names) for spec in specs):
-        # All forms take the sizes that any of them needs.
-        specs = [_write(form, params) for form in forms]
-    return Emitted(specs[-1], tuple((form.conditions, spec) for form, spec in zip(forms, specs, strict=True))[:-1])
+    return forms
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,9 +51,9 @@ class SortText:
         rest = (Constant(int(fold.size)), Constant(place), Constant(definition.descending))
         shape = list(self.writer.type_of(row).shape)
         kept = self._kept(definition)
-        if kept is None or kept[1] >= next_power_of_two(fold.size):
-            function, operands = "sort_stable", (row, *rest)
-        else:
+        function = "sort_stable"
+        operands: tuple[Expression, ...] = (row, *rest)
+        if kept is not None and kept[1] < next_power_of_two(fold.size):
             function, operands = "sort_first", (row, Constant(kept[1]), *rest)
             axes = (axes - R) | RANK
             shape[place] = kept[1]

@@ -51,7 +51,7 @@ REFLECTED = frozenset(("add", "sub", "mul", "div_fast"))
 
 
 OF_POSITIONS = frozenset(("lesser", "greater"))
-"""Functions of positions, which are 32 bits wide at least: a bare number, which Triton makes as wide, changes nothing."""
+"""Functions of positions, which have 32 bits at least: a bare number, which Triton makes as wide, changes nothing."""
 
 OPERATORS: dict[str, int] = {
     **dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 1),
@@ -197,7 +197,7 @@ def _are_constants(operands: Sequence[Printed]) -> bool:
 def _operator_of(spelling: str) -> str:
     """Returns the operator of a spelling that is two operands around one, else ""."""
     words = spelling.split(" ")
-    return words[1] if len(words) == 3 and words[0] == "{0}" and words[2] == "{1}" else ""  # noqa: PLR2004
+    return words[1] if len(words) == 3 and words[0] == "{0}" and words[2] == "{1}" else ""
 
 
 def _operand(printed: Printed, *, bare: bool, above: int = ATOM - 1) -> str:

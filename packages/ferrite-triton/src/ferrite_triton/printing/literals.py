@@ -7,7 +7,6 @@ import struct
 from typing import TypeAlias
 
 from ferrite_ir.dtypes import BOOL, F32, F64, DType
-
 from ferrite_triton.errors import UnsupportedDefinition
 
 Number: TypeAlias = "bool | int | float"

@@ -145,9 +145,9 @@ class _Reader:
     def variable(self) -> Variable:
         name = self.words.name("a name")
         self.words.expect(":")
-        return Variable(name, self.type())
+        return Variable(name, self.tile_type())
 
-    def type(self) -> TileType:
+    def tile_type(self) -> TileType:
         is_pointer = self.words.accept("*")
         dtype = self.dtype()
         return TileType(dtype, self.shape() if self.words.sees("[") else (), is_pointer)
