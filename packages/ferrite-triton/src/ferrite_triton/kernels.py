@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -57,7 +56,6 @@ from .walked import is_walked
 from .writer import Place, Writer
 
 ALIGNMENT = 16
-_PLACEHOLDER = "kernel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +349,7 @@ def tile_program(flat: FlatKernel, width: int) -> TileProgram:
     sizes = (Variable(name, TileType(dtype)) for name in flat.space.params.names.values())
     parameters = (*_tensor_variables(flat), *sizes)
     constants = tuple(axis.constant for axis in flat.space.axes)
-    return drop_unused(TileProgram(_PLACEHOLDER, parameters, constants, writer.finished()))
+    return drop_unused(TileProgram(flat.kernel.strategy, parameters, constants, writer.finished()))
 
 
 def _tensor_variables(flat: FlatKernel) -> tuple[Variable, ...]:
@@ -367,10 +365,8 @@ def _tensor_variables(flat: FlatKernel) -> tuple[Variable, ...]:
 def assemble(flat: FlatKernel, program: TileProgram) -> tuple[str, str]:
     """Returns the module text and the name of the kernel function, which holds a digest of the text."""
     kinds = ", ".join(f"{name}: {param.dtype}" for name, param in {p.text: p for p in flat.params.values()}.items())
-    template = print_kernel(program, (describe_space(flat.space), kinds))
-    digest = hashlib.sha256(f"{flat.kernel.strategy}\n{template}".encode()).hexdigest()[:8]
-    name = "_".join([flat.kernel.strategy, *main_operations(flat), digest])
-    return template.replace(f"def {_PLACEHOLDER}(", f"def {name}(", 1), name
+    prefix = "_".join([flat.kernel.strategy, *main_operations(flat)])
+    return print_kernel(program, (describe_space(flat.space), kinds), prefix)
 
 
 def main_operations(flat: FlatKernel) -> list[str]:

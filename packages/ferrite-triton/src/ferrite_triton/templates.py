@@ -5,7 +5,6 @@ Their scratch memory is allocated before the first launch and dropped after the 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -22,8 +21,6 @@ from .size_text import host_expression
 from .spec import Expr, KernelSpec
 from .steps import encode_launch, encode_layout, launch_form
 from .tile.language import AwaitPredecessor, Do, Statement, TileProgram, TileType, Variable
-
-_PLACEHOLDER = "kernel"
 
 Scratch: TypeAlias = Mapping[str, tuple[DType, Size]]
 
@@ -109,8 +106,8 @@ class Template:
             *(Variable(name, TileType(self.operands[name].dtype, is_pointer=True)) for name in accesses),
             *(Variable(name, TileType(I32)) for name in sizes),
         )
-        text = print_kernel(TileProgram(_PLACEHOLDER, parameters, (), (Do(AwaitPredecessor()), *body)), (kinds,))
-        full = f"{name}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        program = TileProgram(name, parameters, (), (Do(AwaitPredecessor()), *body))
+        text, full = print_kernel(program, (kinds,), name)
         tensors = (
             {"name": name, "role": "tensor", "dtype": self.operands[name].dtype.name, "access": access, "align": 16}
             for name, access in accesses.items()
@@ -120,7 +117,7 @@ class Template:
         )
         return KernelSpec(
             name=full,
-            source=text.replace(f"def {_PLACEHOLDER}(", f"def {full}(", 1),
+            source=text,
             family="template",
             params=(*tensors, *numbers),
             axes=(),

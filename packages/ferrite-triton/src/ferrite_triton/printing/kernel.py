@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 
 from ferrite_ir.dtypes import F64
@@ -33,21 +34,30 @@ from ferrite_triton.tile.types import types_of
 from .expressions import print_expression
 
 IMPORTS = ("import triton", "import triton.language as tl", "from ferrite_runtime import fmath")
+DIGITS = 8
+"""Of the digest in a name."""
 STEP = "    "
 STREAMING = ', cache_modifier=".cs"'
 
 
-def print_kernel(program: TileProgram, notes: Sequence[str] = ()) -> str:
-    """Returns the module with the kernel of a program; comments with these notes begin its body.
+def print_kernel(program: TileProgram, notes: Sequence[str], prefix: str) -> tuple[str, str]:
+    """Returns the module with the kernel of a program, and the name of the kernel.
+
+    Args:
+        program: what it does; its name is not used.
+        notes: comments with which the body begins.
+        prefix: of the name; behind it is a digest of prefix and text.
 
     Raises:
         UnsupportedDefinition: an operation has no text for its types.
     """
     constants = [f"{constant}: tl.constexpr" for constant in program.constants]
     signature = ", ".join([*(parameter.name for parameter in program.parameters), *constants])
-    head = [*IMPORTS, "", "", "@triton.jit", f"def {program.name}({signature}):"]
     comments = [f"{STEP}# {note}" for note in notes]
-    return "\n".join([*head, *comments, *_Printer(program).lines(), ""])
+    text = "\n".join([f"({signature}):", *comments, *_Printer(program).lines(), ""])
+    digest = hashlib.sha256(f"{prefix}\n{text}".encode()).hexdigest()[:DIGITS]
+    name = f"{prefix}_{digest}"
+    return "\n".join([*IMPORTS, "", "", "@triton.jit", f"def {name}{text}"]), name
 
 
 class _Printer:
