@@ -10,6 +10,7 @@ import torch
 
 from ferrite_ir.ops import OPS, REQUIREMENTS
 from ferrite_triton.printing.spellings import ROWS
+from ferrite_triton.tile.operations import FORMS
 
 NAMES = {
     "bool": torch.bool,

@@ -176,7 +176,7 @@ class _Printer:
 
     def _atomic(self, update: AtomicUpdate) -> str:
         (type_,) = types_of(update.value, self._types)
-        value = self._text(update.value)
+        value = self._tile(update.value)
         if update.mode == "add" or (update.mode != "mul" and type_.dtype.is_integer):
             operands = f"{self._text(update.pointer)}, {value}{self._masked(update.mask)}"
             return f'tl.atomic_{update.mode}({operands}, sem="relaxed")'
