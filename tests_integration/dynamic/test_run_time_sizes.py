@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -426,6 +427,29 @@ def test_a_training_step(device: str) -> None:
         for mine, theirs in zip(layer.parameters(), exact.parameters(), strict=True):
             torch.testing.assert_close(mine.grad, theirs.grad)
     assert ferrite_torch.statistics()["graphs"] == 2
+
+
+FLOATS: dict[str, Callable[[float], float]] = {
+    "greatest": lambda a: max(1.0, a),
+    "least": lambda a: min(a, 1.0) / 2,
+    "size": lambda a: abs(-a),
+    **{name: getattr(math, name) for name in ("sqrt", "log2", "sin", "cos", "tan", "asin", "acos", "atan")},
+    **{name: getattr(math, name) for name in ("sinh", "cosh", "tanh")},
+}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_functions_of_floats_in_lists_are_computed_by_kernels(name: str) -> None:
+    """Torch makes tensors of floats by themselves, but not of those in the lists that optimizers pass."""
+
+    def scaled(x: Tensor, y: Tensor) -> list[Tensor]:
+        return list(torch._foreach_mul([y, y + 1], [FLOATS[name](x.sum().item()) + 1, 2.0]))
+
+    called = compiled(scaled)
+    for value in (0.7, 0.25, 1.0):
+        x, y = torch.full((1,), value), torch.randn(3)
+        torch.testing.assert_close(called(x, y), scaled(x, y))
+    assert ferrite_torch.statistics()["extern_calls"] == 0
 
 
 # --- what has no kernels --------------------------------------------------------------------------------------------

@@ -28,6 +28,13 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "rest by a negative number": (lambda x, n: x[: n % -5 + 6] * 2, [(7,), (9,)]),
     "part from the end": (lambda x, n: x[: -(n // 2)] + 1, [(5,), (8,)]),
     "slice from a negative place": (lambda x, n: x[n // -2 :] + 1, [(5,), (8,)]),
+    "last ones": (lambda x, n: x[n:] * 2, [(-5,), (-1,), (-23,)]),
+    "last ones, to beyond the end": (lambda x, a, b: x[a:b] * 2, [(-3, 100), (-7, 40)]),
+    "last ones but some": (lambda x, a, b: x[a:b] * x[0], [(-5, -1), (-9, -2)]),
+    "rows and columns from the end": (
+        lambda x, a, b: x[:20].view(4, 5)[a:, b:].sum(0),
+        [(-3, -2), (-2, -4)],
+    ),
     "every other": (lambda x, by: x[1::by] + 1, [(2,), (3,), (50,)]),
     "windows": (lambda x, size, by: x.unfold(0, size, by) + 1, [(3, 2), (4, 5)]),
     "rounded up": (lambda x, n: x.new_ones(-(n // -4)), [(5,), (9,)]),

@@ -1,12 +1,13 @@
 """What a program's results should be: in float64, in their own types, and which of them are exact.
 
 What a program stores in half precision is seen as stored by everybody who reads it. So the references take for given
-what the compiled program returned under a name, from the line on that computes it: what comes of it is judged by that,
-not by what eager has stored there.
+what the compiled program returned under a name, from the line on that computes it or writes to it last: what comes of
+it is judged by that, not by what eager has stored there.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -20,7 +21,8 @@ from fuzz_pool import HALVES, overlaps, widened
 from fuzz_program import Program, names_of
 from fuzz_roundings import OtherRoundings, spread
 
-Given = Mapping[str, Tensor]
+Given = Mapping[int, Sequence[tuple[str, Tensor]]]
+"""By the positions of lines, the names that hold something given from then on, and what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +67,23 @@ def given_by(program: Program, call: int, actual: Sequence[Tensor]) -> Given:
         for name, x in space.items():
             makers.setdefault(storage(x), name)
             kept.append(x.untyped_storage())
-    written = {storage(space[line.writes]) for line in program.statements if line.writes is not None}
-    return {
-        name: x.detach().cpu()
-        for name, x in results.items()
-        if (x.dtype in HALVES or name in program.stored)
-        and makers[storage(space[name])] == name
-        and name.startswith("t")
-        and storage(space[name]) not in written
-        and not overlaps(space[name])
-        and (x.shape, x.dtype) == (space[name].shape, space[name].dtype)
+    lines = {line.target: position for position, line in enumerate(program.statements)}
+    writes = {
+        storage(space[line.writes]): position
+        for position, line in enumerate(program.statements)
+        if line.writes is not None
     }
+    given: defaultdict[int, list[tuple[str, Tensor]]] = defaultdict(list)
+    for name, x in results.items():
+        if (
+            (x.dtype in HALVES or name in program.stored)
+            and makers[storage(space[name])] == name
+            and name.startswith("t")
+            and not overlaps(space[name])
+            and (x.shape, x.dtype) == (space[name].shape, space[name].dtype)
+        ):
+            given[writes.get(storage(space[name]), lines[name])].append((name, x.detach().cpu()))
+    return given
 
 
 def executed(
@@ -100,11 +108,10 @@ def evaluated(
     space = dict(zip(program.input_names(), map(widened, inputs) if is_wide else inputs, strict=True))
     before: dict[str, Tensor] = {}
     with float64_by_default() if is_wide else nullcontext():
-        for name in executed(program, space, is_wide=is_wide, within=within):
-            if name in given:
-                assert name is not None
+        for position, _ in enumerate(executed(program, space, is_wide=is_wide, within=within)):
+            for name, stored in given.get(position, ()):
                 before[name] = computed = space[name].clone()
-                space[name].copy_(given[name])
+                space[name].copy_(stored)
                 if within is not None and within.is_inexact(space[name]):
                     within.mark(computed)
                     if computed.dtype in HALVES:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,10 @@ class Lost(Exception):
 
 
 class Worker:
-    """One process, with what it wrote to standard error since its last job kept for a report."""
+    """One process; what it wrote to standard error since it was given its last job is kept for a report."""
 
     def __init__(self, device: str, gpu: str | None = None) -> None:
+        self.begun = 0  # where in the log the last job begins
         self.log = tempfile.TemporaryFile("w+b")  # noqa: SIM115 - lives as long as the process
         self.process = subprocess.Popen(
             [sys.executable, "-u", str(WORKER), device],
@@ -66,7 +68,11 @@ class Worker:
             },
         )
         self.buffer = b""
-        self.expect(START_SECONDS)
+        try:
+            self.expect(START_SECONDS)
+        except Lost:
+            self.end()
+            raise
 
     def expect(self, seconds: float) -> dict[str, Any]:
         """Returns the worker's next event.
@@ -93,23 +99,29 @@ class Worker:
     def give(self, job: Job) -> None:
         """Hands the worker a job."""
         assert self.process.stdin is not None
+        self.begun = self.log_size()
         self.process.stdin.write(job.text().encode())
         self.process.stdin.flush()
 
     def last_words(self) -> str:
         """Returns the line of standard error that tells most about why the process ended."""
-        self.log.seek(0)
-        lines = [
-            line.strip() for line in self.log.read()[-20_000:].decode(errors="replace").splitlines() if line.strip()
-        ]
+        begun = max(self.begun, self.log_size() - 20_000)
+        written = os.pread(self.log.fileno(), 20_000, begun).decode(errors="replace")
+        lines = [line.strip() for line in written.splitlines() if line.strip()]
         telling = [line for line in lines if line.startswith("Fatal") or "rror" in line or "ssertion" in line]
         return (telling or lines or [""])[-1][:300]
+
+    def log_size(self) -> int:
+        return os.fstat(self.log.fileno()).st_size
 
     def end(self) -> None:
         """Ends the process."""
         self.process.kill()
         self.process.wait()
-        self.log.close()
+        for pipe in (self.process.stdin, self.process.stdout, self.log):
+            with suppress(BrokenPipeError):  # what it was given last may still be in the first
+                if pipe is not None:
+                    pipe.close()
 
 
 @dataclass(slots=True)
@@ -172,7 +184,10 @@ class Pool:
             worker.give(job)
             while "done" not in (event := worker.expect(self.seconds)):
                 found[event["way"]] = event["outcome"]
-            return worker
+            if not event.get("last"):
+                return worker
+            worker.end()
+            return None
         except (Lost, BrokenPipeError) as error:
             lost = next((way for way in job.ways if way not in found), None)
             if lost is not None:

@@ -1,8 +1,17 @@
 """Calls that eager refuses: the database's own, and more of each kind; compiled, each raises what eager raises.
 
 An error is as eager's if it is an instance of the type that eager raises. Dynamo runs a program on tensors without data
-before any backend sees it: what it refuses there is raised as an error of its own, whose text names the type. On a GPU,
-where eager asserts in kernels, an assertion of a compiled kernel is as good: it ends the process's use of the GPU.
+before any backend sees it: what it refuses there is raised as an error of its own, whose text names the type.
+
+On a GPU a kernel's assertion ends the process's use of the device. So a call is made compiled and in eager mode one
+after the other, each in whatever process is left (`op_worker`), and what they raised is told from what they said:
+
+    compiled | eager:  returned   raised              asserted in a kernel
+    returned           accepted   wrong               wrong
+    raised             wrong      raised, if alike    raised: earlier than eager, and the GPU can be used on
+    asserted           wrong      wrong               raised
+
+What is wrong but has its reason in a table is listed.
 """
 
 from __future__ import annotations
@@ -16,7 +25,7 @@ import torch
 
 from op_calls import Call, twin
 from op_samples import database
-from refused_calls import CALLS, EXCEPTIONS
+from refused_calls import ASSERTIONS, CALLS, EXCEPTIONS
 
 RAISED, ACCEPTED, LISTED, WRONG = "raised", "accepted", "listed", "wrong"
 """What a call may come to: raised as in eager; eager takes it here; an exception of the table; none of these."""
@@ -24,15 +33,43 @@ WRAPPERS = ("TorchRuntimeError", "Unsupported", "UserError", "ObservedException"
 """Dynamo's errors that stand for one of eager's, which their text names."""
 BY_DYNAMO = "dynamo refuses it itself, on tensors without data, before any backend sees it, with another type of error"
 ASSERTED = "device-side assert"
+EAGER, STATIC, DYNAMIC = "eager", "static", "dynamic"
+"""How a call is made: as it is, compiled, compiled with symbolic sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raising:
+    """What a call raised: names of the error's type and its bases, nearest first, and its text; none if it returned."""
+
+    types: tuple[str, ...] = ()
+    text: str = ""
+
+    @classmethod
+    def of(cls, error: Exception | None) -> Raising:
+        """Returns what an error says."""
+        if error is None:
+            return cls()
+        return cls(tuple(kind.__name__ for kind in type(error).__mro__), " ".join(str(error).split()))
+
+    @property
+    def type(self) -> str:
+        return self.types[0] if self.types else ""
+
+    @property
+    def is_assertion(self) -> bool:
+        """Whether a kernel asserted, after which the process can use its GPU no more."""
+        return ASSERTED in self.text
+
+    def shown(self) -> str:
+        return f"raised {self.type}: {self.text[:160]}" if self.types else "returned"
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a refused call, and why; ``ends_process`` says that the GPU can be used no more."""
+    """What came of a refused call, and why."""
 
     status: str
     reason: str = ""
-    ends_process: bool = False
 
 
 def operators_with_refusals() -> list[tuple[str, str]]:
@@ -57,35 +94,44 @@ def refused_calls(name: str, variant: str, device: str) -> list[Call]:
     return [Call.of(info.op, (given.input, *given.args), given.kwargs) for given in inputs]
 
 
-def verdict(name: str, call: Call, *, dynamic: bool | None = None) -> Verdict:
-    """Returns what came of one call of an operator, compiled and in eager mode."""
-    on_gpu = any(x.device.type == "cuda" for x in call.tensors)
-    expected = None if on_gpu else error_of(call, call.function)
-    if expected is None and not on_gpu:
-        return Verdict(ACCEPTED, call.text())
+def verdict(name: str, call: Call, *, dynamic: bool = False) -> Verdict:
+    """Returns what came of one call of an operator, compiled and in eager mode, in this process."""
+    return judged(name, call.text(), raising(call, DYNAMIC if dynamic else STATIC), raising(call, EAGER))
+
+
+def raising(call: Call, way: str) -> Raising:
+    """Returns what a call raises, made in one of the three ways."""
+    if way == EAGER:
+        return Raising.of(error_of(call, call.function))
     torch._dynamo.reset()
-    actual = error_of(call, torch.compile(call.function, backend="ferrite", dynamic=dynamic))
-    if actual is not None and ASSERTED in str(actual):
-        return Verdict(RAISED, ASSERTED, ends_process=True)
-    if on_gpu:  # only now: an assertion of eager's kernels would leave nothing to compile for
-        expected = error_of(call, call.function)
-        if expected is None:
-            return Verdict(ACCEPTED, call.text())
-    found = judged(name, call, actual, expected)
-    return Verdict(found.status, found.reason, ends_process=ASSERTED in str(expected))
+    dynamic = True if way == DYNAMIC else None
+    return Raising.of(error_of(call, torch.compile(call.function, backend="ferrite", dynamic=dynamic)))
 
 
-def judged(name: str, call: Call, actual: Exception | None, expected: Exception | None) -> Verdict:
+def judged(name: str, call: str, actual: Raising, expected: Raising) -> Verdict:
     """Returns the verdict on what a compiled call raised, given what eager raises."""
-    if actual is not None and is_like(actual, expected):
-        return Verdict(RAISED, type(actual).__name__)
-    if type(actual).__name__ in WRAPPERS:
+    if not (actual.types or expected.types):
+        return Verdict(ACCEPTED, call)
+    if actual.is_assertion and expected.is_assertion:
+        return Verdict(RAISED, ASSERTED)
+    if is_like(actual, expected):
+        return Verdict(RAISED, actual.type)
+    if actual.type in WRAPPERS:
         return Verdict(LISTED, BY_DYNAMO)
-    listed = next((why for (op, text), why in EXCEPTIONS.items() if op == name and text in str(expected)), None)
+    table = ASSERTIONS if actual.is_assertion else EXCEPTIONS
+    listed = next((why for (op, text), why in table.items() if op == name and text in expected.text), None)
     if listed is not None:
         return Verdict(LISTED, listed)
-    came = "returned" if actual is None else f"raised {shown(actual)}"
-    return Verdict(WRONG, f"{came}; eager raises {shown(expected)}: {call.text()}")
+    return Verdict(WRONG, f"{actual.shown()}; eager {expected.shown()}: {call}")
+
+
+def is_like(actual: Raising, expected: Raising) -> bool:
+    """Returns whether a compiled call raised what eager raises, or raised where eager's kernels assert."""
+    if actual.is_assertion or not actual.types or not expected.types:
+        return False
+    if expected.is_assertion or expected.type in actual.types:
+        return True
+    return actual.type in WRAPPERS and expected.type in actual.text
 
 
 def error_of(call: Call, function: Callable[..., Any]) -> Exception | None:
@@ -105,14 +151,3 @@ def error_of(call: Call, function: Callable[..., Any]) -> Exception | None:
 
 def _copied(x: torch.Tensor) -> torch.Tensor:
     return x if x.layout != torch.strided or x.requires_grad else twin(x)
-
-
-def is_like(actual: Exception, expected: Exception | None) -> bool:
-    """Returns whether a compiled call raised what eager raises."""
-    if isinstance(actual, type(expected)):
-        return True
-    return type(actual).__name__ in WRAPPERS and type(expected).__name__ in str(actual)
-
-
-def shown(error: Exception | None) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"

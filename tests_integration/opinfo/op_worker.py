@@ -1,8 +1,9 @@
 """A process that checks operators, one job a line, and can be lost without losing more than the way it was at.
 
 It reads jobs as JSON lines from standard input and writes events to what was standard output: ``{"ready": true}``
-once, then for each way of a job its outcome, then ``{"done": true}``; ``{"lost": reason}`` when it ends because its GPU
-context is gone. What operators print goes to standard error.
+once, then for each way of a job its outcome, then ``{"done": true}``, with ``"last": true`` if the process ends with
+it; ``{"lost": reason}`` when it ends in the middle because its GPU context is gone. What operators print goes to
+standard error.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def main() -> int:
         job = json.loads(line)
         if job["dtype"] == REFUSED:
             if run_refusal(job, device, events):
-                return 1
+                leave()
             continue
         try:
             run_job(job, infos[job["op"], job["variant"]], device, events)
@@ -74,19 +75,29 @@ def run_job(job: dict[str, Any], info: Any, device: str, events: TextIO) -> None
 
 
 def run_refusal(job: dict[str, Any], device: str, events: TextIO) -> bool:
-    """Makes the one refused call of a job, and sends what came of it; returns whether the process must end."""
-    from op_refusals import Verdict, refused_calls, shown, verdict
+    """Makes a refused call in each way that the job names, until one of them leaves no GPU to go on with.
 
-    (way,) = job["ways"]
-    kind, number = way.split()
-    try:
+    Returns whether that is so: the process must end, and what is left of the job is for another one.
+    """
+    from op_refusals import raising, refused_calls
+
+    is_lost = False
+    for way in job["ways"]:
+        kind, number = way.split()
         call = refused_calls(job["op"], job["variant"], device)[int(number)]
-        found = verdict(job["op"], call, dynamic=True if kind == "dynamic" else None)
-    except Exception as error:  # noqa: BLE001 - a defect of the check itself is a finding, too
-        found = Verdict("fail", f"the check failed: {shown(error)}")
-    send(events, {"way": way, "outcome": asdict(found)})
-    send(events, {"done": True})
-    return found.ends_process
+        found = raising(call, kind)
+        send(events, {"way": way, "outcome": {**asdict(found), "call": call.text()}})
+        is_lost = found.is_assertion
+        if is_lost:
+            break
+    send(events, {"done": True, "last": is_lost})
+    return is_lost
+
+
+def leave() -> None:
+    """Ends the process at once: without a GPU, what it would tidy up may wait for ever."""
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def send(events: TextIO, event: dict[str, Any]) -> None:

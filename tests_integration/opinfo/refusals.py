@@ -39,15 +39,7 @@ def main() -> int:
     with chosen.out.open("a") as out:
 
         def report(job: Job, found: dict[str, Any]) -> None:
-            outcome = found[job.ways[0]]
-            reason = outcome.get("reason") or "; ".join(outcome.get("reasons", ()))
-            row = {
-                "op": job.op,
-                "variant": job.variant,
-                "way": job.ways[0],
-                "status": outcome["status"],
-                "reason": reason,
-            }
+            row = {"op": job.op, "variant": job.variant, "way": job.ways[0], **outcome_of(job, found)}
             rows[key_of(job)] = row
             out.write(json.dumps(row) + "\n")
             out.flush()
@@ -73,16 +65,30 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def planned(device: str, ops: list[str] | None, *, dynamic: bool) -> list[Job]:
-    """Returns a job for each call."""
-    from op_refusals import operators_with_refusals, refused_calls
+    """Returns a job for each call; our own come first, as most of those that cost a GPU's worker are among them."""
+    from op_refusals import DYNAMIC, EAGER, STATIC, operators_with_refusals, refused_calls
+    from refused_calls import CALLS
 
     names = [pair for pair in operators_with_refusals() if ops is None or pair[0] in ops]
-    way = "dynamic" if dynamic else "static"
+    names.sort(key=lambda pair: pair[0] not in CALLS)
+    way = DYNAMIC if dynamic else STATIC
     return [
-        Job(name, variant, REFUSED, (f"{way} {number}",), 1)
+        Job(name, variant, REFUSED, (f"{way} {number}", f"{EAGER} {number}"), 1)
         for name, variant in names
         for number in range(len(refused_calls(name, variant, device)))
     ]
+
+
+def outcome_of(job: Job, found: dict[str, Any]) -> dict[str, str]:
+    """Returns what came of a call, given what its ways raised: compiled, then in eager mode."""
+    from op_refusals import Raising, judged
+
+    lost = [f"{way}: {'; '.join(found[way]['reasons'])}" for way in job.ways if "status" in found[way]]
+    if lost:
+        return {"status": "fail", "reason": ". ".join(lost)}
+    actual, expected = (Raising(tuple(found[way]["types"]), found[way]["text"]) for way in job.ways)
+    verdict = judged(job.op, found[job.ways[0]]["call"], actual, expected)
+    return {"status": verdict.status, "reason": verdict.reason, "eager": expected.shown()}
 
 
 def key_of(job: Job) -> tuple[str, str, str]:

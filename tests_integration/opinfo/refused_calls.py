@@ -331,7 +331,7 @@ def _number_members() -> dict[str, list[Refused]]:
             *_calls(lambda x: F.dropout(x, 1.5), (zeros(4),)),
             *_calls(lambda x: F.rrelu(x, 0.5, 0.1, training=True), (zeros(4),)),
         ],
-        "multinomial": [
+        "draws by weights": [
             *_calls(torch.multinomial, (torch.tensor([-1.0, 2.0]), 1), (zeros(3), 1), (ones(3), 0), (ones(3), 4)),
             *_calls(torch.multinomial, (torch.tensor([float("nan"), 2.0]), 1), (torch.tensor([float("inf"), 2.0]), 1)),
             *_calls(torch.multinomial, (ones(3, dtype=torch.int64), 1), (ones(2, 2, 2), 1), (number, 1)),
@@ -494,6 +494,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "narrow_copy",
         "Expected dim <",
     ): "dynamo narrows as `narrow` does, which raises IndexError for a dim there is not",
+    (
+        "median",
+        "cannot have more than 25 dimensions",
+    ): "a limit of eager's kernel for GPUs alone",
     ("cat", "zero-dimensional tensor"): "torch's own fake of cat fails first, while it looks for the axis",
     **{
         (f"__r{name}__", "doesn't apply to a 'int' object"): "dynamo itself computes with numbers that may change"
@@ -504,3 +508,19 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
 
 What dynamo refuses itself as another type of error is not listed one by one: see `op_refusals.BY_DYNAMO`.
 """
+
+_WAITS = "eager waits for the GPU, reads what a kernel found and raises; compiled code does not wait, and asserts"
+ASSERTIONS: dict[tuple[str, str], str] = {
+    ("multinomial", "probability tensor contains either"): _WAITS,
+    ("multinomial", "invalid multinomial distribution"): _WAITS,
+    ("draws by weights", "probability tensor contains either"): _WAITS,
+    ("draws by weights", "invalid multinomial distribution"): _WAITS,
+    ("histc", "is not finite"): _WAITS,
+    ("distances, histograms", "is not finite"): _WAITS,
+    ("searchsorted", "sorter index out of range"): _WAITS,
+    ("searches, repeats", "sorter index out of range"): _WAITS,
+    ("normal", "normal expects all elements of std"): _WAITS,
+    ("distributions", "normal expects all elements of std"): _WAITS,
+    ("values for the places of a mask", "shape mismatch"): _WAITS,
+}
+"""Why a kernel asserts where eager raises and leaves the GPU usable: by operator, or kind, and part of its message."""

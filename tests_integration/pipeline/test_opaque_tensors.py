@@ -42,6 +42,61 @@ def test_complex_values_are_those_of_eager(name: str, start: Function) -> None:
     torch.testing.assert_close(actual, eager)
 
 
+def scaled_in_place(x: Tensor, y: Tensor) -> Any:
+    before = x.clone()
+    x.mul_(y)
+    return before + x, x[0] * 2
+
+
+def written_as_real_pairs(x: Tensor, y: Tensor) -> Any:
+    torch.view_as_real(x).mul_(2).add_(torch.view_as_real(y))
+    return x
+
+
+def written_by_parts(x: Tensor, y: Tensor) -> Any:
+    x.real.add_(1)
+    x.imag.mul_(y.real)
+    return x.abs()
+
+
+def written_through_a_view(x: Tensor, y: Tensor) -> Any:
+    x.T[1:].add_(y.T[1:])
+    return x.T + 1, x.sum()
+
+
+def read_by_a_view_before(x: Tensor, y: Tensor) -> Any:
+    view = x.T
+    x.mul_(2)
+    return view + 1, view
+
+
+WRITES: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "scaled": scaled_in_place,
+    "as real pairs": written_as_real_pairs,
+    "by parts": written_by_parts,
+    "through a view": written_through_a_view,
+    "read by a view": read_by_a_view_before,
+    "conjugate": lambda x, y: (x.copy_(y.conj()), x * 2),
+    "one row for all": lambda x, y: x.copy_(y[0]),
+    "from itself": lambda x, y: (x.copy_(x.flip(0)), y * x),
+}
+
+
+@pytest.mark.parametrize("layout", ["rows", "columns", "every other"])
+@pytest.mark.parametrize("name", WRITES)
+def test_complex_inputs_are_written(name: str, layout: str) -> None:
+    def laid_out(x: Tensor) -> Tensor:
+        if layout == "rows":
+            return x.clone()
+        return x.T.clone().T if layout == "columns" else x.new_zeros(8, 8)[::2, ::2].copy_(x)
+
+    start, y = numbers(4, 4), laid_out(numbers(4, 4))
+    written, wanted = laid_out(start), laid_out(start)
+    eager = WRITES[name](wanted, y)
+    torch.testing.assert_close(compiled(WRITES[name])(written, y), eager)
+    torch.testing.assert_close(written, wanted)
+
+
 def test_an_input_to_be_negated_on_reading_is_read_negated() -> None:
     x = numbers(3, 4).conj().imag
     assert x.is_neg()

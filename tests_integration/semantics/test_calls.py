@@ -36,6 +36,27 @@ def test_inputs_that_overlap_and_change(device: str) -> None:
     both(function, make)
 
 
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("lengths", [(20, 21, 15, 20), (15, 40), (30, 10)])
+def test_inputs_that_overlap_where_nothing_tells_what_they_are_views_of(
+    lengths: tuple[int, ...], *, inference: bool
+) -> None:
+    """As in inference mode: AOTAutograd takes all that their storage holds, and does not guard how much that is."""
+
+    def function(a: Tensor, b: Tensor) -> Tensor:
+        a.mul_(2)
+        b.add_(1)
+        return a.sum() + b
+
+    called = compiled_or_eager(function, dynamic=False)  # eagerly where there is less of a storage than at first
+    with torch.inference_mode(inference):
+        for length in lengths:
+            mine, theirs = torch.arange(float(length)), torch.arange(float(length))
+            actual = called(mine[:6].data, mine[4:10].data)
+            assert_same_bits(actual, function(theirs[:6], theirs[4:10]), "results")
+            assert_same_bits(mine, theirs, "inputs")
+
+
 def windows(*starts: int) -> Callable[[], tuple[Tensor, ...]]:
     """Returns a function that makes views of four elements each of one tensor."""
 

@@ -48,6 +48,10 @@ FUNCTIONS: dict[str, Function] = {
     "of an input and of none": lambda x: (x[1:], (x + 0)[1:]),
     "parts of complex numbers": lambda x: ((v := torch.complex(x, x)).real, v.imag, v),
     "pairs of numbers": lambda x: (torch.view_as_real(v := torch.complex(x, x)), v),
+    "conjugate": lambda x: ((v := torch.complex(x, x + 1)).conj(), v, v.mH[1:], v.conj().conj()),
+    "conjugate alone": lambda x: torch.complex(x, x + 1).conj(),
+    "parts of a conjugate": lambda x: ((v := torch.complex(x, x + 1)).conj().imag, v.conj().real[0], v),
+    "negated when it is read": lambda x: (torch._neg_view(v := x * 2), v, v[1]),
     "sum and a part of it": lambda x: ((v := x.sum(0, keepdim=True))[0], v),
     "softmax of a transposed": lambda x: ((v := torch.softmax(x.t(), 0))[1], v),
     "sorted, a part": lambda x: ((v := x.sort(1))[0][0], v[0], v[1][1:], v[1]),
@@ -58,10 +62,13 @@ FUNCTIONS: dict[str, Function] = {
 
 
 def places(results: Any) -> list[tuple[int, ...]]:
-    """Returns, for each tensor of a result, the first one with the same storage, its offset and its strides."""
+    """Returns, for each tensor of a result, the first one with the same storage, its offset, strides and marks."""
     found = tensors_of(results)
     owners = [x.untyped_storage().data_ptr() for x in found]
-    return [(owners.index(owner), x.storage_offset(), *x.stride()) for x, owner in zip(found, owners, strict=True)]
+    return [
+        (owners.index(owner), x.storage_offset(), *x.stride(), x.is_conj(), x.is_neg())
+        for x, owner in zip(found, owners, strict=True)
+    ]
 
 
 BATCHES = [list(FUNCTIONS)[first : first + 13] for first in range(0, len(FUNCTIONS), 13)]

@@ -55,14 +55,6 @@ def test_a_device_that_is_not_compiled_for(said: Any) -> None:
     check(doubled, torch.empty(3, device="meta"), said=said, line=1, reason="a graph on meta")
 
 
-def test_a_higher_order_op(said: Any) -> None:
-    def branching(x: Tensor) -> Any:
-        y = x + 1
-        return torch.cond(y.sum() > 0, lambda x: x + 1, lambda x: x - 1, (y,))
-
-    check(branching, torch.ones(3), said=said, line=2, reason="higher-order op cond")
-
-
 def test_a_layer_that_fails(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: Any) -> Any:
         raise ZeroDivisionError("a defect")

@@ -2,10 +2,15 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ferrite_ir import __version__
 from ferrite_ir.__main__ import main
 
 GOOD = """graph @f(x: f32[4]) -> (y) {
@@ -41,9 +46,69 @@ def test_parse_errors_show_the_place(file: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().err.startswith(f"{file}:1:13: unknown dtype 'f33'")
 
 
-def test_missing_file(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "no/such.fir"]) == 1
-    assert "No such file" in capsys.readouterr().err
+@pytest.mark.parametrize("command", ["check", "print", "opt", "fingerprint"])
+@pytest.mark.parametrize(
+    ("name", "content", "status", "said"),
+    [("missing", None, 2, "No such file"), ("folder", None, 2, "Is a directory"), ("pipe", None, 2, "is no file"),
+     ("empty", b"", 1, ""), ("binary", b"\x7fELF\xff\xfe", 1, "no text in UTF-8"), ("text", b"words\n", 1, ":1:1:"),
+     ("bundle", b"ferrite-bundle/1\n", 1, ":1:"), ("deep", b"(" * 100000, 1, ":1:1:")],
+)  # fmt: skip
+def test_what_is_no_program(
+    command: str, name: str, content: bytes | None, status: int, said: str, tmp_path: Path, capsys: Any
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    elif name == "folder":
+        path.mkdir()
+    elif name == "pipe":
+        os.mkfifo(path)
+    expected = 0 if name == "empty" and main([command, str(path)]) == 0 else status
+    assert main([command, str(path)]) == expected
+    if expected:
+        assert said in (err := capsys.readouterr().err)
+        assert str(path) in err
+        assert main([command, str(path), "--json"]) == expected
+        assert json.loads(capsys.readouterr().out)["error"]["message"] in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [([], "COMMAND"), (["chek", "x"], "did you mean 'check'?"), (["check"], "file"), (["check", "x", "--jsn"], "--jsn"),
+     (["eval", "FILE", "missing"], "missing cannot be read"),
+     (["eval", "FILE", "INPUTS", "--size", "n"], "write one as")],
+)  # fmt: skip
+def test_wrong_arguments(arguments: list[str], said: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inputs = file.with_name("inputs.json")
+    inputs.write_text("[[1, 2, 3, 4]]")
+    given = [{"FILE": str(file), "INPUTS": str(inputs)}.get(each, each) for each in arguments]
+    assert main(given) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"ferrite-ir {__version__}\n"
+
+
+def test_json_of_every_command(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = {}
+    for command in ("check", "print", "opt", "fingerprint"):
+        assert main([command, str(file), "--json"]) == 0
+        shown[command] = json.loads(capsys.readouterr().out)
+    assert shown["check"] == {"graphs": 1, "definitions": 2}
+    assert shown["print"]["program"] + "\n" == GOOD
+
+
+@pytest.mark.parametrize("command", ["print", "fingerprint"])
+def test_closed_pipes_and_full_disks_have_no_traceback(command: str, file: Path) -> None:
+    run = f"{sys.executable} -m ferrite_ir {command} {file}"
+    for ending, status in ((" | true; exit ${PIPESTATUS[0]}", (0, 141)), (" > /dev/full", (2,))):
+        done = subprocess.run(["bash", "-c", run + ending], capture_output=True, text=True, check=False)
+        assert done.returncode in status, done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_print_and_fingerprint(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,6 +40,16 @@ def size_expressions() -> st.SearchStrategy[Any]:
 DOWN, EITHER = sizes.symbol("down", None, -1), sizes.symbol("either", None, None)
 
 
+def test_sizes_that_their_bounds_leave_one_value_are_numbers() -> None:
+    few, any_size = sizes.symbol("few", 3, 4), sizes.symbol("any_size", 2)
+    assert sizes.ceildiv(few, 2) == 2
+    assert sizes.ceildiv(sizes.ceildiv(few, 2), 2) == 1
+    assert sizes.minimum(sizes.ceildiv(few, 2), any_size) == 2
+    assert sizes.maximum(few // 5, 1) == 1
+    assert sizes.mul(any_size, few // 3) is any_size
+    assert isinstance(few // 4, sizes.Symbolic)
+
+
 @given(size_expressions(), st.integers(-7, -1), st.integers(-9, 9).filter(bool), st.integers(1, 9), st.integers(1, 9))
 def test_quotients_by_negative_sizes(size: Any, down: int, either: int, n: int, m: int) -> None:
     values = {"n": n, "m": m, "down": down, "either": either}
@@ -168,6 +178,17 @@ def test_what_is_left_of_an_extent_is_a_factor_with_its_sign() -> None:
     assert sizes.factors(part - 40) == (-1, ((40 - part, 1),))
     both = (seen - later) * (later - latest)
     assert set(sizes.factors(both)[1]) == {(seen - later, 1), (later - latest, 1)}
+
+
+def test_factors_of_extents_over_negative_symbols_are_positive() -> None:
+    """As that of the last ``-n`` elements, which ``x[n:]`` has."""
+    first, second = sizes.symbol("n", None, -2, -3), sizes.symbol("m", None, -2, -5)
+    assert sizes.factors(-first) == (1, ((-first, 1),))
+    assert sizes.factors(-6 * first) == (6, ((-first, 1),))
+    assert sizes.factors(first * second) == (1, ((-second, 1), (-first, 1)))
+    assert sizes.factors(first) == (-1, ((-first, 1),))
+    unknown = sizes.symbol("u0", None, None)
+    assert sizes.factors(-unknown) == (1, ((-unknown, 1),))
 
 
 def test_factors_of_rounding_up_are_positive() -> None:

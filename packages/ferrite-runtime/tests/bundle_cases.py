@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from collections.abc import Iterator
+import struct
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ferrite_runtime.binary import Binary
 from ferrite_runtime.bundle import Bundle, Prebuilt
+from ferrite_runtime.code_facts import param_bytes
 from ferrite_runtime.config import Config
 from ferrite_runtime.container import MAGIC, pack_container, unpack_container
 from ferrite_runtime.entries import Entry, Variant, Weight
@@ -60,11 +62,42 @@ def add_bundle(device: str = "cuda", size: int = 1000, targets: tuple[str, ...] 
 
 def fake_binary(spec: KernelSpec, config: Config, target: str, *, aligned: bool = True, form: str = "cubin"):
     """A binary as `FakeDriver` takes it, with its entry in a bundle."""
-    code = json.dumps({"spec": spec.to_mapping(), "config": config.to_mapping(), "aligned": aligned, "for": target})
-    binary = Binary(code.encode(), spec.name, config.num_warps, 32, 0, hidden=2)
+    content = json.dumps({"spec": spec.to_mapping(), "config": config.to_mapping(), "aligned": aligned, "for": target})
+    built = Target.parse(target)
+    sizes = [*(param_bytes(param) for param in spec.params), 8, 8]
+    form = form if built.backend == "cuda" else "hsaco"
+    code = fake_code(form, spec.name, built, config.num_warps * built.warp_size, sizes) + content.encode()
+    binary = Binary(code, spec.name, config.num_warps, built.warp_size, 0, hidden=2)
     blob = hashlib.sha256(binary.code).hexdigest()
     entry = Prebuilt(spec.id, config, Target.parse(target), aligned, form, "triton 0", binary.header(), blob)
     return entry, binary.code
+
+
+def fake_code(form: str, entry: str, target: Target, threads: int, sizes: Sequence[int]) -> bytes:
+    """What the runtime reads of code without a GPU, and no code: a file with the right headers."""
+    if form == "ptx":
+        params = ", ".join(f".param .b{8 * size} {entry}_param_{n}" for n, size in enumerate(sizes))
+        return f".target {target}\n.visible .entry {entry}({params})\n.reqntid {threads}\n{{\n}}\n".encode()
+    if form == "hsaco":
+        return _fake_elf(224, 0, {".strtab": f"\0{entry}.kd\0".encode()})
+    attributes = struct.pack("<BBHIII", 4, 0x10, 12, threads, 1, 1)
+    attributes += b"".join(
+        struct.pack("<BBHIHHI", 4, 0x17, 12, 0, n, 8 * n, size << 18) for n, size in enumerate(sizes)
+    )
+    return _fake_elf(190, int(target.arch), {f".nv.info.{entry}": attributes, f".text.{entry}": b"\0" * 16})
+
+
+def _fake_elf(machine: int, flags: int, contents: dict[str, bytes]) -> bytes:
+    names = b"\0" + b"".join(f"{name}\0".encode() for name in (".shstrtab", *contents))
+    contents = {".shstrtab": names, **contents}
+    table, position = b"", 64 + 64 * len(contents)
+    for name, content in contents.items():
+        where = names.index(f"\0{name}\0".encode()) + 1
+        table += struct.pack("<IIQQQQIIQQ", where, 1, 0, 0, position, len(content), 0, 0, 1, 0)
+        position += len(content)
+    head = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+    head += struct.pack("<HHIQQQIHHHHHH", 2, machine, 1, 0, 0, 64, flags, 64, 0, 0, 64, len(contents), 0)
+    return head + table + b"".join(contents.values())
 
 
 def with_fake_binaries(bundle: Bundle, *targets: str) -> Bundle:

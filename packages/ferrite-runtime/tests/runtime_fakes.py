@@ -37,6 +37,11 @@ C_TYPES = {
 }
 
 
+def content_of(binary: Binary) -> dict[str, Any]:
+    """What a fake binary says of itself, behind the headers that the runtime reads."""
+    return json.loads(binary.code[binary.code.index(b'{"') :])
+
+
 class FakePool:
     """Answers every job at once with a binary that says which job it was; ``shape`` may change or refuse it."""
 
@@ -70,7 +75,7 @@ class FakeDriver:
         self.graphs: FakeGraphs | None = None
 
     def load(self, binary: Binary, name: str) -> Function:
-        self.loads.append(json.loads(binary.code))
+        self.loads.append(content_of(binary))
         config = Config.from_mapping(self.loads[-1]["config"])
         return Function(len(self.loads), 1, binary, 32, self.local_bytes.get(config, 0), self.resident)
 

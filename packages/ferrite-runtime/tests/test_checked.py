@@ -55,6 +55,14 @@ def test_the_interpreter_refuses_values_as_torch_does() -> None:
     assert not isinstance(caught.value, IndexError)
 
 
+def test_the_interpreter_says_the_same_of_kernels_that_are_checked_already() -> None:
+    run = load_program(checked_program(gather(["aten.gather (model.py:3)"])))
+    with pytest.raises(IndexOutOfBounds, match=r"^aten.gather \(model.py:3\): index out of bounds of 10"):
+        run(torch.arange(10.0), torch.tensor([9, 0, 10, 3, 1]))
+    again = checked_program(checked_program(gather([])))
+    assert again == checked_program(gather([]))
+
+
 def test_kernels_are_checked_for_values_too() -> None:
     plain = gather(["aten.bernoulli (model.py:3)"], "refused: probabilities have to be in [0, 1]")
     (kernel,) = checked_program(plain)["kernels"]

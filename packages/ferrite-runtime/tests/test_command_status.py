@@ -93,6 +93,27 @@ def test_status_and_words(command: str, file: str, files: dict[str, Path], capsy
         assert "error" not in value
 
 
+@pytest.mark.parametrize("command", READERS)
+def test_pipes_are_not_waited_for(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    before, behind, _ = READERS[command]
+    assert main([*before, str(tmp_path / "pipe"), *behind]) == 2
+    assert "pipe cannot be read: it is no file" in capsys.readouterr().err
+
+
+def test_pins_in_a_pipe_are_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert main(["pin", "--file", str(tmp_path / "pipe"), "--check"]) == 2
+    assert "it is no file" in capsys.readouterr().err
+
+
+def test_what_was_probably_meant_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspcet", "x"]) == 2
+    assert "did you mean 'inspect'?" in capsys.readouterr().err
+    assert main(["cache", "why-mis"]) == 2
+    assert "did you mean 'why-miss'?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["sm_12", "sm_9", "sm90", "gfx94", "", "cpu"])
 def test_unknown_target_is_refused_before_anything_is_read(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["compile", "missing", "--target", name]) == 2

@@ -9,6 +9,7 @@ import pytest
 import test_fmath
 from ferrite_runtime import DeviceUnavailable, cross_compile
 from ferrite_runtime.binary import Binary
+from ferrite_runtime.code_facts import ptx_param_sizes
 from ferrite_runtime.config import Config
 from ferrite_runtime.cross import cross_compile_kernels
 from ferrite_runtime.cubin import read_resources
@@ -16,7 +17,7 @@ from ferrite_runtime.devices import typical_device
 from ferrite_runtime.options import Options
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.target import CROSS_TARGETS, Target
-from ferrite_runtime.triton_adapter import Job, compile_job, ptx_param_sizes, triton_attributes, triton_signature
+from ferrite_runtime.triton_adapter import Job, compile_job, triton_attributes, triton_signature
 from runtime_kernels import (
     fold_axis,
     grid_axis,

@@ -291,6 +291,13 @@ def test_narrow_erf_is_within_its_stated_error() -> None:
     assert run("fmath.erf_narrow(a)", nan, dtype="f32").isnan().all()
 
 
+def test_narrow_erf_is_just_one_where_erf_rounds_to_it() -> None:
+    large = torch.cat([torch.linspace(4.1, 9, 4096), torch.tensor([1e4, 1e30, 3e38, float("inf")])])
+    assert (run("fmath.erf_narrow(a)", large, dtype="f32") == 1).all()
+    assert (run("fmath.erf_narrow(a)", -large, dtype="f32") == -1).all()
+    assert (run("fmath.erf_narrow(a)", torch.linspace(-6, 6, 4096), dtype="f32").abs() <= 1).all()
+
+
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_sigmoid_has_its_limits() -> None:
     x = torch.tensor([math.inf, 200.0, -200.0, -math.inf, math.nan])

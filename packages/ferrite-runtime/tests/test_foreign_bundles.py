@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from bundle_cases import EXAMPLE, opened, reseal  # noqa: E402
-from bundle_mutations import MARK, STRINGS, _kernel_texts, attempt  # noqa: E402
+from bundle_mutations import _HEAD, MARK, STRINGS, _kernel_texts, attempt  # noqa: E402
 from bundle_sources import make_sources  # noqa: E402
 from example_model import Example, example_inputs  # noqa: E402
 from ferrite_runtime import (  # noqa: E402
@@ -197,6 +197,16 @@ def test_operators_beside_torchs_own_are_called_where_load_is_told_of_them() -> 
         SOURCES["sized"].call(loaded(missing, "sized", operators=["nowhere.missing.default"]))
 
 
+def test_a_bundle_cannot_call_a_captured_graph() -> None:
+    change = with_steps_last(extern("captured.cond.7", {"ref": "a"}, results=("zz",)))
+    with pytest.raises(SpecError, match=r"captured\.cond\.7 is a call of a captured graph, which a bundle cannot hold"):
+        loaded(change, "sized")
+    with pytest.raises(OptionError, match="operator"):
+        loaded(change, "sized", operators=["captured.cond.7"])
+    with pytest.raises(SpecError, match="cannot hold"):
+        loaded(change, "sized", operators=["captured.cond.run"])
+
+
 @pytest.mark.parametrize("wrong", ["aten.add.Tensor", ["add"], ["a.b.c; d"], [3]])
 def test_what_is_no_operator_is_refused(wrong: Any) -> None:
     with pytest.raises(OptionError, match="operator"):
@@ -285,6 +295,56 @@ def test_products_that_native_code_starts_need_no_comparison_either() -> None:
     native = with_products(bounded, frozenset(("aten.mm.default", "aten.bmm.default")))
     sequencing = Sequencing(list, lambda product, places: [], native)
     assert "_within" not in write_host(bounded, lambda site: [], sequencing=sequencing).source
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+_SQUARE = {"do": "alloc", "name": "zp", "dtype": "f32", "shape": [64, 64], "strides": [64, 1]}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [extern("aten.mm.default", {"ref": "zp"}, {"ref": "zp"}, out={"ref": "zo"}),
+     extern("aten.addmm.default", {"ref": "zp"}, {"ref": "zp"}, {"ref": "zp"}, out={"ref": "zo"}),
+     extern("aten.mm.default", {"ref": "zp"}, {"ref": "zp"}, mat2={"ref": "zp"}),
+     extern("aten.mm.default", {"ref": "zp"}, {"ref": "zp"}, {"ref": "zp"}),
+     extern("aten.ones.default", [1], names=None)],
+)  # fmt: skip
+def test_calls_have_the_arguments_that_the_operator_declares(call: Manifest) -> None:
+    with pytest.raises(SpecError, match="argument"):
+        SOURCES["sized"].call(loaded(with_steps_last(_SQUARE, alloc("zo", 1), call), "sized"))
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["aten._sparse_coo_tensor_with_dims_and_tensors.default", "aten.sparse_coo_tensor.indices_size",
+     "aten._indices.default", "aten._nested_tensor_from_tensor_list.default", "aten._nested_tensor_size.default",
+     "aten._to_sparse_csr.default",
+     "aten.crow_indices.default", "aten._convert_indices_from_coo_to_csr.default", "aten._reshape_alias.default",
+     "aten._sobol_engine_ff_.default", "aten.to_mkldnn.default", "aten._cudnn_rnn_flatten_weight.default"],
+)  # fmt: skip
+def test_operators_that_do_not_check_what_they_are_given_are_not_called(target: str) -> None:
+    """With indices beyond a sparse tensor, sizes beyond a nested one, some of these end the process."""
+    with pytest.raises(SpecError, match="not among the operators"):
+        loaded(with_steps_last(extern(target, {"ref": "a"}, results=("zz",))), "sized")
+
+
+@pytest.mark.parametrize(
+    "step",
+    [alloc("zz", "i0"), view("zz", "a", "i0"), view("zz", "a", 1, ["max", "i0", 0]), let("zz", ["add", "i0", 1]),
+     extern("aten.ones.default", [{"size": "i0"}], results=("zz",)),
+     {"do": "check", "holds": ["le", "i0", 4], "message": "m", "names": []}],
+)  # fmt: skip
+def test_numbers_with_fractions_are_no_sizes(step: Manifest) -> None:
+    read = {"do": "item", "name": "i0", "from": "t", "dtype": "f32"}
+    with pytest.raises(SpecError, match="'i0' is not an integer"):
+        changed(with_steps_last(read, step), "sized")
+
+
+def test_integers_that_a_library_returned_are_integers() -> None:
+    half = extern("aten.full.default", [], 2.5, results=("zh",))
+    read = {"do": "item", "name": "i0", "from": "zh", "dtype": "i64"}
+    SOURCES["sized"].call(loaded(with_steps_last(half, read, alloc("zz", "i0")), "sized"))
 
 
 # --- integers ---------------------------------------------------------------------------------------------------------
@@ -476,6 +536,57 @@ def huge(field: str, value: Any) -> Callable[[Manifest], None]:
 def test_work_out_of_proportion_ends_soon(change: Callable[[Manifest], None]) -> None:
     with pytest.raises(TrustNeeded, match="far more work"):
         SOURCES["sized"].call(loaded(change, "sized"))
+
+
+def with_functions(*functions: tuple[str, str, str], body: str) -> Callable[[Manifest], None]:
+    """Gives the kernel of the bundle ``sized`` another body, and functions of its own: name, parameters, body."""
+    texts = (
+        f"@triton.jit\ndef {name}({parameters}):\n" + "".join(f"    {line}\n" for line in lines.splitlines())
+        for name, parameters, lines in (*functions, ("scaled", SIGNATURE, body))
+    )
+    return lambda manifest: manifest["kernels"][0].update(source=_HEAD + "\n\n".join(texts))
+
+
+_TWICE = "if d > 0:\n    f(d - 1)\n    f(d - 1)"
+_CHAIN = [("f0", "d", "pass"), *((f"f{n}", "d", f"f{n - 1}(d)\nf{n - 1}(d)") for n in range(1, 40))]
+_SQUARES = [("f0", "d", "pass"), *((f"f{n}", "d", f"f{n - 1}(d * d)") for n in range(1, 34))]
+GROWTH = {
+    "calls that call twice": with_functions(("f", "d", _TWICE), body="f(40)"),
+    "calls in a chain": with_functions(*_CHAIN, body="f39(1)"),
+    "squares in a chain": with_functions(*_SQUARES, body="f33(9223372036854775807)"),
+    "squares without end": with_functions(("f", "d", "f(d * d)"), body="f(9223372036854775807)"),
+    "constants": with_text("x = tl.constexpr(9223372036854775807) * tl.constexpr(9223372036854775807)"),
+    "rows in rows": with_text(
+        "t = (1,)\n" + "t = (t, t)\n" * 40 + "u = (1,)\n" + "u = (u, u)\n" * 40 + "if t == u:\n    pass"
+    ),
+    "a row many times": with_text("t = (1, 2) * 10000000000"),
+    "a row and itself": with_text("t = [1]\n" + "t = t + t\n" * 40),
+    "a row and itself, in place": with_functions(("f", "", "return 1, 2"), body="t = f()\n" + "t += t\n" * 40),
+    "a shape many times": with_text("t = tl.arange(0, 64).shape * 10000000000"),
+    "a shape a constant of times": with_text("t = tl.arange(0, 64).shape * tl.constexpr(10000000000)"),
+    "a text many times": with_functions(("f", "s", "x = s * 10000000000"), body="f('aaaa')"),
+    "a shift": with_functions(
+        ("f", "d, e", "x = (d + 0) << 64"), body="f(n.to(tl.int64), 1)\nx = 9223372036854775807 << 64"
+    ),
+    "bins": with_text("x = tl.histogram(tl.arange(0, 16), 268435456)"),
+}
+
+
+@pytest.mark.parametrize("name", GROWTH)
+def test_values_of_python_do_not_grow_in_the_interpreter(name: str) -> None:
+    with pytest.raises(TrustNeeded):
+        SOURCES["sized"].call(loaded(GROWTH[name], "sized"))
+
+
+def test_texts_in_a_kernel_do_not_become_its_lines() -> None:
+    lines = "'what it does\\ndef scaled(a_ptr): 1 / 0'\ntl.device_assert(n > 0, 'a\\ndef scaled(a_ptr): 1 / 0')"
+    SOURCES["sized"].call(loaded(with_text(lines), "sized"))
+
+
+def test_functions_with_the_names_of_checks_do_not_leave_them_out() -> None:
+    shadow = ("_operate_mult", "a, b", "return a")
+    change = with_functions(shadow, body="x = (1, 2) * 10000000000")
+    SOURCES["sized"].call(loaded(change, "sized"))  # it gives the row: nothing was multiplied
 
 
 def test_an_axis_that_has_nothing_to_do_with_a_buffer_is_refused() -> None:

@@ -320,6 +320,23 @@ def test_unknown_operator_is_reported_at_load() -> None:
         load_program(program([], [], [extern("ferrite.missing", [], [])], []))
 
 
+def test_a_call_of_the_captured_graph_is_handed_over_at_load() -> None:
+    steps = [extern("captured.cond.7", [{"ref": "x"}, 3], ["y", None, "z"], strides=[[1], None, None])]
+    mapping = program([tensor_input("x", [4])], [], steps, [{"value": "y"}, {"value": "z"}])
+
+    def call(x: torch.Tensor, number: int) -> tuple[torch.Tensor, ...]:
+        return torch.stack([x, x * number], 1)[:, 1], x, x + number
+
+    x = torch.arange(4.0)
+    y, z = load_program(mapping, captured={"captured.cond.7": call})(x)
+    torch.testing.assert_close((y, z), (x * 3, x + 3))
+    assert y.stride() == (1,)
+    with pytest.raises(ExternError, match=r"captured\.cond\.7 is a call of the graph that this program was compiled"):
+        load_program(mapping)
+    with pytest.raises(ExternError, match="not at hand"):
+        load_program(mapping, captured={"captured.cond.8": call})
+
+
 def test_host_source_is_readable() -> None:
     fold = row_sum(4, 8, name="row_total")
     steps = [alloc("o", [4]), launch(fold, "x", "o"), free("x")]

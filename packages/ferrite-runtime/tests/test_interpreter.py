@@ -145,6 +145,24 @@ def test_scattered_additions_to_one_address_add_up(dtype: str) -> None:
     assert total.tolist() == [100, 100, 100]
 
 
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i32"])
+def test_tiles_that_were_broadcast_are_no_larger_in_memory_than_they_say(dtype: str) -> None:
+    body = (
+        "@triton.jit\ndef broadcast(out_ptr, sum_ptr, XBLOCK: tl.constexpr):\n"
+        "    one = tl.full([1, 1], 1, tl.int32)\n"
+        "    to = tl.broadcast_to(out_ptr + one, [64, 1])\n"
+        "    tl.store(to, tl.broadcast_to(one, [64, 1]).to(out_ptr.dtype.element_ty), one == 1)\n"
+        "    tl.atomic_add(tl.broadcast_to(sum_ptr + one, [64, 1]), tl.broadcast_to(one.to(out_ptr.dtype.element_ty), "
+        "[64, 1]), tl.broadcast_to(one == 1, [64, 1]))\n"
+    )
+    params = [tensor("out_ptr", dtype, "write"), tensor("sum_ptr", dtype, "atomic")]
+    torch_type = {"f32": torch.float32, "bf16": torch.bfloat16, "i32": torch.int32}[dtype]
+    out, total = torch.zeros(3, dtype=torch_type), torch.zeros(3, dtype=torch_type)
+    Kernel(spec("broadcast", body, params, [grid_axis("x", 1)], family="template", grid=1))(out, total)
+    assert out.tolist() == [0, 1, 0]
+    assert total.tolist() == [0, 64, 0]
+
+
 def test_several_small_programs_write_their_own_part_and_nothing_else() -> None:
     kernel = pointwise("a * 2", size=1000)
     kernel["axes"][0]["max_block"] = 64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import textwrap
@@ -26,6 +25,7 @@ from ferrite_runtime.config import Config  # noqa: E402
 from ferrite_runtime.prebuilt import BundleLibrary  # noqa: E402
 from ferrite_runtime.target import Target  # noqa: E402
 from ferrite_runtime.triton_adapter import Job  # noqa: E402
+from runtime_fakes import content_of  # noqa: E402
 
 INTERPRET = Options(interpret=True)
 
@@ -162,7 +162,7 @@ def chosen(bundle: Bundle, target: str, **job) -> str | None:
     spec = next(iter(bundle.kernels.values()))
     config = job.pop("config", Config.of({"XBLOCK": 256}, 4))
     binary = BundleLibrary(bundle).find(Job(spec, config, Target.parse(target), **job))
-    return None if binary is None else json.loads(binary.code)["for"]
+    return None if binary is None else content_of(binary)["for"]
 
 
 def test_binary_is_chosen_by_architecture() -> None:
@@ -189,7 +189,7 @@ def test_misaligned_tensors_get_a_build_without_promises() -> None:
     spec = next(iter(bundle.kernels.values()))
     library = BundleLibrary(bundle)
     found = library.find(Job(spec, Config.of({"XBLOCK": 256}, 4), Target.parse("sm_90"), aligned=False))
-    assert json.loads(found.code)["aligned"] is False
+    assert content_of(found)["aligned"] is False
     assert library.find(Job(spec, Config.of({"XBLOCK": 512}, 4), Target.parse("sm_90"), aligned=False)) is None
     assert [config.block("XBLOCK") for config in library.configs(spec, Target.parse("sm_86"))] == []
     assert [config.block("XBLOCK") for config in library.configs(spec, Target.parse("sm_90"))] == [256, 512]

@@ -100,9 +100,38 @@ def test_command_line_prints_schedules_and_explanations(tmp_path, capsys):
     assert "# m + y: fused" in printed
     assert main([str(file), "--as-is", "--explain", "m", "y"]) == 0
     assert "together" in capsys.readouterr().out
+    assert main([str(file), "--decisions", "--json"]) == 0
+    (graph,) = json.loads(capsys.readouterr().out)
+    assert any(decision.startswith("m + y: fused") for decision in graph["decisions"])
     file.write_text("graph @f(")
     assert main([str(file)]) == 1
-    assert "error" in capsys.readouterr().err
+    assert f"{file}:1:10: expected a value" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [([], 2, "file"), (["missing"], 2, "missing cannot be read"), (["FOLDER"], 2, "Is a directory"),
+     (["FILE", "--target", "missing"], 2, "missing cannot be read"), (["FILE", "--target", "FILE"], 1, "no JSON"),
+     (["FILE", "--target", "FACTS"], 2, "did you mean 'warp_size'"), (["FILE", "--target", "LIST"], 2, "JSON object"),
+     (["BINARY"], 1, "no text in UTF-8"), (["FILE", "--explain", "m", "nobody"], 1, "nobody")],
+)  # fmt: skip
+def test_command_line_refuses_in_a_line(arguments, status, said, tmp_path, capsys):
+    contents = {"FILE": TEXT.encode(), "BINARY": b"\x7fELF\xff", "FACTS": b'{"warp_sise": 32}', "LIST": b"[]"}
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    given = [str(tmp_path / each) if each in contents else each for each in arguments]
+    given = [str(tmp_path) if each == "FOLDER" else each for each in given]
+    assert main(given) == status
+    assert said in capsys.readouterr().err
+    assert main([*given, "--json"]) == status
+    assert json.loads(capsys.readouterr().out)["error"]["status"] == status
+
+
+def test_command_line_has_a_version(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("ferrite-scheduler ")
 
 
 def test_unknown_target_facts_are_refused():

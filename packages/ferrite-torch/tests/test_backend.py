@@ -12,6 +12,7 @@ import torch
 
 import ferrite_torch
 from ferrite_torch import pipeline
+from ferrite_torch.captured_steps import A_STEP
 from ferrite_torch.errors import CompileError, OptionError, Unsupported
 
 aten = torch.ops.aten
@@ -234,15 +235,16 @@ class TestSizes:
 
 
 class TestFallback:
-    def test_control_flow_runs_eagerly_with_a_reason(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_control_flow_is_a_step_of_a_compiled_graph(self, caplog: pytest.LogCaptureFixture) -> None:
         def f(x: torch.Tensor) -> Any:
             return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
 
         with caplog.at_level(logging.WARNING):
             torch.testing.assert_close(ferrite_torch.compile(f)(torch.ones(3)), torch.full((3,), 2.0))
-        (reason,) = ferrite_torch.statistics()["fallbacks"]
-        assert "higher-order op cond" in reason
-        assert "a graph runs eagerly" in caplog.text
+        found = ferrite_torch.statistics()
+        assert not found["fallbacks"]
+        assert found["externs"] == {"higher_order.cond": {A_STEP: 1}}
+        assert "the higher-order op cond has no lowering and runs as torch runs it" in caplog.text
 
     def test_an_unsupported_device_runs_eagerly(self) -> None:
         x = torch.empty(3, device="meta")

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ferrite_torch
-from ferrite_runtime import Bundle, GuardFailed, Options, PackageInvalid, load
+from ferrite_runtime import Bundle, GuardFailed, IndexOutOfBounds, Options, PackageInvalid, load
+from ferrite_runtime.errors import FileUnwritable
 from ferrite_runtime.kernel_text import find_liberties
 from ferrite_torch.__main__ import main
 from ferrite_torch.demo_models import GPT, TextSizes
@@ -53,6 +54,37 @@ def test_small_gpt_for_training() -> None:
     expected = torch.autograd.grad(model(tokens).square().mean(), list(model.parameters()))
     for mine, theirs in zip(found, expected, strict=True):
         close(mine, theirs)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_kernels_say_which_lines_they_come_from(*, training: bool) -> None:
+    """The lines of the model, not those of torch's modules; of a derivative the lines of what it derives."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm = nn.LayerNorm(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            scaled = self.norm(x) * 2
+            return F.gelu(scaled)
+
+    first = Model.forward.__code__.co_firstlineno
+    bundle = exported(Model().train(training), (torch.randn(2, 4),), training=training)
+    origins = {origin for spec in bundle.kernels.values() for origin in spec.origin}
+    assert f"aten.native_layer_norm (test_exporting.py:{first + 1})" in origins
+    assert f"aten.gelu{'_backward' if training else ''} (test_exporting.py:{first + 2})" in origins
+    assert all("test_exporting.py:" in origin for origin in origins)
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_indices_are_checked_on_gpus_unless_an_option_says_no(*, is_checked: bool) -> None:
+    table = torch.arange(12.0).view(4, 3)
+    options = ferrite_torch.Options(check_indices=is_checked)
+    bundle = exported(lambda table, at: table[at] + 1, (table, torch.tensor([0, 3])), options=options)
+    assert [spec.facts.get("checked", False) for spec in bundle.kernels.values()] == [is_checked]
+    with pytest.raises(IndexOutOfBounds, match=r"test_exporting\.py:\d+\): index out of bounds"):
+        reloaded(bundle)(table, torch.tensor([0, 4]))
 
 
 def test_attention_stays_one_call_that_the_gpu_chooses_for() -> None:
@@ -234,6 +266,32 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.parametrize(
+    ("text", "said"),
+    [("def make():\n    return 1 / 0\n", "ZeroDivisionError: division by zero (PATH:2)"),
+     ("x = 1\nimport nowhere\n", "No module named 'nowhere' (PATH:2)"), ("def (:\n", "(PATH:1)"),
+     ("def make(x):\n    pass\n", "missing 1 required positional argument"), ("make = 3\n", "no function 'make'"),
+     ("def make():\n    return 3\n", "has to return (model, inputs)"), ("def mke():\n    pass\n", "did you mean 'mke'")],
+)  # fmt: skip
+def test_what_the_users_file_raises_is_told_in_a_line(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "models.py"
+    path.write_text(text)
+    assert main(["export", f"{path}:make", "-o", str(tmp_path / "x.ferrite")]) == 2
+    shown = capsys.readouterr().err
+    assert said.replace("PATH", str(path)) in shown
+    assert "Traceback" not in shown
+
+
+def test_a_bundle_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    bundle = exported(nn.Linear(4, 4), (torch.randn(2, 4),))
+    for path in (tmp_path / "nowhere" / "x.ferrite", tmp_path):
+        with pytest.raises(FileUnwritable, match=str(path)):
+            bundle.save(path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ["--targets", "sm_12"],
@@ -312,3 +370,14 @@ def test_custom_operators_are_named_where_the_bundle_is_loaded() -> None:
         load(bundle, options=INTERPRET)
     x = torch.randn(8)
     close(load(bundle, options=INTERPRET, operators=["ferrite_exported.twice.default"])(x), x.sin() * 2 + 1)
+
+
+def test_a_step_that_takes_functions_is_refused() -> None:
+    def choose(x: Tensor) -> Tensor:
+        y = x * 2
+        return torch.cond(y.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (y,)) + 1
+
+    with pytest.raises(
+        Unsupported, match=r"cond: higher_order\.cond takes functions, which a bundle cannot hold.*choose"
+    ):
+        exported(choose, (torch.ones(4),))

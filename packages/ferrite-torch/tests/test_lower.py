@@ -394,12 +394,13 @@ class TestDevices:
 
 
 class TestRefusals:
-    def test_control_flow_is_refused_by_name(self, lowered: Lower) -> None:
-        def f(x: torch.Tensor) -> Any:
-            return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
-
-        with pytest.raises(Exception, match="higher-order op cond is not compiled yet"):
-            lowered(f, torch.randn(3))
+    def test_a_higher_order_op_that_does_not_tell_its_results_is_refused(self) -> None:
+        graph = torch.fx.Graph()
+        x = graph.placeholder("x")
+        x.meta["val"] = torch.empty(3)
+        graph.output((graph.call_function(torch.ops.higher_order.cond, (x, None, None, (x,))),))
+        with pytest.raises(Unsupported, match="the higher-order op cond does not tell what it returns"):
+            lower(torch.fx.GraphModule(torch.nn.Module(), graph))
 
     def test_sizes_of_unknown_nodes_are_refused(self) -> None:
         graph = torch.fx.Graph()

@@ -22,8 +22,10 @@ from ferrite_runtime import CacheUnwritable, Store, choose_store, save_record
 from ferrite_torch import pipeline, stored_graphs
 from ferrite_torch.artifact import GRAPHS, Artifact, keep_artifact, recall_artifact
 from ferrite_torch.decompositions import DeferredTable
+from ferrite_torch.lazy_results import LazyResult
 from ferrite_torch.loading import runtime_options
 from ferrite_torch.options import Options
+from ferrite_torch.shared_inputs import SharedBase
 from ferrite_torch.statistics import compiled_graphs
 from ferrite_torch.torch_private import aot
 from ferrite_torch.torch_private.aot_cache import stores_graphs
@@ -331,6 +333,52 @@ class TestAfterAot:
         assert counters["aot_autograd"]["autograd_cache_hit"] == 0
         assert recalled() == (2, 1)
 
+    @pytest.mark.parametrize("dynamic", [False, True])
+    def test_graphs_with_effects_are_traced_each_time(self, *, dynamic: bool) -> None:
+        """Their tokens are arguments that AOTAutograd does not pass to what it finds in its cache."""
+
+        def invert(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.linalg.inv(x), x + 1
+
+        for size in (3, 4, 3):
+            torch._dynamo.reset()
+            x = (torch.eye(size) * 2).requires_grad_()
+            inverse, more = torch.compile(invert, backend="ferrite", dynamic=dynamic)(x)
+            torch.testing.assert_close((inverse, more), invert(x))
+            (gradient,) = torch.autograd.grad(inverse.sum() + more.sum(), x)
+            torch.testing.assert_close(gradient, torch.full((size, size), 1 - 0.5 * 0.5))
+
+    def test_marks_of_results_come_from_the_store(self) -> None:
+        def conjugates(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            y = torch.complex(x, x + 1)
+            return y, y.conj()
+
+        for _ in range(2):
+            torch._dynamo.reset()
+            ferrite_torch.reset_statistics()
+            value, conjugate = torch.compile(conjugates, backend="ferrite")(torch.ones(3))
+            torch.testing.assert_close(conjugate, conjugates(torch.ones(3))[1])
+            assert conjugate.is_conj()
+            assert value.data_ptr() == conjugate.data_ptr()
+        assert [graph.is_recalled for graph in compiled_graphs()] == [True]
+
+    def test_bases_of_inputs_that_overlap_come_from_the_store(self) -> None:
+        def write(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            x.mul_(2)
+            y.add_(1)
+            return x.sum() + y.sum()
+
+        for _ in range(2):
+            torch._dynamo.reset()
+            ferrite_torch.reset_statistics()
+            compiled = torch.compile(write, backend="ferrite", dynamic=False)
+            for length in (20, 23):
+                mine, theirs = torch.arange(float(length)), torch.arange(float(length))
+                actual = compiled(mine[:6].data, mine[4:10].data)
+                torch.testing.assert_close(actual, write(theirs[:6], theirs[4:10]))
+                assert torch.equal(mine, theirs)
+        assert [graph.is_recalled for graph in compiled_graphs()] == [True]
+
     def test_torchs_own_keys_stay_as_they_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from torch._functorch._aot_autograd import autograd_cache
 
@@ -426,6 +474,8 @@ def test_artifacts_survive_the_store() -> None:
         layouts={2: (1, 8)},
         strides=((4, 1), None),
         changed={0: (8, 1)},
+        lazy=(LazyResult(0, is_conjugated=True, is_negated=False),),
+        bases=(SharedBase(1, (10,), (1,), 0),),
     )
     store = MemoryStore()
     keep_artifact(store, "k", artifact)
@@ -489,9 +539,9 @@ print(counts["graphs"], counts["recalled"], layers, loss.item(), module[0].weigh
 """
 
 
-def _spawn() -> subprocess.Popen[str]:
+def _spawn(program: str = _PROGRAM) -> subprocess.Popen[str]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.Popen([sys.executable, "-c", _PROGRAM], stdout=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def _results(process: subprocess.Popen[str]) -> tuple[list[int], list[str]]:
@@ -507,6 +557,42 @@ def test_processes_share_graphs_and_a_warm_one_imports_no_compiler() -> None:
     (graphs, found, layers), third = _results(_spawn())
     assert (graphs, found, layers) == (2, 2, 0)
     assert first == second == third
+
+
+def test_a_stored_graph_calls_the_branches_of_the_graph_at_hand() -> None:
+    """What surrounds the branches is the same program, whichever they are."""
+    x = torch.randn(5, 4)
+
+    def waves(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (x * 2,)).relu()
+
+    def powers(x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda y: y.exp(), lambda y: y.exp2(), (x * 2,)).relu()
+
+    for place, function in enumerate((waves, powers, waves)):
+        for value in (x.abs(), -x.abs()):
+            torch.testing.assert_close(infer(function, value), function(value))
+            assert recalled() == (1, int(place > 0 or value[0, 0] < 0))
+
+
+_BRANCHES = """
+import torch, ferrite_torch
+x = torch.arange(12.0, requires_grad=True)
+y = torch.compile(
+    lambda x: torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x * 2,)).relu() + x, backend="ferrite"
+)(x)
+(gradient,) = torch.autograd.grad(y.sum(), x)
+counts = ferrite_torch.statistics()
+print(counts["graphs"], counts["recalled"], len(counts["fallbacks"]), y.sum().item(), gradient.sum().item())
+"""
+
+
+def test_a_second_process_finds_graphs_with_branches() -> None:
+    (graphs, found, fallbacks), first = _results(_spawn(_BRANCHES))
+    assert (graphs, found, fallbacks) == (2, 0, 0)
+    (graphs, found, fallbacks), second = _results(_spawn(_BRANCHES))
+    assert (graphs, found, fallbacks) == (2, 2, 0)
+    assert first == second
 
 
 class Payload:

@@ -10,8 +10,11 @@ from ferrite_triton import emit_program
 MASKED = "tl.where(rmask, "
 
 
-def source(body: str, length: str = "m", strategy: str = "looped", combine: str = "sum") -> str:
-    text = f"""graph @f(x: f32[n, {length}], w: f32[n], v: f32[{length}]) -> (s) where n: size >= 1, m: size >= 0 {{
+def source(
+    body: str, length: str = "m", strategy: str = "looped", combine: str = "sum", repeated: str = "{1, 0}"
+) -> str:
+    types = f"x: f32[n, {length}], w: f32[n], v: f32[{length}], e: f32[n, {length}]{repeated}"
+    text = f"""graph @f({types}) -> (s) where n: size >= 1, m: size >= 0 {{
       s: f32[n] = fold {combine} [i < n | r < {length}] {body}
     }}"""
     return emit_program(schedule_text(text, strategy)).kernels[0].source
@@ -46,6 +49,8 @@ def test_what_is_zero_needs_no_mask(body: str, strategy: str) -> None:
         "masked(lt(index.i64(i), index.i64(r)), x[i, r], f32(1.0))",
         "cast.f32(index.i64(r))",
         "f32(2.0)",
+        "e[i, r]",  # one element all along the row, which stands at stride 0
+        "add(x[i, r], e[i, r])",
     ],
 )
 def test_what_may_be_something_else_is_masked(body: str, strategy: str) -> None:

@@ -7,9 +7,10 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from . import __version__
+from .command_line import EPILOG, CommandRefused, Parser, read_json, read_text, run_command
 from .evaluate import EvaluationError, evaluate
 from .fingerprint import fingerprint
 from .graph import Graph, Module
@@ -19,27 +20,28 @@ from .text import graph_text, module_text
 from .tokens import ParseError
 from .verify import VerificationError, require_valid, verify
 
+FAULTS = (ParseError, VerificationError, EvaluationError, ValueError, RecursionError)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns the exit status: 0, or 1 with a message on standard error."""
-    options = _parser().parse_args(arguments)
-    try:
-        module = parse_module(_read(options.file), options.file)
-        options.command(module, options)
-    except (ParseError, VerificationError, EvaluationError, ValueError, OSError) as problem:
-        print(problem, file=sys.stderr)
-        return 1
-    return 0
+    """Runs one command and returns the exit status, as `command_line` says."""
+    return run_command(lambda: _parser().parse_args(arguments), _run, arguments, FAULTS)
+
+
+def _run(options: argparse.Namespace) -> None:
+    options.command(parse_module(read_text(options.file), options.file), options)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m ferrite_ir", description="Checks, prints, optimises and runs programs."
+    parser = Parser(
+        prog="python -m ferrite_ir", description="Checks, prints, optimises and runs programs.", epilog=EPILOG
     )
+    parser.add_argument("--version", action="version", version=f"ferrite-ir {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, function: Any, text: str) -> argparse.ArgumentParser:
-        sub = commands.add_parser(name, help=text, description=text)
+        sub = commands.add_parser(name, help=text, description=text, epilog=EPILOG)
+        sub.add_argument("--json", action="store_true", help="print JSON, errors too")
         sub.add_argument("file", help="a .fir file, or - for standard input")
         sub.set_defaults(command=function)
         return sub
@@ -65,22 +67,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _read(file: str) -> str:
-    return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+def _show(text: str, options: argparse.Namespace, **facts: Any) -> None:
+    """Prints a text, or facts as JSON where that is asked for."""
+    print(json.dumps(facts, indent=2) if options.json else text)
 
 
 def _check(module: Module, options: argparse.Namespace) -> None:
     require_valid(module)
     count = sum(len(graph.definitions) for graph in module.graphs)
-    print(f"{options.file}: {len(module.graphs)} graphs, {count} definitions, no problems")
+    graphs = len(module.graphs)
+    _show(
+        f"{options.file}: {graphs} graphs, {count} definitions, no problems", options, graphs=graphs, definitions=count
+    )
 
 
 def _print(module: Module, options: argparse.Namespace) -> None:
-    print(module_text(module))
+    _show(module_text(module), options, program=module_text(module))
 
 
 def _fingerprint(module: Module, options: argparse.Namespace) -> None:
-    print(fingerprint(module))
+    _show(fingerprint(module), options, fingerprint=fingerprint(module))
 
 
 def _opt(module: Module, options: argparse.Namespace) -> None:
@@ -88,7 +94,7 @@ def _opt(module: Module, options: argparse.Namespace) -> None:
     require_valid(module)
 
     def watch(pass_: Pass, graph: Graph) -> None:
-        if options.print_after_each:
+        if options.print_after_each and not options.json:
             print(f"# after {pass_text(pass_)}\n{graph_text(graph)}\n")
         problems = verify(graph) if options.verify_each else ()
         if problems:
@@ -96,17 +102,24 @@ def _opt(module: Module, options: argparse.Namespace) -> None:
             raise VerificationError(graph, problems)
 
     result = pipeline.run_module(module, watch)
-    if not options.print_after_each:
-        print(module_text(result))
+    if options.json or not options.print_after_each:
+        _show(module_text(result), options, program=module_text(result))
 
 
 def _eval(module: Module, options: argparse.Namespace) -> None:
-    inputs = _decoded(json.loads(_read(options.inputs)))
+    inputs = _decoded(read_json(options.inputs))
     if not isinstance(inputs, list):
         raise ValueError("the inputs are a JSON list with one entry for each input of the graph")  # noqa: TRY004
     require_valid(module)
-    symbols = {name: int(value) for name, _, value in (text.partition("=") for text in options.size)}
+    symbols = dict(map(_size_of, options.size))
     print(json.dumps(_encoded(evaluate(module, inputs, symbols=symbols))))
+
+
+def _size_of(text: str) -> tuple[str, int]:
+    name, _, value = text.partition("=")
+    if not name or not value.isdecimal():
+        raise CommandRefused(f"--size: {text!r} is no size; write one as n=4")
+    return name, int(value)
 
 
 def _decoded(value: Any) -> Any:

@@ -259,14 +259,20 @@ def symbol(name: str, low: int | None = 1, high: int | None = None, hint: int | 
     return found.size
 
 
-def _floor(numerator: Symbolic, divisor: Size) -> Symbolic:
+def _value(generator: Generator) -> Size:
+    """Returns a generator as a size: a number where its bounds leave it no other."""
+    is_number = generator.low is not None and generator.low == generator.high
+    return generator.low if is_number else generator.size  # type: ignore[return-value]
+
+
+def _floor(numerator: Symbolic, divisor: Size) -> Size:
     key = (Floor, numerator, divisor)
     found = _GENERATORS.get(key)
     if found is None:
         made = _GENERATORS[key] = found = object.__new__(Floor)
         made.numerator, made.divisor = numerator, divisor
         _settle(made, *_floor_bounds(numerator, divisor), f"({_enclosed(numerator)}//{_enclosed(divisor)})")
-    return found.size
+    return _value(found)
 
 
 def _floor_bounds(numerator: Symbolic, divisor: Size) -> tuple[int | None, int | None]:
@@ -305,7 +311,7 @@ def extreme(function: str, *operands: Size) -> Size:
         made = _GENERATORS[key] = found = object.__new__(Extreme)
         made.function, made.operands = function, tuple(kept)
         _settle(made, *_extreme_bounds(function, kept), f"{function}({', '.join(map(str, kept))})")
-    return found.size
+    return _value(found)
 
 
 def operand_list(size: Size, function: str) -> tuple[Size, ...]:

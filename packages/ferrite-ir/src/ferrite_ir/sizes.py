@@ -273,7 +273,7 @@ def factors(size: Symbolic) -> tuple[int, tuple[tuple[Symbolic, int], ...]]:
     if len(size.terms) == 1:
         monomial, number = size.terms[0]
         parts = [(generator.size, power) for generator, power in monomial]
-        if all(isinstance(generator, Symbol) for generator, _ in monomial):
+        if all(isinstance(each, Symbol) and each.low is not None and each.low >= 0 for each, _ in monomial):
             return number, tuple(parts)
     else:
         number, parts = _factored_sum(size)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ferrite_runtime.binary import Binary
+from ferrite_runtime.code_facts import check_code
 from ferrite_runtime.config import Config
 from ferrite_runtime.container import pack_container, read_container_file, unpack_container
 from ferrite_runtime.entries import Entry
-from ferrite_runtime.errors import PackageInvalid, SpecError, VersionUnsupported, naming_file
+from ferrite_runtime.errors import FileUnwritable, PackageInvalid, SpecError, VersionUnsupported, naming_file
 from ferrite_runtime.extents import check_bounds
 from ferrite_runtime.fields import Fields, check_line
 from ferrite_runtime.kernel_text import check_source
@@ -148,11 +150,20 @@ class Bundle:
         return pack_container(self._manifest(), {name: bytes(blob) for name, blob in self.blobs.items()})[0]
 
     def save(self, path: Path | str) -> str:
-        """Writes the bundle to a file, aside and renamed; returns its digest."""
+        """Writes the bundle to a file, aside and renamed; returns its digest.
+
+        Raises:
+            FileUnwritable: the folder is not there, may not be written to, or is full.
+        """
         data, digest = pack_container(self._manifest(), {name: bytes(blob) for name, blob in self.blobs.items()})
         aside = Path(f"{path}.part")
-        aside.write_bytes(data)
-        aside.replace(path)
+        try:
+            aside.write_bytes(data)
+            aside.replace(path)
+        except OSError as error:
+            with suppress(OSError):
+                aside.unlink()
+            raise FileUnwritable(path, error) from error
         return digest
 
     def _manifest(self) -> dict[str, Any]:
@@ -309,6 +320,8 @@ def _check_references(bundle: Bundle) -> None:
             len(bundle.kernels[entry.kernel].params) + entry.header["hidden"],
         ):
             raise SpecError(f"{path}.header.param_sizes", "not one size for each param")
+        code = bytes(bundle.blobs[entry.blob])
+        check_code(bundle.kernels[entry.kernel], entry.target, entry.form, entry.header, code, path)
     used = {entry.blob for entry in bundle.binaries}
     for name, callable_entry in bundle.entries.items():
         callable_entry.check(bundle.programs, bundle.blobs, f"entries.{name}")

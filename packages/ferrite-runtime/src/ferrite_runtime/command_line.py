@@ -26,9 +26,10 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ferrite_runtime.commands.output import FOUND, REFUSED, print_json
+from ferrite_runtime.ranges import did_you_mean
 
 INTERRUPTED, CLOSED = 128 + signal.SIGINT, 141  # 128 + SIGPIPE, which not every system has
 EPILOG = "exit status: 0 all is well, 1 something is not as it should be, 2 the command could not do its work"
@@ -47,6 +48,12 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise _WrongArguments(self.format_usage(), message)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        known = [str(choice) for choice in action.choices or ()]
+        if known and str(value) not in known:
+            name = action.metavar or action.dest
+            self.error(f"{name}: {value!r} is none of {', '.join(known)}{did_you_mean(value, known)}")
 
 
 @dataclass(frozen=True, slots=True)

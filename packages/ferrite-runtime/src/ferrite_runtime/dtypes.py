@@ -24,6 +24,11 @@ class DType:
         """Tells whether this is a floating-point type."""
         return self.name[0] == "f" or self.name == "bf16"
 
+    @property
+    def is_integer(self) -> bool:
+        """Tells whether a number of this type is an integer, or a truth value, which counts as one."""
+        return not self.is_float and self.name[0] != "c"
+
 
 _TABLE = (
     DType("bool", "bool", "i1", 1, "?"),

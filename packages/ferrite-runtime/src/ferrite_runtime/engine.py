@@ -82,7 +82,7 @@ def build_host(text: HostText, names: Mapping[str, Any], device: Any) -> HostFun
         "_stream": None,
     }
     namespace |= {variable: torch_dtype(name) for variable, name in text.dtypes.items()}
-    namespace |= {variable: resolve_extern(target) for variable, target in text.externs.items()}
+    namespace |= {variable: resolve_extern(target, text.captured) for variable, target in text.externs.items()}
     namespace |= text.constants
     namespace |= names
     exec(compile(text.source, "<ferrite host>", "exec"), namespace)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ferrite_runtime.errors import ExternError, SpecError
@@ -42,15 +43,43 @@ LOCAL_RESULTS: Mapping[str, int] = {
 """Of calls with results on the device of their first argument: how many, from the first."""
 
 
-def resolve_extern(target: str) -> Callable[..., Any]:
+CAPTURED = "captured"
+"""The namespace of calls that only the captured graph has which a program was compiled from (`captured.cond.7`).
+
+A higher-order op takes functions, and a function is no data. Its step names the call, and who loads the program beside
+its graph hands the callable over; a program from a file has none.
+"""
+
+
+Captured = Mapping[str, Callable[..., Any]]
+_NOTHING: Captured = MappingProxyType({})
+
+
+def is_captured(target: str) -> bool:
+    """Returns whether a target is a call of the captured graph, not an operator that has a name everywhere."""
+    return target.partition(".")[0] == CAPTURED
+
+
+def resolve_extern(target: str, captured: Captured = _NOTHING) -> Callable[..., Any]:
     """Returns the callable behind an extern target.
 
+    Args:
+        target: the name of an operator, or of a call of the captured graph.
+        captured: the calls of the captured graph that are at hand, by their targets. Each returns a flat tuple.
+
     Raises:
-        ExternError: if no such operator is registered in this process.
+        ExternError: if no such operator is registered in this process, or the call is not at hand.
     """
     import torch
 
     namespace, _, rest = target.partition(".")
+    if namespace == CAPTURED:
+        if target not in captured:
+            raise ExternError(
+                f"{target} is a call of the graph that this program was compiled from, which is not at hand; "
+                "only torch.compile runs it"
+            )
+        return captured[target]
     if namespace == "ferrite":
         if rest not in _HELPERS:
             raise ExternError(f"the runtime has no helper {target}; it has {', '.join(sorted(_HELPERS))}")
@@ -85,10 +114,17 @@ _ENUMERATIONS = {"ScalarType": "dtype", "Layout": "layout", "MemoryFormat": "mem
 """Types of arguments that torch passes as numbers, and does not check, by the tag that stands for a value of each."""
 
 
-def check_enumerations(step: Extern, path: str) -> None:
-    """Raises `SpecError` where a call has a number, or anything but a tag, for a dtype, a layout or a device."""
-    schema = getattr(find_operator(step.target), "_schema", None) if not step.target.startswith("ferrite.") else None
-    for position, argument in enumerate(schema.arguments if schema is not None else ()):
+def check_call(step: Extern, path: str) -> None:
+    """Raises `SpecError` unless a call has the arguments that its operator declares, and tags for enumerations.
+
+    What is called in the end is at times a binding of torch's, which takes more than the operator does: ``out=``.
+    """
+    is_operator = not step.target.startswith("ferrite.") and not is_captured(step.target)
+    schema = getattr(find_operator(step.target), "_schema", None) if is_operator else None
+    if schema is None:
+        return
+    _check_names(step, schema.arguments, path)
+    for position, argument in enumerate(schema.arguments):
         given = step.args[position] if position < len(step.args) else step.kwargs.get(argument.name)
         kind = str(getattr(argument, "real_type", argument.type)).removeprefix("Optional[").removesuffix("]")
         wanted = _ENUMERATIONS.get(kind)
@@ -96,10 +132,23 @@ def check_enumerations(step: Extern, path: str) -> None:
             raise SpecError(path, f"argument {argument.name} of {step.target} is a {wanted}, not {given!r}")
 
 
+def _check_names(step: Extern, declared: Sequence[Any], path: str) -> None:
+    """Raises `SpecError` where a call has an argument too many, twice, or under a name that nobody declared."""
+    positional = [argument.name for argument in declared if not argument.kwarg_only]
+    if len(step.args) > len(positional):
+        raise SpecError(path, f"{step.target} takes {len(positional)} arguments, {len(step.args)} are given")
+    left = {argument.name for argument in declared if not argument.is_out} - {*positional[: len(step.args)]}
+    for name in step.kwargs:
+        if name not in left:
+            raise SpecError(path, f"{step.target} has no argument {name[:60]!r} beside those that are given")
+
+
 def result_kind(target: str) -> str:
     """Returns how an operator returns: ``"one"`` tensor, a flat ``"many"``, ``"none"`` or something ``"nested"``."""
     if target.startswith("ferrite."):
         return "one"
+    if is_captured(target):
+        return "many"
     schema = getattr(find_operator(target), "_schema", None)
     if schema is None:
         return "nested"

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from ferrite_runtime.engine import HostFunction
 from ferrite_runtime.errors import ExternError
-from ferrite_runtime.externs import find_operator
+from ferrite_runtime.externs import find_operator, is_captured
 from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.program import Program
 from ferrite_runtime.steps import Check, Copy, Extern, Item, Launch, Let, Reuse, View, value_refs
@@ -57,6 +57,8 @@ def obstacles(program: Program) -> Iterator[str]:
                 yield f"step {position} reads {name} from the device"
             case Check():
                 yield f"step {position} checks sizes, which may change"
+            case Extern(target) if is_captured(target):
+                yield f"step {position} calls {target}, whose functions may decide on the host"
             case Extern(binds=binds) if binds:
                 yield f"step {position} has results of a size that only a run tells"
             case Let(name):
@@ -99,6 +101,8 @@ def written_inputs(program: Program) -> frozenset[int]:
 def _writes(target: str) -> bool:
     if target.startswith("ferrite."):
         return False
+    if is_captured(target):
+        return True  # a user's kernel writes to what it is given
     try:
         schema = getattr(find_operator(target), "_schema", None)
     except ExternError:

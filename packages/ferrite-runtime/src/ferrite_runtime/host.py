@@ -373,8 +373,11 @@ class _Writer:
     def _item(self, step: Item) -> None:
         if self.values[step.source].owner not in self.apart:
             self.flush()
+        # What a library returned may be of another dtype than the program says: an integer of the program is one.
+        is_unsure = self.values[step.source].layout is None and step.dtype in DTYPES
+        is_whole = step.dtype == "bool" or (is_unsure and DTYPES[step.dtype].is_integer)
         read = f"{self.tensor(step.source)}.item()"
-        self.lines.append(f"{step.name} = {f'int({read})' if step.dtype == 'bool' else read}")
+        self.lines.append(f"{step.name} = {f'int({read})' if is_whole else read}")
         self.values[step.name] = Value(step.name)
 
     def _multiply(self, product: Product, result: str) -> None:
@@ -556,7 +559,7 @@ def write_host(
     writer.lines.append(f"return ({', '.join(outputs)}{',' if outputs else ''})")
     body = [block, *(f"    {line}" for line in writer.lines)] if block else writer.lines
     source = "\n".join(["def host(args):", *(f"    {line}" for line in (*preamble, *body)), ""])
-    return HostText(source, writer.externs, writer.dtypes, tuple(writer.sites), writer.constants)
+    return HostText(source, writer.externs, writer.dtypes, tuple(writer.sites), writer.constants, program.captured)
 
 
 def list_host(program: Program, preamble: Sequence[str] = ()) -> str:

@@ -34,9 +34,10 @@ from ferrite_runtime.forking import hold_through_forks
 from ferrite_runtime.interpreter_atomics import make_atomic_rmw
 from ferrite_runtime.interpreter_cast import all_ones_handle, cast_handle, make_dot, splat_handle
 from ferrite_runtime.interpreter_cooperation import LeftProgram, rounds_of
-from ferrite_runtime.interpreter_fence import Fence, fenced
+from ferrite_runtime.interpreter_fence import Fence, count_call, fenced
 from ferrite_runtime.interpreter_math import STAND_INS as MATH_STAND_INS
 from ferrite_runtime.interpreter_meeting import count_in_warps, meet_in_warp
+from ferrite_runtime.interpreter_memory import PackedMemory
 from ferrite_runtime.interpreter_reduce import reduce_tiles, scan_tiles
 from ferrite_runtime.interpreter_sort import sort_tile, sort_tile_first
 from ferrite_runtime.spec import KernelSpec, Param
@@ -105,6 +106,8 @@ def _standing_in(function: Any, stand_in: Callable[..., Any]) -> Iterator[None]:
 
 
 def _call_jitted(self: Any, *args: Any, **kwargs: Any) -> Any:
+    if not self.fn.__module__.startswith(_DEVICE_FUNCTIONS):
+        count_call((*args, *kwargs.values()))
     # A compiled function takes tables as tuples; here they would stay wrapped, and have no length.
     plain = [arg.value if isinstance(arg, tl.constexpr) and isinstance(arg.value, tuple) else arg for arg in args]
     return plain_function(self)(*plain, **kwargs)
@@ -115,14 +118,17 @@ _EVERY_LANGUAGE = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
 
 
 _REFUSALS: dict[str, type[KernelRunError]] = {"index out of bounds": IndexOutOfBounds, "refused: ": ValueRefused}
-"""What an assertion raises, by how its message begins."""
+"""What an assertion raises, by how its message begins; in a kernel that is checked on a GPU its origin goes before."""
 
 
 def _check(self: Any, condition: Any, message: str) -> None:
     """Stands in for the assertion of the interpreter, which Python leaves out under -O."""
     if not condition.data.all():
-        kinds = (kind for start, kind in _REFUSALS.items() if message.startswith(start))
-        raise next(kinds, KernelRunError)(message)
+        for start, kind in _REFUSALS.items():
+            _, found, rest = message.partition(start)
+            if found:
+                raise kind(found + rest)
+        raise KernelRunError(message)
 
 
 @contextlib.contextmanager
@@ -149,6 +155,7 @@ def _interpreted_language(fence: Fence | None) -> Iterator[None]:
         scope.set_attr(kind, "get_bf16", lambda self, value: cast_handle(self.get_fp32(value), tl.bfloat16))
         scope.set_attr(kind, "get_all_ones_value", lambda self, dtype: all_ones_handle(dtype))
         scope.set_attr(kind, "create_assert", _check)
+        scope.set_attr(ti, "_interpreter", PackedMemory(ti._interpreter))
         # Overflow checks double the integer work and are not compiled into kernels either.
         builder.options = ti.InterpreterOptions(sanitize_overflow=False, debug=True)
         with np.errstate(all="ignore"), fenced(scope, fence):
@@ -186,11 +193,36 @@ _POINTEES = {
 
 
 def _wrap_argument(param: Param, value: Any) -> Any:
-    if param.role == "tensor":
-        pointer = tl.pointer_type(_POINTEES.get(param.dtype) or _SCALAR_TYPES[param.dtype][1])
-        return tl.tensor(ti.TensorHandle(np.array([value], dtype=np.uint64), pointer), pointer)
-    numpy_type, triton_type = _SCALAR_TYPES[param.dtype]
+    return wrap_address(param.dtype, value) if param.role == "tensor" else wrap_number(param.dtype, value)
+
+
+def wrap_address(dtype: str, address: int) -> Any:
+    """Returns a pointer to elements of a type, as kernels take it."""
+    pointer = tl.pointer_type(_POINTEES.get(dtype) or _SCALAR_TYPES[dtype][1])
+    return tl.tensor(ti.TensorHandle(np.array([address], dtype=np.uint64), pointer), pointer)
+
+
+def wrap_number(dtype: str, value: float) -> Any:
+    """Returns a number of a type, as kernels take it."""
+    numpy_type, triton_type = _SCALAR_TYPES[dtype]
     return tl.tensor(ti.TensorHandle(np.array([value]).astype(numpy_type), triton_type), triton_type)
+
+
+def run_programs(function: Any, named: Mapping[str, Any], grid: tuple[int, int, int]) -> None:
+    """Runs a jitted function of a person's for each place of a grid, one after the other.
+
+    Args:
+        function: the jitted function.
+        named: its arguments, wrapped, and its constants as they are.
+        grid: the number of programs along each axis.
+    """
+    with _TURN.lock, _interpreted_language(None):
+        body = plain_function(function)
+        builder = ti.interpreter_builder
+        builder.set_grid_dim(*grid)
+        for place in _positions(*grid):
+            builder.set_grid_idx(*place)
+            body(**named)
 
 
 def _positions(width: int, height: int, depth: int) -> Iterator[tuple[int, int, int]]:

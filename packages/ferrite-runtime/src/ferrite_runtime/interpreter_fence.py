@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter as ti
 
+from ferrite_runtime.confined import check_number
 from ferrite_runtime.errors import MemoryOutOfBounds, TrustNeeded
 
 FREE_ELEMENTS = 1 << 24
@@ -95,8 +96,29 @@ class Fence:
         if self._operations < 0 or self._elements < 0 or elements > MAX_TILE:
             raise TrustNeeded("a kernel does far more work than its tensors have elements")
 
+    def count_call(self, arguments: Iterable[Any]) -> None:
+        """Counts a call of a function with these arguments.
+
+        Raises:
+            TrustNeeded: if it is one too many, or takes an integer larger than kernels have.
+        """
+        self.count(1)
+        if not self._is_trusted:
+            for argument in arguments:
+                check_number(argument)
+
 
 _current: list[Fence] = []
+
+
+def count_call(arguments: Iterable[Any]) -> None:
+    """Counts a call of a function of the kernel's own text, if the launch has a fence.
+
+    Raises:
+        TrustNeeded: if it is one too many, or takes an integer larger than kernels have.
+    """
+    if _current:
+        _current[-1].count_call(arguments)
 
 
 def limited_range(*bounds: Any) -> Iterator[int]:
@@ -157,6 +179,8 @@ def fenced(scope: Any, fence: Fence | None) -> Iterator[None]:
         return
     scope.set_attr(ti, "_interpreter", _FencedMemory(ti._interpreter, fence))
     scope.set_attr(ti.TensorHandle, "__init__", _counting(ti.TensorHandle.__init__, fence))
+    builder = type(ti.interpreter_builder)
+    scope.set_attr(builder, "create_histogram", _counting_bins(builder.create_histogram, fence))
     for module in (tl, tl.core):
         for name in ("range", "static_range"):
             scope.set_attr(module, name, _limited_language_range)
@@ -173,3 +197,13 @@ def _counting(original: Callable[..., None], fence: Fence) -> Callable[..., None
         original(self, data, *rest, **named)
 
     return __init__
+
+
+def _counting_bins(original: Callable[..., Any], fence: Fence) -> Callable[..., Any]:
+    """Counts the bins of a histogram before they are made: of all operations it alone makes more than Triton allows."""
+
+    def create_histogram(self: Any, data: Any, bins: int, *rest: Any) -> Any:
+        fence.count(bins)
+        return original(self, data, bins, *rest)
+
+    return create_histogram

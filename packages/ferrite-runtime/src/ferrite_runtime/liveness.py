@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ferrite_runtime.dtypes import DTYPES
 from ferrite_runtime.errors import SpecError
-from ferrite_runtime.expr import condition_exprs, expr_names
+from ferrite_runtime.expr import Expr, condition_exprs, expr_names
 from ferrite_runtime.spec import KernelSpec
 from ferrite_runtime.steps import (
     Alloc,
@@ -31,7 +32,11 @@ from ferrite_runtime.steps import (
 
 
 class _Names:
-    """The names of a program while its steps are walked; a value is a layout, ``"scalar"`` or None (unknown tensor)."""
+    """The names of a program while its steps are walked.
+
+    A value is a layout, ``"scalar"`` (an integer), ``"float"`` (a number that no size can be), ``"opaque"`` or None (an
+    unknown tensor).
+    """
 
     def __init__(self) -> None:
         self.live: dict[str, Layout | str | None] = {}
@@ -68,14 +73,15 @@ def check_names(
     by_id = {kernel.id: kernel for kernel in kernels}
     names = _Names()
     for position, value in enumerate(inputs):
-        names.define(value.name, value.layout or value.kind, f"inputs[{position}].name")
+        kind = value.layout or (_number_of(value.dtype) if value.kind == "scalar" else value.kind)
+        names.define(value.name, kind, f"inputs[{position}].name")
     for position, step in enumerate(steps):
         _check_step(step, names, by_id, f"steps[{position}]")
     for position, output in enumerate(outputs):
         if output.value is not None:
             names.use(output.value, f"outputs[{position}].value")
         elif isinstance(output.scalar, (str, tuple)):
-            _check_scalars(expr_names(output.scalar), names, f"outputs[{position}].scalar")
+            _check_number(output.scalar, names, f"outputs[{position}].scalar")
 
 
 def _check_step(step: Step, names: _Names, kernels: dict[str, KernelSpec], path: str) -> None:
@@ -96,9 +102,9 @@ def _check_step(step: Step, names: _Names, kernels: dict[str, KernelSpec], path:
             _check_launch(step, names, kernels, path)
         case Extern():
             _check_extern(step, names, path)
-        case Item(name, source):
+        case Item(name, source, dtype):
             names.tensor(source, f"{path}.from")
-            names.define(name, "scalar", f"{path}.name")
+            names.define(name, _number_of(dtype), f"{path}.name")
         case Free(freed):
             for name in freed:
                 names.drop(name, f"{path}.names", f"it was freed at {path}")
@@ -150,16 +156,31 @@ def _check_arguments(step: Launch, chosen: str, names: _Names, kernels: dict[str
                 raise SpecError(
                     where, f"{arg} is {layout.dtype}, param {param.name} of {kernel.name} needs {param.dtype}"
                 )
-        elif isinstance(arg, (str, tuple)):
+        elif isinstance(arg, (str, tuple)) and param.role == "size":
             _check_scalars(expr_names(arg), names, where)
+        elif isinstance(arg, (str, tuple)):
+            _check_number(arg, names, where)
         elif param.role == "size" and (isinstance(arg, (bool, float, Tagged))):
             raise SpecError(where, f"param {param.name} of {kernel.name} needs an integer, not {arg!r}")
 
 
 def _check_scalars(used: Iterable[str], names: _Names, path: str) -> None:
+    """Raises `SpecError` unless all of these names are integers."""
     for name in used:
         if names.use(name, path) != "scalar":
-            raise SpecError(path, f"{name!r} is not a number")
+            raise SpecError(path, f"{name!r} is not an integer")
+
+
+def _check_number(expr: Expr, names: _Names, path: str) -> None:
+    """Raises `SpecError` unless an expression is made of integers, or is the name of a number of any kind."""
+    if not (isinstance(expr, str) and names.use(expr, path) == "float"):
+        _check_scalars(expr_names(expr), names, path)
+
+
+def _number_of(dtype: str | None) -> str:
+    """Returns what a number of a dtype is called among names."""
+    found = DTYPES.get(dtype or "")
+    return "scalar" if found is not None and found.is_integer else "float"
 
 
 def _check_extern(step: Extern, names: _Names, path: str) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ferrite_runtime.checked import checked_program
@@ -11,7 +12,7 @@ from ferrite_runtime.compilation import Compiler
 from ferrite_runtime.engine import Engine, HostFunction, InterpretedEngine, gradient_guard
 from ferrite_runtime.errors import DeviceUnavailable
 from ferrite_runtime.extents import with_bounds
-from ferrite_runtime.externs import check_enumerations, resolve_extern
+from ferrite_runtime.externs import check_call, resolve_extern
 from ferrite_runtime.forking import renewed_in_children
 from ferrite_runtime.graphs import GraphedProgram
 from ferrite_runtime.host import list_host
@@ -103,6 +104,7 @@ def load_program(
     options: Options | None = None,
     compiler: Compiler | None = None,
     origin: Origin = HERE,
+    captured: Mapping[str, Callable[..., Any]] | None = None,
 ) -> LoadedProgram:
     """Returns a program ready to run; its kernels compile in the background until they are needed.
 
@@ -111,10 +113,12 @@ def load_program(
         options: how to run it.
         compiler: what makes its kernels; the one that this process shares without it.
         origin: who wrote it: of a program from elsewhere, every view is checked to lie in its buffer.
+        captured: what its steps call of the captured graph that it was compiled from, by target (``captured.cond.7``):
+            functions of tensors and numbers that return a flat tuple of tensors.
 
     Raises:
         SpecError: (or a subclass) if the program is malformed, naming the field.
-        ExternError: if it calls an operator that is not registered.
+        ExternError: if it calls an operator that is not registered, or a captured graph that is not at hand.
     """
     options = options or Options()
     program = mapping if isinstance(mapping, Program) else Program.from_mapping(mapping)
@@ -122,11 +126,12 @@ def load_program(
         program = Program.from_mapping(checked_program(program.to_mapping()))
     if options.interpret:
         program = program.on_cpu()
+    program = program if captured is None else replace(program, captured=captured)
     check_externs(program)
     if origin.is_foreign:
         for position, step in enumerate(program.steps):
             if isinstance(step, Extern):
-                check_enumerations(step, f"steps[{position}].args")
+                check_call(step, f"steps[{position}].args")
         program = with_bounds(program)
     return LoadedProgram(program, options, choose_engine(program, options, compiler, origin))
 
@@ -153,6 +158,6 @@ def choose_engine(
 
 
 def check_externs(program: Program) -> None:
-    """Raises `ExternError` if a program calls an operator that is not registered in this process."""
+    """Raises `ExternError` if a program calls an operator that is not registered in this process, or not at hand."""
     for target in {step.target for step in program.steps if isinstance(step, Extern)}:
-        resolve_extern(target)
+        resolve_extern(target, program.captured)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ferrite_runtime.errors import OptionError, SpecError
+from ferrite_runtime.externs import is_captured
 from ferrite_runtime.program import Program
 from ferrite_runtime.steps import Extern
 
@@ -66,6 +67,11 @@ def check_operators(program: Program, added: Collection[str], path: str) -> None
     for position, step in enumerate(program.steps):
         if not isinstance(step, Extern) or step.target in HELPERS or step.target in added:
             continue
+        if is_captured(step.target):
+            raise SpecError(
+                f"{path}.steps[{position}].target",
+                f"{step.target} is a call of a captured graph, which a bundle cannot hold; only torch.compile runs it",
+            )
         if step.target not in torch_operators():
             raise SpecError(
                 f"{path}.steps[{position}].target",

@@ -35,8 +35,8 @@ class Options:
             None means only programs for the CPU.
         check_inputs: ``"first"`` call only, ``"always"`` or ``"never"``.
         check_indices: stop a kernel on the GPU that is given an index out of bounds, or a value that its op refuses,
-            with a message that names the op and its line; the interpreter always does. Such kernels are compiled here:
-            binaries in a bundle are of kernels without checks.
+            with a message that names the op and its line; the interpreter always does. What is loaded without such
+            kernels has them compiled here; `ferrite_torch.export` writes bundles with them unless told otherwise.
         workers: number of compile processes; None means one per core, 16 at most; 0 compiles in this process.
         use_cache: keep compiled kernels and tuning choices on disk.
         tuning_seconds: limit on the time that one program spends measuring.

@@ -14,6 +14,7 @@ from ferrite_runtime.config import Config
 from ferrite_runtime.divisors import Divisors, take_divisors
 from ferrite_runtime.errors import FileUnreadable, NotPinned, SpecError, UnknownFormat
 from ferrite_runtime.fields import Fields
+from ferrite_runtime.files import refuse_special
 from ferrite_runtime.records import Measurement, Situation, choose_measurement
 
 FORMAT = "ferrite-pins/1"
@@ -146,6 +147,7 @@ def read_pins(path: Path) -> tuple[Pin, ...]:
         SpecError: it is no JSON, or a field is wrong.
         UnknownFormat: it is of another format.
     """
+    refuse_special(path)
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

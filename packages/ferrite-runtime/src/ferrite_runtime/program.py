@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ferrite_runtime.errors import UnknownFormat
@@ -28,7 +28,11 @@ PROGRAM_FORMAT = "ferrite-program/1"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A whole program; see docs/kernel-spec.md for the meaning of every field."""
+    """A whole program; see docs/kernel-spec.md for the meaning of every field.
+
+    ``captured`` has what its steps call of the captured graph that it was compiled from, by target. It is handed over
+    where a program is loaded (`load_program`), and is no part of what is written or compared.
+    """
 
     name: str
     device: str
@@ -36,6 +40,7 @@ class Program:
     kernels: tuple[KernelSpec, ...]
     steps: tuple[Step, ...]
     outputs: tuple[Output, ...]
+    captured: Mapping[str, Callable[..., Any]] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def from_mapping(cls, value: object) -> Program:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ferrite_runtime.arena import Arenas
 from ferrite_runtime.expr import Expr
@@ -60,7 +60,7 @@ class HostText:
     """The function's source, and what each of its global names has to be bound to.
 
     The source is built of names, numbers and words of the runtime's own; strings of a program are among the
-    ``constants``, by the names that stand for them.
+    ``constants``, by the names that stand for them. ``captured`` has what `Program.captured` has.
     """
 
     source: str
@@ -68,6 +68,7 @@ class HostText:
     dtypes: dict[str, str]
     sites: tuple[Site, ...]
     constants: Mapping[str, object] = field(default_factory=dict)
+    captured: Mapping[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
 
 
 LaunchWriter: TypeAlias = Callable[[Site], Iterable[str]]

@@ -6,6 +6,7 @@ import linecache
 from collections.abc import Sequence
 from typing import Any
 
+from ferrite_runtime.confined import CONFINING, confine
 from ferrite_runtime.errors import compile_failure
 from ferrite_runtime.spec import KernelSpec
 
@@ -33,7 +34,7 @@ def _confined_builtins() -> dict[str, Any]:
     from ferrite_runtime.interpreter_fence import limited_range
 
     few = {"abs": abs, "float": float, "len": len, "max": max, "min": min, "range": limited_range}
-    return {**few, "__import__": _import_allowed}
+    return {**few, **CONFINING, "__import__": _import_allowed}
 
 
 def load_function(spec: KernelSpec, *, is_confined: bool = False) -> Any:
@@ -41,7 +42,8 @@ def load_function(spec: KernelSpec, *, is_confined: bool = False) -> Any:
 
     Args:
         spec: the kernel.
-        is_confined: whether its text may use the few builtins that kernels need, and no others.
+        is_confined: whether its text may use the few builtins that kernels need, and no others; its operators on
+            values of Python's are watched then (``confined.py``), which the interpreter needs and a compiler does not.
 
     The text is registered under an invented file name, so that Triton can read it back and errors can quote it.
     Nothing depends on where the text is run: neither the name nor the module carries a path.
@@ -49,14 +51,16 @@ def load_function(spec: KernelSpec, *, is_confined: bool = False) -> Any:
     Raises:
         KernelCompileError: if the text is not Python or defines no such function.
     """
-    filename = f"<ferrite {spec.name} {spec.id[:12]}>"
-    lines = spec.source.splitlines(keepends=True)
-    linecache.cache[filename] = (len(spec.source), None, lines, filename)
+    # The text as it is run, and the text as it came, may both be in use in one process.
+    filename = f"<ferrite {spec.name} {spec.id[:12]}{' confined' if is_confined else ''}>"
+    source = confine(spec.source) if is_confined else spec.source
+    lines = source.splitlines(keepends=True)
+    linecache.cache[filename] = (len(source), None, lines, filename)
     namespace: dict[str, Any] = {"__name__": f"ferrite_kernel_{spec.id[:12]}"}
     if is_confined:
         namespace["__builtins__"] = _confined_builtins()
     try:
-        exec(compile(spec.source, filename, "exec"), namespace)
+        exec(compile(source, filename, "exec"), namespace)
     except Exception as error:
         raise compile_failure(spec, f"the source text fails to load: {error!r}") from error
     function = namespace.get(spec.name)

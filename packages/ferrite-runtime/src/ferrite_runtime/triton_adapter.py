@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import re
 from dataclasses import dataclass
 from typing import Any
 
 from ferrite_runtime.binary import Binary
 from ferrite_runtime.checked import CHECKED
+from ferrite_runtime.code_facts import ptx_param_sizes
 from ferrite_runtime.compiler_messages import explain_failure, without_output
 from ferrite_runtime.config import Config
 from ferrite_runtime.cubin import read_resources
@@ -167,16 +167,6 @@ def _read_compiled(job: Job, compiled: Any) -> Binary:
         local_bytes=local_bytes,
         follows=is_cuda and "griddepcontrol.wait" in compiled.asm["ptx"],
     )
-
-
-_PARAM = re.compile(r"\.param\s+(?:\.align\s+\d+\s+)?\.[a-z](\d+)")
-
-
-def ptx_param_sizes(ptx: str, entry: str) -> tuple[int, ...]:
-    """Returns the size in bytes of every parameter of the function ``entry`` in PTX text."""
-    start = ptx.index(f".entry {entry}(")
-    listing = ptx[start : ptx.index(")", start + len(entry) + 8)]
-    return tuple(int(bits) // 8 for bits in _PARAM.findall(listing))
 
 
 @functools.cache

@@ -8,6 +8,7 @@ far apart in every call as when it traced them: dynamo guards sizes and strides,
 from __future__ import annotations
 
 import itertools
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ import torch
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.origins import unsupported, unsupported_graph
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
-from ferrite_torch.torch_private.nodes import example_of, target_name
+from ferrite_torch.torch_private.nodes import example_of, is_in_place_name, target_name
 from ferrite_torch.torch_private.operators import Overload, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import is_known
 
@@ -72,7 +73,7 @@ def _destinations(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
         infos = [argument.alias_info for argument in schema_of(node.target).arguments]
         stack += [value for info, value in zip(infos, node.args, strict=False) if info is not None and info.is_write]
     elif node.op in ("call_method", "call_function") and node.args:
-        is_in_place = name.endswith("_") and not name.endswith("__") and name not in _WRITE_NOTHING
+        is_in_place = is_in_place_name(name) and name not in _WRITE_NOTHING
         if is_in_place or name in _AUGMENTED or node.kwargs.get("inplace") is True:
             stack.append(node.args[0])
     while stack:
@@ -153,9 +154,11 @@ def keeping_places(
     """Returns a compiled graph that runs eagerly where inputs of a group lie on each other as they did not at first.
 
     The first call comes with the inputs that the graph was traced with. Inputs that are apart then may move, as long as
-    they stay apart. ``note`` is told the first time, in whose message the first op of ``module`` stands for the graph.
+    they stay apart; others need as much of a storage as there was. ``note`` is told the first time, in a message where
+    the first op of ``module`` stands for the graph.
     """
     first: list[tuple[int, ...]] = []
+    needed: list[int] = []
     noted: list[Unsupported] = []
 
     def call(*inputs: Any) -> Any:
@@ -165,8 +168,14 @@ def keeping_places(
         offsets = tuple(values[position].storage_offset() for group in groups for position in group)
         if not first:
             first.append(offsets)
+            needed.extend(values[group[0]].untyped_storage().nbytes() for group in groups)
             apart.append(all(_are_apart([values[position] for position in group]) for group in groups))
-        if offsets == first[0] or (apart[0] and all(_are_apart([values[p] for p in group]) for group in groups)):
+        if apart[0]:
+            is_as_traced = offsets == first[0] or all(_are_apart([values[p] for p in group]) for group in groups)
+        else:
+            held = (values[group[0]].untyped_storage().nbytes() for group in groups)
+            is_as_traced = offsets == first[0] and all(map(operator.ge, held, needed))
+        if is_as_traced:
             return compiled(*inputs)
         if not noted:
             noted.append(

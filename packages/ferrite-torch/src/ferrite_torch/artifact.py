@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 
 from ferrite_runtime import Store, load_record, save_record
 from ferrite_torch.layouts import Layouts
+from ferrite_torch.lazy_results import LazyResult
+from ferrite_torch.shared_inputs import SharedBase
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,8 @@ class Artifact:
         selection: positions of the arguments that the program takes, after the constants.
         repeats: positions of results that are tensors of their own over the storage of others.
         passed: positions of results that are arguments which the program does not take, and of these arguments.
+        lazy: results that are conjugated or negated when they are read, and lie in memory as others.
+        bases: arguments that stand for several of the caller's, which share memory.
         constants: attribute paths of the tensors that the graph's module holds.
         externs: ``(op, reason)`` of each library call.
         layouts: strides of arguments, by position, that the program wants otherwise than they were traced.
@@ -39,6 +43,7 @@ class Artifact:
         donated: positions of the arguments that a backward may overwrite.
         names: what the user's program calls symbols of the program's sizes.
         places: of each origin of a kernel, with the whole path of its source line, for messages.
+        captured: the target of each step that calls a place in the captured graph, with the position of its node.
     """
 
     kind: str
@@ -53,13 +58,17 @@ class Artifact:
     strides: tuple[Strides, ...]
     changed: Layouts
     donated: tuple[int, ...] = ()
+    lazy: tuple[LazyResult, ...] = ()
+    bases: tuple[SharedBase, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict)
+    captured: tuple[tuple[str, int], ...] = ()
 
     def to_record(self) -> dict[str, Any]:
         """Returns the JSON form."""
         record = {item.name: getattr(self, item.name) for item in fields(self)}
-        tables = {"names": dict(self.names), "places": dict(self.places)}
+        tables: dict[str, Any] = {"names": dict(self.names), "places": dict(self.places)}
+        tables |= {"lazy": [each.to_record() for each in self.lazy], "bases": [each.to_record() for each in self.bases]}
         return {**record, "layouts": _pairs(self.layouts), "changed": _pairs(self.changed), **tables}
 
     @classmethod
@@ -82,8 +91,11 @@ class Artifact:
             strides=tuple(None if strides is None else tuple(strides) for strides in record["strides"]),
             changed={int(position): tuple(strides) for position, strides in record["changed"]},
             donated=tuple(map(int, record["donated"])),
+            lazy=tuple(map(LazyResult.from_record, record["lazy"])),
+            bases=tuple(map(SharedBase.from_record, record["bases"])),
             names={str(symbol): str(name) for symbol, name in record["names"].items()},
             places={str(origin): str(place) for origin, place in record["places"].items()},
+            captured=tuple((str(target), int(position)) for target, position in record["captured"]),
         )
 
 

@@ -20,7 +20,7 @@ from torch.fx import Graph, GraphModule, Node
 
 from ferrite_torch.mask_elements import CAUSAL, Elements, Hiding, Line
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key, without_modes
-from ferrite_torch.torch_private.nodes import attribute_read
+from ferrite_torch.torch_private.nodes import attribute_read, is_in_place_name
 from ferrite_torch.torch_private.symbolic_shapes import symbolic_value
 
 log = logging.getLogger(__name__)
@@ -243,7 +243,7 @@ def _may_write(node: Node) -> bool:
 
 def _writes_by_name(name: str) -> bool:
     """Returns whether an op of this name writes to an operand: ``add_``, ``__setitem__``, ``setitem``, ``iadd``."""
-    return (name.endswith("_") and not name.endswith("__")) or name.strip("_") in _CHANGING
+    return is_in_place_name(name) or name.strip("_") in _CHANGING
 
 
 def _computed(nodes: Iterable[Node]) -> torch.Tensor:

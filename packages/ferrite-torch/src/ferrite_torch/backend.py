@@ -17,6 +17,7 @@ from ferrite_torch.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.environment import check_environment, stores_graphs
 from ferrite_torch.errors import ExternRefused, FerriteError, OptionError, Refused, Unsupported, translate
 from ferrite_torch.garbage import rare_collections
+from ferrite_torch.higher_order import is_captured_call
 from ferrite_torch.joint_graphs import prepare_joint
 from ferrite_torch.loading import mark_boxed, run_eagerly, runtime_options
 from ferrite_torch.masked_writes import choose_by_masks
@@ -34,6 +35,7 @@ from ferrite_torch.torch_private.dynamo import (
     keep_writes_through_restarts,
     register_backend,
 )
+from ferrite_torch.torch_private.graph_positions import has_effects
 from ferrite_torch.torch_private.nodes import example_of
 from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats
 from ferrite_torch.transformed_calls import by_slices, keeping_tangents
@@ -181,8 +183,10 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
             call = run_eagerly(module, traced)
             call = mark_boxed(by_slices(call)) if kind == "backward" else call
             return mark_storable(call, None, options, plan) if plan else call
-        # The tensors that a module holds are not part of what is stored, nor is what the value of a float decided.
-        is_whole = not module.graph.find_nodes(op="get_attr") and not has_guarded_floats()
+        # The tensors that a module holds are not part of what is stored, nor is what the value of a float decided, nor
+        # are the functions that its higher-order ops take. What AOTAutograd's cache loads gets no tokens.
+        is_whole = not module.graph.find_nodes(op="get_attr") and not has_guarded_floats() and not has_effects(module)
+        is_whole = is_whole and not any(map(is_captured_call, module.graph.nodes))
         key = compiled.key if is_whole else None  # type: ignore[attr-defined]
         call = _guarded(compiled, module) if options.fallback else compiled
         return mark_storable(call, key, options, plan) if plan else call

@@ -21,6 +21,7 @@ from ferrite_torch.torch_private.attention import attention_in_graph
 from ferrite_torch.torch_private.fake_tensors import fake_mode, is_fake, move_fake, storage_key
 from ferrite_torch.torch_private.nodes import map_leaves
 from ferrite_torch.torch_private.partitioning import partition
+from ferrite_torch.torch_private.source_lines import noting_lines
 from ferrite_torch.torch_private.tracing import exporting, trace_functional, written_arguments
 from ferrite_torch.validation.observing import watching
 
@@ -95,7 +96,7 @@ def capture(  # what a call is, and how to take it apart
     with fake_mode():
         fakes = [_fake_of(value, training) for value in (*(each.tensor for each in held), *leaves)]
         call = _Call(model, [each.name for each in held], arguments)
-        with exporting(), _portable_attention(training), watching():
+        with exporting(), _portable_attention(training), watching(), noting_lines():
             call.rehearse(fakes)
             forward, backward, saved, derived = _trace(call, fakes, training, decompositions)
     for module in (forward, backward):

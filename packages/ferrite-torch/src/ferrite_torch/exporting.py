@@ -24,6 +24,7 @@ from ferrite_runtime import (
 from ferrite_runtime import OptionError as RuntimeOptionError
 from ferrite_runtime import Options as RuntimeOptions
 from ferrite_runtime import Target as GpuTarget
+from ferrite_runtime.checked import checked_program
 from ferrite_runtime.target import find_ptx_target, find_target
 from ferrite_scheduler import Policy, Target, schedule
 from ferrite_torch.capture import Captured, capture
@@ -78,7 +79,7 @@ def export(  # noqa: PLR0913  # each says something of its own about the bundle
         tune: which configs of a kernel to compile: ``none`` and ``default`` for the one that runs untuned, where a
             person wrote it ``default`` for all that are stated, ``max`` for all that can be tuned without Triton.
         name: name of the bundle, for logs.
-        options: options of the compiler: ``policy`` and ``align_matmuls`` are heeded.
+        options: options of the compiler: ``policy``, ``align_matmuls`` and ``check_indices`` are heeded.
 
     Raises:
         OptionError: a target is unknown.
@@ -280,6 +281,7 @@ class _Exporter:
                 product_rows=policy.product_rows,
                 wide_product_rows=policy.wide_product_rows,
             ).complete()
+            _refuse_captured(lowered)
             phase = "simplifying"
             graph = PIPELINE.run(lowered.graph)
             held = held_names(lowered, held_arguments(module, kind, positions_of(module, kind)))
@@ -288,7 +290,8 @@ class _Exporter:
                 phase = f"code generation for {name}"
                 target = scheduler_target(name)
                 mapping = emit_program(schedule(graph, target, policy, held=held), target).to_mapping()
-                program = Program.from_mapping(mapping)
+                checks = self.options.check_indices and name != CPU
+                program = Program.from_mapping(checked_program(mapping) if checks else mapping)
                 grouped.setdefault(repr(program), ([], program))[0].append(name)
         except FerriteError:
             raise
@@ -296,6 +299,20 @@ class _Exporter:
             raise translate(error, phase) from error
         named = [(() if self.device == CPU else tuple(names), program) for names, program in grouped.values()]
         return _Emitted(lowered, tuple(named))
+
+
+def _refuse_captured(lowered: LoweredModule) -> None:
+    """Checks that no step of a graph calls a place in it: a bundle has no graph.
+
+    Raises:
+        Unsupported: one does; the message names the op and the line.
+    """
+    for step in lowered.captured:
+        raise Unsupported(
+            f"{step.origin}: {step.op} takes functions, which a bundle cannot hold. What to do: choose the branch "
+            "before the model is exported, unroll the loop, or make an operator of the kernel "
+            "(torch.library.custom_op) and name it where the bundle is loaded (operators=[…])"
+        )
 
 
 def scheduler_target(name: str) -> Target:

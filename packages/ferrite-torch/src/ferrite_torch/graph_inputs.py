@@ -66,13 +66,9 @@ class GraphInputs:
                 size = size_of(fake)
                 self._sizes.append((position, node.name, size))
                 return size
-            case int():
-                return fake
-            case torch.SymFloat():
-                return fixed_float(node, fake) if node.users else None
-            case float():
-                return fake
-            case None | bool() | str():
+            case torch.SymBool() | torch.SymFloat():
+                return _fixed(node, fake) if node.users else None
+            case None | bool() | int() | float() | str():
                 return fake
         if not node.users:
             return None
@@ -107,7 +103,7 @@ class GraphInputs:
         if not isinstance(value, torch.Tensor):
             if isinstance(value, (int, float, str)):
                 return value
-            # Only higher-order ops name submodules, and they are refused by name when they are reached.
+            # Only higher-order ops name submodules, and what they call gets them from the module itself.
             return None
         tensor = self._new_input(node, value)
         self._constants_by_path[path] = tensor
@@ -127,3 +123,8 @@ class GraphInputs:
         missing = symbols - {name for _, name, _ in taken}
         missing -= {str(size) for value in graph.inputs for size in (*value.type.shape, *value.type.strides)}
         return taken + [argument for argument in self._sizes if symbols_of(argument[2]) & missing]
+
+
+def _fixed(node: torch.fx.Node, fake: torch.SymBool | torch.SymFloat) -> bool | float:
+    """Returns the present value of a number; a truth is what the forward has chosen a branch by."""
+    return bool(fake) if isinstance(fake, torch.SymBool) else fixed_float(node, fake)

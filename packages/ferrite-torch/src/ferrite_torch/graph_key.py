@@ -34,7 +34,7 @@ class NoKey(Exception):
 def graph_key(module: torch.fx.GraphModule, *facts: object) -> str | None:
     """Returns the identity of a graph together with ``facts``, values that print the same if they are equal.
 
-    None for a graph that has none: with higher-order ops, functions other than operators, or arguments of other kinds.
+    None for a graph that has none: with functions other than operators, or arguments of other kinds.
     """
     try:
         lines = _Describer(module).lines()
@@ -125,6 +125,9 @@ class _Describer:
                 return ""
             case "get_attr":
                 return self.constant(str(target))
+        if isinstance(target, HigherOrderOp):
+            # Its step calls what the graph at hand holds in this place: only what it takes and returns is compiled.
+            return f"higher_order {target}"
         if isinstance(target, Overload):
             # The schemas of torch's own ops come with its version, those of others may change under one name.
             return str(target) if target.namespace in _KNOWN_NAMESPACES else str(schema_of(target))
@@ -138,6 +141,8 @@ class _Describer:
             return self.value(value)
         if isinstance(value, (int, float, str)):
             return repr(value)
+        if isinstance(value, torch.fx.GraphModule):
+            return "graph"  # an argument of a higher-order op
         raise NoKey(f"an attribute of type {type(value).__name__}")
 
     def argument(self, value: Any) -> Any:
@@ -147,6 +152,10 @@ class _Describer:
             return value
         if isinstance(value, (list, tuple)):
             return [self.argument(item) for item in value]
+        if isinstance(value, Mapping):
+            return {name: self.argument(item) for name, item in value.items()}
+        if isinstance(value, (Overload, HigherOrderOp)):
+            return ("op", str(value))
         if isinstance(value, _NAMED):
             return ("named", str(value))
         if isinstance(value, slice):
@@ -158,6 +167,8 @@ class _Describer:
             return self.tensor(value)
         if isinstance(value, (list, tuple)):
             return f"[{', '.join(self.value(item) for item in value)}]"
+        if isinstance(value, Mapping):
+            return f"{list(value)} {self.value(list(value.values()))}"
         if type(value) in _SIMPLE:
             return repr(value)
         if isinstance(value, torch.SymInt):

@@ -14,11 +14,12 @@ from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.graph_inputs import Passed
 from ferrite_torch.graph_numbers import plain_value
+from ferrite_torch.lazy_results import LazyResult
 from ferrite_torch.library import laid_out, same_layout
 from ferrite_torch.lifetimes import Lifetimes
 from ferrite_torch.origins import origins_of, unsupported
 from ferrite_torch.size_names import named
-from ferrite_torch.storages import returned_by
+from ferrite_torch.storages import is_lazy, returned_by
 from ferrite_torch.symbols import NeedsNumber, size_of, sizes_of, steps_of
 from ferrite_torch.tensors import Tensor
 
@@ -53,6 +54,7 @@ class GraphOutputs:
         values: the outputs, in order.
         repeats: positions of outputs that equal an earlier output (or an input) but are tensors of their own in torch.
         passed: positions of outputs that are arguments which the graph does not take, and of these arguments.
+        lazy: outputs that the caller has to mark as conjugated or negated when they are read.
     """
 
     def __init__(
@@ -62,16 +64,20 @@ class GraphOutputs:
         lifetimes: Lifetimes,
         regenerated: frozenset[int],
         saved: frozenset[int],
+        *,
+        marks: bool,
     ) -> None:
         self._graph, self._builder, self._lifetimes = graph, builder, lifetimes
-        self._regenerated, self._saved = regenerated, saved
+        self._regenerated, self._saved, self._marks = regenerated, saved, marks
         self._storages = lifetimes.storages
         self._bases = lifetimes.storages.shared_bases(regenerated | saved)
+        self._regenerated_bases = lifetimes.storages.bases_of(regenerated)
         self._based: dict[int, View | None] = {}
         lifetimes.keep(self._bases.values())
         self.values: list[Output] = []
         self.repeats: list[int] = []
         self.passed: list[tuple[int, int]] = []
+        self.lazy: list[LazyResult] = []
         self._owners: dict[str, int | None] = {}
 
     def collect(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any], names: Mapping[str, str]) -> None:
@@ -87,7 +93,8 @@ class GraphOutputs:
                 continue
             result = results[item]
             if isinstance(result, Tensor):
-                view = self._view_of_base(item, results) or self._view(item, result)
+                view = self._regenerated_view(item, results) or self._view_of_base(item, results)
+                view = view or self._view(item, result)
                 if owned.setdefault(view, item) is not item:
                     self.repeats.append(len(self.values))
                 self.values.append(view)
@@ -100,15 +107,41 @@ class GraphOutputs:
             else:
                 self.values.append(_plain_output(plain_value(item, result)))
 
+    def _regenerated_view(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any]) -> View | None:
+        """Returns a result that the caller makes anew from an input, where it lies in that; None for any other.
+
+        The caller reads where it begins, too: a copy, as of elements that are seen as another type, begins elsewhere.
+        """
+        if len(self.values) not in self._regenerated or self._lies_in_input(results[node]):
+            return None
+        base = self._regenerated_bases.get(self._storages.of(node) or 0)
+        tensor = None if base is None else results[base]
+        if base is None or not isinstance(tensor, Tensor):
+            return None
+        fake = base.meta["val"]
+        whole_view = tensor.strided()
+        if whole_view is None or not same_layout(tensor.shape, whole_view.strides, steps_of(fake)):
+            return None
+        return _view_at(whole_view, fake, node.meta["val"])
+
+    def _lies_in_input(self, result: Any) -> bool:
+        view = result.strided() if isinstance(result, Tensor) else None
+        return view is not None and self._lifetimes.source(self._lifetimes.root(view.name)) is not None
+
     def _view_of_base(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any]) -> View | None:
         """Returns a result that shares storage with others as a view of what they all lie in, None for any other."""
         key, fake = self._storages.of(node), node.meta["val"]
         if key is None or key not in self._bases or len(self.values) in self._regenerated | self._saved:
             return None
+        if is_lazy(node) and not self._marks:
+            return None
         if key not in self._based:
             self._based[key] = self._base(self._bases[key], results)
         base = self._based[key]
-        return None if base is None else _view_at(base, self._bases[key].meta["val"], fake)
+        view = None if base is None else _view_at(base, self._bases[key].meta["val"], fake)
+        if view is not None and is_lazy(node):
+            self.lazy.append(LazyResult(len(self.values), fake.is_conj(), fake.is_neg()))
+        return view
 
     def _base(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any]) -> View | None:
         """Returns what a storage holds, laid out as torch lays it out."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -107,3 +107,5 @@ def tensors_in(result: Any) -> Iterator[Tensor]:
             yield item
         elif isinstance(item, (tuple, list)):
             stack.extend(item)
+        elif isinstance(item, Mapping):
+            stack.extend(item.values())

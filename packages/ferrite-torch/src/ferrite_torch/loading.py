@@ -15,7 +15,9 @@ import ferrite_runtime
 from ferrite_runtime import FerriteRuntimeError, LoadedProgram, load_program
 from ferrite_torch.artifact import Artifact
 from ferrite_torch.layouts import Layouts, copied, in_layouts
+from ferrite_torch.lazy_results import LazyResult
 from ferrite_torch.options import Options
+from ferrite_torch.shared_inputs import on_bases
 from ferrite_torch.torch_private.aot_metadata import keeps_graph
 from ferrite_torch.torch_private.fake_tensors import without_modes
 from ferrite_torch.transformed_calls import by_slices
@@ -23,18 +25,24 @@ from ferrite_torch.transformed_calls import by_slices
 Boxed = Callable[[list[Any]], Any]
 
 
-def load_artifact(artifact: Artifact, options: Options, constants: Sequence[torch.Tensor] = ()) -> Boxed:
+def load_artifact(
+    artifact: Artifact,
+    options: Options,
+    constants: Sequence[torch.Tensor] = (),
+    captured: Mapping[str, Callable[..., Any]] | None = None,
+) -> Boxed:
     """Returns a compiled graph as a function of the list of its arguments, which it empties.
 
-    Kernels compile in the background where the store has none; the function's ``wait`` waits for them.
+    Kernels compile in the background where the store has none; the function's ``wait`` waits for them. ``captured`` is
+    what its steps call of the captured graph.
 
     Raises:
         FerriteRuntimeError: the program does not load here.
     """
     with without_modes():
-        compiled = load_program(artifact.program, options=runtime_options(options))
+        compiled = load_program(artifact.program, options=runtime_options(options), captured=captured)
     call = in_layouts(boxed(compiled, artifact, tuple(constants)), artifact.layouts)
-    call = _sparing(call, artifact.donated)
+    call = on_bases(_sparing(call, artifact.donated), artifact.bases)
     if artifact.kind == "backward":
         call = _by_slices(call, compiled, artifact, tuple(constants))
     call = mark_boxed(_naming_places(call, artifact.places))
@@ -111,6 +119,7 @@ def boxed(compiled: LoadedProgram, artifact: Artifact, constants: tuple[torch.Te
     What dies inside is freed inside.
     """
     run = compiled.call_boxed if not artifact.repeats else _with_aliases(compiled, artifact.repeats)
+    run = _marking(run, artifact.lazy) if artifact.lazy else run
     selection = artifact.selection
     if not constants and selection == tuple(range(artifact.arguments)):
 
@@ -158,6 +167,18 @@ def _with_aliases(compiled: LoadedProgram, repeats: tuple[int, ...]) -> Boxed:
         results = list(compiled.call_boxed(arguments))
         for position in repeats:
             results[position] = results[position].detach()
+        return results
+
+    return run
+
+
+def _marking(function: Boxed, lazy: tuple[LazyResult, ...]) -> Boxed:
+    """Returns a program with some of its results marked as conjugated or negated when they are read."""
+
+    def run(arguments: list[Any]) -> list[Any]:
+        results = list(function(arguments))
+        for each in lazy:
+            results[each.position] = each.marked(results[each.position])
         return results
 
     return run

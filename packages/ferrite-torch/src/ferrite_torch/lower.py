@@ -18,6 +18,7 @@ from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Size, Symbolic, Undecided, symbols_of
 from ferrite_torch.announcements import announce
 from ferrite_torch.builder import Builder, Unlowered
+from ferrite_torch.captured_steps import A_STEP, Captured, CapturedSteps
 from ferrite_torch.dtypes import dtype_of
 from ferrite_torch.errors import FerriteError, Unsupported, located, translate
 from ferrite_torch.foreach import is_foreach, lower_foreach
@@ -26,6 +27,7 @@ from ferrite_torch.graph_inputs import GraphInputs
 from ferrite_torch.graph_numbers import GraphNumbers, plain_value
 from ferrite_torch.graph_outputs import GraphOutputs, returned_nodes
 from ferrite_torch.layouts import Layouts
+from ferrite_torch.lazy_results import LazyResult
 from ferrite_torch.library import call_library, call_of
 from ferrite_torch.lifetimes import Lifetimes, tensors_in
 from ferrite_torch.lowering import LOWERINGS
@@ -70,8 +72,10 @@ class LoweredModule:
         repeats: positions of outputs that equal an earlier output (or an input) but are tensors of their own in torch.
         passed: positions of outputs that are arguments which the graph does not take, and of these arguments; the graph
             returns None in their place.
+        lazy: outputs that the caller has to mark as conjugated or negated when they are read.
         fallbacks: the library calls that stand for one op of the module each, with their source lines.
         names: what the user's program calls symbols of the graph.
+        captured: the steps that call a place in the module's graph.
     """
 
     graph: Graph
@@ -81,8 +85,10 @@ class LoweredModule:
     externs: tuple[tuple[str, str], ...]
     repeats: tuple[int, ...] = ()
     passed: tuple[tuple[int, int], ...] = ()
+    lazy: tuple[LazyResult, ...] = ()
     fallbacks: tuple[Fallback, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)
+    captured: tuple[Captured, ...] = ()
 
     def complete(self) -> LoweredModule:
         """Returns the lowered graph if it returns all that its module does.
@@ -115,6 +121,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     product_rows: int = 0,
     wide_product_rows: int = 0,
     layouts: Layouts | None = None,
+    marks: bool = False,
 ) -> LoweredModule:
     """Returns a functional graph of aten ops, as AOTAutograd makes it, in Ferrite's language.
 
@@ -130,6 +137,8 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
         regenerated: positions of outputs whose storage does not matter, as the caller makes them anew from the inputs.
         strict: raise what a faulty lowering raises; False makes the op a library call and warns.
         layouts: strides of arguments, by position, that lie otherwise than their fakes.
+        marks: the caller marks results as conjugated or negated when they are read (`LoweredModule.lazy`); without it
+            such results are computed, and share no storage.
 
     Raises:
         Unsupported: the graph as a whole cannot be compiled: control flow, numbers that only a run tells and
@@ -142,7 +151,9 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     builder.returned = returned_nodes(module, saved)
     builder.extends_products = extends_products
     builder.product_rows, builder.wide_product_rows = product_rows, wide_product_rows
-    walk = _Walk(module, builder, strict=strict, layouts=layouts or {}, regenerated=regenerated, saved=saved)
+    walk = _Walk(
+        module, builder, strict=strict, layouts=layouts or {}, regenerated=regenerated, saved=saved, marks=marks
+    )
     given = iter(inputs or ())
     fakes = [node.meta.setdefault("val", next(given, None)) for node in module.graph.find_nodes(op="placeholder")]
     note_inputs(fakes)
@@ -179,6 +190,7 @@ class _Walk:
         layouts: Layouts,
         regenerated: frozenset[int],
         saved: frozenset[int],
+        marks: bool,
     ) -> None:
         self.module, self.builder, self.strict = module, builder, strict
         self.lifetimes = Lifetimes(module.graph)
@@ -187,9 +199,10 @@ class _Walk:
         self.numbers = GraphNumbers(builder, self.run_time)
         self.inputs = GraphInputs(module, builder, self.lifetimes, layouts)
         self.write_backs = WriteBacks(builder, self.lifetimes, self.results)
-        self.outputs = GraphOutputs(module.graph, builder, self.lifetimes, regenerated, saved)
+        self.outputs = GraphOutputs(module.graph, builder, self.lifetimes, regenerated, saved, marks=marks)
         self.externs: list[tuple[str, str]] = []
         self.fallbacks: list[Fallback] = []
+        self.captured = CapturedSteps(builder, self.lifetimes, self.run_time, self.results)
 
     def visit(self, node: torch.fx.Node) -> None:
         """Lowers one node.
@@ -238,8 +251,10 @@ class _Walk:
             tuple(self.externs),
             tuple(self.outputs.repeats),
             tuple(self.outputs.passed),
+            tuple(self.outputs.lazy),
             tuple(self.fallbacks),
             names,
+            tuple(self.captured.found),
         )
 
     def _call(self, node: torch.fx.Node) -> Any:
@@ -262,9 +277,9 @@ class _Walk:
         if isinstance(target, Overload):
             return self._call_op(node, target, args, kwargs)
         if isinstance(target, HigherOrderOp):
-            if str(target) == "with_effects":
+            if str(target) == "with_effects" and isinstance(node.args[1], Overload):
                 return self._call_with_effects(node, args, kwargs)
-            raise unsupported(node, f"the higher-order op {target} is not compiled yet")
+            return self._call_as_it_is(node)
         if not callable(target) or any(tensors_in([*args, *kwargs.values()])):
             raise unsupported(node, f"a call of {target} is not compiled")
         return target(*args, **kwargs)
@@ -272,12 +287,18 @@ class _Walk:
     def _call_with_effects(self, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Lowers an op that must run in order: our calls with effects keep their order, so the token passes through."""
         token, op, *rest = args
-        if not isinstance(op, Overload):
-            raise Unsupported(f"{origins_of(node)[0]}: the higher-order op {op} is not compiled yet")
         self.builder.begin(node, origins_of(node))
         self.externs.append((str(op), "has effects"))
         results = self._library(node, rest, kwargs)
         return (token, *(results if isinstance(results, tuple) else (results,)))
+
+    def _call_as_it_is(self, node: torch.fx.Node) -> Any:
+        """Lowers a higher-order op to a step of its own."""
+        count = len(self.builder.definitions)
+        results = self.captured.lower(node)
+        self.externs.append((self.captured.found[-1].op, A_STEP))
+        self.write_backs.note_sharing(self.builder.definitions[count:])
+        return results
 
     def _refusal(self, node: torch.fx.Node, need: NeedsNumber) -> Unsupported:
         return unsupported(node, f"{need.reason}, a number that is known only when the graph runs")

@@ -60,12 +60,21 @@ def is_repeated(x: torch.Tensor) -> bool:
 
 def lies_on_itself(x: torch.Tensor) -> bool:
     """Returns whether elements of a tensor provably share memory: a step along one dim is some steps along another."""
+    return _overlap(list(zip(x.shape, x.stride(), strict=True)))
+
+
+def has_windows(x: torch.Tensor) -> bool:
+    """Returns whether elements of a tensor provably share memory as windows (``unfold``) do, not only as repeated."""
+    return _overlap([(size, step) for size, step in zip(x.shape, x.stride(), strict=True) if not is_known(step == 0)])
+
+
+def _overlap(axes: list[tuple[Any, Any]]) -> bool:
     from ferrite_ir.graph import overlaps  # noqa: PLC0415  # not needed where graphs come from the store
 
-    dims = [(size, step) for size, step in zip(x.shape, x.stride(), strict=True) if is_known(size > 1)]
-    if any(is_known(size == 0) for size in x.shape):
+    dims = [(size, step) for size, step in axes if is_known(size > 1)]
+    if any(is_known(size == 0) for size, _ in axes):
         return False
-    return overlaps(tuple(x.shape), tuple(x.stride())) or any(
+    return overlaps(tuple(size for size, _ in axes), tuple(step for _, step in axes)) or any(
         _reaches(*inner, outer) for inner, (_, outer) in itertools.permutations(dims, 2)
     )
 

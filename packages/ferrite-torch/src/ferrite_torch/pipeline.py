@@ -13,9 +13,11 @@ from ferrite_ir import PIPELINE, Graph, require_valid
 from ferrite_runtime import Store, choose_store
 from ferrite_scheduler import Policy, Schedule, schedule
 from ferrite_torch.artifact import Artifact, content_key, keep_artifact, recall_artifact
+from ferrite_torch.captured_calls import bind_captured
 from ferrite_torch.donations import donated_arguments, donated_names, held_arguments, held_names
 from ferrite_torch.environment import compile_facts, stores_graphs
 from ferrite_torch.errors import FerriteError, translate
+from ferrite_torch.functionalized import unwrap_functionalized
 from ferrite_torch.graph_key import constant_paths, graph_key
 from ferrite_torch.loading import constants_of, load_artifact, mark_boxed, run_eagerly, runtime_options
 from ferrite_torch.log_choice import CACHE
@@ -26,6 +28,7 @@ from ferrite_torch.origins import places_of
 from ferrite_torch.placement import graph_device
 from ferrite_torch.refusals import refuse_fallbacks
 from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
+from ferrite_torch.shared_inputs import SharedBase, bases_of
 from ferrite_torch.statistics import CompiledGraph, Stopwatch, observer, record_graph
 from ferrite_torch.symbols import settled
 from ferrite_torch.targets import target_of
@@ -59,6 +62,7 @@ def compile_graph(
     """
     watch = _Phases()
     try:
+        unwrap_functionalized(module)
         layouts, traced = changed_layouts(module, inputs if kind == "backward" else ())
         ambient = _Ambient.of(module, kind)
         dynamic = is_symbolic(_placeholder_values(module)) or has_unbacked(module)
@@ -81,7 +85,8 @@ def compile_graph(
             report_strides(artifact.strides, ambient.tokens)
             return _only_eager(module, traced, artifact.changed)
         with watch.phase("load"):
-            compiled = load_artifact(artifact, options, constants_of(module, artifact.constants))
+            held, captured = constants_of(module, artifact.constants), bind_captured(module, artifact.captured)
+            compiled = load_artifact(artifact, options, held, captured)
         if is_new and (key or (any_sizes and not has_unbacked(module))):
             # What symbolic strides are was told to AOTAutograd, and is not needed where its cache finds the graph.
             told = artifact if key else replace(artifact, strides=(), names=names)
@@ -133,6 +138,7 @@ def _produce(
             regenerated=ambient.regenerated,
             saved=ambient.saved,
             layouts=layouts,
+            marks=True,
             extends_products=options.align_matmuls,
             product_rows=policy.product_rows,
             wide_product_rows=policy.wide_product_rows,
@@ -157,12 +163,15 @@ def _produce(
         selection=lowered.selection,
         repeats=lowered.repeats,
         passed=lowered.passed,
+        lazy=lowered.lazy,
+        bases=ambient.bases,
         constants=constant_paths(module),
         externs=lowered.externs,
         layouts=layouts,
         strides=tuple(strides_of(graph.outputs)),
         changed=changed_outputs(module, graph),
         donated=tuple(sorted(ambient.donated)),
+        captured=tuple((each.target, each.position) for each in lowered.captured),
         places=places_of(module, (each for kernel in program["kernels"] for each in kernel["origin"])),
     )
     return artifact, lowered.names, plan
@@ -196,17 +205,20 @@ class _Ambient:
     saved: frozenset[int]
     donated: frozenset[int]
     held: frozenset[int]
+    bases: tuple[SharedBase, ...]
 
     @classmethod
     def of(cls, module: torch.fx.GraphModule, kind: str) -> _Ambient:
         """Returns what is said about a graph of this kind."""
         found = positions_of(module, kind)
         donated, held = donated_arguments(module, found), held_arguments(module, kind, found)
-        return cls(found.tokens, found.regenerated, found.saved, donated, held)
+        bases = bases_of(_placeholder_values(module), found.bases)
+        return cls(found.tokens, found.regenerated, found.saved, donated, held, bases)
 
     def facts(self) -> tuple[object, ...]:
         """Returns it in a form that prints the same if it is equal."""
-        return self.tokens, sorted(self.regenerated), sorted(self.saved), sorted(self.donated), sorted(self.held)
+        sets = (self.regenerated, self.saved, self.donated, self.held)
+        return self.tokens, *map(sorted, sets), self.bases
 
 
 _PHASE_NAMES = {

@@ -8,7 +8,8 @@ its views do not know of, the schemas of the view ops tell the rest.
 
 Which results share memory is visible: a write to one is seen in the others. The base, the first node whose result lies
 in the storage, is laid out as torch lays it out; each result is a view of it, at torch's offset, by torch's strides and
-in torch's element type, whatever way its elements were computed.
+in torch's element type, whatever way its elements were computed. One that is conjugated or negated when it is read, as
+``v.conj()`` and its ``imag`` are, is such a view with a mark (see `lazy_results`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 
 from ferrite_torch.library import traits_of
+from ferrite_torch.overlapping_targets import has_windows
 from ferrite_torch.torch_private.fake_tensors import storage_key
 from ferrite_torch.torch_private.operators import Overload, schema_of
 
@@ -43,22 +45,36 @@ class Storages:
         return self._root(storage_key(fake))
 
     def shared_bases(self, unseen: Collection[int]) -> Mapping[int, torch.fx.Node]:
-        """Returns the base of each storage that the graph makes and that several of its results lie in, by its number.
+        """Returns the base of each storage that the graph makes and whose elements results share, by its number.
 
-        ``unseen`` has the positions of results whose storage nobody sees.
+        Those are several results, windows of one that lie on each other, or one that is conjugated or negated when it
+        is read. ``unseen`` has the positions of results whose storage nobody sees.
         """
-        keys = [self.of(item) for place, item in enumerate(returned_by(self._graph)) if place not in unseen]
-        shared = {key for key, count in Counter(keys).items() if key is not None and count > 1}
-        return self._first_nodes(shared) if shared else {}
+        seen = [item for place, item in enumerate(returned_by(self._graph)) if place not in unseen]
+        keys = Counter(map(self.of, seen))
+        keys.update(self.of(item) for item in seen if self._is_always_a_view(item))
+        shared = {key for key, count in keys.items() if key is not None and count > 1}
+        return {key: node for key, node in self._first_nodes(shared).items() if node.op == "call_function"}
+
+    def _is_always_a_view(self, item: Any) -> bool:
+        """Returns whether a result is one of a storage even if no other result lies there."""
+        return self.of(item) is not None and (is_lazy(item) or has_windows(item.meta["val"]))
+
+    def bases_of(self, positions: Collection[int]) -> Mapping[int, torch.fx.Node]:
+        """Returns the base of each storage that results at some positions lie in: an argument, or what makes it."""
+        keys = [self.of(item) for place, item in enumerate(returned_by(self._graph)) if place in positions]
+        return self._first_nodes({key for key in keys if key is not None})
 
     def _first_nodes(self, keys: Collection[int]) -> dict[int, torch.fx.Node]:
-        """Returns the node that makes each of some storages; none of those that the caller's tensors lie in."""
+        """Returns the first node whose tensor lies in each of some storages, just as the storage holds it."""
+        if not keys:
+            return {}
         found: dict[int, torch.fx.Node] = {}
         for node in self._graph.nodes:
             key = self.of(node)
             if key is not None and key in keys:
                 found.setdefault(key, node)
-        return {key: n for key, n in found.items() if n.op == "call_function" and not _is_lazy(n.meta["val"])}
+        return {key: node for key, node in found.items() if not is_lazy(node)}
 
     def _unite(self, node: torch.fx.Node, operand: torch.fx.Node) -> None:
         one, other = self.of(node), self.of(operand)
@@ -90,6 +106,7 @@ def _viewed_by(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
             yield value
 
 
-def _is_lazy(fake: torch.Tensor) -> bool:
-    """Returns whether a tensor's elements are what its storage holds only up to a sign or a conjugation."""
-    return fake.is_neg() or fake.is_conj()
+def is_lazy(node: Any) -> bool:
+    """Returns whether a node's result is a tensor that is conjugated or negated when it is read."""
+    fake = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    return isinstance(fake, torch.Tensor) and fake.layout == torch.strided and (fake.is_neg() or fake.is_conj())

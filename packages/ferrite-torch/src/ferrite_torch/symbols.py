@@ -397,9 +397,11 @@ _FLOAT_RULES = {
     "FloatPow": "pow",
     "FloatTrueDiv": "div",
     "IntTrueDiv": "div",
-    "OpaqueUnaryFn_sqrt": "sqrt",
-    "OpaqueUnaryFn_exp": "exp",
-    "OpaqueUnaryFn_log": "log",
+    "Max": "maximum",
+    "Min": "minimum",
+    "Abs": "abs",
+    **{f"OpaqueUnaryFn_{name}": name for name in ("sqrt", "exp", "log", "log2", "sin", "cos", "tan")},
+    **{f"OpaqueUnaryFn_{name}": name for name in ("asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh")},
 }
 """Torch's functions of symbolic floats, by the name of their class, in the language."""
 

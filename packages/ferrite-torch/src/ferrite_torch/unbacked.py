@@ -127,6 +127,12 @@ class RunTimeSizes:
                     if tensor.shape[axis] is not name or tensor.value.type.shape != tensor.shape:
                         builder.extern(SIZE, [name, tensor, axis], effects=True)
                     self._equate(name, symbol, node)
+                case (*items, (_, _)) if all(kind == "item" for kind, _ in path):
+                    tensor = result
+                    for _, position in path:
+                        tensor = tensor[position]
+                    builder.extern(READ, [self._raw(symbol, node, _user_name(node)), tensor], effects=True)
+                    self._equate(symbol_of(symbol, environment_of(node)), symbol, node)
                 case (("stride" | "storage_offset", *_),):
                     continue  # of a view: nothing is computed from it but further views
                 case _:

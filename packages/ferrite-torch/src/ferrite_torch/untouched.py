@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ferrite_torch.torch_private.dynamo_state import set_version, version_of
+from ferrite_torch.torch_private.nodes import is_in_place_name, target_name
 
 _DEPTH = 3
 """Functions within functions that are searched for modules and tensors."""
@@ -70,10 +71,10 @@ def written_inputs(graph: torch.fx.Graph) -> frozenset[str]:
 
 
 def _is_in_place(node: torch.fx.Node) -> bool:
-    target = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    name = str(target).split(".", maxsplit=1)[0]
-    is_marked = name.endswith("_") and not name.endswith("__")
-    return is_marked or node.target in _IN_PLACE or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
+    name = target_name(node).split(".", maxsplit=1)[0]
+    return (
+        is_in_place_name(name) or node.target in _IN_PLACE or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
+    )
 
 
 def _flat(value: Any) -> Iterator[Any]:

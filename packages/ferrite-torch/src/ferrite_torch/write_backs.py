@@ -15,6 +15,8 @@ from ferrite_torch.lifetimes import Lifetimes
 from ferrite_torch.origins import origins_of
 from ferrite_torch.tensors import Tensor, grid_point
 
+_COPY = "aten.copy_.default"
+
 
 class WriteBacks:
     """The writes to inputs of one graph that is being lowered.
@@ -61,8 +63,8 @@ class WriteBacks:
         return new
 
     def _store_over(self, node: torch.fx.Node, old: Tensor, source: Tensor) -> Tensor:
-        if old.device or old.dtype.kind == "opaque":
-            raise Unsupported(f"writing to an input of type {old.dtype}{' on the CPU' if old.device else ''}")
+        if old.device:
+            raise Unsupported(f"writing to an input of type {old.dtype} on the CPU")
         point = grid_point(old.shape)
         missing = old.ndim - source.ndim
         spread = source.viewed(
@@ -72,6 +74,10 @@ class WriteBacks:
             spread = self._builder.fresh_copy(spread)
         self._rescue(node, self._lifetimes.root(old.value.name))
         if old.numel == 0:
+            return old
+        if old.dtype.kind == "opaque":
+            # Kernels cannot store such elements: the library writes all of them, and readers find them in the input.
+            self._builder.extern(_COPY, (old, spread), mutates=(0,), effects=True)
             return old
         # What was stored to it on the way to its new contents is overwritten now.
         latest = self._versions.get(self._lifetimes.root(old.value.name))

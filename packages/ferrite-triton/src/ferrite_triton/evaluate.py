@@ -17,7 +17,7 @@ from ferrite_scheduler.contractions import uses_tensor_cores
 from .addresses import AddressText
 from .bounds import assert_in_bounds, assert_required
 from .errors import ScheduleMismatch
-from .flat import FlatKernel, ParamText, memory_loads
+from .flat import FlatKernel, ParamText, memory_loads, reads_along_fold
 from .halves import held_halves
 from .indices import IndexText, index_dtype
 from .quotients import rounded_quotients, shares, weights
@@ -527,7 +527,7 @@ class Evaluator:
 def _reads_one_along_the_fold_axis(flat: FlatKernel) -> bool:
     """Returns whether a kernel reads a single tensor along the fold axis and writes none."""
     roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
-    read = {load.source for load in memory_loads(flat, roots) if varies_along_fold(load.indices)}
+    read = {load.source for load in memory_loads(flat, roots) if reads_along_fold(flat, load)}
     return len(read) == 1 and not any(varies_along_fold(flat.homes[name]) for name in flat.kernel.stored)
 
 

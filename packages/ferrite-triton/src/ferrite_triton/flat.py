@@ -14,6 +14,7 @@ from ferrite_ir.sizes import Size, hint
 from ferrite_scheduler.schedule import Kernel, Param
 
 from .errors import ScheduleMismatch
+from .rows import varies_along_fold
 from .space import Space
 
 
@@ -154,6 +155,14 @@ def flatten(kernel: Kernel, space: Space) -> FlatKernel:
     }
     homes = {name: tuple(map(index, point)) for name, point in kernel.homes.items()}
     return FlatKernel(kernel, space, tuple(definitions), producers, homes, name_params(kernel))
+
+
+def reads_along_fold(flat: FlatKernel, load: Scalar) -> bool:
+    """Returns whether a load from memory has an address of its own at each place along the fold axis.
+
+    That it has an index there does not say so: what an expanded tensor repeats lies at one address, with stride 0.
+    """
+    return varies_along_fold((flat.offset(load.source, load.indices),))
 
 
 def memory_loads(flat: FlatKernel, roots: tuple[Scalar, ...]) -> dict[Scalar, None]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from ferrite_ir.graph import Fold, bodies_of
 from ferrite_ir.scalar import Scalar
 
-from .flat import FlatKernel, memory_loads
-from .rows import varies_along_fold
+from .flat import FlatKernel, memory_loads, reads_along_fold
 
 HALF_BYTES = 2
 
@@ -30,4 +29,4 @@ def held_loads(flat: FlatKernel) -> tuple[Scalar, ...]:
         return ()
     folds = [definition for definition in flat.definitions if isinstance(definition, Fold)]
     loads = memory_loads(flat, tuple(body for fold in folds for body in bodies_of(fold)))
-    return tuple(load for load in loads if varies_along_fold(load.indices))
+    return tuple(load for load in loads if reads_along_fold(flat, load))

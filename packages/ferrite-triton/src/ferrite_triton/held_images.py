@@ -12,12 +12,11 @@ from ferrite_scheduler.held_images import slots_of, spans_of
 
 from .asking import ask_for_image
 from .evaluate import Evaluator
-from .flat import FlatKernel, memory_loads
+from .flat import FlatKernel, memory_loads, reads_along_fold
 from .folds import R
 from .halves import held_loads, holds_only_halves
 from .passes import READ_THE_LAST_TIME
 from .positions import place_axis, positions_from
-from .rows import varies_along_fold
 from .space import NO_AXES, Space, next_power_of_two
 from .tile.build import add, apply, block_size, converted, lanes, literal, mul, quotient, remainder
 from .tile.language import (
@@ -206,7 +205,7 @@ class HeldImagesText:
         """Writes the loads of what all places of a channel share: they come while the program waits."""
         roots = tuple(body for definition in self.flat.definitions for body in bodies_of(definition))
         for load in memory_loads(self.flat, roots):
-            if not varies_along_fold(load.indices) and not any(index.is_indirect for index in load.indices):
+            if not reads_along_fold(self.flat, load) and not any(index.is_indirect for index in load.indices):
                 self.evaluator.tile(load)
 
     def _await(self, fold: Fold, sign: Expression) -> None:

@@ -14,8 +14,7 @@ from ferrite_ir.ops import CONVERSIONS
 from ferrite_ir.scalar import Scalar, postorder
 from ferrite_ir.sizes import is_static
 
-from .flat import FlatKernel, memory_loads
-from .rows import varies_along_fold
+from .flat import FlatKernel, memory_loads, reads_along_fold
 
 _KEEPING = frozenset(("add", "sub", "neg", "abs", *CONVERSIONS, "relu", "maximum", "minimum"))
 """Operations that make zero of zeros."""
@@ -47,7 +46,7 @@ def _is_zero(flat: FlatKernel, node: Scalar, zeros: set[Scalar]) -> bool:
         case "load":
             definition, position = flat.producers.get(node.source, (None, 0))
             if definition is None:
-                return node.dtype is not BOOL and varies_along_fold(node.indices)
+                return node.dtype is not BOOL and reads_along_fold(flat, node)
             return isinstance(definition, Loop) and _vanishes(flat, definition.bodies[position])
         case "const":
             return bool(node.value == 0)

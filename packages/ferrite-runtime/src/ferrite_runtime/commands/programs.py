@@ -10,6 +10,7 @@ from typing import Any
 from ferrite_runtime.bundle import Bundle
 from ferrite_runtime.container import MAGIC
 from ferrite_runtime.errors import FileUnreadable, NoPackage, naming_file
+from ferrite_runtime.files import refuse_special
 from ferrite_runtime.program import PROGRAM_FORMAT, Program
 from ferrite_runtime.spec import KernelSpec
 
@@ -27,6 +28,7 @@ def read_file(path: str) -> Bundle:
         PackageInvalid: if it holds none of these, naming what is wrong.
         VersionUnsupported: if it is of a format that this runtime does not know.
     """
+    refuse_special(path)
     try:
         with Path(path).open("rb") as file:
             head = file.read(len(MAGIC))

@@ -89,10 +89,11 @@ def erf(x):
 def erf_narrow(x):
     """Returns erf to 4e-7 relative error, for float32 values that came from, or go to, narrower floats.
 
-    Two thirds of the instructions of the exact one: no choice between coefficients. The rational function is our own
-    fit; ``tools/fit_erf.py`` makes it and states its error.
+    Fewer instructions than the exact one: no choice between coefficients. The rational function is our own fit;
+    ``tools/fit_erf.py`` makes it and states its error. It passes one behind 3.92, by more than it errs at 4.1, so that
+    from there on the result is just one: ``x * (1 + erf(x))`` is no small multiple of a large negative ``x``.
     """
-    x = tl.minimum(tl.maximum(x, -3.92, propagate_nan=tl.PropagateNan.ALL), 3.92, propagate_nan=tl.PropagateNan.ALL)
+    x = tl.minimum(tl.maximum(x, -4.1, propagate_nan=tl.PropagateNan.ALL), 4.1, propagate_nan=tl.PropagateNan.ALL)
     t = x * x
     upper = 1.992391318594855e-08 * t - 1.957803760888055e-06
     upper = upper * t + 0.0001418477768311277
@@ -104,7 +105,8 @@ def erf_narrow(x):
     lower = lower * t + 0.11499786376953125
     lower = lower * t + 0.5105090141296387
     lower = lower * t + 1.0
-    return fast_divide(x * upper, lower)
+    y = fast_divide(x * upper, lower)
+    return tl.minimum(tl.maximum(y, -1.0, propagate_nan=tl.PropagateNan.ALL), 1.0, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit

@@ -12,6 +12,7 @@ from pathlib import Path
 from ferrite_runtime.binary import CorruptEntry, unseal
 from ferrite_runtime.choices import load_measurement
 from ferrite_runtime.errors import FileUnreadable, FileUnwritable, NoExport, PackageInvalid, SpecError
+from ferrite_runtime.files import refuse_special
 from ferrite_runtime.records import RECORDS, Measurement, merge
 from ferrite_runtime.storage.backend import seal_entry, unseal_entry
 from ferrite_runtime.storage.pack_frames import PUT, pack_frame, read_frames
@@ -70,6 +71,7 @@ def import_entries(store: Store, file: Path) -> Transfer:
         FileUnreadable: the file cannot be read.
         PackageInvalid: it is none of ours.
     """
+    refuse_special(file)
     refused: list[str] = []
     entries = _read_lines(file, refused) if file.suffix == LINES else _read_pack(file, refused)
     taken = known = 0

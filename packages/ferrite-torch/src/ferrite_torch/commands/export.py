@@ -6,7 +6,9 @@ import argparse
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +33,27 @@ def find_maker(place: str) -> Callable[[], Any]:
         if spec is None or spec.loader is None or not Path(where).is_file():
             raise OptionError(f"there is no file {where}")
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        _run_theirs(f"{where} cannot be imported", partial(spec.loader.exec_module, module))
     else:
         sys.path.insert(0, "")
-        try:
-            module = importlib.import_module(where)
-        except ImportError as error:
-            raise OptionError(f"{where} cannot be imported: {error}") from error
+        module = _run_theirs(f"{where} cannot be imported", partial(importlib.import_module, where))
     maker = getattr(module, name, None)
     if not callable(maker):
         functions = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
         raise OptionError(f"{where} has no function {name!r}{did_you_mean(name, functions)}")
     return maker  # type: ignore[no-any-return]
+
+
+def _run_theirs(what: str, call: Callable[[], Any]) -> Any:
+    """Returns what code of the user's does; raises `OptionError` saying ``what`` came of it, and at which line."""
+    try:
+        return call()
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f"{frames[-1].filename}:{frames[-1].lineno}"
+        if isinstance(error, SyntaxError):
+            place = f"{error.filename}:{error.lineno}"
+        raise OptionError(f"{what}: {type(error).__name__}: {error} ({place})") from error
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_targets(targets, ptx)
     if not arguments.output.parent.is_dir() or arguments.output.is_dir():
         raise FileUnwritable(arguments.output, "its folder is not there, or it is a folder")
-    made = find_maker(arguments.model)()
+    maker = find_maker(arguments.model)
+    made = _run_theirs(f"{arguments.model} failed", maker)
     if not isinstance(made, tuple) or len(made) not in (2, 3):
         raise OptionError(f"{arguments.model} has to return (model, inputs) or (model, inputs, keywords)")
     bundle = export(

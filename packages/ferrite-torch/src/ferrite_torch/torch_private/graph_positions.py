@@ -39,6 +39,7 @@ class Positions:
             `report_strides`.
         donated: arguments of a backward that nobody else reads, then or later. They may share storage with each other.
         held: arguments of a backward that are parameters or buffers.
+        bases: arguments that stand for several of the caller's, which share memory.
     """
 
     tokens: int = 0
@@ -46,6 +47,7 @@ class Positions:
     saved: frozenset[int] = frozenset()
     donated: frozenset[int] = frozenset()
     held: frozenset[int] = frozenset()
+    bases: frozenset[int] = frozenset()
 
 
 def positions_of(module: torch.fx.GraphModule, kind: str) -> Positions:
@@ -57,7 +59,7 @@ def positions_of(module: torch.fx.GraphModule, kind: str) -> Positions:
         return Positions(donated=_donated(module, metadata), held=_held(module, metadata))
     tokens = len(metadata.tokens)
     saved = _saved(module, metadata, tokens) if kind == "forward" else frozenset()
-    return Positions(tokens, _regenerated(metadata, tokens), saved)
+    return Positions(tokens, _regenerated(metadata, tokens), saved, bases=_bases(module))
 
 
 def forward_metadata() -> Any:
@@ -72,6 +74,11 @@ def token_count(joint: torch.fx.GraphModule) -> int:
     """Returns how many of the first inputs of a joint graph are effect tokens: nothing reads them but such calls."""
     placeholders = joint.graph.find_nodes(op="placeholder")
     return sum(1 for _ in itertools.takewhile(is_token, placeholders))
+
+
+def has_effects(module: torch.fx.GraphModule) -> bool:
+    """Returns whether a graph has calls with effects, and so takes tokens."""
+    return any(str(node.target) == "with_effects" for node in module.graph.nodes)
 
 
 def is_token(node: torch.fx.Node) -> bool:
@@ -144,6 +151,14 @@ def _saved(module: torch.fx.GraphModule, metadata: Any, tokens: int) -> frozense
     if getattr(context, "output_strides", None) != [] or (tokens and context.fakify_first_call):
         return frozenset()
     return frozenset(range(first, len(_returned(output))))
+
+
+def _bases(module: torch.fx.GraphModule) -> frozenset[int]:
+    from torch._functorch._aot_autograd.descriptors import SyntheticBaseAOTInput
+
+    placeholders = module.graph.find_nodes(op="placeholder")
+    described = ((position, node.meta.get("desc")) for position, node in enumerate(placeholders))
+    return frozenset(position for position, found in described if isinstance(found, SyntheticBaseAOTInput))
 
 
 def _donated(module: torch.fx.GraphModule, metadata: Any) -> frozenset[int]:

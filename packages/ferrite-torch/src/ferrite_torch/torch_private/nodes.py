@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from keyword import iskeyword
 from typing import Any
 
 import torch
@@ -16,6 +17,14 @@ def example_of(placeholder: torch.fx.Node) -> Any:
 def target_name(node: torch.fx.Node) -> str:
     """Returns the name of the method or function that a node calls, "" for a callable without one."""
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def is_in_place_name(name: str) -> bool:
+    """Returns whether a name says that what has it writes to its first operand: ``add_``, but not ``operator.or_``.
+
+    Python's own functions end so where the name without it is a keyword.
+    """
+    return name.endswith("_") and not name.endswith("__") and not iskeyword(name[:-1])
 
 
 _TRANSPOSES: dict[Any, str] = {

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ferrite_torch.one_hot import one_hot
 from ferrite_torch.scan_gradients import cumprod_gradient
 from ferrite_torch.torch_private.operators import Overload
 
@@ -26,8 +27,7 @@ def keeping_ops_whole() -> Iterator[None]:
     functions that it entered for these dispatch keys, which exporting a model sets aside in the same way. The gradients
     of the pieces of a resampling are scatters, and the pieces of the multilabel loss count targets that are none. The
     forms that take a size or scales for all axes (``vec``) become the others: what torch's library has in the place
-    takes no symbolic size. The gradient of a cumulative product is in pieces already in torch's library, several for
-    every element of a line; ours takes its place.
+    takes no symbolic size.
     """
     keys = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
     packets = (getattr(torch.ops.aten, name, None) for name in _WHOLE.split())
@@ -45,11 +45,9 @@ def keeping_ops_whole() -> Iterator[None]:
     for op, fake in fakes.items():
         op.py_kernels[meta] = fake
         op._dispatch_cache.clear()
-    scan, composite = torch.ops.aten.cumprod_backward.default, torch._C.DispatchKey.CompositeImplicitAutograd
-    scan.py_kernels[composite] = cumprod_gradient
-    scan._dispatch_cache.clear()
     try:
-        yield
+        with taking_apart_as_ours():
+            yield
     finally:
         for op, key, function in taken:
             op.py_kernels[key] = function
@@ -57,8 +55,34 @@ def keeping_ops_whole() -> Iterator[None]:
         for op in fakes:
             del op.py_kernels[meta]
             op._dispatch_cache.clear()
-        del scan.py_kernels[composite]
-        scan._dispatch_cache.clear()
+
+
+@contextmanager
+def taking_apart_as_ours() -> Iterator[None]:
+    """Makes some ops that torch's library takes apart itself, before anything sees them, come apart in our pieces.
+
+    The library's gradient of a cumulative product has several pieces for every element of a line, and its ``one_hot``
+    does not look at what it is given (before torch 2.13), or asserts in calls of their own.
+    """
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    ours = {torch.ops.aten.cumprod_backward.default: cumprod_gradient, torch.ops.aten.one_hot.default: one_hot}
+    theirs = {op: op.py_kernels.get(composite) for op in ours}
+    try:
+        for op, pieces in ours.items():
+            _enter(op, composite, pieces)
+        yield
+    finally:
+        for op, kernel in theirs.items():
+            _enter(op, composite, kernel)
+
+
+def _enter(op: Overload, key: Any, kernel: Callable[..., Any] | None) -> None:
+    """Makes an op run a function for a dispatch key, or what its library has there."""
+    if kernel is None:
+        op.py_kernels.pop(key, None)
+    else:
+        op.py_kernels[key] = kernel
+    op._dispatch_cache.clear()
 
 
 def _gradients_of(ops: Iterable[Overload]) -> Iterator[tuple[Overload, Callable[..., torch.Tensor]]]:

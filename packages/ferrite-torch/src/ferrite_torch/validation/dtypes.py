@@ -81,11 +81,29 @@ def _is_ours(op: Overload) -> bool:
 
 
 def _answer(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Returns what the op says of types, if it says so however its operands lie in memory.
+
+    Some kernels take more types in one layout than in another: ``flip`` on the CPU moves whole elements of any type
+    where the innermost axis is not turned over. What is compiled takes them in all.
+    """
+    ranks = [tensor.dim() for tensor in _tensors((*args, *kwargs.values()))]
+    said = None
+    for axis in range(max(1, *ranks)):
+        problem = _answer_for_layout(op, args, kwargs, -1 - axis)
+        if problem is None:
+            return None
+        said = said or problem
+    return said
+
+
+def _answer_for_layout(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any], innermost: int) -> str | None:
+    """Returns what the op says of types, with operands that have one axis innermost in memory, counted from the end."""
+
     def stand_in(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
             sizes = [_shrunk(size) for size in leaf.shape]
             held = [1 if is_same else size for size, is_same in zip(sizes, _repeated(leaf), strict=True)]
-            return torch.zeros(held, dtype=leaf.dtype).expand(sizes)
+            return _zeros(held, leaf.dtype, innermost).expand(sizes)
         if isinstance(leaf, torch.device):
             return torch.device("cpu")
         return _plain(leaf)
@@ -96,6 +114,13 @@ def _answer(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str 
         except Exception as error:  # noqa: BLE001  # of whatever type: it is a question
             return str(error) if _ABOUT_TYPES.search(str(error)) else None
     return None
+
+
+def _zeros(sizes: list[int], dtype: torch.dtype, innermost: int) -> torch.Tensor:
+    order = list(range(len(sizes)))
+    if -innermost <= len(order):
+        order.append(order.pop(innermost))
+    return torch.empty_permuted(sizes, order, dtype=dtype).zero_()
 
 
 def _shrunk(size: Any) -> int:

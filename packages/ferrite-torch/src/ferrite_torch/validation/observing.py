@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from ferrite_torch.errors import Refused
+from ferrite_torch.in_place_layouts import called_in_layout
 from ferrite_torch.torch_private.observation import observing
 from ferrite_torch.torch_private.operators import Overload
 from ferrite_torch.torch_private.symbolic_shapes import is_data_dependent
@@ -18,8 +19,8 @@ TABLES = (indexing, numbers, reductions)
 
 
 def watching() -> AbstractContextManager[Any]:
-    """Returns a context in which ops that eager refuses raise `Refused`, while a graph is traced."""
-    return observing(check_call)
+    """Returns a context, for tracing, in which ops that eager refuses raise `Refused` and writes keep layouts."""
+    return observing(check_call, called_in_layout)
 
 
 def check_call(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

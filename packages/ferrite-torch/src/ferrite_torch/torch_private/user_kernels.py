@@ -1,0 +1,89 @@
+"""Users' Triton kernels in graphs: what torch keeps of them outside of the graph, and how they are launched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+Grids = Sequence[Sequence[Any]]
+
+
+def find_kernel(number: int) -> Any:
+    """Returns the jitted function, with its configs and heuristics, behind the number in a node; a private table."""
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    return kernel_side_table.get_kernel(number)
+
+
+def find_constants(number: int) -> dict[str, Any]:
+    """Returns the arguments of a launch that are part of no graph, by name."""
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    return dict(kernel_side_table.get_constant_args(number))
+
+
+def launch(kernel: Any, grids: Grids, descriptors: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Launches a kernel, on the CPU in Triton's interpreter.
+
+    Args:
+        kernel: a jitted function, with or without configs and heuristics around it.
+        grids: the number of programs, for each config.
+        descriptors: what is to become a tensor descriptor, by the name of its argument: how torch writes it down.
+        given: all arguments by name.
+
+    torch's own way writes the choice of the grid as text, with functions of its default backend.
+    """
+    values = {name: _described(value, descriptors[name]) for name, value in given.items() if name in descriptors}
+    values = {**given, **values}
+    if all(not isinstance(value, torch.Tensor) or value.device.type == "cpu" for value in given.values()):
+        from ferrite_runtime.user_launches import interpret_launch
+
+        interpret_launch(kernel, grid_of(kernel, grids), values)
+        return
+    names = list(kernel.arg_names)
+    first = next((place for place, name in enumerate(names) if name not in values), len(names))
+    # Hooks of configs read arguments by position.
+    positional = [values.pop(name) for name in names[:first]]
+    kernel[grid_of(kernel, grids)](*positional, **values)
+
+
+def grid_of(kernel: Any, grids: Grids) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """Returns the function that tells the grid of a launch, given the values of its constants."""
+    if len(grids) == 1:
+        return lambda values: tuple(grids[0])
+    configs = _configs(kernel)
+
+    def chosen(values: Mapping[str, Any]) -> tuple[Any, ...]:
+        fitting = (
+            grid
+            for config, grid in zip(configs, grids, strict=True)
+            if all(values.get(name) == value for name, value in config.kwargs.items())
+        )
+        return tuple(next(fitting))
+
+    return chosen
+
+
+def _configs(kernel: Any) -> Sequence[Any]:
+    while not hasattr(kernel, "configs"):
+        kernel = kernel.fn
+    return kernel.configs  # type: ignore[no-any-return]
+
+
+def _described(tensor: torch.Tensor, description: Any) -> Any:
+    """Returns the descriptor of a tensor that a kernel copies blocks of; torch has the names of both kinds."""
+    from torch._higher_order_ops import triton_kernel_wrap as theirs
+
+    experimental = theirs.maybe_unpack_tma_experimental_metadata(description)
+    if experimental is None:
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        (block,) = theirs.maybe_unpack_tma_stable_metadata(description)  # type: ignore[misc]
+        return TensorDescriptor.from_tensor(tensor, block)
+    from triton.tools import experimental_descriptor as makers
+
+    dims, blocks, size = experimental
+    make = makers.create_1d_tma_descriptor if len(dims) == 1 else makers.create_2d_tma_descriptor
+    return make(tensor.data_ptr(), *dims, *blocks, size)

@@ -1,0 +1,64 @@
+"""Triton kernels as people write them beside their models, for tests of programs that call them."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scaled_sum(x, y, out, n, factor, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, at < n) * factor + tl.load(y + at, at < n), at < n)
+
+
+@triton.jit
+def add_in_place(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x + at, tl.load(x + at, at < n) + tl.load(y + at, at < n), at < n)
+
+
+@triton.jit
+def neighbours(x, low, high, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    value = tl.load(x + at, at < n)
+    tl.store(low + at, value - 1, at < n)
+    tl.store(high + at, value + 1, at < n)
+
+
+@triton.jit
+def running_sum(x, out, n):
+    """Adds to each element the one before it, in order: where both are one tensor, the sum runs on."""
+    for at in range(1, n):
+        tl.store(out + at, tl.load(x + at - 1) + tl.load(x + at))
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 64}), triton.Config({"BLOCK": 128}, num_warps=2)], key=["n"])
+@triton.jit
+def doubled_tuned(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, at < n) * 2, at < n)
+
+
+@triton.heuristics({"EVEN": lambda values: values["n"] % values["BLOCK"] == 0})
+@triton.jit
+def doubled_by_heuristics(x, out, n, BLOCK: tl.constexpr, EVEN: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    if EVEN:
+        tl.store(out + at, tl.load(x + at) * 2)
+    else:
+        tl.store(out + at, tl.load(x + at, at < n) * 2, at < n)
+
+
+@triton.jit
+def shifted(x, out, n, shift=1.5, BLOCK: tl.constexpr = 64):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, tl.load(x + at, at < n) + shift, at < n)
+
+
+@triton.jit
+def scaled_columns(x, out, rows, columns, row_step, column_step, BLOCK: tl.constexpr):
+    at = tl.arange(0, BLOCK)
+    row = tl.program_id(0)
+    value = tl.load(x + row * row_step + at * column_step, at < columns)
+    tl.store(out + row * columns + at, value * (tl.program_id(1) + at), at < columns)
