@@ -1,7 +1,7 @@
 """Writes Triton kernels, their specs and a launch plan from a schedule. Text only: needs neither torch nor Triton."""
 
 from .errors import EmitError, ScheduleMismatch, UnsupportedDefinition, UnsupportedSize, UnsupportedUpdate
-from .kernels import emit_kernel
+from .kernels import emit_kernel, tile_programs
 from .program import Program, emit_program
 from .spec import KernelSpec
 
@@ -15,4 +15,5 @@ __all__ = [
     "UnsupportedUpdate",
     "emit_kernel",
     "emit_program",
+    "tile_programs",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from ferrite_ir.dtypes import F64
 from ferrite_ir.scalar import Number
@@ -116,6 +117,8 @@ def print_expression(root: Expression, types: Mapping[str, TileType], hold: Call
     Raises:
         UnsupportedDefinition: an operation has no text for its types.
     """
+    if isinstance(root, Name):
+        return root.name
     done: dict[int, Printed] = {}
     for part in parts_of(root):
         operands = [done[id(operand)] for operand in operands_of(part)]
@@ -194,6 +197,7 @@ def _are_constants(operands: Sequence[Printed]) -> bool:
     return has_constant and all(operand.is_constant or operand.literal is not None for operand in operands)
 
 
+@cache
 def _operator_of(spelling: str) -> str:
     """Returns the operator of a spelling that is two operands around one, else ""."""
     words = spelling.split(" ")

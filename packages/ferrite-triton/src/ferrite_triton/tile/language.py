@@ -23,7 +23,7 @@ Text of a program, which `parse_tile` reads back as the same program:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import ClassVar, TypeAlias
 
@@ -467,9 +467,12 @@ class TileProgram:
     body: tuple[Statement, ...]
 
     def __str__(self) -> str:
-        from .text import tile_text  # noqa: PLC0415  # the text form stands on the language
+        (printer,) = PRINTERS
+        return printer(self)
 
-        return tile_text(self)
+
+PRINTERS: list[Callable[[TileProgram], str]] = []
+"""What prints programs: `tile_text`, which stands on the language and enters itself."""
 
 
 class Undefined:
@@ -485,35 +488,44 @@ UNDEFINED = Undefined()
 # --- walks ------------------------------------------------------------------------------------------------------------
 
 
+_SEVERAL = "operands"
+"""The field that holds the operands of operations that take any number."""
+
+_OPERANDS: dict[type[Expression], tuple[str, ...]] = {
+    kind: tuple(field.name for field in fields(kind) if str(field.type).startswith("Expression"))
+    for kind in (Name, Literal, BlockSize, Constant, *VALUES, *EFFECTS)
+    if kind not in (Reduce, Scan)
+}
+"""The names of the operands of all other operations: they are read for every expression, again and again."""
+
+
 def operands_of(expression: Expression) -> tuple[Expression, ...]:
     """Returns the operands of an operation, in the order of its fields; none of a name or number."""
-    match expression:
-        case Elementwise() | Reduce() | Scan() | Call():
-            return expression.operands
-    values = (getattr(expression, field.name) for field in fields(expression))
-    return tuple(value for value in values if isinstance(value, Expression))
+    names = _OPERANDS.get(type(expression))
+    if not names:
+        return getattr(expression, _SEVERAL, ())
+    values = tuple([getattr(expression, name) for name in names])
+    return values if None not in values else tuple(value for value in values if value is not None)
 
 
 def with_operands(expression: Expression, operands: Sequence[Expression]) -> Expression:
     """Returns an operation with other operands, as many as it has; names and numbers as they are."""
-    match expression:
-        case Elementwise() | Reduce() | Scan() | Call():
-            return replace(expression, operands=tuple(operands))
-    names = [field.name for field in fields(expression) if isinstance(getattr(expression, field.name), Expression)]
+    if hasattr(expression, _SEVERAL):
+        return replace(expression, **{_SEVERAL: tuple(operands)})
+    names = [name for name in _OPERANDS[type(expression)] if getattr(expression, name) is not None]
     return replace(expression, **dict(zip(names, operands, strict=True))) if names else expression
 
 
-def parts_of(root: Expression) -> Iterator[Expression]:
-    """Yields an expression and all its parts, operands before what uses them, without recursion."""
-    stack: list[tuple[Expression, bool]] = [(root, False)]
-    while stack:
-        expression, is_done = stack.pop()
-        operands = operands_of(expression)
-        if is_done or not operands:
-            yield expression
-            continue
-        stack.append((expression, True))
-        stack.extend((operand, False) for operand in reversed(operands))
+def parts_of(root: Expression) -> list[Expression]:
+    """Returns an expression and all its parts, operands before what uses them, without recursion."""
+    found: list[Expression] = []
+    pending = [root]
+    while pending:
+        expression = pending.pop()
+        found.append(expression)
+        pending.extend(operands_of(expression))
+    found.reverse()
+    return found
 
 
 def names_in(expression: Expression) -> list[str]:

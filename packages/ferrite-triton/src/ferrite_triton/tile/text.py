@@ -12,6 +12,7 @@ from ferrite_ir.text import const_text
 from ferrite_ir.tokens import spelled
 
 from .language import (
+    PRINTERS,
     Block,
     BlockSize,
     Call,
@@ -51,6 +52,9 @@ def tile_lines(program: TileProgram) -> list[Line]:
     constants = f" [{', '.join(program.constants)}]" if program.constants else ""
     head = f"tile @{spelled(program.name)}({parameters}){constants} {{"
     return [Line(head, None), *_Printer().block(program.body, "  "), Line("}", None)]
+
+
+PRINTERS[:] = [tile_text]
 
 
 class _Printer:

@@ -70,6 +70,8 @@ def types_of(root: Expression, names: Mapping[str, TileType]) -> tuple[TileType,
     Raises:
         TileTypeError: an operation does not take its operands, or a name is unknown.
     """
+    if isinstance(root, Name) and root.name in names:
+        return (names[root.name],)
     known: dict[int, tuple[TileType, ...]] = {}
     for part in parts_of(root):
         operands = [known[id(operand)] for operand in operands_of(part)]
@@ -111,6 +113,8 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
         TileTypeError: they have different ranks, or different extents along an axis.
     """
     tiles = [shape for shape in shapes if shape]
+    if not tiles or all(shape == tiles[0] for shape in tiles):
+        return tiles[0] if tiles else ()
     ranks = {len(shape) for shape in tiles}
     if len(ranks) > 1:
         raise TileTypeError(f"tiles of different ranks meet: {', '.join(map(_shape_text, tiles))}")
