@@ -223,10 +223,10 @@ class Writer:
         return Tile(Name(variable.name), axes, type_.dtype)
 
     def follow(self, tile: Tile, expression: Expression) -> None:
-        """Says what a carried value is after a round."""
+        """Says what a carried value is after a round; values are replaced in the order in which this is said."""
         loop, name = self._open(), tile.expression
         assert isinstance(name, Name), "what is carried has a name"
-        loop.carried[name.name] = replace(loop.carried[name.name], following=expression)
+        loop.carried[name.name] = replace(loop.carried.pop(name.name), following=expression)
 
     def close_loop(self, counter: Name, bounds: tuple[Expression, Expression, Expression], stages: int = 0) -> None:
         """Ends the loop: what was known inside is forgotten."""
