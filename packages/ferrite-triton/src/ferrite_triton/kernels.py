@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ferrite_ir.dtypes import I32, DType
 from ferrite_ir.graph import Contract, Fold, Loop, Scan, Update, bodies_of
 from ferrite_ir.ops import OPS
 from ferrite_ir.scalar import postorder
@@ -15,60 +13,49 @@ from ferrite_ir.sizes import Size, floordiv, hint, is_static
 from ferrite_scheduler.contractions import fits_axes
 from ferrite_scheduler.schedule import Kernel
 from ferrite_scheduler.softmax import part_softmax
-
-from .body import KernelBody, branch_axis
-from .cooperation import REGISTERS, REGISTERS_OF_HALVES
-from .errors import UnsupportedDefinition
-from .facts import collect_facts
-from .flat import FlatKernel, flatten
-from .groups import needed_multiple
-from .halves import holds_only_halves
-from .held_images import THREADS, pieces_of, registers_of
-from .held_images import place_program as place_images
-from .indices import index_dtype
-from .memory import Access, Condition, contiguous_axis, find_accesses, is_strewn, narrow_conditions
-from .positions import QUARTET, number_quartets, place_axis, positions_from
-from .printing.kernel import print_kernel
-from .scans import PIECES, PIECES_REGISTERS, SERIAL, look_back_scans, scans_serially, waits_in_pieces
-from .size_text import SizeParams
-from .skew import skew_of
-from .space import NO_AXES, POSITION, AxisText, Space, build_space, pieced_space, walked_space
-from .spec import Expr, KernelSpec
-from .tile.build import add, apply, block_size, converted, lanes, mul, quotient, remainder, sub
-from .tile.language import (
-    Assume,
+from ferrite_triton.analysis.accesses import (
+    Access,
+    Condition,
+    contiguous_axis,
+    find_accesses,
+    is_strewn,
+    narrow_conditions,
+)
+from ferrite_triton.analysis.flat import FlatKernel, flatten
+from ferrite_triton.analysis.lane_groups import needed_multiple
+from ferrite_triton.analysis.packed_residency import holds_only_halves
+from ferrite_triton.analysis.peeling import skew_of
+from ferrite_triton.analysis.row_per_thread import is_walked
+from ferrite_triton.analysis.size_params import SizeParams
+from ferrite_triton.analysis.space import NO_AXES, KernelAxis, Space, build_space, pieced_space, walked_space
+from ferrite_triton.analysis.update_targets import needs_atomics
+from ferrite_triton.errors import UnsupportedDefinition
+from ferrite_triton.facts.kernel_facts import collect_facts
+from ferrite_triton.forms.body import KernelBody
+from ferrite_triton.forms.builder import Builder
+from ferrite_triton.forms.grid import place_program
+from ferrite_triton.forms.grid_reductions import REGISTERS, REGISTERS_OF_HALVES
+from ferrite_triton.forms.indices import index_dtype
+from ferrite_triton.forms.register_norms import THREADS, pieces_of, registers_of
+from ferrite_triton.forms.scans import (
+    PIECES,
+    PIECES_REGISTERS,
+    SERIAL,
+    look_back_scans,
+    scans_serially,
+    waits_in_pieces,
+)
+from ferrite_triton.host.spec import Emitted, Expr, KernelSpec
+from ferrite_triton.printing.kernel import print_kernel
+from ferrite_triton.tile.language import (
     AwaitPredecessor,
-    Block,
-    Call,
-    Constant,
-    Expression,
-    Literal,
-    Name,
-    ProgramCount,
-    ProgramId,
     TileProgram,
     TileType,
     Variable,
 )
-from .tile.passes.unused import drop_unused
-from .updates import needs_atomics
-from .walked import is_walked
-from .writer import Place, Writer
+from ferrite_triton.tile.passes.unused import drop_unused
 
 ALIGNMENT = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Emitted:
-    """A kernel as texts that all take the same arguments.
-
-    Attributes:
-        spec: the one that is right for all sizes.
-        alternatives: better ones, each with what must hold for it to be right, the best first.
-    """
-
-    spec: KernelSpec
-    alternatives: tuple[tuple[tuple[Condition, ...], KernelSpec], ...] = ()
 
 
 def emit_kernel(kernel: Kernel) -> KernelSpec:
@@ -209,130 +196,6 @@ def _describe_sizes(params: SizeParams, width: int) -> list[dict[str, Any]]:
     return [{"name": name, **described, "hint": hint(size)} for size, name in params.names.items()]
 
 
-def place_program(writer: Writer, flat: FlatKernel, dtype: DType) -> None:
-    """Writes where a program is in the grid, the x blocks run fastest; ``dtype`` is that of addresses."""
-    space = flat.space
-    if flat.kernel.columns:
-        place_images(writer, space, Name(flat.param_of(flat.kernel.status).text), dtype)
-    elif look_back_scans(flat):
-        place_part(writer, flat, dtype)
-    else:
-        place_in_grid(writer, flat, dtype)
-
-
-def place_in_grid(writer: Writer, flat: FlatKernel, dtype: DType) -> None:
-    """Writes this for a kernel whose programs wait for no others, or for those of a row."""
-    space = flat.space
-    grid = [axis for axis in reversed(space.grid) if axis.size != 1 and not axis.is_whole]
-    rest = _number_of_program(writer, flat, dtype)
-    if space.runs:  # the loop over the rows of the run says where they lie
-        rest = writer.let("program", rest, NO_AXES).expression
-        grid = []
-    if (len(grid) > 1 and not space.parts) or space.branches > 1:
-        rest = writer.let("program", rest, NO_AXES).expression
-    for number, axis in enumerate(grid):
-        mine = rest
-        if number < len(grid) - 1 or space.branches > 1:
-            blocks = _blocks_along(writer, space, axis, dtype)
-            mine, rest = remainder(rest, blocks), quotient(rest, blocks)
-        block = block_size(axis.constant, dtype)
-        if axis is branch_axis(space):
-            first = writer.let(f"{axis.name}first", mul(mine, block), NO_AXES)
-            writer.places[f"{axis.name}first"] = Place(first.expression)  # each branch counts on from here
-        elif axis.tiled:
-            place_axis(writer, space, axis, positions_from(mul(mine, block), axis.constant, dtype))
-            number_quartets(writer, space, axis, mul(mine, block_size(axis.constant, dtype, QUARTET)))
-        else:
-            at = writer.let(axis.name, mine, NO_AXES)
-            writer.places[axis.name] = Place(at.expression)
-    if space.branches > 1:
-        writer.let("branch", rest, NO_AXES)
-    place_whole_axes(writer, space, dtype)
-
-
-def _number_of_program(writer: Writer, flat: FlatKernel, dtype: DType) -> Expression:
-    """Returns the number of a program; of those that share rows, that of its rows."""
-    space, own = flat.space, converted(ProgramId(0), I32, dtype)
-    if space.parts:
-        status = Name(flat.param_of(flat.kernel.status).text)
-        function = "part_in_order" if holds_only_halves(flat) else "draw_part"
-        ticket = writer.call("ticket", function, (status, ProgramCount(0)), TileType(I32), NO_AXES).expression
-        program = writer.let("program", converted(ticket, I32, dtype), NO_AXES).expression
-        parts = Literal(space.parts, dtype)
-        writer.let("member", remainder(program, parts), NO_AXES)
-        return writer.let("group", quotient(program, parts), NO_AXES).expression
-    if flat.kernel.backwards:
-        return sub(converted(sub(ProgramCount(0), Literal(1, I32)), I32, dtype), own)
-    return own
-
-
-def _blocks_along(writer: Writer, space: Space, axis: AxisText, dtype: DType) -> Expression:
-    """Returns how many programs there are along an axis."""
-    size = space.params.value(axis.size, dtype)
-    blocks: Expression = size
-    if axis.tiled:
-        block = block_size(axis.constant, dtype)
-        counted = quotient(sub(add(size, block), Literal(1, dtype)), block)
-        blocks = writer.let(f"{axis.name}blocks", counted, NO_AXES).expression
-    if not is_static(axis.size):
-        # What a division by a variable takes half the instructions for, and a program begins with waiting for.
-        writer.do(Assume(apply("gt", blocks, Literal(0, dtype))), NO_AXES)
-    return blocks
-
-
-def place_whole_axes(writer: Writer, space: Space, dtype: DType) -> None:
-    """Writes the positions of the axes that a tile holds whole."""
-    fold = space.fold
-    for axis in space.axes:
-        if axis.is_whole or axis is space.blocks:
-            place_axis(writer, space, axis, converted(lanes(axis.constant), I32, dtype))
-    if fold is None or not fold.tiled or space.loops:
-        return
-    vector: Expression = lanes("RBLOCK")
-    if space.walked:
-        known = space.expand("r", converted(vector, I32, dtype))
-        writer.places[POSITION] = Place(writer.let(POSITION, known, frozenset("r")).expression)
-        kind = TileType(I32, (Block("RBLOCK"),))
-        vector = writer.call("hidden", "hide", (vector,), kind, frozenset("r")).expression
-    first: Expression | None = None
-    if space.parts:
-        member = Name("member")
-        vector = positions_from(mul(member, block_size("RBLOCK", dtype)), "RBLOCK", dtype)
-        first = mul(member, block_size("RBLOCK", dtype, QUARTET))
-    else:
-        vector = converted(vector, I32, dtype)
-    place_axis(writer, space, fold, vector)
-    number_quartets(writer, space, fold, first)
-
-
-def place_part(writer: Writer, flat: FlatKernel, dtype: DType) -> None:
-    """Writes where a program is in the grid of a scan whose programs wait for each other.
-
-    They take parts in the order in which they begin, those of all lines in turn.
-    """
-    space, (scan, *_) = flat.space, look_back_scans(flat)
-    grid = [axis for axis in space.grid if axis.size != 1]
-    count = math.prod(int(axis.size) for axis in grid)
-    operands = (Name(flat.param_of(scan.status).text), Constant(count * space.parts))
-    program = writer.let("program", Call("part_in_order", operands, (TileType(I32),)), NO_AXES).expression
-    line = writer.let("line", remainder(program, Literal(count, I32)), NO_AXES).expression
-    part = writer.let("part", quotient(program, Literal(count, I32)), NO_AXES).expression
-    rest = line
-    for axis in reversed(grid):
-        size = Literal(int(axis.size), I32)
-        mine = rest if axis is grid[0] else remainder(rest, size)
-        at = writer.let(axis.name, converted(mine, I32, dtype), NO_AXES)
-        writer.places[axis.name] = Place(at.expression)
-        rest = quotient(rest, size)
-    fold = space.fold
-    if fold is None:
-        raise AssertionError("a scan without a fold axis")
-    if space.pieces > 1:
-        return  # the body says where each piece lies
-    first = mul(converted(part, I32, dtype), block_size("RBLOCK", dtype))
-    place_axis(writer, space, fold, positions_from(first, "RBLOCK", dtype))
-
-
 def describe_space(space: Space) -> str:
     """Returns what the axes are, for people."""
     return ", ".join(f"{axis.name}: {space.params.text(axis.size)}" for axis in space.axes)
@@ -342,14 +205,14 @@ def tile_program(flat: FlatKernel, width: int) -> TileProgram:
     """Returns what each program of a kernel does, with addresses of so many bits."""
     dtype = index_dtype(width)
     # The body asks for the sizes that it needs: what they are called is known when it is written.
-    writer = Writer(flat.space.params.typed(dtype), _tensor_variables(flat))
-    writer.do(AwaitPredecessor(), NO_AXES)
-    place_program(writer, flat, dtype)
-    KernelBody(flat, width, writer).write()
+    builder = Builder(flat.space.params.typed(dtype), _tensor_variables(flat))
+    builder.do(AwaitPredecessor(), NO_AXES)
+    place_program(builder, flat, dtype)
+    KernelBody(flat, width, builder).write()
     sizes = (Variable(name, TileType(dtype)) for name in flat.space.params.names.values())
     parameters = (*_tensor_variables(flat), *sizes)
     constants = tuple(axis.constant for axis in flat.space.axes)
-    return drop_unused(TileProgram(flat.kernel.strategy, parameters, constants, writer.finished()))
+    return drop_unused(TileProgram(flat.kernel.strategy, parameters, constants, builder.finished()))
 
 
 def _tensor_variables(flat: FlatKernel) -> tuple[Variable, ...]:
@@ -427,7 +290,7 @@ def _facts(flat: FlatKernel, accesses: tuple[Access, ...], program: TileProgram)
     return facts
 
 
-def describe_axis(axis: AxisText, params: SizeParams, least: int = 0) -> dict[str, Any]:
+def describe_axis(axis: KernelAxis, params: SizeParams, least: int = 0) -> dict[str, Any]:
     """Returns an axis of the spec; its expected size is ``least`` where the kernel is launched for no smaller one."""
     described: dict[str, Any] = {
         "name": axis.name,
