@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ferrite_ir.dtypes import BF16, F16, F32, DType
+from ferrite_ir.dtypes import BF16, F16, F32, F64, DType
 from ferrite_ir.graph import Computed, Loop, bodies_of
 from ferrite_ir.index import Index, floordiv
 from ferrite_ir.ops import REQUIREMENTS
@@ -447,12 +447,10 @@ class ScalarValues:
         tile = self._known(node.args[0], guard)
         if self._is_wide_scalar(node.args[0]) and node.dtype is F32:
             return tile
-<<<<<<< HEAD:packages/ferrite-triton/src/ferrite_triton/evaluate.py
         if node.dtype is F16 and tile.dtype in (F32, F64) and self._is_made_of_integers(node.args[0]):
-            text = f"fmath.whole_to_half({cast_text(named(tile), tile.dtype, F32)})"
-            return self._hold("cast", text, tile.axes, F16)
-        return self._hold("cast", cast_text(named(tile), tile.dtype, node.dtype), tile.axes, node.dtype)
-=======
+            whole = converted(tile.expression, tile.dtype, F32)
+            kind = replace(self._builder.type_of(tile.expression), dtype=F16)
+            return self._builder.call("cast", "whole_to_half", (whole,), kind, tile.axes)
         return self._hold("cast", Cast(tile.expression, node.dtype), tile.axes)
 
     def _write_rough_quotient(self, node: Scalar, quotient: Scalar, guard: Guard | None) -> Tile:
@@ -464,7 +462,6 @@ class ScalarValues:
         else:
             divided = apply("div_fast", left.expression, right.expression)
         return self._hold("div", Cast(divided, node.dtype), left.axes | right.axes)
->>>>>>> house:packages/ferrite-triton/src/ferrite_triton/forms/scalar_values.py
 
     def _write_index(self, node: Scalar, guard: Guard | None) -> Tile:
         tile = self._index.tile(node.args[0], lambda value: self._known(value, guard))
