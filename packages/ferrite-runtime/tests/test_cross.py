@@ -65,6 +65,7 @@ def device_function_kernels() -> list[dict]:
     for dtype in ("i32", "i64"):
         kernels.append(pointwise(chain(INTEGER, "fmath.{}(a, b)"), 2, dtype=dtype, name="integer"))
     kernels.append(pointwise("fmath.erf_narrow(a) + fmath.fast_divide(a, a + 2.0)", name="narrow"))
+    kernels.append(pointwise("fmath.whole_to_half(x.to(tl.float32))", out="f16", name="whole"))
     kernels.append(pointwise("fmath.to_float8e5(a)", out="f8e5m2", name="eight_bits"))
     kernels += [
         pointwise(f"fmath.float_bits(a.to(tl.{name}))", out=out, name=f"bits_{out}")

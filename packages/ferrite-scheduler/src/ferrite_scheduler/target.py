@@ -122,6 +122,8 @@ class Policy:
             which rows it wants.
         combined_batch: most rows that one of these programs has on their way, a power of two.
         combined_ahead: most bytes of them, a power of two: more take registers that other programs need.
+        accumulated_bytes: fewest bytes of a matrix product that is added to others as soon as it is computed, where it
+            would wait for them otherwise: smaller ones take little memory, and adding them one by one takes time.
         sort_updates: bring rows that are combined into one place together before, where that pays.
         sorted_bytes: fewest bytes of such rows, counted in 32 bits for each element.
         sorted_row: fewest elements of such a row.
@@ -176,6 +178,7 @@ class Policy:
     combined_flight: int = 96 << 10
     combined_batch: int = 16
     combined_ahead: int = 4096
+    accumulated_bytes: int = 1 << 20
     sort_updates: bool = True
     sorted_bytes: int = 192 << 20
     sorted_row: int = 128
