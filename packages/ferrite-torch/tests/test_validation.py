@@ -35,6 +35,15 @@ def error_of(function: Callable[..., Any], *args: Any) -> Exception | None:
     return None
 
 
+EMPTY_PLACES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "gather": lambda x, places: x.gather(0, places),
+    "scatter a number": lambda x, places: (x * 2).scatter(0, places, 1.0),
+    "scatter": lambda x, places: (x * 2).scatter(0, places, zeros(0)),
+    "scatter_add": lambda x, places: (x * 2).scatter_add(0, places, zeros(0)),
+    "scatter_reduce": lambda x, places: (x * 2).scatter_reduce(0, places, zeros(0), "sum"),
+}
+
+
 class TestTable:
     def test_names_are_ops(self) -> None:
         for name in CHECKS:
@@ -142,6 +151,16 @@ class TestBackend:
         assert type(error) is type(expected) is IndexError
         assert str(error) == str(expected)
         assert not ferrite_torch.statistics()["graphs"]
+
+    @pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float32, torch.int32], ids=str)
+    @pytest.mark.parametrize("name", EMPTY_PLACES)
+    def test_no_places_may_be_of_any_type(self, name: str, dtype: torch.dtype) -> None:
+        call, places = compiled(EMPTY_PLACES[name], options={"fallback": False}), zeros(0, dtype=dtype)
+        x = torch.rand(5, requires_grad=True)
+        found, expected = call(x, places), EMPTY_PLACES[name](x, places)
+        torch.testing.assert_close(found, expected)
+        (gradient,), (wanted,) = (torch.autograd.grad(result.sum(), x) for result in (found, expected))
+        torch.testing.assert_close(gradient, wanted)
 
     def test_what_eager_takes_after_all_runs_eagerly_and_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(CHECKS, "sin", lambda **_: iter([(False, "sines are refused here")]))

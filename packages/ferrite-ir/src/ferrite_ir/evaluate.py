@@ -413,6 +413,12 @@ def _mm(left: Tensor, right: Tensor) -> Nested:
     return [[math.fsum(row[k] * b[k][j] for k in range(rows[1])) for j in range(columns[1])] for row in a]
 
 
+def _addmm(summand: Tensor, left: Tensor, right: Tensor) -> Nested:
+    """Returns a matrix (no row to be repeated) plus a product."""
+    pairs = zip(summand.nested(), _mm(left, right), strict=True)
+    return [[a + b for a, b in zip(row, other, strict=True)] for row, other in pairs]
+
+
 def _copy(target: Tensor, source: Tensor) -> Tensor:
     for point in target.points():
         target.write(point, round_to(source.read(point) or 0, target.dtype))
@@ -448,6 +454,7 @@ EXTERNS: dict[str, ExternFunction] = {
     "ferrite.seed": lambda count, *_: list(range(count)),
     "aten.clone.default": lambda x, **_: x.nested(),
     "aten.mm.default": _mm,
+    "aten.addmm.default": _addmm,
     "aten.sort.stable": _sort,
     "ferrite.combine_rows": _combine_rows,
     "aten.copy_.default": lambda target, source, *_: _copy(target, source),

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ferrite_ir.graph import Graph
 from ferrite_ir.passes import Dce
 
+from .accumulated_products import accumulate_products
 from .ahead import ask_ahead
 from .branches import separate_branches
 from .cluster import Cluster, absorb, cluster_of, stored_names
@@ -60,6 +61,7 @@ def schedule(
 
     Symbolic sizes stay symbolic: what is decided holds for all of their values; how well it does is judged by hints.
     """
+    graph = accumulate_products(graph, policy)
     graph = cut_rows(scale_sums(keep_narrow_contractions(graph, policy), policy), policy)
     graph = separate_updates(repeat_statistics(Dce().run(graph), target, policy))
     graph = sort_updates(combine_rows(graph, target, policy), policy)

@@ -196,7 +196,8 @@ def log_sigmoid_backward(grad: Scalar, x: Scalar, buffer: Scalar) -> Scalar:
 
 def logit(x: Scalar, eps: float | None = None) -> Scalar:
     if eps is not None:
-        x = smaller(larger(x, eps), 1 - eps)
+        # One bound or the other, in this order: an eps of more than one half has the lower above the upper.
+        x = choose(lt(x, eps), eps, choose(gt(x, 1 - eps), 1 - eps, x))
     return log(div(x, sub(1, x)))
 
 

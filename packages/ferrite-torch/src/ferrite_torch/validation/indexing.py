@@ -225,7 +225,7 @@ def _scatter(self: torch.Tensor, dim: int, index: torch.Tensor, src: Any = None,
 
 
 def _ranks_match(op: str, x: torch.Tensor, index: torch.Tensor) -> Checks:
-    yield index.dtype in _PLACES, f"{op}(): Expected dtype int64 for index"
+    yield index.dtype in _PLACES or index.numel() == 0, f"{op}(): Expected dtype int64 for index"
     same = max(x.dim(), 1) == max(index.dim(), 1)
     yield same or index.numel() == 0, f"{op}(): Index tensor must have the same number of dimensions as its operands"
 
