@@ -80,6 +80,12 @@ class TestTypes:
             x = torch.empty(1 << 40, dtype=torch.int64)
         assert "not implemented for" in str(dtype_problem(aten._softmax.default, (x, 0, False), {}))
 
+    def test_only_numbers_of_elements_are_made_small(self) -> None:
+        assert dtype_problem(aten.unfold.default, (torch.arange(4), 0, 2, 1), {}) is None
+        chebyshev = aten.special_chebyshev_polynomial_t.default
+        assert dtype_problem(chebyshev, (zeros(3), torch.arange(3)), {}) is None
+        assert dtype_problem(aten.polygamma.default, (3, torch.arange(1, 3)), {}) is None
+
     def test_what_is_no_matter_of_types_is_not_its_business(self) -> None:
         assert dtype_problem(aten.view.default, (torch.arange(4), [3]), {}) is None
         assert dtype_problem(aten.glu.default, (zeros(3),), {}) is None

@@ -132,9 +132,9 @@ def _answer_for_layout(op: Overload, args: tuple[Any, ...], kwargs: dict[str, An
 
 def _small(name: str, value: Any) -> Any:
     """Returns a number of elements as a small one: ``size`` of what is made, ``n`` of a permutation."""
-    if name == "size":
+    if name == "size" and isinstance(value, (list, tuple)):
         return [_shrunk(size) for size in value]
-    return _shrunk(value) if name == "n" else value
+    return _shrunk(value) if name == "n" and type(value) is int else value
 
 
 def _stand_in(leaf: Any, *, innermost: int) -> Any:
