@@ -22,7 +22,7 @@ from ferrite_torch.loading import run_eagerly
 from ferrite_torch.lower import lower_module
 from ferrite_torch.lowering.recomputation import stays_whole
 from ferrite_torch.torch_private.aot import compile_with_aot
-from ferrite_triton import emit_program
+from ferrite_triton import emit_program, tile_programs
 
 PAGE = Path(__file__).with_name("tour.md")
 MODEL = '''def attention_weights(scores: torch.Tensor) -> torch.Tensor:
@@ -53,6 +53,7 @@ def build_page() -> str:
         "FINGERPRINT": fingerprint(graph)[:16],
         "SCHEDULE": fenced("text", str(plan)),
         "WHY": fenced("text", why(plan)),
+        "TILE": fenced("text", str(tile_programs(plan.kernels[0])[-1])),
         "KERNEL": fenced("python", program["kernels"][0]["source"]),
         "SPEC": fenced("json", spec_text(program["kernels"][0])),
         "STEPS": fenced("json", "\n".join(json.dumps(step) for step in program["steps"])),
@@ -173,7 +174,13 @@ Ask why two definitions are together, or not:
 
 ## 5. Emitted (ferrite_triton)
 
-The code generator writes text and nothing else. `x` is the row, masked at the edge; `r` runs along it:
+Between the schedule and the text of a kernel stands one more language: a tile program says what one program instance
+does, on blocks of elements ([tile-programs.md](tile-programs.md)). `x` are the rows of the instance, `r` runs along
+them, and `r` is masked at the edge:
+
+@TILE@
+
+The printer makes Triton text of it, and nothing else does. One operation is a line:
 
 @KERNEL@
 

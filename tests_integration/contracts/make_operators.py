@@ -3,7 +3,9 @@
 An operator of torch's own namespaces is on the list if it computes on tensors and does nothing else: it takes and
 returns tensors and plain values, reads and writes no file, never gives a tensor another storage, size or strides, and
 has no form that leaves out the checks on which other operators rely. What the list has already stays on it unless a
-rule leaves it out, so that it grows with each release of torch that it is written with; review what is new.
+rule leaves it out: run this with every supported torch, one after the other, and review what is new. The list says
+which versions it is of. With ``--check`` nothing is written. Operators are those that ``import torch`` makes: what
+other modules add is not there where a bundle is run.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ if __name__ == "__main__":
 
 import torch
 
-from ferrite_runtime.operators import torch_operators, write_operators
+from ferrite_runtime.operators import torch_operators, torch_versions, write_operators
 
 NAMESPACES = ("aten", "prims")
 PLAIN = frozenset(
@@ -33,12 +35,15 @@ PLAIN = frozenset(
 LEFT_OUT = {
     r"from_file|save|load": "touches files",
     r".*resize.*|set_?|set_data|.*_copy_from.*": "gives a tensor another storage, which addresses do not follow",
+    r"shallow_copy_data_": "gives a tensor another storage, too",
     r".*(view_from|from_buffer|_from_offsets).*": "makes views that it does not check",
     r"(?!_?unsafe_(view|index|masked|chunk|split)).*unsafe.*": "leaves checks out",
     r"_?segment_reduce.*|_sparse_.*_tensor_unsafe.*": "can be told to leave checks out",
     r"fbgemm.*|.*prepacked.*|quantized_(gru|lstm|rnn).*": "take weights that are packed as addresses",
     r"_test.*|_print|record_stream|_?backward|_fw_primal.*|_make_.*token.*|_version": "does no work on elements",
     r"retain_grad|requires_grad_": "is about differentiation, of which a program's steps know nothing",
+    r"align_.*|refine_names|rename": "names dims, which tensors of a program do not have",
+    r"_cudnn_attention_forward_no_dropout_inplace": "reads where other tensors say, which it does not check",
     r"_local_scalar_dense|item|is_nonzero|equal": "tells the host a number: the step `item` does",
     r".*(sparse|nested|mkldnn(?!_rnn)|quantized|_cslt).*|_?(crow_|ccol_|row_|col_)?indices(_copy)?|_?values(_copy)?|"
     r"_?(is_)?coalesced?_?|quantize_per.*|q_.*|int_repr|_make_per.*|_empty_(affine|per_channel).*": (
@@ -52,6 +57,13 @@ LEFT_OUT = {
     ),
 }
 """Names, as whole regular expressions, of operators that are not on the list, and why."""
+NAMED_DIMS = r"(?i)dimname|(^|_)names(_|$)|^named_|ellipsis_idx"
+"""Overloads that take names of dims, which tensors of a program do not have; torch has them up to 2.12."""
+
+
+def own_version() -> str:
+    """Returns the version of this torch without what changes with a repair: ``2.13``."""
+    return ".".join(torch.__version__.split(".")[:2])
 
 
 def listed_operators() -> set[str]:
@@ -68,6 +80,8 @@ def _is_listed(schema: torch.FunctionSchema) -> bool:
     if namespace not in NAMESPACES or "..." in str(schema):
         return False
     if _is_left_out(name):
+        return False
+    if re.search(NAMED_DIMS, schema.overload_name):
         return False
     values = [*schema.arguments, *schema.returns]
     kinds = {kind for value in values for kind in _plain_kinds(str(value.type))}
@@ -92,8 +106,19 @@ def _changes_layout(schema: torch.FunctionSchema) -> bool:
     return overload is None or torch.Tag.inplace_view in overload.tags
 
 
+def main(*, writes: bool) -> int:
+    """Writes the list, or only says what of this torch it lacks; returns 1 if it lacks what is not written."""
+    new = sorted(listed_operators() - torch_operators())
+    for name in new:
+        print(f"new: {name}")
+    if not writes:
+        return int(bool(new) or own_version() not in torch_versions())
+    kept = {name for name in torch_operators() if not _is_left_out(name.split(".")[1])}
+    names, versions = listed_operators() | kept, torch_versions() | {own_version()}
+    LIST.write_text(write_operators(names, versions))
+    print(f"{LIST}: {len(names)} operators, of torch {' '.join(sorted(versions))}")
+    return 0
+
+
 if __name__ == "__main__":
-    known = torch_operators() if LIST.exists() else frozenset()
-    names = sorted(listed_operators() | {name for name in known if not _is_left_out(name.split(".")[1])})
-    LIST.write_text(write_operators(names))
-    print(f"{LIST}: {len(names)} operators")
+    sys.exit(main(writes="--check" not in sys.argv[1:]))

@@ -8,6 +8,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
 
 from against_eager import meaningful_strides
 from fuzz_exactness import storage
@@ -69,19 +70,28 @@ def layout_difference(
     Fake tensors, and AOTAutograd with its functional writes, give other layouts than eager now and then (after an index
     that is not packed, say), and theirs is what a backend is given to compile. Nothing promises how gradients lie.
     """
-    allowed: list[list[Tensor]] = [list(eager)]
+    allowed = [_strides(eager)]
     for place, mine in enumerate(actual):
-        if len(allowed) == 1 and meaningful_strides(mine) != meaningful_strides(eager[place]):
+        if len(allowed) == 1 and meaningful_strides(mine) != allowed[0][place]:
             torch._dynamo.reset()
             device = mine.device.type
             with suppress(RuntimeError):  # it made a view of what lies otherwise on this device than it was told
                 captured = torch.compile(function, backend="aot_eager")
-                allowed.append(list(captured(*program.arguments(device, call))))
-            with suppress(RuntimeError), FakeTensorMode() as mode, torch.no_grad():
-                allowed.append(list(function(*(mode.from_tensor(x) for x in program.arguments(device, call)))))
-        if all(meaningful_strides(mine) != meaningful_strides(results[place]) for results in allowed):
-            strides = ", ".join(str(results[place].stride()) for results in allowed)
-            return (
-                f"layout: result {place} of shape {tuple(mine.shape)} has strides {mine.stride()}, torch's: {strides}"
-            )
+                allowed.append(_strides(captured(*program.arguments(device, call))))
+            with suppress(RuntimeError), FakeTensorMode(shape_env=ShapeEnv()) as mode, torch.no_grad():
+                fakes = [mode.from_tensor(x, static_shapes=True) for x in program.arguments(device, call)]
+                allowed.append(_strides(function(*fakes)))
+        if all(meaningful_strides(mine) != strides[place] for strides in allowed):
+            found = ", ".join(str(strides[place]) for strides in allowed)
+            return f"layout: result {place} of shape {tuple(mine.shape)} has strides {mine.stride()}, torch's: {found}"
     return None
+
+
+def _strides(results: Sequence[Tensor]) -> list[tuple[int, ...] | None]:
+    """Returns the strides of results that decide where elements lie; None for a fake one whose extents nobody knows."""
+    found: list[tuple[int, ...] | None] = []
+    for x in results:
+        found.append(None)
+        with suppress(GuardOnDataDependentSymNode):
+            found[-1] = meaningful_strides(x)
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import tempfile
@@ -60,6 +61,7 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
+            start_new_session=True,  # it may have a child, which ends with it
             env={
                 **os.environ,
                 "OMP_NUM_THREADS": "1",
@@ -96,6 +98,15 @@ class Worker:
             raise Lost(f"crash: {event['lost']}")
         return event
 
+    def renewed(self) -> Worker | None:
+        """Returns the worker once another process serves in it; None if none does."""
+        try:
+            self.expect(START_SECONDS)
+        except Lost:
+            self.end()
+            return None
+        return self
+
     def give(self, job: Job) -> None:
         """Hands the worker a job."""
         assert self.process.stdin is not None
@@ -116,7 +127,8 @@ class Worker:
 
     def end(self) -> None:
         """Ends the process."""
-        self.process.kill()
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout, self.log):
             with suppress(BrokenPipeError):  # what it was given last may still be in the first
@@ -184,10 +196,7 @@ class Pool:
             worker.give(job)
             while "done" not in (event := worker.expect(self.seconds)):
                 found[event["way"]] = event["outcome"]
-            if not event.get("last"):
-                return worker
-            worker.end()
-            return None
+            return worker.renewed() if event.get("last") else worker
         except (Lost, BrokenPipeError) as error:
             lost = next((way for way in job.ways if way not in found), None)
             if lost is not None:

@@ -6,40 +6,17 @@ after all are passed over there: only what eager refuses is asked of the compile
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-Function = Callable[..., Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A call that eager refuses: a function, and its arguments, tensors on the CPU."""
-
-    function: Function
-    given: tuple[Any, ...]
-
-    def arguments(self, device: str) -> tuple[Any, ...]:
-        """Returns the arguments on a device."""
-        return tuple(value.to(device) if isinstance(value, torch.Tensor) else value for value in self.given)
-
-
-def _calls(function: Function, *arguments: tuple[Any, ...]) -> list[Refused]:
-    return [Refused(function, given) for given in arguments]
-
-
-def ints(*values: Any) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int64)
-
-
-zeros, ones, empty = torch.zeros, torch.ones, torch.zeros(0)
-number = torch.tensor(1.0)
-NOTHING = torch.zeros(0, dtype=torch.int64)
-WIDE = torch.float64
+import refused_arguments
+import refused_numbers
+import refused_windows
+from refused_words import WIDE, Refused, empty, ints, number, ones, zeros
+from refused_words import calls as _calls
 
 
 def _assign(x: torch.Tensor, index: Any, value: Any) -> torch.Tensor:
@@ -486,9 +463,17 @@ CALLS: dict[str, Sequence[Refused]] = {
     **_reduction_members(),
     **_number_members(),
     **_window_members(),
+    **refused_arguments.dims(),
+    **refused_arguments.shapes(),
+    **refused_windows.windows(),
+    **refused_windows.layers(),
+    **refused_numbers.numbers(),
+    **refused_numbers.types(),
+    **refused_numbers.writes(),
 }
 """Calls by kind."""
 
+_FAKES = "dynamo's own program for tensors without data fails first, while it looks for the axis"
 EXCEPTIONS: dict[tuple[str, str], str] = {
     (
         "narrow_copy",
@@ -499,6 +484,12 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "cannot have more than 25 dimensions",
     ): "a limit of eager's kernel for GPUs alone",
     ("cat", "zero-dimensional tensor"): "torch's own fake of cat fails first, while it looks for the axis",
+    ("nothing and numbers", "split expects at least a 1-dimensional"): _FAKES,
+    ("nothing and numbers", "zero-dimensional tensor"): _FAKES,
+    (
+        "results that do not fit",
+        "to have dtype float, but got double",
+    ): "torch takes `matmul` apart into a product and a copy, which takes any type, before any backend sees it",
     **{
         (f"__r{name}__", "doesn't apply to a 'int' object"): "dynamo itself computes with numbers that may change"
         for name in ("add", "mul", "and", "or", "xor")
@@ -515,6 +506,10 @@ ASSERTIONS: dict[tuple[str, str], str] = {
     ("multinomial", "invalid multinomial distribution"): _WAITS,
     ("draws by weights", "probability tensor contains either"): _WAITS,
     ("draws by weights", "invalid multinomial distribution"): _WAITS,
+    ("random numbers of bad parameters", "probability tensor contains either"): _WAITS,
+    ("random numbers of bad parameters", "invalid multinomial distribution"): _WAITS,
+    ("random numbers of bad parameters", "normal expects all elements of std"): _WAITS,
+    ("counts and searches", "sorter index out of range"): _WAITS,
     ("histc", "is not finite"): _WAITS,
     ("distances, histograms", "is not finite"): _WAITS,
     ("searchsorted", "sorter index out of range"): _WAITS,
@@ -523,4 +518,4 @@ ASSERTIONS: dict[tuple[str, str], str] = {
     ("distributions", "normal expects all elements of std"): _WAITS,
     ("values for the places of a mask", "shape mismatch"): _WAITS,
 }
-"""Why a kernel asserts where eager raises and leaves the GPU usable: by operator, or kind, and part of its message."""
+"""Why a kernel asserts where eager raises and the GPU can be used on: by operator, or kind, and part of the message."""

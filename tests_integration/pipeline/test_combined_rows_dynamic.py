@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import ferrite_torch
-import ferrite_triton.combined_rows
-import ferrite_triton.row_shapes
+import ferrite_triton.host.segment_shapes
+import ferrite_triton.host.segmented_reductions
 from against_eager import assert_all_close, devices, gradients, own_only, widened
 from ferrite_runtime import CheckFailed, IndexOutOfBounds
 from row_cases import PLACES, added, largest, looked_up, padded, places, put, scaled, smallest, summed
@@ -27,17 +27,17 @@ COUNTS = (37, 2, 255, 3, 257, 256)
 @pytest.fixture
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has kernels for at most 64 and 256 rows, and for more than were expected."""
-    monkeypatch.setattr(ferrite_triton.row_shapes, "LEAST_CLASS", 64)
-    monkeypatch.setattr(ferrite_triton.row_shapes, "MOST_ROWS", 256)
-    monkeypatch.setattr(ferrite_triton.row_shapes, "LEAST_SHARE", 16)
-    monkeypatch.setattr(ferrite_triton.row_shapes, "SHARES", 8)
-    monkeypatch.setattr(ferrite_triton.row_shapes, "MANY_SHARES", 8)
+    monkeypatch.setattr(ferrite_triton.host.segment_shapes, "LEAST_CLASS", 64)
+    monkeypatch.setattr(ferrite_triton.host.segment_shapes, "MOST_ROWS", 256)
+    monkeypatch.setattr(ferrite_triton.host.segment_shapes, "LEAST_SHARE", 16)
+    monkeypatch.setattr(ferrite_triton.host.segment_shapes, "SHARES", 8)
+    monkeypatch.setattr(ferrite_triton.host.segment_shapes, "MANY_SHARES", 8)
 
 
 @pytest.fixture
 def few_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has no kernels for numbers of rows that a test does not call them with: all of them are compiled for a GPU."""
-    monkeypatch.setattr(ferrite_triton.row_shapes, "MOST_ROWS", ferrite_triton.row_shapes.LEAST_CLASS)
+    monkeypatch.setattr(ferrite_triton.host.segment_shapes, "MOST_ROWS", ferrite_triton.host.segment_shapes.LEAST_CLASS)
 
 
 @pytest.fixture(autouse=True)
@@ -202,7 +202,7 @@ def test_a_place_that_is_none_is_named() -> None:
 
 @pytest.mark.usefixtures("few_classes")
 def test_more_rows_than_can_be_counted_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ferrite_triton.combined_rows, "most_rows", lambda shape: 50)
+    monkeypatch.setattr(ferrite_triton.host.segmented_reductions, "most_rows", lambda shape: 50)
     mine = compiled(added)
     target, index, x = given("any", 50, 8, torch.float32, "cpu")
     torch.testing.assert_close(mine(target, index, x), added(target, index, x))

@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from ferrite_ir.ops import OPS, REQUIREMENTS
-from ferrite_triton.scalars import ROWS
+from ferrite_triton.printing.spellings import ROWS
+from ferrite_triton.tile.operations import FORMS
 
 NAMES = {
     "bool": torch.bool,
@@ -141,7 +142,7 @@ def loop_text(op: str, dtype: str, result: str, arity: int) -> str:
 
 
 def test_every_operation_has_text_and_a_test() -> None:
-    assert set(ROWS) == set(OPS)
+    assert set(ROWS) == {*OPS, *FORMS}
     assert set(UNARY) | set(BINARY) | ELSEWHERE == set(OPS)
 
 

@@ -34,7 +34,8 @@ def test_a_boundary_names_its_rule_its_numbers_and_both_lines() -> None:
     (graph,) = ferrite_torch.explain(scanned, torch.randn(8, 5), torch.randn(5, 8)).graphs
     between, library = graph.boundaries
     assert (between.rule, between.title, between.values) == ("F03", "iteration spaces match", ("sum_1",))
-    assert "(first 8|8, second 1|8)" in between.reason
+    assert between.numbers == (("first", "8|8"), ("second", "1|8"))
+    assert "(first 8|8, second 1|8)" in str(between)
     kernels = {kernel.name for kernel in graph.kernels}
     assert {between.first.maker, between.second.maker} == kernels
     places = [side.origins[-1].place for side in (between.first, between.second)]

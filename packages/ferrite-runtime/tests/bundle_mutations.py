@@ -103,7 +103,10 @@ def _kernel_texts(name: str, signature: str) -> Iterator[str]:
         f"fmath.elementary.triton.os.system('{MARK}')", f"print({CODE!r})", f"tl.static_print({CODE})",
         "while True:\n        pass", "for i in range(1 << 40):\n        tl.program_id(0)", "x = 10 ** 10 ** 10",
         "tl.store(in0 + 100000000, 1.0)", "x = tl.load(in0 - 100000000 + tl.arange(0, 1024))", f"exec({CODE!r})",
-        f"np.save('{MARK}', 1)", f"inspect.os.system('{MARK}')",
+        f"np.save('{MARK}', 1)", f"inspect.os.system('{MARK}')", "t = (1, 2) * 10000000000",
+        "t = (1,)\n" + "    t = (t, t)\n" * 40 + "    if t == t:\n        pass",
+        f"{name}({signature.partition(',')[0]})",
+        "x = tl.constexpr(1 << 62) * tl.constexpr(1 << 62)", "x = tl.histogram(tl.arange(0, 16), 268435456)",
     )  # fmt: skip
     yield from (f"{head}    {body}\n" for body in bodies)
     yield f'{head}    """\ndef {name}({signature.split(",", maxsplit=1)[0]}, x={CODE}):\n    pass\n    """\n'
@@ -139,6 +142,11 @@ def _steps(chance: random.Random, names: list[str]) -> dict[str, Any]:
         {**call, "target": "aten.as_strided.default", "args": [ref, [1 << 20], [1]], "results": ["zz"]},
         {**call, "target": "aten.add.out", "args": [ref, ref], "kwargs": {"out": ref}},
         {**call, "target": "aten.t_.default", "args": [ref]},
+        {**call, "target": "aten.mm.default", "args": [ref, ref], "kwargs": {"out": ref}},
+        {**call, "target": "aten.to_sparse.default", "args": [ref], "results": ["zz"]},
+        {**call, "target": "aten._sparse_coo_tensor_with_dims_and_tensors.default", "args": [1, 0, [4], ref, ref]},
+        {**call, "target": "aten._nested_tensor_from_tensor_list.default", "args": [[ref, ref]], "results": ["zz"]},
+        {**call, "target": "aten._convert_indices_from_coo_to_csr.default", "args": [ref, 4], "results": ["zz"]},
     ])  # fmt: skip
 
 

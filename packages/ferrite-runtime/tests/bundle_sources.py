@@ -36,7 +36,9 @@ def _call_example(loaded: Any) -> Any:
 
 def _train(loaded: Any) -> Any:
     results = loaded(*regression_inputs())
-    tensors = [result for result in results if isinstance(result, torch.Tensor)]
+    # A spoiled bundle may return one tensor, which is iterated over as rows, or as nothing.
+    listed = [results] if isinstance(results, torch.Tensor) else results
+    tensors = [result for result in listed if isinstance(result, torch.Tensor)]
     # As doubles: eager has no sum of float8, which a spoiled bundle may return.
     recorded = [result.double().sum() for result in tensors if result.requires_grad]
     if recorded:

@@ -101,6 +101,20 @@ def test_pipes_are_not_waited_for(command: str, tmp_path: Path, capsys: pytest.C
     assert "pipe cannot be read: it is no file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["inspect", "show", "check"])
+def test_terminals_of_ascii_and_full_disks_have_no_traceback(command: str, files: dict[str, Path]) -> None:
+    run = [sys.executable, "-m", "ferrite_runtime", command, str(files["bundle"])]
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run(run, env={**os.environ, **ascii_only}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    if Path("/dev/full").is_char_device():
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(run, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert done.returncode == 2
+        assert "the output cannot be written" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
 def test_pins_in_a_pipe_are_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert main(["pin", "--file", str(tmp_path / "pipe"), "--check"]) == 2

@@ -10,7 +10,7 @@ import pytest
 
 from ferrite_runtime.__main__ import main
 from ferrite_runtime.compiler_messages import explain_failure
-from ferrite_runtime.errors import UserKernelCompileError, compile_failure
+from ferrite_runtime.errors import UserKernelCompileError, UserKernelError, compile_failure
 from ferrite_runtime.spec import KernelSpec
 from runtime_kernels import pointwise
 
@@ -78,6 +78,7 @@ def test_kernels_that_were_written_by_hand_are_their_writers_to_correct() -> Non
 
     theirs = compile_failure(ByHand(), "no such name")
     assert isinstance(theirs, UserKernelCompileError)
+    assert isinstance(theirs, UserKernelError)
     assert "report" not in theirs.hint
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import pytest
+import triton._utils
 
 import test_fmath
 from ferrite_runtime import DeviceUnavailable, cross_compile
@@ -63,6 +65,7 @@ def device_function_kernels() -> list[dict]:
     for dtype in ("i32", "i64"):
         kernels.append(pointwise(chain(INTEGER, "fmath.{}(a, b)"), 2, dtype=dtype, name="integer"))
     kernels.append(pointwise("fmath.erf_narrow(a) + fmath.fast_divide(a, a + 2.0)", name="narrow"))
+    kernels.append(pointwise("fmath.whole_to_half(x.to(tl.float32))", out="f16", name="whole"))
     kernels.append(pointwise("fmath.to_float8e5(a)", out="f8e5m2", name="eight_bits"))
     kernels += [
         pointwise(f"fmath.float_bits(a.to(tl.{name}))", out=out, name=f"bits_{out}")
@@ -169,6 +172,25 @@ def test_a_kernel_waits_for_what_comes_before_it_where_it_can_be_started_sooner(
         text = compile_job(replace(job, wants_ptx=True)).code.decode()
         places = [text.index(word) for word in ("griddepcontrol.launch_dependents", "griddepcontrol.wait", "ld.global")]
         assert places == sorted(places)
+
+
+@pytest.mark.parametrize("default", [None, "0"])
+def test_products_are_part_of_sums_whatever_triton_s_default_is(
+    default: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Triton 3.9 warns where nobody says whether they are, as its default is going to change."""
+    monkeypatch.delenv("TRITON_DEFAULT_FP_FUSION", raising=False)
+    if default is not None:
+        monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", default)
+    say_once = getattr(triton._utils, "warn_once", None)
+    if say_once is not None:
+        say_once.cache_clear()
+    kernel = KernelSpec.from_mapping(pointwise("a * b + a", 2, name="axpy"))
+    job = Job(kernel, Config.of({"XBLOCK": 256}, 1), Target.parse("sm_90"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "fma.rn" in ptx_of(job)
+        compile_job(replace(job, target=Target.parse("gfx942")))
 
 
 def test_tensor_cores_multiply_float32_in_three_products_of_parts() -> None:

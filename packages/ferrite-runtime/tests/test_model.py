@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,13 @@ from ferrite_runtime import (  # noqa: E402
     Bundle,
     GuardFailed,
     NoVariantForTarget,
+    OptionError,
     Options,
     PackageInvalid,
     load,
 )
 from ferrite_runtime.config import Config  # noqa: E402
+from ferrite_runtime.errors import FileUnreadable  # noqa: E402
 from ferrite_runtime.prebuilt import BundleLibrary  # noqa: E402
 from ferrite_runtime.target import Target  # noqa: E402
 from ferrite_runtime.triton_adapter import Job  # noqa: E402
@@ -127,7 +130,7 @@ def test_kernel_of_a_bundle_runs_alone() -> None:
     loaded["pointwise"](a, b, c, out)
     close(out, a + b + c)
     assert loaded.names() == ("main", "pointwise")
-    with pytest.raises(GuardFailed, match="has no nothing; it has main, pointwise"):
+    with pytest.raises(GuardFailed, match="has no 'nothing'; it has main, pointwise"):
         loaded["nothing"]
 
 
@@ -197,11 +200,14 @@ def test_misaligned_tensors_get_a_build_without_promises() -> None:
 
 NO_COMPILER = """
     import sys
-    class NoTriton:
+    class NoTriton:  # who looks for it finds nothing, as where it is not installed
+        def __init__(self, finder):
+            self.finder = finder
+        def __getattr__(self, name):
+            return getattr(self.finder, name)
         def find_spec(self, name, path=None, target=None):
-            if name.split(".")[0] == "triton":
-                raise ImportError("triton is not installed")
-    sys.meta_path.insert(0, NoTriton())
+            return None if name.split(".")[0] == "triton" else self.finder.find_spec(name, path, target)
+    sys.meta_path[:] = map(NoTriton, sys.meta_path)
     processes = []
     def watch(event, args):
         if event in ("subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"):
@@ -323,3 +329,35 @@ def test_machine_without_gpu_is_told_about_the_interpreter() -> None:
     with pytest.raises(NoVariantForTarget, match="finds none") as caught:
         loaded(torch.ones(1000))
     assert "interpret=True" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"path": 3}, "path is 3"), ({"path": None}, "path is None"), ({"path": ["a"]}, "path is"),
+     ({"weights": [1, 2]}, "weights is"), ({"options": {"tune": "full"}}, "options is"), ({"digest": 3}, "digest is 3"),
+     ({"operators": 3}, "operators is 3"), ({"operators": "aten.neg.default"}, "operators is a list"),
+     ({"trust": "no"}, "trust is 'no'"), ({"trust": 1}, "trust is 1"), ({"trust": None}, "trust is None")],
+)  # fmt: skip
+def test_arguments_of_another_type_are_named_before_anything_is_read(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        load(given.pop("path", EXAMPLE), **given)
+
+
+def test_names_that_are_none_are_told_with_what_was_meant() -> None:
+    loaded = load(EXAMPLE, options=INTERPRET)
+    with pytest.raises(GuardFailed, match="did you mean 'main'"):
+        loaded["mian"]
+    with pytest.raises(GuardFailed, match="has no 3"):
+        loaded[3]
+    with pytest.raises(OptionError, match="weights is"):
+        loaded.bind([1])
+
+
+def test_digests_are_hex_of_any_case() -> None:
+    bundle = Bundle.read(EXAMPLE)
+    assert load(EXAMPLE, digest=bundle.digest.upper()).bundle.digest == bundle.digest
+
+
+def test_a_path_that_no_file_can_have_is_unreadable() -> None:
+    with pytest.raises(FileUnreadable):
+        load("a\0b")

@@ -32,7 +32,8 @@ def test_every_boundary_has_its_rule_or_its_library_call() -> None:
     found = {(each.first.value, each.second.value): each for each in boundaries(plan)}
     scan = found["s", "c"]
     assert (scan.rule, scan.title, scan.values) == ("F03", "iteration spaces match", ("s",))
-    assert "(first 64|1024, second 1|64)" in scan.reason
+    assert scan.numbers == (("first", "64|1024"), ("second", "1|64"))
+    assert "(first 64|1024, second 1|64)" in str(scan)
     assert [side.origins[0].place for side in (scan.first, scan.second)] == ["/project/m.py:0", "/project/m.py:1"]
     library = found["e", "k"]
     assert (library.first.kernel, library.rule) == (None, "")

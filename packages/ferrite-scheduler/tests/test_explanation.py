@@ -30,7 +30,7 @@ def found():
 def test_together_says_what_it_saves(found):
     answer = explain(found, "m", "y")
     assert "together in kernel 0" in answer
-    assert "bytes of memory traffic" in answer
+    assert "saves memory traffic (bytes " in answer
 
 
 def test_apart_names_the_rule(found):
@@ -139,3 +139,17 @@ def test_unknown_target_facts_are_refused():
 
     with pytest.raises(ValueError, match="warps"):
         Target.from_mapping({"warps": 3})
+
+
+@pytest.mark.parametrize("name", ["Policy", "Target"])
+def test_facts_and_thresholds_are_checked_however_they_are_given(name):
+    import ferrite_scheduler
+
+    kind = getattr(ferrite_scheduler, name)
+    for wrong in (None, [1], 3):
+        with pytest.raises(ValueError, match="they are a mapping"):
+            kind.from_mapping(wrong)
+    field = {"Policy": "max_kernel_ops", "Target": "processors"}[name]
+    for value in (0, -1, True, "8", None, float("nan"), 1.5):
+        with pytest.raises(ValueError, match=field):
+            kind(**{field: value})

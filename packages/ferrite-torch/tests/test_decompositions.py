@@ -7,6 +7,7 @@ from ferrite_torch.decompositions import EXTRA, KEPT, decomposition_table
 from ferrite_torch.eager_layouts import laid_out_ops
 from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.overlapping_targets import rules_for_overlapping_targets
+from ferrite_torch.saturating_bounds import rules_for_bounds
 
 aten = torch.ops.aten
 
@@ -15,7 +16,8 @@ def test_an_op_with_a_lowering_stays_whole() -> None:
     table = decomposition_table(LOWERINGS.__contains__)
     laid_out = {op for op, _ in laid_out_ops()}  # these are called as they are, and their results put in order
     overlapping = {op for op, _ in rules_for_overlapping_targets()}  # and these where elements share memory
-    assert not [op for op in table if str(op) in LOWERINGS and op not in laid_out | overlapping]
+    bounded = {op for op, _ in rules_for_bounds()}  # and these where a type lacks a bound
+    assert not [op for op in table if str(op) in LOWERINGS and op not in laid_out | overlapping | bounded]
 
 
 def test_without_lowerings_everything_known_is_taken_apart() -> None:

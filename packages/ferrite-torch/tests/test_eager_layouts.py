@@ -29,6 +29,7 @@ LAYOUTS: Mapping[str, torch.Tensor] = {
     "expanded": rising(1, 4, 1, 5).expand(SHAPE),
     "sliced": rising(2, 4, 6, 5)[:, :, ::2],
     "sliced and transposed": rising(5, 6, 4, 2).permute(3, 2, 1, 0)[:, :, ::2],
+    "channels last, of more channels": rising(2, 7, 3, 5).contiguous(memory_format=torch.channels_last)[:, 2:6],
     "a number": torch.tensor(1.5),
     "a row": rising(5),
     "a column": rising(4, 1, 1),

@@ -10,21 +10,20 @@ import pytest
 import torch
 
 from ferrite_ir.graph import Origin
-from ferrite_torch.errors import (
+from ferrite_torch.errors import CompileError, EnvironmentProblem, FerriteError, OptionError, RunError, Unsupported
+from ferrite_torch.statistics import compiled_graphs
+from ferrite_torch.translation import (
+    DEFECTS,
+    MACHINE,
+    MISTAKES,
     TORCH,
     TRANSLATIONS,
     USER,
-    CompileError,
-    EnvironmentProblem,
-    FerriteError,
-    OptionError,
-    RunError,
-    Unsupported,
+    Translation,
     find_raiser,
     translate,
     translation_of,
 )
-from ferrite_torch.statistics import compiled_graphs
 
 
 def named(name: str, *bases: type[Exception]) -> Exception:
@@ -50,6 +49,22 @@ def test_the_table_is_total() -> None:
 )
 def test_each_layer_has_its_class(error: str, wanted: type[FerriteError]) -> None:
     assert type(translate(named(error), "loading")) is wanted
+
+
+@pytest.mark.parametrize("row", [*MISTAKES, *MACHINE], ids=lambda row: row.name)
+def test_only_defects_are_to_be_reported(row: Translation) -> None:
+    import ferrite_runtime
+
+    hint = row.hint or getattr(ferrite_runtime, row.name).hint
+    assert hint
+    assert "report" not in hint
+    assert row not in DEFECTS
+
+
+def test_what_an_exception_says_itself_is_said() -> None:
+    from ferrite_runtime.errors import IndexOutOfBounds
+
+    assert f"What to do: {IndexOutOfBounds.hint}." in str(translate(IndexOutOfBounds("index out of bounds"), "running"))
 
 
 def test_a_subclass_is_translated_like_its_base() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -270,7 +271,8 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     [("def make():\n    return 1 / 0\n", "ZeroDivisionError: division by zero (PATH:2)"),
      ("x = 1\nimport nowhere\n", "No module named 'nowhere' (PATH:2)"), ("def (:\n", "(PATH:1)"),
      ("def make(x):\n    pass\n", "missing 1 required positional argument"), ("make = 3\n", "no function 'make'"),
-     ("def make():\n    return 3\n", "has to return (model, inputs)"), ("def mke():\n    pass\n", "did you mean 'mke'")],
+     ("def make():\n    return 3\n", "has to return (model, inputs)"),
+     ("def mke():\n    pass\n", "did you mean 'mke'")],
 )  # fmt: skip
 def test_what_the_users_file_raises_is_told_in_a_line(
     text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -285,10 +287,21 @@ def test_what_the_users_file_raises_is_told_in_a_line(
 
 def test_a_bundle_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     bundle = exported(nn.Linear(4, 4), (torch.randn(2, 4),))
-    for path in (tmp_path / "nowhere" / "x.ferrite", tmp_path):
+    folder = tmp_path / "bundles"
+    folder.mkdir()
+    os.mkfifo(folder / "pipe")  # stands for devices: what is renamed over one would take its place
+    for path in (folder / "nowhere" / "x.ferrite", folder, folder / "pipe"):
         with pytest.raises(FileUnwritable, match=str(path)):
             bundle.save(path)
-    assert not list(tmp_path.iterdir())
+    assert (folder / "pipe").is_fifo()
+    assert [path.name for path in folder.iterdir()] == ["pipe"]
+
+
+def test_a_bundle_is_written_where_a_link_leads(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("file")
+    digest = exported(nn.Linear(4, 4), (torch.randn(2, 4),)).save(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert Bundle.read(tmp_path / "file").digest == digest
 
 
 @pytest.mark.parametrize(
@@ -372,12 +385,42 @@ def test_custom_operators_are_named_where_the_bundle_is_loaded() -> None:
     close(load(bundle, options=INTERPRET, operators=["ferrite_exported.twice.default"])(x), x.sin() * 2 + 1)
 
 
+ARGUMENTS: dict[str, Any] = {"model": lambda x: x + 1, "example_inputs": (torch.ones(2),), "targets": ["cpu"]}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"model": 3}, "model is 3"), ({"example_inputs": torch.ones(2)}, "example_inputs is"),
+     ({"targets": "cpu"}, "list of GPUs"), ({"targets": [90]}, "list of GPUs"), ({"targets": 3}, "list of GPUs"),
+     ({"kwargs": 3}, "kwargs is 3"), ({"options": {}}, "options is"),
+     ({"dynamic": 3}, "dynamic is 3"), ({"ptx": 80}, "ptx is 80"), ({"name": "a\nb"}, "name is"),
+     ({"tune": "mx"}, "mx"),
+     ({"training": 1}, "training is 1"), ({"prebuilt": None}, "prebuilt is None"),
+     ({"example_inputs": ()}, "missing a required argument"), ({"kwargs": {"y": 1}}, "unexpected keyword"),
+     ({"dynamic": [(1, 2)]}, "too many positional")],
+)  # fmt: skip
+def test_wrong_arguments_are_named_and_nobody_is_asked_to_report_them(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError, match=said) as caught:
+        ferrite_torch.export(**{**ARGUMENTS, **given})
+    assert "report" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "said"),
+    [(3, (1,), "model is 3"), (lambda x: x, (), "missing a required argument"), (nn.Linear(2, 2), (1, 2), "too many")],
+)
+def test_explain_names_what_cannot_be_called(model: Any, inputs: tuple[Any, ...], said: str) -> None:
+    with pytest.raises(OptionError, match=said):
+        ferrite_torch.explain(model, *inputs)
+
+
 def test_a_step_that_takes_functions_is_refused() -> None:
     def choose(x: Tensor) -> Tensor:
         y = x * 2
         return torch.cond(y.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (y,)) + 1
 
     with pytest.raises(
-        Unsupported, match=r"cond: higher_order\.cond takes functions, which a bundle cannot hold.*choose"
+        Unsupported,
+        match=r"test_exporting\.py:\d+\): higher_order\.cond takes functions, which a bundle cannot hold.*choose",
     ):
         exported(choose, (torch.ones(4),))

@@ -16,7 +16,9 @@ from ferrite_torch.errors import Refused
 from ferrite_torch.torch_private.fake_tensors import fake_mode
 from ferrite_torch.validation.dtypes import dtype_problem
 from ferrite_torch.validation.observing import check_call
+from ferrite_torch.validation.ranges import is_number_of
 from ferrite_torch.validation.registry import CHECKS, checks, problem_of
+from ferrite_torch.validation.writes import write_problem
 
 aten = torch.ops.aten
 
@@ -31,6 +33,15 @@ def error_of(function: Callable[..., Any], *args: Any) -> Exception | None:
     except Exception as error:  # noqa: BLE001
         return error
     return None
+
+
+EMPTY_PLACES: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "gather": lambda x, places: x.gather(0, places),
+    "scatter a number": lambda x, places: (x * 2).scatter(0, places, 1.0),
+    "scatter": lambda x, places: (x * 2).scatter(0, places, zeros(0)),
+    "scatter_add": lambda x, places: (x * 2).scatter_add(0, places, zeros(0)),
+    "scatter_reduce": lambda x, places: (x * 2).scatter_reduce(0, places, zeros(0), "sum"),
+}
 
 
 class TestTable:
@@ -69,14 +80,65 @@ class TestTypes:
             x = torch.empty(1 << 40, dtype=torch.int64)
         assert "not implemented for" in str(dtype_problem(aten._softmax.default, (x, 0, False), {}))
 
+    def test_only_numbers_of_elements_are_made_small(self) -> None:
+        assert dtype_problem(aten.unfold.default, (torch.arange(4), 0, 2, 1), {}) is None
+        chebyshev = aten.special_chebyshev_polynomial_t.default
+        assert dtype_problem(chebyshev, (zeros(3), torch.arange(3)), {}) is None
+        assert dtype_problem(aten.polygamma.default, (3, torch.arange(1, 3)), {}) is None
+
     def test_what_is_no_matter_of_types_is_not_its_business(self) -> None:
         assert dtype_problem(aten.view.default, (torch.arange(4), [3]), {}) is None
         assert dtype_problem(aten.glu.default, (zeros(3),), {}) is None
 
-    def test_random_ops_are_not_asked(self) -> None:
+    def test_random_ops_are_asked_and_the_generator_stays_as_it_was(self) -> None:
         state = torch.get_rng_state()
-        dtype_problem(aten.bernoulli.default, (torch.arange(4),), {})
+        assert "not implemented for" in str(dtype_problem(aten.rand.default, ([1 << 40],), {"dtype": torch.int64}))
+        assert dtype_problem(aten.bernoulli.default, (torch.arange(4).double(),), {}) is None
+        assert "not implemented for" in str(dtype_problem(aten.uniform_.default, (torch.arange(4),), {}))
+        bounds = (300, [1 << 40]), {"dtype": torch.uint8}
+        assert dtype_problem(aten.randint.default, *bounds) == "to - 1 is out of bounds for unsigned char"
         assert torch.equal(state, torch.get_rng_state())
+
+    @pytest.mark.parametrize(
+        ("op", "args", "kwargs"),
+        [
+            (aten.full.default, ([1 << 40], 300), {"dtype": torch.uint8}),
+            (aten.full.default, ([2], 1e39), {}),
+            (aten.fill_.Scalar, (torch.zeros(2, dtype=torch.int8), -129), {}),
+            (aten.masked_fill.Scalar, (zeros(2).half(), zeros(2).bool(), -1e9), {}),
+            (aten.add.Tensor, (torch.zeros(2, dtype=torch.int8), torch.zeros(2, dtype=torch.int8)), {"alpha": 300}),
+            (aten.full_like.default, (torch.arange(2), float("nan")), {}),
+        ],
+    )
+    def test_numbers_that_a_type_does_not_have(self, op: Any, args: Any, kwargs: Any) -> None:
+        assert str(dtype_problem(op, args, kwargs)).endswith("without overflow")
+
+    def test_numbers_that_it_has_and_those_that_a_wider_type_computes_with(self) -> None:
+        half, small = zeros(2).half(), torch.zeros(2, dtype=torch.int8)
+        assert dtype_problem(aten.masked_fill.Scalar, (half, zeros(2).bool(), -float("inf")), {}) is None
+        assert dtype_problem(aten.masked_fill.Scalar, (half, zeros(2).bool(), torch.finfo(half.dtype).min), {}) is None
+        assert dtype_problem(aten.add.Tensor, (half, 1e9), {}) is None
+        assert dtype_problem(aten.add.Tensor, (small, 300), {}) is None
+        assert dtype_problem(aten.fill_.Scalar, (small.to(torch.uint8), -1), {}) is None
+
+    @pytest.mark.parametrize(("dtype", "value"), [("uint8", -255), ("int8", 127), ("half", 65504.0), ("bool", 9)])
+    def test_the_ranges_are_those_of_the_types(self, dtype: str, value: float) -> None:
+        kind = getattr(torch, dtype)
+        assert is_number_of(kind, value)
+        assert kind is torch.bool or not is_number_of(kind, value + (1 if value > 0 else -1) * max(1, abs(value) // 9))
+
+    @pytest.mark.parametrize(
+        ("op", "args", "out"),
+        [
+            (aten.sort.values, (zeros(3),), {"values": zeros(3), "indices": zeros(3)}),
+            (aten.bucketize.Tensor_out, (zeros(3), zeros(2)), {"out": zeros(3)}),
+            (aten.rand.out, ([3],), {"out": torch.arange(3)}),
+            (aten.multinomial.out, (zeros(3), 1), {"out": zeros(1)}),
+            (aten.bmm.out, (zeros(1, 2, 2), zeros(1, 2, 2)), {"out": zeros(1, 2, 2).double()}),
+        ],
+    )
+    def test_results_are_written_to_tensors_of_their_type(self, op: Any, args: Any, out: Any) -> None:
+        assert dtype_problem(op, args, out) is not None
 
 
 class TestBackend:
@@ -89,6 +151,16 @@ class TestBackend:
         assert type(error) is type(expected) is IndexError
         assert str(error) == str(expected)
         assert not ferrite_torch.statistics()["graphs"]
+
+    @pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float32, torch.int32], ids=str)
+    @pytest.mark.parametrize("name", EMPTY_PLACES)
+    def test_no_places_may_be_of_any_type(self, name: str, dtype: torch.dtype) -> None:
+        call, places = compiled(EMPTY_PLACES[name], options={"fallback": False}), zeros(0, dtype=dtype)
+        x = torch.rand(5, requires_grad=True)
+        found, expected = call(x, places), EMPTY_PLACES[name](x, places)
+        torch.testing.assert_close(found, expected)
+        (gradient,), (wanted,) = (torch.autograd.grad(result.sum(), x) for result in (found, expected))
+        torch.testing.assert_close(gradient, wanted)
 
     def test_what_eager_takes_after_all_runs_eagerly_and_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(CHECKS, "sin", lambda **_: iter([(False, "sines are refused here")]))
@@ -124,6 +196,36 @@ class TestBackend:
     def test_exporting_refuses_at_once(self) -> None:
         with pytest.raises(Refused, match="smooth_l1_loss does not support negative values for beta"):
             ferrite_torch.export(lambda x, y: F.smooth_l1_loss(x, y, beta=-1.0), (zeros(2), zeros(2)), targets=["cpu"])
+
+
+class TestWrites:
+    @pytest.mark.parametrize("op", [aten.atan2_.default, aten.pow_.Tensor, aten.eq_.Tensor, aten.clamp_.Tensor])
+    def test_results_are_as_large_as_what_they_are_written_to(self, op: Any) -> None:
+        assert "doesn't match the broadcast shape" in str(write_problem(op, (zeros(2), zeros(3, 2)), {}))
+        assert "doesn't match the broadcast shape" in str(write_problem(op, (zeros(2), zeros(1, 2)), {}))
+        assert write_problem(op, (zeros(3, 2), zeros(2)), {}) is None
+        assert write_problem(op, (zeros(3, 2), zeros(3, 1)), {}) is None
+
+    def test_ops_that_make_a_tensor_are_not_asked(self) -> None:
+        assert write_problem(aten.atan2.default, (zeros(2), zeros(3, 2)), {}) is None
+
+    @pytest.mark.parametrize("op", [aten.add_.Tensor, aten.copy_.default, aten.mul_.Tensor])
+    def test_what_is_written_is_not_still_to_be_read(self, op: Any) -> None:
+        x = zeros(6)
+        for one, other in ((x[1:], x[:-1]), (x[:4], x[2:]), (x.view(2, 3), x.view(3, 2).t())):
+            assert (write_problem(op, (one, other), {}) is None) is (error_of(op, one, other) is None)
+        for one, other in ((x, x), (x[:3], x[3:]), (x[::2], x[1::2]), (x, zeros(6)), (x[:0], x[:0])):
+            assert error_of(op, one, other) is None
+            assert write_problem(op, (one, other), {}) is None
+
+    def test_graphs_that_do_are_refused_at_the_call(self) -> None:
+        def shifted(x: torch.Tensor) -> torch.Tensor:
+            x[1:].add_(x[:-1])
+            return x
+
+        for dynamic in (None, True):
+            torch._dynamo.reset()
+            assert isinstance(error_of(compiled(shifted, dynamic=dynamic), zeros(5)), RuntimeError)
 
 
 def test_a_call_is_refused_with_the_op_that_refuses_it() -> None:

@@ -36,7 +36,7 @@ from ferrite_triton import (
     emit_kernel,
     emit_program,
 )
-from ferrite_triton.values import encode_argument
+from ferrite_triton.host.arguments import encode_argument
 
 DOUBLE = "graph @f(x: f32[100]) -> (y) {\n  y: f32[100] = loop [d0 < 100] add(x[d0], x[d0])\n}"
 MATRIX = TensorType(F32, (4, 6))

@@ -14,8 +14,8 @@ from ferrite_ir.index import Dim
 from ferrite_ir.sizes import evaluate
 from ferrite_scheduler.schedule import Axis, Kernel
 from ferrite_triton import KernelSpec, emit_program
+from ferrite_triton.analysis.space import build_space
 from ferrite_triton.kernels import Emitted, emit_alternatives
-from ferrite_triton.space import build_space
 
 
 def emit(text: str, strategy: str = "pointwise", **placed: str) -> KernelSpec:

@@ -22,6 +22,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -104,6 +105,9 @@ def run_command(
         faults: errors that tell what is wrong with the program that the command looks at.
     """
     is_json = "--json" in (sys.argv[1:] if given is None else given)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # what the encoding of a terminal lacks is escaped
+            stream.reconfigure(errors="backslashreplace")
     try:
         work(parse())
         sys.stdout.flush()
@@ -112,16 +116,22 @@ def run_command(
     except faults as error:
         return _tell(error, FOUND, is_json=is_json)
     except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)  # what is still to be written goes there
-        os.dup2(nowhere, sys.stdout.fileno())
-        os.close(nowhere)
+        _drop_output()
         return CLOSED
     except OSError as error:
+        _drop_output()
         return _tell(CommandRefused(f"the output cannot be written: {error.strerror or error}"), REFUSED, is_json=False)
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return INTERRUPTED
     return 0
+
+
+def _drop_output() -> None:
+    """Has what is still to be written go nowhere, so that the interpreter's end does not fail at it again."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _tell(error: Exception, status: int, *, is_json: bool) -> int:

@@ -30,12 +30,20 @@ def apply_reference(node: Scalar, operands: tuple[Number, ...]) -> Number:
         node: the operation (its own operands give their types only).
         operands: their values.
     """
-    result = MEANINGS[node.op](*operands, **_context(node))
-    return round_to(result, node.dtype)
+    return apply_operation(node.op, operands, node.args[0].dtype, node.dtype)
 
 
-def _context(node: Scalar) -> dict[str, DType]:
-    return {"dtype": node.args[0].dtype} if node.op in _TYPED else {}
+def apply_operation(op: str, operands: tuple[Number, ...], operand: DType, result: DType) -> Number:
+    """Returns the value of the operation of `ops.OPS` with this name.
+
+    Args:
+        op: its name.
+        operands: their values.
+        operand: the type of the first of them.
+        result: the type of the value.
+    """
+    context = {"dtype": operand} if op in _TYPED else {}
+    return round_to(MEANINGS[op](*operands, **context), result)
 
 
 def _is_nan(x: Number) -> bool:

@@ -26,6 +26,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any, NoReturn
 
 from ferrite_runtime.commands.output import FOUND, REFUSED, print_json
@@ -96,12 +97,17 @@ class CommandLine:
     def run(self, arguments: Sequence[str] | None = None) -> int:
         """Runs the command that some arguments (None: those of this process) name; returns the exit status."""
         given = list(sys.argv[1:] if arguments is None else arguments)
+        write_anything()
         try:
             status = self._run(given)
             sys.stdout.flush()
         except BrokenPipeError:
             _drop_output()
             return CLOSED
+        except OSError as error:
+            sys.stderr.write(f"error: the output cannot be written: {error.strerror or error}\n")
+            _drop_output()
+            return REFUSED
         except KeyboardInterrupt:
             sys.stderr.write(f"{self.program}: interrupted\n")
             return INTERRUPTED
@@ -130,6 +136,13 @@ def tell_error(error: Exception, kind: str, status: int, *, is_json: bool) -> in
         print_json({"error": told})
     sys.stderr.write(f"error: {error}\n" + (f"hint: {hint}\n" if hint else ""))
     return status
+
+
+def write_anything() -> None:
+    """Has the output escape what its encoding lacks, as a terminal of ASCII does most of what people write."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _drop_output() -> None:

@@ -52,6 +52,8 @@ def read_container_file(path: Path | str) -> bytes:
             return head + file.read()
     except OSError as error:
         raise FileUnreadable(path, error) from error
+    except ValueError as error:  # of a path that no file can have
+        raise FileUnreadable(repr(str(path)), str(error)) from error
 
 
 def _check_file(path: Path | str) -> None:

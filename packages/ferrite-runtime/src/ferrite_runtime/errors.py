@@ -225,7 +225,13 @@ class UnknownField(SpecError):
     """An object that the format closes has a field that the format does not name."""
 
 
-class UserKernelError(SpecError):
+class UserKernelError(FerriteRuntimeError):
+    """Something is wrong with a kernel that somebody wrote by hand: whoever wrote it mends it, nobody else."""
+
+    hint = "correct the kernel, or what is said of it, at the place in the message"
+
+
+class UserKernelSpecError(UserKernelError, SpecError):
     """A kernel that somebody wrote is described wrongly, or uses something that cannot be written down."""
 
     hint = "the arguments of ferrite_runtime.user_kernel say what a kernel is; its documentation has the forms"
@@ -285,7 +291,7 @@ class KernelCompileError(CompileFailed):
         self.message = message
 
 
-class UserKernelCompileError(KernelCompileError):
+class UserKernelCompileError(UserKernelError, KernelCompileError):
     """A kernel that somebody wrote by hand did not compile."""
 
     hint = "correct the kernel at the line that is quoted"

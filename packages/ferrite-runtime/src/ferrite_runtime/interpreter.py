@@ -77,6 +77,7 @@ STAND_INS: dict[str, Callable[..., Any]] = {
     "floats_as_they_came": lambda tile: tile.to(tl.float32),
     "follow": lambda: None,
     "product": lambda x, y: x * y,
+    "whole_to_half": lambda x: x.to(tl.float16),
     "dot_in_parts": lambda left, right, total: tl.dot(left, right, total, input_precision="ieee"),
 }
 

@@ -18,9 +18,10 @@ from ferrite_runtime.graphs import GraphedProgram
 from ferrite_runtime.host import list_host
 from ferrite_runtime.inputs import check_inputs
 from ferrite_runtime.launchers import uses_triton_launcher
-from ferrite_runtime.options import Options
+from ferrite_runtime.options import Options, check_arguments
 from ferrite_runtime.origin import HERE, Origin
 from ferrite_runtime.program import Program
+from ferrite_runtime.ranges import Range
 from ferrite_runtime.steps import Extern
 
 
@@ -120,6 +121,7 @@ def load_program(
         SpecError: (or a subclass) if the program is malformed, naming the field.
         ExternError: if it calls an operator that is not registered, or a captured graph that is not at hand.
     """
+    check_arguments("load_program", {"options": Range((Options, type(None)))}, options=options)
     options = options or Options()
     program = mapping if isinstance(mapping, Program) else Program.from_mapping(mapping)
     if options.check_indices and not options.interpret and program.device != "cpu":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,11 +29,12 @@ from ferrite_runtime.kernel import Kernel
 from ferrite_runtime.kernel_text import check_text
 from ferrite_runtime.loaded import LoadedProgram, load_program
 from ferrite_runtime.operators import check_operators, names_of
-from ferrite_runtime.options import Options
+from ferrite_runtime.options import Options, check_arguments
 from ferrite_runtime.origin import Origin
 from ferrite_runtime.pool import shared_pool
 from ferrite_runtime.prebuilt import BundleLibrary
 from ferrite_runtime.program import Program
+from ferrite_runtime.ranges import BOOL, MAPPING, MAYBE_MAPPING, Range, did_you_mean
 from ferrite_runtime.steps import Layout
 from ferrite_runtime.structure import build, flatten, leaf_names
 from ferrite_runtime.target import Target
@@ -40,6 +42,17 @@ from ferrite_runtime.target import Target
 _LOG = logging.getLogger("ferrite_runtime")
 
 MAIN = "main"
+
+
+LOAD: dict[str, Range] = {
+    "path": Range((str, os.PathLike, Bundle)),
+    "weights": MAYBE_MAPPING,
+    "options": Range((Options, type(None))),
+    "digest": Range((str, type(None))),
+    "operators": Range((Iterable,)),
+    "trust": BOOL,
+}
+"""What `load` takes. Of ``trust`` nothing counts as true that is not: ``"no"`` would."""
 
 
 def load(
@@ -65,12 +78,15 @@ def load(
             to bundles whose writer may run code in this process: docs/bundle.md says what the others can do.
 
     Raises:
+        OptionError: if an argument is of another type.
         PackageInvalid: if the file is damaged or malformed, naming the field, or of another digest.
         VersionUnsupported: if it needs a newer runtime.
         GuardFailed: naming the weight, if one is missing, or of a wrong shape or dtype.
     """
+    given = {"weights": weights, "options": options, "digest": digest, "operators": operators, "trust": trust}
+    check_arguments("load", LOAD, path=path, **given)
     bundle = path if isinstance(path, Bundle) else Bundle.read(path)
-    if digest is not None and bundle.digest != digest:
+    if digest is not None and bundle.digest != digest.lower():
         raise PackageInvalid(f"the bundle's digest is {bundle.digest}, {digest} is wanted")
     loaded = LoadedBundle(bundle, options or Options(), operators=operators, trust=trust)
     return loaded if weights is None else loaded.bind(weights)
@@ -125,8 +141,9 @@ class LoadedBundle:
         if name not in self._kernels:
             found = [spec for spec in self.bundle.kernels.values() if name in (spec.name, spec.id)]
             if len(found) != 1:
-                reason = f"has {len(found)} kernels called {name}" if found else f"has no {name}"
-                raise GuardFailed(f"bundle {self.bundle.name} {reason}; it has {', '.join(self.names())}", name)
+                like = did_you_mean(name, self.names())
+                reason = f"has {len(found)} kernels called {name}" if found else f"has no {name!r}{like}"
+                raise GuardFailed(f"bundle {self.bundle.name} {reason}; it has {', '.join(self.names())}", str(name))
             self._kernels[name] = Kernel(found[0], self.options, compiler=self._compiler, origin=self.origin)
         return self._kernels[name]
 
@@ -135,7 +152,9 @@ class LoadedBundle:
 
         Raises:
             GuardFailed: naming the weight that is missing, or of a wrong shape or dtype.
+            OptionError: if they are no mapping.
         """
+        check_arguments("bind", {"weights": MAPPING}, weights=weights)
         for entry in self._entries.values():
             entry.bind(weights)
         return self

@@ -22,20 +22,32 @@ HELPERS = frozenset(("ferrite.alias", "ferrite.seed"))
 """What the runtime itself offers to library calls."""
 
 
+_HEAD = "# Operators that a bundle may call, with their overloads; written by make_operators.py."
+_VERSIONS = "# Of torch:"
+
+
 @functools.cache
 def torch_operators() -> frozenset[str]:
     """Returns the operators of torch that any bundle may call: ``aten.add.Tensor``."""
-    text = Path(__file__).with_name("operators.txt").read_text(encoding="ascii")
-    rows = (line.split() for line in text.splitlines() if not line.startswith("#"))
+    rows = (line.split() for line in _lines() if not line.startswith("#"))
     return frozenset(f"{name}.{overload}" for name, *overloads in rows for overload in overloads)
 
 
-def write_operators(names: Iterable[str]) -> str:
-    """Returns the text of the list: a line for each operator, with its overloads."""
+def torch_versions() -> frozenset[str]:
+    """Returns the versions of torch whose operators were read for the list: ``2.13``."""
+    return frozenset(next(line for line in _lines() if line.startswith(_VERSIONS)).removeprefix(_VERSIONS).split())
+
+
+def write_operators(names: Iterable[str], versions: Iterable[str]) -> str:
+    """Returns the text of the list: the versions of torch that it is of, and a line for each operator."""
     pairs = sorted(name.rsplit(".", 1) for name in names)
     rows = (f"{name} {' '.join(pair[1] for pair in group)}" for name, group in groupby(pairs, lambda pair: pair[0]))
-    head = "# Operators that a bundle may call, with their overloads; written by make_operators.py."
-    return "\n".join([head, *rows, ""])
+    known = sorted(versions, key=lambda version: tuple(map(int, version.split("."))))
+    return "\n".join([_HEAD, " ".join([_VERSIONS, *known]), *rows, ""])
+
+
+def _lines() -> list[str]:
+    return Path(__file__).with_name("operators.txt").read_text(encoding="ascii").splitlines()
 
 
 def names_of(operators: Iterable[Any]) -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ferrite_runtime.errors import OptionError
@@ -70,6 +71,17 @@ class Options:
         problem = find_problem({name: getattr(self, name) for name in RANGES}, RANGES)
         if problem:
             raise OptionError(f"Options.{problem}")
+
+
+def check_arguments(function: str, ranges: Mapping[str, Range], **given: object) -> None:
+    """Checks what somebody calls a function with, before anything is done.
+
+    Raises:
+        OptionError: naming the argument, if it is none that the function takes.
+    """
+    problem = find_problem(given, ranges)
+    if problem:
+        raise OptionError(f"{function}: {problem}")
 
 
 RANGES: dict[str, Range] = {

@@ -53,8 +53,7 @@ class Range:
         return (self.least is None or value >= self.least) and (self.most is None or value <= self.most)
 
     def _kinds(self) -> str:
-        names = {type(None): "None", os.PathLike: "a path", Mapping: "a mapping"}
-        named = dict.fromkeys(names.get(kind, kind.__name__) for kind in self.kinds)
+        named = dict.fromkeys(_NAMES.get(kind, kind.__name__) for kind in self.kinds)
         choices = f", one of {', '.join(map(repr, self.choices))}" if self.choices else ""
         return " or ".join(named) + choices
 
@@ -65,7 +64,20 @@ class Range:
         return f"a number{unit} from {self.least:g} to {self.most:g}"
 
 
+_NAMES: dict[object, str] = {
+    type(None): "None",
+    os.PathLike: "a path",
+    Mapping: "a mapping",
+    Iterable: "a list",
+    Callable: "a function",
+}
+"""What types are called in messages, where not by their own names."""
+
 BOOL = Range((bool,))
+PATH = Range((str, os.PathLike))
+MAPPING = Range((Mapping,))
+FUNCTION = Range((Callable,))  # type: ignore[arg-type]  # a class to isinstance, none to mypy
+MAYBE_MAPPING = Range((Mapping, type(None)))
 MAYBE_BOOL = Range((bool, type(None)))
 PROCESSES = Range((int, type(None)), least=0, most=1024, unit="of processes")
 # More seconds than any clock counts to are no limit; a wait for an infinite time is none that a system call takes.

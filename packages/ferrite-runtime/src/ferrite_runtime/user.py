@@ -8,7 +8,7 @@ from typing import Any
 from ferrite_runtime.canonical import kernel_id
 from ferrite_runtime.config import Config
 from ferrite_runtime.dtypes import DTYPES
-from ferrite_runtime.errors import UserKernelError
+from ferrite_runtime.errors import UserKernelSpecError
 from ferrite_runtime.spec import ACCESSES, FORMAT, KernelSpec
 from ferrite_runtime.user_names import jitted_function
 from ferrite_runtime.user_text import module_text
@@ -39,16 +39,16 @@ def user_kernel(
         constants: values of the constants that are the same in every config.
 
     Raises:
-        UserKernelError: if a parameter is described wrongly or not at all, or the function uses something that cannot
-            be written down: only ``triton``, ``triton.language``, ``ferrite_runtime.fmath``, jitted functions and plain
-            constants can.
+        UserKernelSpecError: if a parameter is described wrongly or not at all, or the function uses something that
+            cannot be written down: only ``triton``, ``triton.language``, ``ferrite_runtime.fmath``, jitted functions
+            and plain constants can.
     """
     if jitted_function(function) is None:
-        raise UserKernelError("function", _not_jitted(function))
+        raise UserKernelSpecError("function", _not_jitted(function))
     read = {name: _param(name, text) for name, text in params.items()}
     axes = list(grid) if isinstance(grid, list) else [grid]
     if not 1 <= len(axes) <= 3:
-        raise UserKernelError("grid", f"a grid has one to three axes, not {len(axes)}")
+        raise UserKernelSpecError("grid", f"a grid has one to three axes, not {len(axes)}")
     name = function.__name__
     _check_params(function, read, configs := list(configs), constants)
     mapping: dict[str, Any] = {
@@ -98,11 +98,11 @@ def _param(name: str, text: str) -> dict[str, Any]:
     """Returns the param that a text such as ``"f32 read 16"`` describes."""
     words = text.split()
     if not words or words[0] not in DTYPES:
-        raise UserKernelError(f"params.{name}", f"{text!r} does not begin with a dtype; known: {', '.join(DTYPES)}")
+        raise UserKernelSpecError(f"params.{name}", f"{text!r} does not begin with a dtype; known: {', '.join(DTYPES)}")
     if len(words) == 1:
         return {"name": name, "role": "size" if words[0] in ("i32", "i64") else "scalar", "dtype": words[0]}
     if words[1] not in ACCESSES or len(words) > 3 or (len(words) == 3 and not words[2].isdigit()):
-        raise UserKernelError(
+        raise UserKernelSpecError(
             f"params.{name}", f"{text!r} is not 'dtype access [align]', access being {', '.join(ACCESSES)}"
         )
     align = int(words[2]) if len(words) == 3 else 16
@@ -114,7 +114,7 @@ def _check_params(
 ) -> None:
     names = list(function.arg_names)
     if names[: len(params)] != list(params):
-        raise UserKernelError(
+        raise UserKernelSpecError(
             "params", f"{function.__name__} takes ({', '.join(names)}), described are ({', '.join(params)})"
         )
     wanted = names[len(params) :]
@@ -126,4 +126,4 @@ def _check_params(
             reason = (
                 f"gives no value for {', '.join(missing)}" if missing else f"names {', '.join(unknown)}, no constant"
             )
-            raise UserKernelError(f"configs[{position}]", f"{reason} of {function.__name__}")
+            raise UserKernelSpecError(f"configs[{position}]", f"{reason} of {function.__name__}")

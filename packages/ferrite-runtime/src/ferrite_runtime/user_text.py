@@ -13,7 +13,7 @@ from collections.abc import Container, Hashable
 from types import FunctionType, ModuleType
 from typing import Any
 
-from ferrite_runtime.errors import UserKernelError
+from ferrite_runtime.errors import UserKernelSpecError
 from ferrite_runtime.source import ALLOWED_IMPORTS
 from ferrite_runtime.user_names import Reference, UserFunction, jitted_function, read_function
 
@@ -33,11 +33,11 @@ def module_text(function: Any) -> str:
     """Returns a module's text that defines a jitted function and all that it names; the function keeps its name.
 
     Raises:
-        UserKernelError: if it names something that cannot be written down, or its source is not to be found.
+        UserKernelSpecError: if it names something that cannot be written down, or its source is not to be found.
     """
     root = jitted_function(function)
     if root is None:
-        raise UserKernelError("source", f"{function!r} is no @triton.jit function")
+        raise UserKernelSpecError("source", f"{function!r} is no @triton.jit function")
     return _Module(_read(root)).text()
 
 
@@ -45,7 +45,7 @@ def _read(function: FunctionType) -> UserFunction:
     try:
         return read_function(function)
     except (OSError, TypeError, SyntaxError) as error:
-        raise UserKernelError(
+        raise UserKernelSpecError(
             "source", f"Python finds no source of {function.__name__} ({error}); write the kernel into a file"
         ) from error
 
@@ -64,7 +64,7 @@ class _Module:
         self._collect(root)
         self._function_names = {function: self._name_function(function) for function in self._functions}
         if self._function_names[root.function] != root.function.__name__:
-            raise UserKernelError("source", f"a kernel cannot be called {root.function.__name__}; rename it")
+            raise UserKernelSpecError("source", f"a kernel cannot be called {root.function.__name__}; rename it")
 
     def _collect(self, root: UserFunction) -> None:
         """Reads the function and those that it calls."""
@@ -117,7 +117,7 @@ class _Module:
         """Returns how a value is named in this module.
 
         Raises:
-            UserKernelError: it cannot be written down.
+            UserKernelSpecError: it cannot be written down.
         """
         value, name = reference.value, reference.text.rpartition(".")[2]
         plain = getattr(value, "value", value) if type(value).__name__ == "constexpr" else value
@@ -135,7 +135,7 @@ class _Module:
             if reference.is_default:
                 return text
             return self._claim(name, ("constant", name, text), function.local_names)
-        raise UserKernelError(
+        raise UserKernelSpecError(
             "source",
             f"{function.function.__name__} ({function.place}) uses {reference.text}, a {type(value).__name__}; jitted "
             f"functions, plain constants and the modules {', '.join(ALLOWED_IMPORTS)} can be written down",

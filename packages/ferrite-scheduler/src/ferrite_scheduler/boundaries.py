@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ferrite_ir.graph import Definition, Extern, Origin, names_read
 
 from .rules import LEGALITY, TASTE
-from .schedule import Decision, Schedule
+from .schedule import Decision, Numbers, Schedule, with_numbers
 
 KEPT = 3
 """Refusals that one boundary tells, the last ones: they were about what the kernels had become."""
@@ -46,8 +46,9 @@ class Boundary:
         second: the other.
         values: names of what the first makes and the second reads; none where both read the same.
         rule: number of the rule that refused last, "" where none was asked.
-        reason: in words, with the numbers that it rests on.
+        reason: in words.
         others: what refused before, about parts of these kernels.
+        numbers: what the reason rests on, by name; sizes that are no numbers are texts.
     """
 
     first: Side
@@ -56,6 +57,7 @@ class Boundary:
     rule: str
     reason: str
     others: tuple[Decision, ...] = ()
+    numbers: Numbers = ()
 
     @property
     def title(self) -> str:
@@ -65,9 +67,10 @@ class Boundary:
     def __str__(self) -> str:
         through = f" (through {', '.join(self.values)})" if self.values else ""
         named = f"{self.rule}, {self.title}: " if self.rule else ""
-        lines = [f"between {self.first.maker} and {self.second.maker}{through}: {named}{self.reason}"]
+        told = with_numbers(self.reason, self.numbers)
+        lines = [f"between {self.first.maker} and {self.second.maker}{through}: {named}{told}"]
         lines += [f"  {side}" for side in (self.first, self.second)]
-        lines += [f"  before, {each.rule}, {_TITLES.get(each.rule, '')}: {each.reason}" for each in self.others]
+        lines += [f"  before, {each.rule}, {_TITLES.get(each.rule, '')}: {each.told}" for each in self.others]
         return "\n".join(lines)
 
 
@@ -108,20 +111,20 @@ def _boundary(schedule: Schedule, pair: tuple[int, int], names: tuple[str, ...],
     if decisions:
         last = decisions[-1]
         ends = (last.first, last.second) if last.first in first.homes else (last.second, last.first)
-        kinds = {(each.rule, each.reason): each for each in decisions[:-1]}
-        kinds.pop((last.rule, last.reason), None)
+        kinds = {(each.rule, each.reason, each.numbers): each for each in decisions[:-1]}
+        kinds.pop((last.rule, last.reason, last.numbers), None)
         others = tuple(kinds.values())[-KEPT:]
-        rule, reason = last.rule, last.reason
+        rule, reason, numbers = last.rule, last.reason, last.numbers
     else:
         reader = next(each for each in second.body if set(names) & set(names_read(each)))
         made = next((result.name for result in reader.results), names[0])
-        ends, rule, others = (names[0], made), "", ()
+        ends, rule, others, numbers = (names[0], made), "", (), ()
         reason = "no rule was asked: nearer definitions that share a buffer were tried instead"
     low, high = (
         Side(schedule.kernels[number].name, end, _origins(schedule, end), number)
         for number, end in zip(pair, ends, strict=True)
     )
-    return Boundary(low, high, names, rule, reason, others)
+    return Boundary(low, high, names, rule, reason, others, numbers)
 
 
 def _origins(schedule: Schedule, name: str) -> tuple[Origin, ...]:

@@ -40,7 +40,7 @@ def _definition(schedule: Schedule, name: str) -> Definition:
 
 
 def _described(name: str, definition: Definition) -> str:
-    origins = ", ".join(dict.fromkeys(str(origin) for origin in definition.origins))
+    origins = ", ".join(dict.fromkeys(origin.told for origin in definition.origins))
     return f"{name} [{origins}]" if origins else name
 
 
@@ -64,8 +64,8 @@ def _history(schedule: Schedule, a: str, b: str) -> str:
 
 def _sentence(decision: Decision) -> str:
     if decision.fused:
-        return f"{decision.first} with {decision.second}: {decision.reason}"
-    return f"{decision.first} with {decision.second}: refused by {decision.rule}: {decision.reason}"
+        return f"{decision.first} with {decision.second}: {decision.told}"
+    return f"{decision.first} with {decision.second}: refused by {decision.rule}: {decision.told}"
 
 
 def _unasked(schedule: Schedule, kernels: dict[str, int], a: str, b: str) -> str:

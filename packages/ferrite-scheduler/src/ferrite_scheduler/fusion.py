@@ -168,12 +168,16 @@ def _consider(fusion: Fusion, pair: tuple[int, int, int, int]) -> None:
     refusal = judge(proposal)
     if refusal is None:
         refusal = _merge(fusion, proposal, a, b, pair)
+    names = (fusion.names[first], fusion.names[second])
     if refusal is not None:
+        rule, why = refusal
         fusion.refused[key] = sizes
-        fusion.decisions.append(Decision(fusion.names[first], fusion.names[second], False, refusal[0], str(refusal[1])))
+        fusion.decisions.append(Decision(*names, False, rule, why.reason, why.numbers))
+    elif proposal.saved:
+        numbers = (("bytes", proposal.saved),)
+        fusion.decisions.append(Decision(*names, True, "", "saves memory traffic", numbers))
     else:
-        reason = f"saves {proposal.saved} bytes of memory traffic" if proposal.saved else "saves a launch"
-        fusion.decisions.append(Decision(fusion.names[first], fusion.names[second], True, "", reason))
+        fusion.decisions.append(Decision(*names, True, "", "saves a launch"))
 
 
 def _merge(

@@ -20,6 +20,7 @@ from .dependences import Access, is_opaque, stores_each_once
 from .generic import hinted, is_symbolic, size_of
 from .marks import RowResult
 from .proposal import Proposal
+from .schedule import Numbers, with_numbers
 from .strategy import ACCUMULATOR_BYTES, holds_columns, is_persistent, is_persistent_alone
 from .traffic import live_tiles, loads_again, pass_traffic, unit_step
 
@@ -29,14 +30,13 @@ WHOLE_FOLDS = frozenset(("scan", "look back", "sort"))
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why not: a reason in words, with the numbers it rests on."""
+    """Why not: a reason in words, and by name the numbers it rests on; sizes that are no numbers are texts."""
 
     reason: str
-    numbers: tuple[tuple[str, int | str], ...] = ()
+    numbers: Numbers = ()
 
     def __str__(self) -> str:
-        facts = ", ".join(f"{name} {value}" for name, value in self.numbers)
-        return f"{self.reason} ({facts})" if facts else self.reason
+        return with_numbers(self.reason, self.numbers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -337,6 +337,16 @@ Step: TypeAlias = Allocate | Keep | Reuse | MakeView | Item | Launch | CallExter
 ScheduledOutput: TypeAlias = "str | bool | int | float | None"
 
 
+Numbers: TypeAlias = "tuple[tuple[str, int | str], ...]"
+"""What a reason rests on, by name."""
+
+
+def with_numbers(reason: str, numbers: Numbers) -> str:
+    """Returns a reason with its numbers behind it: ``too large (bytes 4096, limit 1024)``."""
+    facts = ", ".join(f"{name} {value}" for name, value in numbers)
+    return f"{reason} ({facts})" if facts else reason
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """Why two definitions are, or are not, in one kernel.
@@ -345,7 +355,8 @@ class Decision:
         first, second: result names of the two definitions (of the clusters' nearest members).
         fused: what was decided.
         rule: number of the legality or policy rule that decided (``F03``), "" for a fusion.
-        reason: in words, with numbers.
+        reason: in words.
+        numbers: what it rests on, by name; sizes that are no numbers are texts.
     """
 
     first: str
@@ -353,10 +364,16 @@ class Decision:
     fused: bool
     rule: str
     reason: str
+    numbers: Numbers = ()
+
+    @property
+    def told(self) -> str:
+        """The reason with its numbers, for people."""
+        return with_numbers(self.reason, self.numbers)
 
     def __str__(self) -> str:
         verdict = "fused" if self.fused else f"apart, {self.rule}"
-        return f"{self.first} + {self.second}: {verdict}: {self.reason}"
+        return f"{self.first} + {self.second}: {verdict}: {self.told}"
 
 
 @dataclass(frozen=True)

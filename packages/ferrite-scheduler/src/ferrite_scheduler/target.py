@@ -33,6 +33,9 @@ class Target:
     l2_bytes: int = 50 * 1024 * 1024
     bandwidth: float = 4.0e12
 
+    def __post_init__(self) -> None:
+        _check_values(self, "target fact")
+
     @classmethod
     def from_mapping(cls, facts: Mapping[str, Any]) -> Target:
         """Returns the target described by a mapping with these field names.
@@ -185,6 +188,9 @@ class Policy:
     reuse: bool = True
     inplace: bool = True
 
+    def __post_init__(self) -> None:
+        _check_values(self, "threshold")
+
     @classmethod
     def from_mapping(cls, thresholds: Mapping[str, Any]) -> Policy:
         """Returns the policy with some thresholds changed by name.
@@ -214,16 +220,24 @@ _POWERS_OF_TWO = frozenset(
 
 
 def _from_mapping(cls: type[_Facts], values: Mapping[str, Any], word: str) -> _Facts:
-    known = {item.name: item.default for item in fields(cls)}
-    for name, value in values.items():
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{word}s are {values!r}; they are a mapping of names to values")  # noqa: TRY004
+    known = [item.name for item in fields(cls)]
+    for name in values:
         if name not in known:
             like = get_close_matches(str(name), known, n=1)
             hint = f"did you mean {like[0]!r}? " if like else ""
             raise ValueError(f"unknown {word} {name!r}; {hint}Known: {', '.join(sorted(known))}")
-        problem = _problem(name, value, known[name])
-        if problem:
-            raise ValueError(f"{word} {name!r} is {value!r}; it takes {problem}")
     return cls(**values)
+
+
+def _check_values(facts: Target | Policy, word: str) -> None:
+    """Raises `ValueError`, naming the field, where one has a value that it cannot have."""
+    for item in fields(facts):
+        value = getattr(facts, item.name)
+        problem = _problem(item.name, value, item.default)
+        if problem:
+            raise ValueError(f"{word} {item.name!r} is {value!r}; it takes {problem}")
 
 
 def _problem(name: str, value: object, default: object) -> str:

@@ -15,7 +15,7 @@ from ferrite_torch.attention_masks import simplify_masks
 from ferrite_torch.attention_patterns import rewrite_attention
 from ferrite_torch.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.environment import check_environment, stores_graphs
-from ferrite_torch.errors import ExternRefused, FerriteError, OptionError, Refused, Unsupported, translate
+from ferrite_torch.errors import ExternRefused, FerriteError, OptionError, Refused, Unsupported
 from ferrite_torch.garbage import rare_collections
 from ferrite_torch.higher_order import is_captured_call
 from ferrite_torch.joint_graphs import prepare_joint
@@ -39,6 +39,7 @@ from ferrite_torch.torch_private.graph_positions import has_effects
 from ferrite_torch.torch_private.nodes import example_of
 from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats
 from ferrite_torch.transformed_calls import by_slices, keeping_tangents
+from ferrite_torch.translation import translate
 from ferrite_torch.validation.observing import watching
 
 COMPILED_DEVICES = ("cuda", "cpu")

@@ -40,6 +40,7 @@ from ferrite_ir.graph import (
 from ferrite_ir.index import Index
 from ferrite_ir.ops import CONVERSIONS
 from ferrite_ir.passes.round_stored import without_excess
+from ferrite_ir.rounding import wrap
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import Symbolic
 from ferrite_torch.arguments import argument_of
@@ -438,11 +439,11 @@ class Builder:
         return Extern((value,), "ferrite.seed", (count, Tag("device", self.device)), origins=self._origins)
 
     def constant(self, number: float | Symbolic, dtype: DType) -> Scalar:
-        """Returns a number of a type; fractions are cut off for integer types, as torch does."""
+        """Returns a number of a type, of an integer type without its fraction and modulo its size, as torch does."""
         if isinstance(number, Symbolic):
             return sc.cast(sc.index_value(ix.constant(number), I64), dtype)
         if dtype.is_integer and math.isfinite(number):
-            number = int(number)
+            number = wrap(int(number), dtype)
         return sc.const(number, dtype)
 
     def finish(

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.eager_layouts import laid_out, laid_out_ops
+from ferrite_torch.eager_layouts import broadcasting_ops, is_sorted_otherwise, iterated, laid_out, laid_out_ops
 from ferrite_torch.overlapping_targets import rules_for_overlapping_targets
+from ferrite_torch.saturating_bounds import rules_for_bounds
 from ferrite_torch.torch_private.nodes import traced_graph
 from ferrite_torch.torch_private.operators import Overload, core_decompositions, decompositions_of, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import is_unbacked_number
@@ -86,12 +87,13 @@ def decomposition_table(has_lowering: Callable[[str], bool]) -> Mapping[Any, Any
     """Returns decompositions by overload, for AOTAutograd.
 
     None for an op that ``has_lowering`` knows by qualified name, but for putting its result into its kernel's layout,
-    and for operands whose elements share memory.
+    for operands whose elements share memory, and for bounds that a type does not have.
     """
     apart = {op: rule for op, rule in _candidates().items() if not has_lowering(str(op))}
     table = {op: with_conversions_between(rule) for op, rule in apart.items()}
     table |= {op: laid_out(op, rule, table.get(op)) for op, rule in laid_out_ops()}
-    return table | dict(rules_for_overlapping_targets())
+    table |= {op: laid_out(op, iterated, table.get(op), is_sorted_otherwise) for op in broadcasting_ops()}
+    return table | dict(rules_for_overlapping_targets()) | dict(rules_for_bounds())
 
 
 def with_conversions_between(rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -187,8 +189,8 @@ def _candidates() -> dict[Any, Any]:
     for name in ("_softmax", "_log_softmax"):
         whole = getattr(aten, name).default
         table[whole] = _unless_only_a_run_tells(table[whole])
-    unpooling = aten.max_unpool2d.default
-    table[unpooling] = _laid_out_as_by_a_cpu(table[unpooling])
+    for name in ("max_unpool2d", "max_unpool3d"):
+        table[getattr(aten, name).default] = _unpooled
     for name in ("nll_loss_forward", "nll_loss2d_forward"):
         loss = getattr(aten, name).default
         table[loss] = _carried_in_single(table[loss])
@@ -268,19 +270,24 @@ def _unless_only_a_run_tells(rule: Callable[..., torch.Tensor]) -> Callable[...,
     return decomposed
 
 
-def _laid_out_as_by_a_cpu(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Returns a decomposition of ``max_unpool2d`` whose result lies as eager's: on a CPU, as the images do."""
+def _unpooled(
+    images: torch.Tensor, indices: torch.Tensor, output_size: Sequence[Any], *_: Any, **__: Any
+) -> torch.Tensor:
+    """Returns each element at the place of its channel that an index names, zeros elsewhere.
 
-    def unpooled(images: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        result = rule(images, *args, **kwargs)
-        channels_last = torch.channels_last
-        if images.device.type != "cpu" or images.dim() != 4 or images.is_contiguous():
-            return result
-        if not images.is_contiguous(memory_format=channels_last):
-            return result
-        return result.contiguous(memory_format=channels_last)
-
-    return unpooled
+    Torch's own pieces write to all channels as one, where an index beyond its channel is a place of another. The result
+    of two dims lies as eager's: on a CPU, as the images do.
+    """
+    rank = len(output_size)
+    lead = images.shape[:-rank]
+    result = images.new_zeros((*lead, *output_size))
+    if not any(size == 0 for size in result.shape):
+        places, values = indices.flatten(-rank), images.flatten(-rank)
+        result = result.flatten(-rank).scatter(-1, places, values).view(result.shape)
+    is_by_channels = images.dim() == 4 and not images.is_contiguous() and rank == 2
+    if images.device.type == "cpu" and is_by_channels and images.is_contiguous(memory_format=torch.channels_last):
+        return result.contiguous(memory_format=torch.channels_last)
+    return result
 
 
 def _carried_in_single(rule: Callable[..., tuple[torch.Tensor, torch.Tensor]]) -> Callable[..., Any]:

@@ -22,17 +22,22 @@ from ferrite_torch.torch_private.symbolic_shapes import is_known
 Order: TypeAlias = "list[int] | None"
 """Axes from the outermost to the innermost in memory; None leaves a result as it lies."""
 
-Rule: TypeAlias = Callable[[torch.Tensor, Sequence[torch.Tensor]], Order]
-"""From a result and the operands that are tensors to the order of the result's axes."""
+Rule: TypeAlias = Callable[[torch.Tensor, Sequence[Any]], Order]
+"""From a result and the positional arguments of the op to the order of the result's axes."""
 
 
-def iterated(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Order:
+def _operands(args: Sequence[Any]) -> list[torch.Tensor]:
+    return [value for value in args if isinstance(value, torch.Tensor)]
+
+
+def iterated(result: torch.Tensor, args: Sequence[Any]) -> Order:
     """Returns the order in which a ``TensorIterator`` lays out its result.
 
     Axes are sorted by insertion, innermost first; the first operand that is broadcast along neither of two axes
     decides between them by its strides, or, where these are equal, by their extents if those say to swap.
     """
-    return _sorted(result.shape, [_expanded(operand.shape, operand.stride(), result.shape) for operand in operands])
+    steps = [_expanded(operand.shape, operand.stride(), result.shape) for operand in _operands(args)]
+    return _sorted(result.shape, steps)
 
 
 def _sorted(shape: Sequence[Any], steps: Sequence[Sequence[Any]]) -> list[int]:
@@ -78,9 +83,9 @@ def _is_at_least(a: Any, b: Any) -> bool:
     return is_known(a >= b) or is_known(a % b == 0)
 
 
-def iterated_backwards(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Order:
+def iterated_backwards(result: torch.Tensor, args: Sequence[Any]) -> Order:
     """Returns the order of a ``TensorIterator`` that takes the operands from the last to the first."""
-    return iterated(result, operands[::-1])
+    return iterated(result, args[::-1])
 
 
 def _packed(shape: Sequence[Any]) -> list[Any]:
@@ -89,17 +94,17 @@ def _packed(shape: Sequence[Any]) -> list[Any]:
     return steps[: len(shape)][::-1]
 
 
-def iterated_with_power(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Order:
+def iterated_with_power(result: torch.Tensor, args: Sequence[Any]) -> Order:
     """Returns the order of ``x * 2**y``: what multiplies ``x`` is row-major, as powers of a number are."""
-    *first, exponent = operands
+    *first, exponent = _operands(args)
     steps = [_expanded(operand.shape, operand.stride(), result.shape) for operand in first]
     power = _expanded(exponent.shape, _packed(exponent.shape), result.shape)
     return _sorted(result.shape, [*steps, power])
 
 
-def as_first(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Order:
+def as_first(result: torch.Tensor, args: Sequence[Any]) -> Order:
     """Returns the order of a result allocated like the first operand; None for a result of another shape."""
-    first = operands[0]
+    first = _operands(args)[0]
     if first.dim() != result.dim() or not all(map(is_known, map(_equal, first.shape, result.shape))):
         return None
     return iterated(result, [first])
@@ -109,26 +114,57 @@ def _equal(a: Any, b: Any) -> Any:
     return a == b
 
 
-def row_major(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Order:
+def row_major(result: torch.Tensor, args: Sequence[Any]) -> Order:
     """Returns the order of the axes as they are numbered."""
     return list(range(result.dim()))
 
 
-def row_major_on_cpu(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Order:
+def row_major_on_cpu(result: torch.Tensor, args: Sequence[Any]) -> Order:
     """Returns the order of the axes as they are numbered; other devices than CPUs keep that of their operands."""
-    return row_major(result, operands) if result.device.type == "cpu" else None
+    return row_major(result, args) if result.device.type == "cpu" else None
 
 
-def by_format_on_cpu(result: torch.Tensor, operands: Sequence[torch.Tensor]) -> Order:
-    """Returns channels-last order for an operand that lies so, else row-major; other devices than CPUs are left."""
-    first, axes = operands[0], list(range(result.dim()))
+def by_format_on_cpu(result: torch.Tensor, args: Sequence[Any]) -> Order:
+    """Returns channels-last order for an operand whose strides say so, else row-major; devices but CPUs are left.
+
+    It need not be dense: a slice of channels lies as the whole does.
+    """
+    first, axes = _operands(args)[0], list(range(result.dim()))
     if result.device.type != "cpu":
         return None
-    for rank, memory_format in ((4, torch.channels_last), (5, torch.channels_last_3d)):
-        is_plain = first.is_contiguous()
-        if first.dim() == result.dim() == rank and not is_plain and first.is_contiguous(memory_format=memory_format):
-            return [0, *axes[2:], 1]
+    if first.dim() == result.dim() in (4, 5) and _is_like_channels_last(first.shape, first.stride()):
+        return [0, *axes[2:], 1]
     return axes
+
+
+def _is_like_channels_last(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Returns whether strides grow from the channels over the last axes to the batch.
+
+    What lies both ways, as images of one element do, counts as row-major.
+    """
+    least: Any = 0
+    if is_known(strides[1] == 0):
+        return False
+    for axis in (1, *reversed(range(2, len(shape))), 0):
+        if is_known(shape[axis] == 0) or not is_known(strides[axis] >= least):
+            return False
+        if axis == 0 and is_known(least == strides[1]):
+            return False
+        least = strides[axis] if is_known(shape[axis] == 1) else strides[axis] * shape[axis]
+    return True
+
+
+def rolled_on_cpu(result: torch.Tensor, args: Sequence[Any]) -> Order:
+    """Returns the order of ``roll``, which joins two parts of its operand.
+
+    Parts in channels-last order give a result in that order, but for a part without elements, which has no order.
+    Without dims, what is rolled is the operand as a line.
+    """
+    x, shifts, dims = (*args, ())[:3]
+    parts = zip(shifts, dims, strict=False)
+    if dims and not any(is_known(shift % x.shape[dim] == 0) for shift, dim in parts if not is_known(x.shape[dim] == 0)):
+        return by_format_on_cpu(result, args)
+    return row_major_on_cpu(result, args)
 
 
 _NAMES: Mapping[Rule, str] = {
@@ -150,44 +186,91 @@ _NAMES: Mapping[Rule, str] = {
         _native_batch_norm_legit.default _native_batch_norm_legit.no_stats _native_batch_norm_legit_functional.default
         _native_batch_norm_legit_no_training.default _batch_norm_with_update_functional.default
         _batch_norm_no_update.default channel_shuffle.default native_batch_norm.default native_channel_shuffle.default
-        roll.default
     """,
+    rolled_on_cpu: "roll.default",
 }
+
+
+_BROADCAST_NAMES = """
+    add.Tensor addcdiv.default addcmul.default atan2.default bitwise_and.Tensor bitwise_left_shift.Tensor
+    bitwise_or.Tensor bitwise_right_shift.Tensor bitwise_xor.Tensor clamp.Tensor clamp_max.Tensor clamp_min.Tensor
+    div.Tensor eq.Tensor fmax.default fmin.default fmod.Tensor gcd.default ge.Tensor gt.Tensor hypot.default
+    lcm.default le.Tensor lerp.Scalar lerp.Tensor lt.Tensor maximum.default minimum.default mul.Tensor ne.Tensor
+    nextafter.default pow.Tensor_Tensor remainder.Tensor sub.Tensor where.self
+"""
+"""Ops that fake tensors lay out as their kernels do, but for broadcast results with axes of one element.
+
+A kernel sorts such axes with the others, by strides that no element depends on; a fake tensor leaves them out.
+"""
 
 
 def laid_out_ops() -> Iterator[tuple[Overload, Rule]]:
     """Yields the ops whose results need a layout, each with its rule; those that this torch has."""
     for rule, names in _NAMES.items():
-        for name in names.split():
-            packet, overload = name.split(".")
-            found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
-            if found is not None:
-                yield found, rule
+        for op in _found(names):
+            yield op, rule
+
+
+def broadcasting_ops() -> Iterator[Overload]:
+    """Yields the ops whose results need the layout of `iterated` where `is_sorted_otherwise` says so."""
+    yield from _found(_BROADCAST_NAMES)
+
+
+def _found(names: str) -> Iterator[Overload]:
+    for name in names.split():
+        packet, overload = name.split(".")
+        found = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+        if found is not None:
+            yield found
+
+
+def is_sorted_otherwise(args: Sequence[Any]) -> bool:
+    """Returns whether operands are broadcast to a result with an axis of one element, and not all lie row by row."""
+    operands = _operands(args)
+    shapes = [tuple(operand.shape) for operand in operands]
+    if len({len(shape) for shape in shapes}) <= 1 and all(shape == shapes[0] for shape in shapes):
+        return False
+    whole = (1,) * max(map(len, shapes))
+    padded = [(*whole[len(shape) :], *shape) for shape in shapes]
+    if not any(all(type(size) is int and size == 1 for size in sizes) for sizes in zip(*padded, strict=True)):
+        return False
+    return not all(_is_packed(operand) for operand in operands)
+
+
+def _is_packed(x: torch.Tensor) -> bool:
+    return all(is_known(a == b) for a, b in zip(x.stride(), _packed(x.shape), strict=True))
 
 
 _WITHIN: ContextVar[tuple[Overload, ...]] = ContextVar("ops whose layout is being seen to", default=())
 
 
-def laid_out(op: Overload, rule: Rule, pieces: Callable[..., Any] | None) -> Callable[..., Any]:
+def laid_out(
+    op: Overload,
+    rule: Rule,
+    pieces: Callable[..., Any] | None,
+    is_asked: Callable[[Sequence[Any]], bool] = lambda _: True,
+) -> Callable[..., Any]:
     """Returns a decomposition of an op that gives its result the layout that the op's kernel gives it.
 
-    The result is computed by ``pieces``, or where there are none by the op itself.
+    The result is computed by ``pieces``, or where there are none by the op itself. Where ``is_asked`` says no of the
+    positional arguments, it is left as it lies.
     """
 
     def decomposed(*args: Any, **kwargs: Any) -> Any:
         if op in _WITHIN.get():
             return NotImplemented
+        if not is_asked(args):
+            return NotImplemented if pieces is None else pieces(*args, **kwargs)
         token = _WITHIN.set((*_WITHIN.get(), op))
         try:
             results = (pieces or op)(*args, **kwargs)
         finally:
             _WITHIN.reset(token)
-        operands = [value for value in args if isinstance(value, torch.Tensor)]
         if isinstance(results, torch.Tensor):
-            return in_order(results, rule(results, operands))
+            return in_order(results, rule(results, args))
         if isinstance(results, (tuple, list)) and isinstance(results[0], torch.Tensor):
             first, *rest = results
-            return (in_order(first, rule(first, operands)), *rest)
+            return (in_order(first, rule(first, args)), *rest)
         return results
 
     return decomposed

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from ferrite_runtime.ranges import FUNCTION
 from ferrite_scheduler import Boundary, Schedule, boundaries
 from ferrite_scheduler import explain as explain_pair
 from ferrite_scheduler.schedule import Launch
@@ -22,6 +23,7 @@ from ferrite_torch.statistics import CompiledGraph, Ledger, observed
 from ferrite_torch.torch_private.dynamo import innermost
 from ferrite_torch.torch_private.dynamo_state import leaving_dynamo_alone, uncompiled
 from ferrite_torch.untouched import tensors_in, untouched
+from ferrite_torch.users_calls import check_arguments, check_call
 
 OTHERWISE = "otherwise"
 
@@ -146,10 +148,12 @@ def explain(
     beforehand (`functools.partial`).
 
     Raises:
-        OptionError: an unknown mode or option.
+        OptionError: an unknown mode or option, or inputs that the model does not take.
     """
+    check_arguments("explain", {"model": FUNCTION}, model=model)
     parse_options(mode, options)
     model = uncompiled(model)
+    check_call(model, inputs, keywords)
     compiler = Observing(mode, options)
     notes: list[str] = []
     with untouched(model, (inputs, keywords)) as saved, leaving_dynamo_alone(compiler.is_called_by) as breaks:

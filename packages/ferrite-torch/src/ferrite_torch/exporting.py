@@ -25,23 +25,40 @@ from ferrite_runtime import OptionError as RuntimeOptionError
 from ferrite_runtime import Options as RuntimeOptions
 from ferrite_runtime import Target as GpuTarget
 from ferrite_runtime.checked import checked_program
+from ferrite_runtime.ranges import BOOL, FUNCTION, MAYBE_MAPPING, Range
 from ferrite_runtime.target import find_ptx_target, find_target
 from ferrite_scheduler import Policy, Target, schedule
 from ferrite_torch.capture import Captured, capture
 from ferrite_torch.decompositions import decomposition_table
 from ferrite_torch.donations import held_arguments, held_names
 from ferrite_torch.dtypes import dtype_of
-from ferrite_torch.errors import FerriteError, OptionError, Unsupported, translate
+from ferrite_torch.errors import FerriteError, OptionError, Unsupported
 from ferrite_torch.lower import LoweredModule, lower_module
 from ferrite_torch.lowering.recomputation import stays_whole
 from ferrite_torch.options import Options
 from ferrite_torch.torch_private.fake_tensors import is_fake
 from ferrite_torch.torch_private.graph_positions import positions_of
 from ferrite_torch.torch_private.symbolic_shapes import is_data_dependent
+from ferrite_torch.translation import translate
+from ferrite_torch.users_calls import check_arguments, check_call
 from ferrite_triton import emit_program
 
 CPU = "cpu"
 VERSION = "0.1.0"
+
+
+EXPORT: dict[str, Range] = {
+    "model": FUNCTION,
+    "example_inputs": Range((tuple, list)),
+    "kwargs": MAYBE_MAPPING,
+    "training": BOOL,
+    "dynamic": Range((tuple, list)),
+    "prebuilt": BOOL,
+    "ptx": Range((str, type(None))),
+    "name": Range((str, type(None))),
+    "options": Range((Options, type(None))),
+}
+"""What `export` takes."""
 
 
 def export(  # noqa: PLR0913  # each says something of its own about the bundle
@@ -86,8 +103,15 @@ def export(  # noqa: PLR0913  # each says something of its own about the bundle
         Unsupported: the model cannot be captured ahead of time; the message says why.
         CompileError: a layer failed.
     """
+    given = {"training": training, "dynamic": dynamic, "prebuilt": prebuilt, "ptx": ptx}
+    given |= {"example_inputs": example_inputs, "kwargs": kwargs, "name": name, "options": options}
+    check_arguments("export", EXPORT, model=model, **given)
     options = options or Options()
     check_targets(targets, ptx)
+    if name is not None and not name.isprintable():
+        raise OptionError(f"export: name is {name!r}; it takes one line of printable text")
+    for inputs in (example_inputs, *dynamic):
+        check_call(model, inputs, kwargs or {})
     try:
         runtime = RuntimeOptions(tune=tune, workers=options.workers, use_cache=options.use_cache)
     except RuntimeOptionError as error:
@@ -123,7 +147,8 @@ def check_targets(targets: Sequence[str], ptx: str | None) -> None:
     Raises:
         OptionError: one of them is unknown, or not among those for which kernels compile; the message lists them.
     """
-    if not targets or isinstance(targets, str):
+    is_list = isinstance(targets, (tuple, list)) and all(isinstance(target, str) for target in targets)
+    if not targets or not is_list:
         raise OptionError(f"targets are {targets!r}; they are a list of GPUs such as ['sm_90'], or ['cpu']")
     if CPU in targets and len(targets) > 1:
         raise OptionError("a bundle for the CPU and for GPUs: export twice")

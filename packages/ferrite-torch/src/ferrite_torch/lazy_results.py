@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import torch
 
+from ferrite_torch.torch_private.operators import negated_view
+
 
 @dataclass(frozen=True, slots=True)
 class LazyResult:
@@ -29,8 +31,8 @@ class LazyResult:
 
     def marked(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns a view of a tensor that says so."""
-        tensor = torch._conj(tensor) if self.is_conjugated else tensor  # noqa: SLF001  # has no public name
-        return torch._neg_view(tensor) if self.is_negated else tensor  # noqa: SLF001
+        tensor = tensor.conj() if self.is_conjugated else tensor
+        return negated_view(tensor) if self.is_negated else tensor
 
     def to_record(self) -> list[int]:
         """Returns the JSON form."""

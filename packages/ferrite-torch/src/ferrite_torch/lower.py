@@ -20,7 +20,7 @@ from ferrite_torch.announcements import announce
 from ferrite_torch.builder import Builder, Unlowered
 from ferrite_torch.captured_steps import A_STEP, Captured, CapturedSteps
 from ferrite_torch.dtypes import dtype_of
-from ferrite_torch.errors import FerriteError, Unsupported, located, translate
+from ferrite_torch.errors import FerriteError, Unsupported, located
 from ferrite_torch.foreach import is_foreach, lower_foreach
 from ferrite_torch.functionalized import unwrap_functionalized
 from ferrite_torch.graph_inputs import GraphInputs
@@ -48,6 +48,7 @@ from ferrite_torch.torch_private.symbolic_shapes import (
     is_data_dependent,
     unbacked_bindings,
 )
+from ferrite_torch.translation import translate
 from ferrite_torch.unbacked import ASSERTIONS, BINDING_VIEWS, READS, RunTimeSizes
 from ferrite_torch.write_backs import WriteBacks
 

@@ -16,7 +16,7 @@ from ferrite_torch.artifact import Artifact, content_key, keep_artifact, recall_
 from ferrite_torch.captured_calls import bind_captured
 from ferrite_torch.donations import donated_arguments, donated_names, held_arguments, held_names
 from ferrite_torch.environment import compile_facts, stores_graphs
-from ferrite_torch.errors import FerriteError, translate
+from ferrite_torch.errors import FerriteError
 from ferrite_torch.functionalized import unwrap_functionalized
 from ferrite_torch.graph_key import constant_paths, graph_key
 from ferrite_torch.loading import constants_of, load_artifact, mark_boxed, run_eagerly, runtime_options
@@ -36,6 +36,7 @@ from ferrite_torch.torch_private.aot_metadata import report_strides
 from ferrite_torch.torch_private.graph_positions import positions_of
 from ferrite_torch.torch_private.symbolic_shapes import is_symbolic
 from ferrite_torch.transformed_calls import by_slices
+from ferrite_torch.translation import translate
 from ferrite_torch.unbacked import has_unbacked
 from ferrite_triton import emit_program
 

@@ -190,6 +190,7 @@ def test_activations_and_their_gradients(agree: Any, name: str, dtype: torch.dty
         F.glu,
         lambda x: F.threshold(x, 0.1, 20.0),
         lambda x: torch.logit(x.sigmoid(), 1e-3),
+        lambda x: torch.logit(x.sigmoid(), 0.6),
         torch.logit,
         lambda x: aten.logit_backward(x, x.sigmoid(), 0.2),
         lambda x: F.prelu(x, x[0]),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,42 +13,49 @@ from ferrite_ir.sizes import Size, floordiv, hint, is_static
 from ferrite_scheduler.contractions import fits_axes
 from ferrite_scheduler.schedule import Kernel
 from ferrite_scheduler.softmax import part_softmax
-
-from .body import KernelBody, branch_axis
-from .cooperation import REGISTERS, REGISTERS_OF_HALVES
-from .errors import UnsupportedDefinition
-from .facts import collect_facts
-from .flat import FlatKernel, flatten
-from .groups import needed_multiple
-from .halves import holds_only_halves
-from .held_images import THREADS, image_lines, pieces_of, registers_of
-from .memory import Access, Condition, contiguous_axis, find_accesses, is_strewn, narrow_conditions
-from .positions import position_lines
-from .scans import PIECES, PIECES_REGISTERS, SERIAL, look_back_scans, scans_serially, waits_in_pieces
-from .size_text import SizeParams
-from .skew import skew_of
-from .space import POSITION, AxisText, Space, build_space, pieced_space, walked_space
-from .spec import Expr, KernelSpec
-from .updates import needs_atomics
-from .walked import is_walked
+from ferrite_triton.analysis.accesses import (
+    Access,
+    Condition,
+    contiguous_axis,
+    find_accesses,
+    is_strewn,
+    narrow_conditions,
+)
+from ferrite_triton.analysis.flat import FlatKernel, flatten
+from ferrite_triton.analysis.lane_groups import needed_multiple
+from ferrite_triton.analysis.packed_residency import holds_only_halves
+from ferrite_triton.analysis.peeling import skew_of
+from ferrite_triton.analysis.row_per_thread import is_walked
+from ferrite_triton.analysis.size_params import SizeParams
+from ferrite_triton.analysis.space import NO_AXES, KernelAxis, Space, build_space, pieced_space, walked_space
+from ferrite_triton.analysis.update_targets import needs_atomics
+from ferrite_triton.errors import UnsupportedDefinition
+from ferrite_triton.facts.kernel_facts import collect_facts
+from ferrite_triton.forms.body import KernelBody
+from ferrite_triton.forms.builder import Builder
+from ferrite_triton.forms.grid import place_program
+from ferrite_triton.forms.grid_reductions import REGISTERS, REGISTERS_OF_HALVES
+from ferrite_triton.forms.indices import index_dtype
+from ferrite_triton.forms.register_norms import THREADS, pieces_of, registers_of
+from ferrite_triton.forms.scans import (
+    PIECES,
+    PIECES_REGISTERS,
+    SERIAL,
+    look_back_scans,
+    scans_serially,
+    waits_in_pieces,
+)
+from ferrite_triton.host.spec import Emitted, Expr, KernelSpec
+from ferrite_triton.printing.kernel import print_kernel
+from ferrite_triton.tile.language import (
+    AwaitPredecessor,
+    TileProgram,
+    TileType,
+    Variable,
+)
+from ferrite_triton.tile.passes.unused import drop_unused
 
 ALIGNMENT = 16
-FOLLOW = "fmath.follow()"
-"""What a kernel begins with: it may have been started before what comes before it has ended (decision 0014)."""
-_PLACEHOLDER = "kernel"
-
-
-@dataclass(frozen=True, slots=True)
-class Emitted:
-    """A kernel as texts that all take the same arguments.
-
-    Attributes:
-        spec: the one that is right for all sizes.
-        alternatives: better ones, each with what must hold for it to be right, the best first.
-    """
-
-    spec: KernelSpec
-    alternatives: tuple[tuple[tuple[Condition, ...], KernelSpec], ...] = ()
 
 
 def emit_kernel(kernel: Kernel) -> KernelSpec:
@@ -68,6 +73,27 @@ def emit_alternatives(kernel: Kernel) -> Emitted:
         UnsupportedUpdate: an update needs an atomic instruction that does not exist.
         ScheduleMismatch: the kernel breaks the iteration model of the schedule.
     """
+    forms = _forms(kernel)
+    params = SizeParams()
+    specs = [_write(form, params) for form in forms]
+    if any(spec.sizes != tuple(params.names) for spec in specs):
+        # All forms take the sizes that any of them needs.
+        specs = [_write(form, params) for form in forms]
+    return Emitted(specs[-1], tuple((form.conditions, spec) for form, spec in zip(forms, specs, strict=True))[:-1])
+
+
+def tile_programs(kernel: Kernel) -> tuple[TileProgram, ...]:
+    """Returns what the texts of a kernel are printed from, one for each of `emit_alternatives`, the last for all sizes.
+
+    Raises:
+        EmitError: as `emit_alternatives`.
+    """
+    params = SizeParams()
+    flats = [(replace(form.flat, space=replace(form.flat.space, params=params)), form.width) for form in _forms(kernel)]
+    return tuple(tile_program(flat, width) for flat, width in flats)
+
+
+def _forms(kernel: Kernel) -> list[_Form]:
     forms: list[_Form] = []
     least = 0
     flat, accesses = _flattened(kernel)
@@ -82,12 +108,7 @@ def emit_alternatives(kernel: Kernel) -> Emitted:
         forms += _looped_forms(replace(flat, space=replace(flat.space, least=least)), accesses, conditions)
     if conditions is None or conditions:
         forms.append(_Form((), flat, accesses, 64))
-    params = SizeParams()
-    specs = [_write(form, params) for form in forms]
-    if any(spec.sizes != tuple(params.names) for spec in specs):
-        # All forms take the sizes that any of them needs.
-        specs = [_write(form, params) for form in forms]
-    return Emitted(specs[-1], tuple((form.conditions, spec) for form, spec in zip(forms, specs, strict=True))[:-1])
+    return forms
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +168,8 @@ def _write(form: _Form, params: SizeParams) -> KernelSpec:
     flat = replace(flat, space=space)
     for axis in space.axes:
         params.expression(axis.size)  # the sizes of the axes get the first names
-    body = KernelBody(flat, width).write()
-    source, name = assemble(flat, width, body)
+    program = tile_program(flat, width)
+    source, name = assemble(flat, program)
     return KernelSpec(
         name=name,
         source=source,
@@ -159,7 +180,7 @@ def _write(form: _Form, params: SizeParams) -> KernelSpec:
         grid=grid_expression(space),
         mutated=mutated_params(flat),
         index_width=width,
-        facts=_facts(flat, accesses, body),
+        facts=_facts(flat, accesses, program),
         origin=origin_texts(kernel),
         sizes=tuple(params.names),
     )
@@ -175,127 +196,40 @@ def _describe_sizes(params: SizeParams, width: int) -> list[dict[str, Any]]:
     return [{"name": name, **described, "hint": hint(size)} for size, name in params.names.items()]
 
 
-def header_lines(flat: FlatKernel, width: int, body: list[str]) -> list[str]:
-    """Returns the lines that place a program in the grid, the x blocks run fastest, and what the body needs of them."""
-    space = flat.space
-    wide = ".to(tl.int64)" if width == 64 else ""
-    if flat.kernel.columns:
-        return image_lines(space, flat.param_of(flat.kernel.status).text, wide)
-    if look_back_scans(flat):
-        return part_lines(flat, width)
-    return grid_lines(flat, wide, body)
-
-
-def grid_lines(flat: FlatKernel, wide: str, body: list[str]) -> list[str]:
-    """Returns these lines of a kernel whose programs wait for no others, or for those of a row."""
-    space, lines = flat.space, list[str]()
-    grid = [axis for axis in reversed(space.grid) if axis.size != 1 and not axis.is_whole]
-    rest = f"(tl.num_programs(0) - 1 - tl.program_id(0){wide})" if flat.kernel.backwards else f"tl.program_id(0){wide}"
-    if space.parts:
-        status = flat.param_of(flat.kernel.status).text
-        function = "part_in_order" if holds_only_halves(flat) else "draw_part"
-        lines.append(f"program = fmath.{function}({status}, tl.num_programs(0))")
-        lines += [f"member = program % {space.parts}{wide}", f"group = program // {space.parts}{wide}"]
-        rest = "group"
-    if space.runs:  # the loop over the rows of the run says where they lie
-        lines.append(f"program = {rest}")
-        grid = []
-    if (len(grid) > 1 and not space.parts) or space.branches > 1:
-        lines.append(f"program = {rest}")
-        rest = "program"
-    for number, axis in enumerate(grid):
-        mine = rest
-        if number < len(grid) - 1 or space.branches > 1:
-            size = space.params.operand(axis.size)
-            blocks = f"{axis.name}blocks" if axis.tiled else size
-            if axis.tiled:
-                lines.append(f"{blocks} = ({size} + {axis.constant} - 1) // {axis.constant}")
-            if not is_static(axis.size):
-                # What a division by a variable takes half the instructions for, and a program begins with waiting for.
-                lines.append(f"tl.assume({blocks} > 0)")
-            mine, rest = f"{rest} % {blocks}", f"{rest} // {blocks}"
-        if axis is branch_axis(space):
-            lines.append(f"{axis.name}first = {mine} * {axis.constant}")  # each branch counts on from here
-        elif axis.tiled:
-            lines += position_lines(space, axis, f"{mine} * {axis.constant} + tl.arange(0, {axis.constant})")
-            lines += quarter_lines(space, axis, mine, body)
-        else:
-            lines.append(f"{axis.name} = {mine}")
-    if space.branches > 1:
-        lines.append(f"branch = {rest}")
-    return [*lines, *tile_lines(space, wide, body)]
-
-
-def tile_lines(space: Space, wide: str, body: list[str]) -> list[str]:
-    """Returns the lines with the positions of the axes that a tile holds whole."""
-    lines: list[str] = []
-    fold = space.fold
-    for axis in space.axes:
-        if axis.is_whole or axis is space.blocks:
-            lines += position_lines(space, axis, f"tl.arange(0, {axis.constant}){wide}")
-    if fold is not None and fold.tiled and not space.loops:
-        lanes = "tl.arange(0, RBLOCK)"
-        if space.walked:
-            if any(POSITION in line for line in body):
-                lines.append(f"{POSITION} = {lanes}{wide}{space.expand('r')}")
-            lanes = f"fmath.hide({lanes})"
-        lines += position_lines(space, fold, f"member * RBLOCK + {lanes}" if space.parts else f"{lanes}{wide}")
-        lines += quarter_lines(space, fold, "member" if space.parts else "", body)
-    return lines
-
-
-def part_lines(flat: FlatKernel, width: int) -> list[str]:
-    """Returns the lines that place a program in the grid of a scan whose programs wait for each other.
-
-    They take parts in the order in which they begin, those of all lines in turn.
-    """
-    space, (scan, *_) = flat.space, look_back_scans(flat)
-    grid = [axis for axis in space.grid if axis.size != 1]
-    lines = math.prod(int(axis.size) for axis in grid)
-    text = [f"program = fmath.part_in_order({flat.param_of(scan.status).text}, {lines * space.parts})"]
-    text += [f"line = program % {lines}", f"part = program // {lines}"]
-    rest = "line"
-    for axis in reversed(grid):
-        outermost = axis is grid[0]
-        text.append(f"{axis.name} = {rest}" if outermost else f"{axis.name} = {rest} % {axis.size}")
-        rest = f"({rest} // {axis.size})"
-    fold = space.fold
-    if fold is None:
-        raise AssertionError("a scan without a fold axis")
-    if space.pieces > 1:
-        return text  # the body says where each piece lies
-    wide = ".to(tl.int64)" if width == 64 else ""
-    return [*text, *position_lines(space, fold, f"part{wide} * RBLOCK + tl.arange(0, RBLOCK)")]
-
-
-def quarter_lines(space: Space, axis: AxisText, program: str, body: list[str]) -> list[str]:
-    """Returns the line that counts quartets along an axis, if the body draws random numbers by them."""
-    name = f"{axis.name}_quarter"
-    if not any(name in line for line in body):
-        return []
-    lane, suffix = f"tl.arange(0, {axis.constant} // 4)", space.expand(axis.name)
-    position = f"{program} * ({axis.constant} // 4) + {lane}" if program else lane
-    return [f"{name} = ({position}){suffix}" if suffix and program else f"{name} = {position}{suffix}"]
-
-
 def describe_space(space: Space) -> str:
-    """Returns a comment that says what the axes are."""
-    return "# " + ", ".join(f"{axis.name}: {space.params.text(axis.size)}" for axis in space.axes)
+    """Returns what the axes are, for people."""
+    return ", ".join(f"{axis.name}: {space.params.text(axis.size)}" for axis in space.axes)
 
 
-def assemble(flat: FlatKernel, width: int, body: list[str]) -> tuple[str, str]:
+def tile_program(flat: FlatKernel, width: int) -> TileProgram:
+    """Returns what each program of a kernel does, with addresses of so many bits."""
+    dtype = index_dtype(width)
+    # The body asks for the sizes that it needs: what they are called is known when it is written.
+    builder = Builder(flat.space.params.typed(dtype), _tensor_variables(flat))
+    builder.do(AwaitPredecessor(), NO_AXES)
+    place_program(builder, flat, dtype)
+    KernelBody(flat, width, builder).write()
+    sizes = (Variable(name, TileType(dtype)) for name in flat.space.params.names.values())
+    parameters = (*_tensor_variables(flat), *sizes)
+    constants = tuple(axis.constant for axis in flat.space.axes)
+    return drop_unused(TileProgram(flat.kernel.strategy, parameters, constants, builder.finished()))
+
+
+def _tensor_variables(flat: FlatKernel) -> tuple[Variable, ...]:
+    """Returns the parameters of a kernel but for its sizes; numbers of half types are passed as f32."""
+    found: dict[str, Variable] = {}
+    for param in flat.params.values():
+        is_number = param.param.host_scalar
+        dtype = param.dtype.compute if is_number else param.dtype
+        found[param.text] = Variable(param.text, TileType(dtype, is_pointer=not is_number))
+    return tuple(found.values())
+
+
+def assemble(flat: FlatKernel, program: TileProgram) -> tuple[str, str]:
     """Returns the module text and the name of the kernel function, which holds a digest of the text."""
-    tensors = {param.text: param for param in flat.params.values()}
-    kinds = ", ".join(f"{name}: {param.dtype}" for name, param in tensors.items())
-    constants = [f"{axis.constant}: tl.constexpr" for axis in flat.space.axes]
-    head = (describe_space(flat.space), f"# {kinds}", FOLLOW, *header_lines(flat, width, body))
-    text = "\n".join([*(f"    {line}" for line in head), *body])
-    imports = ["import triton", "import triton.language as tl", "from ferrite_runtime import fmath"]
-    signature = ", ".join([*tensors, *flat.space.params.names.values(), *constants])
-    template = "\n".join([*imports, "", "", "@triton.jit", f"def {_PLACEHOLDER}({signature}):", text, ""])
-    digest = hashlib.sha256(f"{flat.kernel.strategy}\n{template}".encode()).hexdigest()[:8]
-    name = "_".join([flat.kernel.strategy, *main_operations(flat), digest])
-    return template.replace(f"def {_PLACEHOLDER}(", f"def {name}(", 1), name
+    kinds = ", ".join(f"{name}: {param.dtype}" for name, param in {p.text: p for p in flat.params.values()}.items())
+    prefix = "_".join([flat.kernel.strategy, *main_operations(flat)])
+    return print_kernel(program, (describe_space(flat.space), kinds), prefix)
 
 
 def main_operations(flat: FlatKernel) -> list[str]:
@@ -342,9 +276,9 @@ def mutated_params(flat: FlatKernel) -> tuple[str, ...]:
     return tuple(param["name"] for param in describe_params(flat) if param.get("access") in ("readwrite", "atomic"))
 
 
-def _facts(flat: FlatKernel, accesses: tuple[Access, ...], body: list[str]) -> dict[str, Any]:
+def _facts(flat: FlatKernel, accesses: tuple[Access, ...], program: TileProgram) -> dict[str, Any]:
     """Returns the facts of a kernel, for the sizes that its spec expects."""
-    facts, fold, least = collect_facts(flat, accesses, body), flat.space.fold, flat.space.least
+    facts, fold, least = collect_facts(flat, accesses, program), flat.space.fold, flat.space.least
     if fold is not None and least > (expected := hint(fold.size)):
         facts["bytes"] = facts["bytes"] * least // max(1, expected)
     if flat.kernel.columns:
@@ -356,7 +290,7 @@ def _facts(flat: FlatKernel, accesses: tuple[Access, ...], body: list[str]) -> d
     return facts
 
 
-def describe_axis(axis: AxisText, params: SizeParams, least: int = 0) -> dict[str, Any]:
+def describe_axis(axis: KernelAxis, params: SizeParams, least: int = 0) -> dict[str, Any]:
     """Returns an axis of the spec; its expected size is ``least`` where the kernel is launched for no smaller one."""
     described: dict[str, Any] = {
         "name": axis.name,

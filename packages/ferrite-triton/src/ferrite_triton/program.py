@@ -10,15 +10,21 @@ from ferrite_ir.bindings import results_that_bind
 from ferrite_scheduler.combined_rows import COMBINE_ROWS
 from ferrite_scheduler.schedule import Allocate, CallExtern, Item, Keep, Kernel, MakeView, Reuse, Schedule
 from ferrite_scheduler.target import Target
-
-from .combined_rows import write_combined_rows
-from .errors import EmitError
-from .identity import without_names
-from .kernels import Emitted, emit_alternatives, origin_texts
-from .spec import KernelSpec
-from .steps import LaunchForm, encode_input, encode_output, encode_size_input, encode_step, launch_form
-from .symbols import bind_symbols
-from .templates import Expansion
+from ferrite_triton.errors import EmitError
+from ferrite_triton.host.identity import without_names
+from ferrite_triton.host.segmented_reductions import write_combined_rows
+from ferrite_triton.host.spec import Emitted, KernelSpec
+from ferrite_triton.host.steps import (
+    LaunchForm,
+    encode_input,
+    encode_output,
+    encode_size_input,
+    encode_step,
+    launch_form,
+)
+from ferrite_triton.host.symbols import bind_symbols
+from ferrite_triton.host.templates import Expansion
+from ferrite_triton.kernels import emit_alternatives, origin_texts
 
 PROGRAM_FORMAT = "ferrite-program/1"
 

@@ -156,6 +156,19 @@ def product(x, y):
 
 
 @triton.jit
+def whole_to_half(x):
+    """Returns float32 numbers as float16, infinite where they are too large.
+
+    LLVM makes one conversion of those from an integer and to float16, and takes what comes of it to be finite: widened
+    again it would be the integer. So it must not see the second one.
+    """
+    if is_for_nvidia():
+        return tl.inline_asm_elementwise("cvt.rn.f16.f32 $0, $1;", "=h,f", [x], tl.float16, is_pure=True, pack=1)
+    else:
+        return x.to(tl.float16)
+
+
+@triton.jit
 def fast_divide(x, y):
     """Returns x / y to 2 ulp for float32 with 2**-126 < |y| < 2**126."""
     return libdevice.fast_dividef(x, y)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from ferrite_ir import scalar as sc
+from ferrite_ir.rounding import wrap
 from ferrite_ir.scalar import Scalar
 from ferrite_torch.lowering.expressions import (
     absolute,
@@ -79,6 +80,8 @@ def tanh_backward(grad: Scalar, y: Scalar) -> Scalar:
 
 
 def threshold(x: Scalar, limit: float, value: float) -> Scalar:
+    if x.dtype.is_integer:  # torch drops the fractions, and takes numbers modulo the size of the type
+        limit, value = (wrap(int(number), x.dtype) for number in (limit, value))
     return choose(le(x, limit), value, x)
 
 
@@ -193,7 +196,8 @@ def log_sigmoid_backward(grad: Scalar, x: Scalar, buffer: Scalar) -> Scalar:
 
 def logit(x: Scalar, eps: float | None = None) -> Scalar:
     if eps is not None:
-        x = smaller(larger(x, eps), 1 - eps)
+        # One bound or the other, in this order: an eps of more than one half has the lower above the upper.
+        x = choose(lt(x, eps), eps, choose(gt(x, 1 - eps), 1 - eps, x))
     return log(div(x, sub(1, x)))
 
 

@@ -17,6 +17,7 @@ from ferrite_torch.lowering.expressions import (
     choose,
     div,
     eq,
+    ge,
     gt,
     guarded,
     inverted,
@@ -91,7 +92,10 @@ class _Labels:
         self.x, self.target = reshaped(x, (rows, classes)), reshaped(target, (rows, classes))
 
         def end(point: Point, fold: Point) -> tuple[Scalar]:
-            return (choose(lt(self._label((point[0], *fold)), 0), number_of(fold[0]), classes),)
+            label = self._label((point[0], *fold))
+            if b.device == "cpu":  # where eager looks at all labels, those behind the end included
+                label = required("place", both(ge(label, -1), lt(label, classes)), label)
+            return (choose(lt(label, 0), number_of(fold[0]), classes),)
 
         def is_named(point: Point, fold: Point) -> tuple[Scalar]:
             here = (point[0], *fold)

@@ -25,6 +25,7 @@ from ferrite_torch.lowering.expressions import (
     call,
     choose,
     div,
+    either,
     exp,
     floor,
     ge,
@@ -204,7 +205,13 @@ def multinomial(b: Builder, weights: Tensor, count: int, replacement: bool = Fal
         )
         return made(b, lambda point: required("weights", gt(fastest.at(point), 0.0), winner.at(point)))
     speeds = b.loop(weights.shape, weights.dtype.compute, speed)
-    return sorted_along(b, speeds, axis, descending=True, top=int(count))[1]
+    fastest, winners = sorted_along(b, speeds, axis, descending=True, top=int(count))
+
+    def drawn(point: Point) -> Scalar:
+        moves = either(gt(fastest.at(point), 0.0), gt(number_of(point[-1]), 0))  # of the first alone something is asked
+        return required("weights", moves, winners.at(point))
+
+    return made(b, drawn)
 
 
 def _weight(weight: Scalar) -> Scalar:

@@ -56,8 +56,8 @@ def in_bounds(b: Builder, value: Scalar, point: Iterable[Index]) -> Scalar:
 def named_place(b: Builder, value: Scalar, size: Size, *, wraps: bool) -> Scalar:
     """Returns a number that a program gives as a place of an axis, which is required to be one if it may not be.
 
-    What comes from memory is compared where it is used (`ferrite_triton.bounds`): that leaves numbers that are computed
-    from positions, constants, comparisons and random numbers.
+    What comes from memory is compared where it is used (`ferrite_triton.forms.assertions`): that leaves numbers that
+    are computed from positions, constants, comparisons and random numbers.
     """
     if _comes_from_memory(b, value) or _is_proved(b, value, size, wraps=wraps):
         return value

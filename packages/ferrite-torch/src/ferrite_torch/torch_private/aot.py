@@ -6,12 +6,13 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from ferrite_torch.torch_private.aot_cache import Keeper, keeping_graphs, output_code
+from ferrite_torch.torch_private.effects import keeping_checks
 from ferrite_torch.torch_private.partitioning import Preparation, min_cut
 from ferrite_torch.torch_private.symbolic_shapes import sizes_that_depend_on_data
 from ferrite_torch.torch_private.transforms import pass_wrapped_gradients
@@ -48,7 +49,10 @@ def compile_with_aot(
     pass_wrapped_gradients()
     stored = keeper is not None
     keeping = nullcontext() if keeper is None else keeping_graphs(keeper)
-    with keeping, keeping_ops_whole(), _keeping_tangents(), sizes_that_depend_on_data(), _without_unread_texts():
+    whole = (keeping_ops_whole(), keeping_checks(), _keeping_tangents())
+    with ExitStack() as stack:
+        for context in (keeping, *whole, sizes_that_depend_on_data(), _without_unread_texts()):
+            stack.enter_context(context)
         compiled = aot_module_simplified(
             module,  # type: ignore[arg-type]  # a graph, or dynamo's wrapper around one, whose class is private
             list(inputs),

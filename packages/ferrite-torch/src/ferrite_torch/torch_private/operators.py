@@ -22,6 +22,11 @@ def schema_of(op: Overload) -> Any:
     return op._schema
 
 
+def negated_view(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a view of a tensor that is negated when it is read, as the ``imag`` of a conjugate is."""
+    return torch._neg_view(tensor)
+
+
 def unwrapped_function(node: torch.fx.Node) -> Callable[..., Any] | None:
     """Returns what a call of ``auto_functionalized`` means, on the same arguments; None for any other node.
 

@@ -10,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from ferrite_torch.torch_private.graph_positions import mark_split, token_count
+from ferrite_torch.torch_private.saved_views import save_bases
 
 Preparation = Callable[[torch.fx.Graph, Sequence[Any]], None]
 """What is done to a joint graph, whose forward returns these results, before it is split."""
@@ -36,6 +37,7 @@ def min_cut(joint: torch.fx.GraphModule, inputs: Any, prepare: Preparation, **re
     tokens, held = token_count(joint), rest.get("static_lifetime_input_indices") or ()
     rest["static_lifetime_input_indices"] = [tokens + place for place in held]  # AOTAutograd counts behind the tokens
     forward, backward = min_cut_rematerialization_partition(joint, inputs, **rest)
+    save_bases(forward, backward, rest["num_fwd_outputs"])
     mark_split(forward, backward, rest["num_fwd_outputs"])
     return forward, backward
 

@@ -65,7 +65,10 @@ def taking_apart_as_ours() -> Iterator[None]:
     does not look at what it is given (before torch 2.13), or asserts in calls of their own.
     """
     composite = torch._C.DispatchKey.CompositeImplicitAutograd
-    ours = {torch.ops.aten.cumprod_backward.default: cumprod_gradient, torch.ops.aten.one_hot.default: one_hot}
+    ours: dict[Overload, Callable[..., Any]] = {
+        torch.ops.aten.cumprod_backward.default: cumprod_gradient,
+        torch.ops.aten.one_hot.default: one_hot,
+    }
     theirs = {op: op.py_kernels.get(composite) for op in ours}
     try:
         for op, pieces in ours.items():

@@ -1,15 +1,18 @@
 """Types that an op's kernels in torch do not take, found by running the op itself on a few elements of those types.
 
-Which types a kernel takes is said in its code only. An op is asked once in a process for each combination of types. It
-is asked on the CPU, whatever the device of the graph: an assertion of a kernel that zeros do not meet would end the
-process's use of a GPU. Floats of one type are taken to be fine, and so are, for a GPU, 16-bit floats beside others, of
-which its kernels take more. What the op says counts only if it is about types: sizes of 2, in place of the true ones,
-may fit no window.
+Which types a kernel takes is said in its code only: for operands, for results that are written (``out``), for random
+numbers, and for numbers that a type does not have (300 in eight bits). An op is asked once in a process for each
+combination of types. It is asked on the CPU, whatever the device of the graph: an assertion of a kernel that zeros do
+not meet would end the process's use of a GPU. Floats of one type are taken to be fine, and so are, for a GPU, 16-bit
+floats beside others, of which its kernels take more. What the op says counts only if it is about types: sizes of 2, in
+place of the true ones, may fit no window.
 """
 
 from __future__ import annotations
 
+import functools
 import re
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -18,12 +21,14 @@ import torch
 from ferrite_torch.torch_private.fake_tensors import without_modes
 from ferrite_torch.torch_private.nodes import map_leaves
 from ferrite_torch.torch_private.operators import Overload, schema_of
+from ferrite_torch.validation.ranges import has_number_outside
 
 MOST = 2
 """Elements along each axis of an operand that stands for another."""
 _ABOUT_TYPES = re.compile(
     r"not implemented for|d-?types?\b|scalar[ _]types?\b|\bbool(ean)?\b|floating[- ]point|integral|data type|"
-    r"only supports?\b.*(float|int)|integers? (input|tensor)",
+    r"only supports?\b.*(float|int)|integers? (input|tensor)|without overflow|can't be cast|"
+    r"is out of bounds for \w+( char| int)?$|expects \w+ tensor",
     re.IGNORECASE,
 )
 _FLOATS = {torch.float32, torch.float64}
@@ -41,9 +46,8 @@ _known: dict[Any, str | None] = {}
 
 
 def dtype_problem(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Returns what the op says of the types of its operands, None if nothing."""
-    operands = list(_tensors((*args, *kwargs.values())))
-    if not operands or not _is_asked(op, operands):
+    """Returns what the op says of the types of its operands and results, None if nothing."""
+    if not _is_asked(op, list(_tensors((*args, *kwargs.values()))), args, kwargs):
         return None
     key = (op, _described(args), _described(tuple(kwargs.items())))
     if key not in _known:
@@ -51,22 +55,38 @@ def dtype_problem(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return _known[key]
 
 
-def _is_asked(op: Overload, operands: list[torch.Tensor]) -> bool:
-    schema = schema_of(op)
-    if op.namespace != "aten" or schema.name.removeprefix("aten::").removesuffix("_") in _UNASKED:
+def _is_asked(op: Overload, operands: list[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if op.namespace != "aten" or len({tensor.device for tensor in operands}) > 1:
         return False
     if any(tensor.layout is not torch.strided or tensor.is_complex() for tensor in operands):
         return False
-    if torch.Tag.nondeterministic_seeded in op.tags or len({tensor.device for tensor in operands}) > 1:
-        return False  # the first would move the generator on
+    if has_number_outside(op, operands, args, kwargs):
+        return not any(tensor.numel() == 0 for tensor in operands)
+    if not operands:
+        return bool(_types_asked_for(kwargs)) and torch.Tag.nondeterministic_seeded in op.tags
     if any(_shrunk(size) == 0 for tensor in operands for size in tensor.shape):
         return False  # zeros are places of nothing
-    types = {tensor.dtype for tensor in operands}
-    if not _is_ours(op):
+    has_results = _writes_results(op)
+    types = {tensor.dtype for tensor in operands} | _types_asked_for(kwargs)
+    if not has_results and not _is_ours(op):
         return False
     if operands[0].device.type != "cpu" and types & _HALVES:
         return False
-    return not (len(types) == 1 and types <= _FLOATS)
+    is_simple = len(types) == 1 and types <= _FLOATS
+    return has_results or not (is_simple or (_takes_all_types(op) and not schema_of(op).is_mutable))
+
+
+def _types_asked_for(kwargs: dict[str, Any]) -> set[torch.dtype]:
+    return {value for name, value in kwargs.items() if name == "dtype" and value is not None}
+
+
+def _takes_all_types(op: Overload) -> bool:
+    return schema_of(op).name.removeprefix("aten::").removesuffix("_") in _UNASKED
+
+
+def _writes_results(op: Overload) -> bool:
+    """Returns whether an op has operands that its results are written to (``out``)."""
+    return any(argument.is_out for argument in schema_of(op).arguments)
 
 
 def _is_ours(op: Overload) -> bool:
@@ -75,9 +95,9 @@ def _is_ours(op: Overload) -> bool:
     from ferrite_torch.lowering import LOWERINGS  # noqa: PLC0415
 
     name = schema_of(op).name.removeprefix("aten::").removesuffix("_")
-    packet = getattr(torch.ops.aten, name, None)
-    overloads = [op] if packet is None else [op, *(getattr(packet, each) for each in packet.overloads())]
-    return any(str(each) in LOWERINGS or is_taken_apart(each) for each in overloads)
+    packets = [getattr(torch.ops.aten, each, None) for each in (name, f"{name}_functional")]
+    overloads = [getattr(packet, each) for packet in packets if packet is not None for each in packet.overloads()]
+    return any(str(each) in LOWERINGS or is_taken_apart(each) for each in (op, *overloads))
 
 
 def _answer(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -88,7 +108,7 @@ def _answer(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str 
     """
     ranks = [tensor.dim() for tensor in _tensors((*args, *kwargs.values()))]
     said = None
-    for axis in range(max(1, *ranks)):
+    for axis in range(max([1, *ranks])):
         problem = _answer_for_layout(op, args, kwargs, -1 - axis)
         if problem is None:
             return None
@@ -98,22 +118,31 @@ def _answer(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str 
 
 def _answer_for_layout(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any], innermost: int) -> str | None:
     """Returns what the op says of types, with operands that have one axis innermost in memory, counted from the end."""
-
-    def stand_in(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            sizes = [_shrunk(size) for size in leaf.shape]
-            held = [1 if is_same else size for size, is_same in zip(sizes, _repeated(leaf), strict=True)]
-            return _zeros(held, leaf.dtype, innermost).expand(sizes)
-        if isinstance(leaf, torch.device):
-            return torch.device("cpu")
-        return _plain(leaf)
-
-    with without_modes(), torch.no_grad():
+    stand_in = functools.partial(_stand_in, innermost=innermost)
+    declared = [argument.name for argument in schema_of(op).arguments]
+    small = tuple(_small(name, value) for name, value in zip(declared, args, strict=False))
+    with without_modes(), torch.no_grad(), torch.random.fork_rng(devices=()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # results get the sizes that they should have
         try:
-            op(*map_leaves(args, stand_in), **map_leaves(kwargs, stand_in))
+            op(*map_leaves(small, stand_in), **map_leaves(kwargs, stand_in))
         except Exception as error:  # noqa: BLE001  # of whatever type: it is a question
             return str(error) if _ABOUT_TYPES.search(str(error)) else None
     return None
+
+
+def _small(name: str, value: Any) -> Any:
+    """Returns a number of elements as a small one: ``size`` of what is made, ``n`` of a permutation."""
+    if name == "size" and isinstance(value, (list, tuple)):
+        return [_shrunk(size) for size in value]
+    return _shrunk(value) if name == "n" and type(value) is int else value
+
+
+def _stand_in(leaf: Any, *, innermost: int) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        sizes = [_shrunk(size) for size in leaf.shape]
+        held = [1 if is_same else size for size, is_same in zip(sizes, _repeated(leaf), strict=True)]
+        return _zeros(held, leaf.dtype, innermost).expand(sizes)
+    return torch.device("cpu") if isinstance(leaf, torch.device) else _plain(leaf)
 
 
 def _zeros(sizes: list[int], dtype: torch.dtype, innermost: int) -> torch.Tensor:
@@ -135,6 +164,8 @@ def _repeated(tensor: torch.Tensor) -> tuple[bool, ...]:
 def _plain(leaf: Any) -> Any:
     if isinstance(leaf, torch.SymInt):
         return 1
+    if isinstance(leaf, torch.Generator):
+        return None
     return 1.0 if isinstance(leaf, torch.SymFloat) else leaf
 
 

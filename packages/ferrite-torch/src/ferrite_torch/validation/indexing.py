@@ -149,6 +149,8 @@ def _index_add(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.
     yield _is_vector("index_add", index)
     yield index.dtype in _PLACES, "index_add(): Expected dtype int32/int64 for index"
     yield self.dtype == source.dtype, "index_add(): self and source must have the same scalar type"
+    is_free = self.device.type == "cpu" or "alpha" not in given  # a GPU's index_add takes no vector for a number
+    yield is_free or self.dim() != 0 or source.dim() == 0, "source tensor shape must match self tensor shape"
     yield from _parts_match("index_add", self, dim, index, source)
 
 
@@ -223,7 +225,7 @@ def _scatter(self: torch.Tensor, dim: int, index: torch.Tensor, src: Any = None,
 
 
 def _ranks_match(op: str, x: torch.Tensor, index: torch.Tensor) -> Checks:
-    yield index.dtype in _PLACES, f"{op}(): Expected dtype int64 for index"
+    yield index.dtype in _PLACES or index.numel() == 0, f"{op}(): Expected dtype int64 for index"
     same = max(x.dim(), 1) == max(index.dim(), 1)
     yield same or index.numel() == 0, f"{op}(): Index tensor must have the same number of dimensions as its operands"
 

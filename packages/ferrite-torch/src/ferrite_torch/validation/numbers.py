@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import isfinite
 from typing import Any
 
 import torch
@@ -80,8 +81,18 @@ def _randint(high: Any, low: Any = 0, **_: Any) -> Checks:
 
 
 @checks("randperm")
-def _randperm(n: Any, **_: Any) -> Checks:
+def _randperm(n: Any, dtype: Any = None, out: Any = None, **_: Any) -> Checks:
+    """Yields that there are so many different numbers of the type."""
     yield n >= 0, f"n must be non-negative, got {n}"
+    kind = dtype if out is None else out.dtype
+    if kind is not None and kind is not torch.bool:
+        most = int(2 / torch.finfo(kind).eps) + 1 if kind.is_floating_point else torch.iinfo(kind).max
+        yield n <= most, f"n is too large for the type {kind}"
+
+
+@checks("native_dropout")
+def _dropout(p: Any, train: Any, **_: Any) -> Checks:
+    yield train is False or 0 <= p <= 1, f"dropout probability has to be between 0 and 1, but got {p}"
 
 
 @checks("multinomial")
@@ -151,6 +162,13 @@ def _addcdiv(tensor1: torch.Tensor, tensor2: torch.Tensor, **_: Any) -> Checks:
     yield not (_is_whole(tensor1) and _is_whole(tensor2)), "Integer division with addcdiv is no longer supported"
 
 
+@checks("histc")
+def _histc(bins: Any, min: Any, max: Any, **_: Any) -> Checks:  # noqa: A002  # the op's own names
+    yield bins > 0, "histc: bins must be > 0"
+    yield isfinite(min) and isfinite(max), f"histc: range of [{min}, {max}] is not finite"
+    yield min <= max, "histc: max must be larger than min"
+
+
 # --- windows ----------------------------------------------------------------------------------------------------------
 
 
@@ -204,3 +222,33 @@ def _convolution(  # the op's own arguments
     results = weight.shape[1] * groups if transposed else weight.shape[0]
     yield bias is None or (bias.dim() == 1 and bias.shape[0] == results), f"expected bias with {results} elements"
     yield input.dtype == weight.dtype, "Input type and weight type should be the same"
+
+
+# --- images -----------------------------------------------------------------------------------------------------------
+
+_RESAMPLINGS = """
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d _upsample_nearest_exact2d
+    _upsample_nearest_exact3d upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d
+    _upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa
+""".split()  # noqa: SIM905  # a list of words reads better
+
+
+@checks(*(name for name in _RESAMPLINGS if hasattr(torch.ops.aten, name)))
+def _resampling(output_size: Any, scale_factors: Any = None, **given: Any) -> Checks:
+    """Yields that there are images to take elements from, and that something becomes of them."""
+    image = given["self"] if "self" in given else given["input"]
+    sides = image.shape[2:]
+    sizes = output_size or [side * scale for side, scale in zip(sides, scale_factors or (), strict=False)]
+    filled = all(side > 0 for side in sides) and all(size >= 1 for size in sizes)
+    yield filled, f"Input and output sizes should be greater than 0, but got input {list(sides)} output {list(sizes)}"
+
+
+@checks("adaptive_avg_pool2d", "_adaptive_avg_pool2d", "adaptive_avg_pool3d", "_adaptive_avg_pool3d")
+def _adaptive_pool(self: torch.Tensor, output_size: Any, **_: Any) -> Checks:
+    rank = len(output_size)
+    yield all(side > 0 for side in self.shape[-rank:]), "Expected input to have non-zero size for non-batch dimensions"
+
+
+@checks("grid_sampler_2d", "grid_sampler_3d", "_grid_sampler_2d_cpu_fallback")
+def _grid_sampler(input: torch.Tensor, **_: Any) -> Checks:  # noqa: A002  # the op's own name
+    yield all(side > 0 for side in input.shape[2:]), "expected input to have non-empty spatial dimensions"

@@ -13,6 +13,7 @@ from ferrite_torch.torch_private.symbolic_shapes import is_data_dependent
 from ferrite_torch.validation import indexing, numbers, reductions
 from ferrite_torch.validation.dtypes import dtype_problem
 from ferrite_torch.validation.registry import problem_of
+from ferrite_torch.validation.writes import write_problem
 
 TABLES = (indexing, numbers, reductions)
 """Modules that enter checks when they are imported."""
@@ -30,7 +31,7 @@ def check_call(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> N
         Refused: eager would refuse it.
     """
     try:
-        problem = problem_of(op, args, kwargs)
+        problem = problem_of(op, args, kwargs) or write_problem(op, args, kwargs)
     except Exception as error:
         if is_data_dependent(error):
             return

@@ -47,12 +47,6 @@ def _sort(self: torch.Tensor, dim: int = -1, **_: Any) -> Checks:
     yield -rank <= dim < rank, f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], got {dim})"
 
 
-@checks("histc")
-def _histc(bins: Any, min: Any, max: Any, **_: Any) -> Checks:  # noqa: A002  # the op's own names
-    yield bins > 0, "histc: bins must be > 0"
-    yield min <= max, "histc: max must be larger than min"
-
-
 @checks("renorm")
 def _renorm(self: torch.Tensor, p: Any, maxnorm: Any, **_: Any) -> Checks:
     yield p > 0, "renorm: non-positive-norm not supported"

@@ -1,0 +1,200 @@
+"""Accesses to memory: what a kernel reads and writes, along which axes, and how many bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ferrite_ir.graph import Update, bodies_of
+from ferrite_ir.index import Dim, Index, Mod
+from ferrite_ir.scalar import Scalar, indirects_of, postorder
+from ferrite_ir.sizes import Size, hint, is_provably_at_most, is_static
+from ferrite_triton.analysis.flat import FlatKernel, KernelParam
+from ferrite_triton.analysis.index_reach import INDEX_LIMIT, reaches_of
+from ferrite_triton.analysis.space import FOLD_AXES, LARGEST_BLOCK, Axes
+
+INDEX_BITS = 31
+
+Condition: TypeAlias = "tuple[Size, int]"
+"""A size and what it may be at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One distinct place in the body that reads or writes a parameter at ``offset`` elements from its first one."""
+
+    param: KernelParam
+    offset: Index
+    writes: bool
+
+    @property
+    def axes(self) -> Axes:
+        """Returns the axes that the place depends on."""
+        return frozenset(dim.name for dim in self.offset.dims)
+
+
+def find_accesses(flat: FlatKernel) -> tuple[Access, ...]:
+    """Returns every distinct access of the kernel, loads first, in order."""
+    found: dict[Access, None] = {}
+    for node in postorder(_scalar_roots(flat)):
+        if node.op == "load" and node.source not in flat.producers:
+            found[Access(flat.param_of(node.source), flat.offset(node.source, node.indices), False)] = None
+    for definition in flat.definitions:
+        if isinstance(definition, Update):
+            name = definition.result.name
+            found[Access(flat.param_of(name), flat.offset(name, definition.indices), True)] = None
+    for name in stored_values(flat):
+        found[Access(flat.param_of(name), flat.offset(name, flat.homes[name]), True)] = None
+    return tuple(found)
+
+
+def stored_values(flat: FlatKernel) -> tuple[str, ...]:
+    """Returns the values that a plain store writes: all that are stored, except the results of updates."""
+    return tuple(name for name in flat.kernel.stored if not isinstance(flat.producers[name][0], Update))
+
+
+def _scalar_roots(flat: FlatKernel) -> list[Scalar]:
+    roots = [body for definition in flat.definitions for body in bodies_of(definition)]
+    for definition in flat.definitions:
+        if isinstance(definition, Update):
+            roots.extend(indirects_of(definition.indices))
+    return roots
+
+
+def narrow_conditions(flat: FlatKernel, accesses: tuple[Access, ...]) -> tuple[Condition, ...] | None:
+    """Returns what must hold for every offset, position and index value to fit in 32 bits, lanes past the end included.
+
+    Nothing where it holds for all sizes; None where it holds for none.
+    """
+    wanted = [_axis_condition(axis.size) for axis in flat.space.axes]
+    indices = [access.offset for access in accesses]
+    indices += [node.args[0] for node in postorder(_scalar_roots(flat)) if node.op == "index"]
+    reaches = dict.fromkeys(reach for index in dict.fromkeys(indices) for reach in reaches_of(index))
+    wanted += [(reach, INDEX_LIMIT - 1) for reach in reaches]
+    open_: dict[Condition, None] = {}
+    for size, limit in wanted:
+        if is_provably_at_most(limit + 1, size):
+            return None
+        if not is_provably_at_most(size, limit):
+            open_[size, limit] = None
+    return tuple(
+        (size, limit)
+        for size, limit in open_
+        if not any(other is not size and most <= limit and is_provably_at_most(size, other) for other, most in open_)
+    )
+
+
+def _axis_condition(size: Size) -> Condition:
+    limit = (1 << INDEX_BITS) - LARGEST_BLOCK * 16 - 1
+    # The last position of a symbolic axis is at most that of a tensor it walks over, which makes this test needless.
+    return (size, limit) if is_static(size) else (size - 1, min(limit, INDEX_LIMIT - 1))
+
+
+def unit_stride_axis(offset: Index) -> str | None:
+    """Returns the axis along which neighbouring positions are neighbours in memory, or None."""
+    for atom, coefficient in offset.terms:
+        if coefficient != 1:
+            continue
+        if isinstance(atom, Dim):
+            return atom.name
+        if isinstance(atom, Mod):
+            # Neighbours stay neighbours except at the wrap.
+            return unit_stride_axis(atom.numerator)
+    return None
+
+
+def unit_stride_run(offset: Index) -> int | None:
+    """Returns how many positions of that axis are neighbours before the place wraps; None where none does, or it may.
+
+    Of a wrap at a size that is not known while compiling nothing is said.
+    """
+    for atom, coefficient in offset.terms:
+        if coefficient == 1 and isinstance(atom, Mod) and unit_stride_axis(atom.numerator) is not None:
+            return int(atom.divisor) if is_static(atom.divisor) else None
+    return None
+
+
+def shortest_run(flat: FlatKernel, accesses: tuple[Access, ...]) -> int | None:
+    """Returns the shortest of the runs of neighbours that a tenth or more of the bytes lie in; None if they do not.
+
+    Those along the axis that most bytes lie along, or, in a kernel that transposes, along the others.
+    """
+    runs = {access: run for access in accesses if (run := unit_stride_run(access.offset)) is not None}
+    if not runs:
+        return None
+    along, others = contiguous_axis(flat, accesses), is_transposed(flat, accesses)
+    total = sum(touched_bytes(flat, access) for access in accesses)
+    counted = (
+        run
+        for access, run in runs.items()
+        if (unit_stride_axis(access.offset) != along) == others and 10 * touched_bytes(flat, access) >= total
+    )
+    return min(counted, default=None)
+
+
+FEW_NEIGHBOURS = 16
+"""Columns beside each other from which on a warp reads enough of them at once."""
+
+
+def is_strewn(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
+    """Returns whether whole columns are held of which few, an odd number, lie beside each other.
+
+    Threads that take neighbouring columns would read as many pieces of memory at once as there are groups of them; a
+    few columns of one group, with all of their rows, are one piece.
+    """
+    if flat.kernel.strategy != "persistent" or contiguous_axis(flat, accesses) != "x":
+        return False
+    run = shortest_run(flat, accesses)
+    return run is not None and run < FEW_NEIGHBOURS and run % 2 == 1
+
+
+def percent_apart(flat: FlatKernel, accesses: tuple[Access, ...]) -> int:
+    """Returns which part of the bytes, in percent, is read where no neighbours of an axis lie next to each other.
+
+    Such as every second element of rows, or each of them several times.
+    """
+    apart = (a for a in accesses if not a.writes and a.axes and unit_stride_axis(a.offset) is None)
+    percent = 100 * sum(touched_bytes(flat, access) for access in apart)
+    return percent and percent // max(1, sum(touched_bytes(flat, access) for access in accesses))
+
+
+def touched_elements(flat: FlatKernel, access: Access) -> int:
+    """Returns how many elements an access touches at most: one per point of its axes, no more than there are."""
+    points = 1
+    for axis in flat.space.axes:
+        if axis.name in access.axes:
+            points *= hint(axis.size)
+    return min(points, max(access.param.elements, 0))
+
+
+def touched_bytes(flat: FlatKernel, access: Access) -> int:
+    """Returns the bytes of these elements."""
+    return touched_elements(flat, access) * access.param.dtype.bytes
+
+
+def contiguous_axis(flat: FlatKernel, accesses: tuple[Access, ...]) -> str | None:
+    """Returns the axis along which most bytes lie next to each other, of those that are read where some are folded.
+
+    None where none do.
+    """
+    counted = accesses if flat.space.fold is None else tuple(access for access in accesses if not access.writes)
+    votes = _unit_stride_bytes(flat, counted) or _unit_stride_bytes(flat, accesses)
+    # Of equals the innermost grid axis wins.
+    return max(votes, key=lambda name: (votes[name], "zyrx".index(name))) if votes else None
+
+
+def is_transposed(flat: FlatKernel, accesses: tuple[Access, ...]) -> bool:
+    """Returns whether a tenth of the bytes or more lie next to each other along another grid axis than most do."""
+    votes = _unit_stride_bytes(flat, accesses)
+    grid = sorted(count for name, count in votes.items() if name != "r")
+    return len(grid) > 1 and 10 * sum(grid[:-1]) >= sum(grid)
+
+
+def _unit_stride_bytes(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict[str, int]:
+    votes: dict[str, int] = {}
+    for access in accesses:
+        axis = unit_stride_axis(access.offset)
+        if axis is not None:
+            axis = "r" if axis in FOLD_AXES else axis
+            votes[axis] = votes.get(axis, 0) + touched_bytes(flat, access)
+    return votes

@@ -1,0 +1,128 @@
+"""Quotients that need not be divided as any two numbers are.
+
+For those that are rounded to a narrow type later the fast division is exact enough, and so is the fast exponential for
+what is divided, where the divisor is no small number. Those of a softmax are shares of a whole, for which the exact
+division has no special cases.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ferrite_ir.dtypes import F32
+from ferrite_ir.graph import Fold, Loop, bodies_of
+from ferrite_ir.ops import CONVERSIONS
+from ferrite_ir.scalar import Scalar, postorder
+from ferrite_triton.analysis.flat import FlatKernel
+
+CARRYING = frozenset(("minimum", "maximum", "neg", "abs", "mul", "add", "sub"))
+"""Operations whose result is off by no more than its operands are: they have no jumps, and no steep places."""
+
+
+def rounded_quotients(flat: FlatKernel) -> frozenset[Scalar]:
+    """Returns the f32 quotients of a kernel that are used for nothing but what is rounded to a narrow type in the end.
+
+    Quantisation is a model, ``cast.f8e4m3fn(minimum(maximum(x / scale, low), high))``, and a step of an optimiser,
+    ``cast.bf16(old + rate * (mean / scale))``. Up to 2 ulp of f32 instead of half of one are lost there. Where the sum
+    cancels, so that they show in a narrow result, its other terms' roundings to f32 show as well.
+    """
+    roots, nodes, users = users_of(flat)
+    carried: set[Scalar] = set()
+    found: set[Scalar] = set()
+    for node in reversed(nodes):
+        if node.dtype is not F32 or node in roots or node.op not in (*CARRYING, "div"):
+            continue
+        if not all(user in carried or _narrows(user) for user in users[node]):
+            continue
+        if node.op != "div":
+            carried.add(node)
+        elif not carried.isdisjoint(users[node]):
+            found.add(node)
+    return frozenset(found)
+
+
+def weights(flat: FlatKernel) -> tuple[frozenset[Scalar], frozenset[Scalar]]:
+    """Returns the f32 quotients by a sum of at least one that are rounded to a narrow type, and what is exp for them.
+
+    Softmax is the model: ``cast.bf16(div(exp(x - max), sum))``. Multiplying by the reciprocal of such a sum neither
+    overflows nor loses more than the fast division does, and an exponential too small for a normal number of f32 is
+    nothing beside the largest of its row.
+    """
+    roots, nodes, users = users_of(flat)
+    quotients = frozenset(node.args[0] for node in nodes if _narrows(node) and _is_weight(flat, node.args[0]))
+    return quotients, frozenset(
+        node
+        for node in nodes
+        if node.op == "exp"
+        and node.dtype is F32
+        and node not in roots
+        and all(user in quotients and user not in roots and _is_rounded(users[user]) for user in users[node])
+    )
+
+
+def shares(flat: FlatKernel) -> dict[Scalar, Fold]:
+    """Returns the f32 quotients ``exp(x - max) / sum`` of softmaxes over ``x``: what is divided is at most one."""
+    found = {}
+    for node in postorder(body for definition in flat.definitions for body in bodies_of(definition)):
+        fold = _softmax_of(flat, node.args[1], 1) if node.op == "div" and node.dtype is F32 else None
+        if fold is not None and _is_power(flat, resolved(flat, node.args[0]), fold):
+            found[node] = fold
+    return found
+
+
+def _is_power(flat: FlatKernel, node: Scalar, fold: Fold) -> bool:
+    """Returns whether a value is ``exp(x - max)`` for an online softmax over ``x``."""
+    if node.op != "exp":
+        return False
+    distance = resolved(flat, node.args[0])
+    if distance.op != "sub" or _softmax_of(flat, distance.args[1], 0) is not fold:
+        return False
+    return resolved(flat, distance.args[0]) == resolved(flat, fold.bodies[0])
+
+
+def _is_rounded(users: list[Scalar]) -> bool:
+    """Returns whether a value is used for nothing but casts to narrow types."""
+    return all(map(_narrows, users))
+
+
+def _narrows(node: Scalar) -> bool:
+    """Returns whether a node converts to a type narrower than f32."""
+    return node.op in CONVERSIONS and node.dtype.is_narrow_float
+
+
+def _is_weight(flat: FlatKernel, node: Scalar) -> bool:
+    return node.op == "div" and node.dtype is F32 and _softmax_of(flat, node.args[1], 1) is not None
+
+
+def _softmax_of(flat: FlatKernel, node: Scalar, position: int) -> Fold | None:
+    """Returns the online softmax whose maximum (0) or sum (1) a value is, but for rows whose results are NaN.
+
+    Such a sum is at least one.
+    """
+    node = resolved(flat, node)
+    while node.op == "where" and node.args[1].op == "const" and math.isnan(node.args[1].value):
+        node = resolved(flat, node.args[2])
+    definition, place = flat.producers.get(node.source, (None, 0)) if node.op == "load" else (None, 0)
+    is_found = isinstance(definition, Fold) and definition.combine == "online_softmax" and place == position
+    return definition if is_found else None  # type: ignore[return-value]
+
+
+def resolved(flat: FlatKernel, node: Scalar) -> Scalar:
+    """Returns what a value is that a loop of the kernel computes at each point."""
+    while node.op == "load":
+        definition, position = flat.producers.get(node.source, (None, 0))
+        if not isinstance(definition, Loop):
+            break
+        node = definition.bodies[position]
+    return node
+
+
+def users_of(flat: FlatKernel) -> tuple[frozenset[Scalar], list[Scalar], dict[Scalar, list[Scalar]]]:
+    """Returns the bodies of a kernel, the nodes under them, operands first, and for each node those it is part of."""
+    roots = frozenset(body for definition in flat.definitions for body in bodies_of(definition))
+    users: dict[Scalar, list[Scalar]] = {}
+    nodes = list(postorder(roots))
+    for node in nodes:
+        for operand in node.args if node.op not in ("load", "const", "index") else ():
+            users.setdefault(operand, []).append(node)
+    return roots, nodes, users

@@ -1,0 +1,168 @@
+"""Points along the fold axis that one thread holds: folded among themselves they share what a loop carries.
+
+A thread reads 16 bytes at a time. Where the elements in them lie next to each other along the fold axis, a tile
+``[…, RBLOCK]`` is ``[…, RBLOCK // n, n]`` without moving anything between threads. Where rows begin at no multiple of
+16 bytes a thread reads less at a time, and the rest of what it holds further on: ``[…, m, RBLOCK // (m * n), n]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from ferrite_ir.graph import Fold
+from ferrite_ir.sizes import Size, is_provably_at_most, is_static
+from ferrite_triton.analysis.flat import FlatKernel, memory_loads
+from ferrite_triton.analysis.loop_plan import plan_passes
+from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row
+from ferrite_triton.analysis.space import Axes, Space
+from ferrite_triton.tile.language import Block, Expand, Expression, Extent, Reduce, Reshape, Shape
+
+SHORTEST = 1024
+"""Fewest points of a fold axis whose blocks are surely wide enough to be grouped."""
+
+
+THREAD_SHARE = 8
+"""Points of the fold axis that a thread holds and that do not all lie next to each other."""
+SHORTEST_COLUMN = 128
+"""Fewest points of a column of which a thread surely holds several."""
+
+
+GROUPED = ("welford", "online_softmax")
+"""Combines for which a kernel groups what a thread holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """How a block of the fold axis is taken apart: ``[far, RBLOCK // (far * near), near]`` of it.
+
+    Attributes:
+        far: points that a thread holds at equal distances.
+        near: points that a thread holds next to each other.
+    """
+
+    far: int
+    near: int
+
+    @property
+    def count(self) -> int:
+        """Returns how many points are folded among themselves."""
+        return self.far * self.near
+
+
+@dataclass(frozen=True, slots=True)
+class TakenApart:
+    """How a tile whose fold axis is taken apart into groups looks.
+
+    Attributes:
+        states: shape of what there is one of for each group.
+        parts: shape of the tile.
+        axes: those of the tile along which a group lies, the last one first.
+    """
+
+    states: Shape
+    parts: Shape
+    axes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, space: Space, axes: Axes, groups: Grouping) -> TakenApart:
+        """Returns the shapes for tiles that vary along some axes, the fold axis among them."""
+        place = space.fold_position
+        shape = list(space.shape(axes))
+        shape[place] = Block("RBLOCK", groups.count)
+        parts: list[Extent] = list(shape)
+        folded: list[int] = []
+        if groups.near > 1:
+            parts.insert(place + 1, groups.near)
+            folded.append(place + 1)
+        if groups.far > 1:
+            parts.insert(place, groups.far)
+            folded = [*(axis + 1 for axis in folded), place]
+        return cls(tuple(shape), tuple(parts), tuple(folded))
+
+    def group(self, tile: Expression) -> Expression:
+        """Returns the tile taken apart."""
+        return Reshape(tile, self.parts)
+
+    def spread(self, state: Expression) -> Expression:
+        """Returns what each group has one of, for each of its points."""
+        return Expand(state, tuple(sorted(self.axes)))
+
+    def folded(self, group: Expression, combine: str) -> Expression:
+        """Returns a tile taken apart with its groups folded by a combine."""
+        for axis in self.axes:
+            group = Reduce((group,), combine, axis)
+        return group
+
+
+def grouping(flat: FlatKernel, fold: Fold) -> Grouping:
+    """Returns how the points that a thread holds lie along the fold axis; groups of one where that is not known.
+
+    A thread reads neighbours if rows begin at multiples of what it can read at once. Whatever else it holds are the
+    points that the threads of a program reach in further steps: of rows that begin anywhere, and of columns.
+    """
+    axis = flat.space.fold
+    has_moments = fold.combine == "welford"
+    if axis is None or (has_moments and axis.masked):  # groups of moments count alike
+        return Grouping(1, 1)
+    if flat.space.order == ("r", "x"):
+        # Kernels of either kind get blocks of several rows to a thread.
+        is_read_again = len(plan_passes(flat).loops) > 1
+        is_long = is_provably_at_most(SHORTEST_COLUMN, axis.max_block or axis.size)
+        return Grouping(THREAD_SHARE, 1) if is_long and (is_read_again or has_moments) else Grouping(1, 1)
+    is_long = flat.space.least >= SHORTEST or is_provably_at_most(SHORTEST, axis.size)
+    if flat.space.order[-1:] != ("r",) or not is_long:
+        return Grouping(1, 1)
+    found: tuple[int, int] | None = None
+    for load in memory_loads(flat, fold.bodies):
+        offset = flat.offset(load.source, load.indices)
+        if not any(dim.name == "r" for dim in offset.dims):
+            continue
+        if behind(offset) is None:
+            return Grouping(1, 1)
+        width = WIDEST_ACCESS // flat.param_of(load.source).dtype.bytes
+        if flat.space.skew is not None:
+            return Grouping(1, width)
+        # The compiler looks at addresses alone: where the last row's end is no multiple, threads hold the same points.
+        near = next(n for n in _halves(width) if is_aligned_row(offset, n, row=_row_of_multiples(flat.space, n)))
+        # Of several operands, the one that is read in the smallest pieces says how all of them lie.
+        found = min(found or (near, width), (near, width))
+    if found is None:
+        return Grouping(1, 1)
+    near, width = found
+    return Grouping(1 if near == width else max(1, THREAD_SHARE // near), near)
+
+
+def _row_of_multiples(space: Space, width: int) -> Size:
+    """Returns the length of rows where it is symbolic and a multiple of ``width``, else 0."""
+    return space.fold_size if space.multiple % width == 0 and not is_static(space.fold_size) else 0
+
+
+def needed_multiple(flat: FlatKernel) -> int:
+    """Returns what a symbolic fold axis has to be a multiple of for threads to hold neighbours in groups, or 1.
+
+    It is the number of elements of the narrowest operand of a grouped fold that a thread reads at once.
+    """
+    axis = flat.space.fold
+    if axis is None or is_static(axis.size):
+        return 1
+    folds = [d for d in flat.definitions if isinstance(d, Fold) and d.combine in GROUPED and len(d.bodies) == 1]
+    loads = [load for fold in folds for load in memory_loads(flat, fold.bodies)]
+    multiple = max((WIDEST_ACCESS // flat.param_of(load.source).dtype.bytes for load in loads), default=1)
+    aligned = replace(flat, space=replace(flat.space, multiple=multiple))
+    return multiple if any(grouping(flat, fold) != grouping(aligned, fold) for fold in folds) else 1
+
+
+def rows_together(flat: FlatKernel) -> int:
+    """Returns how many rows of its columns a thread of a kernel should hold; 1 where it does not matter."""
+    if not flat.space.loops or flat.space.order != ("r", "x"):
+        return 1
+    folds = [d for d in flat.definitions if isinstance(d, Fold) and d.combine in GROUPED and len(d.bodies) == 1]
+    return max((grouping(flat, fold).far for fold in folds), default=1)
+
+
+def _halves(width: int) -> Iterator[int]:
+    """Yields ``width``, half of it and so on down to one."""
+    while width:
+        yield width
+        width //= 2

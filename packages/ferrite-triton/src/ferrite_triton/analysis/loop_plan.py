@@ -1,0 +1,177 @@
+"""Which loop over the fold axis does what, in kernels that walk it block by block.
+
+A fold is done in the first pass after those that its operands wait for; values at fold level are computed anew in every
+pass that needs them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ferrite_ir.graph import Computed, Contract, Fold, Loop, Scan, Update, names_read
+from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import hint
+from ferrite_triton.analysis.flat import FlatKernel, memory_loads
+from ferrite_triton.analysis.rows import behind, step_along, varies_along_fold
+from ferrite_triton.analysis.update_targets import update_scalars
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One loop over the fold axis.
+
+    Attributes:
+        inside: definitions of fold level that are folded, scanned, stored or updated in the loop, in order.
+        after: definitions of grid level that are ready when it has ended.
+    """
+
+    inside: tuple[Computed, ...]
+    after: tuple[Computed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """The order of work: grid-level definitions that wait for no loop, then the loops."""
+
+    before: tuple[Computed, ...]
+    loops: tuple[Pass, ...]
+
+
+def plan_passes(flat: FlatKernel) -> Passes:
+    """Returns the loops of a kernel and what belongs to each."""
+    stages = find_stages(flat)
+    stored = set(flat.kernel.stored)
+    inside: dict[int, list[Computed]] = {}
+    after: dict[int, list[Computed]] = {}
+    delayed = _overwriting_stage(flat, stages)
+    for position, definition in enumerate(flat.definitions):
+        stage = max(stages[position], max((delayed.get(result.name, 0) for result in definition.results), default=0))
+        if not flat.is_fold_level(definition):
+            after.setdefault(stage, []).append(definition)
+        elif not isinstance(definition, Loop) or any(result.name in stored for result in definition.results):
+            inside.setdefault(stage, []).append(definition)
+    count = max([*inside, *(stage - 1 for stage in after)], default=-1) + 1
+    loops = tuple(Pass(tuple(inside.get(i, ())), tuple(after.get(i + 1, ()))) for i in range(count))
+    return Passes(tuple(after.get(0, ())), loops)
+
+
+def find_stages(flat: FlatKernel) -> list[int]:
+    """Returns for every definition the number of loops that must have ended before its operands are known."""
+    ready: dict[str, int] = {}
+    stages: list[int] = []
+    for definition in flat.definitions:
+        stage = max((ready.get(name, 0) for name in names_read(definition)), default=0)
+        stages.append(stage)
+        # A fold's result waits for the end of its loop; so does a value at grid level that is computed from one.
+        done = stage + 1 if isinstance(definition, (Fold, Contract)) else stage
+        ready.update((result.name, done) for result in definition.results)
+    return stages
+
+
+def _overwriting_stage(flat: FlatKernel, stages: list[int]) -> dict[str, int]:
+    """Returns for stores at fold level into memory that the kernel also reads the earliest stage: the last one."""
+    inside = {
+        result.name: stage
+        for stage, definition in zip(stages, flat.definitions, strict=True)
+        if flat.is_fold_level(definition) and not isinstance(definition, (Fold, Contract))
+        for result in definition.results
+    }
+    read = {flat.param_of(load.source).text for load in memory_loads(flat, _all_roots(flat))}
+    overwritten = [
+        name
+        for name in flat.kernel.stored
+        if name in inside and (flat.param_of(name).param.access == "readwrite" or flat.param_of(name).text in read)
+    ]
+    return dict.fromkeys(overwritten, max(inside.values(), default=0))
+
+
+def _all_roots(flat: FlatKernel) -> tuple[Scalar, ...]:
+    return tuple(root for definition in flat.definitions for root in roots_of(definition))
+
+
+def roots_of(definition: Computed) -> tuple[Scalar, ...]:
+    """Returns the expressions that a definition evaluates when it is written."""
+    if isinstance(definition, Update):
+        return update_scalars(definition)
+    if isinstance(definition, Contract):
+        return (definition.left, definition.right)
+    return tuple(getattr(definition, "bodies", ()))
+
+
+def rereads(flat: FlatKernel, passes: Passes) -> list[dict[Scalar, str]]:
+    """Returns for each loop the eviction policy of its loads: data that a later loop reads again should stay."""
+    reads = [loads_along_fold(flat, loop) for loop in passes.loops]
+    policies: list[dict[Scalar, str]] = []
+    for number, loads in enumerate(reads):
+        later = {load for following in reads[number + 1 :] for load in following}
+        earlier = {load for before in reads[:number] for load in before}
+        policies.append({load: _policy(again=load in later, before=load in earlier) for load in loads})
+    return policies
+
+
+LONG_PASS = 192 << 10
+"""Bytes of what a program reads again that do not all stay in the cache: of 264 programs at once, in 50 MB.
+
+Measured on an H200, softmax over rows in halves: of 256 KiB 4 % faster backwards, of 100 KiB as fast or 2 % slower.
+"""
+
+
+def goes_backwards(flat: FlatKernel, passes: Passes) -> list[bool]:
+    """Returns for each loop whether it begins with the last block of the fold axis.
+
+    One that reads again what takes more of the cache than a program's share finds the end there, not the beginning.
+    Scans go on from block to block.
+    """
+    axis, found = flat.space.fold, [False] * len(passes.loops)
+    if axis is None or flat.space.order[-1:] != ("r",):
+        return found
+    for number, (before, loop) in enumerate(pairwise(passes.loops), start=1):
+        again = loads_along_fold(flat, loop).keys() & loads_along_fold(flat, before).keys()
+        row = hint(axis.size) * sum(flat.param_of(load.source).dtype.bytes for load in again)
+        scans = any(isinstance(definition, Scan) for definition in (*loop.inside, *before.inside))
+        found[number] = row >= LONG_PASS and not scans and not found[number - 1]
+    return found
+
+
+HALF = 2
+"""Bytes of the elements that are asked for ahead, at most."""
+
+
+def read_ahead(flat: FlatKernel, policies: list[dict[Scalar, str]]) -> list[frozenset[Scalar]]:
+    """Returns for each loop the loads of which the next block is asked for before one is worked on.
+
+    Those are columns of halves that are read again: programs are so few then, that their columns wait in the cache,
+    that most of the time all threads of a multiprocessor wait for a block, or compute. `benchmarks/by_hand.py softmax`
+    has such columns with and without it; of 32-bit elements asking costs more than it gains.
+    """
+    columns = flat.space.order[-1:]
+    if flat.space.order[:1] != ("r",) or len(flat.space.order) != 2:
+        return [frozenset() for _ in policies]
+
+    def walks_down(load: Scalar) -> bool:
+        offset = flat.offset(load.source, load.indices)
+        is_regular = not offset.is_indirect and step_along(offset, "r") != 0
+        return is_regular and load.dtype.bytes <= HALF and behind(offset, *columns) is not None
+
+    again = [[load for load, policy in loads.items() if policy == READ_AGAIN_LATER] for loads in policies]
+    return [frozenset(filter(walks_down, loads)) for loads in again]
+
+
+# Eviction policy of a load along the fold axis by what the other loops do: "" leaves it to the machine, because the
+# next kernel may want data that this one reads but once.
+READ_AGAIN_LATER, READ_THE_LAST_TIME, READ_ONCE = "evict_last", "evict_first", ""
+
+
+def _policy(*, again: bool, before: bool) -> str:
+    if again:
+        return READ_AGAIN_LATER
+    return READ_THE_LAST_TIME if before else READ_ONCE
+
+
+def loads_along_fold(flat: FlatKernel, loop: Pass) -> dict[Scalar, None]:
+    """Returns the loads from memory in a loop that vary along the fold axis, in first-use order."""
+    loads: dict[Scalar, None] = {}
+    for definition in loop.inside:
+        loads.update(memory_loads(flat, roots_of(definition)))
+    return {load: None for load in loads if varies_along_fold(load.indices)}

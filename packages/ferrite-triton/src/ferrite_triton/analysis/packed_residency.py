@@ -1,0 +1,31 @@
+"""Elements of two bytes that wait as they came, two in a register, in kernels whose programs share rows."""
+
+from __future__ import annotations
+
+from ferrite_ir.graph import Fold, bodies_of
+from ferrite_ir.scalar import Scalar
+from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_fold
+
+HALF_BYTES = 2
+
+
+def held_halves(flat: FlatKernel) -> tuple[Scalar, ...]:
+    """Returns the loads of elements of two bytes that programs hold, in the order of their use."""
+    return tuple(load for load in held_loads(flat) if load.dtype.bytes == HALF_BYTES)
+
+
+def holds_only_halves(flat: FlatKernel) -> bool:
+    """Returns whether all elements that programs hold have two bytes."""
+    return all(load.dtype.bytes == HALF_BYTES for load in held_loads(flat))
+
+
+def held_loads(flat: FlatKernel) -> tuple[Scalar, ...]:
+    """Returns the loads of elements that are folded, in a kernel whose programs share rows.
+
+    What is read for the results alone is read after the meeting, and does not wait.
+    """
+    if not flat.kernel.points:
+        return ()
+    folds = [definition for definition in flat.definitions if isinstance(definition, Fold)]
+    loads = memory_loads(flat, tuple(body for fold in folds for body in bodies_of(fold)))
+    return tuple(load for load in loads if reads_along_fold(flat, load))

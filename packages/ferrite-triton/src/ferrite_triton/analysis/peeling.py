@@ -1,0 +1,66 @@
+"""Rows that begin at no multiple of a vector, read in whole vectors all the same.
+
+A thread reads 16 bytes at a time only from multiples of 16 bytes: of rows of 50,257 halves it would read each element
+by itself. So each program begins at the vector in which its row does, some elements before it, and drops what lies
+before the row and behind it. A row is *skewed* by the number of elements before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ferrite_ir.graph import Computed, Fold, Loop, bodies_of
+from ferrite_ir.index import Index, mod
+from ferrite_ir.scalar import postorder
+from ferrite_ir.sizes import is_static
+from ferrite_triton.analysis.flat import FlatKernel, memory_loads
+from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_fold
+from ferrite_triton.analysis.space import Skew
+
+SHORTEST = 8192
+"""Fewest elements of a row in which the vectors at its ends, that are not full, do not count."""
+
+
+def skew_of(flat: FlatKernel) -> Skew | None:
+    """Returns how the rows of a kernel are skewed, None where they are not or where it cannot read them so.
+
+    It can where a row is all that its loop reads and the loop does nothing but fold: a store writes whole vectors only
+    from multiples of them, and of two operands that are skewed differently one would be read as before. Moments count
+    the points that each lane has seen, and positions of extremes lie in vectors of their own.
+    """
+    space, fold = flat.space, flat.space.fold
+    if fold is None or not space.loops or space.order[-1:] != ("r",) or not fold.masked:
+        return None
+    if not is_static(fold.size) or fold.size < SHORTEST:
+        return None
+    inside = [definition for definition in flat.definitions if flat.is_fold_level(definition)]
+    if not all(_only_folds(flat, definition) for definition in inside):
+        return None
+    roots = tuple(body for definition in inside for body in bodies_of(definition))
+    loads = [load for load in memory_loads(flat, roots) if varies_along_fold(load.indices)]
+    counts = [node for node in postorder(roots) if node.op == "index" and varies_along_fold(node.args)]
+    if len(loads) != 1 or counts:
+        return None
+    param, offset = flat.param_of(loads[0].source), flat.offset(loads[0].source, loads[0].indices)
+    width, elements = WIDEST_ACCESS // param.dtype.bytes, param.param.type.storage_size
+    start = behind(offset)
+    if start is None or start.is_indirect or is_aligned_row(offset, width):
+        return None
+    # The last vector of the last row is whole, too.
+    if not all(is_static(number) for number in _numbers(start, elements)) or elements % width:
+        return None
+    return Skew(loads[0].source, width, mod(start, width))
+
+
+def _only_folds(flat: FlatKernel, definition: Computed) -> bool:
+    match definition:
+        case Fold():
+            return definition.combine != "welford"
+        case Loop():
+            return all(result.name not in flat.kernel.stored for result in definition.results)
+    return False
+
+
+def _numbers(start: Index, elements: object) -> Iterator[object]:
+    yield from (coefficient for _, coefficient in start.terms)
+    yield from (start.const, elements)

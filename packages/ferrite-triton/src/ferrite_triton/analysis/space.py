@@ -1,0 +1,367 @@
+"""The iteration space of a kernel as text sees it: axes, the dims that lie in them, tile shapes and masks.
+
+Every dim of an axis is written as a function of the axis's flat position (``x``, ``y``, ``z``, ``r``), so contiguous
+dims melt together in the index algebra and the others become one division or remainder each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from ferrite_ir import index as ix
+from ferrite_ir import sizes
+from ferrite_ir.dtypes import I32
+from ferrite_ir.graph import Contract
+from ferrite_ir.index import Dim, Index
+from ferrite_ir.sizes import Size, is_provably_at_most
+from ferrite_scheduler.contractions import uses_tensor_cores
+from ferrite_scheduler.marks import LookBackScan
+from ferrite_scheduler.schedule import Axis, Kernel
+from ferrite_triton.analysis.size_params import SizeParams
+from ferrite_triton.tile.build import add, mul, quotient, remainder
+from ferrite_triton.tile.language import Block, BlockSize, Expand, Expression, Lanes, Literal, Shape
+
+Axes = frozenset[str]
+NO_AXES: Axes = frozenset()
+# The positions in a tile that holds the first elements of sorted rows: no axis of any kernel, but lanes all the same.
+RANK: Axes = frozenset(["rank"])
+# Positions along the fold axis that the compiler knows to be neighbours, where ``r`` hides it.
+POSITION = "position"
+# The fold axis, and the axis that counts its blocks where those are folded by themselves.
+FOLD_AXES: Axes = frozenset(("r", "b"))
+
+# A mask may be left out where every block divides the axis. That costs the config its larger blocks, so only generous
+# divisors are taken.
+FREE_BLOCK = {"pointwise": 1024, "tiled": 128, "fold": 1024, "grid": 64, "walked": 512}
+LARGEST_BLOCK = 4096
+# Rows of a scan along columns that lie in one tile: more are walked in blocks, so that a tile can be as wide as a line
+# of memory and there are programs enough.
+LONGEST_COLUMN = 64
+# A fold axis that is walked twice takes large steps, so that few rows at a time wait in the cache.
+LARGEST_FOLD_BLOCK = 16384
+# The longest row that a scan or a sort takes in one tile: sorting it takes 78 steps, and seconds to compile.
+LONGEST_ROW = 4096
+# Rows that tensor cores multiply at once, and points of the fold axis by which blocks of such a product are cut.
+PRODUCT_ROWS, PRODUCT_POINTS = 16, 64
+
+
+@dataclass(frozen=True, slots=True)
+class KernelAxis:
+    """One axis of a kernel.
+
+    Attributes:
+        name: ``x``, ``y``, ``z`` or ``r``; also the name of the flat position in the text.
+        size: number of points.
+        tiled: whether a tile has an extent along it; otherwise a program has one position (size 1, or one per program).
+        masked: whether tiles may reach past the end.
+        block: fixed block, or None where the config chooses.
+        max_block: largest block that the text allows, or None.
+    """
+
+    name: str
+    size: Size
+    tiled: bool
+    masked: bool
+    block: int | None
+    max_block: int | None
+
+    @property
+    def constant(self) -> str:
+        """Returns the name of the block constant."""
+        return f"{self.name.upper()}BLOCK"
+
+    @property
+    def is_whole(self) -> bool:
+        """Returns whether a tile holds all of a grid axis: then no program has its part of it."""
+        return self.tiled and not self.is_fold and self.block is not None and is_provably_at_most(self.size, self.block)
+
+    @property
+    def is_fold(self) -> bool:
+        """Returns whether this is the fold axis, or that of the blocks it is cut into."""
+        return self.name in FOLD_AXES
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """How the rows of an operand lie between the vectors that a thread reads at a time; see `analysis.peeling`.
+
+    Attributes:
+        source: the operand.
+        width: elements of a vector.
+        elements: between the begin of a vector and that of the row, over flat positions.
+    """
+
+    source: str
+    width: int
+    elements: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """All axes of a kernel.
+
+    Attributes:
+        axes: grid axes from ``z`` to ``x``, then ``r``; before it ``b`` where blocks of the fold axis are folded too.
+        order: names of the tiled axes, slowest in memory first.
+        mapping: each dim of the kernel as an index of flat positions.
+        loops: whether the fold axis is walked in blocks.
+        serial: neighbours along the fold axis that lie ``RBLOCK // serial`` apart in a tile, so that one thread holds
+            them all; 0 where a tile holds positions in order.
+        parts: programs that share a line of the fold axis, each with one block of it, and wait for each other; 0 where
+            each has the whole.
+        pieces: how many blocks such a program takes, one after the other; see `Scans.pieces`.
+        runs: in how many runs the positions of ``x`` are cut, of which a program takes one in blocks, one after the
+            other; 0 where each block has a program.
+        run: positions of a run; where ``x`` is masked the last runs may have fewer.
+        branches: how often the grid axes are gone through, each time by programs of another branch of the kernel.
+        least: what a symbolic fold axis has at least, where the text is for some sizes only.
+        multiple: what divides it there.
+        skew: by how much blocks of the fold axis begin before rows, None where they begin with them.
+        walked: whether each thread goes through a row of its own; see `ferrite_triton.analysis.row_per_thread`.
+        params: the params for symbolic sizes, as far as the text needs them yet.
+    """
+
+    axes: tuple[KernelAxis, ...]
+    order: tuple[str, ...]
+    mapping: dict[Dim, Index]
+    loops: bool
+    serial: int = 0
+    parts: int = 0
+    pieces: int = 1
+    runs: int = 0
+    run: Size = 0
+    branches: int = 1
+    least: int = 0
+    multiple: int = 1
+    skew: Skew | None = None
+    walked: bool = False
+    params: SizeParams = field(default_factory=SizeParams)
+
+    def axis(self, name: str) -> KernelAxis | None:
+        """Returns the axis with this name, or None."""
+        return next((axis for axis in self.axes if axis.name == name), None)
+
+    @property
+    def grid(self) -> tuple[KernelAxis, ...]:
+        """Returns the grid axes, outermost first."""
+        return tuple(axis for axis in self.axes if not axis.is_fold)
+
+    @property
+    def fold(self) -> KernelAxis | None:
+        """Returns the fold axis, or None; the points of a block where it is cut into blocks."""
+        return self.axis("r")
+
+    @property
+    def blocks(self) -> KernelAxis | None:
+        """Returns the axis that counts the blocks of the fold axis, or None where it is not cut."""
+        return self.axis("b")
+
+    @property
+    def fold_size(self) -> Size:
+        """Returns the number of points of the fold axis, those of all its blocks."""
+        size: Size = 1
+        for axis in self.axes:
+            size = size * axis.size if axis.is_fold else size
+        return size
+
+    @property
+    def folds_tile(self) -> bool:
+        """Returns whether tiles have an extent along the fold axis."""
+        return "r" in self.order
+
+    @property
+    def fold_position(self) -> int:
+        """Returns the position of the fold axis in tiles."""
+        return self.order.index("r")
+
+    def fold_lanes(self) -> Expression:
+        """Returns the positions of a block of the fold axis, counted from its start, in the order of the tile."""
+        lanes = Lanes(Block("RBLOCK"))
+        if not self.serial:
+            return lanes
+        groups, serial = BlockSize(Block("RBLOCK", self.serial), I32), Literal(self.serial, I32)
+        return add(mul(remainder(lanes, groups), serial), quotient(lanes, groups))
+
+    def shape(self, axes: Axes) -> Shape:
+        """Returns the shape of a value that varies along these axes: extent 1 along the others, ``()`` for none."""
+        if not axes & frozenset(self.order):
+            return ()
+        return tuple(Block(f"{name.upper()}BLOCK") if name in axes else 1 for name in self.order)
+
+    def expand(self, name: str, vector: Expression) -> Expression:
+        """Returns a vector along an axis as a tile of the kernel's rank."""
+        if len(self.order) == 1:
+            return vector
+        return Expand(vector, tuple(number for number, other in enumerate(self.order) if other != name))
+
+    def tiled(self, axes: Axes) -> Axes:
+        """Returns the axes along which a value that depends on ``axes`` has an extent."""
+        return axes & frozenset(self.order)
+
+
+def flat_dim(axis: KernelAxis) -> Dim:
+    """Returns the dim that stands for the flat position of an axis."""
+    return Dim(axis.name, axis.size)
+
+
+def next_power_of_two(value: int) -> int:
+    """Returns the smallest power of two that is at least ``value``."""
+    return 1 << max(0, value - 1).bit_length()
+
+
+def dim_mapping(axes: tuple[Axis, ...]) -> dict[Dim, Index]:
+    """Returns every dim of the axes as an index of the axis's flat position; dims of extent 1 become 0."""
+    mapping: dict[Dim, Index] = {}
+    for axis in axes:
+        flat = Dim(axis.name, axis.size).index
+        inner: Size = 1
+        for position, dim in reversed(list(enumerate(axis.dims))):
+            size = dim.size
+            outer = ix.floordiv(flat, inner if inner != 0 else 1)
+            if size == 1:
+                mapping[dim] = ix.constant(0)
+            else:
+                mapping[dim] = outer if position == 0 else ix.mod(outer, size if size != 0 else 1)
+            inner = inner * size
+    return mapping
+
+
+def persistent_block(kernel: Kernel, longest: int) -> int | None:
+    """Returns the block of the fold axis that the text fixes, or None where the config chooses it."""
+    fold = kernel.fold
+    if fold is None:
+        return None
+    size = fold.size
+    if not sizes.is_static(size):
+        return None
+    if size <= 1 or kernel.strategy == "persistent" or (kernel.strategy in ("scan", "sort") and size <= longest):
+        return next_power_of_two(size)
+    return None
+
+
+def build_space(kernel: Kernel, order: tuple[str, ...] | None = None) -> Space:
+    """Returns the space of a kernel; ``order`` says how tiles lie, slowest axis first (default: fold axis last)."""
+    is_across = order is not None and order[-1] == "x"
+    shared = next((d for d in kernel.body if isinstance(d, LookBackScan)), None)
+    longest = LONGEST_COLUMN if is_across and kernel.strategy == "scan" else kernel.tile
+    points = shared.points if shared else kernel.points
+    fold_block = points or persistent_block(kernel, longest)
+    has_fold = kernel.fold is not None
+    grid_tiles = sum(axis.size != 1 for axis in kernel.grid)
+    multiplies = any(isinstance(definition, Contract) for definition in kernel.body)
+    on_tensor_cores = uses_tensor_cores(kernel.body)
+    texts: list[KernelAxis] = []
+    axes = cut_axes(kernel)
+    for axis in axes:
+        size = axis.size
+        if kernel.inner and axis.name in FOLD_AXES:
+            texts.append(_whole_axis(axis.name, int(size)))
+        elif axis.is_fold:
+            is_held = kernel.strategy == "persistent" and not sizes.is_static(size)
+            generous = LONGEST_COLUMN if is_across and kernel.strategy == "scan" else FREE_BLOCK["fold"]
+            generous = PRODUCT_POINTS if on_tensor_cores else generous
+            if points:
+                masked = not sizes.is_static(size) or size % points != 0
+                texts.append(KernelAxis("r", size, tiled=True, masked=masked, block=points, max_block=points))
+            else:
+                texts.append(_held_axis(size) if is_held else _fold_axis(size, fold_block, generous))
+        elif multiplies and axis.name == "y":
+            texts.append(_whole_axis("y", int(size), PRODUCT_ROWS if on_tensor_cores else 1))
+        elif shared or (has_fold and axis.name != "x") or (kernel.points and not is_across):
+            # One position of the outer axes per program: tiles stay two-dimensional, and those of shared rows have one
+            # dimension, so that a thread does not have to know the states of all programs of a row.
+            texts.append(KernelAxis(axis.name, size, tiled=False, masked=False, block=1, max_block=1))
+        elif kernel.columns and axis.name == "x":
+            texts.append(_block_axis(axis.name, int(size), kernel.columns))
+        elif kernel.runs:
+            texts.append(_run_axis(axis.name, size, kernel))
+        else:
+            role = "grid" if has_fold else "pointwise" if grid_tiles == 1 else "tiled"
+            texts.append(_free_axis(axis.name, size, FREE_BLOCK[role]))
+    if not any(axis.name == "x" for axis in texts):
+        position = sum(not axis.is_fold for axis in texts)
+        texts.insert(position, _free_axis("x", 1, 1))
+    tiled = tuple(axis.name for axis in texts if axis.tiled)
+    if order is not None:
+        tiled = tuple(name for name in order if name in tiled)
+    loops = has_fold and fold_block is None and kernel.strategy != "persistent"
+    fold = kernel.fold
+    parts = -(-int(fold.size) // points) if points and fold is not None else 0
+    return Space(
+        tuple(texts),
+        tiled,
+        dim_mapping(axes),
+        loops,
+        parts=parts,
+        runs=kernel.runs,
+        run=kernel.run,
+        branches=len(kernel.branches) or 1,
+    )
+
+
+def cut_axes(kernel: Kernel) -> tuple[Axis, ...]:
+    """Returns the axes of a kernel; the fold axis as two, its blocks and the points of one, where those are folded."""
+    fold = kernel.fold
+    if not kernel.inner or fold is None:
+        return kernel.axes
+    outer, reached = len(fold.dims), 1
+    while reached < kernel.inner:
+        outer -= 1
+        reached *= int(fold.dims[outer].size)
+    return (*kernel.grid, Axis("b", fold.dims[:outer]), Axis("r", fold.dims[outer:]))
+
+
+def _run_axis(name: str, size: Size, kernel: Kernel) -> KernelAxis:
+    """Returns an axis that is cut into runs: with a mask unless all have equally many positions."""
+    run = kernel.run
+    if sizes.is_static(size) and size == run * kernel.runs:
+        return KernelAxis(name, size, tiled=True, masked=False, block=None, max_block=run & -run)
+    return KernelAxis(name, size, tiled=True, masked=True, block=None, max_block=None)
+
+
+def _block_axis(name: str, size: int, block: int) -> KernelAxis:
+    """Returns an axis of which each program has a block of this length."""
+    return KernelAxis(name, size, tiled=True, masked=size % block != 0, block=block, max_block=block)
+
+
+def _whole_axis(name: str, size: int, least: int = 1) -> KernelAxis:
+    """Returns an axis that a tile holds whole, with at least so many lanes."""
+    block = max(least, next_power_of_two(size))
+    return KernelAxis(name, size, tiled=True, masked=size != block, block=block, max_block=block)
+
+
+def _fold_axis(size: Size, block: int | None, generous: int) -> KernelAxis:
+    if block is not None:
+        return KernelAxis("r", size, tiled=size != 1, masked=size != block, block=block, max_block=block)
+    return _free_axis("r", size, generous, LARGEST_FOLD_BLOCK)
+
+
+def _held_axis(size: Size) -> KernelAxis:
+    """Returns a symbolic fold axis that a tile holds whole: the config chooses the least block that it fits in."""
+    return KernelAxis("r", size, tiled=True, masked=True, block=None, max_block=None)
+
+
+def pieced_space(space: Space, pieces: int) -> Space:
+    """Returns a space whose programs take their block of the fold axis in so many pieces."""
+    axes = [
+        replace(a, block=a.block // pieces, max_block=a.block // pieces) if a.name == "r" and a.block else a
+        for a in space.axes
+    ]
+    return replace(space, axes=tuple(axes), pieces=pieces)
+
+
+def walked_space(space: Space) -> Space:
+    """Returns a space of rows of which each thread has one, so that a program has many; see `row_per_thread`."""
+    axes = [_free_axis("x", axis.size, FREE_BLOCK["walked"]) if axis.name == "x" else axis for axis in space.axes]
+    return replace(space, axes=tuple(axes), walked=True)
+
+
+def _free_axis(name: str, size: Size, generous: int, largest: int = LARGEST_BLOCK) -> KernelAxis:
+    """Returns an axis whose block the config chooses, without a mask where its blocks can be made to divide it."""
+    if size == 1:
+        return KernelAxis(name, 1, tiled=False, masked=False, block=None, max_block=1)
+    known = size if sizes.is_static(size) else sizes.factors(size)[0]
+    divisor = known & -known
+    if known > 0 and (divisor == size or divisor >= generous):
+        return KernelAxis(name, size, tiled=True, masked=False, block=None, max_block=min(divisor, largest))
+    return KernelAxis(name, size, tiled=True, masked=True, block=None, max_block=None)

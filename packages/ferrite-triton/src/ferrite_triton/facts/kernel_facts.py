@@ -1,0 +1,146 @@
+"""Numbers about a kernel that config policies and reports use."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from ferrite_ir.graph import Contract, Fold, Update, bodies_of
+from ferrite_ir.ops import OPS, RANDOM
+from ferrite_ir.scalar import Scalar, postorder
+from ferrite_ir.sizes import hint
+from ferrite_scheduler.contractions import uses_tensor_cores
+from ferrite_scheduler.marks import SortedUpdate
+from ferrite_triton.analysis.accesses import (
+    Access,
+    contiguous_axis,
+    is_strewn,
+    is_transposed,
+    percent_apart,
+    shortest_run,
+    touched_elements,
+)
+from ferrite_triton.analysis.flat import FlatKernel
+from ferrite_triton.analysis.lane_groups import rows_together
+from ferrite_triton.analysis.space import FOLD_AXES, Space
+from ferrite_triton.analysis.update_targets import needs_atomics
+from ferrite_triton.facts.liveness import live_tiles
+from ferrite_triton.tile.language import (
+    Call,
+    For,
+    TileProgram,
+    expressions_of,
+)
+
+QUARTET_SHARE = 0.5
+"""Share of its cost that a random number has where four of them come from one draw."""
+
+
+def collect_facts(flat: FlatKernel, accesses: tuple[Access, ...], program: TileProgram) -> dict[str, Any]:
+    """Returns the facts of a kernel that a tile program carries out."""
+    nodes = list(postorder(body for definition in flat.definitions for body in bodies_of(definition)))
+    operations = [node for node in nodes if node.op in OPS]
+    points = prod(hint(axis.size) for axis in flat.space.axes)
+    draws = QUARTET_SHARE if draws_quartets(program) else 1.0
+    costs = {node: OPS[node.op].cost * (draws if node.op in RANDOM else 1.0) for node in operations}
+    tensors = [access for access in accesses if not access.param.param.host_scalar]
+    facts: dict[str, Any] = {
+        "loads": len({access.param.text for access in tensors if not access.writes}),
+        "stores": len({access.param.text for access in tensors if access.writes}),
+        "folds": sum(isinstance(definition, Fold) for definition in flat.definitions),
+        "ops": len(operations),
+        "flops": int(sum(cost * points_of(flat.space, node) for node, cost in costs.items())),
+        "bytes": traffic(flat, tensors),
+        "element_bytes": max((access.param.dtype.bytes for access in tensors), default=1),
+        "contiguous_axis": contiguous_axis(flat, accesses),
+        "transposed": is_transposed(flat, accesses),
+        "numel": points // max(1, hint(flat.space.fold_size)),
+        "atomics": any(isinstance(d, Update) and needs_atomics(flat, d) for d in flat.definitions),
+        "random": any(node.op in RANDOM for node in operations),
+    }
+    facts |= where_neighbours_end(flat, accesses)
+    if flat.space.fold is not None:
+        facts["fold_size"] = hint(flat.space.fold_size)
+        facts["live_values"] = live_tiles(flat.space, program)
+        if flat.space.walked:
+            facts["walked"] = True
+        if vectors := count_vectors(accesses):
+            facts["vectors"] = vectors
+    elif vectors := count_columns(accesses, facts["contiguous_axis"]):
+        facts["vectors"] = vectors
+    if flat.space.parts:
+        facts |= {"parts": flat.space.parts} | ({"pieces": flat.space.pieces} if flat.space.pieces > 1 else {})
+    if any(isinstance(definition, SortedUpdate) for definition in flat.definitions):
+        facts["sorted"] = True
+    if flat.space.branches > 1:
+        facts["branches"] = flat.space.branches
+    products = sum(isinstance(definition, Contract) for definition in flat.definitions)
+    if uses_tensor_cores(flat.kernel.body):
+        facts["product"] = products
+    elif products:
+        facts["multiplied_rows"] = next(hint(axis.size) for axis in flat.space.axes if axis.name == "y")
+    if flat.space.runs:
+        facts["run"] = hint(flat.space.run)
+    if flat.space.loops:
+        facts["passes"] = count_loops(program)
+    if (rows := rows_together(flat)) > 1:
+        facts["rows_together"] = rows
+    return facts
+
+
+def where_neighbours_end(flat: FlatKernel, accesses: tuple[Access, ...]) -> dict[str, Any]:
+    """Returns the facts about places that lie next to each other for a while, or not at all; without such, nothing."""
+    facts: dict[str, Any] = {}
+    if (run := shortest_run(flat, accesses)) is not None:
+        facts["neighbours"] = run
+    if is_strewn(flat, accesses):
+        facts["strewn"] = True
+    if flat.space.fold is None and (percent := percent_apart(flat, accesses)):
+        facts["percent_apart"] = percent
+    return facts
+
+
+def points_of(space: Space, node: Scalar) -> int:
+    """Returns at how many points an expression has values of its own: what varies along rows alone is computed once."""
+    along = {dim.name for dim in node.dims}
+    return prod(hint(axis.size) for axis in space.axes if axis.name in along)
+
+
+def count_vectors(accesses: tuple[Access, ...]) -> int:
+    """Returns how many vectors each row of a matrix is folded with; 0 where what is stored are no folds."""
+    along = [access for access in accesses if "r" in access.axes]
+    if any(access.writes for access in along) or all(access.axes <= FOLD_AXES for access in along):
+        return 0
+    return len({access.param.text for access in along if access.axes <= FOLD_AXES})
+
+
+def count_columns(accesses: tuple[Access, ...], contiguous: str | None) -> int:
+    """Returns how many vectors the rows of a matrix are combined with; 0 where all that is read are vectors."""
+    read = [access for access in accesses if not access.writes]
+    if contiguous is None or all(len(access.axes) <= 1 for access in accesses):
+        return 0
+    return len({access.param.text for access in read if access.axes == {contiguous}})
+
+
+def traffic(flat: FlatKernel, accesses: list[Access]) -> int:
+    """Returns the bytes that one launch must move: for each parameter what its reads and its writes touch.
+
+    Those of several places, such as the halves of rows, add up until they are all that there is.
+    """
+    touched: dict[tuple[str, bool], int] = {}
+    for access in accesses:
+        key = access.param.text, access.writes
+        elements = touched.get(key, 0) + touched_elements(flat, access)
+        touched[key] = min(elements, max(access.param.elements, 0))
+    widths = {access.param.text: access.param.dtype.bytes for access in accesses}
+    return sum(elements * widths[param] for (param, _), elements in touched.items())
+
+
+def draws_quartets(program: TileProgram) -> bool:
+    """Returns whether random numbers of a program come four from a draw."""
+    return any(isinstance(each, Call) and each.function == "rand4" for each in expressions_of(program.body))
+
+
+def count_loops(program: TileProgram) -> int:
+    """Returns how many loops a program runs through: how often it goes along the fold axis."""
+    return sum(isinstance(statement, For) for statement in program.body)

@@ -1,0 +1,4 @@
+"""How each kind of work becomes statements of a tile program: reductions, scans, sorts, updates, contractions, norms.
+
+In comes a flattened kernel, out goes the body of a `TileProgram`. `ferrite_triton.kernels` calls it.
+"""

@@ -1,0 +1,257 @@
+"""Addresses of elements in memory, the masks under which they are accessed, and loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ferrite_ir.dtypes import DType
+from ferrite_ir.index import Index
+from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import Size, is_static
+from ferrite_triton.analysis.flat import KernelParam
+from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, column_start, padded_extent, row_start, step_along
+from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis, Skew, Space, flat_dim
+from ferrite_triton.forms.builder import Builder, Tile
+from ferrite_triton.forms.indices import Indices
+from ferrite_triton.tile.build import add, all_of, apply, block_size, converted, mul, sub, where
+from ferrite_triton.tile.language import (
+    Block,
+    Broadcast,
+    Call,
+    Constant,
+    Expression,
+    Hint,
+    Literal,
+    Name,
+    Offset,
+    Prefetch,
+    TileType,
+)
+
+SECTOR = 32
+"""Bytes of a sector of memory, which is asked for at once."""
+
+
+class Addresses:
+    """Writes the addresses of one kernel.
+
+    Args:
+        builder: takes the lines.
+        space: the axes.
+        index: writes offsets.
+        dtype: of the address arithmetic.
+        has_column: whether a single tensor is read along the fold axis, and nothing written, in a loop.
+        has_rows: whether rows have addresses of their own even if their length is a number: no register should hold
+            those of their elements.
+        in_tiles: whether lines say where a tile begins (``rfirst``, ``xfirst``) and which of its lanes it has.
+    """
+
+    def __init__(
+        self,
+        builder: Builder,
+        space: Space,
+        index: Indices,
+        dtype: DType,
+        *,
+        has_column: bool = False,
+        has_rows: bool = False,
+        in_tiles: bool = False,
+    ) -> None:
+        self._builder = builder
+        self._space = space
+        self._index = index
+        self._dtype = dtype
+        self._has_column = has_column
+        self._in_tiles = in_tiles
+        self._has_rows = has_rows or (space.fold is not None and not is_static(space.fold.size))
+
+    def place(self, param: KernelParam, index: Index, value: Callable[[Scalar], Tile] | None = None) -> Tile:
+        """Returns the address of an element of a parameter.
+
+        Args:
+            param: the parameter.
+            index: where the element is, counted from the first one.
+            value: gives the tile of the scalar in an indirect index; it is computed already.
+        """
+        if self._in_tiles and (found := self._in_tile(param, index, value)) is not None:
+            return found
+        start = row_start(index) if self._has_rows else None
+        if start is not None:
+            # The compiler adds positions in a row to its address as constants, which it cannot do with offsets of 32
+            # bits: it does not know that they never wrap, and computes the address of each element by itself.
+            step = Tile(self._builder.position("r"), frozenset("r"), self._dtype)
+            return self._behind(param, "row", start, step, value)
+        column = column_start(index) if self._has_column else None
+        if column is not None:
+            # With an address of its own for each column the compiler orders the loads of a step before their use, where
+            # otherwise it saves the registers and waits for each. Offsets that several operands share are cheaper.
+            return self._behind(param, "column", column, self._index.tile(index - column, value), value)
+        offset, skew = self._index.tile(index, value), self._space.skew
+        return place_at(param, offset if skew is None else self._vectors(offset, skew))
+
+    def _in_tile(self, param: KernelParam, index: Index, value: Callable[[Scalar], Tile] | None) -> Tile | None:
+        """Returns an address as that of a tile's first element and what is added in the tile, which are constants.
+
+        None for an index that does not grow evenly along the fold axis and ``x``.
+        """
+        steps = {name: step_along(index, name) for name in ("r", "x")}
+        if not all(steps.values()):
+            return None
+        rest = index
+        for name, step in steps.items():
+            axis = self._space.axis(name)
+            if axis is None:
+                return None
+            rest -= flat_dim(axis).index * step
+        key = ("first", param.text, index)
+        first = self._builder.find(key)
+        if first is None:
+            start = place_at(param, self._index.tile(rest, value))
+            place = start.expression
+            for step in self._steps(steps, "first"):
+                place = Offset(place, step)
+            first = self._builder.remember(key, self._builder.hold("first", place, start.axes))
+        inside = Offset(first.expression, add(*self._steps(steps, "lane")))
+        return Tile(inside, first.axes.union(steps), param.dtype)
+
+    def _steps(self, steps: dict[str, Size], of: str) -> list[Expression]:
+        """Returns how far the begin of a tile, or its lanes, lie behind the first element, by steps along its axes."""
+        places = self._builder.places
+        return [mul(places[name + of].position, self._number(step)) for name, step in steps.items()]
+
+    def _number(self, size: Size) -> Expression:
+        return self._space.params.value(size, self._dtype)
+
+    def _behind(
+        self, param: KernelParam, name: str, start: Index, step: Tile, value: Callable[[Scalar], Tile] | None
+    ) -> Tile:
+        """Returns an address a step behind the first one of a row or column, which a line holds."""
+        key = (name, param.text, start)
+        first = self._builder.find(key)
+        if first is None:
+            offset = self._index.tile(start, value)
+            place = place_at(param, offset).expression
+            first = self._builder.remember(key, self._builder.hold(name, place, offset.axes))
+        return Tile(Offset(first.expression, step.expression), first.axes | step.axes, first.dtype)
+
+    def _vectors(self, offset: Tile, skew: Skew) -> Tile:
+        """Returns offsets as those of vectors where they lie along the fold axis: in skewed rows, that is."""
+        if "r" not in offset.axes:
+            return offset
+        return Tile(Hint(offset.expression, "multiple_of", self._along_row(skew.width)), offset.axes, offset.dtype)
+
+    def in_pieces(self, pointer: Expression, width: int) -> Expression:
+        """Returns pointers along the fold axis of which a thread takes no more than so many next to each other."""
+        return Hint(pointer, "max_contiguous", self._along_row(width))
+
+    def _along_row(self, width: int) -> tuple[int, ...]:
+        """Returns a number for the fold axis, and ones for the others."""
+        return tuple(width if name == "r" else 1 for name in self._space.order)
+
+    def ask_ahead(self, param: KernelParam, index: Index) -> None:
+        """Writes that the cache gets the next block of columns, while this one is worked on.
+
+        Args:
+            param: the parameter that the columns are read from, as `loop_plan.read_ahead` allows.
+            index: where an element is, counted from the first one.
+        """
+        fold, columns = self._space.fold, self._space.axis(self._space.order[-1])
+        rows = None if columns is None else behind(index, columns.name)
+        if fold is None or columns is None or rows is None:
+            raise AssertionError("no columns side by side")
+        sectors = self._sectors(columns, param.dtype.bytes)
+        # The last block asks for the first one, which is read next, and again: an element that all share, of the matrix
+        # or of their columns, would make them queue.
+        step, size = self._number(step_along(index, "r")), self._number(fold.size)
+        start = self._builder.places["rstart"].position
+        start = converted(start, self._builder.type_of(start).dtype, self._dtype)
+        block = block_size("RBLOCK", self._dtype)
+        ahead = where(apply("lt", add(start, block), size), block, apply("neg", start))
+        if fold.masked:
+            rows_ = self._builder.position("r")
+            ahead = sub(apply("lesser", add(rows_, ahead), self._last(fold.size)), rows_)
+        column = apply("lesser", sectors, self._last(columns.size)) if columns.masked else sectors
+        place: Expression = Name(param.text)
+        for elements in (self._index.tile(rows).expression, mul(ahead, step), column):
+            place = Offset(place, elements)
+        self._builder.do(Prefetch(place), frozenset("r"))
+
+    def _sectors(self, columns: KernelAxis, width: int) -> Expression:
+        """Returns the columns of a tile with which a sector of memory begins, of elements of so many bytes."""
+        key = ("sectors", columns.name, width)
+        found = self._builder.find(key)
+        if found is None:
+            kind = TileType(self._dtype, (1, Block(columns.constant, SECTOR // width)))
+            operands = (self._builder.position(columns.name), Constant(width))
+            held = self._builder.call("sector", "sectors", operands, kind, frozenset((columns.name,)))
+            found = self._builder.remember(key, held)
+        return found.expression
+
+    def ask_for(self, param: KernelParam, start: Index, later: Expression, size: int, condition: Expression) -> None:
+        """Writes that the cache gets so many bytes that lie in a row, where a condition holds.
+
+        Args:
+            param: the parameter that they are read from.
+            start: index of an element, the same for all threads of the program.
+            later: how many elements behind it they begin.
+            size: number of bytes, a multiple of 16.
+            condition: under which they all exist.
+        """
+        place = place_at(param, self._index.tile(start))
+        request = Call("prefetch_bytes", (Offset(place.expression, later), Constant(size)))
+        self._builder.do_if(condition, request, NO_AXES)
+
+    def _last(self, size: Size) -> Expression:
+        """Returns the last position of an axis of this size, without a param of its own."""
+        if is_static(size):
+            return Literal(int(size) - 1, self._dtype)
+        return sub(self._number(size), Literal(1, self._dtype))
+
+    def row_mask(self, param: KernelParam, offset: Index) -> Expression | None:
+        """Returns the mask of the fold axis for a load: up to where whole vectors of floats can be read."""
+        axis, skew = self._space.fold, self._space.skew
+        if skew is not None:
+            return apply("lt", self._builder.position("lanes"), self._builder.position("vectors_end"))
+        own = self._builder.places["r"].mask if "r" in self._builder.places else None
+        if axis is None or not param.dtype.is_float:
+            return own
+        end = padded_extent(offset, axis.size, WIDEST_ACCESS // param.dtype.bytes, param.param.type.storage_size)
+        return own if end is None else apply("lt", self._builder.position("r"), Literal(end, self._dtype))
+
+    def access(
+        self,
+        place: Tile,
+        conditions: list[Tile],
+        axes: Axes = NO_AXES,
+        row_mask: Expression | None = None,
+    ) -> tuple[Expression, Expression | None, Axes]:
+        """Returns the pointers, the mask (None for none) and the axes of an access to memory.
+
+        Args:
+            place: the addresses of the elements.
+            conditions: under which they are.
+            axes: those that it varies along beside those of the addresses and the conditions.
+            row_mask: the mask along the fold axis; None for its own.
+        """
+        mask, axes = self.mask_of(axes | place.axes, conditions, row_mask)
+        pointer = place.expression
+        if self._space.tiled(axes) != self._space.tiled(place.axes):
+            pointer = Broadcast(pointer, self._space.shape(axes))
+        return pointer, mask, axes
+
+    def mask_of(
+        self, axes: Axes, conditions: list[Tile], row_mask: Expression | None = None
+    ) -> tuple[Expression | None, Axes]:
+        """Returns the mask of positions along axes under conditions, and all axes that it is for."""
+        axes = axes.union(*(condition.axes for condition in conditions))
+        names = [axis.name for axis in self._space.axes if axis.name in axes and axis.masked]
+        masks = [row_mask if name == "r" and row_mask is not None else self._builder.mask(name) for name in names]
+        masks += [condition.expression for condition in conditions]
+        return all_of(mask for mask in masks if mask is not None), axes
+
+
+def place_at(param: KernelParam, offset: Tile) -> Tile:
+    """Returns the address of the element of a parameter at an offset."""
+    pointer = Name(param.text)
+    place = pointer if offset.literal == 0 else Offset(pointer, offset.expression)
+    return Tile(place, offset.axes, param.dtype)

@@ -1,0 +1,397 @@
+"""The body of a tile program: definitions in order, or spread over loops along the fold axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from ferrite_ir.dtypes import I32, DType
+from ferrite_ir.graph import Computed, Contract, Fold, Scan, Sort, Update, bodies_of
+from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import Size, is_provably_at_most, is_static
+from ferrite_scheduler.marks import ColumnFold
+from ferrite_triton.analysis.flat import FlatKernel, memory_loads
+from ferrite_triton.analysis.loop_plan import (
+    READ_THE_LAST_TIME,
+    goes_backwards,
+    plan_passes,
+    read_ahead,
+    rereads,
+    roots_of,
+)
+from ferrite_triton.analysis.row_per_thread import in_order
+from ferrite_triton.analysis.space import FOLD_AXES, NO_AXES, KernelAxis, Space
+from ferrite_triton.forms.builder import Builder, Place, Tile
+from ferrite_triton.forms.contractions import open_product
+from ferrite_triton.forms.grid_reductions import GridReductions
+from ferrite_triton.forms.indices import index_dtype, run_atom
+from ferrite_triton.forms.positions import QUARTET, number_quartets, place_axis, place_skewed, positions_from
+from ferrite_triton.forms.reductions import R, Reductions
+from ferrite_triton.forms.register_norms import RegisterNorms
+from ferrite_triton.forms.scalar_values import ScalarValues
+from ferrite_triton.forms.scans import Scans, look_back_scans, waiting_halves
+from ferrite_triton.forms.sorts import Sorts
+from ferrite_triton.forms.stores import Stores, value_of
+from ferrite_triton.forms.updates import Updates
+from ferrite_triton.tile.build import add, apply, block_size, converted, lanes, mul, quotient, sub
+from ferrite_triton.tile.language import Barrier, Expression, For, If, Literal, Name, TileType, Variable
+
+WIDE = 64
+"""Bits of addresses that do not fit in 32."""
+COLUMN_STAGES = 2
+"""Blocks of a scan along columns that are on their way at once."""
+SHORT_ROW = 1024
+"""Elements of a row that takes little of the shared memory."""
+MOST_WAITING = 8
+"""Stores that wait for the loads after them: each holds registers."""
+
+
+class KernelBody:
+    """Writes what a program does once it knows where in the grid it is."""
+
+    def __init__(self, flat: FlatKernel, width: int, builder: Builder) -> None:
+        self._flat = flat
+        self._dtype = index_dtype(width)
+        self._builder = builder
+        self._evaluator = ScalarValues(flat, builder, width)
+        self._stores = Stores(flat, builder, self._evaluator)
+        self._folds = Reductions(flat, builder, self._evaluator)
+        self._scans = Scans(flat, builder, self._evaluator, self._folds, wide=width == WIDE)
+        self._sorts = Sorts(flat.space, builder, self._evaluator, self._folds)
+        self._updates = Updates(flat, builder, self._evaluator, self._stores)
+        # Stores into memory that is also read wait until every load beside them has been written. Others of a pointwise
+        # kernel wait so that the loads are under way together: the compiler moves no load before a store.
+        self._waits = overwrites_operands(flat)
+        self._most_waiting = MOST_WAITING if flat.kernel.strategy == "pointwise" else 0
+        self._waiting: list[Callable[[], None]] = []
+
+    def write(self) -> None:
+        """Writes the body."""
+        if self._flat.space.runs:
+            self._write_run()
+        elif self._flat.space.loops and self._flat.space.folds_tile:
+            self._write_loops()
+        elif self._flat.kernel.columns:
+            self._write_images()
+        elif self._flat.kernel.points:
+            self._write_cooperation()
+        elif self._flat.space.pieces > 1:
+            self._write_pieces()
+        else:
+            self._evaluator.hints = shared_loads(self._flat) or last_loads(self._flat)
+            definitions = iter(self._flat.definitions)
+            counts = self._flat.kernel.branches or (len(self._flat.definitions),)
+            self._write_branches([tuple(islice(definitions, count)) for count in counts])
+
+    def _write_definition(self, definition: Computed) -> None:
+        """Writes a definition that is not just evaluated where it is used."""
+        match definition:
+            case Fold():
+                self._evaluator.publish(definition, self._folds.write(definition))
+            case Scan():
+                self._evaluator.publish(definition, self._scans.write(definition))
+            case Sort():
+                self._evaluator.publish(definition, self._sorts.write(definition))
+            case Update():
+                self._write_update(definition)
+
+    def _write_update(self, update: Update) -> None:
+        if update.target in self._flat.producers:
+            self._flush()
+        new, store = self._updates.prepare(update)
+        if new is not None:
+            self._evaluator.results[update.result.name] = new
+        self._put(store)
+
+    def _store_results(self, definition: Computed, conditions: Sequence[Tile] = ()) -> None:
+        """Writes the stores of a definition's results, where the conditions hold."""
+        if isinstance(definition, Update):
+            return
+        stored = [result.name for result in definition.results if result.name in self._flat.kernel.stored]
+        for name in stored:
+            tile = value_of(self._evaluator, self._flat, name)
+            home = in_order(self._flat.space, self._flat.offset(name, self._flat.homes[name]))
+            if isinstance(definition, Sort):
+                self._put(self._stores.prepare(name, tile, *self._sorts.ranked(definition, home)))
+            else:
+                self._put(self._stores.prepare(name, tile, home, [*conditions]))
+
+    def _put(self, store: Callable[[], None]) -> None:
+        self._waiting.append(store)
+        if not self._waits and len(self._waiting) > self._most_waiting:
+            self._flush()
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if waiting and self._waits:
+            # Several threads may load one element (of a small tile all do, and Triton repeats cheap loads in another
+            # layout): none may overwrite it before all have it.
+            self._builder.do(Barrier(), R)
+        for store in waiting:
+            store()
+
+    def _write_branches(self, branches: list[tuple[Computed, ...]], first: int = 0) -> None:
+        """Writes what the programs of some branches do, the first of which has the number ``first``.
+
+        They are told apart by halves: of many branches most programs would go through dozens of conditions in a row.
+        """
+        if len(branches) == 1:
+            self._write_branch(branches[0])
+            return
+        half = len(branches) // 2
+        self._builder.open_branch()
+        self._write_branches(branches[:half], first)
+        then = self._builder.close_branch()
+        self._builder.open_branch()
+        self._write_branches(branches[half:], first + half)
+        otherwise = self._builder.close_branch()
+        is_before = apply("lt", Name("branch"), Literal(first + half, self._dtype))
+        self._builder.append(If(is_before, then, otherwise))
+
+    def _write_branch(self, definitions: tuple[Computed, ...]) -> None:
+        """Writes what the programs of one branch do: of several, in a loop over their only block.
+
+        Branches of lists are alike but for their params, and the compiler would make one of them, which every program
+        would begin with choosing all its params for: two hundred instructions, and registers that hold them. Loops it
+        keeps apart.
+        """
+        space = self._flat.space
+        axis = branch_axis(space)
+        if axis is None:
+            self._write_grid_level(definitions)
+            return
+        first, block = self._builder.position(f"{axis.name}first"), block_size(axis.constant, self._dtype)
+        counter = Variable(f"{axis.name}start", TileType(self._dtype))
+        self._builder.open_branch()
+        start = self._builder.declare(counter)
+        # A loop counts in the type of its bounds, but in the interpreter, where it counts in Python's integers.
+        place_axis(self._builder, space, axis, positions_from(start, axis.constant, self._dtype))
+        number_quartets(self._builder, space, axis, quotient(start, Literal(QUARTET, self._dtype)))
+        self._write_grid_level(definitions)
+        body = self._builder.close_branch()
+        end = apply("lesser", add(first, block), space.params.value(axis.size, self._dtype))
+        self._builder.append(For(Variable(start.name, counter.type), first, end, block, (), body))
+
+    def _write_cooperation(self) -> None:
+        """Writes all folds first, so that a program waits once, then what needs them: nothing is stored before."""
+        self._evaluator.hints = shared_loads(self._flat)
+        folds = [definition for definition in self._flat.definitions if isinstance(definition, Fold)]
+        GridReductions(self._flat, self._builder, self._folds, self._evaluator).write(folds)
+        for definition in self._flat.definitions:
+            self._store_results(definition)
+        self._flush()
+
+    def _write_images(self) -> None:
+        stores = self._store_results, self._flush
+        RegisterNorms(self._flat, self._builder, self._evaluator, *stores).write()
+
+    def _write_pieces(self) -> None:
+        """Writes a scan whose programs take their parts in pieces, and what is computed beside it, piece by piece."""
+        space, (scan,) = self._flat.space, look_back_scans(self._flat)
+        fold = space.fold
+        if fold is None:
+            raise AssertionError("a scan without a fold axis")
+        self._evaluator.hints = shared_loads(self._flat) or last_loads(self._flat)
+        dtype = self._dtype
+
+        def place(piece: int) -> None:
+            part = converted(Name("part"), I32, dtype)
+            number = add(mul(part, Literal(space.pieces, dtype)), Literal(piece, dtype))
+            start = mul(number, block_size("RBLOCK", dtype))
+            place_axis(self._builder, space, fold, positions_from(start, "RBLOCK", dtype))
+
+        for tile in self._scans.pieces(scan, waiting_halves(self._flat), place):
+            self._evaluator.publish(scan, (tile,))
+            for definition in self._flat.definitions:
+                self._store_results(definition)
+            self._flush()
+
+    # --- loops over the fold axis -----------------------------------------------------------------------------------
+
+    def _write_loops(self) -> None:
+        plan = plan_passes(self._flat)
+        policies, shared = rereads(self._flat, plan), shared_loads(self._flat)
+        self._write_grid_level(plan.before)
+        backwards, ahead = goes_backwards(self._flat, plan), read_ahead(self._flat, policies)
+        for loop, policy, is_backward, asked in zip(plan.loops, policies, backwards, ahead, strict=True):
+            self._evaluator.hints, self._evaluator.ahead = policy | shared, asked
+            if loop.inside:
+                self._write_loop(loop.inside, is_backward=is_backward)
+            self._write_grid_level(loop.after)
+
+    def _write_loop(self, definitions: tuple[Computed, ...], *, is_backward: bool) -> None:
+        fold = self._flat.space.fold
+        if fold is None:
+            raise AssertionError("a loop without a fold axis")
+        finishers = self._write_rounds(fold, definitions, is_backward=is_backward)
+        for definition, finish in finishers:
+            self._evaluator.publish(definition, finish())
+        for definition, _ in finishers:
+            self._store_results(definition)
+        self._flush()
+
+    def _write_rounds(
+        self, fold: KernelAxis, definitions: tuple[Computed, ...], *, is_backward: bool
+    ) -> list[tuple[Fold | Contract, Callable[[], tuple[Tile, ...]]]]:
+        """Writes a loop over the blocks of the fold axis; returns what writes the end of each fold in it."""
+        builder, space, skew = self._builder, self._flat.space, self._flat.space.skew
+        size: Size = fold.size
+        skewed: Expression | None = None
+        if skew is not None:
+            size = size + skew.width - 1
+            skewed = self._evaluator.offset(skew.elements).expression
+            width = Literal(skew.width, self._dtype)
+            end = mul(quotient(add(skewed, Literal(int(size), self._dtype)), width), width)
+            builder.places["vectors_end"] = Place(builder.let("vectors_end", end, NO_AXES).expression)
+        # A loop counts in the type of its bounds: 32 bits where they are numbers.
+        counted = I32 if is_static(size) else self._dtype
+        bound = space.params.value(size, self._dtype if counted is self._dtype else I32)
+        counter = builder.open_loop("rstart", TileType(counted))
+        start: Expression = counter
+        if is_backward:
+            start = self._from_the_end(counter, size, counted)
+        builder.places["rstart"] = Place(start)
+        vector = add(start, converted(space.fold_lanes(), I32, counted))
+        vector = converted(vector, counted, self._dtype)
+        if skewed is None:
+            place_axis(builder, space, fold, vector)
+        else:
+            place_skewed(builder, space, fold, vector, skewed)
+        number_quartets(builder, space, fold, quotient(start, Literal(QUARTET, counted)))
+        finishers: list[tuple[Fold | Contract, Callable[[], tuple[Tile, ...]]]] = []
+        for definition in with_scans(self._flat, definitions):
+            if isinstance(definition, Fold):
+                finishers.append((definition, self._folds.open(definition)))
+                continue
+            if isinstance(definition, Contract):
+                product = open_product(definition, self._flat, self._folds, builder, self._evaluator)
+                finishers.append((definition, product))
+                continue
+            self._write_definition(definition)
+            if any(definition is wanted for wanted in definitions):
+                self._store_results(definition)
+        self._flush()
+        bounds = Literal(0, counted), bound, block_size("RBLOCK", counted)
+        builder.close_loop(counter, bounds, COLUMN_STAGES if space.serial else 0)
+        return finishers
+
+    def _from_the_end(self, counter: Expression, size: Size, dtype: DType) -> Expression:
+        """Writes where the block lies that is the last one in the first round; returns its first position."""
+        block = block_size("RBLOCK", dtype)
+        last = self._flat.space.params.value(size - 1, dtype)
+        start = sub(mul(quotient(last, block), block), counter)
+        return self._builder.let("rback", start, R).expression
+
+    def _write_run(self) -> None:
+        """Writes a loop over the rows of a run; column folds are complete after it."""
+        builder, space, dtype = self._builder, self._flat.space, self._dtype
+        rows = space.axis("x")
+        if rows is None:
+            raise AssertionError("a run without rows")
+        program = Name("program")
+        builder.function.known[run_atom(space)] = Tile(program, NO_AXES, dtype)
+        self._evaluator.hints = shared_loads(self._flat)
+        counted, end = I32, None
+        first: Expression = mul(program, self._number(space.run))
+        bound: Expression = space.params.value(space.run, I32)
+        if rows.masked:  # the last runs have fewer rows, or none
+            runs = self._number(space.runs)
+            size = space.params.value(rows.size, dtype)
+            each = quotient(add(size, Literal(space.runs - 1, dtype)), runs)
+            run = builder.let("run", each, NO_AXES).expression
+            first = mul(program, run)
+            end = builder.let("xend", apply("lesser", add(first, run), size), NO_AXES).expression
+            counted, bound = dtype, sub(end, first)
+        counter = builder.open_loop("xstart", TileType(counted), "x")
+        start = converted(counter, counted, dtype)
+        place_axis(builder, space, rows, add(add(first, start), converted(lanes("XBLOCK"), I32, dtype)), end)
+        finishers: list[tuple[ColumnFold, Callable[[], tuple[Tile, ...]]]] = []
+        for definition in self._flat.definitions:
+            if isinstance(definition, ColumnFold):
+                finishers.append((definition, self._folds.open_columns(definition)))
+                continue
+            self._write_definition(definition)
+            self._store_results(definition)
+        self._flush()
+        bounds = Literal(0, counted), bound, block_size("XBLOCK", counted)
+        builder.close_loop(counter, bounds, stages_of(self._flat))
+        for definition, finish in finishers:
+            self._evaluator.publish(definition, finish())
+            self._store_results(definition)
+        self._flush()
+
+    def _number(self, size: Size) -> Expression:
+        return self._flat.space.params.value(size, self._dtype)
+
+    def _write_grid_level(self, definitions: tuple[Computed, ...]) -> None:
+        for definition in definitions:
+            self._write_definition(definition)
+            self._store_results(definition)
+        self._flush()
+
+
+def branch_axis(space: Space) -> KernelAxis | None:
+    """Returns the axis along which a branch has blocks; None without branches, or if they have one point."""
+    axis = space.axis("x")
+    return axis if space.branches > 1 and axis is not None and axis.tiled else None
+
+
+def stages_of(flat: FlatKernel) -> int:
+    """Returns how many rows of a run are on their way at once: three of 2-byte elements, two of wider ones.
+
+    Measured on an H200 for rows of 4,096: more of the wide ones leave no shared memory for a second program. Of short
+    rows there is one more.
+    """
+    roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
+    widest = max((load.dtype.bytes for load in memory_loads(flat, roots) if _is_whole_row(load)), default=2)
+    is_short = flat.space.fold is not None and is_provably_at_most(flat.space.fold.size, SHORT_ROW)
+    return (3 if widest <= 2 else 2) + is_short
+
+
+def _is_whole_row(load: Scalar) -> bool:
+    return {"x", "r"} <= {dim.name for index in load.indices for dim in index.dims}
+
+
+def overwrites_operands(flat: FlatKernel) -> bool:
+    """Returns whether the kernel writes memory whose old contents it may read."""
+    if any(isinstance(definition, Update) for definition in flat.definitions):
+        return True
+    return any(param.param.access == "readwrite" for param in flat.params.values())
+
+
+def shared_loads(flat: FlatKernel) -> dict[Scalar, str]:
+    """Returns a hint to keep what every program of a fold reads again, such as a weight along the fold axis."""
+    if not flat.space.folds_tile or all(axis.size == 1 for axis in flat.space.grid):
+        return {}
+    roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
+    return {
+        load: "evict_last"
+        for load in memory_loads(flat, roots)
+        if "r" in {dim.name for index in load.indices for dim in index.dims} <= FOLD_AXES
+    }
+
+
+def last_loads(flat: FlatKernel) -> dict[Scalar, str]:
+    """Returns a hint to make room in the cache where what was read is done with."""
+    if not any(param.param.is_last for param in flat.params.values()):
+        return {}
+    roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
+    return {load: READ_THE_LAST_TIME for load in memory_loads(flat, roots) if flat.param_of(load.source).param.is_last}
+
+
+def with_scans(flat: FlatKernel, definitions: tuple[Computed, ...]) -> list[Computed]:
+    """Returns the definitions of a loop with the scans of earlier loops that they read, which are done again."""
+    wanted = {load.source for definition in definitions for root in roots_of(definition) for load in root.loads}
+    pending = list(wanted)
+    while pending:
+        produced = flat.producers.get(pending.pop())
+        if produced is None or isinstance(produced[0], Fold):
+            continue
+        names = {load.source for root in roots_of(produced[0]) for load in root.loads} - wanted
+        wanted |= names
+        pending.extend(names)
+    chosen = {id(definition) for definition in definitions}
+    for definition in flat.definitions:
+        if isinstance(definition, Scan) and any(result.name in wanted for result in definition.results):
+            chosen.add(id(definition))
+    return [definition for definition in flat.definitions if id(definition) in chosen]

@@ -1,0 +1,153 @@
+"""Where a program instance is in the grid: which positions of each axis are its own."""
+
+from __future__ import annotations
+
+import math
+
+from ferrite_ir.dtypes import I32, DType
+from ferrite_ir.sizes import is_static
+from ferrite_triton.analysis.flat import FlatKernel
+from ferrite_triton.analysis.packed_residency import holds_only_halves
+from ferrite_triton.analysis.space import NO_AXES, POSITION, KernelAxis, Space
+from ferrite_triton.forms.body import branch_axis
+from ferrite_triton.forms.builder import Builder, Place
+from ferrite_triton.forms.positions import QUARTET, number_quartets, place_axis, positions_from
+from ferrite_triton.forms.register_norms import place_program as place_images
+from ferrite_triton.forms.scans import look_back_scans
+from ferrite_triton.tile.build import add, apply, block_size, converted, lanes, mul, quotient, remainder, sub
+from ferrite_triton.tile.language import (
+    Assume,
+    Block,
+    Call,
+    Constant,
+    Expression,
+    Literal,
+    Name,
+    ProgramCount,
+    ProgramId,
+    TileType,
+)
+
+
+def place_program(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
+    """Writes where a program is in the grid, the x blocks run fastest; ``dtype`` is that of addresses."""
+    space = flat.space
+    if flat.kernel.columns:
+        place_images(builder, space, Name(flat.param_of(flat.kernel.status).text), dtype)
+    elif look_back_scans(flat):
+        place_part(builder, flat, dtype)
+    else:
+        place_in_grid(builder, flat, dtype)
+
+
+def place_in_grid(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
+    """Writes this for a kernel whose programs wait for no others, or for those of a row."""
+    space = flat.space
+    grid = [axis for axis in reversed(space.grid) if axis.size != 1 and not axis.is_whole]
+    rest = _number_of_program(builder, flat, dtype)
+    if space.runs:  # the loop over the rows of the run says where they lie
+        rest = builder.let("program", rest, NO_AXES).expression
+        grid = []
+    if (len(grid) > 1 and not space.parts) or space.branches > 1:
+        rest = builder.let("program", rest, NO_AXES).expression
+    for number, axis in enumerate(grid):
+        mine = rest
+        if number < len(grid) - 1 or space.branches > 1:
+            blocks = _blocks_along(builder, space, axis, dtype)
+            mine, rest = remainder(rest, blocks), quotient(rest, blocks)
+        block = block_size(axis.constant, dtype)
+        if axis is branch_axis(space):
+            first = builder.let(f"{axis.name}first", mul(mine, block), NO_AXES)
+            builder.places[f"{axis.name}first"] = Place(first.expression)  # each branch counts on from here
+        elif axis.tiled:
+            place_axis(builder, space, axis, positions_from(mul(mine, block), axis.constant, dtype))
+            number_quartets(builder, space, axis, mul(mine, block_size(axis.constant, dtype, QUARTET)))
+        else:
+            at = builder.let(axis.name, mine, NO_AXES)
+            builder.places[axis.name] = Place(at.expression)
+    if space.branches > 1:
+        builder.let("branch", rest, NO_AXES)
+    place_whole_axes(builder, space, dtype)
+
+
+def _number_of_program(builder: Builder, flat: FlatKernel, dtype: DType) -> Expression:
+    """Returns the number of a program; of those that share rows, that of its rows."""
+    space, own = flat.space, converted(ProgramId(0), I32, dtype)
+    if space.parts:
+        status = Name(flat.param_of(flat.kernel.status).text)
+        function = "part_in_order" if holds_only_halves(flat) else "draw_part"
+        ticket = builder.call("ticket", function, (status, ProgramCount(0)), TileType(I32), NO_AXES).expression
+        program = builder.let("program", converted(ticket, I32, dtype), NO_AXES).expression
+        parts = Literal(space.parts, dtype)
+        builder.let("member", remainder(program, parts), NO_AXES)
+        return builder.let("group", quotient(program, parts), NO_AXES).expression
+    if flat.kernel.backwards:
+        return sub(converted(sub(ProgramCount(0), Literal(1, I32)), I32, dtype), own)
+    return own
+
+
+def _blocks_along(builder: Builder, space: Space, axis: KernelAxis, dtype: DType) -> Expression:
+    """Returns how many programs there are along an axis."""
+    size = space.params.value(axis.size, dtype)
+    blocks: Expression = size
+    if axis.tiled:
+        block = block_size(axis.constant, dtype)
+        counted = quotient(sub(add(size, block), Literal(1, dtype)), block)
+        blocks = builder.let(f"{axis.name}blocks", counted, NO_AXES).expression
+    if not is_static(axis.size):
+        # What a division by a variable takes half the instructions for, and a program begins with waiting for.
+        builder.do(Assume(apply("gt", blocks, Literal(0, dtype))), NO_AXES)
+    return blocks
+
+
+def place_whole_axes(builder: Builder, space: Space, dtype: DType) -> None:
+    """Writes the positions of the axes that a tile holds whole."""
+    fold = space.fold
+    for axis in space.axes:
+        if axis.is_whole or axis is space.blocks:
+            place_axis(builder, space, axis, converted(lanes(axis.constant), I32, dtype))
+    if fold is None or not fold.tiled or space.loops:
+        return
+    vector: Expression = lanes("RBLOCK")
+    if space.walked:
+        known = space.expand("r", converted(vector, I32, dtype))
+        builder.places[POSITION] = Place(builder.let(POSITION, known, frozenset("r")).expression)
+        kind = TileType(I32, (Block("RBLOCK"),))
+        vector = builder.call("hidden", "hide", (vector,), kind, frozenset("r")).expression
+    first: Expression | None = None
+    if space.parts:
+        member = Name("member")
+        vector = positions_from(mul(member, block_size("RBLOCK", dtype)), "RBLOCK", dtype)
+        first = mul(member, block_size("RBLOCK", dtype, QUARTET))
+    else:
+        vector = converted(vector, I32, dtype)
+    place_axis(builder, space, fold, vector)
+    number_quartets(builder, space, fold, first)
+
+
+def place_part(builder: Builder, flat: FlatKernel, dtype: DType) -> None:
+    """Writes where a program is in the grid of a scan whose programs wait for each other.
+
+    They take parts in the order in which they begin, those of all lines in turn.
+    """
+    space, (scan, *_) = flat.space, look_back_scans(flat)
+    grid = [axis for axis in space.grid if axis.size != 1]
+    count = math.prod(int(axis.size) for axis in grid)
+    operands = (Name(flat.param_of(scan.status).text), Constant(count * space.parts))
+    program = builder.let("program", Call("part_in_order", operands, (TileType(I32),)), NO_AXES).expression
+    line = builder.let("line", remainder(program, Literal(count, I32)), NO_AXES).expression
+    part = builder.let("part", quotient(program, Literal(count, I32)), NO_AXES).expression
+    rest = line
+    for axis in reversed(grid):
+        size = Literal(int(axis.size), I32)
+        mine = rest if axis is grid[0] else remainder(rest, size)
+        at = builder.let(axis.name, converted(mine, I32, dtype), NO_AXES)
+        builder.places[axis.name] = Place(at.expression)
+        rest = quotient(rest, size)
+    fold = space.fold
+    if fold is None:
+        raise AssertionError("a scan without a fold axis")
+    if space.pieces > 1:
+        return  # the body says where each piece lies
+    first = mul(converted(part, I32, dtype), block_size("RBLOCK", dtype))
+    place_axis(builder, space, fold, positions_from(first, "RBLOCK", dtype))

@@ -1,0 +1,74 @@
+"""Lines that ask for what later programs will read, in kernels whose programs wait for others; see decision 0026."""
+
+from __future__ import annotations
+
+from ferrite_ir.dtypes import I32, I64
+from ferrite_ir.scalar import Scalar
+from ferrite_ir.sizes import is_static
+from ferrite_triton.analysis.flat import FlatKernel, computed_nodes, memory_loads
+from ferrite_triton.analysis.rows import step_along
+from ferrite_triton.analysis.space import flat_dim
+from ferrite_triton.forms.addresses import Addresses
+from ferrite_triton.forms.builder import Builder
+from ferrite_triton.tile.build import add, apply, converted, literal, mul, remainder
+from ferrite_triton.tile.language import Literal, Name
+
+ASKED = 16
+"""Bytes of which requests are multiples."""
+
+
+def ask_for_part(flat: FlatKernel, addresses: Addresses, operand: Scalar, points: int, *, wide: bool) -> None:
+    """Writes that programs ask for the first half of a later part of their line, of all operands that lie in a row.
+
+    Half of it is enough to keep memory at work, and takes less of the cache. The last part may be shorter; nobody asks
+    for it.
+
+    Args:
+        flat: a kernel that scans lines in parts.
+        addresses: writes the line.
+        operand: what is scanned.
+        points: of a part.
+        wide: whether addresses have 64 bits.
+    """
+    fold, ahead = flat.space.fold, flat.kernel.ahead
+    whole = 0 if fold is None else int(fold.size) // points
+    if fold is None or not 0 < ahead < whole:
+        return
+    if any(node.op == "masked" for node in computed_nodes(flat, (operand,))):
+        return  # what is read under a condition may not exist
+    dtype, part = I64 if wide else I32, Name("part")
+    later = mul(add(converted(part, I32, dtype), Literal(ahead, dtype)), Literal(points, dtype))
+    exists = apply("lt", add(part, Literal(ahead, I32)), Literal(whole, I32))
+    for load in memory_loads(flat, (operand,)):
+        offset, size = flat.offset(load.source, load.indices), points * load.dtype.bytes // 2
+        if not offset.is_indirect and step_along(offset, "r") == 1 and size % ASKED == 0:
+            start = offset - flat_dim(fold).index
+            addresses.ask_for(flat.param_of(load.source), start, later, size, exists)
+
+
+def ask_for_image(flat: FlatKernel, addresses: Addresses, load: Scalar, builder: Builder) -> None:
+    """Writes that programs ask for a later image, each for one of as many pieces of it, if it lies in one piece.
+
+    Args:
+        flat: a kernel that holds images.
+        addresses: writes the request.
+        load: what it holds.
+        builder: knows where the program is.
+    """
+    kernel, x, y, r = flat.kernel, flat.space.axis("x"), flat.space.axis("y"), flat.space.fold
+    if not kernel.ahead or x is None or y is None or r is None:
+        return
+    offset = flat.offset(load.source, load.indices)
+    steps = {axis.name: step_along(offset, axis.name) for axis in (x, y, r)}
+    if not is_static(steps["y"]) or not steps["y"] or (steps["x"], steps["r"]) != (1, x.size):
+        return  # no images of which all channels of a place lie beside each other, and the next place's behind them
+    program, image = Name("program"), builder.position("y")
+    dtype = builder.type_of(program).dtype
+    programs = flat.space.parts * -(-int(x.size) // kernel.columns)
+    size = int(x.size) * int(r.size) * load.dtype.bytes // programs // ASKED * ASKED
+    start = offset - flat_dim(x).index - flat_dim(r).index * x.size
+    # The program and the image have the type of addresses.
+    piece = mul(remainder(program, literal(programs, dtype)), literal(size // load.dtype.bytes, dtype))
+    later = add(literal(kernel.ahead * int(steps["y"]), dtype), piece)
+    exists = apply("lt", add(image, literal(kernel.ahead, dtype)), literal(int(y.size), dtype))
+    addresses.ask_for(flat.param_of(load.source), start, later, size, exists)

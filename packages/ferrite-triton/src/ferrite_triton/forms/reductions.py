@@ -1,0 +1,575 @@
+"""Folds: all points of the fold axis combined, in one tile or block by block.
+
+In one tile, a fold is a reduction of the tile. Block by block, each lane combines what it sees, and one reduction
+after the loop combines the lanes. Lanes past the end hold the identity of the combine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ferrite_ir.combines import COMBINES
+from ferrite_ir.dtypes import BOOL, F32, I8, I32, DType
+from ferrite_ir.graph import Fold
+from ferrite_ir.scalar import Number
+from ferrite_ir.sizes import Size, is_static, product
+from ferrite_triton.analysis.flat import FlatKernel
+from ferrite_triton.analysis.lane_groups import Grouping, TakenApart, grouping
+from ferrite_triton.analysis.neutral_padding import vanishing_sums
+from ferrite_triton.analysis.rows import behind
+from ferrite_triton.analysis.space import FOLD_AXES, NO_AXES, Axes, KernelAxis
+from ferrite_triton.forms.builder import Builder, Tile
+from ferrite_triton.forms.scalar_values import ScalarValues
+from ferrite_triton.tile.build import (
+    add,
+    apply,
+    block_size,
+    both,
+    converted,
+    either,
+    full,
+    lanes,
+    literal,
+    mul,
+    neutral_of,
+    quotient,
+    sub,
+    where,
+)
+from ferrite_triton.tile.language import Broadcast, Call, Cast, Expression, Full, Literal, Name, Reduce
+
+R: Axes = frozenset("r")
+X: Axes = frozenset("x")
+
+
+class Reductions:
+    """Writes the folds of one kernel.
+
+    `write` folds in one tile. `open` begins a fold inside a loop; what it returns ends the fold when it is called after
+    the loop. Both give one tile per result.
+    """
+
+    def __init__(self, flat: FlatKernel, builder: Builder, evaluator: ScalarValues) -> None:
+        self._flat = flat
+        self._space = flat.space
+        self._builder = builder
+        self._evaluator = evaluator
+        # What the fold being written combines: the fold axis, with its blocks where it is cut into blocks.
+        self._over = R
+        self._vanishing = vanishing_sums(flat).keys()
+        # By the name of a softmax's maximum its terms, for whom these are kept.
+        self.terms: dict[str, Tile] = {}
+
+    # --- pieces -----------------------------------------------------------------------------------------------------
+
+    @property
+    def _masked(self) -> KernelAxis | None:
+        """Returns the folded axis along which tiles reach past the end, or None."""
+        return next((axis for axis in self._space.axes if axis.name in self._over and axis.masked), None)
+
+    @property
+    def _mask(self) -> Expression | None:
+        return None if self._masked is None else self._builder.mask(self._masked.name)
+
+    @property
+    def _size(self) -> Size:
+        return product(axis.size for axis in self._space.axes if axis.name in self._over)
+
+    def _count(self, dtype: DType) -> Expression:
+        """Returns the number of points of the fold axis as a float."""
+        if is_static(self._size):
+            return literal(self._size, dtype)
+        return Cast(self._space.params.value(self._size, self._evaluator.index_dtype), dtype)
+
+    def _over_count(self, total: Expression, dtype: DType) -> Expression:
+        """Returns the quotient of a total and the number of points."""
+        return apply("div", total, self._count(dtype))
+
+    def param_text(self, name: str) -> str:
+        """Returns the name of the parameter through which a value is read."""
+        return self._flat.param_of(name).text
+
+    def hold(self, prefix: str, expression: Expression, axes: Axes) -> Tile:
+        """Returns the named value of an expression."""
+        return self._builder.hold(prefix, expression, axes)
+
+    def spread(self, tile: Tile, axes: Axes, fill: Number | None = None) -> Expression:
+        """Returns a tile of full extent along ``axes``; lanes past the end of the fold axis hold ``fill``, if given."""
+        mask = None if fill is None else self._mask
+        value = tile.expression
+        if tile.literal is not None:
+            value = Full(value, self._space.shape(axes))
+            return value if mask is None or fill is None else where(mask, value, literal(fill, tile.dtype))
+        masked = None if fill is None else self._masked
+        if mask is not None and fill is not None:
+            value = where(mask, value, literal(fill, tile.dtype))
+        extents = self._space.tiled(tile.axes if masked is None else tile.axes | {masked.name})
+        return value if extents == self._space.tiled(axes) else Broadcast(value, self._space.shape(axes))
+
+    def reduce(self, combine: str, prefix: str, value: Expression, axes: Axes) -> Tile:
+        """Returns the reduction of a tile along the fold axis; the result varies along the other axes."""
+        keep = self.keep and not self._over >= frozenset(self._space.order)
+        expression = Reduce((value,), combine, self._space.fold_position, keep)
+        if self._over != R:
+            expression = Reduce((expression,), combine, self._space.order.index("b"), keep)
+        key = ("reduction", expression)
+        known = self._builder.find(key)
+        return known or self._builder.remember(key, self.hold(prefix, expression, axes - self._over))
+
+    @property
+    def keep(self) -> bool:
+        """Returns whether a reduction keeps the folded extent as 1: where tiles have other extents."""
+        return len(self._space.order) > 1
+
+    def total(self, prefix: str, value: Expression, axes: Axes) -> Tile:
+        """Returns the sum of a tile along the fold axis."""
+        return self.reduce("sum", prefix, value, axes)
+
+    def accumulator(self, prefix: str, axes: Axes, initial: Number, dtype: DType) -> Tile:
+        """Returns a value that the open loop carries, and what it begins with."""
+        return self._builder.carry(prefix, full(self._space.shape(axes), initial, dtype), axes)
+
+    def carry(self, axes: Axes, initial: Number, dtype: DType) -> Tile:
+        """Returns a value that a loop carries from reduction to reduction of tiles: of their rank, unlike scalars."""
+        if self._space.tiled(axes) or not self.keep:
+            return self.accumulator("carry", axes, initial, dtype)
+        return self._builder.carry("carry", full((1,) * len(self._space.order), initial, dtype), axes)
+
+    def follow(self, tile: Tile, expression: Expression) -> None:
+        """Says what such a value is after a round."""
+        self._builder.follow(tile, expression)
+
+    def operands(self, definition: Fold) -> tuple[tuple[Tile, ...], Axes]:
+        """Returns the operands in the types they are combined in, and the axes of the tile that holds them."""
+        position = self._evaluator.position if definition.combine in PAIRED else self._evaluator.tile
+        tiles = (self._evaluator.tile(definition.bodies[0]), *map(position, definition.bodies[1:]))
+        widened = tuple(self._widen(definition.combine, tile) for tile in tiles)
+        return widened, self._over.union(*(tile.axes for tile in tiles))
+
+    def _widen(self, combine: str, tile: Tile) -> Tile:
+        if tile.literal is not None:
+            return tile
+        if tile.dtype.is_narrow_float:
+            return self.hold("cast", Cast(tile.expression, F32), tile.axes)
+        if tile.dtype is BOOL and combine in PAIRED:
+            return self.hold("cast", Cast(tile.expression, I8), tile.axes)
+        return tile
+
+    def _restore(self, definition: Fold, tiles: tuple[Tile, ...]) -> tuple[Tile, ...]:
+        """Returns the results in the types that the definition gives them."""
+        wanted = COMBINES[definition.combine].result_types(tuple(body.dtype for body in definition.bodies))
+        return tuple(self.converted(tile, dtype) for tile, dtype in zip(tiles, wanted, strict=True))
+
+    def converted(self, tile: Tile, dtype: DType) -> Tile:
+        """Returns a tile in another type."""
+        if tile.dtype is dtype or tile.literal is not None:
+            return tile
+        return self.hold("cast", Cast(tile.expression, dtype), tile.axes)
+
+    # --- one tile ---------------------------------------------------------------------------------------------------
+
+    def write(self, definition: Fold) -> tuple[Tile, ...]:
+        """Writes a fold of a tile that holds the whole fold axis."""
+        return (
+            self._restore(definition, self.states(definition)) if self._space.folds_tile else self._single(definition)
+        )
+
+    def states(self, definition: Fold, kept: frozenset[str] = frozenset()) -> tuple[Tile, ...]:
+        """Writes a fold of a tile; returns its state in the types that it is combined in.
+
+        Of a softmax whose maximum has a name in ``kept`` the terms are in `terms` afterwards.
+        """
+        if self._space.blocks is not None:
+            is_inner = product(dim.size for dim in definition.fold_dims) == self._flat.kernel.inner
+            self._over = R if is_inner else FOLD_AXES
+        tiles, axes = self.operands(definition)
+        match definition.combine:
+            case "argmax" | "argmin":
+                return self._paired(definition.combine, tiles, axes)
+            case "welford" if len(tiles) == 1:
+                return self._moments(tiles[0], axes)
+            case "welford" if tiles[2].literal and is_static(self._size):
+                return self._equal_moments(tiles[0], tiles[1], float(tiles[2].literal), axes)
+            case "welford":
+                mean, m2, weight = (self.spread(tile, axes, 0.0) for tile in tiles)
+                return self._merged_moments((mean, m2, weight), axes)
+            case "online_softmax" if len(tiles) == 1:
+                return self._softmax_of_tile(definition, tiles[0], axes, kept)
+            case "online_softmax":
+                top = self.spread(tiles[0], axes, -math.inf)
+                return self._softmax(top, self.spread(tiles[1], axes, 0.0), axes)
+            case name:
+                return (self._simple(name, tiles[0], axes, self._fill(definition, tiles[0].dtype)),)
+
+    def _softmax_of_tile(self, definition: Fold, tile: Tile, axes: Axes, kept: frozenset[str]) -> tuple[Tile, ...]:
+        lanes = self.full(tile, axes, -math.inf)
+        highest = self.reduce("max", "max", lanes.expression, axes)
+        if self._evaluator.renew():
+            lanes = self.full(self.operands(definition)[0][0], axes, -math.inf)
+        exponential = "exp_fast" if self._evaluator.is_rough else "exp"
+        terms: Expression = apply(exponential, sub(lanes.expression, self._safe(highest).expression))
+        if (name := definition.results[0].name) in kept:
+            self.terms[name] = self.hold("term", terms, axes)
+            terms = self.terms[name].expression
+        return highest, self.total("sumexp", terms, axes)
+
+    def _safe(self, highest: Tile) -> Tile:
+        lowest = literal(-math.inf, highest.dtype)
+        is_lowest = apply("eq", highest.expression, lowest)
+        return self.hold("safe", where(is_lowest, literal(0.0, highest.dtype), highest.expression), highest.axes)
+
+    def merged(self, definition: Fold, lanes: tuple[Expression, ...], axes: Axes) -> tuple[Tile, ...]:
+        """Returns the results of a fold from tiles with a lane for each part of the fold axis, one per component."""
+        if definition.combine == "online_softmax":
+            return self._restore(definition, self._softmax(lanes[0], lanes[1], axes))
+        return self._restore(definition, (self.reduce(definition.combine, definition.combine, lanes[0], axes),))
+
+    def _single(self, definition: Fold) -> tuple[Tile, ...]:
+        """Returns the fold of one point: the lifted operand."""
+        tiles = tuple(self._evaluator.tile(body) for body in definition.bodies)
+        zero, one = (Tile(literal(value, tiles[0].dtype), NO_AXES, tiles[0].dtype) for value in (0, 1))
+        lifted = {"welford": (tiles[0], zero, one), "online_softmax": (tiles[0], one)}.get(definition.combine)
+        return lifted if lifted is not None and len(tiles) == 1 else tiles
+
+    def _simple(self, combine: str, tile: Tile, axes: Axes, fill: Number | None) -> Tile:
+        return self.reduce(combine, combine, self.spread(tile, axes, fill), axes)
+
+    def _fill(self, definition: Fold, dtype: DType) -> Number | None:
+        """Returns what lanes past the end have to hold for a simple fold, None where they do."""
+        is_zero = definition.results[0].name in self._vanishing
+        return None if is_zero else neutral_of(definition.combine, dtype)
+
+    def _paired(self, combine: str, tiles: tuple[Tile, ...], axes: Axes) -> tuple[Tile, ...]:
+        """Returns the extreme of a tile and where it is first: two folds of one value are fewer steps than one of two.
+
+        A NaN is the extreme, and equals nothing: it is found as what differs from itself.
+        """
+        best, (value, index) = combine.removeprefix("arg"), tiles
+        lanes = self.full(value, axes, neutral_of(best, value.dtype))
+        extreme = self._simple(best, lanes, axes, None)
+        found: Expression = apply("eq", lanes.expression, extreme.expression)
+        if value.dtype.is_float:
+            found = either(found, apply("ne", lanes.expression, lanes.expression))
+        nowhere = index.dtype.highest
+        positions = self._lane(index, axes, nowhere)
+        place = self.hold("place", where(found, positions, literal(nowhere, index.dtype)), axes)
+        return extreme, self._simple("min", place, axes, None)
+
+    def _lane(self, tile: Tile, axes: Axes, fill: Number) -> Expression:
+        """Returns a named tile of full extent, with ``fill`` past the end of the fold axis."""
+        return self.full(tile, axes, fill).expression
+
+    def full(self, tile: Tile, axes: Axes, fill: Number | None = None) -> Tile:
+        """Returns a named tile of full extent, with ``fill`` past the end of the fold axis if it is given."""
+        value = self.spread(tile, axes, fill)
+        return tile if value == tile.expression else self.hold("lane", value, axes)
+
+    def _moments(self, tile: Tile, axes: Axes) -> tuple[Tile, ...]:
+        """Returns mean, sum of squared deviations and count of a row: two sums, where one pass would cancel."""
+        dtype = tile.dtype
+        total = self.total("sum", self.spread(tile, axes, 0.0), axes)
+        mean = self.hold("mean", self._over_count(total.expression, dtype), total.axes)
+        # A value that is the same all along the row differs from its mean by one value, not by a tile of them.
+        delta = self.hold("delta", sub(tile.expression, mean.expression), tile.axes | mean.axes)
+        held = delta
+        if self._mask is not None:
+            held = self.hold("delta", self.spread(delta, axes, 0.0), axes)
+        squares = self.spread(Tile(mul(held.expression, held.expression), held.axes, dtype), axes)
+        return mean, self.total("m2", squares, axes), Tile(self._count(dtype), NO_AXES, dtype)
+
+    def _equal_moments(self, mean: Tile, m2: Tile, each: float, axes: Axes) -> tuple[Tile, ...]:
+        """Returns the moments of the union of parts of ``each`` points: their means count as much.
+
+        Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
+        (1979).
+        """
+        dtype = mean.dtype
+        total = self.total("sum", self.spread(mean, axes, 0.0), axes)
+        middle = self.hold("mean", self._over_count(total.expression, dtype), total.axes)
+        delta = self.hold("delta", sub(mean.expression, middle.expression), mean.axes | middle.axes)
+        own = add(m2.expression, mul(literal(each, dtype), delta.expression, delta.expression))
+        squares = self.spread(self.hold("own", own, m2.axes | delta.axes), axes, 0.0)
+        count = Tile(literal(each * float(self._size), dtype), NO_AXES, dtype)
+        return middle, self.total("m2", squares, axes), count
+
+    def _merged_moments(self, lanes: tuple[Expression, Expression, Expression], axes: Axes) -> tuple[Tile, ...]:
+        """Returns the moments of the union of all lanes, which hold (mean, sum of squared deviations, weight)."""
+        held = [self.hold("lane", value, axes) for value in lanes]
+        mean, m2, weight = (tile.expression for tile in held)
+        dtype = held[0].dtype
+        count = self.total("weight", weight, axes)
+        is_empty = apply("eq", count.expression, literal(0.0, dtype))
+        safe = self.hold("weight", where(is_empty, literal(1.0, dtype), count.expression), count.axes)
+        return (*self._merged_lanes((mean, m2, weight), axes, dtype, safe.expression), count)
+
+    def _merged_lanes(
+        self,
+        lanes: tuple[Expression, Expression, Expression],
+        axes: Axes,
+        dtype: DType,
+        count: Expression | None = None,
+    ) -> tuple[Tile, Tile]:
+        """Returns mean and sum of squared deviations of the union of lanes whose weights sum to ``count``.
+
+        Without it to the number of points of the fold axis.
+
+        Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
+        (1979).
+        """
+        mean, m2, weight = lanes
+        weighted = self.total("sum", mul(mean, weight), axes)
+        total = weighted.expression
+        divided = self._over_count(total, dtype) if count is None else apply("div", total, count)
+        middle = self.hold("mean", divided, weighted.axes)
+        delta = self.hold("delta", sub(mean, middle.expression), axes).expression
+        return middle, self.total("m2", add(m2, mul(weight, delta, delta)), axes)
+
+    def _softmax(self, top: Expression, mass: Expression, axes: Axes) -> tuple[Tile, ...]:
+        """Returns the maximum of (maximum, sum) lanes, and the sum of exponentials relative to it."""
+        lanes = top if isinstance(top, Name) else self.hold("lane", top, axes).expression
+        highest = self.reduce("max", "max", lanes, axes)
+        safe = self._safe(highest)
+        terms = mul(mass, apply("exp", sub(lanes, safe.expression)))
+        return highest, self.total("sumexp", terms, axes)
+
+    # --- block by block ---------------------------------------------------------------------------------------------
+
+    def open(self, definition: Fold) -> Callable[[], tuple[Tile, ...]]:
+        """Writes the part of a fold inside the open loop; returns what writes the part after it."""
+        tiles, axes = self.operands(definition)
+        match definition.combine:
+            case "argmax" | "argmin":
+                finish = self._open_paired(definition, tiles, axes)
+            case "welford" if len(tiles) == 1 and (groups := grouping(self._flat, definition)).count > 1:
+                finish = self._open_grouped_moments(tiles[0], axes, groups)
+            case "welford" if len(tiles) == 1:
+                finish = self._open_moments(tiles[0], axes)
+            case "welford":
+                finish = self._open_merged_moments(tiles, axes)
+            case "online_softmax" if len(tiles) == 1 and (groups := grouping(self._flat, definition)).count > 1:
+                finish = self._open_grouped_softmax(tiles[0], axes, groups)
+            case "online_softmax":
+                finish = self._open_softmax(tiles, axes)
+            case name:
+                finish = self._open_simple(name, tiles[0], axes, self._fill(definition, tiles[0].dtype))
+        return lambda: self._restore(definition, finish())
+
+    def open_columns(self, definition: Fold) -> Callable[[], tuple[Tile, ...]]:
+        """Writes the part of a fold over rows inside the open loop over them; returns what writes the part after it."""
+        tiles, axes = self.operands(definition)
+        combine, axes, dtype = definition.combine, axes | X, tiles[0].dtype
+        identity = neutral_of(combine, dtype)
+        lanes = self.accumulator(combine, axes, identity, dtype)
+        new = self.spread(tiles[0], axes)
+        rows = self._space.axis("x")
+        mask = self._builder.mask("x") if rows is not None and rows.masked else None
+        if mask is not None:
+            new = where(mask, new, literal(identity, dtype))
+        self.follow(lanes, step(combine, dtype, lanes.expression, new))
+
+        def finish() -> tuple[Tile, ...]:
+            total = Reduce((lanes.expression,), combine, self._space.order.index("x"), self.keep)
+            return self._restore(definition, (self.hold(combine, total, axes - X),))
+
+        return finish
+
+    def _open_simple(self, combine: str, tile: Tile, axes: Axes, fill: Number | None) -> Callable[[], tuple[Tile, ...]]:
+        dtype = tile.dtype
+        lanes = self.accumulator(combine, axes, neutral_of(combine, dtype), dtype)
+        self.follow(lanes, step(combine, dtype, lanes.expression, self.spread(tile, axes, fill)))
+        return lambda: (self.reduce(combine, combine, lanes.expression, axes),)
+
+    def _open_paired(self, definition: Fold, tiles: tuple[Tile, ...], axes: Axes) -> Callable[[], tuple[Tile, ...]]:
+        combine = definition.combine
+        value, index = tiles
+        worst = neutral_of(PAIRED[combine], value.dtype)
+        fills = worst, index.dtype.highest
+        first = self._first_positions(definition, index)
+        best = self.accumulator("lane", axes, worst, value.dtype)
+        if first is None:
+            where_ = self.accumulator("lane", axes, fills[1], index.dtype)
+        else:
+            initial = add(full(self._space.shape(axes), 0, index.dtype), first)
+            where_ = self._builder.carry("lane", initial, axes)
+        lanes = (best, where_)
+        new = tuple(self._lane(tile, axes, fill) for tile, fill in zip(tiles, fills, strict=True))
+        if first is None:
+            operands = (*(lane.expression for lane in lanes), *new)
+            function = f"{combine}_nan"
+            kinds = tuple(self._builder.type_of(lane.expression) for lane in lanes)
+            for lane, found in zip(
+                lanes, self._builder.hold_all(("best", "at"), Call(function, operands, kinds), axes), strict=True
+            ):
+                self.follow(lane, found.expression)
+        else:
+            # A lane sees its positions in order, so that of equals the one it has is the first.
+            self._keep_better(combine, lanes, new, axes)
+        reduced = Reduce(tuple(lane.expression for lane in lanes), combine, self._space.fold_position, self.keep)
+        return lambda: self._builder.hold_all((combine, "at"), reduced, axes - R)
+
+    def _keep_better(self, combine: str, lanes: tuple[Tile, Tile], new: tuple[Expression, ...], axes: Axes) -> None:
+        """Writes the update of lanes of (value, position) that meet their positions in order."""
+        held = lanes[0].expression
+        better: Expression = apply("gt" if combine == "argmax" else "lt", new[0], held)
+        if lanes[0].dtype.is_float:
+            better = either(better, both(apply("ne", new[0], new[0]), apply("eq", held, held)))
+        moves = self.hold("moves", better, axes).expression
+        for lane, value in zip(lanes, new, strict=True):
+            self.follow(lane, where(moves, value, lane.expression))
+
+    def _first_positions(self, definition: Fold, index: Tile) -> Expression | None:
+        """Returns the positions of the first block, or None where the index is not a position along the fold axis."""
+        node = definition.bodies[1]
+        rest = behind(node.args[0]) if node.op == "index" else None
+        if rest is None:
+            return None
+        base = self._evaluator.offset(rest)
+        first: Expression = self._space.expand("r", lanes("RBLOCK"))
+        if base.literal != 0:
+            first = add(converted(first, I32, base.dtype), base.expression)
+        found = I32 if base.literal == 0 else base.dtype
+        return converted(first, found, index.dtype)
+
+    def _open_moments(self, tile: Tile, axes: Axes) -> Callable[[], tuple[Tile, ...]]:
+        # Source: Welford, "Note on a method for calculating corrected sums of squares and products" (1962).
+        # All lanes count alike until the last block, so the count is one scalar of the loop.
+        dtype = tile.dtype
+        mean, m2 = (self.accumulator(prefix, axes, 0.0, dtype) for prefix in ("mean", "m2"))
+        count = self.accumulator("count", NO_AXES, 0.0, dtype)
+        counted = self.hold("count", add(count.expression, literal(1.0, dtype)), R).expression
+        self.follow(count, counted)
+        value = self.full(tile, axes).expression
+        delta = self.hold("delta", sub(value, mean.expression), axes).expression
+        share = apply("div_fast", literal(1.0, dtype), counted)
+        moved = self.hold("moved", add(mean.expression, mul(delta, share)), axes)
+        grown = Tile(add(m2.expression, mul(delta, sub(value, moved.expression))), axes, dtype)
+        self.follow(m2, self._unless_past(grown, m2))
+        self.follow(mean, self._unless_past(moved, mean))
+
+        def finish() -> tuple[Tile, ...]:
+            weight = self.hold("weight", self._lane_counts(dtype), R)
+            middle, squares = self._merged_lanes((mean.expression, m2.expression, weight.expression), axes, dtype)
+            return middle, squares, Tile(self._count(dtype), NO_AXES, dtype)
+
+        return finish
+
+    def _unless_past(self, moved: Tile, kept: Tile) -> Expression:
+        """Returns a new value, but the old one in lanes past the end of the fold axis."""
+        return moved.expression if self._mask is None else where(self._mask, moved.expression, kept.expression)
+
+    def _lane_counts(self, dtype: DType) -> Expression:
+        """Returns how many points of the fold axis each lane has seen."""
+        index = self._evaluator.index_dtype
+        block, one = block_size("RBLOCK", index), Literal(1, index)
+        lane = converted(self._space.expand("r", lanes("RBLOCK")), I32, index)
+        size = self._space.params.value(self._size, index)
+        return Cast(quotient(sub(sub(add(size, block), one), lane), block), dtype)
+
+    def _open_merged_moments(self, tiles: tuple[Tile, ...], axes: Axes) -> Callable[[], tuple[Tile, ...]]:
+        dtype = tiles[0].dtype
+        states = tuple(self.accumulator(prefix, axes, 0.0, dtype) for prefix in ("mean", "m2", "weight"))
+        old = tuple(state.expression for state in states)
+        new = tuple(self._lane(tile, axes, 0.0) for tile in tiles)
+        self._follow_call("welford", states, (*old, *new), axes)
+        return lambda: self._merged_moments((old[0], old[1], old[2]), axes)
+
+    def _follow_call(
+        self, function: str, states: tuple[Tile, ...], operands: tuple[Expression, ...], axes: Axes
+    ) -> None:
+        """Says that states are what a device function makes of operands after a round."""
+        kinds = tuple(self._builder.type_of(state.expression) for state in states)
+        found = self._builder.hold_all([function] * len(states), Call(function, operands, kinds), axes)
+        for state, tile in zip(states, found, strict=True):
+            self.follow(state, tile.expression)
+
+    def _open_grouped_moments(self, tile: Tile, axes: Axes, groups: Grouping) -> Callable[[], tuple[Tile, ...]]:
+        """Writes moments that take in, at each step, those of all points that a thread holds: two sums of them.
+
+        Source: Chan, Golub, LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances"
+        (1979).
+        """
+        dtype, apart, size = tile.dtype, TakenApart.of(self._space, axes, groups), groups.count
+        mean, m2 = (self._builder.carry(prefix, full(apart.states, 0.0, dtype), axes) for prefix in ("mean", "m2"))
+        count = self.accumulator("count", NO_AXES, 0.0, dtype)
+        group = self.hold("group", apart.group(self.full(tile, axes).expression), axes).expression
+        own = self.hold("own", mul(apart.folded(group, "sum"), literal(1.0 / size, dtype)), axes).expression
+        delta = self.hold("delta", sub(group, apart.spread(own)), axes).expression
+        squares = self.hold("squares", apart.folded(mul(delta, delta), "sum"), axes).expression
+        moved = self.hold("moved", sub(own, mean.expression), axes).expression
+        many = literal(float(size), dtype)
+        grown = add(count.expression, many)
+        share = self.hold("share", apply("div_fast", many, grown), R).expression
+        scale = mul(count.expression, share)
+        self.follow(m2, add(add(m2.expression, squares), mul(mul(moved, moved), scale)))
+        self.follow(mean, add(mean.expression, mul(moved, share)))
+        self.follow(count, grown)
+
+        def finish() -> tuple[Tile, ...]:
+            states = (mean.expression, m2.expression, count.expression)
+            return (*self._merged_lanes(states, axes, dtype), Tile(self._count(dtype), NO_AXES, dtype))
+
+        return finish
+
+    def _open_softmax(self, tiles: tuple[Tile, ...], axes: Axes) -> Callable[[], tuple[Tile, ...]]:
+        dtype = tiles[0].dtype
+        top = self.accumulator("max", axes, -math.inf, dtype)
+        mass = self.accumulator("sumexp", axes, 0.0, dtype)
+        new = self._lane(tiles[0], axes, -math.inf)
+        highest, total = top.expression, mass.expression
+        if len(tiles) == 1:
+            # One exponential per element, of its distance to the maximum so far: the new term, or the old sum's scale.
+            one = literal(1.0, dtype)
+            distance = apply("exp", apply("neg", apply("abs", sub(new, highest))))
+            scale = self.hold("scale", where(apply("eq", new, highest), one, distance), axes).expression
+            rescaled, added = add(mul(total, scale), one), add(total, scale)
+            self.follow(mass, where(apply("gt", new, highest), rescaled, added))
+            self.follow(top, apply("maximum", highest, new))
+        else:
+            weight = self._lane(tiles[1], axes, 0.0)
+            self._follow_call("online_softmax", (top, mass), (highest, total, new, weight), axes)
+        return lambda: self._softmax(highest, total, axes)
+
+    def _open_grouped_softmax(self, tile: Tile, axes: Axes, groups: Grouping) -> Callable[[], tuple[Tile, ...]]:
+        """Writes a running maximum and sum for the points that a thread holds: one more exponential for each group."""
+        dtype = tile.dtype
+        apart = TakenApart.of(self._space, axes, groups)
+        top = self._builder.carry("max", full(apart.states, -math.inf, dtype), axes)
+        mass = self._builder.carry("sumexp", full(apart.states, 0.0, dtype), axes)
+        group = self.hold("group", apart.group(self._lane(tile, axes, -math.inf)), axes).expression
+        highest = apart.folded(group, "max")
+        moved = self.hold("moved", apply("maximum", top.expression, highest), axes).expression
+        is_lowest = apply("eq", moved, literal(-math.inf, dtype))
+        safe = self.hold("safe", where(is_lowest, literal(0.0, dtype), moved), axes).expression
+        # The fast function is off by so many roundings as the distance is long, and its result counts so much the less.
+        exponential = "exp_fast" if dtype is F32 else "exp"
+        terms = self.hold("exp", apply(exponential, sub(group, apart.spread(safe))), axes).expression
+        rescaled = mul(mass.expression, apply(exponential, sub(top.expression, safe)))
+        self.follow(mass, add(rescaled, apart.folded(terms, "sum")))
+        self.follow(top, moved)
+        return lambda: self._softmax(top.expression, mass.expression, axes)
+
+
+PAIRED = {"argmax": "max", "argmin": "min"}
+"""Combines of a value and its position, and what they make of the values."""
+
+_STEPS = {
+    "sum": "add",
+    "prod": "mul",
+    "max": "maximum",
+    "min": "minimum",
+    "xor": "bitxor",
+    "any": "bitor",
+    "all": "bitand",
+}
+"""What combines two values of a type, as an elementwise operation."""
+
+
+def step(combine: str, dtype: DType, left: Expression, right: Expression) -> Expression:
+    """Returns what two values combine to, by a combine of one value."""
+    if combine != "logaddexp":
+        return apply(_STEPS[combine], left, right)
+    # log(exp(a) + exp(b)), without overflow; NaN wins.
+    top = apply("maximum", left, right)
+    rest = apply("log1p", apply("exp", apply("neg", apply("abs", sub(left, right)))))
+    return where(apply("eq", apply("abs", top), literal(math.inf, dtype)), top, add(top, rest))

@@ -1,0 +1,282 @@
+"""Kernels that normalise images, whose programs hold what they have read until the moments of its groups are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ferrite_ir.dtypes import BOOL, F32, I32, I64, DType
+from ferrite_ir.graph import Computed, Fold, Loop, bodies_of
+from ferrite_ir.scalar import Scalar, postorder
+from ferrite_scheduler.held_images import slots_of, spans_of
+from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_fold
+from ferrite_triton.analysis.loop_plan import READ_THE_LAST_TIME
+from ferrite_triton.analysis.packed_residency import held_loads, holds_only_halves
+from ferrite_triton.analysis.space import NO_AXES, Space, next_power_of_two
+from ferrite_triton.forms.builder import Builder, Place, Tile
+from ferrite_triton.forms.positions import place_axis, positions_from
+from ferrite_triton.forms.prefetches import ask_for_image
+from ferrite_triton.forms.reductions import R
+from ferrite_triton.forms.scalar_values import ScalarValues
+from ferrite_triton.tile.build import add, apply, block_size, converted, lanes, literal, mul, quotient, remainder
+from ferrite_triton.tile.language import (
+    Block,
+    Call,
+    Constant,
+    Expression,
+    Lanes,
+    Literal,
+    Name,
+    Offset,
+    ProgramCount,
+    TileType,
+)
+
+PLACES = 32
+"""Places of a piece of what a program holds: of one after the other floats are made, while others wait as they came."""
+REGISTERS, REGISTERS_OF_HALVES = 96, 56
+"""Registers of a thread, 64 or 32 of which hold elements: a multiprocessor has five programs of four warps, or nine."""
+THREADS = 128
+"""Threads of a program, which the spec states. Each asks for words of its own."""
+CHANNELS = 2
+"""Channels of a thread. Of more it would need registers for the sums and the factors of each."""
+X = frozenset("x")
+WORDS, FIRST_CHANNEL, MEMBER = Name("words"), Name("xfirst"), Name("member")
+"""Where what programs tell each other lies, the first channel of a program, and its part of the image."""
+
+
+def pieces_of(flat: FlatKernel) -> int:
+    """Returns in how many pieces a program takes what it holds."""
+    return flat.kernel.points // PLACES
+
+
+def registers_of(flat: FlatKernel) -> int:
+    """Returns how many registers a thread has."""
+    return REGISTERS_OF_HALVES if holds_only_halves(flat) else REGISTERS
+
+
+def place_program(builder: Builder, space: Space, status: Expression, dtype: DType) -> None:
+    """Writes where a program is: the parts of a block of channels lie one after the other.
+
+    Where a block begins is hidden from the compiler, but for being a multiple of `CHANNELS`: so no thread reads more
+    channels of a place.
+    """
+    x, y = space.axis("x"), space.axis("y")
+    if x is None:
+        raise AssertionError("images without channels")
+    if x.block is None:
+        raise AssertionError("blocks of channels of any size")
+    blocks = -(-int(x.size) // x.block)
+
+    def number(value: int) -> Literal:
+        return Literal(value, dtype)
+
+    drawn = builder.call("ticket", "part_in_order", (status, ProgramCount(0)), TileType(I32), NO_AXES).expression
+    program = builder.let("program", converted(drawn, I32, dtype), NO_AXES).expression
+    parts = number(space.parts)
+    builder.let("member", remainder(program, parts), NO_AXES)
+    block = builder.let("block", remainder(quotient(program, parts), number(blocks)), NO_AXES).expression
+    if y is not None:
+        image = builder.let("y", quotient(program, number(space.parts * blocks)), NO_AXES).expression
+        builder.places["y"] = Place(image)
+    half = hidden(builder, mul(block, block_size("XBLOCK", dtype, CHANNELS)))
+    first = builder.let("xfirst", mul(half, number(CHANNELS)), NO_AXES).expression
+    lane = builder.let("xlane", space.expand("x", converted(lanes("XBLOCK"), I32, dtype)), X).expression
+    builder.places |= {"xfirst": Place(first), "xlane": Place(lane)}
+    place_axis(builder, space, x, positions_from(first, "XBLOCK", dtype))
+
+
+def hidden(builder: Builder, number: Expression) -> Expression:
+    """Returns an integer of which the compiler does not know what it is made of."""
+    dtype = builder.type_of(number).dtype
+    given = converted(number, dtype, I32)
+    found = builder.call("hidden", "as_it_came", (given,), TileType(I32), NO_AXES).expression
+    return converted(found, I32, dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterNorms:
+    """Writes the body of one kernel; `fmath.held_groups` has what its programs tell each other.
+
+    Args:
+        flat: the kernel.
+        builder: takes the statements.
+        evaluator: writes values.
+        store: stores the results of a definition where the conditions hold.
+        flush: writes the stores that wait.
+    """
+
+    flat: FlatKernel
+    builder: Builder
+    evaluator: ScalarValues
+    store: Callable[[Computed, list[Tile]], None]
+    flush: Callable[[], None]
+
+    def write(self) -> None:
+        """Writes the body."""
+        fold = next(definition for definition in self.flat.definitions if isinstance(definition, Fold))
+        (load,) = held_loads(self.flat)
+        self.builder.let("words", self._words, NO_AXES)
+        sizes = (self._members, self.flat.kernel.columns, self._spans, self.flat.space.parts)
+        operands = (WORDS, FIRST_CHANNEL, MEMBER, *map(Constant, sizes))
+        (sign,) = self.builder.hold_all(("sign",), Call("sign_of_launch", operands, (TileType(I64),)), NO_AXES)
+        self.evaluator.hints = {load: READ_THE_LAST_TIME}
+        self._begin(MEMBER)
+        pieces = [self._loaded(piece, load) for piece in range(self.flat.space.pieces)]
+        self.evaluator.hints = {}
+        self._publish(fold, load, pieces, sign.expression)
+        self._load_channels()
+        # All that it reads itself has come by now: what it waits for is what others tell it.
+        ask_for_image(self.flat, self.evaluator.addresses, load, self.builder)
+        self._await(fold, sign.expression)
+        is_first = apply("eq", MEMBER, Literal(0, self.evaluator.index_dtype))
+        for definition in self.flat.definitions:
+            if not self._is_of_elements(definition):
+                self.store(definition, [Tile(is_first, NO_AXES, BOOL)])
+        self.flush()
+        # No register holds addresses meanwhile.
+        self.builder.forget_if(lambda key, _: isinstance(key, tuple) and key[0] == "first")
+        self._begin(hidden(self.builder, MEMBER))
+        for piece, held in enumerate(pieces):
+            self._place(piece)
+            self.evaluator.renew_elements({load: held})
+            for definition in self.flat.definitions:
+                if self._is_of_elements(definition):
+                    self.store(definition, [])
+            self.flush()
+            self.builder.forget(R)
+
+    def _is_of_elements(self, definition: Computed) -> bool:
+        return isinstance(definition, Loop) and self.flat.is_fold_level(definition)
+
+    def _begin(self, member: Expression) -> None:
+        """Writes where the places of a program begin."""
+        dtype = self.evaluator.index_dtype
+        first = self.builder.let("rfirst", mul(member, Literal(self.flat.kernel.points, dtype)), NO_AXES).expression
+        self.builder.places["rfirst"] = Place(first)
+
+    def _place(self, piece: int) -> None:
+        """Writes which places a piece holds."""
+        vector: Expression = lanes("RBLOCK")
+        if piece:
+            vector = add(vector, mul(Literal(piece, I32), block_size("RBLOCK", I32)))
+        self._position(vector)
+
+    def _position(self, vector: Expression) -> None:
+        """Writes which places of its part the program is about to take."""
+        dtype = self.evaluator.index_dtype
+        lane = self.builder.let("rlane", converted(self.flat.space.expand("r", vector), I32, dtype), R).expression
+        position = self.builder.let("r", add(self.builder.position("rfirst"), lane), R).expression
+        self.builder.places |= {"rlane": Place(lane), "r": Place(position)}
+
+    def _loaded(self, piece: int, load: Scalar) -> Tile:
+        self._place(piece)
+        tile = self.evaluator.tile(load)
+        self.builder.forget(R)
+        return tile
+
+    def _publish(self, fold: Fold, load: Scalar, pieces: list[Tile], sign: Expression) -> None:
+        """Writes the moments of a program's own places, which others wait for."""
+        (body,) = fold.bodies
+        points, columns = self.flat.kernel.points, Block("XBLOCK")
+        self._position(Lanes(1))
+        origin = self.evaluator.tile(body).expression
+        self.builder.forget(R)
+        together = THREADS * CHANNELS // self.flat.kernel.columns
+        apart = TileType(F32, (together, columns))
+        sums: list[tuple[Expression, ...]] = []
+        for piece, held in enumerate(pieces):
+            self._place(piece)
+            self.evaluator.renew_elements({load: held})
+            tile = self.evaluator.tile(body).expression
+            summing = Call("sums_apart", (tile, origin, Constant(together)), (apart, apart))
+            found = self.builder.hold_all(("sums", "squares"), summing, X)
+            sums.append(tuple(each.expression for each in found))
+            self.builder.forget(R)
+        total, squares = (add(*parts) for parts in zip(*sums, strict=True))
+        row = TileType(F32, (columns,))
+        moments = Call("moments_of_columns", (total, squares, origin, Constant(points)), (row, row))
+        mean, spread = self.builder.hold_all(("mean", "squares"), moments, X)
+        told = (WORDS, sign, mean.expression, spread.expression, FIRST_CHANNEL, MEMBER, *self._sizes)
+        self.builder.do(Call("publish_groups", told), X)
+
+    def _load_channels(self) -> None:
+        """Writes the loads of what all places of a channel share: they come while the program waits."""
+        roots = tuple(body for definition in self.flat.definitions for body in bodies_of(definition))
+        for load in memory_loads(self.flat, roots):
+            if not reads_along_fold(self.flat, load) and not any(index.is_indirect for index in load.indices):
+                self.evaluator.tile(load)
+
+    def _await(self, fold: Fold, sign: Expression) -> None:
+        """Writes the moments of whole groups, what is computed of them alone, and which of it each channel has."""
+        lanes_ = max(next_power_of_two(self._spans * self.flat.space.parts), THREADS // self._slots)
+        groups = TileType(F32, (self._slots,))
+        asked = (WORDS, sign, FIRST_CHANNEL, *self._sizes, Constant(lanes_))
+        mean, squares = self.builder.hold_all(
+            ("mean", "squares"), Call("whole_groups", asked, (groups, groups)), NO_AXES
+        )
+        weight = float(self._members * int(self.flat.kernel.axes[-1].size))
+        states = (mean, squares, Tile(literal(weight, F32), NO_AXES, F32))
+        self.evaluator.publish(fold, states)
+        values = self._values_of_groups(fold)
+        tiles = [self.evaluator.tile(node) for node in values]
+        for node, tile in zip(values, tiles, strict=True):
+            self.evaluator.know(node, self._of_channels(tile))
+        self.evaluator.publish(fold, tuple(self._of_channels(state) for state in states))
+
+    def _of_channels(self, tile: Tile) -> Tile:
+        """Returns what each channel has of a value of groups, a vector."""
+        if tile.literal is not None:
+            return tile
+        numbers = map(Constant, (self._columns, self._members, self.flat.kernel.columns))
+        kind = TileType(tile.dtype, self.flat.space.shape(X))
+        return self.builder.call("of", "of_columns", (tile.expression, FIRST_CHANNEL, *numbers), kind, X)
+
+    def _values_of_groups(self, fold: Fold) -> list[Scalar]:
+        """Returns what is computed of the moments of groups and of nothing else, the largest expressions."""
+        results = {result.name for result in fold.results}
+        bodies = [body for d in self.flat.definitions if d is not fold for body in bodies_of(d)]
+        alone: dict[Scalar, bool] = {}
+        used: dict[Scalar, None] = {}
+        for node in postorder(bodies):
+            if node.op in ("load", "index"):
+                alone[node] = node.op == "load" and node.source in results
+                continue
+            parts = [part for part in node.args if isinstance(part, Scalar)]
+            alone[node] = all(alone[part] for part in parts) and (bool(parts) or node.op == "const")
+            if not alone[node]:
+                used |= dict.fromkeys(parts)
+        used |= dict.fromkeys(bodies)
+        return [n for n in used if alone.get(n) and n.op not in ("load", "const") and n.loads and n.dtype is F32]
+
+    @property
+    def _members(self) -> int:
+        return int(self.flat.kernel.axes[-2].dims[1].size)
+
+    @property
+    def _columns(self) -> int:
+        return int(self.flat.kernel.axes[-2].size)
+
+    @property
+    def _spans(self) -> int:
+        return spans_of(self._members, self._columns)
+
+    @property
+    def _slots(self) -> int:
+        return next_power_of_two(slots_of(self._members, self._columns))
+
+    @property
+    def _sizes(self) -> tuple[Expression, ...]:
+        kernel = self.flat.kernel
+        sizes = (kernel.points, self._columns, self._members, kernel.columns, self._slots, self._spans)
+        return tuple(map(Constant, (*sizes, self.flat.space.parts)))
+
+    @property
+    def _words(self) -> Expression:
+        """Returns where the words of an image begin, behind the counter."""
+        dtype = self.evaluator.index_dtype
+        first = Offset(Name(self.flat.param_of(self.flat.kernel.status).text), Literal(1, dtype))
+        words = self._columns // self._members * self._spans * self.flat.space.parts
+        if self.flat.space.axis("y") is None:
+            return first
+        return Offset(first, mul(self.builder.position("y"), Literal(words, dtype)))

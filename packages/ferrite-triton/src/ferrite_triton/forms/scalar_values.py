@@ -1,0 +1,599 @@
+"""Scalar expressions as values of tile programs: each distinct value once, operands before users, no recursion."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from ferrite_ir.dtypes import BF16, F16, F32, F64, DType
+from ferrite_ir.graph import Computed, Loop, bodies_of
+from ferrite_ir.index import Index, floordiv
+from ferrite_ir.ops import REQUIREMENTS
+from ferrite_ir.scalar import Number, Scalar, cast, indirects, indirects_of, postorder
+from ferrite_ir.sizes import hint, is_provably_at_most, is_static
+from ferrite_scheduler.contractions import uses_tensor_cores
+from ferrite_triton.analysis.approximations import rounded_quotients, shares, weights
+from ferrite_triton.analysis.flat import FlatKernel, KernelParam, memory_loads, reads_along_fold
+from ferrite_triton.analysis.neutral_padding import vanishing_sums
+from ferrite_triton.analysis.packed_residency import held_halves
+from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_fold
+from ferrite_triton.analysis.shared_products import shared_products
+from ferrite_triton.analysis.space import FOLD_AXES, NO_AXES, Axes
+from ferrite_triton.errors import ScheduleMismatch
+from ferrite_triton.forms.addresses import Addresses
+from ferrite_triton.forms.assertions import assert_in_bounds, assert_required
+from ferrite_triton.forms.builder import Builder, Tile
+from ferrite_triton.forms.indices import Indices, index_dtype
+from ferrite_triton.tile.build import add, apply, converted, literal, mul
+from ferrite_triton.tile.language import Bitcast, Block, Cast, Expression, Literal, Load, Name, Reshape, TileType
+
+SELECTIONS = frozenset(("where", "masked"))
+"""Operations that only choose between operands: narrow floats pass through them as they are stored."""
+COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+LOOPING = frozenset(
+    ("chebyshev_t", "chebyshev_u", "chebyshev_v", "chebyshev_w", "hermite_h", "hermite_he", "laguerre_l", "legendre_p")
+)
+"""Operations that run as long as their largest operand says: what is masked out has to be a number, and a small one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """The conditions around a value: its loads happen only where all of them hold."""
+
+    condition: Scalar
+    outer: Guard | None = None
+
+
+Key = tuple[Scalar, Guard | None]
+
+SEVERAL_TIMES = 16
+"""A tensor with so many times fewer elements than the kernel has points is read from the cache."""
+
+
+SHORTEST_DRAW = 64
+"""Fewest points of an axis whose blocks are surely whole quartets of random numbers."""
+
+
+class ScalarValues:
+    """Writes the values of one kernel.
+
+    Attributes:
+        hints: eviction policy by load, where one is wanted.
+        ahead: loads of which the next block is asked for, see `loop_plan.read_ahead`.
+        addresses: where elements lie in memory.
+        shares: the shares of softmaxes, see `approximations.shares`.
+    """
+
+    def __init__(self, flat: FlatKernel, builder: Builder, width: int) -> None:
+        self._flat = flat
+        self._space = flat.space
+        self._builder = builder
+        self.hints: dict[Scalar, str] = {}
+        self.ahead: frozenset[Scalar] = frozenset()
+        self.results: dict[str, Tile] = {}
+        self._index = Indices(builder, flat.space, width, lambda node: self._known(node, None))
+        self._index_dtype = index_dtype(width)
+        has_column = flat.space.loops and width == 32 and _reads_one_along_the_fold_axis(flat)
+        self._waiting = held_halves(flat)
+        self.addresses = Addresses(
+            builder,
+            flat.space,
+            self._index,
+            self._index_dtype,
+            has_column=has_column,
+            has_rows=bool(self._waiting),
+            in_tiles=bool(flat.kernel.columns),
+        )
+        self._inside: dict[Scalar, bool] = {}
+        self._demanding: set[Scalar] | None = None
+        self._whole: set[Scalar] | None = None
+        nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
+        self._pads = any(node.op in LOOPING for node in nodes)
+        self._pieces = _bytes_beside(flat)
+        self._zeroed = frozenset[Scalar]().union(*vanishing_sums(flat).values())
+        self._weights, exponentials = weights(flat)
+        # Where elements wait as they came, there are no terms of theirs to take shares of.
+        self.shares = {} if self._waiting else shares(flat)
+        # Which form of an operation is exact enough, or is needed: see ferrite_triton.tile.operations.
+        self._forms: dict[Scalar, str] = dict.fromkeys(rounded_quotients(flat), "div_fast")
+        self._forms |= dict.fromkeys(exponentials, "exp_fast")
+        self._forms |= dict.fromkeys(shared_products(flat), "mul_rounded")
+
+    # --- walking ----------------------------------------------------------------------------------------------------
+
+    def tile(self, root: Scalar, guard: Guard | None = None) -> Tile:
+        """Returns the value of an expression, after writing the lines that compute it."""
+        stack: list[Key] = [(root, guard)]
+        while stack:
+            key = self._settled(stack[-1])
+            if self._builder.find(key) is not None:
+                stack.pop()
+                continue
+            missing = [need for need in self._needs(key) if self._builder.find(self._settled(need)) is None]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            stack.pop()
+            self._builder.remember(key, self._write(key))
+        return self._known(root, guard)
+
+    def publish(self, definition: Computed, tiles: tuple[Tile, ...]) -> None:
+        """Records the results of a definition that something else has written."""
+        for result, tile in zip(definition.results, tiles, strict=True):
+            self.results[result.name] = tile
+
+    def know(self, node: Scalar, tile: Tile) -> None:
+        """Records the value of an expression that something else has written."""
+        self._builder.remember(self._settled((node, None)), tile)
+
+    @property
+    def index_dtype(self) -> DType:
+        """Returns the type of addresses."""
+        return self._index_dtype
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether everything that is stored is rounded to two bytes, and made of elements that wait as they came."""
+        stored = [self._flat.param_of(name).dtype for name in self._flat.kernel.stored]
+        return bool(self._waiting) and all(dtype.is_narrow_float for dtype in stored)
+
+    def renew(self) -> bool:
+        """Has everything be made again, when it is next needed, of elements that wait as they came.
+
+        Returns whether there are any: elements of two bytes that a program of a cooperative kernel holds.
+        """
+        held = self.loaded(self._waiting)
+        if not held:
+            return False
+        self._builder.forget_if(lambda key, tile: _is_made_of_elements(key, self._flat) and bool(tile.axes & FOLD_AXES))
+        self.renew_elements(held)
+        return True
+
+    def loaded(self, loads: Iterable[Scalar]) -> dict[Scalar, Tile]:
+        """Returns those of the loads whose elements are here, whatever has been made of them."""
+        tiles = {load: self._builder.find((load, None)) for load in loads}
+        return {load: tile for load, tile in tiles.items() if tile is not None}
+
+    def renew_elements(self, held: Mapping[Scalar, Tile]) -> None:
+        """Has everything be made again of elements that were loaded before, and waited as they came."""
+        for load, tile in held.items():
+            if load.dtype is BF16 and self._is_only_widened(load):
+                widened = self._renewed("cast", "floats_as_they_came", tile, F32)
+                self._builder.remember((cast(load, F32), None), widened)
+                continue
+            self._builder.remember((load, None), self._renewed("load", "as_it_came", tile, tile.dtype))
+
+    def _renewed(self, prefix: str, function: str, tile: Tile, dtype: DType) -> Tile:
+        kind = replace(self._builder.type_of(tile.expression), dtype=dtype)
+        return self._builder.call(prefix, function, (tile.expression,), kind, tile.axes)
+
+    def _is_only_widened(self, load: Scalar) -> bool:
+        """Returns whether all that is made of an element is a float."""
+        wide, bodies = cast(load, F32), [body for d in self._flat.definitions for body in bodies_of(d)]
+        return not any(load in node.args and node is not wide for node in postorder(bodies)) and load not in bodies
+
+    def offset(self, index: Index) -> Tile:
+        """Returns the value of an index whose indirect parts are written first."""
+        for value in indirects_of((index,)):
+            self.tile(value)
+        return self._index.tile(index)
+
+    def position(self, node: Scalar) -> Tile:
+        """Returns an integer expression, in the type of addresses if it is a bare index: half as wide, mostly."""
+        if node.op != "index" or not node.dtype.is_integer or node.dtype.bits < self._index_dtype.bits:
+            return self.tile(node)
+        return self.offset(node.args[0])
+
+    def _known(self, node: Scalar, guard: Guard | None) -> Tile:
+        found = self._builder.find(self._settled((node, guard)))
+        if found is None:
+            raise AssertionError(f"{node.op} is used before it is written")
+        return found
+
+    def _settled(self, key: Key) -> Key:
+        """Returns the key under which a value is known: a guard matters only to loads from memory."""
+        node, guard = key
+        while True:
+            if guard is not None and not self._reads_memory(node) and not self._requires(node):
+                guard = None
+            if node.op == "load":
+                produced = self._flat.producer(node)
+                if produced is None:
+                    break
+                guard = None
+                if not isinstance(produced[0], Loop):
+                    break
+                node = produced[0].bodies[produced[1]]
+                continue
+            through = self._unrounded(node)
+            if through is None:
+                break
+            node = through
+        if guard is not None and self._builder.find((node, None)) is not None:
+            guard = None
+        return node, guard
+
+    def _reads_memory(self, node: Scalar) -> bool:
+        """Returns whether a guard around a value matters."""
+        return any(load.source not in self._flat.producers and not self._is_always_inside(load) for load in node.loads)
+
+    def _requires(self, root: Scalar) -> bool:
+        """Returns whether a value is made with an operation that asks something of its operands."""
+        if self._demanding is None:
+            self._demanding = set()
+            for node in postorder(body for definition in self._flat.definitions for body in bodies_of(definition)):
+                if node.op in REQUIREMENTS or any(part in self._demanding for part in node.below):
+                    self._demanding.add(node)
+        return root in self._demanding
+
+    def _is_made_of_integers(self, root: Scalar) -> bool:
+        """Returns whether integers were converted to floats on the way to a value."""
+        if self._whole is None:
+            self._whole = set()
+            for node in postorder(body for definition in self._flat.definitions for body in bodies_of(definition)):
+                if self._is_whole(node, self._whole):
+                    self._whole.add(node)
+        return root in self._whole
+
+    def _is_whole(self, node: Scalar, known: set[Scalar]) -> bool:
+        if not node.dtype.is_float:
+            return False
+        if node.op == "index" or (node.op == "cast" and node.args[0].dtype.is_integer):
+            return True
+        produced = self._flat.producer(node) if node.op == "load" else None
+        if produced is not None and isinstance(produced[0], Loop):
+            return produced[0].bodies[produced[1]] in known
+        return any(part in known for part in node.below)
+
+    def _is_always_inside(self, load: Scalar) -> bool:
+        """Returns whether a load stays inside its tensor at every point, and is cheap where nobody needs it.
+
+        Cheap is a tensor that the kernel reads many times over (a norm's weights at the windows of a pooling): it is
+        in the cache, and one load for all guards replaces one for each.
+        """
+        found = self._inside.get(load)
+        if found is None:
+            param = self._flat.param_of(load.source)
+            offset = self._flat.offset(load.source, load.indices)
+            points = math.prod(hint(axis.size) for axis in self._space.axes)
+            found = self._inside[load] = (
+                not offset.is_indirect
+                and param.elements * SEVERAL_TIMES <= points
+                and offset.lo is not None
+                and offset.hi is not None
+                and is_provably_at_most(0, offset.lo)
+                and is_provably_at_most(offset.hi + 1, param.param.type.storage_size)
+            )
+        return found
+
+    def _unrounded(self, node: Scalar) -> Scalar | None:
+        """Returns ``e`` for ``cast.f32(cast.bf16(e))``, else None: values of half types have excess precision.
+
+        The inner cast may be the body of a value that lies in a register alone; one that the kernel stores is seen as
+        it is stored. Rounding to 8 bits is never left out: who writes it wants to see its effect.
+        """
+        if node.op != "cast" or node.dtype is not F32:
+            return None
+        inner = self._through_registers(node.args[0])
+        if inner.op == "cast" and inner.dtype in (F16, BF16) and inner.args[0].dtype is F32:
+            return inner.args[0]  # type: ignore[no-any-return]
+        return None
+
+    def _through_registers(self, node: Scalar) -> Scalar:
+        while node.op == "load" and node.source not in self._flat.kernel.stored:
+            produced = self._flat.producer(node)
+            if produced is None or not isinstance(produced[0], Loop):
+                break
+            node = produced[0].bodies[produced[1]]
+        return node
+
+    def _needs(self, key: Key) -> list[Key]:  # noqa: PLR0911  # a case for each form
+        node, guard = key
+        match node.op:
+            case "const":
+                return []
+            case "load" | "index":
+                conditions = _conditions(guard if node.op == "load" else None)
+                return [*((value, guard) for value in indirects(node)), *conditions]
+            case "masked":
+                condition, value, other = node.args
+                load = self._guarded_load(node)
+                if load is not None:
+                    return [(condition, guard), *((index, Guard(condition, guard)) for index in indirects(load))]
+                return [(condition, guard), (value, Guard(condition, guard)), (other, guard)]
+            case op if op in REQUIREMENTS:
+                return [*((operand, guard) for operand in node.args), *_conditions(guard)]
+            case op if op in COMPARISONS and self._compares_indices(node):
+                return [(value, guard) for operand in node.args for value in indirects(operand)]
+            case "cast" | "rounded" if self._rough_quotient(node) is not None:
+                return [(operand, guard) for operand in node.args[0].args]
+            case "rand" if self._quarters(node) is not None:
+                return [(node.args[0], guard)]
+        return [(operand, guard) for operand in node.args]
+
+    def _compares_indices(self, node: Scalar) -> bool:
+        """Returns whether indices are compared with each other or with numbers, which the type of addresses holds."""
+        limit = 1 << (self._index_dtype.bits - 1)
+        return any(operand.op == "index" for operand in node.args) and all(
+            operand.dtype.is_integer
+            and (operand.op == "index" or (operand.op == "const" and -limit <= operand.value < limit))
+            for operand in node.args
+        )
+
+    def _bare_index(self, node: Scalar, guard: Guard | None) -> Tile:
+        if node.op == "const":
+            return Tile(Literal(int(node.value), self._index_dtype), NO_AXES, self._index_dtype)
+        return self._index.tile(node.args[0], lambda value: self._known(value, guard))
+
+    def _rough_quotient(self, node: Scalar) -> Scalar | None:
+        """Returns the f32 quotient that is rounded to a narrow type here: the fast division is exact enough."""
+        operand: Scalar = node.args[0]
+        rounds = node.dtype.is_narrow_float and operand.op == "div" and operand.dtype is F32
+        return operand if rounds else None
+
+    def _quarters(self, node: Scalar) -> Index | None:
+        """Returns what is added to quarters of the fastest axis in a ``rand`` of neighbours, or None elsewhere."""
+        seed, offset = node.args
+        axis = self._space.axis(self._space.order[-1]) if self._space.order else None
+        if axis is None or not is_provably_at_most(SHORTEST_DRAW, axis.size) or seed.dims or offset.op != "index":
+            return None
+        rest = behind(offset.args[0], axis.name)
+        return None if rest is None or not is_aligned_row(offset.args[0], 4, axis.name) else floordiv(rest, 4)
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def _write(self, key: Key) -> Tile:  # noqa: PLR0911  # a case for each form
+        node, guard = key
+        match node.op:
+            case "const":
+                return Tile(literal(node.value, node.dtype), NO_AXES, node.dtype)
+            case "load":
+                return self._write_load(node, guard)
+            case "index":
+                return self._write_index(node, guard)
+            case "cast" | "rounded":
+                return self._write_cast(node, guard)
+            case "bitcast":
+                tile = self._known(node.args[0], guard)
+                return self._hold("bits", Bitcast(tile.expression, node.dtype), tile.axes)
+            case "masked" if (load := self._guarded_load(node)) is not None:
+                return self._write_guarded_load(node, load, guard)
+            case op if op in REQUIREMENTS:
+                return self._write_requirement(node, guard)
+            case op if op in COMPARISONS and self._compares_indices(node):
+                return self._write_operation(node, [self._bare_index(operand, guard) for operand in node.args])
+        return self._write_computed(node, guard)
+
+    def _write_computed(self, node: Scalar, guard: Guard | None) -> Tile:
+        rest = self._quarters(node) if node.op == "rand" else None
+        if rest is not None:
+            return self._write_quartets(node, rest, guard)
+        inner = Guard(node.args[0], guard) if node.op == "masked" else guard
+        tiles = [self._known(operand, inner if i == 1 else guard) for i, operand in enumerate(node.args)]
+        if node in self.shares:
+            return self._write_share(*tiles)
+        return self._write_operation(node, tiles)
+
+    def _hold(self, prefix: str, expression: Expression, axes: Axes) -> Tile:
+        return self._builder.hold(prefix, expression, axes)
+
+    def _write_operation(self, node: Scalar, tiles: list[Tile]) -> Tile:
+        axes = NO_AXES.union(*(tile.axes for tile in tiles))
+        is_narrow = _computes_wider(node, tiles)
+        operands = [converted(t.expression, t.dtype, t.dtype.compute) if is_narrow else t.expression for t in tiles]
+        op = self._forms.get(node, node.op)
+        if op == "erf" and tiles[0].dtype.compute is F32 and self._reads_narrow(node.args[0]):
+            op = "erf_narrow"
+        made: Expression = apply(op, *operands)
+        if is_narrow and node.dtype.is_narrow_float:
+            made = Cast(made, node.dtype)
+        return self._hold(node.op, made, axes)
+
+    def _write_requirement(self, node: Scalar, guard: Guard | None) -> Tile:
+        """Writes the assertion that a condition holds where the value counts: inside the axes and the guard."""
+        condition, value = (self._known(operand, guard) for operand in node.args)
+        guards = [self._known(each, outer) for each, outer in _conditions(guard)]
+        mask, axes = self.addresses.mask_of(condition.axes, guards)
+        assert_required(self._builder, node.op, condition.expression, (mask, axes))
+        return value
+
+    def _write_share(self, part: Tile, whole: Tile) -> Tile:
+        """Writes the exact quotient of what is at most one by what is at least one: one division for all parts."""
+        inverse = self._hold("inverse", apply("div", literal(1.0, F32), whole.expression), whole.axes)
+        axes = part.axes | whole.axes
+        operands = (part.expression, whole.expression, inverse.expression)
+        return self._builder.call("div", "share", operands, self._tile_type(F32, axes), axes)
+
+    def _tile_type(self, dtype: DType, axes: Axes) -> TileType:
+        return TileType(dtype, self._space.shape(axes))
+
+    def _write_quartets(self, node: Scalar, rest: Index, guard: Guard | None) -> Tile:
+        """Writes random numbers of neighbours, four of which come from one draw."""
+        base, seed = self._index.tile(rest), self._known(node.args[0], guard)
+        axis = self._space.order[-1]
+        quartet = self._builder.places[axis].quartet
+        if quartet is None:
+            raise AssertionError(f"nothing counts the quartets along {axis}")
+        if base.literal != 0:
+            quartet = add(base.expression, converted(quartet, self._builder.type_of(quartet).dtype, base.dtype))
+        axes = base.axes | {axis}
+        *outer, inner = self._space.shape(axes)
+        assert isinstance(inner, Block), "a tile along an axis has an extent there"
+        drawn = TileType(F32, (*outer, Block(inner.constant, 4), 2, 2))
+        four = self._builder.call("draws", "rand4", (seed.expression, quartet), drawn, axes)
+        return self._hold("rand", Reshape(four.expression, self._space.shape(axes)), axes)
+
+    def _reads_narrow(self, root: Scalar) -> bool:
+        """Returns whether all floats that a value is computed from are of narrow types, and there are some."""
+        pending, found = [root], False
+        while pending:
+            for load in pending.pop().loads:
+                if not load.dtype.is_float:
+                    continue
+                produced = self._flat.producer(load)
+                if load.dtype.is_narrow_float:
+                    found = True
+                elif produced is not None and isinstance(produced[0], Loop):
+                    pending.append(produced[0].bodies[produced[1]])
+                else:
+                    return False
+        return found
+
+    def _write_cast(self, node: Scalar, guard: Guard | None) -> Tile:
+        quotient = self._rough_quotient(node)
+        if quotient is not None:
+            return self._write_rough_quotient(node, quotient, guard)
+        tile = self._known(node.args[0], guard)
+        if self._is_wide_scalar(node.args[0]) and node.dtype is F32:
+            return tile
+        if node.dtype is F16 and tile.dtype in (F32, F64) and self._is_made_of_integers(node.args[0]):
+            whole = converted(tile.expression, tile.dtype, F32)
+            kind = replace(self._builder.type_of(tile.expression), dtype=F16)
+            return self._builder.call("cast", "whole_to_half", (whole,), kind, tile.axes)
+        return self._hold("cast", Cast(tile.expression, node.dtype), tile.axes)
+
+    def _write_rough_quotient(self, node: Scalar, quotient: Scalar, guard: Guard | None) -> Tile:
+        """Writes a quotient that is rounded to a narrow type: by the fast division, or of a softmax one for a row."""
+        left, right = (self._known(operand, guard) for operand in quotient.args)
+        if quotient in self._weights:
+            inverse = apply("div_fast", literal(1.0, F32), right.expression)
+            divided = mul(left.expression, inverse)
+        else:
+            divided = apply("div_fast", left.expression, right.expression)
+        return self._hold("div", Cast(divided, node.dtype), left.axes | right.axes)
+
+    def _write_index(self, node: Scalar, guard: Guard | None) -> Tile:
+        tile = self._index.tile(node.args[0], lambda value: self._known(value, guard))
+        if tile.dtype is node.dtype:
+            return tile
+        return self._hold("index", Cast(tile.expression, node.dtype), tile.axes)
+
+    # --- memory -----------------------------------------------------------------------------------------------------
+
+    def _is_wide_scalar(self, node: Scalar) -> bool:
+        """Returns whether the node reads a half-precision number that is passed by value, which travels as f32."""
+        if node.op != "load" or node.source in self._flat.producers:
+            return False
+        param = self._flat.param_of(node.source)
+        return param.param.host_scalar and node.dtype.is_narrow_float
+
+    def _write_load(self, node: Scalar, guard: Guard | None) -> Tile:
+        if self._flat.producer(node) is not None:
+            found = self.results.get(node.source)
+            if found is None:
+                raise ScheduleMismatch(
+                    f"kernel {self._flat.kernel.name} reads {node.source} before the loop that computes it has ended; "
+                    "split the kernel between them"
+                )
+            return found
+        param = self._flat.param_of(node.source)
+        if param.param.host_scalar:
+            return Tile(Name(param.text), NO_AXES, F32 if node.dtype.is_narrow_float else node.dtype)
+        return self._load_line(node, guard, None)
+
+    def _guarded_load(self, node: Scalar) -> Scalar | None:
+        """Returns the load of a ``masked`` that is one masked load, else None.
+
+        These are ``masked(c, x[i], constant)`` and ``masked(c, cast(x[i]), 0)``.
+        """
+        _, value, other = node.args
+        if other.op != "const" or _is_negative_zero(other.value) or node.dtype.bits == 8:
+            return None
+        load = value.args[0] if value.op == "cast" and other.value == 0 else value
+        if load.op != "load" or load.dtype.bits == 8 or self._flat.producer(load) is not None:
+            return None
+        if not self._flat.param_of(load.source).param.host_scalar and self._is_always_inside(load):
+            return None
+        return None if self._flat.param_of(load.source).param.host_scalar else load
+
+    def _write_guarded_load(self, node: Scalar, load: Scalar, guard: Guard | None) -> Tile:
+        other = literal(node.args[2].value, load.dtype)
+        tile = self._load_line(load, Guard(node.args[0], guard), other)
+        if load.dtype is node.dtype:
+            return tile
+        return self._hold("cast", Cast(tile.expression, node.dtype), tile.axes)
+
+    def _load_line(self, node: Scalar, guard: Guard | None, other: Expression | None) -> Tile:
+        param = self._flat.param_of(node.source)
+        index = self._flat.offset(node.source, node.indices)
+        place = self.addresses.place(param, index, lambda value: self._known(value, guard))
+        conditions = [self._known(condition, outer) for condition, outer in _conditions(guard)]
+        pointer, mask, axes = self.addresses.access(place, conditions, row_mask=self.addresses.row_mask(param, index))
+        if index.is_indirect:
+            assert_in_bounds(
+                self._flat,
+                self._builder,
+                node.indices,
+                lambda value: self._known(value, guard),
+                (mask, axes),
+                self._index_dtype,
+            )
+        is_own_row = self._flat.space.walked and {"x", "r"} <= axes
+        if node in self._pieces and not is_own_row:
+            pointer = self.addresses.in_pieces(pointer, self._pieces[node])
+        if mask is not None and other is None and (self._pads or node in self._zeroed):
+            other = literal(0, node.dtype)
+        load = Load(pointer, mask, other, self.hints.get(node, ""), row_per_thread=is_own_row)
+        tile = self._hold("load", load, axes)
+        if node in self.ahead and guard is None:
+            self.addresses.ask_ahead(param, index)
+        return tile
+
+    def place(self, param: KernelParam, index: Index) -> Tile:
+        """Returns the address of an element of a parameter, of whose index the indirect parts are written first."""
+        for value in indirects_of((index,)):
+            self.tile(value)
+        return self.addresses.place(param, index)
+
+
+def _reads_one_along_the_fold_axis(flat: FlatKernel) -> bool:
+    """Returns whether a kernel reads a single tensor along the fold axis and writes none."""
+    roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
+    read = {load.source for load in memory_loads(flat, roots) if reads_along_fold(flat, load)}
+    return len(read) == 1 and not any(varies_along_fold(flat.homes[name]) for name in flat.kernel.stored)
+
+
+def _bytes_beside(flat: FlatKernel) -> dict[Scalar, int]:
+    """Returns the loads of bytes along rows beside wider ones, and how many elements of the widest are one access.
+
+    A thread that reads 16 bytes at once has 16 elements of all tensors, and accesses to wide ones, which take several,
+    are not next to those of its neighbours: a multiprocessor needs that many turns for each.
+    """
+    if flat.space.order[-1:] != ("r",) or flat.space.skew is not None or uses_tensor_cores(flat.kernel.body):
+        return {}
+    if not is_static(flat.space.fold_size) or flat.space.fold_size < WIDEST_ACCESS:
+        return {}  # what is said of neighbours would not be true of rows that are shorter
+    roots = tuple(body for definition in flat.definitions for body in bodies_of(definition))
+    along = [load for load in memory_loads(flat, roots) if behind(flat.offset(load.source, load.indices)) is not None]
+    widths = {load: flat.param_of(load.source).dtype.bytes for load in along}
+    widest = max(widths.values(), default=1)
+    return {load: WIDEST_ACCESS // widest for load, width in widths.items() if width == 1 < widest}
+
+
+def _conditions(guard: Guard | None) -> list[Key]:
+    found: list[Key] = []
+    while guard is not None:
+        found.append((guard.condition, guard.outer))
+        guard = guard.outer
+    return found[::-1]
+
+
+def _computes_wider(node: Scalar, tiles: list[Tile]) -> bool:
+    """Returns whether narrow operands are widened first: always for arithmetic, for a choice only if 8 bits wide."""
+    if node.op in SELECTIONS:
+        return bool(node.dtype.is_narrow_float and node.dtype.bits == 8)
+    return any(tile.dtype.is_narrow_float for tile in tiles)
+
+
+def _is_negative_zero(value: Number) -> bool:
+    """Returns whether a number is a zero with a sign, which a masked load does not give."""
+    return isinstance(value, float) and value == 0.0 and math.copysign(1.0, value) < 0
+
+
+def _is_made_of_elements(key: object, flat: FlatKernel) -> bool:
+    """Returns whether what is known under a key is computed: neither loaded from memory nor a position."""
+    if not isinstance(key, tuple) or not isinstance(key[0], Scalar):
+        return False
+    node = key[0]
+    return node.op != "index" and (node.op != "load" or node.source in flat.producers)

@@ -1,0 +1,324 @@
+"""Scans along the fold axis: a prefix of one tile, or of block after block with what came before carried along."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ferrite_ir.dtypes import BOOL, F32, I32, I64, DType
+from ferrite_ir.graph import Loop, Scan, bodies_of
+from ferrite_ir.ops import RANDOM
+from ferrite_ir.scalar import Scalar, postorder
+from ferrite_ir.sizes import is_provably_at_most
+from ferrite_scheduler.look_back import HALF_BYTES, sums_halves
+from ferrite_scheduler.marks import LookBackScan
+from ferrite_triton.analysis.flat import FlatKernel, memory_loads
+from ferrite_triton.analysis.rows import varies_along_fold
+from ferrite_triton.analysis.space import Axes, Space
+from ferrite_triton.forms.builder import Builder, Tile
+from ferrite_triton.forms.prefetches import ask_for_part
+from ferrite_triton.forms.reductions import R, Reductions, step
+from ferrite_triton.forms.scalar_values import ScalarValues
+from ferrite_triton.tile.build import add, apply, literal, neutral_of, sub, where
+from ferrite_triton.tile.language import (
+    Block,
+    BlockSize,
+    Broadcast,
+    Call,
+    Cast,
+    Constant,
+    Expand,
+    Expression,
+    Extent,
+    Gather,
+    Lanes,
+    Literal,
+    Name,
+    Reduce,
+    Reshape,
+    TileType,
+)
+from ferrite_triton.tile.language import Scan as TileScan
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A line of a tile: along which axis, of which extent, in a tile of which rank; whether its sum keeps the axis."""
+
+    axis: int
+    extent: Extent
+    rank: int
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Scans:
+    """Writes the scans of one kernel; ``wide`` says that addresses have 64 bits."""
+
+    flat: FlatKernel
+    builder: Builder
+    evaluator: ScalarValues
+    folds: Reductions
+    wide: bool
+
+    @property
+    def space(self) -> Space:
+        """Returns the axes."""
+        return self.flat.space
+
+    def write(self, definition: Scan) -> tuple[Tile, ...]:
+        """Writes a scan here: inside the open loop with a carry, or of one tile. Returns one tile per result."""
+        if isinstance(definition, LookBackScan):
+            return (self._shared(definition),)
+        tiles = tuple(self.evaluator.tile(body) for body in definition.bodies)
+        if not self.space.folds_tile:
+            return tiles
+        # A tile of extent 1 along the other axes lies in many threads at once, which Triton's scans count twice.
+        axes = R.union(self.space.order)
+        wide = tuple(self.folds.full(self._widen(tile), axes) for tile in tiles)
+        if definition.combine in PAIRED_SCANS:
+            results = self._paired(definition.combine, wide, axes)
+        else:
+            results = (self._simple(definition.combine, wide[0], axes),)
+        return tuple(self._as(body.dtype, result) for result, body in zip(results, definition.bodies, strict=True))
+
+    def _hold(self, prefix: str, expression: Expression, like: Tile) -> Tile:
+        return self.builder.hold(prefix, expression, like.axes)
+
+    def _widen(self, tile: Tile) -> Tile:
+        if tile.literal is not None or not (tile.dtype.is_narrow_float or tile.dtype is BOOL):
+            return tile
+        return self._hold("cast", Cast(tile.expression, I32 if tile.dtype is BOOL else F32), tile)
+
+    def _simple(self, combine: str, tile: Tile, axes: Axes) -> Tile:
+        dtype = tile.dtype
+        values = self.folds.full(tile, axes)
+        if self.space.serial:
+            return self._serial(combine, values, axes)
+        block = self.builder.hold("scan", TileScan((values.expression,), combine, self.space.fold_position), axes)
+        if not self.space.loops:
+            return block
+        carry = self.folds.carry(axes - R, neutral_of(combine, dtype), dtype)
+        result = self._hold("scan", step(combine, dtype, carry.expression, block.expression), block)
+        line = _Line(self.space.fold_position, Block("RBLOCK"), len(self.space.order), self.folds.keep)
+        total = self._total(combine, values.expression, block, line)
+        self.folds.follow(carry, step(combine, dtype, carry.expression, total))
+        return result
+
+    def _total(self, combine: str, values: Expression, scanned: Tile, line: _Line) -> Expression:
+        """Returns what the values along a line of a tile combine to.
+
+        A reduction takes them in an order of its own. Where that may go out of range although no prefix does, as a
+        product of factors whose exponents cancel, it is the last of what they are ``scanned`` to.
+        """
+        if combine not in IN_ORDER:
+            return Reduce((values,), combine, line.axis, line.keep)
+        lane: Expression = Lanes(line.extent)
+        if line.rank > 1:
+            lane = Expand(lane, tuple(place for place in range(line.rank) if place != line.axis))
+        extent = line.extent
+        end = BlockSize(extent, I32) if isinstance(extent, Block) else Literal(extent, I32)
+        # What is added to the last one changes nothing of it, not even the sign of a zero.
+        nothing = literal(-0.0 if scanned.dtype.is_float else 0, scanned.dtype)
+        is_last = apply("eq", lane, sub(end, Literal(1, I32)))
+        return Reduce((where(is_last, scanned.expression, nothing),), "sum", line.axis, line.keep)
+
+    def _serial(self, combine: str, values: Tile, axes: Axes) -> Tile:
+        """Returns the scan of a tile whose threads hold neighbours: theirs first, then one of what each adds up to.
+
+        What comes before a thread's share is looked up where its predecessor has it: taking a total away again would
+        neither be exact nor hold for infinities.
+        """
+        serial, dtype = self.space.serial, values.dtype
+        groups = Block("RBLOCK", serial)
+        wide = self.space.shape(axes)
+        inner = tuple(groups if extent == Block("RBLOCK") else extent for extent in wide)
+        held = self._hold("rows", Reshape(values.expression, (serial, *inner)), values).expression
+        own = self._hold("scan", TileScan((held,), combine, 0), values)
+        rank, axis = len(self.space.order), self.space.fold_position
+        line = _Line(0, serial, rank + 1, keep=False)
+        total = self._hold("total", self._total(combine, held, own, line), values).expression
+        ended = self._hold("ends", TileScan((total,), combine, axis), values)
+        lane = Broadcast(self.space.expand("r", Lanes(groups)), inner)
+        positions = self.builder.hold("lane", lane, axes).expression
+        zero, one = Literal(0, I32), Literal(1, I32)
+        earlier = Gather(ended.expression, apply("greater", sub(positions, one), zero), axis)
+        identity = neutral_of(combine, dtype)
+        is_later = apply("gt", positions, zero)
+        before = self._hold("before", where(is_later, earlier, literal(identity, dtype)), values).expression
+        carry = self.folds.carry(axes - R, identity, dtype)
+        joined = Expand(step(combine, dtype, carry.expression, before), (0,))
+        result = self._hold("scan", Reshape(step(combine, dtype, joined, own.expression), wide), values)
+        last = self._total(combine, total, ended, _Line(axis, groups, rank, self.folds.keep))
+        self.folds.follow(carry, step(combine, dtype, carry.expression, last))
+        return result
+
+    def _shared(self, scan: LookBackScan) -> Tile:
+        """Returns the scan of one part of a line, continued from the sum that the programs before it publish."""
+        axes = R.union(self.space.order)
+        self._write_mark(scan, axes)
+        values = self._summed(scan, axes)
+        self._ask(scan)
+        total = self._hold("total", Reduce((values.expression,), "sum", 0), values)
+        told = self._told(scan, total)
+        self.builder.do(Call("publish_part", told), axes)
+        block = self._hold("scan", TileScan((values.expression,), "sum", 0), values)
+        before = self._before(told, total, axes)
+        result = self._hold("scan", add(before.expression, block.expression), block)
+        return self._as(scan.operand.dtype, result)
+
+    def _before(self, told: tuple[Expression, ...], total: Tile, axes: Axes) -> Tile:
+        return self.builder.call("before", "sum_before", told, TileType(total.dtype), axes)
+
+    def pieces(self, scan: LookBackScan, halves: Sequence[Scalar], place: Callable[[int], None]) -> Iterator[Tile]:
+        """Yields the scan of each piece of a part, where the piece lies when it is yielded; ``place`` writes that.
+
+        What a part adds up to is published as soon as it is known. Until the sum before it is there, its elements wait
+        as they came, two in a register, and no more than one piece is floats at a time: a thread holds 128 elements,
+        and a multiprocessor four such programs of four warps.
+        """
+        axes = R.union(self.space.order)
+        self._write_mark(scan, axes)
+        waiting: list[dict[Scalar, Tile]] = []
+        pieces: list[Tile] = []
+        for piece in range(self.space.pieces):
+            place(piece)
+            pieces.append(self._summed(scan, axes))
+            waiting.append(self.evaluator.loaded(halves))
+            self.builder.forget(R)
+        self._ask(scan)
+        kinds = tuple(TileType(tile.dtype) for tile in pieces)
+        summing = Call("sums_of_four", tuple(tile.expression for tile in pieces), kinds)
+        totals = self.builder.hold_all(["total"] * len(pieces), summing, axes)
+        whole = self._hold("total", add(*(total.expression for total in totals)), totals[0])
+        told = self._told(scan, whole)
+        self.builder.do(Call("publish_part", told), axes)
+        before = self._before(told, whole, axes)
+        for piece, (held, total) in enumerate(zip(waiting, totals, strict=True)):
+            place(piece)
+            self.evaluator.renew_elements(held)
+            values = self._summed(scan, axes)
+            block = self._hold("scan", TileScan((values.expression,), "sum", 0), values)
+            result = self._hold("scan", add(before.expression, block.expression), block)
+            yield self._as(scan.operand.dtype, result)
+            self.builder.forget(R)
+            if piece + 1 < self.space.pieces:
+                before = self._hold("before", add(before.expression, total.expression), before)
+
+    def _write_mark(self, scan: LookBackScan, axes: Axes) -> None:
+        """Writes the mark of what programs tell each other in this launch; it comes while elements do."""
+        operands = (self._status(scan), Name("line"), Name("part"), Constant(self.space.parts))
+        call = Call("mark_of_part", operands, (TileType(I64),))
+        self.builder.let("mark", call, axes)
+
+    def _ask(self, scan: LookBackScan) -> None:
+        """Writes requests of what later programs will read, where a program's own elements are on their way already."""
+        ask_for_part(self.flat, self.evaluator.addresses, scan.operand, scan.points, wide=self.wide)
+
+    def _status(self, scan: LookBackScan) -> Expression:
+        return Name(self.folds.param_text(scan.status))
+
+    def _told(self, scan: LookBackScan, total: Tile) -> tuple[Expression, ...]:
+        """Returns what programs tell and ask each other with: a status, a part of a line, and what it comes to."""
+        lines = math.prod(int(axis.size) for axis in self.space.grid)
+        where_ = (Name("line"), Constant(lines), Name("part"), Constant(self.space.parts))
+        return (self._status(scan), *where_, total.expression, Name("mark"))
+
+    def _summed(self, scan: LookBackScan, axes: Axes) -> Tile:
+        """Returns what is added up, zero past the end."""
+        operand = self._widen(self.evaluator.tile(scan.operand))
+        return self.folds.full(operand, axes, neutral_of("sum", operand.dtype))
+
+    def _as(self, wanted: DType, tile: Tile) -> Tile:
+        return tile if tile.dtype is wanted else self._hold("cast", Cast(tile.expression, wanted), tile)
+
+    def _paired(self, combine: str, tiles: tuple[Tile, ...], axes: Axes) -> tuple[Tile, ...]:
+        """Returns the best values so far, each with the position of the last such value.
+
+        Positions are negated on the way, because the combine lets the lowest win a tie.
+        """
+        function, best = PAIRED_SCANS[combine]
+        value, index = tiles
+        values = self.folds.full(value, axes)
+        backwards = self._hold("at", apply("neg", index.expression), index)
+        positions = self.folds.full(backwards, axes)
+        axis = self.space.fold_position
+        pair = values.expression, positions.expression
+        found = self.builder.hold_all(("best", "at"), TileScan(pair, combine, axis), axes)
+        if self.space.loops:
+            start = neutral_of(best, value.dtype), index.dtype.highest
+            carry = [self.folds.carry(axes - R, fill, tile.dtype) for fill, tile in zip(start, tiles, strict=True)]
+            held = tuple(each.expression for each in carry)
+            kinds = tuple(self.builder.type_of(each.expression) for each in found)
+            joining = Call(function, (*held, *(each.expression for each in found)), kinds)
+            last = self.builder.hold_all(
+                ("last", "last"), Reduce(pair, function.removesuffix("_nan"), axis, self.folds.keep), axes
+            )
+            states = tuple(self.builder.type_of(each) for each in held)
+            following = Call(function, (*held, *(each.expression for each in last)), states)
+            found = self.builder.hold_all(("best", "at"), joining, axes)
+            for each, tile in zip(carry, self.builder.hold_all(("carry", "carry"), following, axes), strict=True):
+                self.folds.follow(each, tile.expression)
+        forwards = self._hold("at", apply("neg", found[1].expression), found[1])
+        return found[0], forwards
+
+
+PAIRED_SCANS = {"cummax": ("argmax_nan", "max"), "cummin": ("argmin_nan", "min")}
+"""By combine of a value and its position, the device function, and what it makes of the values."""
+
+SCANNED = frozenset(("sum", "prod", "max", "min", "xor", "logaddexp"))
+"""Combines of one value that are scanned."""
+IN_ORDER = frozenset(("prod", "logaddexp"))
+"""Combines of which a prefix may be in the range of its type where the same values in another order are not."""
+
+SERIAL = 8
+"""Neighbours along a column that a thread holds, where columns are scanned block by block."""
+
+
+PIECES, PIECES_REGISTERS = 4, 128
+"""Pieces of a part whose elements have two bytes, and registers of a thread that holds 128 of them."""
+
+
+def waits_in_pieces(flat: FlatKernel) -> bool:
+    """Returns whether programs that wait for each other hold elements of two bytes, of which they only make floats."""
+    scans = look_back_scans(flat)
+    if len(scans) != 1 or not all(isinstance(definition, (Loop, LookBackScan)) for definition in flat.definitions):
+        return False
+    nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
+    if any(node.op in RANDOM for node in nodes) or not sums_halves(scans[0].operand):
+        return False
+    return scans[0].points % PIECES == 0 and all(load.dtype.bytes <= HALF_BYTES for load in _elements(flat))
+
+
+def waiting_halves(flat: FlatKernel) -> list[Scalar]:
+    """Returns the loads of elements of two bytes that such programs hold."""
+    return [load for load in _elements(flat) if load.dtype.bytes == HALF_BYTES]
+
+
+def _elements(flat: FlatKernel) -> list[Scalar]:
+    (scan,) = look_back_scans(flat)
+    return [load for load in memory_loads(flat, (scan.operand,)) if varies_along_fold(load.indices)]
+
+
+def look_back_scans(flat: FlatKernel) -> tuple[LookBackScan, ...]:
+    """Returns the scans of a kernel whose programs wait for each other: one at most."""
+    return tuple(definition for definition in flat.definitions if isinstance(definition, LookBackScan))
+
+
+def scans_serially(flat: FlatKernel) -> bool:
+    """Returns whether nothing in a kernel minds in which order its tiles hold the positions of the fold axis."""
+    space = flat.space
+    if not space.loops or space.order != ("r", "x") or space.fold is None:
+        return False
+    if not is_provably_at_most(SERIAL, space.fold.size):
+        return False  # a block might be shorter
+    scans = [definition for definition in flat.definitions if isinstance(definition, Scan)]
+    others = [definition for definition in flat.definitions if not isinstance(definition, (Scan, Loop))]
+    nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
+    return (
+        bool(scans)
+        and not others
+        and all(scan.combine in SCANNED for scan in scans)
+        and not any(node.op in RANDOM for node in nodes)
+    )

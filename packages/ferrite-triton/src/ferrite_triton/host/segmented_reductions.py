@@ -1,0 +1,240 @@
+"""The kernels of ``ferrite.combine_rows``: programs around device functions of `ferrite_runtime.fmath`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from ferrite_ir.dtypes import F32, F64, I32, DType
+from ferrite_ir.graph import View
+from ferrite_ir.sizes import Size, hint, is_static, maximum, minimum, symbol
+from ferrite_scheduler.schedule import CallExtern
+from ferrite_triton.analysis.packed_residency import HALF_BYTES
+from ferrite_triton.analysis.size_params import host_expression, size_value
+from ferrite_triton.host.segment_shapes import (
+    SECTOR,
+    RowsShape,
+    counters,
+    most_rows,
+    most_shares,
+    most_slots,
+    scratch_of,
+    shapes_for,
+    sorts_all,
+)
+from ferrite_triton.host.spec import KernelSpec
+from ferrite_triton.host.templates import Expansion, Operand, Scratch, Template
+from ferrite_triton.tile.build import add, apply, literal, mul
+from ferrite_triton.tile.language import (
+    Call,
+    Constant,
+    Do,
+    Expression,
+    Lanes,
+    Let,
+    Literal,
+    Name,
+    Offset,
+    ProgramId,
+    Statement,
+    Store,
+    TileType,
+    Variable,
+)
+
+ZEROED = 1024
+"""Numbers that one program makes zero."""
+SORTED_WARP, MOST_WARPS = 128, 16
+"""How many rows of a share a warp has, and warps of a program at most."""
+LISTED, LISTING_WARPS = 256, 8
+"""Rows that a program lists, and its warps: a row for each thread, and no share has fewer."""
+ASKED = 1 << 16
+"""Bytes that a program asks for while rows are listed."""
+REGISTERS, REGISTERS_OF_WIDE_HALVES = 80, 96
+"""Registers of a thread that combines rows: enough for all rows that are on their way, and for 25 warps at once; for 21
+where each thread has eight elements of two bytes of every row, of which it keeps as many sums."""
+WIDE = 256
+"""Elements of two bytes that a warp reads at once: of rows with as many, each thread has eight of every one."""
+COUNT = "n0"
+"""What kernels call a number of rows that is symbolic."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What is known of a call before it runs.
+
+    Attributes:
+        count: number of rows.
+        rows, width, stride, mode, wraps: as the device functions take them.
+        programs: programs that the device runs at once.
+        initial: as the device functions take it.
+        compute: the type that is computed in.
+        base: name of the tensor that places are before, "" where that is one number, ``initial``.
+        asking: how many programs ask for it while rows are listed.
+        shapes: what is chosen for how many rows; see `shapes_for`.
+        scratch: the tensors that only these kernels know.
+    """
+
+    count: Size
+    rows: int
+    width: int
+    stride: int
+    programs: int
+    mode: str
+    initial: float
+    wraps: bool
+    compute: DType
+    base: str
+    asking: int
+    shapes: tuple[RowsShape, ...]
+
+    @property
+    def is_static(self) -> bool:
+        """Returns whether the number of rows is known."""
+        return is_static(self.count)
+
+    @property
+    def sorts_all(self) -> bool:
+        """Returns whether all shares are sorted while rows are listed."""
+        return sorts_all(self.count, self.shapes)
+
+    @property
+    def sizes(self) -> dict[str, Size]:
+        """Returns the sizes that kernels take."""
+        return {} if self.is_static else {COUNT: self.count}
+
+    @property
+    def number(self) -> Size:
+        """Returns the number of rows as kernels know it."""
+        return self.count if self.is_static else symbol(COUNT, low=0)
+
+    @property
+    def scratch(self) -> Scratch:
+        """Returns the tensors that only these kernels know."""
+        return scratch_of(self.count, self.shapes, self.compute)
+
+
+def write_combined_rows(step: CallExtern, taken: Collection[str]) -> Expansion:
+    """Returns the kernels and steps of a call; ``taken`` are the names that the host uses."""
+    definition, result = step.definition, step.results[0]
+    places, source, base = definition.args
+    value, given = definition.results[0], dict(definition.kwargs)
+    if value is None or result is None:
+        return Expansion((), ())
+    compute = F64 if source.dtype is F64 else F32
+    count, width = source.shape
+    batch, block, asked = given.pop("batch"), given.pop("block"), given.pop("asked")
+    call = _Call(
+        count=count,
+        width=int(width),
+        stride=int(source.strides[0]),
+        initial=0.0 if isinstance(base, View) else float(base),
+        compute=compute,
+        base="base" if isinstance(base, View) else "",
+        asking=asked // ASKED,
+        shapes=shapes_for(count, given["rows"], int(width), batch, block),
+        **given,
+    )
+    operands = {
+        "places": Operand(places.name, places.dtype),
+        "source": Operand(source.name, source.dtype),
+        "out": Operand(result, value.type.dtype),
+    }
+    if isinstance(base, View):
+        operands["base"] = Operand(base.name, base.dtype)
+    template = Template.of(step, operands, call.scratch, taken)
+    template.require(count, most_rows(call.shapes[0]), "rows to combine")
+    for write in (_write_zeros, _write_lists, *(() if call.sorts_all else (_write_shares,)), _write_sums):
+        forms: list[tuple[int, KernelSpec]] = []
+        for shape in call.shapes:
+            kernel = write(template, call, shape)
+            if forms and forms[-1][1].id == kernel.id:
+                forms.pop()  # the same for more rows
+            forms.append((shape.count, kernel))
+        *alternatives, (_, last) = forms
+        template.launch(last, [(((count, limit),), kernel) for limit, kernel in alternatives])
+    return template.finished()
+
+
+def _write_zeros(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
+    """Writes what makes all counters zero."""
+    tasks = 1 + 2 * most_slots(call.number, call.shapes) * shape.blocks
+    zeroed: dict[str, Size] = {"counts": counters(call.rows), "tasks": tasks}
+    if not call.sorts_all:
+        zeroed["is_sorted"] = most_shares(call.number, call.shapes)
+    block = Literal(ZEROED, I32)
+    lane = Name("lane")
+    kind = TileType(I32, (ZEROED,))
+    body: list[Statement] = [Let((Variable("lane", kind),), add(mul(ProgramId(0), block), Lanes(ZEROED)))]
+    for name, extent in zeroed.items():
+        zero = literal(0, template.operands[name].dtype)
+        body.append(Do(Store(Offset(Name(name), lane), zero, apply("lt", lane, size_value(extent, I32)))))
+    accesses = dict.fromkeys(zeroed, "write")
+    programs = (maximum(*zeroed.values()) + (ZEROED - 1)) // ZEROED
+    moved = I32.bytes * sum(hint(extent) for extent in zeroed.values())
+    return template.write("zero_counts", accesses, tuple(body), host_expression(programs), 4, call.sizes, bytes=moved)
+
+
+def _write_lists(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
+    """Writes what counts the rows of each place and lists them."""
+    slots = shape.slots(call.number)
+    numbers = (call.number, call.rows, call.wraps, shape.capacity, shape.chunk, slots, shape.share)
+    flags = None if call.sorts_all else "is_sorted"
+    tensors = ("places", "counts", "lists", "runs", "ordered", flags, "queue", "tasks")
+    asked = call.base if call.asking else None
+    body = _call("list_rows", (*tensors, asked), (*numbers, LISTED, call.asking, ASKED))
+    accesses = {"places": "read", "counts": "atomic", "lists": "write", "runs": "write", "ordered": "readwrite"}
+    accesses |= {**({flags: "write"} if flags else {}), "queue": "write", "tasks": "atomic"}
+    accesses |= {call.base: "read"} if call.asking else {}
+    programs = host_expression(shape.shares_of(call.number) + (call.number + (LISTED - 1)) // LISTED)
+    # Of a row its place; and alone the counter of its place, and its number in a list.
+    moved = min(hint(call.count), shape.count) * (template.operands["places"].dtype.bytes + 2 * SECTOR)
+    return template.write("list_rows", accesses, body, programs, LISTING_WARPS, call.sizes, bytes=moved)
+
+
+def _write_shares(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
+    """Writes what sorts the shares that are not sorted yet, if there are long places."""
+    tensors = ("places", "runs", "ordered", "is_sorted", "tasks")
+    body = _call("sort_rows", tensors, (call.number, call.rows, call.wraps, shape.share))
+    accesses = {"places": "read", "runs": "write", "ordered": "readwrite", "is_sorted": "read", "tasks": "read"}
+    warps = min(max(shape.share // SORTED_WARP, 1), MOST_WARPS)
+    shares = shape.shares_of(call.number)
+    moved = I32.bytes * hint(shares)  # what there is to sort, if anything, is not known
+    return template.write("sort_rows", accesses, body, host_expression(shares), warps, call.sizes, bytes=moved)
+
+
+def _write_sums(template: Template, call: _Call, shape: RowsShape) -> KernelSpec:
+    """Writes what combines the rows."""
+    base, slots = call.base or None, shape.slots(call.number)
+    sizes = (call.number, call.rows, call.width, call.stride, shape.capacity, shape.chunk, shape.share)
+    tiles = (shape.spread, slots, shape.group, shape.depth, shape.block, shape.halves)
+    known = ("counts", "lists", "runs", "ordered", "queue")
+    tensors = (*known, "tasks", "parts", "source", base, "out")
+    body = _call("combine_rows", tensors, (Constant(call.mode), Constant(call.initial), *sizes, *tiles))
+    accesses = {**dict.fromkeys(known, "read"), "tasks": "atomic", "parts": "readwrite", "source": "read"}
+    accesses |= {**({call.base: "read"} if call.base else {}), "out": "write"}
+    bytes_of = {name: template.operands[name].dtype.bytes for name in ("source", "out")}
+    expected = min(hint(call.count), shape.count)
+    moved = (expected * bytes_of["source"] + call.rows * bytes_of["out"]) * call.width
+    # Long places are shared by as many programs as run at once.
+    shared = minimum(slots * shape.blocks, call.programs)
+    programs = host_expression(maximum(-(-call.rows // shape.group) * shape.blocks, shared))
+    is_wide = bytes_of["source"] == HALF_BYTES and shape.block >= WIDE
+    facts = {"bytes": moved, "registers": REGISTERS_OF_WIDE_HALVES if is_wide else REGISTERS}
+    return template.write("combine_rows", accesses, body, programs, 1, call.sizes, **facts)
+
+
+def _call(
+    function: str, tensors: Sequence[str | None], numbers: Sequence[Size | bool | Expression]
+) -> tuple[Statement, ...]:
+    """Returns a body that is one call: with tensors by name, None for one that there is not, and numbers."""
+    operands: list[Expression] = [Constant(None) if name is None else Name(name) for name in tensors]
+    for number in numbers:
+        match number:
+            case Expression():
+                operands.append(number)
+            case bool() | int():
+                operands.append(Constant(number))
+            case _:
+                operands.append(size_value(number, I32))
+    return (Do(Call(function, tuple(operands))),)

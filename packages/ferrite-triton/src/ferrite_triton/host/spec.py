@@ -1,0 +1,80 @@
+"""Kernel specs, format 1 of docs/kernel-spec.md, as the builder makes them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from ferrite_ir.sizes import Size
+from ferrite_triton.analysis.accesses import Condition
+
+Expr: TypeAlias = "int | str | list[Any]"
+
+FORMAT = 1
+
+
+def canonical_json(value: object) -> str:
+    """Returns the canonical JSON text of a value, on which identities are computed."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """A kernel as text with everything that a runner has to know; the fields are those of the format.
+
+    But for ``sizes``: what a launch passes for each size param, over the symbols of the graph.
+    """
+
+    name: str
+    source: str
+    family: str
+    params: tuple[dict[str, Any], ...]
+    axes: tuple[dict[str, Any], ...]
+    blocks: dict[str, int]
+    grid: Expr
+    mutated: tuple[str, ...]
+    index_width: int
+    facts: dict[str, Any]
+    origin: tuple[str, ...] = ()
+    sizes: tuple[Size, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """Returns the identity: a digest of everything but the origin."""
+        content = {key: value for key, value in self._fields().items() if key != "origin"}
+        return hashlib.sha256(canonical_json(content).encode()).hexdigest()
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form."""
+        return {**self._fields(), "id": self.id}
+
+    def _fields(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "name": self.name,
+            "source": self.source,
+            "family": self.family,
+            "params": [dict(param) for param in self.params],
+            "axes": [dict(axis) for axis in self.axes],
+            "blocks": dict(self.blocks),
+            "grid": self.grid,
+            "mutated": list(self.mutated),
+            "index_width": self.index_width,
+            "facts": dict(self.facts),
+            "origin": list(self.origin),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """A kernel as texts that all take the same arguments.
+
+    Attributes:
+        spec: the one that is right for all sizes.
+        alternatives: better ones, each with what must hold for it to be right, the best first.
+    """
+
+    spec: KernelSpec
+    alternatives: tuple[tuple[tuple[Condition, ...], KernelSpec], ...] = ()

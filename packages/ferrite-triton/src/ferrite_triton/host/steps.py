@@ -1,0 +1,223 @@
+"""Host steps as JSON objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ferrite_ir.bindings import CHECK, COMPARISONS, LET, READ, SIZE, STEPS, Binding
+from ferrite_ir.graph import Call, If, TensorType, Value, View, While
+from ferrite_ir.sizes import Size, Symbolic, hint
+from ferrite_scheduler.schedule import (
+    Allocate,
+    CallExtern,
+    CallGraph,
+    Conditions,
+    Copy,
+    Free,
+    Item,
+    Keep,
+    Launch,
+    MakeView,
+    Reuse,
+    Step,
+)
+from ferrite_triton.analysis.size_params import Expr, host_expression
+from ferrite_triton.errors import EmitError, UnsupportedDefinition
+from ferrite_triton.host.arguments import encode_argument, encode_number
+from ferrite_triton.host.spec import Emitted
+
+
+def encode_layout(type_: TensorType) -> dict[str, Any]:
+    """Returns dtype, shape and strides of a tensor."""
+    return {
+        "dtype": type_.dtype.name,
+        "shape": list(map(host_expression, type_.shape)),
+        "strides": list(map(host_expression, type_.strides)),
+    }
+
+
+def encode_input(value: Value, device: str) -> dict[str, Any]:
+    """Returns an input of a program on ``device``."""
+    layout = encode_layout(value.type)
+    return {"name": value.name, "kind": "tensor", **layout, "device": value.type.device or device}
+
+
+def encode_size_input(given: tuple[str, Size]) -> dict[str, Any]:
+    """Returns an integer input of a program."""
+    return {"name": given[0], "kind": "scalar", "dtype": "i64"}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchForm:
+    """How one kernel of a schedule is launched: by which identity, with which sizes, and what is tried before.
+
+    An alternative without a kernel stands for no launch.
+
+    ``expected`` is the number of the alternative that the hints choose.
+    """
+
+    kernel: str
+    sizes: tuple[Expr, ...] = ()
+    alternatives: tuple[dict[str, Any], ...] = ()
+    expected: int = 0
+
+
+def launch_form(emitted: Emitted, idle: Sequence[Conditions] = ()) -> LaunchForm:
+    """Returns how a kernel is launched; ``idle`` says for what sizes it is not."""
+    choices: list[tuple[Conditions, str | None]] = [(conditions, None) for conditions in idle]
+    choices += [(conditions, spec.id) for conditions, spec in emitted.alternatives]
+    alternatives = tuple(
+        {"when": [[host_expression(size), limit] for size, limit in conditions], "kernel": kernel}
+        for conditions, kernel in choices
+    )
+    fits = [all(hint(size) <= limit for size, limit in conditions) for conditions, _ in choices]
+    expected = fits.index(True) if True in fits else len(fits)
+    return LaunchForm(emitted.spec.id, tuple(map(host_expression, emitted.spec.sizes)), alternatives, expected)
+
+
+def encode_launch(form: LaunchForm, tensors: Sequence[str]) -> dict[str, Any]:
+    """Returns the launch of a kernel on these tensors."""
+    launch = {"do": "launch", "kernel": form.kernel, "args": [*tensors, *form.sizes]}
+    if not form.alternatives:
+        return launch
+    return launch | {"alternatives": list(form.alternatives), "expected": form.expected}
+
+
+def encode_output(output: Any) -> dict[str, Any]:
+    """Returns an output of a program: a host name, a number or nothing."""
+    if output is None:
+        return {"none": True}
+    if isinstance(output, Symbolic):
+        return {"scalar": host_expression(output)}
+    return {"value": output} if isinstance(output, str) else {"scalar": encode_number(output)}
+
+
+def _encode_allocate(step: Allocate) -> dict[str, Any]:
+    device = {"device": step.type.device} if step.type.device else {}
+    return {"do": "alloc", "name": step.name, **encode_layout(step.type), **device}
+
+
+def _encode_keep(step: Keep) -> dict[str, Any]:
+    return {"do": "keep", "name": step.name, **encode_layout(step.type)}
+
+
+def _encode_reuse(step: Reuse) -> dict[str, Any]:
+    return {"do": "reuse", "name": step.name, "from": step.source, **encode_layout(step.type)}
+
+
+def _encode_view(step: MakeView) -> dict[str, Any]:
+    view = step.view
+    layout = encode_layout(TensorType(view.dtype, view.shape, view.strides))
+    return {
+        "do": "view",
+        "name": step.name,
+        "base": view.name,
+        **layout,
+        "offset": host_expression(view.offset),
+    }
+
+
+def _encode_item(step: Item) -> dict[str, Any]:
+    return {"do": "item", "name": step.name, "from": step.source, "dtype": step.type.dtype.name}
+
+
+def _encode_extern(step: CallExtern, bound: Mapping[str, tuple[Binding, ...]]) -> dict[str, Any]:
+    definition = step.definition
+    if definition.target in STEPS:
+        return _STEP_ENCODERS[definition.target](*definition.args)
+    encoded = {
+        "do": "extern",
+        "target": definition.target,
+        "args": [encode_argument(argument) for argument in definition.args],
+        "kwargs": {name: encode_argument(argument) for name, argument in definition.kwargs},
+        "results": list(step.results),
+    }
+    names = [(place, name) for place, name in enumerate(step.results) if name is not None]
+    binds = [[binding.symbol, place, binding.axis] for place, name in names for binding in bound.get(name, ())]
+    if binds:
+        encoded["binds"] = binds
+    strides = [_result_strides(value, name) for value, name in zip(definition.results, step.results, strict=True)]
+    return encoded | {"strides": strides} if any(row is not None for row in strides) else encoded
+
+
+def _encode_size(symbol: Symbolic, view: View, axis: int) -> dict[str, Any]:
+    return {"do": "let", "name": str(symbol), "value": {"size": [view.name, axis]}}
+
+
+def _encode_read(symbol: Symbolic, view: View) -> dict[str, Any]:
+    return {"do": "item", "name": str(symbol), "from": view.name, "dtype": view.dtype.name}
+
+
+def _encode_let(symbol: Symbolic, value: Size) -> dict[str, Any]:
+    return {"do": "let", "name": str(symbol), "value": host_expression(value)}
+
+
+def _encode_check(condition: tuple[Any, ...], message: str, named: tuple[Any, ...]) -> dict[str, Any]:
+    names = [[name, host_expression(size)] for name, size in named]
+    return {"do": "check", "holds": _encode_condition(condition), "message": message, "names": names}
+
+
+def _encode_condition(condition: tuple[Any, ...]) -> list[Any]:
+    kind, *parts = condition
+    return [kind, *map(host_expression if kind in COMPARISONS else _encode_condition, parts)]
+
+
+_STEP_ENCODERS: dict[str, Callable[..., dict[str, Any]]] = {
+    SIZE: _encode_size,
+    READ: _encode_read,
+    LET: _encode_let,
+    CHECK: _encode_check,
+}
+
+
+def _result_strides(value: Value | None, name: str | None) -> list[Expr] | None:
+    if value is None or name is None:
+        return None
+    return list(map(host_expression, value.type.strides))
+
+
+def _encode_copy(step: Copy) -> dict[str, Any]:
+    return {"do": "copy", "to": step.target, "from": step.source}
+
+
+def _encode_free(step: Free) -> dict[str, Any]:
+    return {"do": "free", "names": list(step.names)}
+
+
+_ENCODERS: dict[type, Callable[[Any], dict[str, Any]]] = {
+    Allocate: _encode_allocate,
+    Keep: _encode_keep,
+    Reuse: _encode_reuse,
+    MakeView: _encode_view,
+    Item: _encode_item,
+    Copy: _encode_copy,
+    Free: _encode_free,
+}
+
+
+def encode_step(step: Step, launches: Sequence[LaunchForm], bound: Mapping[str, tuple[Binding, ...]]) -> dict[str, Any]:
+    """Returns a host step.
+
+    ``launches`` say how the schedule's kernels, in order, are launched; ``bound`` which symbols results of calls bind.
+
+    Raises:
+        UnsupportedDefinition: the program format has no such step yet.
+    """
+    if isinstance(step, Launch):
+        return encode_launch(launches[step.kernel], step.args)
+    if isinstance(step, CallGraph):
+        raise UnsupportedDefinition(_control_flow(step.definition))
+    if isinstance(step, CallExtern):
+        return _encode_extern(step, bound)
+    encoder = _ENCODERS.get(type(step))
+    if encoder is None:
+        raise EmitError(f"unknown host step {type(step).__name__}; the known ones are in ferrite_scheduler.schedule")
+    return encoder(step)
+
+
+def _control_flow(definition: Call | If | While) -> str:
+    kind = type(definition).__name__.lower()
+    name = definition.results[0].name if definition.results else kind
+    return f"{name}: programs have no {kind} step; inline the graph before scheduling"

@@ -1,0 +1,56 @@
+"""Tile programs: what one program instance of a kernel does, on blocks of values.
+
+In comes what a kernel form makes of a scheduled kernel; out goes a program for the passes over tiles and the printers.
+Nothing outside this folder but kernel forms, passes and printers calls it.
+"""
+
+from .evaluate import EvaluationError, run_program
+from .language import (
+    UNDEFINED,
+    Carried,
+    Do,
+    Expression,
+    For,
+    If,
+    Let,
+    Literal,
+    Name,
+    Statement,
+    TileProgram,
+    TileType,
+    Variable,
+    expressions_of,
+    names_in,
+    parts_of,
+)
+from .parse import parse_tile
+from .text import tile_text
+from .types import types_of
+from .verify import TileError, require_valid, verify
+
+__all__ = [
+    "UNDEFINED",
+    "Carried",
+    "Do",
+    "EvaluationError",
+    "Expression",
+    "For",
+    "If",
+    "Let",
+    "Literal",
+    "Name",
+    "Statement",
+    "TileError",
+    "TileProgram",
+    "TileType",
+    "Variable",
+    "expressions_of",
+    "names_in",
+    "parse_tile",
+    "parts_of",
+    "require_valid",
+    "run_program",
+    "tile_text",
+    "types_of",
+    "verify",
+]

@@ -1,0 +1,497 @@
+"""A slow interpreter of tile programs in plain Python: what they mean, said once and simply.
+
+Program instances run one after the other, statements one after the other, elements in row-major order. A value that
+nothing may use, `UNDEFINED`, passes through operations and is only ever refused where it would be seen: by a store, a
+condition, an address.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ferrite_ir.dtypes import DType
+from ferrite_ir.reference import apply_operation
+from ferrite_ir.reference_combines import merge
+from ferrite_ir.rounding import convert, reinterpret, round_to
+from ferrite_ir.scalar import Number
+
+from .language import (
+    UNDEFINED,
+    Assert,
+    Assume,
+    AtomicUpdate,
+    AwaitPredecessor,
+    Barrier,
+    Bitcast,
+    Block,
+    BlockSize,
+    Broadcast,
+    Call,
+    Cast,
+    Do,
+    Dot,
+    Elementwise,
+    Expand,
+    Expression,
+    Extent,
+    For,
+    Full,
+    Gather,
+    Hint,
+    If,
+    Lanes,
+    Let,
+    Literal,
+    Load,
+    Name,
+    Offset,
+    Prefetch,
+    ProgramCount,
+    ProgramId,
+    Reduce,
+    Reshape,
+    Scan,
+    Shape,
+    Statement,
+    Store,
+    TileProgram,
+    TileType,
+    Transpose,
+    Undefined,
+    operands_of,
+    parts_of,
+)
+from .operations import ELEMENTWISE, meaning_of
+from .types import result_types
+from .verify import require_valid
+
+
+class EvaluationError(ValueError):
+    """A program that does what it may not: it uses an undefined element, or an address that is nowhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where an element lies: in which parameter, and how many elements behind its first one."""
+
+    parameter: str
+    element: int
+
+
+Element: TypeAlias = "Number | Address | Undefined"
+_State: TypeAlias = "tuple[Element, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A value: its type, its extents as numbers, and its elements in row-major order."""
+
+    type: TileType
+    shape: tuple[int, ...]
+    elements: list[Element]
+
+
+def run_program(
+    program: TileProgram,
+    arguments: Mapping[str, list[Number] | Number],
+    constants: Mapping[str, int],
+    grid: Sequence[int],
+) -> None:
+    """Runs all instances of a program; what they store is in the lists of ``arguments`` afterwards.
+
+    Args:
+        program: a well-formed program.
+        arguments: for each parameter a number, or, if it is an address, the list of the elements from there on.
+        constants: a number for each block constant.
+        grid: how many instances there are along each axis of the grid, the first of which runs fastest.
+
+    Raises:
+        TileError: the program breaks rules.
+        EvaluationError: an instance uses what is undefined, or reads or writes outside of a list.
+    """
+    require_valid(program)
+    for place in itertools.product(*(range(count) for count in reversed(grid))):
+        _Instance(program, arguments, constants, tuple(grid), place[::-1]).run()
+
+
+class _Instance:
+    """One program instance."""
+
+    def __init__(
+        self,
+        program: TileProgram,
+        arguments: Mapping[str, list[Number] | Number],
+        constants: Mapping[str, int],
+        grid: tuple[int, ...],
+        place: tuple[int, ...],
+    ) -> None:
+        self._program, self._arguments, self._constants = program, arguments, constants
+        self._grid, self._place = grid, place
+        self._types: dict[str, TileType] = {}
+        self._values: dict[str, Tile] = {}
+        for parameter in program.parameters:
+            given = arguments[parameter.name]
+            element: Element = Address(parameter.name, 0) if isinstance(given, list) else given
+            self._bind(parameter.name, Tile(parameter.type, (), [element]))
+
+    def _bind(self, name: str, tile: Tile) -> None:
+        self._values[name], self._types[name] = tile, tile.type
+
+    def run(self) -> None:
+        self._block(self._program.body)
+
+    # --- statements -------------------------------------------------------------------------------------------------
+
+    def _block(self, body: tuple[Statement, ...]) -> None:
+        for statement in body:
+            match statement:
+                case Let(variables, value):
+                    for variable, tile in zip(variables, self.evaluate(value), strict=True):
+                        self._bind(variable.name, tile)
+                case Do(effect):
+                    self.evaluate(effect)
+                case For():
+                    self._loop(statement)
+                case If(condition, then, otherwise):
+                    self._block(then if self._scalar(condition) else otherwise)
+
+    def _loop(self, loop: For) -> None:
+        start, stop, step = (int(self._scalar(bound)) for bound in (loop.start, loop.stop, loop.step))
+        if step <= 0:
+            raise EvaluationError(f"the step of the loop over {loop.counter.name} is {step}")
+        initial = [self._single(carried.initial) for carried in loop.carried]
+        for carried, tile in zip(loop.carried, initial, strict=True):
+            self._bind(carried.variable.name, tile)
+        for count in range(start, stop, step):
+            self._bind(loop.counter.name, Tile(loop.counter.type, (), [count]))
+            self._block(loop.body)
+            following = [self._single(carried.following) for carried in loop.carried]
+            for carried, tile in zip(loop.carried, following, strict=True):
+                self._bind(carried.variable.name, tile)
+
+    def _single(self, expression: Expression) -> Tile:
+        (tile,) = self.evaluate(expression)
+        return tile
+
+    def _scalar(self, expression: Expression) -> Number:
+        (element,) = self._single(expression).elements
+        return _number(element, "a bound or condition")
+
+    # --- expressions ------------------------------------------------------------------------------------------------
+
+    def evaluate(self, root: Expression) -> tuple[Tile, ...]:
+        """Returns the values of an expression: none of an effect, after it has had it."""
+        known: dict[int, tuple[Tile, ...]] = {}
+        for part in parts_of(root):
+            operands = [known[id(operand)][0] for operand in operands_of(part)]
+            known[id(part)] = self._part(part, operands)
+        return known[id(root)]
+
+    def _part(self, part: Expression, operands: list[Tile]) -> tuple[Tile, ...]:
+        match part:
+            case Name(name):
+                return (self._values[name],)
+            case BlockSize(block, dtype):
+                return (Tile(TileType(dtype), (), [self._extent(block)]),)
+            case Call(function):
+                raise EvaluationError(f"the device function {function} has no meaning here; run the kernel instead")
+        types = result_types(part, [tile.type for tile in operands])
+        if not types:
+            _EFFECTS[type(part)](self, part, operands)
+            return ()
+        shapes = [self._extents(type_.shape) for type_ in types]
+        if isinstance(part, (Reduce, Scan)):
+            values = _COMBINED[type(part)](part, operands, shapes[0])
+        else:
+            values = [_VALUES[type(part)](self, part, operands, shapes[0])]
+        return tuple(map(Tile, types, shapes, values))
+
+    def _extents(self, shape: Shape) -> tuple[int, ...]:
+        return tuple(map(self._extent, shape))
+
+    def _extent(self, extent: Extent) -> int:
+        return self._constants[extent.constant] // extent.parts if isinstance(extent, Block) else extent
+
+    # --- memory -----------------------------------------------------------------------------------------------------
+
+    def read(self, element: Element) -> Number:
+        """Returns what lies at an address."""
+        memory, place = self._memory(element)
+        return memory[place]
+
+    def write(self, element: Element, value: Number) -> None:
+        """Puts a number at an address."""
+        memory, place = self._memory(element)
+        memory[place] = value
+
+    def _memory(self, element: Element) -> tuple[list[Number], int]:
+        if not isinstance(element, Address):
+            raise EvaluationError(f"{element} is no address")
+        memory = self._arguments[element.parameter]
+        if not isinstance(memory, list) or not 0 <= element.element < len(memory):
+            count = len(memory) if isinstance(memory, list) else 0
+            raise EvaluationError(f"element {element.element} of {element.parameter}, which has {count}")
+        return memory, element.element
+
+    def place(self, axis: int) -> int:
+        """Returns the position of this instance along an axis of the grid."""
+        return self._place[axis] if axis < len(self._place) else 0
+
+    def count(self, axis: int) -> int:
+        """Returns the number of instances along an axis of the grid."""
+        return self._grid[axis] if axis < len(self._grid) else 1
+
+
+def _number(element: Element, what: str) -> Number:
+    if isinstance(element, (Undefined, Address)):
+        raise EvaluationError(f"{what} is {element}")
+    return element
+
+
+def _positions(shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    return itertools.product(*(range(extent) for extent in shape))
+
+
+def _number_of(position: tuple[int, ...], shape: tuple[int, ...]) -> int:
+    """Returns where the element at a position is in row-major order; along extents of 1 all positions are 0."""
+    number = 0
+    for place, extent in zip(position, shape, strict=True):
+        number = number * extent + (place if extent != 1 else 0)
+    return number
+
+
+def _spread(tile: Tile, shape: tuple[int, ...]) -> list[Element]:
+    """Returns the elements of a tile repeated to a shape."""
+    if tile.shape == shape:
+        return tile.elements
+    if len(tile.elements) == 1:
+        return tile.elements * math.prod(shape)
+    return [tile.elements[_number_of(position, tile.shape)] for position in _positions(shape)]
+
+
+def _apply(
+    function: Callable[..., Number], tiles: list[Tile], shape: tuple[int, ...], *, chooses: bool = False
+) -> list[Element]:
+    """Returns a function of the elements of tiles; undefined where one is, but for choices, which drop some."""
+    found: list[Element] = []
+    for elements in zip(*(_spread(tile, shape) for tile in tiles), strict=True):
+        if chooses and not isinstance(elements[0], Undefined):
+            found.append(elements[1] if elements[0] else elements[2])
+        elif any(isinstance(element, Undefined) for element in elements):
+            found.append(UNDEFINED)
+        else:
+            found.append(function(*elements))
+    return found
+
+
+def _elementwise(_: _Instance, part: Elementwise, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
+    types = tuple(tile.type.dtype for tile in operands)
+    result, op = ELEMENTWISE[part.op].result(types), meaning_of(part.op)
+    assert isinstance(result, DType), "the types of a verified program fit"
+
+    def apply(*numbers: Number) -> Number:
+        return apply_operation(op, numbers, types[0], result)
+
+    return _apply(apply, operands, shape, chooses=part.op in _CHOICES)
+
+
+def _cast(_: _Instance, part: Cast, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
+    source = operands[0].type.dtype
+    return _apply(lambda number: convert(number, source, part.to), operands, shape)
+
+
+def _bitcast(_: _Instance, part: Bitcast, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
+    source = operands[0].type.dtype
+    return _apply(lambda number: reinterpret(number, source, part.to), operands, shape)
+
+
+def _offset(_: _Instance, __: Offset, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
+    pointers, steps = (_spread(tile, shape) for tile in operands)
+    found: list[Element] = []
+    for pointer, step in zip(pointers, steps, strict=True):
+        if isinstance(pointer, Address) and not isinstance(step, (Undefined, Address)):
+            found.append(Address(pointer.parameter, pointer.element + int(step)))
+        else:
+            found.append(UNDEFINED)
+    return found
+
+
+def _load(instance: _Instance, part: Load, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
+    pointers, *given = (_spread(tile, shape) for tile in operands)
+    masks: Sequence[Element] = given.pop(0) if part.mask is not None else [True] * len(pointers)
+    others: Sequence[Element] = given.pop(0) if given else [UNDEFINED] * len(pointers)
+    return [
+        instance.read(pointer) if _number(mask, "a mask") else other
+        for pointer, mask, other in zip(pointers, masks, others, strict=True)
+    ]
+
+
+def _reshape(_: _Instance, __: Reshape | Expand | Hint, operands: list[Tile], ___: tuple[int, ...]) -> list[Element]:
+    return operands[0].elements
+
+
+def _transpose(_: _Instance, part: Transpose, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
+    (tile,) = operands
+    found: list[Element] = []
+    for position in _positions(shape):
+        source = [0] * len(position)
+        for axis, place in zip(part.order, position, strict=True):
+            source[axis] = place
+        found.append(tile.elements[_number_of(tuple(source), tile.shape)])
+    return found
+
+
+def _line(tile: Tile, position: tuple[int, ...], axis: int) -> list[Element]:
+    """Returns the elements of a tile along an axis, through a position whose place along it does not matter."""
+    places = ((*position[:axis], place, *position[axis + 1 :]) for place in range(tile.shape[axis]))
+    return [tile.elements[_number_of(place, tile.shape)] for place in places]
+
+
+def _combine(combine: str, dtypes: tuple[DType, ...], states: Iterator[tuple[Element, ...]]) -> Iterator[_State]:
+    """Yields what the states up to each one combine to; something undefined makes all that follows so."""
+    state: _State = next(states)
+    yield state
+    for each in states:
+        if any(isinstance(element, Undefined) for element in (*state, *each)):
+            state = (UNDEFINED,) * len(state)
+        else:
+            numbers = tuple(_number(element, combine) for element in state)
+            merged = merge(combine, numbers, tuple(_number(element, combine) for element in each))
+            state = tuple(round_to(number, dtype) for number, dtype in zip(merged, dtypes, strict=True))
+        yield state
+
+
+def _states(part: Reduce | Scan, operands: list[Tile], through: tuple[int, ...]) -> Iterator[_State]:
+    """Yields the combined states along the axis of a reduction or scan, through a position."""
+    lines = zip(*(_line(tile, through, part.axis) for tile in operands), strict=True)
+    return _combine(part.combine, tuple(tile.type.dtype for tile in operands), lines)
+
+
+def _reduce(part: Reduce, operands: list[Tile], shape: tuple[int, ...]) -> list[list[Element]]:
+    found: list[_State] = []
+    for position in _positions(shape):
+        through = position if part.keep else (*position[: part.axis], 0, *position[part.axis :])
+        *_, last = _states(part, operands, through)
+        found.append(last)
+    return [list(elements) for elements in zip(*found, strict=True)]
+
+
+def _scan(part: Scan, operands: list[Tile], shape: tuple[int, ...]) -> list[list[Element]]:
+    lines: dict[tuple[int, ...], list[_State]] = {}
+    found: list[_State] = []
+    for position in _positions(shape):
+        key = (*position[: part.axis], 0, *position[part.axis + 1 :])
+        if key not in lines:
+            lines[key] = list(_states(part, operands, key))
+        found.append(lines[key][position[part.axis]])
+    return [list(elements) for elements in zip(*found, strict=True)]
+
+
+def _dot(_: _Instance, __: Dot, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
+    left, right, accumulator = operands
+    dtype = accumulator.type.dtype
+    found: list[Element] = []
+    for row, column in _positions(shape):
+        total = _number(accumulator.elements[_number_of((row, column), shape)], "an accumulator")
+        for point in range(left.shape[1]):
+            factors = left.elements[row * left.shape[1] + point], right.elements[point * shape[1] + column]
+            total += math.prod(_number(factor, "a factor") for factor in factors)
+        found.append(round_to(total, dtype))
+    return found
+
+
+def _gather(_: _Instance, part: Gather, operands: list[Tile], shape: tuple[int, ...]) -> list[Element]:
+    tile, index = operands
+    found: list[Element] = []
+    for position, place in zip(_positions(shape), index.elements, strict=True):
+        line, number = _line(tile, position, part.axis), int(_number(place, "an index"))
+        if not 0 <= number < len(line):
+            raise EvaluationError(f"gather of element {number} of {len(line)}")
+        found.append(line[number])
+    return found
+
+
+def _accesses(operands: list[Tile], *, has_mask: bool) -> Iterator[tuple[Element, Element]]:
+    """Yields the addresses and elements of a store or an atomic update, where its mask holds."""
+    pointers, values, *masks = (_spread(tile, operands[0].shape) for tile in operands)
+    held: Sequence[Element] = masks[0] if has_mask else [True] * len(pointers)
+    for pointer, value, mask in zip(pointers, values, held, strict=True):
+        if _number(mask, "a mask"):
+            yield pointer, value
+
+
+def _store(instance: _Instance, part: Store, operands: list[Tile]) -> None:
+    for pointer, value in _accesses(operands, has_mask=part.mask is not None):
+        instance.write(pointer, _number(value, "what is stored"))
+
+
+_MODES = {"add": "sum", "max": "max", "min": "min", "mul": "prod"}
+
+
+def _atomic(instance: _Instance, part: AtomicUpdate, operands: list[Tile]) -> None:
+    dtype = operands[1].type.dtype
+    for pointer, value in _accesses(operands, has_mask=part.mask is not None):
+        old, new = instance.read(pointer), _number(value, "what is added")
+        (merged,) = merge(_MODES[part.mode], (old,), (new,))
+        instance.write(pointer, round_to(merged, dtype))
+
+
+def _assert(_: _Instance, part: Assert, operands: list[Tile]) -> None:
+    condition, *masks = operands
+    shape = max((tile.shape for tile in operands), key=math.prod)
+    held = _spread(masks[0], shape) if masks else [True] * math.prod(shape)
+    for element, mask in zip(_spread(condition, shape), held, strict=True):
+        if _number(mask, "a mask") and not _number(element, "a condition"):
+            raise EvaluationError(f"assertion failed: {part.message}")
+
+
+def _assume(_: _Instance, __: Assume, operands: list[Tile]) -> None:
+    if not _number(operands[0].elements[0], "an assumption"):
+        raise EvaluationError("what the program assumes does not hold")
+
+
+def _nothing(_: _Instance, __: Barrier | AwaitPredecessor | Prefetch, ___: list[Tile]) -> None:
+    """Does nothing: elements are worked on together here, kernels one after the other, and there is no cache."""
+
+
+def _count_along(_: _Instance, __: Lanes, ___: list[Tile], shape: tuple[int, ...]) -> list[Element]:
+    return list(range(math.prod(shape)))
+
+
+_CHOICES = frozenset(("where", "masked"))
+
+_VALUES: dict[type[Expression], Callable[..., list[Element]]] = {
+    Literal: lambda _, part, __, ___: [round_to(part.value, part.dtype)],
+    Elementwise: _elementwise,
+    Cast: _cast,
+    Bitcast: _bitcast,
+    ProgramId: lambda instance, part, _, __: [instance.place(part.axis)],
+    ProgramCount: lambda instance, part, _, __: [instance.count(part.axis)],
+    Lanes: _count_along,
+    Full: lambda _, __, operands, shape: _spread(operands[0], shape),
+    Broadcast: lambda _, __, operands, shape: _spread(operands[0], shape),
+    Reshape: _reshape,
+    Transpose: _transpose,
+    Offset: _offset,
+    Expand: _reshape,
+    Hint: _reshape,
+    Load: _load,
+    Gather: _gather,
+    Dot: _dot,
+}
+
+_COMBINED: dict[type[Expression], Callable[..., list[list[Element]]]] = {Reduce: _reduce, Scan: _scan}
+
+_EFFECTS: dict[type[Expression], Callable[..., None]] = {
+    Store: _store,
+    AtomicUpdate: _atomic,
+    Barrier: _nothing,
+    AwaitPredecessor: _nothing,
+    Prefetch: _nothing,
+    Assert: _assert,
+    Assume: _assume,
+}

@@ -1,0 +1,554 @@
+"""The tile language: typed blocks of values, statements over them, and programs.
+
+A *tile program* is what one program instance of a grid does. Its values are *tiles*: blocks of elements with a shape
+such as ``[XBLOCK, RBLOCK]``, whose extents are numbers and block constants that the launch chooses. Every statement
+acts on all elements of its tiles at once. The model is Triton's (Tillet, Kung, Cox, "Triton: an intermediate language
+and compiler for tiled neural network computations", 2019); unlike Triton's text, everything here has a type, loops say
+what they carry from one round to the next, and each operation is an object with named operands.
+
+Text of a program, which `parse_tile` reads back as the same program:
+
+    tile @row_sum(in0: *f32, out0: *f32, n: i32) [RBLOCK] {
+      x: i32 = program_id(axis=0)
+      row: *f32 = offset(in0, mul(x, n))
+      for start: i32 = i32(0), n, i32(RBLOCK) {
+        carry total: f32[RBLOCK] = full(f32(0.0), shape=[RBLOCK])
+        r: i32[RBLOCK] = add(start, lanes(extent=RBLOCK))
+        inside: bool[RBLOCK] = lt(r, n)
+        next total = add(total, load(offset(row, r), mask=inside, other=f32(0.0)))
+      }
+      store(offset(out0, x), reduce(total, combine=sum, axis=0))
+    }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import ClassVar, TypeAlias
+
+from ferrite_ir.dtypes import DType
+from ferrite_ir.scalar import Number
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """An extent that the launch chooses: a block constant, or an equal part of one."""
+
+    constant: str
+    parts: int = 1
+
+    def __str__(self) -> str:
+        return self.constant if self.parts == 1 else f"{self.constant} // {self.parts}"
+
+
+Extent: TypeAlias = "int | Block"
+Shape: TypeAlias = "tuple[Extent, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class TileType:
+    """The type of a tile: of its elements, its shape (``()`` for a scalar), and whether they are addresses of such."""
+
+    dtype: DType
+    shape: Shape = ()
+    is_pointer: bool = False
+
+    def __str__(self) -> str:
+        star = "*" if self.is_pointer else ""
+        return f"{star}{self.dtype}[{', '.join(map(str, self.shape))}]" if self.shape else f"{star}{self.dtype}"
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A name that a parameter, a statement or a loop defines, and its type."""
+
+    name: str
+    type: TileType
+
+
+# --- expressions ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """Part of a statement: a name, a number, or one of the operations below.
+
+    A field of an operation is an operand if its type is an expression, and an attribute otherwise.
+    """
+
+    WORD: ClassVar[str] = ""
+    """The operation in the text form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Name(Expression):
+    """The value of a variable, or the number that a block constant stands for."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Literal(Expression):
+    """A number of a type."""
+
+    value: Number
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSize(Expression):
+    """The number that a block constant stands for, or an equal part of it, as an integer of a type."""
+
+    block: Block
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Expression):
+    """An operand of a call that is known while compiling: a number, a truth value, a word, or nothing."""
+
+    value: int | float | bool | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise(Expression):
+    """An operation of `operations.ELEMENTWISE` on the elements of tiles; extents of 1 and scalars are repeated."""
+
+    op: str
+    operands: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cast(Expression):
+    """Elements converted to another type, as ``cast`` of the loop language converts them."""
+
+    WORD: ClassVar[str] = "cast"
+    value: Expression
+    to: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Bitcast(Expression):
+    """The bits of elements read as another type of the same width."""
+
+    WORD: ClassVar[str] = "bitcast"
+    value: Expression
+    to: DType
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramId(Expression):
+    """The position of this program instance along an axis of the grid: i32."""
+
+    WORD: ClassVar[str] = "program_id"
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCount(Expression):
+    """The number of program instances along an axis of the grid: i32."""
+
+    WORD: ClassVar[str] = "num_programs"
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes(Expression):
+    """The numbers 0, 1, … up to an extent: i32, of rank 1."""
+
+    WORD: ClassVar[str] = "lanes"
+    extent: Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Full(Expression):
+    """A tile that has one scalar everywhere."""
+
+    WORD: ClassVar[str] = "full"
+    value: Expression
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast(Expression):
+    """A tile repeated along axes where its extent is 1."""
+
+    WORD: ClassVar[str] = "broadcast"
+    value: Expression
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape(Expression):
+    """The elements of a tile, in row-major order, in another shape."""
+
+    WORD: ClassVar[str] = "reshape"
+    value: Expression
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Transpose(Expression):
+    """A tile whose axis ``i`` is axis ``order[i]`` of another."""
+
+    WORD: ClassVar[str] = "transpose"
+    value: Expression
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Expand(Expression):
+    """A tile with further axes of extent 1, which have these positions in the result."""
+
+    WORD: ClassVar[str] = "expand"
+    value: Expression
+    axes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hint(Expression):
+    """A tile of which the compiler is told something about its elements along each axis.
+
+    ``says`` is ``multiple_of`` (the first of so many neighbours is a multiple of so much) or ``max_contiguous`` (no
+    more than so many neighbours are taken for contiguous).
+    """
+
+    WORD: ClassVar[str] = "hint"
+    value: Expression
+    says: str
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dot(Expression):
+    """The product of two matrices, added to a third."""
+
+    WORD: ClassVar[str] = "dot"
+    left: Expression
+    right: Expression
+    accumulator: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Expression):
+    """A call of a device function of the runtime, in a statement of its own.
+
+    Its results have the types that are written beside their names; a call for its effect has none.
+    """
+
+    function: str
+    operands: tuple[Expression, ...]
+    results: tuple[TileType, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Offset(Expression):
+    """Addresses so many elements behind others."""
+
+    WORD: ClassVar[str] = "offset"
+    pointer: Expression
+    elements: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Load(Expression):
+    """What lies at addresses, where a mask holds; elsewhere ``other``, and without it a value that nothing may use.
+
+    ``eviction`` is a cache hint: ``""``, ``"evict_first"`` or ``"evict_last"``. With ``row_per_thread`` each thread
+    reads rows of its own, whatever layout the compiler would choose.
+    """
+
+    WORD: ClassVar[str] = "load"
+    pointer: Expression
+    mask: Expression | None = None
+    other: Expression | None = None
+    eviction: str = ""
+    row_per_thread: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce(Expression):
+    """The elements along an axis combined, by a combine of `ferrite_ir.combines`, in an order of no promise.
+
+    There is an operand and a result for each component of the combine's state. The axis goes, or stays with extent 1
+    where ``keep`` says so.
+    """
+
+    WORD: ClassVar[str] = "reduce"
+    operands: tuple[Expression, ...]
+    combine: str
+    axis: int
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scan(Expression):
+    """For each element along an axis, what it and all before it combine to."""
+
+    WORD: ClassVar[str] = "scan"
+    operands: tuple[Expression, ...]
+    combine: str
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gather(Expression):
+    """For each position along an axis, the element of a tile that an index names."""
+
+    WORD: ClassVar[str] = "gather"
+    value: Expression
+    index: Expression
+    axis: int
+
+
+# --- operations for their effect --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Store(Expression):
+    """Writes a tile to addresses, where a mask holds. ``cache`` is a cache hint: ``""`` or ``"streaming"``."""
+
+    WORD: ClassVar[str] = "store"
+    pointer: Expression
+    value: Expression
+    mask: Expression | None = None
+    cache: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicUpdate(Expression):
+    """Combines what lies at addresses with a tile, element by element, so that none of several at once is lost.
+
+    ``mode`` is ``add``, ``max``, ``min`` or ``mul``.
+    """
+
+    WORD: ClassVar[str] = "atomic"
+    pointer: Expression
+    value: Expression
+    mode: str
+    mask: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier(Expression):
+    """Lets no thread of the program instance go on before all have come here."""
+
+    WORD: ClassVar[str] = "barrier"
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitPredecessor(Expression):
+    """Waits until what the kernel launched before this one has written can be read (programmatic dependent launch)."""
+
+    WORD: ClassVar[str] = "await_predecessor"
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch(Expression):
+    """Asks the cache for what lies at addresses."""
+
+    WORD: ClassVar[str] = "prefetch"
+    pointer: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Assert(Expression):
+    """Stops the launch with a message where a condition does not hold, and a mask does."""
+
+    WORD: ClassVar[str] = "assert"
+    condition: Expression
+    message: str
+    mask: Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Assume(Expression):
+    """Tells the compiler that a scalar condition holds."""
+
+    WORD: ClassVar[str] = "assume"
+    condition: Expression
+
+
+VALUES: tuple[type[Expression], ...] = (
+    Cast, Bitcast, ProgramId, ProgramCount, Lanes, Full, Broadcast, Reshape, Transpose, Expand, Hint, Offset, Load,
+    Reduce, Scan, Gather, Dot,
+)  # fmt: skip
+"""The operations that have a value, beside `Elementwise` and calls."""
+
+EFFECTS: tuple[type[Expression], ...] = (
+    Store, AtomicUpdate, Barrier, AwaitPredecessor, Prefetch, Assert, Assume,
+)  # fmt: skip
+"""The operations that are statements, beside calls without results."""
+
+OPERATIONS: dict[str, type[Expression]] = {each.WORD: each for each in (*VALUES, *EFFECTS)}
+
+
+# --- statements -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """Names the values of an expression: one, but of a combine of several components, or of a call."""
+
+    variables: tuple[Variable, ...]
+    value: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """Does something for its effect: one of `EFFECTS`, or a call without results."""
+
+    effect: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A value that a loop hands from one round to the next, and on to what follows the loop.
+
+    Attributes:
+        variable: its name and type, in the loop and behind it.
+        initial: what it is in the first round, and behind a loop of no round.
+        following: what it is after a round; an expression over what is known at the end of the body.
+    """
+
+    variable: Variable
+    initial: Expression
+    following: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """Rounds of a body, while a counter that begins at ``start`` and grows by ``step`` is below ``stop``.
+
+    Attributes:
+        counter: a scalar integer.
+        start, stop, step: scalars of its type.
+        carried: what goes from round to round; all are replaced at once at the end of the body.
+        body: what each round does.
+        stages: rounds whose loads may be under way at once; 0 leaves it to the launch.
+    """
+
+    counter: Variable
+    start: Expression
+    stop: Expression
+    step: Expression
+    carried: tuple[Carried, ...]
+    body: tuple[Statement, ...]
+    stages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """One of two bodies, by a scalar condition; what they name is not known behind them."""
+
+    condition: Expression
+    then: tuple[Statement, ...]
+    otherwise: tuple[Statement, ...] = ()
+
+
+Statement: TypeAlias = "Let | Do | For | If"
+
+
+@dataclass(frozen=True, slots=True)
+class TileProgram:
+    """What each program instance of a kernel does.
+
+    Attributes:
+        name: of the kernel function.
+        parameters: in the order of the call.
+        constants: names of the block constants, numbers that a launch chooses.
+        body: statements, in order.
+    """
+
+    name: str
+    parameters: tuple[Variable, ...]
+    constants: tuple[str, ...]
+    body: tuple[Statement, ...]
+
+    def __str__(self) -> str:
+        (printer,) = PRINTERS
+        return printer(self)
+
+
+PRINTERS: list[Callable[[TileProgram], str]] = []
+"""What prints programs: `tile_text`, which stands on the language and enters itself."""
+
+
+class Undefined:
+    """The element that a load without ``other`` gives where its mask does not hold; there is one, `UNDEFINED`."""
+
+    def __repr__(self) -> str:
+        return "UNDEFINED"
+
+
+UNDEFINED = Undefined()
+
+
+# --- walks ------------------------------------------------------------------------------------------------------------
+
+
+_SEVERAL = "operands"
+"""The field that holds the operands of operations that take any number."""
+
+_OPERANDS: dict[type[Expression], tuple[str, ...]] = {
+    kind: tuple(field.name for field in fields(kind) if str(field.type).startswith("Expression"))
+    for kind in (Name, Literal, BlockSize, Constant, *VALUES, *EFFECTS)
+    if kind not in (Reduce, Scan)
+}
+"""The names of the operands of all other operations: they are read for every expression, again and again."""
+
+
+def operands_of(expression: Expression) -> tuple[Expression, ...]:
+    """Returns the operands of an operation, in the order of its fields; none of a name or number."""
+    names = _OPERANDS.get(type(expression))
+    if not names:
+        return getattr(expression, _SEVERAL, ())
+    values = tuple([getattr(expression, name) for name in names])
+    return values if None not in values else tuple(value for value in values if value is not None)
+
+
+def with_operands(expression: Expression, operands: Sequence[Expression]) -> Expression:
+    """Returns an operation with other operands, as many as it has; names and numbers as they are."""
+    if hasattr(expression, _SEVERAL):
+        return replace(expression, **{_SEVERAL: tuple(operands)})
+    names = [name for name in _OPERANDS[type(expression)] if getattr(expression, name) is not None]
+    return replace(expression, **dict(zip(names, operands, strict=True))) if names else expression
+
+
+def parts_of(root: Expression) -> list[Expression]:
+    """Returns an expression and all its parts, operands before what uses them, without recursion."""
+    found: list[Expression] = []
+    pending = [root]
+    while pending:
+        expression = pending.pop()
+        found.append(expression)
+        pending.extend(operands_of(expression))
+    found.reverse()
+    return found
+
+
+def names_in(expression: Expression) -> list[str]:
+    """Returns the names that an expression mentions, in order, with repeats."""
+    return [part.name for part in parts_of(expression) if isinstance(part, Name)]
+
+
+def expressions_of(body: tuple[Statement, ...]) -> Iterator[Expression]:
+    """Yields the expressions of statements and of the statements inside them, in order."""
+    pending: list[Statement | Expression] = list(reversed(body))
+    while pending:
+        match pending.pop():
+            case Let() as statement:
+                yield statement.value
+            case Do() as statement:
+                yield statement.effect
+            case For() as statement:
+                yield from (statement.start, statement.stop, statement.step)
+                yield from (carried.initial for carried in statement.carried)
+                pending.extend(carried.following for carried in reversed(statement.carried))
+                pending.extend(reversed(statement.body))
+            case If() as statement:
+                yield statement.condition
+                pending.extend(reversed((*statement.then, *statement.otherwise)))
+            case expression:
+                yield expression

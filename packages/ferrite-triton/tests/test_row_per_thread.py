@@ -1,0 +1,92 @@
+"""Short rows of odd sizes, of which each thread has one: when, and how their positions are written."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from by_hand import schedule_text
+from ferrite_triton import KernelSpec, emit_program
+
+SOFTMAX = """graph @f(x: {type}[{shape}]) -> (y) {{
+  m: f32[777] = fold max [d0 < 777 | r0 < {points}] cast.f32(x[{place}])
+  s: f32[777] = fold sum [d0 < 777 | r0 < {points}] exp(sub(cast.f32(x[{place}]), m[d0]))
+  y: f32[777, {points}] = loop [d0 < 777, r0 < {points}] div(exp(sub(cast.f32(x[{place}]), m[d0])), s[d0])
+}}"""
+
+
+def softmax(element: str, points: int, shape: str = "777, {}", place: str = "d0, r0") -> KernelSpec:
+    text = SOFTMAX.format(type=element, points=points, shape=shape.format(points), place=place)
+    return emit_program(schedule_text(text, "persistent")).kernels[0]
+
+
+def test_what_is_read_hides_its_neighbours_and_what_is_stored_shows_them() -> None:
+    source = softmax("bf16", 33).source
+    assert "    position = tl.arange(0, RBLOCK)[None, :]\n" in source
+    assert re.search(r"    (\w+) = fmath\.hide\(tl\.arange\(0, RBLOCK\)\)\n    r = \1\[None, :\]\n", source)
+    read = next(line for line in source.splitlines() if "fmath.load_rows(in0 + " in line)
+    stored = next(line for line in source.splitlines() if "tl.store(out0 + " in line)
+    assert "= x * 33 + r\n" in source
+    assert "= x * 33 + position\n" in source
+    for line, place in ((read, "x * 33 + r"), (stored, "x * 33 + position")):
+        (name,) = (each.split()[0] for each in source.splitlines() if each.endswith(f" = {place}"))
+        assert f"0 + {name}, " in line
+
+
+def test_without_a_store_along_the_row_there_is_one_name_for_its_positions() -> None:
+    text = "graph @f(x: f32[777, 7]) -> (y) {\n  y: f32[777] = fold sum [d0 < 777 | r0 < 7] x[d0, r0]\n}"
+    spec = emit_program(schedule_text(text, "persistent")).kernels[0]
+    assert spec.facts["walked"]
+    assert "position" not in spec.source
+
+
+@pytest.mark.parametrize(
+    ("element", "points", "walked"),
+    [
+        ("bf16", 3, True),
+        ("bf16", 6, True),
+        ("bf16", 43, True),
+        ("f32", 21, True),
+        ("i8", 63, True),
+        ("bf16", 8, False),
+        ("bf16", 12, False),
+        ("bf16", 45, False),
+        ("f32", 6, False),
+        ("f32", 23, False),
+        ("f64", 5, False),
+        ("i8", 65, False),
+    ],
+)
+def test_sizes(element: str, points: int, *, walked: bool) -> None:
+    """No power of two, no multiple of eight bytes, 64 elements and 88 bytes at most."""
+    spec = softmax(element, points)
+    assert spec.facts.get("walked", False) is walked
+    assert ("fmath.hide" in spec.source) is walked
+
+
+def test_rows_that_do_not_follow_each_other_are_not_walked() -> None:
+    assert not softmax("bf16", 7, shape="777, 64").facts.get("walked")
+    assert not softmax("bf16", 7, shape="{}, 777", place="r0, d0").facts.get("walked")
+    assert softmax("bf16", 7, shape="778, {}", place="d0 + 1, r0").facts["walked"]
+
+
+@pytest.mark.parametrize(("operands", "walked"), [(3, True), (4, False)])
+def test_a_thread_holds_no_more_than_it_has_registers_for(operands: int, *, walked: bool) -> None:
+    names = [f"x{n}" for n in range(operands)]
+    total = "x0[d0, r0]"
+    for name in names[1:]:
+        total = f"add({total}, {name}[d0, r0])"
+    inputs = ", ".join(f"{name}: bf16[777, 41]" for name in names)
+    text = f"graph @f({inputs}) -> (y) {{\n  y: f32[777] = fold sum [d0 < 777 | r0 < 41] cast.f32({total})\n}}"
+    spec = emit_program(schedule_text(text, "persistent")).kernels[0]
+    assert spec.facts.get("walked", False) is walked
+
+
+def test_a_program_may_have_hundreds_of_rows_whatever_divides_their_number() -> None:
+    text = "graph @f(x: f32[{n}, {k}]) -> (y) {{\n  y: f32[{n}] = fold sum [d0 < {n} | r0 < {k}] x[d0, r0]\n}}"
+    rows = {
+        k: emit_program(schedule_text(text.format(n=64 * 777, k=k), "persistent")).kernels[0].axes[0].get("max_block")
+        for k in (7, 8)
+    }
+    assert rows == {7: None, 8: 64}
