@@ -74,12 +74,13 @@ def _configs(kernel: Any) -> Sequence[Any]:
 
 def _described(tensor: torch.Tensor, description: Any) -> Any:
     """Returns the descriptor of a tensor that a kernel copies blocks of; torch has the names of both kinds."""
-    from torch._higher_order_ops import triton_kernel_wrap as theirs
+    from torch._higher_order_ops import triton_kernel_wrap
 
     from ferrite_runtime.user_launches import describe_blocks, describe_memory
 
+    theirs: Any = triton_kernel_wrap  # sizes are numbers by now, whatever its types say
     experimental = theirs.maybe_unpack_tma_experimental_metadata(description)
     if experimental is not None:
         return describe_memory(tensor, *experimental)
-    (block,) = theirs.maybe_unpack_tma_stable_metadata(description)  # type: ignore[misc]
+    (block,) = theirs.maybe_unpack_tma_stable_metadata(description)
     return describe_blocks(tensor, block)
