@@ -4,10 +4,10 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ferrite_torch.decompositions import EXTRA, KEPT, decomposition_table
-from ferrite_torch.eager_layouts import laid_out_ops
+from ferrite_torch.eager_layouts import broadcasting_ops, laid_out_ops
+from ferrite_torch.integer_bounds import rules_for_integer_bounds
 from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.overlapping_targets import rules_for_overlapping_targets
-from ferrite_torch.saturating_bounds import rules_for_bounds
 
 aten = torch.ops.aten
 
@@ -16,8 +16,10 @@ def test_an_op_with_a_lowering_stays_whole() -> None:
     table = decomposition_table(LOWERINGS.__contains__)
     laid_out = {op for op, _ in laid_out_ops()}  # these are called as they are, and their results put in order
     overlapping = {op for op, _ in rules_for_overlapping_targets()}  # and these where elements share memory
-    bounded = {op for op, _ in rules_for_bounds()}  # and these where a type lacks a bound
-    assert not [op for op in table if str(op) in LOWERINGS and op not in laid_out | overlapping | bounded]
+    bounded = {op for op, _ in rules_for_integer_bounds()}  # and these where a type lacks a bound
+    broadcast = set(broadcasting_ops())  # as are those of operands that lie differently
+    kept = laid_out | overlapping | bounded | broadcast
+    assert not [op for op in table if str(op) in LOWERINGS and op not in kept]
 
 
 def test_without_lowerings_everything_known_is_taken_apart() -> None:

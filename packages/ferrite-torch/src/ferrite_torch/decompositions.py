@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from ferrite_torch.eager_layouts import broadcasting_ops, is_sorted_otherwise, iterated, laid_out, laid_out_ops
+from ferrite_torch.integer_bounds import rules_for_integer_bounds
 from ferrite_torch.overlapping_targets import rules_for_overlapping_targets
-from ferrite_torch.saturating_bounds import rules_for_bounds
 from ferrite_torch.torch_private.nodes import traced_graph
 from ferrite_torch.torch_private.operators import Overload, core_decompositions, decompositions_of, schema_of
 from ferrite_torch.torch_private.symbolic_shapes import is_unbacked_number
@@ -93,7 +93,7 @@ def decomposition_table(has_lowering: Callable[[str], bool]) -> Mapping[Any, Any
     table = {op: with_conversions_between(rule) for op, rule in apart.items()}
     table |= {op: laid_out(op, rule, table.get(op)) for op, rule in laid_out_ops()}
     table |= {op: laid_out(op, iterated, table.get(op), is_sorted_otherwise) for op in broadcasting_ops()}
-    return table | dict(rules_for_overlapping_targets()) | dict(rules_for_bounds())
+    return table | dict(rules_for_overlapping_targets()) | dict(rules_for_integer_bounds())
 
 
 def with_conversions_between(rule: Callable[..., Any]) -> Callable[..., Any]:

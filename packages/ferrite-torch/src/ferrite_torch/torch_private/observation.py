@@ -11,11 +11,11 @@ from ferrite_torch.torch_private.operators import Overload
 
 def observing(
     look: Callable[[Overload, tuple[Any, ...], dict[str, Any]], None],
-    call: Callable[[Overload, tuple[Any, ...], dict[str, Any]], Any],
+    call: Callable[[Overload, tuple[Any, ...], dict[str, Any]], Any] | None = None,
 ) -> AbstractContextManager[Any]:
     """Returns a context in which a function is called with each op and its arguments before the op runs.
 
-    ``call`` is asked for the result of each op, whenever it runs; NotImplemented leaves it to the op.
+    ``call``, if there is one, is asked for the result of each op, whenever it runs; NotImplemented leaves it to the op.
 
     AOTAutograd runs a graph twice: to see what it writes and returns, then to write it down with ops taken apart. Only
     the first time counts: what it does afterwards, to tensors that stand for arguments of a backward, no program says.
@@ -36,7 +36,7 @@ def observing(
             self.is_first_run &= get_proxy_mode() is None
             if self.is_first_run and isinstance(func, Overload):
                 look(func, args, kwargs)
-            result = call(func, args, kwargs) if isinstance(func, Overload) else NotImplemented
+            result = NotImplemented if call is None or not isinstance(func, Overload) else call(func, args, kwargs)
             return func(*args, **kwargs) if result is NotImplemented else result
 
     observer: AbstractContextManager[Any] = Observer()

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ferrite_torch.integer_bounds import is_converted
 from ferrite_torch.validation.registry import checks
 
 Checks = Iterator[tuple[Any, str]]
@@ -137,9 +138,11 @@ def _complex(out: torch.Tensor | None = None, **parts: Any) -> Checks:
     )
 
 
-@checks("clamp", "clip")
-def _clamp(min: Any = None, max: Any = None, **_: Any) -> Checks:  # noqa: A002  # the op's own names
+@checks("clamp", "clip", "clamp_min", "clamp_max")
+def _clamp(self: torch.Tensor, min: Any = None, max: Any = None, **_: Any) -> Checks:  # noqa: A002  # its own names
     yield min is not None or max is not None, "torch.clamp: At least one of 'min' or 'max' must not be None"
+    for bound in (min, max):
+        yield is_converted(self, bound), f"value {bound} cannot be converted to type {self.dtype} without overflow"
 
 
 @checks("linspace", "logspace")
