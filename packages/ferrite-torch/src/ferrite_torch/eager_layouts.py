@@ -228,13 +228,18 @@ def is_sorted_otherwise(args: Sequence[Any]) -> bool:
     """Returns whether operands are broadcast to a result with an axis of one element, and not all lie row by row."""
     operands = _operands(args)
     shapes = [tuple(operand.shape) for operand in operands]
-    if len({len(shape) for shape in shapes}) <= 1 and all(shape == shapes[0] for shape in shapes):
+    if all(_is_shape(shape, shapes[0]) for shape in shapes):
         return False
     whole = (1,) * max(map(len, shapes))
     padded = [(*whole[len(shape) :], *shape) for shape in shapes]
     if not any(all(type(size) is int and size == 1 for size in sizes) for sizes in zip(*padded, strict=True)):
         return False
     return not all(_is_packed(operand) for operand in operands)
+
+
+def _is_shape(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    """Returns whether two shapes are known to be the same: sizes that depend on data are not compared."""
+    return len(one) == len(other) and all(is_known(a == b) for a, b in zip(one, other, strict=True))
 
 
 def _is_packed(x: torch.Tensor) -> bool:

@@ -86,7 +86,7 @@ def _randperm(n: Any, dtype: Any = None, out: Any = None, **_: Any) -> Checks:
     """Yields that there are so many different numbers of the type."""
     yield n >= 0, f"n must be non-negative, got {n}"
     kind = dtype if out is None else out.dtype
-    if kind is not None and kind is not torch.bool:
+    if isinstance(kind, torch.dtype) and kind is not torch.bool:  # a number where one of torch's own ops asks
         most = int(2 / torch.finfo(kind).eps) + 1 if kind.is_floating_point else torch.iinfo(kind).max
         yield n <= most, f"n is too large for the type {kind}"
 

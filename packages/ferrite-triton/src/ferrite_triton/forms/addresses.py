@@ -210,7 +210,7 @@ class Addresses:
     def row_mask(self, param: KernelParam, offset: Index) -> Expression | None:
         """Returns the mask of the fold axis for a load: up to where whole vectors of floats can be read."""
         axis, skew = self._space.fold, self._space.skew
-        if skew is not None:
+        if skew is not None and "lanes" in self._builder.places:
             return apply("lt", self._builder.position("lanes"), self._builder.position("vectors_end"))
         own = self._builder.places["r"].mask if "r" in self._builder.places else None
         if axis is None or not param.dtype.is_float:
