@@ -61,7 +61,7 @@ SETTINGS: dict[str, Make] = {
     "rprop, foreach": lambda p: Rprop(p, 1e-2, foreach=True, maximize=True),
 }
 HOST_RATES = {("sgd, rate in a tensor", "cuda")}
-"""Where torch negates a rate that is a tensor of the host: a call on the host, in a graph whose kernels are on a GPU."""
+"""Where torch negates a rate that is a tensor of the host: a call on the host, beside kernels on a GPU."""
 CAPTURABLE: dict[str, Callable[..., Optimizer]] = {
     "adam": lambda p, **kind: Adam(p, torch.tensor(1e-2), amsgrad=True, **kind),
     "adam, betas in tensors": lambda p, **kind: Adam(
