@@ -95,7 +95,7 @@ def test_programs_are_read_back() -> None:
         ([{**BOUND, "binds": [["u0", 0]]}], "steps[0].binds[0]", "[name, result, axis]"),
         ([{**BOUND, "binds": [["x", 0, 0]]}], "steps[0].binds[0]", "defined twice"),
         ([check(["le", "u0", 3]), BOUND], "steps[0]", "not defined"),
-        ([BOUND, check(["le", "found", 3])], "steps[1]", "not a number"),
+        ([BOUND, check(["le", "found", 3])], "steps[1]", "not an integer"),
         ([BOUND, check(["le", "u0"])], "steps[1].holds", "no condition"),
         ([BOUND, check(["le", "u0", 2, 3])], "steps[1].holds", "no condition"),
         ([BOUND, check(["and"])], "steps[1].holds", "no condition"),
