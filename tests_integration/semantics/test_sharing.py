@@ -120,3 +120,27 @@ def test_results_of_a_training_step_share_memory_as_in_eager_mode(name: str) -> 
     assert places(actual) == places(expected)
     for x, results in ((one, expected), (other, actual)):
         torch.autograd.grad(sum(r.sum() for r in tensors_of(results)), x)  # type: ignore[arg-type]
+
+
+WRITTEN: dict[str, Function] = {
+    "added to": lambda x: (x.add_(1), x.flatten(0, 1))[1],
+    "written to itself": lambda x: (x.copy_(x), x.flatten(0, 1))[1],
+    "from the second row on": lambda x: (x.mul_(2), x[1:])[1],
+    "turned": lambda x: (x.neg_(), x.t())[1],
+    "in another type": lambda x: (x.add_(1), x.view(torch.int32))[1],
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_views_of_written_inputs_begin_where_these_do(name: str) -> None:
+    """An input may begin anywhere in its storage, at another place in each call."""
+    function = WRITTEN[name]
+    call = torch.compile(function, backend="ferrite", fullgraph=True, dynamic=True)
+    for rows, columns, begin in ((17, 16, 4), (19, 18, 0), (18, 17, 7)):
+        memory = [torch.arange(rows * columns + 8.0) for _ in range(2)]
+        given, own = (each.as_strided((rows, columns), (columns, 1), begin) for each in memory)
+        expected, found = function(given), call(own)
+        assert torch.equal(found, expected)
+        assert found.storage_offset() == expected.storage_offset()
+        assert found.untyped_storage().data_ptr() == own.untyped_storage().data_ptr()
+        assert torch.equal(*memory)

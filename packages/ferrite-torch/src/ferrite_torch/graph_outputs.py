@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -62,16 +63,18 @@ class GraphOutputs:
         graph: torch.fx.Graph,
         builder: Builder,
         lifetimes: Lifetimes,
-        regenerated: frozenset[int],
+        regenerated: Mapping[int, int],
         saved: frozenset[int],
+        versions: Mapping[str, str],
         *,
         marks: bool,
     ) -> None:
         self._graph, self._builder, self._lifetimes = graph, builder, lifetimes
         self._regenerated, self._saved, self._marks = regenerated, saved, marks
+        self._versions = versions  # of inputs that are written to, as they are in the end
         self._storages = lifetimes.storages
-        self._bases = lifetimes.storages.shared_bases(regenerated | saved)
-        self._regenerated_bases = lifetimes.storages.bases_of(regenerated)
+        self._bases = lifetimes.storages.shared_bases(saved.union(regenerated))
+        self._regenerated_bases = lifetimes.storages.bases_of(regenerated.keys())
         self._based: dict[int, View | None] = {}
         lifetimes.keep(self._bases.values())
         self.values: list[Output] = []
@@ -119,10 +122,22 @@ class GraphOutputs:
         if base is None or not isinstance(tensor, Tensor):
             return None
         fake = base.meta["val"]
-        whole_view = tensor.strided()
+        whole_view = self._written_input(fake, results) or tensor.strided()
         if whole_view is None or not same_layout(tensor.shape, whole_view.strides, steps_of(fake)):
             return None
         return _view_at(whole_view, fake, node.meta["val"])
+
+    def _written_input(self, fake: torch.Tensor, results: Mapping[torch.fx.Node, Any]) -> View | None:
+        """Returns the input that the next result is made anew from, if a tensor that was written to it lies as it does.
+
+        Where a result begins counts from the begin of the input's storage, in which the input may begin anywhere.
+        """
+        inputs = self._graph.find_nodes(op="placeholder")
+        given = results.get(inputs[self._regenerated[len(self.values)]])
+        own = given.strided() if isinstance(given, Tensor) else None
+        if own is None or own.shape != sizes_of(fake.shape) or not same_layout(own.shape, own.strides, steps_of(fake)):
+            return None
+        return replace(own, name=self._versions.get(own.name, own.name))
 
     def _lies_in_input(self, result: Any) -> bool:
         view = result.strided() if isinstance(result, Tensor) else None
@@ -131,7 +146,7 @@ class GraphOutputs:
     def _view_of_base(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any]) -> View | None:
         """Returns a result that shares storage with others as a view of what they all lie in, None for any other."""
         key, fake = self._storages.of(node), node.meta["val"]
-        if key is None or key not in self._bases or len(self.values) in self._regenerated | self._saved:
+        if key is None or key not in self._bases or len(self.values) in self._saved.union(self._regenerated):
             return None
         if is_lazy(node) and not self._marks:
             return None

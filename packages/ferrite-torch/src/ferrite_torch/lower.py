@@ -8,6 +8,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -116,7 +117,7 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
     *,
     device: str | None = None,
     strict: bool = True,
-    regenerated: frozenset[int] = frozenset(),
+    regenerated: Mapping[int, int] = MappingProxyType({}),
     saved: frozenset[int] = frozenset(),
     extends_products: bool = True,
     product_rows: int = 0,
@@ -135,7 +136,8 @@ def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all
         product_rows: most rows of products of half types that are no library calls.
         wide_product_rows: the same of float32.
         saved: positions of outputs that may lie as they like, because who reads them is told.
-        regenerated: positions of outputs whose storage does not matter, as the caller makes them anew from the inputs.
+        regenerated: positions of outputs whose storage does not matter, as the caller makes them anew, each with that
+            of the argument that it makes them from.
         strict: raise what a faulty lowering raises; False makes the op a library call and warns.
         layouts: strides of arguments, by position, that lie otherwise than their fakes.
         marks: the caller marks results as conjugated or negated when they are read (`LoweredModule.lazy`); without it
@@ -189,7 +191,7 @@ class _Walk:
         *,
         strict: bool,
         layouts: Layouts,
-        regenerated: frozenset[int],
+        regenerated: Mapping[int, int],
         saved: frozenset[int],
         marks: bool,
     ) -> None:
@@ -200,7 +202,9 @@ class _Walk:
         self.numbers = GraphNumbers(builder, self.run_time)
         self.inputs = GraphInputs(module, builder, self.lifetimes, layouts)
         self.write_backs = WriteBacks(builder, self.lifetimes, self.results)
-        self.outputs = GraphOutputs(module.graph, builder, self.lifetimes, regenerated, saved, marks=marks)
+        self.outputs = GraphOutputs(
+            module.graph, builder, self.lifetimes, regenerated, saved, self.write_backs.mutations, marks=marks
+        )
         self.externs: list[tuple[str, str]] = []
         self.fallbacks: list[Fallback] = []
         self.captured = CapturedSteps(builder, self.lifetimes, self.run_time, self.results)

@@ -202,7 +202,7 @@ class _Ambient:
     """What AOTAutograd's metadata says about the graph being compiled: see `graph_positions` and `donations`."""
 
     tokens: int
-    regenerated: frozenset[int]
+    regenerated: Mapping[int, int]
     saved: frozenset[int]
     donated: frozenset[int]
     held: frozenset[int]
@@ -218,7 +218,7 @@ class _Ambient:
 
     def facts(self) -> tuple[object, ...]:
         """Returns it in a form that prints the same if it is equal."""
-        sets = (self.regenerated, self.saved, self.donated, self.held)
+        sets = (self.regenerated.items(), self.saved, self.donated, self.held)
         return self.tokens, *map(sorted, sets), self.bases
 
 

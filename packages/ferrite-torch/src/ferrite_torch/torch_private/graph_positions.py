@@ -15,8 +15,8 @@ themselves, and stays with their nodes, whatever is put before or behind these l
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -33,8 +33,8 @@ class Positions:
 
     Attributes:
         tokens: how many of its first arguments, and of its first results, are effect tokens.
-        regenerated: results that AOTAutograd replaces by views of the inputs. Only their shape and strides are read, so
-            they need no storage of their own.
+        regenerated: results that AOTAutograd replaces by views of the inputs, each with the argument that it is made
+            from. Only their shape, their strides and where they begin are read, so they need no storage of their own.
         saved: results of a forward that only its backward sees. They may lie as the compiler likes if it says so with
             `report_strides`.
         donated: arguments of a backward that nobody else reads, then or later. They may share storage with each other.
@@ -43,7 +43,7 @@ class Positions:
     """
 
     tokens: int = 0
-    regenerated: frozenset[int] = frozenset()
+    regenerated: Mapping[int, int] = field(default_factory=dict)
     saved: frozenset[int] = frozenset()
     donated: frozenset[int] = frozenset()
     held: frozenset[int] = frozenset()
@@ -122,16 +122,15 @@ def _storage(node: Any) -> int | None:
     return storage_key(fake) if isinstance(fake, torch.Tensor) and fake.layout == torch.strided else None
 
 
-def _regenerated(metadata: Any, tokens: int) -> frozenset[int]:
+def _regenerated(metadata: Any, tokens: int) -> Mapping[int, int]:
     from torch._functorch._aot_autograd.schemas import OutputType, PlainTensorMeta
 
     if not all(isinstance(meta, PlainTensorMeta) for meta in metadata.subclass_fw_graph_out_meta):
-        return frozenset()  # the results of tensor subclasses are several: positions would not match
+        return {}  # the results of tensor subclasses are several: positions would not match
     first = tokens + metadata.num_mutated_inp_runtime_indices
     from_inputs = (OutputType.alias_of_input, OutputType.is_input)
-    return frozenset(
-        first + place for place, info in enumerate(metadata.output_info) if info.output_type in from_inputs
-    )
+    made = ((place, info) for place, info in enumerate(metadata.output_info) if info.output_type in from_inputs)
+    return {first + place: tokens + info.base_idx for place, info in made}
 
 
 def _saved(module: torch.fx.GraphModule, metadata: Any, tokens: int) -> frozenset[int]:
