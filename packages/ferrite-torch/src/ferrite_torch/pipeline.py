@@ -218,8 +218,8 @@ class _Ambient:
 
     def facts(self) -> tuple[object, ...]:
         """Returns it in a form that prints the same if it is equal."""
-        sets = (self.regenerated.items(), self.saved, self.donated, self.held)
-        return self.tokens, *map(sorted, sets), self.bases
+        sets = (self.saved, self.donated, self.held)
+        return self.tokens, sorted(self.regenerated.items()), *map(sorted, sets), self.bases
 
 
 _PHASE_NAMES = {
