@@ -16,6 +16,8 @@ from op_refusals import (
     LISTED,
     RAISED,
     WRONG,
+    Raising,
+    Verdict,
     error_of,
     judged,
     operators_with_refusals,
@@ -62,13 +64,16 @@ def test_every_kind_of_ours_is_refused_by_eager() -> None:
 
 def test_other_errors_and_results_are_no_refusals() -> None:
     (call, *_) = refused_calls("take, put", "", "cpu")
-    expected = IndexError("out of range")
-    assert judged("take, put", call, IndexError("x"), expected).status == RAISED
-    assert judged("take, put", call, ValueError("x"), expected).status == WRONG
-    assert judged("take, put", call, None, expected).status == WRONG
+
+    def judge(error: Exception | None) -> Verdict:
+        return judged("take, put", call.text(), Raising.of(error), Raising.of(IndexError("out of range")))
+
+    assert judge(IndexError("x")).status == RAISED
+    assert judge(ValueError("x")).status == WRONG
+    assert judge(None).status == WRONG
     wrapper = type("TorchRuntimeError", (RuntimeError,), {})
-    assert judged("take, put", call, wrapper("got IndexError('…')"), expected).status == RAISED
-    assert judged("take, put", call, wrapper("something else"), expected).reason == BY_DYNAMO
+    assert judge(wrapper("got IndexError('…')")).status == RAISED
+    assert judge(wrapper("something else")).reason == BY_DYNAMO
 
 
 def test_exceptions_are_of_operators_that_there_are() -> None:
