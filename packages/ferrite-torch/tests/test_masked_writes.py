@@ -62,6 +62,23 @@ def test_functions_become_choices() -> None:
     assert chosen(lambda x, mask, values: torch.index_put(x, (mask,), values) + x, values) == 1
 
 
+def test_writes_to_what_was_written_become_choices() -> None:
+    def written(x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
+        return x.index_put((mask,), values).index_put((~mask,), values * 2)
+
+    def read(x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
+        first = x.index_put((mask,), values)
+        return x.index_put((mask,), first[0, 1])
+
+    def in_place(x: Tensor, mask: Tensor, values: Tensor) -> Tensor:
+        first = x.index_put_((mask,), values)
+        first[~mask] = values * 2
+        return first
+
+    values = torch.randn(5, requires_grad=True)
+    assert [chosen(write, values) for write in (written, read, in_place)] == [2, 2, 2]
+
+
 def test_one_value_for_each_place_stays() -> None:
     assert chosen(put(lambda mask: mask), torch.randn(3, 5, requires_grad=True)) == 0
 

@@ -21,12 +21,14 @@ _PUTS = ("index_put", "index_put_")
 
 def choose_by_masks(module: torch.fx.GraphModule) -> None:
     """Makes choices of a dynamo graph's writes to the places of one mask whose values have a gradient."""
-    writes = [(node, write) for node in module.graph.nodes if (write := _write(node)) is not None]
-    for node, (x, index, value) in writes:
-        place = _place(x, index)
-        if place is not None:
-            _choose(module.graph, node, x, *place, value)
-    if writes:
+    is_changed = False
+    for node in list(module.graph.nodes):
+        write = _write(node)  # read only now: its operands may be choices that earlier writes have become
+        place = None if write is None else _place(*write[:2])
+        if write is not None and place is not None:
+            x, _, value = write
+            is_changed |= _choose(module.graph, node, x, *place, value)
+    if is_changed:
         module.recompile()
 
 
@@ -64,12 +66,12 @@ def _is_mask(item: Any) -> bool:
     return isinstance(example, torch.Tensor) and example.dtype is torch.bool and example.ndim > 0
 
 
-def _choose(graph: Graph, node: Node, x: Node, mask: Node, behind: int, value: Node) -> None:
-    """Replaces a write by a choice, unless its values are one for each place."""
+def _choose(graph: Graph, node: Node, x: Node, mask: Node, behind: int, value: Node) -> bool:
+    """Replaces a write by a choice, unless its values are one for each place; returns whether it did."""
     shape = example_of(value).shape
     own_dim = len(shape) - behind - 1
     if own_dim >= 0 and not _is_one(shape[own_dim]):
-        return
+        return False
     with graph.inserting_before(node):
         if own_dim >= 0:
             for _ in range(example_of(mask).ndim - 1):
@@ -81,8 +83,10 @@ def _choose(graph: Graph, node: Node, x: Node, mask: Node, behind: int, value: N
         # What is not written in place is a clone, and lies as one.
         written = graph.call_method("clone", (x,)) if target_name(node) == "index_put" else x
         found = graph.call_method("copy_", (written, found))
+    found.meta = dict(node.meta)  # what it is for its readers, of which some are writes themselves
     node.replace_all_uses_with(found)
     graph.erase_node(node)
+    return True
 
 
 def _is_one(size: Any) -> bool:
