@@ -48,6 +48,39 @@ def test_a_part_of_a_copy_is_written_as_eager_writes_it(layout: str, scatter: st
     assert actual.stride() == expected.stride()
 
 
+WRITES: dict[str, Callable[[torch.Tensor], object]] = {
+    "all": lambda x: x.fill_(7.0),
+    "a part": lambda x: x[1:].fill_(7.0),
+    "a part of a transposed view": lambda x: x.transpose(0, 1)[:, 0].zero_(),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+@pytest.mark.parametrize("scatter", SCATTERS)
+@pytest.mark.parametrize("layout", ["expanded", "expanded and transposed", "expanded twice"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_copy_of_an_expanded_tensor_is_written_to(layout: str, scatter: str, write: str, *, dynamic: bool) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        copy = SCATTERS[scatter](x)
+        WRITES[write](copy)
+        return copy
+
+    actual, expected = compiled(function, dynamic=dynamic)(laid_out(layout)), function(laid_out(layout))
+    assert torch.equal(actual, expected)
+    assert actual.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("scatter", SCATTERS)
+def test_a_write_to_what_expands_a_copy_is_refused(scatter: str) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        copy = SCATTERS[scatter](x)
+        copy[:, :1].expand(copy.shape).fill_(7.0)
+        return copy
+
+    with pytest.raises(Exception, match="elements share memory"):
+        compiled(function)(laid_out("expanded"))
+
+
 @pytest.mark.parametrize("layout", ["windows", "wide windows", "gaps"])
 def test_a_view_of_windows_is_written_through(layout: str) -> None:
     shape, strides, offset = LAYOUTS[layout]

@@ -189,3 +189,41 @@ def test_strides_of_functions_of_two_where_one_has_dims_of_extent_1_far_apart() 
     one = torch.tensor([1.25, 1.5]).as_strided((2, 1, 1, 1), (1, 6, 8, 4))
     check_strides(OF_TWO, (one, rising(2, 1, 1)), "fake")
     check_strides(OF_TWO, (rising(2, 1, 1), one), "fake")
+
+
+INDICES: Mapping[str, torch.Tensor] = {
+    "a row": torch.arange(3) % 2,
+    "transposed": (torch.arange(6) % 2).view(3, 2).t(),
+    "packed": (torch.arange(6) % 2).view(2, 3),
+    "expanded": (torch.arange(3) % 2).expand(2, 3),
+    "a column": (torch.arange(2) % 2).view(2, 1),
+    "of axes in another order": (torch.arange(24) % 2).view(4, 3, 2).permute(2, 0, 1),
+    "of axes far apart": (torch.arange(24) % 2).as_strided((2, 1, 3), (1, 7, 4)),
+}
+INDEXING: dict[str, Function] = {
+    "first": lambda x, i, j: x[i],
+    "last": lambda x, i, j: x[..., i],
+    "in the middle": lambda x, i, j: x[:, i],
+    "two": lambda x, i, j: x[:, i, j],
+    "two, the second decides": lambda x, i, j: x[:, j, i],
+    "two apart": lambda x, i, j: x[:, i, :, j],
+    "first and last": lambda x, i, j: x[i, :, :, j],
+    "all": lambda x, i, j: x[i, j, i, j],
+    "of a line": lambda x, i, j: x.reshape(-1)[i],
+    "unsafe": lambda x, i, j: torch.ops.aten._unsafe_index(x, [None, i, j]),
+}
+
+
+@pytest.mark.parametrize("mode", ["fake", "symbolic"])
+@pytest.mark.parametrize("layout", ["contiguous", "transposed", "channels last", "expanded", "sliced and transposed"])
+@pytest.mark.parametrize("index", INDICES)
+def test_strides_of_what_tensors_index(index: str, layout: str, mode: str) -> None:
+    for other in INDICES.values() if mode == "fake" else [INDICES["transposed"]]:
+        check_strides(INDEXING, (LAYOUTS[layout], INDICES[index], other), mode)
+
+
+def test_strides_of_shifts_where_operands_have_dims_of_extent_1_far_apart() -> None:
+    shifts = {"left": lambda a, b: a << b, "right": lambda a, b: a >> b}
+    one, other = torch.ones(9, dtype=torch.int32).as_strided((5, 1, 1), (1, 5, 5)), torch.ones(2, 1, dtype=torch.int32)
+    check_strides(shifts, (one, other.as_strided((2, 1), (1, 2))), "fake")
+    check_strides(shifts, (other.as_strided((2, 1), (1, 2)), one), "fake")

@@ -17,6 +17,7 @@ import torch
 
 from ferrite_torch.errors import Unsupported
 from ferrite_torch.origins import unsupported, unsupported_graph
+from ferrite_torch.overlapping_targets import is_repeated
 from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
 from ferrite_torch.torch_private.nodes import example_of, is_in_place_name, target_name
 from ferrite_torch.torch_private.operators import Overload, schema_of
@@ -26,6 +27,7 @@ _AUGMENTED_NAMES = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor il
 _AUGMENTED = frozenset(_AUGMENTED_NAMES.split())
 _METADATA_NAMES = "requires_grad_ detach_ share_memory_ t_ transpose_ swapaxes_ squeeze_ unsqueeze_ as_strided_"
 _WRITE_NOTHING = frozenset(_METADATA_NAMES.split())
+_COPIES = frozenset(("select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter"))
 _RESIZE = "resize_storage_bytes_"
 
 
@@ -42,8 +44,9 @@ def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
                 "the storage of a tensor is resized inside a graph, which compiled code would do to a copy",
                 "resize it outside of the compiled function, as by compiling each block",
             )
-        for fake in map(_fake, _destinations(node)):
-            if fake is not None and _lies_on_itself(fake):
+        for destination in _destinations(node):
+            fake = _fake(destination)
+            if fake is not None and _lies_on_itself(fake) and not _is_copied_apart(destination):
                 raise unsupported(
                     node,
                     "a write to a tensor whose elements share memory, as those of an expanded one do",
@@ -99,6 +102,23 @@ def _lies_on_itself(fake: torch.Tensor) -> bool:
     from ferrite_ir.graph import overlaps  # noqa: PLC0415  # not needed where graphs come from the store
 
     return overlaps(shape, strides)
+
+
+def _is_copied_apart(node: torch.fx.Node) -> bool:
+    """Returns whether a tensor is, or is a part of, a copy whose elements lie apart in eager mode, not in its fake.
+
+    The copy is what `overlapping_targets` mends: its operand is expanded, and fakes of torch 2.11 keep stride 0.
+    """
+    for each in _views_on_the_way(node):
+        name, operand = target_name(each).partition(".")[0], next(iter(each.all_input_nodes), None)
+        fake, below = _fake(each), None if operand is None else _fake(operand)
+        if fake is None or below is None or name == "as_strided":
+            return False
+        if storage_key(below) != storage_key(fake):
+            return name in _COPIES and is_repeated(below)
+        if not is_known(fake.numel() <= below.numel()):
+            return False  # expanded anew
+    return False
 
 
 def _views_on_the_way(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
