@@ -20,7 +20,11 @@ Pair = tuple[int, int, int]
 def sharing(tensors: Sequence[Tensor]) -> set[Pair]:
     """Returns the pairs of tensors that lie over one storage, with the bytes between their first elements."""
     found = set()
-    places = [(number, storage(x), x.data_ptr()) for number, x in enumerate(tensors) if x.numel()]
+    places = [
+        (number, storage(x), int(x.storage_offset()) * x.element_size())
+        for number, x in enumerate(tensors)
+        if x.numel()
+    ]
     for position, (first, stored, start) in enumerate(places):
         for second, other, end in places[position + 1 :]:
             if stored == other:
@@ -32,6 +36,9 @@ def sharing_difference(
     program: Program, call: int, actual: Sequence[Tensor], eager: Sequence[Tensor], device: str
 ) -> str | None:
     """Returns which results, or results and inputs, share memory otherwise than eager's; None if none.
+
+    As with layouts, what AOTAutograd or fake tensors say is right, too: where a view begins follows from the strides of
+    what it is a view of, and these may be the fake ones.
 
     Args:
         program: the program.
@@ -50,6 +57,9 @@ def sharing_difference(
         with torch.no_grad():
             captured = list(torch.compile(program.function(device), backend="aot_eager")(*inputs))
         if mine == sharing([*captured, *inputs]):  # AOTAutograd gives a backend no more to compile
+            return None
+    with suppress(RuntimeError, GuardOnDataDependentSymNode):
+        if mine == sharing(_of_fakes(program.function(device), program.arguments(device, call))):
             return None
 
     def named(pair: Pair) -> str:
@@ -78,13 +88,20 @@ def layout_difference(
             with suppress(RuntimeError):  # it made a view of what lies otherwise on this device than it was told
                 captured = torch.compile(function, backend="aot_eager")
                 allowed.append(_strides(captured(*program.arguments(device, call))))
-            with suppress(RuntimeError), FakeTensorMode(shape_env=ShapeEnv()) as mode, torch.no_grad():
-                fakes = [mode.from_tensor(x, static_shapes=True) for x in program.arguments(device, call)]
-                allowed.append(_strides(function(*fakes)))
+            with suppress(RuntimeError):
+                captured = _of_fakes(function, program.arguments(device, call))
+                allowed.append(_strides(captured[: len(actual)]))
         if all(meaningful_strides(mine) != strides[place] for strides in allowed):
             found = ", ".join(str(strides[place]) for strides in allowed)
             return f"layout: result {place} of shape {tuple(mine.shape)} has strides {mine.stride()}, torch's: {found}"
     return None
+
+
+def _of_fakes(function: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Returns what torch says of results while it captures, and then of the inputs."""
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode, torch.no_grad():
+        fakes = [mode.from_tensor(x, static_shapes=True) for x in inputs]
+        return [*function(*fakes), *fakes]
 
 
 def _strides(results: Sequence[Tensor]) -> list[tuple[int, ...] | None]:

@@ -210,6 +210,23 @@ def test_results_that_share_memory_are_told_from_copies() -> None:
     )
 
 
+def test_memory_may_be_shared_where_fake_tensors_have_it() -> None:
+    """The one element along the last axis of ``x & 3`` has another stride in eager mode: it orders what is shifted."""
+    column = Input(torch.int32, (5, 1, 1), (1, 5, 5), 5)
+    lines = [
+        Statement("t0", "{0} >> ({0}[-2:, -1, -2:] & 3)", ("x0",)),
+        Statement("t1", "{0}.mT[1:]", ("t0",)),
+    ]
+    program = program_of((column,), lines, ("t0", "t1"))
+    x = program.arguments("cpu")
+    eager = [*program.function("cpu")(*x), *x]
+    as_fake = torch.empty_strided((5, 2, 1), (1, 5, 10), dtype=torch.int32)
+    assert eager[0].stride() == (2, 1, 10)
+    assert sharing_difference(program, 0, [as_fake, as_fake.mT[1:], *x], eager, "cpu") is None
+    assert sharing_difference(program, 0, [as_fake, as_fake.mT[3:], *x], eager, "cpu") is not None
+    assert sharing_difference(program, 0, [as_fake, as_fake.mT[1:].clone(), *x], eager, "cpu") is not None
+
+
 def test_a_cancellation_is_in_doubt_where_eager_was_lucky() -> None:
     """Rows of equal numbers: eager finds no distance from their mean, another sum a rounding, divided by little."""
     lines = [Statement("t0", "F.layer_norm({0}.amax(1, True).expand((30, 3)).exp(), (3,))", ("x0",))]
