@@ -1,4 +1,4 @@
-"""One scheduled kernel as Triton text with its spec."""
+"""One scheduled kernel as a tile program, its Triton text and its spec."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The iteration space of a kernel as text sees it: axes, the dims that lie in them, tile shapes and masks.
+"""The iteration space of a kernel as its tile program has it: axes, the dims that lie in them, tile shapes and masks.
 
 Every dim of an axis is written as a function of the axis's flat position (``x``, ``y``, ``z``, ``r``), so contiguous
 dims melt together in the index algebra and the others become one division or remainder each.
@@ -50,7 +50,7 @@ class KernelAxis:
     """One axis of a kernel.
 
     Attributes:
-        name: ``x``, ``y``, ``z`` or ``r``; also the name of the flat position in the text.
+        name: ``x``, ``y``, ``z`` or ``r``; also the name of the flat position in the program.
         size: number of points.
         tiled: whether a tile has an extent along it; otherwise a program has one position (size 1, or one per program).
         masked: whether tiles may reach past the end.

@@ -36,14 +36,14 @@ class Addresses:
     """Writes the addresses of one kernel.
 
     Args:
-        builder: takes the lines.
+        builder: takes the statements.
         space: the axes.
         index: writes offsets.
         dtype: of the address arithmetic.
         has_column: whether a single tensor is read along the fold axis, and nothing written, in a loop.
         has_rows: whether rows have addresses of their own even if their length is a number: no register should hold
             those of their elements.
-        in_tiles: whether lines say where a tile begins (``rfirst``, ``xfirst``) and which of its lanes it has.
+        in_tiles: whether statements say where a tile begins (``rfirst``, ``xfirst``) and which of its lanes it has.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Addresses:
     def _behind(
         self, param: KernelParam, name: str, start: Index, step: Tile, value: Callable[[Scalar], Tile] | None
     ) -> Tile:
-        """Returns an address a step behind the first one of a row or column, which a line holds."""
+        """Returns an address a step behind the first one of a row or column, which has a name."""
         key = (name, param.text, start)
         first = self._builder.find(key)
         if first is None:

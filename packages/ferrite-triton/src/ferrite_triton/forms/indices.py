@@ -24,7 +24,7 @@ class Indices:
     """Writes index expressions of one kernel, each distinct one once per nesting level.
 
     Args:
-        builder: takes the lines.
+        builder: takes the statements.
         space: the axes.
         width: of the address arithmetic, 32 or 64.
         value: gives the tile of the scalar in an indirect index; it is computed already.

@@ -25,7 +25,7 @@ def ask_for_part(flat: FlatKernel, addresses: Addresses, operand: Scalar, points
 
     Args:
         flat: a kernel that scans lines in parts.
-        addresses: writes the line.
+        addresses: writes the request.
         operand: what is scanned.
         points: of a part.
         wide: whether addresses have 64 bits.

@@ -103,7 +103,7 @@ class ScalarValues:
     # --- walking ----------------------------------------------------------------------------------------------------
 
     def tile(self, root: Scalar, guard: Guard | None = None) -> Tile:
-        """Returns the value of an expression, after writing the lines that compute it."""
+        """Returns the value of an expression, after writing the statements that compute it."""
         stack: list[Key] = [(root, guard)]
         while stack:
             key = self._settled(stack[-1])
@@ -490,7 +490,7 @@ class ScalarValues:
         param = self._flat.param_of(node.source)
         if param.param.host_scalar:
             return Tile(Name(param.text), NO_AXES, F32 if node.dtype.is_narrow_float else node.dtype)
-        return self._load_line(node, guard, None)
+        return self._loaded(node, guard, None)
 
     def _guarded_load(self, node: Scalar) -> Scalar | None:
         """Returns the load of a ``masked`` that is one masked load, else None.
@@ -509,12 +509,12 @@ class ScalarValues:
 
     def _write_guarded_load(self, node: Scalar, load: Scalar, guard: Guard | None) -> Tile:
         other = literal(node.args[2].value, load.dtype)
-        tile = self._load_line(load, Guard(node.args[0], guard), other)
+        tile = self._loaded(load, Guard(node.args[0], guard), other)
         if load.dtype is node.dtype:
             return tile
         return self._hold("cast", Cast(tile.expression, node.dtype), tile.axes)
 
-    def _load_line(self, node: Scalar, guard: Guard | None, other: Expression | None) -> Tile:
+    def _loaded(self, node: Scalar, guard: Guard | None, other: Expression | None) -> Tile:
         param = self._flat.param_of(node.source)
         index = self._flat.offset(node.source, node.indices)
         place = self.addresses.place(param, index, lambda value: self._known(value, guard))
