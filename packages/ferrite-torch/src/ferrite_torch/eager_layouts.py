@@ -167,7 +167,7 @@ def rolled_on_cpu(result: torch.Tensor, args: Sequence[Any]) -> Order:
     return row_major_on_cpu(result, args)
 
 
-def indexed(result: torch.Tensor, args: Sequence[Any]) -> Order:
+def indexed_on_cpu(result: torch.Tensor, args: Sequence[Any]) -> Order:
     """Returns the order of what indices that are tensors take of one: a ``TensorIterator`` over it and the indices.
 
     The axes that indices replace do not count in the tensor, nor the others in the indices. Fake tensors leave the
@@ -176,23 +176,20 @@ def indexed(result: torch.Tensor, args: Sequence[Any]) -> Order:
     source, indices = args[0], args[1]
     places = [place for place, index in enumerate(indices) if index is not None]
     given = [indices[place] for place in places]
-    if any(index.dtype in (torch.bool, torch.uint8) for index in given):
-        return None
+    if result.device.type != "cpu" or any(index.dtype in (torch.bool, torch.uint8) for index in given):
+        return None  # other devices keep the order of their fakes
     is_together = places[-1] - places[0] == len(places) - 1
     width, first = max(index.dim() for index in given), places[0] if is_together else 0
     axes = slice(first, first + width)
     kept = [step for place, step in enumerate(source.stride()) if place not in places]
     steps = [*kept[:first], *[0] * width, *kept[first:]]
     own = [_expanded(index.shape, index.stride(), result.shape[axes]) for index in given]
-    is_alike = all(is_known(a == b) for each in own for a, b in zip(each, own[0], strict=True))
-    if result.device.type != "cpu" and not is_alike:
-        own = [_packed(result.shape[axes])]  # kernels of GPUs make indices contiguous that lie unlike each other
     behind = len(kept) - first
     return _sorted(result.shape, [steps, *([*[0] * first, *each, *[0] * behind] for each in own)])
 
 
 _NAMES: Mapping[Rule, str] = {
-    indexed: "index.Tensor _unsafe_index.Tensor",
+    indexed_on_cpu: "index.Tensor _unsafe_index.Tensor",
     iterated: """
         complex.default copysign.Tensor div.Tensor_mode floor_divide.default heaviside.default logaddexp.default
         logaddexp2.default logical_and.default logical_or.default logical_xor.default logit_backward.default
