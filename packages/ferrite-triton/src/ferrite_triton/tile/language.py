@@ -23,8 +23,8 @@ Text of a program, which `parse_tile` reads back as the same program:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 from typing import ClassVar, TypeAlias
 
 from ferrite_ir.dtypes import DType
@@ -506,14 +506,6 @@ def operands_of(expression: Expression) -> tuple[Expression, ...]:
         return getattr(expression, _SEVERAL, ())
     values = tuple([getattr(expression, name) for name in names])
     return values if None not in values else tuple(value for value in values if value is not None)
-
-
-def with_operands(expression: Expression, operands: Sequence[Expression]) -> Expression:
-    """Returns an operation with other operands, as many as it has; names and numbers as they are."""
-    if hasattr(expression, _SEVERAL):
-        return replace(expression, **{_SEVERAL: tuple(operands)})
-    names = [name for name in _OPERANDS[type(expression)] if getattr(expression, name) is not None]
-    return replace(expression, **dict(zip(names, operands, strict=True))) if names else expression
 
 
 def parts_of(root: Expression) -> list[Expression]:
