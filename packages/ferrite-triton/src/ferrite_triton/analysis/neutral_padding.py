@@ -19,7 +19,7 @@ _KEEPING = frozenset(("add", "sub", "neg", "abs", *CONVERSIONS, "relu", "maximum
 """Operations that make zero of zeros."""
 
 
-def vanishing_sums(flat: FlatKernel) -> dict[str, frozenset[Scalar]]:
+def padded_sums(flat: FlatKernel) -> dict[str, frozenset[Scalar]]:
     """Returns such sums, by the name of their result, each with the loads that have to give zero past the end."""
     axis = flat.space.fold
     if axis is None or is_static(axis.size) or not axis.masked or not flat.space.folds_tile:
@@ -27,11 +27,11 @@ def vanishing_sums(flat: FlatKernel) -> dict[str, frozenset[Scalar]]:
     return {
         definition.results[0].name: frozenset(memory_loads(flat, definition.bodies))
         for definition in flat.definitions
-        if isinstance(definition, Fold) and definition.combine == "sum" and _vanishes(flat, definition.bodies[0])
+        if isinstance(definition, Fold) and definition.combine == "sum" and _is_zero_padded(flat, definition.bodies[0])
     }
 
 
-def _vanishes(flat: FlatKernel, root: Scalar) -> bool:
+def _is_zero_padded(flat: FlatKernel, root: Scalar) -> bool:
     """Returns whether a value is zero where all loads along the fold axis are."""
     zeros: set[Scalar] = set()
     for node in postorder((root,)):
@@ -46,7 +46,7 @@ def _is_zero(flat: FlatKernel, node: Scalar, zeros: set[Scalar]) -> bool:
             definition, position = flat.producers.get(node.source, (None, 0))
             if definition is None:
                 return node.dtype is not BOOL and reads_along_fold(flat, node)
-            return isinstance(definition, Loop) and _vanishes(flat, definition.bodies[position])
+            return isinstance(definition, Loop) and _is_zero_padded(flat, definition.bodies[position])
         case "const":
             return bool(node.value == 0)
         case "masked":

@@ -16,7 +16,7 @@ from ferrite_ir.scalar import Number
 from ferrite_ir.sizes import Size, is_static, product
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.lane_groups import Grouping, TakenApart, grouping
-from ferrite_triton.analysis.neutral_padding import vanishing_sums
+from ferrite_triton.analysis.neutral_padding import padded_sums
 from ferrite_triton.analysis.rows import behind
 from ferrite_triton.analysis.space import FOLD_AXES, NO_AXES, Axes, KernelAxis
 from ferrite_triton.forms.builder import Builder, Tile
@@ -57,7 +57,7 @@ class Reductions:
         self._evaluator = evaluator
         # What the fold being written combines: the fold axis, with its blocks where it is cut into blocks.
         self._over = R
-        self._vanishing = vanishing_sums(flat).keys()
+        self._padded_sums = padded_sums(flat).keys()
         # By the name of a softmax's maximum its terms, for whom these are kept.
         self.terms: dict[str, Tile] = {}
 
@@ -237,7 +237,7 @@ class Reductions:
 
     def _fill(self, definition: Fold, dtype: DType) -> Number | None:
         """Returns what lanes past the end have to hold for a simple fold, None where they do."""
-        is_zero = definition.results[0].name in self._vanishing
+        is_zero = definition.results[0].name in self._padded_sums
         return None if is_zero else neutral_of(definition.combine, dtype)
 
     def _paired(self, combine: str, tiles: tuple[Tile, ...], axes: Axes) -> tuple[Tile, ...]:

@@ -15,7 +15,7 @@ from ferrite_ir.sizes import hint, is_provably_at_most, is_static
 from ferrite_scheduler.contractions import uses_tensor_cores
 from ferrite_triton.analysis.approximations import rounded_quotients, shares, weights
 from ferrite_triton.analysis.flat import FlatKernel, KernelParam, memory_loads, reads_along_fold
-from ferrite_triton.analysis.neutral_padding import vanishing_sums
+from ferrite_triton.analysis.neutral_padding import padded_sums
 from ferrite_triton.analysis.packed_residency import held_halves
 from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_fold
 from ferrite_triton.analysis.shared_products import shared_products
@@ -91,7 +91,7 @@ class ScalarValues:
         nodes = postorder(body for definition in flat.definitions for body in bodies_of(definition))
         self._pads = any(node.op in LOOPING for node in nodes)
         self._pieces = _bytes_beside(flat)
-        self._zeroed = frozenset[Scalar]().union(*vanishing_sums(flat).values())
+        self._zeroed = frozenset[Scalar]().union(*padded_sums(flat).values())
         self._weights, exponentials = weights(flat)
         # Where elements wait as they came, there are no terms of theirs to take shares of.
         self.shares = {} if self._waiting else shares(flat)
