@@ -60,6 +60,19 @@ def test_results_of_a_branch_never_take_the_storage_of_another_one() -> None:
     assert taken == {("p", "a"), ("q", "b")}
 
 
+def test_results_of_a_branch_never_take_the_storage_in_which_another_reads_where_to_store() -> None:
+    text = """
+    graph @f(x: f32[1], y: f32[8]) -> (p, z) {
+      a: i64[1] = extern aten.clone.default(x)
+      c: f32[8] = extern aten.clone.default(y)
+      p: i64[1] = loop [i < 1] sub(i64(3), a[i])
+      z: f32[8] = update set c [i < 1] at [wrap(mod(a[i], i64(8)), 8)] f32(2.0)
+    }"""
+    found = check(text)
+    assert found.kernels[-1].branches == (1, 1)
+    assert not [step for step in found.steps if isinstance(step, Reuse)]
+
+
 def test_branches_can_be_switched_off() -> None:
     text = """
     graph @f(x: f32[8], y: f32[8]) -> (p, q) {

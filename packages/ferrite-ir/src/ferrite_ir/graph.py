@@ -456,6 +456,17 @@ def index_loads(indices: tuple[Index, ...]) -> tuple[Scalar, ...]:
     return tuple(dict.fromkeys([found for scalar in indirects_of(indices) for found in scalar.loads]))
 
 
+def loads_of(definition: Definition) -> tuple[Scalar, ...]:
+    """Returns the loads of a definition without repeats, those that say where an update stores included."""
+    bodies = bodies_of(definition)
+    if len(bodies) == 1 and not isinstance(definition, Update):
+        return bodies[0].loads
+    loads = [load for body in bodies for load in body.loads]
+    if isinstance(definition, Update):
+        loads += index_loads(definition.indices)
+    return tuple(dict.fromkeys(loads))
+
+
 def names_read(definition: Definition) -> tuple[str, ...]:
     """Returns the names of the values a definition reads, without repeats, in first-use order.
 
@@ -469,7 +480,7 @@ def names_read(definition: Definition) -> tuple[str, ...]:
             return tuple(dict.fromkeys(definition.args))
         case If():
             return tuple(dict.fromkeys((definition.condition, *definition.args)))
-    names = [load.source for body in bodies_of(definition) for load in body.loads]
+    names = [load.source for load in loads_of(definition)]
     if isinstance(definition, Update):
-        names += [load.source for load in index_loads(definition.indices)] + [definition.target]
+        names.append(definition.target)
     return tuple(dict.fromkeys(names))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from ferrite_ir.graph import Graph, bodies_of
+from ferrite_ir.graph import Graph, loads_of
 from ferrite_ir.scalar import Scalar
 from ferrite_ir.sizes import hint, product
 
@@ -74,7 +74,7 @@ def _with_marks(
     if kernel.strategy != "pointwise":
         return kernel
     points = hint(product(axis.size for axis in kernel.axes))
-    loads = {load for definition in kernel.body for body in bodies_of(definition) for load in body.loads}
+    loads = {load for definition in kernel.body for load in loads_of(definition)}
 
     def is_last(param: Param) -> bool:
         since = final.get(dependences.storage[param.name])
@@ -125,7 +125,7 @@ def _reads_again(kernel: Kernel) -> bool:
     first: dict[Scalar, int] = {}
     for definition in kernel.body:
         number = passes[definition.results[0].name]
-        for load in (load for body in bodies_of(definition) for load in body.loads):
+        for load in loads_of(definition):
             if first.setdefault(load, number) != number:
                 return True
     return False

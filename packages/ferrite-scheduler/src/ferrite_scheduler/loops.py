@@ -7,19 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ferrite_ir.dtypes import I64
-from ferrite_ir.graph import (
-    Computed,
-    Contract,
-    Fold,
-    Graph,
-    Loop,
-    Scan,
-    Sort,
-    Update,
-    bodies_of,
-    index_loads,
-    row_major,
-)
+from ferrite_ir.graph import Computed, Contract, Fold, Graph, Loop, Scan, Sort, Update, loads_of, row_major
 from ferrite_ir.index import Dim, Index, constant, delinearize, floordiv, linearize, mod, substitute
 from ferrite_ir.scalar import Scalar, index_value, load, rewrite
 from ferrite_ir.sizes import product
@@ -400,10 +388,7 @@ def _check_homes(body: Sequence[Computed], homes: dict[str, tuple[Index, ...]]) 
     """
     outside: dict[str, None] = {}
     for definition in body:
-        loads = [load for scalar in bodies_of(definition) for load in scalar.loads]
-        if isinstance(definition, Update):
-            loads += index_loads(definition.indices)
-        for found in loads:
+        for found in loads_of(definition):
             home = homes.get(found.source)
             if home is None:
                 outside[found.source] = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from ferrite_ir.bindings import results_that_bind
-from ferrite_ir.graph import Extern, Fold, Graph, If, TensorType, Update, View, While, bodies_of
+from ferrite_ir.graph import Extern, Fold, Graph, If, TensorType, Update, View, While, loads_of
 from ferrite_ir.index import Index, linearize
 from ferrite_ir.sizes import Size
 
@@ -253,12 +253,11 @@ def _read_addresses(plan: _Plan, kernel: Kernel) -> dict[str, list[tuple[Index, 
     """Returns for each host name read the addresses of all loads, each with the place in the body where it is."""
     found: dict[str, list[tuple[Index, int]]] = {}
     for place, definition in enumerate(kernel.body):
-        for scalar in bodies_of(definition):
-            for load in scalar.loads:
-                if load.source not in kernel.homes:
-                    tensor = plan.graph.values[load.source].type
-                    address = linearize(load.indices, tensor.strides)
-                    found.setdefault(plan.host[load.source], []).append((address, place))
+        for load in loads_of(definition):
+            if load.source not in kernel.homes:
+                tensor = plan.graph.values[load.source].type
+                address = linearize(load.indices, tensor.strides)
+                found.setdefault(plan.host[load.source], []).append((address, place))
         if isinstance(definition, Update):
             found.setdefault(plan.host[definition.target], []).append((linearize((), ()), len(kernel.body)))
     return found

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ferrite_ir.graph import Extern, Graph, TensorType, Update, View, bodies_of, index_loads, views_in
+from ferrite_ir.graph import Extern, Graph, TensorType, Update, View, loads_of, views_in
 from ferrite_ir.index import Index, linearize
 from ferrite_ir.sizes import is_static
 
@@ -127,11 +127,9 @@ def _touches(item: Work, graph: Graph) -> Iterator[tuple[str, Span | None]]:
     updated = {definition.result.name for definition in item.body if isinstance(definition, Update)}
     yield from ((name, None) for name in item.stored if name not in updated)
     for definition in item.body:
-        loads = [load for body in bodies_of(definition) for load in body.loads]
         if isinstance(definition, Update):
             yield definition.target, _addressed(definition.target, definition.indices, graph)
-            loads += index_loads(definition.indices)
-        yield from ((load.source, _addressed(load.source, load.indices, graph)) for load in loads)
+        yield from ((load.source, _addressed(load.source, load.indices, graph)) for load in loads_of(definition))
 
 
 def _viewed(view: View, graph: Graph) -> Span | None:

@@ -17,7 +17,7 @@ from ferrite_ir.graph import (
     Value,
     bodies_of,
     domain_of,
-    index_loads,
+    loads_of,
     names_read,
 )
 from ferrite_ir.index import Dim, Index
@@ -157,10 +157,10 @@ class _Inliner:
         excessive = {name for name in self._moved if has_excess(self._sources[name].body)}
         if not excessive:
             return excessive
-        return excessive & self._fixed.union(load.source for d in inlined.definitions for load in _loads_of(d))
+        return excessive & self._fixed.union(load.source for d in inlined.definitions for load in loads_of(d))
 
     def _count_uses(self, definition: Definition) -> None:
-        loads = _loads_of(definition)
+        loads = loads_of(definition)
         if not loads:
             return
         points = self._points_of(definition)
@@ -181,7 +181,7 @@ class _Inliner:
     def _with_sources(self, definition: Definition, position: int) -> Definition:
         """Returns the definition with the sources that it reads computed in place, as far as order and size allow."""
         sources = self._sources
-        loads = [load for load in _loads_of(definition) if load.source in sources]
+        loads = [load for load in loads_of(definition) if load.source in sources]
         if not loads:
             return definition
         instances: dict[str, list[Scalar]] = {}
@@ -222,7 +222,7 @@ class _Inliner:
         if update.mode != "set" or None in dims or len(set(dims)) != len(dims) or set(dims) != set(update.dims):
             return False
         root = self._storage.root(update.target)
-        reads = [load for load in _loads_of(update) if load.source == source.value.name]
+        reads = [load for load in loads_of(update) if load.source == source.value.name]
         bodies = [source.at(load, self._simplify) for load in reads]
         touched = [load for body in bodies for load in body.loads if self._storage.root(load.source) == root]
         return all(load.source == update.target and load.indices == update.indices for load in touched)
@@ -240,7 +240,7 @@ class _Inliner:
                 return list(instances)
         counted: set[Scalar] = set()
         size = sum(count_new_nodes(body, counted) for body in bodies_of(definition))
-        loads = {load for load in _loads_of(definition) if load.source not in instances}
+        loads = {load for load in loads_of(definition) if load.source not in instances}
         fitting: list[str] = []
         for name, bodies in instances.items():
             size += sum(count_new_nodes(body, counted) for body in bodies)
@@ -328,16 +328,6 @@ def _with_origins(definition: Definition, earlier: list[Origin]) -> Definition:
     """Returns the definition with further origins in front of its own."""
     origins = tuple(dict.fromkeys((*earlier, *definition.origins)))
     return definition if origins == definition.origins else replace(definition, origins=origins)
-
-
-def _loads_of(definition: Definition) -> tuple[Scalar, ...]:
-    bodies = bodies_of(definition)
-    if len(bodies) == 1 and not isinstance(definition, Update):
-        return bodies[0].loads
-    loads = [load for body in bodies for load in body.loads]
-    if isinstance(definition, Update):
-        loads += index_loads(definition.indices)
-    return tuple(dict.fromkeys(loads))
 
 
 def _device_of(definition: Definition) -> str:

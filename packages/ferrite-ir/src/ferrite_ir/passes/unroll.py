@@ -9,7 +9,7 @@ from typing import ClassVar, TypeAlias
 
 from ferrite_ir import index as ix
 from ferrite_ir import sizes
-from ferrite_ir.graph import Definition, Fold, Graph, Loop, TensorType, bodies_of, domain_of, index_loads
+from ferrite_ir.graph import Definition, Fold, Graph, Loop, TensorType, domain_of, loads_of
 from ferrite_ir.index import Dim, Index, atom_dims
 from ferrite_ir.scalar import Scalar, apply, substitute_dims
 from ferrite_ir.sizes import Size
@@ -140,9 +140,7 @@ def _reading_points(graph: Graph) -> dict[str, Size]:
     reach: dict[str, Size] = {}
     for definition in graph.definitions:
         points = sizes.product(dim.size for dims in domain_of(definition) for dim in dims)
-        loads = [load for body in bodies_of(definition) for load in body.loads]
-        loads += index_loads(getattr(definition, "indices", ()))
-        for load in loads:
+        for load in loads_of(definition):
             if not sizes.is_provably_at_most(points, reach.get(load.source, 0)):
                 reach[load.source] = points
     return reach
