@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -129,6 +129,39 @@ WRITTEN: dict[str, Function] = {
     "turned": lambda x: (x.neg_(), x.t())[1],
     "in another type": lambda x: (x.add_(1), x.view(torch.int32))[1],
 }
+
+
+LAID_OUT: dict[str, Callable[[int], tuple[Sequence[int], Sequence[int], int]]] = {
+    "a row, every second element": lambda n: ((1, n), (0, 2), 4),
+    "rows, every second element": lambda n: ((3, n), (2 * n, 2), 3),
+    "columns first": lambda n: ((4, n), (1, 4), 2),
+    "a part of each row": lambda n: ((3, n), (n + 7, 1), 5),
+}
+WIDENED: dict[str, Function] = {
+    "rows repeated": lambda x: (x.clamp_(0, 3), x[:1].expand(3, x.shape[1]))[1],
+    "turned twice": lambda x: (x.t().mul_(2), x.t().t())[1],
+    "turned": lambda x: (x.t().mul_(2), x.t())[1],
+    "a part of each row": lambda x: (x.mul_(2), x[:, 2 : x.shape[1] - 1])[1],
+    "a row, written to": lambda x: (x[0].mul_(2), x[0].unsqueeze(1))[1],
+    "a part of the columns": lambda x: (x.neg_(), x.split(x.shape[1] // 2, 1)[1])[1],
+}
+
+
+@pytest.mark.parametrize("layout", LAID_OUT)
+@pytest.mark.parametrize("name", WIDENED)
+def test_views_of_written_inputs_lie_as_these_do(name: str, layout: str) -> None:
+    """What is computed for an input lies dense, whatever the input's strides are."""
+    function = WIDENED[name]
+    call = torch.compile(function, backend="ferrite", fullgraph=True, dynamic=True)
+    for count in (17, 18, 24):
+        memory = [torch.arange(400.0).sub(9) for _ in range(2)]
+        given, own = (each.as_strided(*LAID_OUT[layout](count)) for each in memory)
+        expected, found = function(given), call(own)
+        assert torch.equal(found, expected)
+        assert found.stride() == expected.stride()
+        assert found.storage_offset() == expected.storage_offset()
+        assert found.untyped_storage().data_ptr() == own.untyped_storage().data_ptr()
+        assert torch.equal(*memory)
 
 
 @pytest.mark.parametrize("name", WRITTEN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ from ferrite_torch.tensors import Tensor
 
 PADDING_HELD = 1 / 32
 """Share of a result's bytes that it may keep alive of the larger value that it is a part of."""
+COPY = "aten.copy_.default"
 VIEWS = frozenset(
     f"aten.{name}.default" for name in ("view", "_unsafe_view", "reshape", "alias", "detach", "squeeze", "unsqueeze")
 )
@@ -117,27 +118,39 @@ class GraphOutputs:
         """
         if len(self.values) not in self._regenerated or self._lies_in_input(results[node]):
             return None
+        view = self._view_of_written(node, results)
         base = self._regenerated_bases.get(self._storages.of(node) or 0)
         tensor = None if base is None else results[base]
-        if base is None or not isinstance(tensor, Tensor):
-            return None
-        fake = base.meta["val"]
-        whole_view = self._written_input(fake, results) or tensor.strided()
+        if view is not None or base is None or not isinstance(tensor, Tensor):
+            return view
+        fake, whole_view = base.meta["val"], tensor.strided()
         if whole_view is None or not same_layout(tensor.shape, whole_view.strides, steps_of(fake)):
             return None
         return _view_at(whole_view, fake, node.meta["val"])
 
-    def _written_input(self, fake: torch.Tensor, results: Mapping[torch.fx.Node, Any]) -> View | None:
-        """Returns the input that the next result is made anew from, if a tensor that was written to it lies as it does.
+    def _view_of_written(self, node: torch.fx.Node, results: Mapping[torch.fx.Node, Any]) -> View | None:
+        """Returns a result that is made anew from an input as a view of that, if it is one of what the input becomes.
 
-        Where a result begins counts from the begin of the input's storage, in which the input may begin anywhere.
+        What was computed for an input may lie otherwise, and begins elsewhere, than the input in whose storage the
+        caller makes the view: strides and begin are those of the same view ops called on the input.
         """
-        inputs = self._graph.find_nodes(op="placeholder")
-        given = results.get(inputs[self._regenerated[len(self.values)]])
+        place = self._graph.find_nodes(op="placeholder")[self._regenerated[len(self.values)]]
+        given = results.get(place)
         own = given.strided() if isinstance(given, Tensor) else None
-        if own is None or own.shape != sizes_of(fake.shape) or not same_layout(own.shape, own.strides, steps_of(fake)):
+        if own is None:
             return None
-        return replace(own, name=self._versions.get(own.name, own.name))
+        calls: list[tuple[Callable[..., Any], torch.fx.Node]] = []
+        contents = [user.args[1] for user in place.users if str(user.target) == COPY and user.args[0] is place]
+        while node not in contents:
+            if not callable(node.target) or not node.args or not isinstance(node.args[0], torch.fx.Node):
+                return None
+            calls.append((node.target, node))
+            node = node.args[0]
+        fake = place.meta["val"]
+        for target, call in reversed(calls):
+            rest = torch.fx.node.map_arg((call.args[1:], call.kwargs), lambda argument: argument.meta["val"])
+            fake = target(fake, *rest[0], **rest[1])
+        return _view_at(replace(own, name=self._versions.get(own.name, own.name)), place.meta["val"], fake)
 
     def _lies_in_input(self, result: Any) -> bool:
         view = result.strided() if isinstance(result, Tensor) else None
