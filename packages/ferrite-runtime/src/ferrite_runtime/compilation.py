@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
 
+from ferrite_runtime import packed_additions
 from ferrite_runtime.binary import Binary, CorruptEntry
 from ferrite_runtime.canonical import digest
 from ferrite_runtime.config import Config
@@ -47,7 +48,7 @@ def _device_functions() -> str:
 
 @functools.cache
 def _environment() -> tuple[str, ...]:
-    return (triton_version(), _device_functions())
+    return (f"{triton_version()}, packed additions {packed_additions.VERSION}", _device_functions())
 
 
 def environment_facts() -> dict[str, Any]:

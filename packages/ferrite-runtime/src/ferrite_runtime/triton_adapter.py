@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from ferrite_runtime.divisors import Divisors
 from ferrite_runtime.dtypes import DTYPES, scalar_triton
 from ferrite_runtime.errors import compile_failure
 from ferrite_runtime.following import waits_itself
+from ferrite_runtime.packed_additions import take_apart_packed_additions
 from ferrite_runtime.source import choose_constants, load_function
 from ferrite_runtime.spec import KernelSpec, Param
 from ferrite_runtime.target import Target
@@ -114,13 +116,14 @@ def compile_job(job: Job) -> Binary:
     constants = choose_constants(spec, function, dict(job.config.blocks))
     try:
         with without_output():
-            compiled = _compile(job, function, constants)
+            metadata, texts = _compile(job, function, constants)
     except Exception as error:
         raise compile_failure(spec, explain_failure(error)) from error
-    return _read_compiled(job, compiled)
+    return _read_compiled(job, metadata, texts)
 
 
-def _compile(job: Job, function: Any, constants: dict[str, int]) -> Any:
+def _compile(job: Job, function: Any, constants: dict[str, int]) -> tuple[Any, Mapping[str, Any]]:
+    """Returns what Triton says of a compiled kernel, and its code by kind."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -144,15 +147,29 @@ def _compile(job: Job, function: Any, constants: dict[str, int]) -> Any:
     if job.follows:
         options["launch_pdl"] = True
     target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
-    return triton.compile(source, target=target, options=options)
+    compiled = triton.compile(source, target=target, options=options)
+    texts = {kind: compiled.asm[kind] for kind in ("ptx", "cubin", "hsaco") if kind in compiled.asm}
+    if job.target.backend == "cuda":
+        ptx = take_apart_packed_additions(texts["ptx"])
+        if ptx is not texts["ptx"]:
+            texts = {"ptx": ptx, "cubin": _assembled(ptx, target, options)}
+    return compiled.metadata, texts
 
 
-def _read_compiled(job: Job, compiled: Any) -> Binary:
-    metadata = compiled.metadata
+def _assembled(ptx: str, target: Any, options: dict[str, Any]) -> bytes:
+    """Returns the machine code of PTX, made as Triton makes it."""
+    from triton.compiler.compiler import make_backend
+
+    backend = make_backend(target)
+    code: bytes = backend.make_cubin(ptx, {}, backend.parse_options(options), target.arch)
+    return code
+
+
+def _read_compiled(job: Job, metadata: Any, texts: Mapping[str, Any]) -> Binary:
     is_cuda = job.target.backend == "cuda"
-    code = compiled.asm["ptx"].encode() + b"\0" if job.wants_ptx else compiled.asm["cubin" if is_cuda else "hsaco"]
-    sizes = ptx_param_sizes(compiled.asm["ptx"], metadata.name) if is_cuda else ()
-    registers, local_bytes = read_resources(compiled.asm["cubin"]) if is_cuda else (None, None)
+    code = texts["ptx"].encode() + b"\0" if job.wants_ptx else texts["cubin" if is_cuda else "hsaco"]
+    sizes = ptx_param_sizes(texts["ptx"], metadata.name) if is_cuda else ()
+    registers, local_bytes = read_resources(texts["cubin"]) if is_cuda else (None, None)
     return Binary(
         code=code,
         entry=metadata.name,
@@ -165,7 +182,7 @@ def _read_compiled(job: Job, compiled: Any) -> Binary:
         scratch=getattr(metadata, "global_scratch_size", 0) or 0,
         registers=registers,
         local_bytes=local_bytes,
-        follows=is_cuda and "griddepcontrol.wait" in compiled.asm["ptx"],
+        follows=is_cuda and "griddepcontrol.wait" in texts["ptx"],
     )
 
 
