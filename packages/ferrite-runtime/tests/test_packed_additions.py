@@ -48,9 +48,10 @@ def test_conditions_and_constants_are_kept() -> None:
     assert found.count("add.s16 ") == 4
 
 
-def test_what_is_written_otherwise_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"of an unknown form: add\.s16x2 %r3, %r1;"):
-        take_apart_packed_additions("\tadd.s16x2 %r3, %r1;\n")
+def test_several_in_a_line_and_unsigned_ones_are_taken_apart() -> None:
+    found = take_apart_packed_additions("\t{ add.s16x2 %r3, %r1, %r2; add.u16x2 %r4, %r3, %r3; } // add.s16x2 twice\n")
+    assert found.count("add.s16 ") == 4
+    assert found.count("16x2") == 1
 
 
 def test_compiled_kernels_have_none() -> None:
