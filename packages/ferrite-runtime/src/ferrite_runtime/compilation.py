@@ -11,7 +11,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol
 
-from ferrite_runtime import packed_additions
 from ferrite_runtime.binary import Binary, CorruptEntry
 from ferrite_runtime.canonical import digest
 from ferrite_runtime.config import Config
@@ -33,7 +32,7 @@ _LOG = logging.getLogger("ferrite_runtime")
 _CACHE_LOG = logging.getLogger("ferrite.cache")
 
 # Raised whenever a stored binary would mean something else to a newer runtime.
-RUNTIME_FORMAT = 1
+RUNTIME_FORMAT = 2
 KERNELS = "kernels"
 JOBS = "jobs"
 """The kind of notes on what binaries were built from: `cache why-miss` compares them."""
@@ -48,7 +47,7 @@ def _device_functions() -> str:
 
 @functools.cache
 def _environment() -> tuple[str, ...]:
-    return (f"{triton_version()}, packed additions {packed_additions.VERSION}", _device_functions())
+    return (triton_version(), _device_functions())
 
 
 def environment_facts() -> dict[str, Any]:

@@ -10,25 +10,22 @@ from __future__ import annotations
 
 import re
 
-VERSION = 1
-"""Goes up when the text changes that is made here: a part of the key of what is stored."""
-
 _ADDITION = re.compile(
     r"(?P<guard>@!?%\w+[ \t]+)?\badd\.[su]16x2[ \t]+"
     r"(?P<to>%\w+)[ \t]*,[ \t]*(?P<a>[^,;\s]+)[ \t]*,[ \t]*(?P<b>[^,;\s]+)[ \t]*;"
 )
-_APART = (
-    "{{\n"
+_TWO_ADDITIONS = (
+    "{\n"
     "\t.reg .b16 %pa<2>, %pb<2>, %pc<2>;\n"
     "\t.reg .b32 %pw<2>;\n"
-    "\tmov.b32 %pw0, {a};\n"
-    "\tmov.b32 %pw1, {b};\n"
-    "\tmov.b32 {{%pa0, %pa1}}, %pw0;\n"
-    "\tmov.b32 {{%pb0, %pb1}}, %pw1;\n"
+    "\tmov.b32 %pw0, \\g<a>;\n"
+    "\tmov.b32 %pw1, \\g<b>;\n"
+    "\tmov.b32 {%pa0, %pa1}, %pw0;\n"
+    "\tmov.b32 {%pb0, %pb1}, %pw1;\n"
     "\tadd.s16 %pc0, %pa0, %pb0;\n"
     "\tadd.s16 %pc1, %pa1, %pb1;\n"
-    "\t{guard}mov.b32 {to}, {{%pc0, %pc1}};\n"
-    "\t}}"
+    "\t\\g<guard>mov.b32 \\g<to>, {%pc0, %pc1};\n"
+    "\t}"
 )
 
 
@@ -36,9 +33,5 @@ def take_apart_packed_additions(ptx: str) -> str:
     """Returns PTX in which no instruction adds two pairs of 16-bit integers; the same object where none did."""
     if "16x2" not in ptx:
         return ptx
-    apart, count = _ADDITION.subn(_two_additions, ptx)
+    apart, count = _ADDITION.subn(_TWO_ADDITIONS, ptx)
     return apart if count else ptx
-
-
-def _two_additions(found: re.Match[str]) -> str:
-    return _APART.format(guard=found["guard"] or "", to=found["to"], a=found["a"], b=found["b"])

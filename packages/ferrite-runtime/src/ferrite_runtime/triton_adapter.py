@@ -116,10 +116,10 @@ def compile_job(job: Job) -> Binary:
     constants = choose_constants(spec, function, dict(job.config.blocks))
     try:
         with without_output():
-            metadata, texts = _compile(job, function, constants)
+            metadata, built = _compile(job, function, constants)
     except Exception as error:
         raise compile_failure(spec, explain_failure(error)) from error
-    return _read_compiled(job, metadata, texts)
+    return _read_compiled(job, metadata, built)
 
 
 def _compile(job: Job, function: Any, constants: dict[str, int]) -> tuple[Any, Mapping[str, Any]]:
@@ -148,12 +148,12 @@ def _compile(job: Job, function: Any, constants: dict[str, int]) -> tuple[Any, M
         options["launch_pdl"] = True
     target = GPUTarget(job.target.backend, job.target.arch, job.target.warp_size)
     compiled = triton.compile(source, target=target, options=options)
-    texts = {kind: compiled.asm[kind] for kind in ("ptx", "cubin", "hsaco") if kind in compiled.asm}
+    built = {kind: compiled.asm[kind] for kind in ("ptx", "cubin", "hsaco") if kind in compiled.asm}
     if job.target.backend == "cuda":
-        ptx = take_apart_packed_additions(texts["ptx"])
-        if ptx is not texts["ptx"]:
-            texts = {"ptx": ptx, "cubin": _assembled(ptx, target, options)}
-    return compiled.metadata, texts
+        ptx = take_apart_packed_additions(built["ptx"])
+        if ptx is not built["ptx"]:
+            built = {"ptx": ptx, "cubin": _assembled(ptx, target, options)}
+    return compiled.metadata, built
 
 
 def _assembled(ptx: str, target: Any, options: dict[str, Any]) -> bytes:
@@ -165,11 +165,11 @@ def _assembled(ptx: str, target: Any, options: dict[str, Any]) -> bytes:
     return code
 
 
-def _read_compiled(job: Job, metadata: Any, texts: Mapping[str, Any]) -> Binary:
+def _read_compiled(job: Job, metadata: Any, built: Mapping[str, Any]) -> Binary:
     is_cuda = job.target.backend == "cuda"
-    code = texts["ptx"].encode() + b"\0" if job.wants_ptx else texts["cubin" if is_cuda else "hsaco"]
-    sizes = ptx_param_sizes(texts["ptx"], metadata.name) if is_cuda else ()
-    registers, local_bytes = read_resources(texts["cubin"]) if is_cuda else (None, None)
+    code = built["ptx"].encode() + b"\0" if job.wants_ptx else built["cubin" if is_cuda else "hsaco"]
+    sizes = ptx_param_sizes(built["ptx"], metadata.name) if is_cuda else ()
+    registers, local_bytes = read_resources(built["cubin"]) if is_cuda else (None, None)
     return Binary(
         code=code,
         entry=metadata.name,
@@ -182,7 +182,7 @@ def _read_compiled(job: Job, metadata: Any, texts: Mapping[str, Any]) -> Binary:
         scratch=getattr(metadata, "global_scratch_size", 0) or 0,
         registers=registers,
         local_bytes=local_bytes,
-        follows=is_cuda and "griddepcontrol.wait" in texts["ptx"],
+        follows=is_cuda and "griddepcontrol.wait" in built["ptx"],
     )
 
 

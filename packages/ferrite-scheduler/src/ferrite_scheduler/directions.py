@@ -17,7 +17,7 @@ from ferrite_ir.graph import Graph
 from ferrite_ir.sizes import hint, product
 
 from .dependences import Dependences
-from .last_reads import storages_of
+from .last_uses import storages_of
 from .memory import Work
 from .schedule import Kernel
 from .target import Policy, Target

@@ -22,7 +22,7 @@ from .either_form import Offer, Whole, group_stages, made_in, offer_splits, shar
 from .exact_parts import cut_rows
 from .fusion import fuse
 from .held_images import hold_images
-from .last_reads import mark_last_reads
+from .last_uses import mark_last_uses
 from .loops import Layouts, Misfit, build_kernel
 from .marks import ColumnFold, as_fold, unmarked
 from .memory import Work, plan_memory
@@ -72,7 +72,7 @@ def schedule(
     work = hold_images(_work(plan, target, policy, wholes), dependences, target, policy)
     work = ask_ahead(work, target, policy)
     work, graph, dependences = with_statuses(work, graph, dependences)
-    work = turn_around(mark_last_reads(work, graph, dependences, target), graph, dependences, target, policy)
+    work = turn_around(mark_last_uses(work, graph, dependences, target), graph, dependences, target, policy)
     kernels, steps, outputs = plan_memory(work, graph, dependences, policy, donated, held)
     return Schedule(graph, kernels, steps, outputs, plan.decisions)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from ferrite_torch.graph_inputs import Passed
 from ferrite_torch.graph_numbers import plain_value
 from ferrite_torch.lazy_results import LazyResult
 from ferrite_torch.library import laid_out, same_layout
-from ferrite_torch.lifetimes import Lifetimes
+from ferrite_torch.lifetimes import COPY_BACK, Lifetimes
 from ferrite_torch.origins import origins_of, unsupported
 from ferrite_torch.size_names import named
 from ferrite_torch.storages import is_lazy, returned_by
@@ -26,7 +26,6 @@ from ferrite_torch.tensors import Tensor
 
 PADDING_HELD = 1 / 32
 """Share of a result's bytes that it may keep alive of the larger value that it is a part of."""
-COPY = "aten.copy_.default"
 VIEWS = frozenset(
     f"aten.{name}.default" for name in ("view", "_unsafe_view", "reshape", "alias", "detach", "squeeze", "unsqueeze")
 )
@@ -119,10 +118,12 @@ class GraphOutputs:
         if len(self.values) not in self._regenerated or self._lies_in_input(results[node]):
             return None
         view = self._view_of_written(node, results)
+        if view is not None:
+            return view
         base = self._regenerated_bases.get(self._storages.of(node) or 0)
         tensor = None if base is None else results[base]
-        if view is not None or base is None or not isinstance(tensor, Tensor):
-            return view
+        if base is None or not isinstance(tensor, Tensor):
+            return None
         fake, whole_view = base.meta["val"], tensor.strided()
         if whole_view is None or not same_layout(tensor.shape, whole_view.strides, steps_of(fake)):
             return None
@@ -139,17 +140,18 @@ class GraphOutputs:
         own = given.strided() if isinstance(given, Tensor) else None
         if own is None:
             return None
-        calls: list[tuple[Callable[..., Any], torch.fx.Node]] = []
-        contents = [user.args[1] for user in place.users if str(user.target) == COPY and user.args[0] is place]
+        calls: list[torch.fx.Node] = []
+        contents = [user.args[1] for user in place.users if str(user.target) == COPY_BACK and user.args[0] is place]
         while node not in contents:
             if not callable(node.target) or not node.args or not isinstance(node.args[0], torch.fx.Node):
                 return None
-            calls.append((node.target, node))
+            calls.append(node)
             node = node.args[0]
         fake = place.meta["val"]
-        for target, call in reversed(calls):
-            rest = torch.fx.node.map_arg((call.args[1:], call.kwargs), lambda argument: argument.meta["val"])
-            fake = target(fake, *rest[0], **rest[1])
+        for call in reversed(calls):
+            assert callable(call.target), "the loop above has seen to that"
+            args, kwargs = torch.fx.node.map_arg((call.args[1:], call.kwargs), lambda argument: argument.meta["val"])
+            fake = call.target(fake, *args, **kwargs)
         return _view_at(replace(own, name=self._versions.get(own.name, own.name)), place.meta["val"], fake)
 
     def _lies_in_input(self, result: Any) -> bool:

@@ -10,7 +10,7 @@ import torch
 from ferrite_torch.storages import Storages
 from ferrite_torch.tensors import Tensor
 
-_COPY_BACK = "aten.copy_.default"
+COPY_BACK = "aten.copy_.default"
 
 
 class Lifetimes:
@@ -24,7 +24,7 @@ class Lifetimes:
         self.storages = Storages(graph)
         self.position: dict[torch.fx.Node, int] = {node: place for place, node in enumerate(graph.nodes)}
         self.written_back: dict[torch.fx.Node, torch.fx.Node] = {
-            node.args[0]: node for node in graph.nodes if node.op == "call_function" and str(node.target) == _COPY_BACK
+            node.args[0]: node for node in graph.nodes if node.op == "call_function" and str(node.target) == COPY_BACK
         }
         self._kept: set[torch.fx.Node] = set()
         self._roots: dict[str, str] = {}

@@ -30,7 +30,7 @@ from ferrite_torch.graph_outputs import GraphOutputs, returned_nodes
 from ferrite_torch.layouts import Layouts
 from ferrite_torch.lazy_results import LazyResult
 from ferrite_torch.library import call_library, call_of
-from ferrite_torch.lifetimes import Lifetimes, tensors_in
+from ferrite_torch.lifetimes import COPY_BACK, Lifetimes, tensors_in
 from ferrite_torch.lowering import LOWERINGS
 from ferrite_torch.lowering.casts import converted_number
 from ferrite_torch.origins import origins_of, unsupported
@@ -314,7 +314,7 @@ class _Walk:
             return self._call_seeded(node, plain, args, kwargs)
         self.builder.begin(node, origins_of(node), lambda name: self.lifetimes.may_reuse(name, node))
         name = str(op)
-        if name == "aten.copy_.default" and self._is_input(node.args[0]):
+        if name == COPY_BACK and self._is_input(node.args[0]):
             return self.write_backs.write(node)
         lowering = converted_number if is_number_for(self.builder.device, node) else self._lowering(name, op, args)
         reason = NO_LOWERING if lowering is None else self._reason_against(node, args, kwargs)

@@ -11,11 +11,9 @@ from ferrite_ir.graph import Definition, Extern, Update, Value
 from ferrite_ir.scalar import cast
 from ferrite_torch.builder import Builder
 from ferrite_torch.errors import Unsupported
-from ferrite_torch.lifetimes import Lifetimes
+from ferrite_torch.lifetimes import COPY_BACK, Lifetimes
 from ferrite_torch.origins import origins_of
 from ferrite_torch.tensors import Tensor, grid_point
-
-_COPY = "aten.copy_.default"
 
 
 class WriteBacks:
@@ -77,7 +75,7 @@ class WriteBacks:
             return old
         if old.dtype.kind == "opaque":
             # Kernels cannot store such elements: the library writes all of them, and readers find them in the input.
-            self._builder.extern(_COPY, (old, spread), mutates=(0,), effects=True)
+            self._builder.extern(COPY_BACK, (old, spread), mutates=(0,), effects=True)
             return old
         # What was stored to it on the way to its new contents is overwritten now.
         latest = self._versions.get(self._lifetimes.root(old.value.name))

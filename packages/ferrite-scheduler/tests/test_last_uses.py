@@ -19,7 +19,7 @@ AGAIN = """c: f32[{n}] = extern aten.clone.default(y)
   z: f32[{n}] = loop [i < {n}] mul(x[i], c[i])"""
 
 
-def last_reads(text: str, target: Target = CACHE) -> list[list[str]]:
+def last_uses(text: str, target: Target = CACHE) -> list[list[str]]:
     """Returns for each kernel the params that it reads for the last time, after checking what the kernels compute."""
     return [[param.name for param in kernel.params if param.is_last] for kernel in check(text, target).kernels]
 
@@ -29,19 +29,19 @@ def read_twice(count: int, output: str = "y") -> str:
 
 
 def test_the_second_of_two_readers_is_the_last() -> None:
-    assert last_reads(read_twice(64)) == [[], ["x"]]
+    assert last_uses(read_twice(64)) == [[], ["x"]]
 
 
 def test_a_third_reader_is_the_last_and_what_a_call_made_counts_too() -> None:
-    assert last_reads(TWICE.format(n=64, z=AGAIN.format(n=64))) == [[], [], ["x", "c"]]
+    assert last_uses(TWICE.format(n=64, z=AGAIN.format(n=64))) == [[], [], ["x", "c"]]
 
 
 def test_what_takes_no_room_to_speak_of_is_left_to_the_cache() -> None:
-    assert last_reads(read_twice(16)) == [[], []]
+    assert last_uses(read_twice(16)) == [[], []]
 
 
 def test_of_what_does_not_fit_a_part_is_there_still() -> None:
-    assert last_reads(read_twice(512)) == [[], ["x"]]
+    assert last_uses(read_twice(512)) == [[], ["x"]]
 
 
 @pytest.mark.parametrize(
@@ -63,23 +63,23 @@ def test_what_moves_between_the_readers_counts() -> None:
       u: f32[256] = loop [i < 256] exp(w[i])
       v: f32[256] = extern aten.clone.default(u)"""
     text = read_twice(64, "y, v").replace("b: f32[] = extern aten.clone.default(a)", between)
-    marked = last_reads(text.replace("(x: f32[64])", "(x: f32[64], w: f32[256])"))
+    marked = last_uses(text.replace("(x: f32[64])", "(x: f32[64], w: f32[256])"))
     assert ["x"] not in marked
     assert len(marked) == 3
 
 
 def test_what_is_read_more_than_once_at_a_time_stays() -> None:
     both_ends = read_twice(64).replace("mul(x[i], b[])", "mul(x[i], add(x[63 - i], b[]))")
-    assert last_reads(both_ends) == [[], []]
+    assert last_uses(both_ends) == [[], []]
     once = "y: f32[64] = loop [i < 64] mul(x[i], b[])"
     twice = "y: f32[128] = loop [i < 128] mul(x[i // 2], b[])"
     repeated = read_twice(64).replace(once, twice)
-    assert last_reads(repeated) == [[], []]
+    assert last_uses(repeated) == [[], []]
 
 
 def test_results_of_the_graph_stay() -> None:
     text = read_twice(64, "x, y")
-    assert last_reads(text) == [[], []]
+    assert last_uses(text) == [[], []]
 
 
 ROWS = """graph @f(x: f32[4, {n}]) -> ({output}) {{

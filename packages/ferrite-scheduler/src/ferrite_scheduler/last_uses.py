@@ -29,7 +29,7 @@ LEAST_SHARE = 8
 """What takes less than one part in so many of the cache survives without being told to."""
 
 
-def mark_last_reads(work: Sequence[Work], graph: Graph, dependences: Dependences, target: Target) -> list[Work]:
+def mark_last_uses(work: Sequence[Work], graph: Graph, dependences: Dependences, target: Target) -> list[Work]:
     """Returns the work, in order, with such params marked."""
     kept = {dependences.storage[name] for name in dependences.kept}
     touched = [storages_of(item, graph, dependences) for item in work]
