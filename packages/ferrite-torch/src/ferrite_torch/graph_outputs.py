@@ -17,7 +17,7 @@ from ferrite_torch.graph_inputs import Passed
 from ferrite_torch.graph_numbers import plain_value
 from ferrite_torch.lazy_results import LazyResult
 from ferrite_torch.library import laid_out, same_layout
-from ferrite_torch.lifetimes import COPY_BACK, Lifetimes
+from ferrite_torch.lifetimes import Lifetimes
 from ferrite_torch.origins import origins_of, unsupported
 from ferrite_torch.size_names import named
 from ferrite_torch.storages import is_lazy, returned_by
@@ -138,11 +138,11 @@ class GraphOutputs:
         place = self._graph.find_nodes(op="placeholder")[self._regenerated[len(self.values)]]
         given = results.get(place)
         own = given.strided() if isinstance(given, Tensor) else None
-        if own is None:
+        back = self._lifetimes.written_back.get(place)
+        if own is None or back is None:
             return None
         calls: list[torch.fx.Node] = []
-        contents = [user.args[1] for user in place.users if str(user.target) == COPY_BACK and user.args[0] is place]
-        while node not in contents:
+        while node is not back.args[1]:
             if not callable(node.target) or not node.args or not isinstance(node.args[0], torch.fx.Node):
                 return None
             calls.append(node)
