@@ -127,11 +127,17 @@ def value_difference(
     return problem
 
 
+REFUSED_OPENLY = ("of memory around a tensor, which is not around one computed here",)
+"""What Ferrite runs eagerly and says so, since captured graphs do not have what is needed to compile it."""
+
+
 def is_refused_by_torch(program: Program, device: str, reason: str, *, is_trained: bool) -> bool:
-    """Returns whether torch fails for the same reason before any compiler has its turn.
+    """Returns whether torch fails for the same reason before any compiler has its turn, or Ferrite refuses openly.
 
     Its own backend of eager kernels stands for that: it captures, makes writes functional, and compiles nothing.
     """
+    if any(refusal in reason for refusal in REFUSED_OPENLY):
+        return True
     _, is_capture, words = reason.partition("capturing the graph failed: ")
     said = words.partition(" While executing %program")[0].partition(". What to do:")[0]
     if not is_capture and not reason.startswith(("Unsupported", "TorchRuntimeError", "UserError")):

@@ -13,6 +13,7 @@ from ferrite_torch.aliased_writes import keeping_places, refuse_lost_writes, wri
 from ferrite_torch.announcements import announce_eager
 from ferrite_torch.attention_masks import simplify_masks
 from ferrite_torch.attention_patterns import rewrite_attention
+from ferrite_torch.copied_storages import counts_from_storage
 from ferrite_torch.decompositions import DeferredTable, decomposition_table
 from ferrite_torch.environment import check_environment, stores_graphs
 from ferrite_torch.errors import ExternRefused, FerriteError, OptionError, Refused, Unsupported
@@ -132,7 +133,7 @@ def _compiled(
 @rare_collections()
 def _compile(module: torch.nn.Module, inputs: Sequence[Any], options: Options, plan: Plan | None) -> Callable[..., Any]:
     """Returns the graph compiled, or loaded from AOTAutograd's cache where the plan allows to store it."""
-    with watching():
+    with watching(copies_storages=counts_from_storage(module)):
         compiled = compile_with_aot(
             module,
             inputs,

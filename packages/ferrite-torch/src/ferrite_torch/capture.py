@@ -96,7 +96,7 @@ def capture(  # what a call is, and how to take it apart
     with fake_mode():
         fakes = [_fake_of(value, training) for value in (*(each.tensor for each in held), *leaves)]
         call = _Call(model, [each.name for each in held], arguments)
-        with exporting(), _portable_attention(training), watching(), noting_lines():
+        with exporting(), _portable_attention(training), watching(copies_storages=True), noting_lines():
             call.rehearse(fakes)
             forward, backward, saved, derived = _trace(call, fakes, training, decompositions)
     for module in (forward, backward):

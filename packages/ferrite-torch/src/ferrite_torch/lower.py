@@ -41,6 +41,7 @@ from ferrite_torch.scatters import IN_PLACE
 from ferrite_torch.symbols import NeedsNumber, depends_on_data, input_names, note_inputs, settled, size_of, sizes_of
 from ferrite_torch.tensors import Tensor
 from ferrite_torch.torch_private.fake_tensors import is_fake
+from ferrite_torch.torch_private.nodes import target_name
 from ferrite_torch.torch_private.operators import HigherOrderOp, Overload
 from ferrite_torch.torch_private.seeded_ops import plain_op
 from ferrite_torch.torch_private.symbolic_shapes import (
@@ -408,6 +409,8 @@ class _Walk:
 
     def _library(self, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         _refuse_layouts(node)
+        if target_name(node).startswith("as_strided"):
+            self._refuse_without_storage(node)
         count = len(self.builder.definitions)
         if any(isinstance(self.results.get(operand), Scalar) for operand in node.all_input_nodes):
             # Programs pass floats to libraries as numbers only.
@@ -417,6 +420,18 @@ class _Walk:
         self.run_time.bind(self.builder, node, result, count)
         self.write_backs.note_sharing(self.builder.definitions[count:])
         return result
+
+    def _refuse_without_storage(self, node: torch.fx.Node) -> None:
+        """Checks that an op that counts places from the start of a storage gets one that is as in eager mode.
+
+        Raises:
+            Unsupported: what it gets is computed here, and lies among other tensors.
+        """
+        operand = self.results[node.all_input_nodes[0]]
+        inputs = [result for each, result in self.results.items() if self._is_input(each)]
+        if not any(operand.value is each.value for each in inputs):
+            reason = "a view by strides (as_strided) of memory around a tensor, which is not around one computed here"
+            raise unsupported(node, reason, "take slices of the tensor that has the memory")
 
     def _plain(self, node: torch.fx.Node) -> Any:
         return plain_value(node, self.results[node])

@@ -23,17 +23,18 @@ aten = torch.ops.aten
 Part = Callable[..., torch.Tensor]
 """From a tensor and the arguments of an op but its source to the view that the op writes to."""
 
-_PARTS: dict[Overload, Part] = {
+PARTS: dict[Overload, Part] = {
     aten.select_scatter.default: aten.select.int,
     aten.slice_scatter.default: aten.slice.Tensor,
     aten.diagonal_scatter.default: aten.diagonal.default,
     aten.as_strided_scatter.default: aten.as_strided.default,
 }
+"""The ops that write a part of a copy, with the view that is the part."""
 
 
 def rules_for_overlapping_targets() -> Iterator[tuple[Overload, Callable[..., Any]]]:
     """Yields the ops that write a part of a copy, each with a decomposition that leaves other operands to the op."""
-    for op, part in _PARTS.items():
+    for op, part in PARTS.items():
         yield op, _rule(op, part)
 
 

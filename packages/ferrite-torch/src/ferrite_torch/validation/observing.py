@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
+from ferrite_torch.copied_storages import called_on_storage
 from ferrite_torch.errors import Refused
 from ferrite_torch.in_place_layouts import called_in_layout
 from ferrite_torch.torch_private.observation import observing
@@ -19,9 +20,18 @@ TABLES = (indexing, numbers, reductions)
 """Modules that enter checks when they are imported."""
 
 
-def watching() -> AbstractContextManager[Any]:
-    """Returns a context, for tracing, in which ops that eager refuses raise `Refused` and writes keep layouts."""
-    return observing(check_call, called_in_layout)
+def watching(*, copies_storages: bool) -> AbstractContextManager[Any]:
+    """Returns a context, for tracing, in which ops that eager refuses raise `Refused` and writes keep layouts.
+
+    Args:
+        copies_storages: whether ops that copy whole storages do so here, which `counts_from_storage` of graphs tells.
+    """
+    return observing(check_call, _called_on_memory if copies_storages else called_in_layout)
+
+
+def _called_on_memory(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    found = called_in_layout(op, args, kwargs)
+    return called_on_storage(op, args, kwargs) if found is NotImplemented else found
 
 
 def check_call(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
