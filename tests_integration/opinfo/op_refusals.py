@@ -119,7 +119,8 @@ def judged(name: str, call: str, actual: Raising, expected: Raising) -> Verdict:
     if actual.type in WRAPPERS:
         return Verdict(LISTED, BY_DYNAMO)
     table = ASSERTIONS if actual.is_assertion else EXCEPTIONS
-    listed = next((why for (op, text), why in table.items() if op == name and text in expected.text), None)
+    said = expected.text if expected.types else "returned"
+    listed = next((why for (op, text), why in table.items() if op == name and text in said), None)
     if listed is not None:
         return Verdict(LISTED, listed)
     return Verdict(WRONG, f"{actual.shown()}; eager {expected.shown()}: {call}")

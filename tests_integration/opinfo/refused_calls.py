@@ -484,6 +484,10 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         "cannot have more than 25 dimensions",
     ): "a limit of eager's kernel for GPUs alone",
     ("cat", "zero-dimensional tensor"): "torch's own fake of cat fails first, while it looks for the axis",
+    (
+        "pads, folds, grids",
+        "CUDA error: invalid argument",
+    ): "eager cannot launch a kernel without threads; what is left by a negative padding is empty here, as on a CPU",
     ("nothing and numbers", "split expects at least a 1-dimensional"): _FAKES,
     ("nothing and numbers", "zero-dimensional tensor"): _FAKES,
     (
@@ -517,5 +521,6 @@ ASSERTIONS: dict[tuple[str, str], str] = {
     ("normal", "normal expects all elements of std"): _WAITS,
     ("distributions", "normal expects all elements of std"): _WAITS,
     ("values for the places of a mask", "shape mismatch"): _WAITS,
+    ("losses", "returned"): "eager's kernel for GPUs takes what lies behind its input for a label that there is not",
 }
 """Why a kernel asserts where eager raises and the GPU can be used on: by operator, or kind, and part of the message."""

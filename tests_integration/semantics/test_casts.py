@@ -165,3 +165,17 @@ def test_mantissa_and_exponent(dtype: torch.dtype, device: str) -> None:
     x = every_half(dtype, device) if dtype in HALVES else floats(dtype, device)
     x = torch.cat([x[x.isfinite()], torch.tensor([torch.finfo(dtype).tiny / 4, 0.0], dtype=dtype, device=device)])
     check_bits(lambda x: tuple(torch.frexp(x)), x)
+
+
+@each_device
+@pytest.mark.parametrize("through", [torch.uint16, torch.uint32, torch.uint64], ids=str)
+@pytest.mark.parametrize("source", [torch.int8, torch.int16, torch.int32], ids=str)
+def test_negative_integers_to_floats_through_unsigned_ones(
+    source: torch.dtype, through: torch.dtype, device: str
+) -> None:
+    """All of the wide type's bits count: compilers narrow what they know to be copies of a sign."""
+    x = torch.randint(-120, 120, (4096,), device=device).to(source)
+    for target in (*WIDE, *HALVES):
+        check_bits(lambda x, target=target: x.to(through).to(target), x)
+    # Float32 and float64 of one number, of which each alone is made in another way.
+    check_bits(lambda x: x.to(through).to(torch.float32).double() - x.to(through).double(), x)

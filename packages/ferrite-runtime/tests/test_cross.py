@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import replace
 
@@ -67,6 +68,8 @@ def device_function_kernels() -> list[dict]:
     kernels.append(pointwise("fmath.erf_narrow(a) + fmath.fast_divide(a, a + 2.0)", name="narrow"))
     kernels.append(pointwise("fmath.whole_to_half(x.to(tl.float32))", out="f16", name="whole"))
     kernels.append(pointwise("fmath.to_float8e5(a)", out="f8e5m2", name="eight_bits"))
+    for wide in ("uint32", "uint64"):
+        kernels.append(pointwise(f"fmath.wide_unsigned(a, tl.{wide})", dtype="i8", out="f32", name=wide))
     kernels += [
         pointwise(f"fmath.float_bits(a.to(tl.{name}))", out=out, name=f"bits_{out}")
         for name, out in (("float16", "i16"), ("bfloat16", "i16"), ("float32", "i32"), ("float64", "i64"))
@@ -207,6 +210,17 @@ def test_tensor_cores_multiply_float32_in_three_products_of_parts() -> None:
     job = Job(kernel, Config.of({"XBLOCK": 16}, 1), Target.parse("sm_90"))
     text = compile_job(replace(job, wants_ptx=True)).code.decode()
     assert text.count("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32") == 3 * 2 * 2
+    compile_job(replace(job, target=Target.parse("gfx942")))
+
+
+@pytest.mark.parametrize(("dtype", "wide"), [("i8", "uint32"), ("i8", "uint64"), ("i16", "uint32"), ("i16", "uint64")])
+def test_floats_are_made_of_all_bits_of_an_unsigned_integer(dtype: str, wide: str) -> None:
+    text = f"fmath.wide_unsigned(a, tl.{wide}).to(tl.float32).to(tl.bfloat16)"
+    kernel = KernelSpec.from_mapping(pointwise(text, dtype=dtype, out="bf16", name="widened"))
+    job = Job(kernel, Config.of({"XBLOCK": 1024}, 4), Target.parse("sm_90"))
+    conversions = set(re.findall(r"cvt\.rn\.\w+\.u\d+", ptx_of(job)))
+    assert conversions, "the kernel converts in another way"
+    assert all(each.endswith(wide.removeprefix("uint")) for each in conversions)
     compile_job(replace(job, target=Target.parse("gfx942")))
 
 

@@ -78,6 +78,7 @@ STAND_INS: dict[str, Callable[..., Any]] = {
     "follow": lambda: None,
     "product": lambda x, y: x * y,
     "whole_to_half": lambda x: x.to(tl.float16),
+    "wide_unsigned": lambda x, dtype: x.to(dtype),
     "dot_in_parts": lambda left, right, total: tl.dot(left, right, total, input_precision="ieee"),
 }
 

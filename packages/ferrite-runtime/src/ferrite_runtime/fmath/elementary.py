@@ -373,6 +373,25 @@ def signbit(x):
 
 
 @triton.jit
+def wide_unsigned(x, dtype: tl.constexpr):
+    """Returns integers of 8 or 16 bits as unsigned ones of 32 or 64 bits, negative ones modulo the size of the type.
+
+    What becomes a float next must be made from all of these bits. LLVM's code generator for GPUs of NVIDIA makes it of
+    the 16 or 32 lowest where it sees that the others are copies of a sign, so that -1 is 65535.0; it does not see
+    through an instruction that stands here as text.
+    """
+    if is_for_nvidia():
+        narrow = x.to(tl.int32)
+        if dtype == tl.uint32:
+            return tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [narrow], tl.uint32, is_pure=True, pack=1)
+        else:
+            text: tl.constexpr = "cvt.s64.s32 $0, $1;"
+            return tl.inline_asm_elementwise(text, "=l,r", [narrow], tl.uint64, is_pure=True, pack=1)
+    else:
+        return x.to(dtype)
+
+
+@triton.jit
 def to_float8e5(x):
     """Rounds float32 to nearest even; what rounds to 2**16 or more becomes infinite, as in torch.
 

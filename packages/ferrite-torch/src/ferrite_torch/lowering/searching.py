@@ -54,7 +54,7 @@ def insertion_place(
     Looks at the places that torch looks at, so that sequences that are not sorted, or hold NaN, give its results as
     well: of an open range of ``n`` elements at the one with ``n // 2`` before it, which leaves ``n // 2`` of them or,
     behind it, ``(n - 1) // 2``. ``shared`` says that all values are searched for in the same sequence; ``integer`` is
-    the type of places.
+    the type of places. Only reads of the sequence stand under conditions: the value is computed once, not at each step.
     """
     before = gt if right else ge
     if isinstance(size, Symbolic):
@@ -68,11 +68,13 @@ def insertion_place(
         if level < preloaded:
             pivot = _selected(turns, [read(sc.const(start + (count >> 1), integer)) for start, count in ranges])
             ranges = [part for start, count in ranges for part in _parts(start, count)]
+        elif rest.least == 0:
+            pivot = guarded(rest.is_longer, read(middle), sc.const(0, value.dtype))
         else:
             pivot = read(middle)
         is_behind = inverted(before(pivot, value))
         if rest.least == 0:
-            is_behind = guarded(rest.is_longer, is_behind, sc.const(False, BOOL))
+            is_behind = both(rest.is_longer, is_behind)
         low = choose(is_behind, add(middle, 1), low)
         rest = rest.left(is_behind)
         turns.append(is_behind)
@@ -86,7 +88,8 @@ def _place_in_any(read: Read, size: Symbolic, value: Scalar, before: Test, integ
     for _ in range(MOST_HALVINGS if most is None else min(MOST_HALVINGS, most.bit_length())):
         is_open = lt(low, high)
         middle = add(low, call("shr", sub(high, low), 1))
-        is_behind = guarded(is_open, inverted(before(read(middle), value)), sc.const(False, BOOL))
+        pivot = guarded(is_open, read(middle), sc.const(0, value.dtype))
+        is_behind = both(is_open, inverted(before(pivot, value)))
         low = choose(is_behind, add(middle, 1), low)
         high = choose(is_behind, high, choose(is_open, middle, high))
     return low

@@ -78,6 +78,15 @@ def _slice_scatter(  # the op's own arguments
     yield _same(part.shape, src.shape), f"expected src to have a size equal to the slice of self: {list(part.shape)}"
 
 
+@checks("select")
+def _select(self: torch.Tensor, dim: int, index: Any, **_: Any) -> Checks:
+    yield self.dim() != 0, "select() cannot be applied to a 0-dim tensor."
+    size = self.shape[dim]
+    message = f"select(): index {index} out of range for tensor of size {list(self.shape)} at dimension {dim}"
+    yield -size <= index, message
+    yield index < size, message
+
+
 @checks("select_scatter")
 def _select_scatter(self: torch.Tensor, src: torch.Tensor, dim: int, **_: Any) -> Checks:
     kept = [size for axis, size in enumerate(self.shape) if axis != dim % max(self.dim(), 1)]
@@ -149,7 +158,7 @@ def _index_add(self: torch.Tensor, dim: int, index: torch.Tensor, source: torch.
     yield _is_vector("index_add", index)
     yield index.dtype in _PLACES, "index_add(): Expected dtype int32/int64 for index"
     yield self.dtype == source.dtype, "index_add(): self and source must have the same scalar type"
-    is_free = self.device.type == "cpu" or "alpha" not in given  # a GPU's index_add takes no vector for a number
+    is_free = self.device.type == "cpu" and "alpha" in given  # a CPU's index_add alone takes a vector for a number
     yield is_free or self.dim() != 0 or source.dim() == 0, "source tensor shape must match self tensor shape"
     yield from _parts_match("index_add", self, dim, index, source)
 

@@ -58,6 +58,7 @@ def _renorm(self: torch.Tensor, p: Any, maxnorm: Any, **_: Any) -> Checks:
 def _cdist(x1: torch.Tensor, x2: torch.Tensor, p: Any, **_: Any) -> Checks:
     yield p >= 0, "cdist only supports non-negative p values"
     yield x1.shape[-1] == x2.shape[-1], "X1 and X2 must have the same number of columns"
+    yield x1.dtype == x2.dtype, f"expected scalar type {x1.dtype} but found {x2.dtype}"
 
 
 @checks("_pdist_forward")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ferrite_ir.dtypes import BF16, BOOL, F8E5M2, F16, F32, I8, I32, U8, DType
+from ferrite_ir.dtypes import BF16, BOOL, F8E5M2, F16, F32, I8, I16, I32, U8, U32, U64, DType
 
 from .literals import type_text
 
@@ -30,9 +30,13 @@ def cast_text(text: str, source: DType, target: DType) -> str:
         # What is out of range wraps around, as through a wider signed integer; a direct conversion would saturate.
         wider = "tl.int64" if target.kind == "uint" else "tl.int32"
         return f"{widened(text, source)}.to({wider}).to({type_text(target)})"
-    if source.is_narrow_float and target is not F32:
-        return f"{text}.to(tl.float32).to({type_text(target)})"
-    return f"{text}.to({type_text(target)})"
+    if source in (I8, I16) and target in (U32, U64):
+        text = f"fmath.wide_unsigned({text}, {type_text(target)})"
+    elif source.is_narrow_float and target is not F32:
+        text = f"{text}.to(tl.float32).to({type_text(target)})"
+    else:
+        text = f"{text}.to({type_text(target)})"
+    return text
 
 
 def bitcast_text(text: str, source: DType, target: DType) -> str:
