@@ -144,7 +144,7 @@ def compile_series(
     import torch
 
     from backends import compile_with
-    from case_sets import CASE_NAMED
+    from case_sets import case_named
     from kernel_cases import outcome
 
     take_cores(*share)
@@ -157,7 +157,7 @@ def compile_series(
         if device == "cuda":
             torch.cuda.empty_cache()  # others are on the device
         try:
-            case = CASE_NAMED[name]
+            case = case_named(name)
             inputs = case.make(getattr(torch, dtype), scale)
             call = compile_with(backend, case.function, policy=policy, fullgraph=True, dynamic=False)
             seconds = seconds_of(lambda case=case, call=call, inputs=inputs: outcome(case, call, inputs), device)

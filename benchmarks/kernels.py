@@ -52,6 +52,8 @@ from kernel_results import Result, as_json, bandwidths_of, print_case, print_ver
 from kernel_timing import copy_bandwidth, machine_name, product_rate, time_launches, visible_gpus
 from kernel_verdict import figures
 from profiling import profile_step
+from random_cases import FAMILIES, random_cases
+from random_figures import random_figures
 from tree import add_packages_to_path, caches_in, results_folder
 
 COPY_BYTES = 1 << 30
@@ -240,11 +242,13 @@ def read_plan() -> argparse.Namespace:
     parser.add_argument("--cases", default="", help="comma separated parts of case names")
     parser.add_argument(
         "--set",
-        choices=CASE_SETS,
+        choices=(*CASE_SETS, *FAMILIES),
         default="all",
         help="cases of the first list, of the second, or both; those that have figures of their own, or the rest; "
-        "many shapes",
+        "many shapes; programs drawn from a seed, of all families or convolutions alone",
     )
+    parser.add_argument("--seed", type=int, default=0, help="of programs that are drawn")
+    parser.add_argument("--count", type=int, default=100, help="of programs that are drawn")
     parser.add_argument("--dtypes", type=listed, default=["bfloat16", "float32"])
     parser.add_argument(
         "--backends",
@@ -269,7 +273,9 @@ def read_plan() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=results_folder() / "kernels.json")
     plan = parser.parse_args()
     wanted = listed(plan.cases)
-    plan.chosen = [case for case in CASE_SETS[plan.set] if not wanted or any(part in case.name for part in wanted)]
+    is_drawn = plan.set in FAMILIES
+    cases = random_cases(plan.set, plan.seed, plan.count) if is_drawn else CASE_SETS[plan.set]
+    plan.chosen = [case for case in cases if not wanted or any(part in case.name for part in wanted)]
     return plan
 
 
@@ -381,6 +387,9 @@ def report(
         plan.table.write_text(markdown_table(results, plan.backends))
     if plan.plot and not plot_kernels(results, plan.backends, bandwidths[0], machine_name(plan.device), plan.plot):
         print("no plot: matplotlib is not installed")
+    if plan.set in FAMILIES:
+        print(*random_figures(results, plan.backends), sep="\n")
+        return 0
     status = print_verdict(results, plan.backends)
     if plan.chosen and not plan.cases:
         print("", *figures(results), sep="\n")
