@@ -1,4 +1,4 @@
-"""The library's convolutions row-major (NCHW) and channels-last (NHWC): which is faster where, for shapes drawn at random.
+"""The library's convolutions row-major (NCHW) and channels-last (NHWC): which is faster where, for random shapes.
 
     python benchmarks/convolution_layouts.py --count 60 --seconds 90 --out benchmark-results/layouts.jsonl
 
