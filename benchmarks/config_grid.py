@@ -93,7 +93,7 @@ def blocks_of(spec: Any, shape: Any) -> Iterator[tuple[dict[str, int], int]]:
 
 def grid_of(spec: Any, shape: Any) -> Iterator[Any]:
     """Yields the configs of a kernel's grid, all blocks no larger than they may be."""
-    from ferrite_runtime.config import Config
+    from ferrite_runtime.formats.config import Config
 
     limits = {axis.name: shape.limit(axis) for axis in spec.axes}
     for blocks, warps in blocks_of(spec, shape):
@@ -111,7 +111,7 @@ def can_be_made_up(spec: Any) -> bool:
 
 def made_up(spec: Any) -> tuple[Any, ...]:
     """Returns tensors for a kernel."""
-    from ferrite_runtime.tensors import torch_dtype
+    from ferrite_runtime.host.tensors import torch_dtype
 
     points, tensors = math.prod(spec.hint_sizes().values()), []
     for param in spec.params:
@@ -133,19 +133,20 @@ class Grid:
     """Kernels that compile in the background, each with all configs of its grid, until they are timed."""
 
     def __init__(self, workers: int) -> None:
-        from ferrite_runtime import Options, policy
-        from ferrite_runtime.cuda_engine import make_machine
+        from ferrite_runtime import Options
+        from ferrite_runtime.engines.cuda_engine import make_machine
+        from ferrite_runtime.policies import candidates
 
         self._options = Options(tune="none", workers=workers)
         self._facts = make_machine(0, self._options).facts
-        self._families: dict[str, Any] = policy._FAMILIES
+        self._families: dict[str, Any] = candidates._FAMILIES
         self._kernels: list[tuple[str, str, Any, list[tuple[Any, Any]]]] = []
 
     def begin(self, case: str, dtype: str, mapping: dict[str, Any]) -> None:
         """Starts to compile a kernel with its configs."""
         from ferrite_runtime import Kernel, KernelSpec
-        from ferrite_runtime.policy import configs
-        from ferrite_runtime.policy.shape import Shape
+        from ferrite_runtime.policies.candidates import configs
+        from ferrite_runtime.policies.shape import Shape
 
         spec = KernelSpec.from_mapping(mapping)
         if not can_be_made_up(spec):

@@ -161,8 +161,8 @@ class Launches:
 
     def __init__(self, library: Any, count: int, *, distinct: bool) -> None:
         from ferrite_runtime import Options, load_program
-        from ferrite_runtime.cuda_driver import cuda_driver
-        from ferrite_runtime.launch import argument_offsets, pack_format
+        from ferrite_runtime.devices.cuda_driver import cuda_driver
+        from ferrite_runtime.launching.prepared_launch import argument_offsets, pack_format
         from launch import program_of
 
         loaded = load_program(program_of(1, fresh=False), options=Options(tune="none"))
@@ -247,7 +247,7 @@ def figures(times: list[float], count: int = 1) -> dict[str, Any]:
 
 def build() -> Any:
     """Returns the C code as a library; raises `RuntimeError` where it cannot be had."""
-    from ferrite_runtime.native_launcher import FOLDER
+    from ferrite_runtime.launching.native_launcher import FOLDER
 
     compiler = next((path for path in map(shutil.which, ("cc", "gcc", "clang")) if path), None)
     if compiler is None:

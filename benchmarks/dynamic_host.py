@@ -5,8 +5,9 @@
 Needs no GPU: kernels are launched on one that does nothing (`idle_gpu.py`), library calls run on the host, so models
 are narrow. "Call" is all that a program pays: dynamo's guards, AOTAutograd, ours, and library calls. "Program" is ours
 alone, with the library calls, of all graphs of a call. "Changing" takes other sizes from call to call, which come
-again; "unprepared" is the same without the functions that are written for such sizes (`ferrite_runtime.recurring`), as
-it is where sizes do not come again. All are microseconds of this thread's processor time, the least of several batches.
+again; "unprepared" is the same without the functions that are written for such sizes
+(`ferrite_runtime.engines.shape_cache`), as it is where sizes do not come again. All are microseconds of this thread's
+processor time, the least of several batches.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def microseconds(
 
 def measure(model: str, mode: str, repeats: int) -> str:
     """Returns a row of the table."""
-    from ferrite_runtime import recurring
+    from ferrite_runtime.engines import shape_cache
     from workloads import Loss
 
     torch.manual_seed(0)
@@ -133,9 +134,9 @@ def measure(model: str, mode: str, repeats: int) -> str:
     same = batches[:1] * len(batches)
     static = microseconds(step_of(module, mode, dynamic=False), same, repeats)
     step = step_of(module, mode, dynamic=True)
-    meetings, recurring.MEETINGS = recurring.MEETINGS, sys.maxsize
+    meetings, shape_cache.MEETINGS = shape_cache.MEETINGS, sys.maxsize
     unprepared = microseconds(step, batches, repeats)
-    recurring.MEETINGS = meetings
+    shape_cache.MEETINGS = meetings
     for batch in batches * meetings:
         step(batch)
     dynamic = microseconds(step, same, repeats)
@@ -154,10 +155,10 @@ def main() -> int:
     plan = parser.parse_args()
     torch.set_num_threads(1)
     import ferrite_torch  # noqa: F401
-    from ferrite_runtime import loaded
+    from ferrite_runtime.loading import loaded_program
 
     idle_gpu.install()
-    loaded.choose_engine = lambda *given: Recorder(idle_gpu.idle_engine(*given))
+    loaded_program.choose_engine = lambda *given: Recorder(idle_gpu.idle_engine(*given))
     print(f"{'':16}" + "".join(f"{name:>18}" for name in ("static", "dynamic", "changing", "unprepared")))
     print(f"{'':16}" + f"{'call':>9} {'program':>8}" * 4)
     for model in plan.models.split(","):

@@ -17,11 +17,11 @@ def measured_kernels(programs: Iterable[Mapping[str, Any]], facts: Any) -> list[
         facts: of the device.
     """
     from ferrite_runtime import KernelSpec
-    from ferrite_runtime.choices import scan_measurements
-    from ferrite_runtime.compilation import choose_store
-    from ferrite_runtime.options import Options
-    from ferrite_runtime.policy import configs
-    from ferrite_runtime.tuning import situation_of
+    from ferrite_runtime.compilation.compiler import choose_store
+    from ferrite_runtime.policies.candidates import configs
+    from ferrite_runtime.process.options import Options
+    from ferrite_runtime.tuning.choices import scan_measurements
+    from ferrite_runtime.tuning.kernel_tuning import situation_of
 
     store, found = choose_store(Options()), []
     for kernel in {kernel["id"]: kernel for program in programs for kernel in program["kernels"]}.values():

@@ -38,7 +38,7 @@ class IdleDriver:
         self._handles = itertools.count(1)
 
     def load(self, binary: Any, name: str) -> Any:
-        from ferrite_runtime.cuda_driver import Function
+        from ferrite_runtime.devices.cuda_driver import Function
 
         return Function(next(self._handles), 1, binary, binary.registers or 32, 0)
 
@@ -79,19 +79,19 @@ def _stay(index: Any) -> Iterator[None]:
 
 def idle_platform() -> Any:
     """Returns one device with one stream, where torch's devices are asked for."""
-    from ferrite_runtime.platform import Platform
+    from ferrite_runtime.devices.streams import Platform
 
     return Platform(lambda index: 0, lambda: 0, lambda: 1, _stay, lambda index: None, lambda: False)
 
 
 def idle_machine(options: Any) -> Any:
     """Returns the machine: this process's compiler and store, and a driver that does nothing."""
-    from ferrite_runtime.bench import SystemClock
-    from ferrite_runtime.compilation import shared_compiler
-    from ferrite_runtime.cuda_engine import choose_choices
-    from ferrite_runtime.cuda_kernels import Machine
-    from ferrite_runtime.devices import known_devices
-    from ferrite_runtime.tuning import Budget
+    from ferrite_runtime.compilation.compiler import shared_compiler
+    from ferrite_runtime.devices.descriptors import known_devices
+    from ferrite_runtime.engines.cuda_engine import choose_choices
+    from ferrite_runtime.engines.cuda_kernels import Machine
+    from ferrite_runtime.tuning.kernel_tuning import Budget
+    from ferrite_runtime.tuning.timing import SystemClock
 
     compiler = shared_compiler(options)
     return Machine(
@@ -107,8 +107,8 @@ def idle_machine(options: Any) -> Any:
 
 def idle_engine(program: Any, options: Any, compiler: Any = None, origin: Any = None) -> Any:
     """Returns the engine for GPUs with a program for the host, its kernels compiling."""
-    from ferrite_runtime.compilation import shared_compiler
-    from ferrite_runtime.cuda_engine import CudaEngine, choose_native, choose_products
+    from ferrite_runtime.compilation.compiler import shared_compiler
+    from ferrite_runtime.engines.cuda_engine import CudaEngine, choose_native, choose_products
 
     engine = CudaEngine(
         program,
@@ -124,10 +124,11 @@ def idle_engine(program: Any, options: Any, compiler: Any = None, origin: Any = 
 def install() -> None:
     """Makes graphs on the host compile for the idle GPU from now on, in this process."""
     import ferrite_torch.backend
-    import ferrite_torch.devices
-    from ferrite_runtime import loaded, warm_up
-    from ferrite_torch.loading import runtime_options
+    import ferrite_torch.devices.facts
+    from ferrite_runtime import warm_up
+    from ferrite_runtime.loading import loaded_program
+    from ferrite_torch.cache.artifact_loading import runtime_options
 
-    ferrite_torch.devices.device_facts = lambda device: dict(FACTS)
-    loaded.choose_engine = idle_engine
+    ferrite_torch.devices.facts.device_facts = lambda device: dict(FACTS)
+    loaded_program.choose_engine = idle_engine
     ferrite_torch.backend._warm_up = lambda module, inputs, options: warm_up(runtime_options(options))

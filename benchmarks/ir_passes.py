@@ -12,12 +12,23 @@ import gc
 import sys
 import time
 
-from ferrite_ir.dtypes import BF16, BOOL, F32, I64, DType
-from ferrite_ir.graph import Definition, Extern, Fold, Graph, Loop, TensorType, Value, bodies_of, row_major, whole
-from ferrite_ir.index import Dim, Index, delinearize, linearize
+from ferrite_ir.language.dtypes import BF16, BOOL, F32, I64, DType
+from ferrite_ir.language.graph import (
+    Definition,
+    Extern,
+    Fold,
+    Graph,
+    Loop,
+    TensorType,
+    Value,
+    bodies_of,
+    row_major,
+    whole,
+)
+from ferrite_ir.language.index import Dim, Index, delinearize, linearize
+from ferrite_ir.language.scalar import Scalar, apply, cast, const, index_value, load, postorder
 from ferrite_ir.passes import PIPELINE, pass_text
 from ferrite_ir.passes.pipeline import Pass
-from ferrite_ir.scalar import Scalar, apply, cast, const, index_value, load, postorder
 
 TOKENS, HIDDEN, HEADS, WIDTH = 512, 768, 12, 64
 

@@ -102,10 +102,10 @@ def emitted_kernels(
 def compiled_code(mapping: dict[str, Any], target_name: str, tune: str) -> Iterator[Code]:
     """Yields what a kernel spec is compiled to with each of its configs."""
     from ferrite_runtime import KernelSpec
-    from ferrite_runtime.devices import typical_device
-    from ferrite_runtime.policy import configs
-    from ferrite_runtime.target import Target
-    from ferrite_runtime.triton_adapter import Job, compile_job
+    from ferrite_runtime.compilation.triton_adapter import Job, compile_job
+    from ferrite_runtime.devices.descriptors import typical_device
+    from ferrite_runtime.formats.target import Target
+    from ferrite_runtime.policies.candidates import configs
 
     spec = KernelSpec.from_mapping(mapping)
     target = Target.parse(target_name)

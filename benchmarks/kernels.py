@@ -202,7 +202,7 @@ def programs_since(count: int) -> Sequence[Any]:
 
 def device_of(device: str) -> Any:
     """Returns ferrite's facts of the device that is measured: those of an H200 where it is no GPU."""
-    from ferrite_runtime.devices import device_facts, known_devices
+    from ferrite_runtime.devices.descriptors import device_facts, known_devices
 
     return device_facts(torch.cuda.current_device()) if device == "cuda" else known_devices()["h200"]
 
@@ -210,7 +210,7 @@ def device_of(device: str) -> Any:
 def predicted_ms(before: int, device: str) -> float | None:
     """Returns what the launches of the programs compiled since then should take; None if they call libraries."""
     from ferrite_runtime import KernelSpec
-    from ferrite_runtime.prediction import predict
+    from ferrite_runtime.policies.prediction import predict
 
     facts, seconds = device_of(device), 0.0
     for program in programs_since(before):

@@ -83,7 +83,7 @@ def jitted() -> Any:
 def program_of(kernels: int, *, fresh: bool) -> dict[str, Any]:
     """Returns a program that adds one so many times; ``fresh`` gives each kernel a buffer of its own and frees it."""
     from ferrite_runtime import user_kernel
-    from ferrite_runtime.program import PROGRAM_FORMAT
+    from ferrite_runtime.formats.program import PROGRAM_FORMAT
 
     params = {"x_ptr": "f32 read 16", "out_ptr": "f32 write 16", "n": "i32"}
     spec = user_kernel(jitted(), params, ("ceildiv", "n", "BLOCK"), [{"BLOCK": 1024}])

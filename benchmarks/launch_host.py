@@ -57,11 +57,11 @@ def graph_text(kernels: int, rows: str, where: str) -> str:
 def host_of(kernels: int, *, symbolic: bool, native: bool) -> Callable[[list[Any]], Any]:
     """Returns the host function of later calls."""
     from ferrite_ir import PIPELINE
-    from ferrite_ir.parse import parse_graph
+    from ferrite_ir.text.parser import parse_graph
     from ferrite_runtime import Program
-    from ferrite_runtime.cuda_engine import CudaEngine
-    from ferrite_runtime.native_launcher import find_launcher
-    from ferrite_runtime.store import MemoryStore
+    from ferrite_runtime.engines.cuda_engine import CudaEngine
+    from ferrite_runtime.launching.native_launcher import find_launcher
+    from ferrite_runtime.store.interface import MemoryStore
     from ferrite_scheduler import schedule
     from ferrite_triton import emit_program
     from runtime_fakes import FakeStreams

@@ -40,13 +40,13 @@ TOGETHER = 8
 def native_product(operation: str, out: Tensor, operands: tuple[Tensor, ...], count: int) -> Callable[[], None]:
     """Returns a call of native code that computes a product so many times."""
     from ferrite_runtime import Options
-    from ferrite_runtime.compilation import choose_store
-    from ferrite_runtime.launch_sequence import Remainder, describe_sequence
-    from ferrite_runtime.native_launcher import shared_launcher
-    from ferrite_runtime.product_library import find_products
-    from ferrite_runtime.products import Product
-    from ferrite_runtime.steps import Layout
-    from ferrite_runtime.waiting import WaitingProduct
+    from ferrite_runtime.compilation.compiler import choose_store
+    from ferrite_runtime.engines.native_sequence import Remainder, describe_sequence
+    from ferrite_runtime.engines.sequence_items import WaitingProduct
+    from ferrite_runtime.formats.steps import Layout
+    from ferrite_runtime.host.native_products import Product
+    from ferrite_runtime.host.product_library import find_products
+    from ferrite_runtime.launching.native_launcher import shared_launcher
 
     tensors = (out, *operands)
     launcher = shared_launcher(choose_store(Options()), may_build=True)

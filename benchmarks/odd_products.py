@@ -4,8 +4,8 @@
 
 Prints microseconds of products of a few rows by the columns of a vocabulary, as it is and extended to a multiple of 64,
 and of the copy that extends the weights; then of products of an odd number of tokens, which are rows in "forward" and
-added up in "gradient", as they are and of the next multiple of 64. `ferrite_torch.lowering.products` weighs one against
-the other.
+added up in "gradient", as they are and of the next multiple of 64. `ferrite_torch.lowering.products.matrix_products`
+weighs one against the other.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ import gc
 from time import process_time
 
 from ferrite_scheduler import Policy, Target, schedule
-from ferrite_scheduler.dependences import dependences_of, nodes_of
-from ferrite_scheduler.fusion import fuse
-from ferrite_scheduler.synthetic import layered_graph
+from ferrite_scheduler.analysis.dependences import dependences_of, nodes_of
+from ferrite_scheduler.fusion.greedy import fuse
+from ferrite_scheduler.simulation.synthetic_graphs import layered_graph
 
 SIZES = (100, 300, 1000, 3000, 10000, 20000)
 RUNS, MEASURED = (3, 20), 10_000

@@ -80,8 +80,8 @@ class Watch:
 
     def start(self) -> None:
         """Begins to watch the runtime of this process."""
-        from ferrite_runtime.bench import EventMeter
-        from ferrite_runtime.cuda_kernels import DeviceKernel
+        from ferrite_runtime.engines.cuda_kernels import DeviceKernel
+        from ferrite_runtime.tuning.timing import EventMeter
 
         launch_first, sample = DeviceKernel.launch_first, EventMeter.sample
 
@@ -225,9 +225,9 @@ def start_phase(plan: argparse.Namespace, phase: str, folder: Path, until: float
 def write_pins(folder: Path) -> None:
     """Writes the choices in the first phase's store as pins."""
     from ferrite_runtime import Options, choose_store
-    from ferrite_runtime.choices import scan_measurements
-    from ferrite_runtime.pins import pin_choices
-    from ferrite_runtime.pins import write_pins as format_pins
+    from ferrite_runtime.tuning.choices import scan_measurements
+    from ferrite_runtime.tuning.pins import pin_choices
+    from ferrite_runtime.tuning.pins import write_pins as format_pins
 
     os.environ["FERRITE_CACHE_DIR"] = str(folder / "tuned" / "ferrite")
     pins = pin_choices(scan_measurements(choose_store(Options())))

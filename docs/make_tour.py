@@ -17,10 +17,10 @@ import torch
 from ferrite_ir import PIPELINE, fingerprint
 from ferrite_runtime import load_program
 from ferrite_scheduler import Policy, Target, explain, schedule
-from ferrite_torch.decompositions import decomposition_table
-from ferrite_torch.loading import run_eagerly
-from ferrite_torch.lower import lower_module
+from ferrite_torch.cache.artifact_loading import run_eagerly
+from ferrite_torch.graphs.graph_lowering import lower_module
 from ferrite_torch.lowering.recomputation import stays_whole
+from ferrite_torch.rewrites.decompositions import decomposition_table
 from ferrite_torch.torch_private.aot import compile_with_aot
 from ferrite_triton import emit_program, tile_programs
 

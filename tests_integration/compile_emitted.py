@@ -17,9 +17,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ferrite_runtime import KernelSpec, Options
-from ferrite_runtime.cross import cross_compile_kernels
-from ferrite_runtime.devices import typical_device
-from ferrite_runtime.target import Target
+from ferrite_runtime.compilation.cross_compilation import cross_compile_kernels
+from ferrite_runtime.devices.descriptors import typical_device
+from ferrite_runtime.formats.target import Target
 
 
 def without_likes(specs: Iterable[KernelSpec]) -> list[KernelSpec]:

@@ -22,7 +22,7 @@ if __name__ == "__main__":
 
 import torch
 
-from ferrite_runtime.operators import torch_operators, torch_versions, write_operators
+from ferrite_runtime.host.operators import torch_operators, torch_versions, write_operators
 
 NAMESPACES = ("aten", "prims")
 PLAIN = frozenset(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ferrite_runtime.operators import torch_operators, torch_versions
+from ferrite_runtime.host.operators import torch_operators, torch_versions
 
 HERE = Path(__file__).resolve().parent
 

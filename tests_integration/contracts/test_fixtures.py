@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ferrite_runtime import Kernel, KernelSpec, Options, Program, cross_compile, load_program
-from ferrite_runtime.cross import cross_compile_kernels
-from ferrite_runtime.devices import known_devices
+from ferrite_runtime.compilation.cross_compilation import cross_compile_kernels
+from ferrite_runtime.devices.descriptors import known_devices
 
 torch = pytest.importorskip("torch")
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import ferrite_torch
 from against_eager import compiled, devices, own_only
-from ferrite_torch.lowering import products
+from ferrite_torch.lowering.products import matrix_products
 
 pytestmark = own_only("it looks at its programs")
 
@@ -34,9 +34,9 @@ class Head(nn.Module):
 
 @pytest.mark.parametrize("device", devices())
 def test_logits_stay_in_the_rows_that_their_product_made(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "DEVICES", (device,))
-    monkeypatch.setattr(products, "MINIMUM_FLOPS", 1)
-    monkeypatch.setattr(products, "FLOPS_PER_BYTE_IF_ODD", 0)
+    monkeypatch.setattr(matrix_products, "DEVICES", (device,))
+    monkeypatch.setattr(matrix_products, "MINIMUM_FLOPS", 1)
+    monkeypatch.setattr(matrix_products, "FLOPS_PER_BYTE_IF_ODD", 0)
     torch._dynamo.reset()
     ferrite_torch.reset_statistics()
     torch.manual_seed(0)
@@ -62,5 +62,5 @@ def test_logits_stay_in_the_rows_that_their_product_made(device: str, monkeypatc
             assert found <= 2 * eager + 2e-3
     programs = ferrite_torch.compiled_programs()
     assert len(programs) <= 4, "one row, and any number of rows"
-    pitch = products.extended_extent(WORDS)
+    pitch = matrix_products.extended_extent(WORDS)
     assert [pitch, 1] in [value.get("strides") for value in programs[-1]["inputs"]]

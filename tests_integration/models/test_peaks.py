@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import ferrite_torch
 from against_eager import own_only, tensors_of
-from ferrite_scheduler.footprint import footprint
+from ferrite_scheduler.memory.footprint import footprint
 
 pytestmark = own_only("it reads plans")
 

@@ -216,7 +216,7 @@ def in_order(dtypes: Iterable[str]) -> str:
 
 def means(record: Mapping[str, Any]) -> str:
     """Returns what an operator runs as."""
-    from ferrite_torch.refusals import FAMILY
+    from ferrite_torch.diagnostics.refusals import FAMILY
 
     calls = sorted({op.removeprefix("aten.").split(".")[0] for op in record["externs"]})
     named = ", ".join(f"`{name}`{' (by design)' if name in FAMILY else ''}" for name in calls[:MOST_CALLS])

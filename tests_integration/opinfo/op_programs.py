@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import ferrite_torch
-from ferrite_torch.statistics import compiled_graphs
+from ferrite_torch.diagnostics.statistics import compiled_graphs
 from op_calls import Call, twin
 
 if TYPE_CHECKING:

@@ -53,8 +53,8 @@ def yardstick() -> dict[str, list[str]]:
 
 def kinds(names: Iterable[str]) -> dict[str, str]:
     """Returns the kind of each aten op by name."""
-    from ferrite_torch.decompositions import decomposition_table
     from ferrite_torch.lowering.recomputation import stays_whole
+    from ferrite_torch.rewrites.decompositions import decomposition_table
 
     taken_apart = {str(op).rpartition(".")[0] for op in decomposition_table(stays_whole)}
     return {name: kind_of(name, taken_apart) for name in names}
@@ -62,8 +62,8 @@ def kinds(names: Iterable[str]) -> dict[str, str]:
 
 def kind_of(name: str, taken_apart: set[str]) -> str:
     """Returns the kind of an aten op; ``taken_apart`` are the qualified names of the decomposition table."""
+    from ferrite_torch.diagnostics.refusals import FAMILY
     from ferrite_torch.lowering import LOWERINGS
-    from ferrite_torch.refusals import FAMILY
 
     if name in CAPTURED:
         return DECOMPOSED
@@ -91,7 +91,7 @@ def is_lowered_by_elements(name: str) -> bool:
     """Returns whether an op on lists has a lowering tensor by tensor."""
     import torch
 
-    from ferrite_torch.foreach import _single_name, is_foreach
+    from ferrite_torch.graphs.foreach import _single_name, is_foreach
     from ferrite_torch.lowering import LOWERINGS
 
     packet = getattr(torch.ops.aten, name, None)

@@ -13,7 +13,7 @@ pytestmark = own_only("the demo shows ferrite")
 
 
 def test_distance_is_relative_to_the_largest_number_of_a_tensor() -> None:
-    from ferrite_torch.demo import distance
+    from ferrite_torch.demo.__main__ import distance
 
     right = {"a": torch.tensor([2.0, 4.0]), "b": torch.tensor([100.0])}
     assert distance(right, right) == 0.0
@@ -21,20 +21,20 @@ def test_distance_is_relative_to_the_largest_number_of_a_tensor() -> None:
 
 
 def test_distance_of_a_vanishing_gradient_is_relative_to_the_others() -> None:
-    from ferrite_torch.demo import distance
+    from ferrite_torch.demo.__main__ import distance
 
     right = {"gradient of a": torch.tensor([1.0]), "gradient of b": torch.tensor([0.0])}
     assert distance({**right, "gradient of b": torch.tensor([0.5])}, right) == 0.5
 
 
 def test_nan_is_never_right() -> None:
-    from ferrite_torch.demo import distance
+    from ferrite_torch.demo.__main__ import distance
 
     assert distance({"a": torch.tensor([float("nan")])}, {"a": torch.tensor([1.0])}) == float("inf")
 
 
 def test_progress_writes_a_line_to_a_log() -> None:
-    from ferrite_torch.demo_progress import Progress
+    from ferrite_torch.demo.progress import Progress
 
     log = io.StringIO()
     progress = Progress(log)
@@ -46,7 +46,7 @@ def test_progress_writes_a_line_to_a_log() -> None:
 
 
 def test_progress_overwrites_itself_on_a_terminal() -> None:
-    from ferrite_torch.demo_progress import Progress
+    from ferrite_torch.demo.progress import Progress
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -62,7 +62,7 @@ def test_progress_overwrites_itself_on_a_terminal() -> None:
 
 
 def test_models_are_small_enough_for_the_interpreter() -> None:
-    from ferrite_torch.demo_models import SMALL, demo_models
+    from ferrite_torch.demo.models import SMALL, demo_models
 
     for model in demo_models(*SMALL):
         batch, labels = model.feed()

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import ferrite_scheduler.split
+import ferrite_scheduler.rewrites.split_reductions
 import ferrite_torch
 from against_eager import assert_all_close, compiled, devices, gradients, own_only, widened
 
@@ -43,8 +43,8 @@ def test_values_and_gradients(layout: torch.memory_format, dtype: torch.dtype, d
 def test_parts_of_images_and_channels_of_groups_are_folded_at_once(
     images: int, size: int, points: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ferrite_scheduler.split, "LAUNCH_SECONDS", 0.0)
-    monkeypatch.setattr(ferrite_scheduler.split, "SHORTEST_CHUNK", 4)
+    monkeypatch.setattr(ferrite_scheduler.rewrites.split_reductions, "LAUNCH_SECONDS", 0.0)
+    monkeypatch.setattr(ferrite_scheduler.rewrites.split_reductions, "SHORTEST_CHUNK", 4)
     torch.manual_seed(0)
     shapes = ((images, 40, size, size), (40,), (40,))
     x, w, b = (torch.randn(shape, device=device) for shape in shapes)

@@ -19,7 +19,7 @@ K, N = 72, 40
 @pytest.fixture(autouse=True)
 def narrow_products_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Has small products on any device computed as large ones are on a GPU."""
-    own = pytest.importorskip("ferrite_torch.lowering.narrow_products")
+    own = pytest.importorskip("ferrite_torch.lowering.products.narrow_products")
     monkeypatch.setattr(own, "DEVICES", ("cpu", "cuda"))
     monkeypatch.setattr(own, "FEWEST_COLUMNS", 1)
     monkeypatch.setattr(own, "FEWEST_POINTS", 1)
@@ -212,7 +212,7 @@ def test_one_kernel_does_all(function: Callable[..., Tensor]) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_weights_are_dequantised_on_their_way(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    own = pytest.importorskip("ferrite_torch.lowering.narrow_products")
+    own = pytest.importorskip("ferrite_torch.lowering.products.narrow_products")
     for name, value in {"DEVICES": ("cpu",), "FEWEST_COLUMNS": 1, "FEWEST_POINTS": 1}.items():
         monkeypatch.setattr(own, name, value)
 
@@ -278,7 +278,7 @@ def test_several_rows_by_weights_in_memory_are_left_to_the_library(
 ) -> None:
     import ferrite_torch
 
-    monkeypatch.setattr("ferrite_torch.lowering.narrow_products.PLAIN_ROWS", 1)
+    monkeypatch.setattr("ferrite_torch.lowering.products.narrow_products.PLAIN_ROWS", 1)
     ferrite_torch.reset_statistics()
     check(product, given(rows, torch.bfloat16, "cpu"))
     assert len(ferrite_torch.statistics()["externs"]) == calls
@@ -295,7 +295,7 @@ def test_several_rows_in_memory_are_multiplied_where_their_reader_is(
 ) -> None:
     import ferrite_torch
 
-    monkeypatch.setattr("ferrite_torch.lowering.narrow_products.PLAIN_ROWS", 1)
+    monkeypatch.setattr("ferrite_torch.lowering.products.narrow_products.PLAIN_ROWS", 1)
     ferrite_torch.reset_statistics()
     check(function, given(4, torch.bfloat16, "cpu"))
     assert len(ferrite_torch.statistics()["externs"]) == calls

@@ -14,14 +14,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import ferrite_runtime.host
-import ferrite_runtime.loaded
-import ferrite_runtime.recurring
+import ferrite_runtime.engines.shape_cache
+import ferrite_runtime.host.host_function
+import ferrite_runtime.loading.loaded_program
 from against_eager import assert_all_close, compiled, devices, widened
-from ferrite_runtime.cuda_engine import CudaEngine
-from ferrite_runtime.native_launcher import find_launcher
-from ferrite_runtime.product_library import find_products
-from ferrite_runtime.store import MemoryStore
+from ferrite_runtime.engines.cuda_engine import CudaEngine
+from ferrite_runtime.host.product_library import find_products
+from ferrite_runtime.launching.native_launcher import find_launcher
+from ferrite_runtime.store.interface import MemoryStore
 
 STORE = MemoryStore()
 NATIVE = find_launcher(STORE, may_build=True)
@@ -120,7 +120,7 @@ def hosts(monkeypatch: pytest.MonkeyPatch, drivers: list[Any]) -> list[Any]:
     folder = str(Path(__file__).parents[2] / "packages" / "ferrite-runtime" / "tests")
     monkeypatch.syspath_prepend(folder)
     fakes = importlib.import_module("runtime_fakes")
-    choose = ferrite_runtime.loaded.choose_engine
+    choose = ferrite_runtime.loading.loaded_program.choose_engine
     steady = CudaEngine.steady
 
     def choose_engine(program: Any, options: Any, *rest: Any) -> Any:
@@ -136,7 +136,7 @@ def hosts(monkeypatch: pytest.MonkeyPatch, drivers: list[Any]) -> list[Any]:
         found.append(steady(self, device, redirect))
         return found[-1]
 
-    monkeypatch.setattr(ferrite_runtime.loaded, "choose_engine", choose_engine)
+    monkeypatch.setattr(ferrite_runtime.loading.loaded_program, "choose_engine", choose_engine)
     monkeypatch.setattr(CudaEngine, "steady", kept)
     return found
 
@@ -201,7 +201,11 @@ def test_values_and_gradients_at_sizes_of_the_call(
     make: Callable[[], nn.Module], limits: str, device: str, hosts: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, most in LIMITS[limits].items():
-        monkeypatch.setattr(ferrite_runtime.recurring if name == "MEETINGS" else ferrite_runtime.host, name, most)
+        monkeypatch.setattr(
+            ferrite_runtime.engines.shape_cache if name == "MEETINGS" else ferrite_runtime.host.host_function,
+            name,
+            most,
+        )
     torch.manual_seed(0)
     model = make().to(device)
     exact = make().to(device, torch.float64)

@@ -75,9 +75,9 @@ def test_one_kernel_holds_the_row(name: str) -> None:
 @own_only("looks at its kernels")
 def test_it_compiles_without_a_gpu() -> None:
     from ferrite_runtime import KernelSpec
-    from ferrite_runtime.devices import known_devices
-    from ferrite_runtime.policy import configs
-    from ferrite_runtime.triton_adapter import Job, compile_job
+    from ferrite_runtime.compilation.triton_adapter import Job, compile_job
+    from ferrite_runtime.devices.descriptors import known_devices
+    from ferrite_runtime.policies.candidates import configs
     from ferrite_torch import compiled_programs
 
     compiled(scaled_blocks, fullgraph=True, dynamic=False, options=OPTIONS)(*given(7, 160, torch.bfloat16, "cpu"))

@@ -72,9 +72,9 @@ class Runner:
 def compile_sm90(program: Any, most: int = 1) -> list[Any]:
     """Returns the binaries of a program's kernels for sm_90, in the first ``most`` configs that the policy proposes."""
     from ferrite_runtime import Program
-    from ferrite_runtime.devices import known_devices
-    from ferrite_runtime.policy import configs
-    from ferrite_runtime.triton_adapter import Job, compile_job
+    from ferrite_runtime.compilation.triton_adapter import Job, compile_job
+    from ferrite_runtime.devices.descriptors import known_devices
+    from ferrite_runtime.policies.candidates import configs
 
     device = known_devices()["h200"]
     kernels = Program.from_mapping(program.to_mapping()).kernels
@@ -89,10 +89,10 @@ def read_ptx(program: Any) -> str:
     from triton.compiler import compile as compile_source
 
     from ferrite_runtime import Program
-    from ferrite_runtime.devices import known_devices
-    from ferrite_runtime.policy import configs
-    from ferrite_runtime.source import choose_constants, load_function
-    from ferrite_runtime.triton_adapter import triton_attributes, triton_signature
+    from ferrite_runtime.compilation.triton_adapter import triton_attributes, triton_signature
+    from ferrite_runtime.devices.descriptors import known_devices
+    from ferrite_runtime.kernel_source.jitted import choose_constants, load_function
+    from ferrite_runtime.policies.candidates import configs
 
     device, texts = known_devices()["h200"], []
     for spec in Program.from_mapping(program.to_mapping()).kernels:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ferrite_ir.dtypes import DTYPES
-from ferrite_ir.ops import OPS
+from ferrite_ir.language.dtypes import DTYPES
+from ferrite_ir.language.ops import OPS
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from ferrite_ir.ops import OPS, REQUIREMENTS
+from ferrite_ir.language.ops import OPS, REQUIREMENTS
 from ferrite_triton.printing.spellings import ROWS
 from ferrite_triton.tile.operations import FORMS
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from ferrite_ir.philox import rand
+from ferrite_ir.reference.philox import rand
 
 Run = Callable[..., tuple[Any, ...]]
 

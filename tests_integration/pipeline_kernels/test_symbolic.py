@@ -13,14 +13,15 @@ import pytest
 import torch
 
 from ferrite_ir import PIPELINE, evaluate, require_valid
-from ferrite_ir.parse import parse_graph
-from ferrite_runtime import InputError, LoadedProgram, Program, load_program, recurring
-from ferrite_runtime.bucketed_sequence import Plans
-from ferrite_runtime.cuda_engine import CudaEngine
-from ferrite_runtime.native_launcher import find_launcher
-from ferrite_runtime.store import MemoryStore
+from ferrite_ir.text.parser import parse_graph
+from ferrite_runtime import InputError, LoadedProgram, Program, load_program
+from ferrite_runtime.engines import shape_cache
+from ferrite_runtime.engines.bucketed_sequence import Plans
+from ferrite_runtime.engines.cuda_engine import CudaEngine
+from ferrite_runtime.launching.native_launcher import find_launcher
+from ferrite_runtime.store.interface import MemoryStore
 from ferrite_scheduler import schedule
-from ferrite_scheduler.simulate import simulate
+from ferrite_scheduler.simulation.simulator import simulate
 from ferrite_triton import emit_program
 
 STORE = MemoryStore()
@@ -147,7 +148,7 @@ def test_the_gpu_engine_keeps_a_build_for_each_bucket(
     name: str, launcher: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine for GPUs runs with a driver that interprets, so what is launched with which blocks is real."""
-    monkeypatch.setattr(recurring, "MEETINGS", 1 if launcher == "known sizes" else 1000)
+    monkeypatch.setattr(shape_cache, "MEETINGS", 1 if launcher == "known sizes" else 1000)
     native = None if launcher == "one by one" else find_launcher(STORE, may_build=True)
     if launcher in WAYS and native is None:
         pytest.skip("no C compiler here")
@@ -216,7 +217,7 @@ SUM_SIZES = ((2, 3), (1, 1), (0, 3), (7, 2), (4508, 3), (4509, 3), (9560, 3), (9
 @pytest.mark.parametrize("launcher", ["interpreter", "one by one", *WAYS])
 def test_folds_in_two_forms(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel does the work of two up to a length; what is not launched is no part of a native sequence."""
-    monkeypatch.setattr(recurring, "MEETINGS", 1 if launcher == "known sizes" else 1000)
+    monkeypatch.setattr(shape_cache, "MEETINGS", 1 if launcher == "known sizes" else 1000)
     machine = fakes().fake_machine()
     if launcher == "interpreter":
         program = loaded(SUMS)

@@ -17,7 +17,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import ferrite_torch
 from against_eager import assert_same_type, compiled, compiled_or_eager, own_only, own_statistics, tensors_of
-from ferrite_torch.statistics import compiled_programs
+from ferrite_torch.diagnostics.statistics import compiled_programs
 
 pytestmark = own_only("it counts steps of our programs")
 
@@ -294,8 +294,8 @@ def test_an_error_inside_a_step_names_its_line() -> None:
 
 
 def test_a_step_stays_out_of_cuda_graphs() -> None:
-    from ferrite_runtime.graphs import obstacles, written_inputs
-    from ferrite_runtime.program import Program
+    from ferrite_runtime.engines.cuda_graphs import obstacles, written_inputs
+    from ferrite_runtime.formats.program import Program
 
     compiled(choice)(drawn(6))
     program = Program.from_mapping(compiled_programs()[0])

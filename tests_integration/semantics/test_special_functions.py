@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from against_eager import compiled, devices, observed_work, own_only
-from ferrite_ir.reference import MEANINGS
+from ferrite_ir.reference.scalar_semantics import MEANINGS
 
 each_device = pytest.mark.parametrize("device", devices())
 each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import jitted_kernels as kernels
 from against_eager import compiled, devices, own_only, own_statistics
-from ferrite_torch.statistics import compiled_programs
+from ferrite_torch.diagnostics.statistics import compiled_programs
 
 pytestmark = own_only("it counts steps of our programs")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ferrite_ir import EvaluationError, Tensor, dtype_named, evaluate, parse_graph, verify
-from ferrite_ir.bindings import Binding, bindings_of, check_symbols, given_symbols, results_that_bind
+from ferrite_ir.language.bindings import Binding, bindings_of, check_symbols, given_symbols, results_that_bind
 from ferrite_ir.passes import PIPELINE
 
 FOUND = """

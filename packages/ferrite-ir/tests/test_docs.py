@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from ferrite_ir import RULES, parse_module, verify
-from ferrite_ir.combines import COMBINES
-from ferrite_ir.dtypes import DTYPES
-from ferrite_ir.index import Dim
-from ferrite_ir.ops import OPS
-from ferrite_ir.parse import parse_index
+from ferrite_ir.language.combines import COMBINES
+from ferrite_ir.language.dtypes import DTYPES
+from ferrite_ir.language.index import Dim
+from ferrite_ir.language.ops import OPS
 from ferrite_ir.passes import PASSES, PIPELINE
-from ferrite_ir.text import module_text
-from ferrite_ir.verify import listing
+from ferrite_ir.text.parser import parse_index
+from ferrite_ir.text.printer import module_text
+from ferrite_ir.verification.verifier import listing
 
 PAGE = Path(__file__).parents[3] / "docs" / "ir.md"
 if not PAGE.exists():

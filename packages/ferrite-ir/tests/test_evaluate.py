@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ferrite_ir.dtypes import F32, I32
-from ferrite_ir.evaluate import EvaluationError, Tensor, evaluate, filled
-from ferrite_ir.parse import parse_graph, parse_module
+from ferrite_ir.language.dtypes import F32, I32
+from ferrite_ir.reference.evaluator import EvaluationError, Tensor, evaluate, filled
+from ferrite_ir.text.parser import parse_graph, parse_module
 
 INF = math.inf
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from ferrite_ir import parse_module, parse_pipeline, verify
-from ferrite_ir.parse import ParseError, place_definitions
-from ferrite_ir.text import module_text
+from ferrite_ir.text.parser import ParseError, place_definitions
+from ferrite_ir.text.printer import module_text
 
 PROGRAMS = Path(__file__).parent / "programs"
 FILES = sorted(PROGRAMS.rglob("*.fir"))

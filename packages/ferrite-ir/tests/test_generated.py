@@ -11,11 +11,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from ferrite_ir import index as ix
-from ferrite_ir.dtypes import BF16, BOOL, F32, I64, DType
-from ferrite_ir.evaluate import evaluate, filled
-from ferrite_ir.fingerprint import fingerprint
-from ferrite_ir.graph import (
+from ferrite_ir.language import index as ix
+from ferrite_ir.language.dtypes import BF16, BOOL, F32, I64, DType
+from ferrite_ir.language.graph import (
     Definition,
     Extern,
     Fold,
@@ -30,11 +28,13 @@ from ferrite_ir.graph import (
     row_major,
     whole,
 )
-from ferrite_ir.index import Dim, Index
-from ferrite_ir.parse import parse_graph
+from ferrite_ir.language.index import Dim, Index
+from ferrite_ir.language.scalar import Scalar, apply, cast, const, index_value, load
 from ferrite_ir.passes import PIPELINE, Cse, Dce, FoldConstants, Inline, Narrow, Pass, Pick, Pipeline, Simplify, Unroll
-from ferrite_ir.scalar import Scalar, apply, cast, const, index_value, load
-from ferrite_ir.verify import verify
+from ferrite_ir.reference.evaluator import evaluate, filled
+from ferrite_ir.text.fingerprint import fingerprint
+from ferrite_ir.text.parser import parse_graph
+from ferrite_ir.verification.verifier import verify
 
 SHAPES = [(4, 6), (6, 4), (6,), (4,), (24,), (2, 3, 4), ()]
 INPUTS = (

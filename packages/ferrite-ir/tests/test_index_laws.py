@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferrite_ir import index as ix
-from ferrite_ir import sizes
-from ferrite_ir.graph import row_major
-from ferrite_ir.index import Atom, Dim, FloorDiv, Index, Indirect, Mod
-from ferrite_ir.parse import parse_index
+from ferrite_ir.language import index as ix
+from ferrite_ir.language import sizes
+from ferrite_ir.language.graph import row_major
+from ferrite_ir.language.index import Atom, Dim, FloorDiv, Index, Indirect, Mod
+from ferrite_ir.text.parser import parse_index
 
 DIMS = (Dim("i", 4), Dim("j", 6), Dim("k", 3))
 POINTS = list(itertools.product(*(range(dim.size) for dim in DIMS)))

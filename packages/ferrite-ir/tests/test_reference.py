@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferrite_ir import philox
-from ferrite_ir.combines import COMBINES
-from ferrite_ir.dtypes import (
+from ferrite_ir.language.combines import COMBINES
+from ferrite_ir.language.dtypes import (
     BF16,
     BOOL,
     DTYPES,
@@ -28,11 +27,12 @@ from ferrite_ir.dtypes import (
     DType,
     dtype_named,
 )
-from ferrite_ir.ops import OPS
-from ferrite_ir.reference import MEANINGS, RequirementError, apply_reference, constant_result
-from ferrite_ir.reference_combines import lift, merge, neutral
-from ferrite_ir.rounding import convert, from_bits, next_float, reinterpret, round_to, to_bits
-from ferrite_ir.scalar import apply, cast, const
+from ferrite_ir.language.ops import OPS
+from ferrite_ir.language.scalar import apply, cast, const
+from ferrite_ir.reference import philox
+from ferrite_ir.reference.combine_semantics import lift, merge, neutral
+from ferrite_ir.reference.rounding import convert, from_bits, next_float, reinterpret, round_to, to_bits
+from ferrite_ir.reference.scalar_semantics import MEANINGS, RequirementError, apply_reference, constant_result
 
 NAN, INF = math.nan, math.inf
 

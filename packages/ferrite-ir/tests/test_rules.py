@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from ferrite_ir.dtypes import BF16, BOOL, F32, I32, I64, DType
-from ferrite_ir.expressions import parse_scalar
-from ferrite_ir.graph import TensorType, Value
-from ferrite_ir.index import Dim
+from ferrite_ir.language.dtypes import BF16, BOOL, F32, I32, I64, DType
+from ferrite_ir.language.graph import TensorType, Value
+from ferrite_ir.language.index import Dim
+from ferrite_ir.language.scalar import Scalar
 from ferrite_ir.passes.rewriting import Rewriter
 from ferrite_ir.passes.rules import EXACT_RULES, FAST_RULES, Rule
 from ferrite_ir.passes.simplify import simplifier
-from ferrite_ir.points import Point
-from ferrite_ir.scalar import Scalar
-from ferrite_ir.tensors import filled
+from ferrite_ir.reference.points import Point
+from ferrite_ir.reference.tensors import filled
+from ferrite_ir.text.expression_parser import parse_scalar
 
 I = Dim("i", 8)
 FLOATS = [0.0, -0.0, 1.5, -2.0, math.inf, -math.inf, math.nan, 3.0e38]
@@ -147,7 +147,7 @@ def test_combinations(before: str, after: str) -> None:
 
 
 def test_every_op_of_a_rule_exists() -> None:
-    from ferrite_ir.ops import OPS, SPECIAL_FORMS
+    from ferrite_ir.language.ops import OPS, SPECIAL_FORMS
 
     for rule, op in itertools.chain.from_iterable(((r, op) for op in r.ops) for r in RULES):
         assert op in OPS or op in SPECIAL_FORMS, rule.name

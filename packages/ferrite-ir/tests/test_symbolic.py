@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferrite_ir import index as ix
-from ferrite_ir import sizes
-from ferrite_ir.dtypes import F32
-from ferrite_ir.evaluate import EvaluationError, evaluate
-from ferrite_ir.expressions import parse_index
-from ferrite_ir.graph import TensorType, row_major
-from ferrite_ir.index import Dim
-from ferrite_ir.parse import parse_graph
+from ferrite_ir.language import index as ix
+from ferrite_ir.language import sizes
+from ferrite_ir.language.dtypes import F32
+from ferrite_ir.language.graph import TensorType, row_major
+from ferrite_ir.language.index import Dim
 from ferrite_ir.passes import PIPELINE
-from ferrite_ir.verify import verify
+from ferrite_ir.reference.evaluator import EvaluationError, evaluate
+from ferrite_ir.text.expression_parser import parse_index
+from ferrite_ir.text.parser import parse_graph
+from ferrite_ir.verification.verifier import verify
 
 N, M = sizes.symbol("n"), sizes.symbol("m")
 

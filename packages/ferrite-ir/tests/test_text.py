@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from ferrite_ir.dtypes import F32, I64
-from ferrite_ir.expressions import parse_scalar
-from ferrite_ir.graph import Graph, Loop, Origin, TensorType, Value, whole
-from ferrite_ir.index import Dim, indirect
-from ferrite_ir.parse import ParseError, parse_graph, parse_module
-from ferrite_ir.scalar import apply, cast, load
-from ferrite_ir.text import definition_text, graph_text, scalar_text
-from ferrite_ir.tokens import KEYWORDS, spelled
+from ferrite_ir.language.dtypes import F32, I64
+from ferrite_ir.language.graph import Graph, Loop, Origin, TensorType, Value, whole
+from ferrite_ir.language.index import Dim, indirect
+from ferrite_ir.language.scalar import apply, cast, load
+from ferrite_ir.text.expression_parser import parse_scalar
+from ferrite_ir.text.parser import ParseError, parse_graph, parse_module
+from ferrite_ir.text.printer import definition_text, graph_text, scalar_text
+from ferrite_ir.text.tokens import KEYWORDS, spelled
 
 I = Dim("i", 4)
 X = Value("x", TensorType(F32, (4,)))

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ferrite_runtime.binary import Binary
-from ferrite_runtime.bundle import Bundle, Prebuilt
-from ferrite_runtime.code_facts import param_bytes
-from ferrite_runtime.config import Config
-from ferrite_runtime.container import MAGIC, pack_container, unpack_container
-from ferrite_runtime.entries import Entry, Variant, Weight
-from ferrite_runtime.program import Program
-from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.steps import Layout
-from ferrite_runtime.target import Target
+from ferrite_runtime.bundles.bundle import Bundle, Prebuilt
+from ferrite_runtime.bundles.container import MAGIC, pack_container, unpack_container
+from ferrite_runtime.bundles.entries import Entry, Variant, Weight
+from ferrite_runtime.formats.binary import Binary
+from ferrite_runtime.formats.code_facts import param_bytes
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.program import Program
+from ferrite_runtime.formats.steps import Layout
+from ferrite_runtime.formats.target import Target
 from runtime_kernels import layout, pointwise, program, tensor_input
 
 FOLDER = Path(__file__).parent

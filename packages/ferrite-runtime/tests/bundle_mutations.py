@@ -38,7 +38,7 @@ import torch
 from bundle_cases import opened, places, reseal
 from bundle_sources import Source, make_sources
 from ferrite_runtime import KINDS, Bundle, OptionError, Options, load
-from ferrite_runtime.canonical import kernel_id
+from ferrite_runtime.formats.canonical_json import kernel_id
 
 SECONDS = 2
 BYTES = 1 << 30

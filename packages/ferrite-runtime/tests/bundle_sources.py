@@ -10,12 +10,12 @@ import torch
 
 from bundle_cases import EXAMPLE, REGRESSION, add_bundle, with_fake_binaries
 from example_model import Example, Regression, example_inputs, regression_inputs
-from ferrite_runtime.bundle import Bundle
-from ferrite_runtime.config import Config
-from ferrite_runtime.entries import Entry, Variant
-from ferrite_runtime.program import Program
-from ferrite_runtime.records import Measurement, Situation
-from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.bundles.bundle import Bundle
+from ferrite_runtime.bundles.entries import Entry, Variant
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.measurements import Measurement, Situation
+from ferrite_runtime.formats.program import Program
 from runtime_kernels import HEADER, layout, program, scaled, tensor, tensor_input
 
 
@@ -152,7 +152,7 @@ def _user_bundle() -> Bundle:
         "configs": [{"blocks": {"BLOCK": 64}, "num_warps": 4, "num_stages": 1}],
         "origin": ["add"],
     }
-    from ferrite_runtime.canonical import kernel_id
+    from ferrite_runtime.formats.canonical_json import kernel_id
 
     spec = KernelSpec.from_mapping({**mapping, "id": kernel_id(mapping)})
     return Bundle("user", {spec.id: spec})

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ferrite_runtime.cuda_driver import GRAPH_FUNCTIONS, LaunchConfig, pack_addresses
+from ferrite_runtime.devices.cuda_driver import GRAPH_FUNCTIONS, LaunchConfig, pack_addresses
 
 PATH = ctypes.POINTER(ctypes.c_void_p)
 SIGNATURES: dict[str, tuple[Any, ...]] = {

@@ -12,21 +12,21 @@ from datetime import timedelta
 from typing import Any
 
 from fake_graphs import FakeGraphs
-from ferrite_runtime.binary import Binary
-from ferrite_runtime.choices import Choices
-from ferrite_runtime.compilation import Compiler
-from ferrite_runtime.config import Config
-from ferrite_runtime.cuda_driver import Function, LaunchConfig
-from ferrite_runtime.cuda_kernels import Machine
-from ferrite_runtime.devices import known_devices
+from ferrite_runtime.compilation.compiler import Compiler
+from ferrite_runtime.compilation.triton_adapter import Job
+from ferrite_runtime.devices.cuda_driver import Function, LaunchConfig
+from ferrite_runtime.devices.descriptors import known_devices
+from ferrite_runtime.devices.streams import Platform
+from ferrite_runtime.engines.cuda_kernels import Machine
 from ferrite_runtime.errors import DriverError, KernelCompileError
-from ferrite_runtime.interpreter import interpret
-from ferrite_runtime.platform import Platform
-from ferrite_runtime.source import choose_constants, load_function
-from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.store import MemoryStore
-from ferrite_runtime.triton_adapter import Job
-from ferrite_runtime.tuning import Budget
+from ferrite_runtime.formats.binary import Binary
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.interpreter.runner import interpret
+from ferrite_runtime.kernel_source.jitted import choose_constants, load_function
+from ferrite_runtime.store.interface import MemoryStore
+from ferrite_runtime.tuning.choices import Choices
+from ferrite_runtime.tuning.kernel_tuning import Budget
 
 C_TYPES = {
     "i32": ctypes.c_int32,

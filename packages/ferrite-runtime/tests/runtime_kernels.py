@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from ferrite_runtime.canonical import kernel_id
+from ferrite_runtime.formats.canonical_json import kernel_id
 
 HEADER = "import triton\nimport triton.language as tl\nfrom ferrite_runtime import fmath\n\n\n"
 

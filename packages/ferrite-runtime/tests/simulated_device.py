@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from ferrite_runtime.config import Config
 from ferrite_runtime.errors import FerriteRuntimeError, KernelCompileError, LaunchFailed
-from ferrite_runtime.resources import Usage
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.policies.resources import Usage
 from runtime_fakes import FakeClock
 
 HANG_SECONDS = 20.0

@@ -22,10 +22,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ferrite_runtime.choices import Choices, scan_measurements
-from ferrite_runtime.config import Config
-from ferrite_runtime.records import Measurement, Situation
-from ferrite_runtime.storage.layers import LayeredStore
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.measurements import Measurement, Situation
+from ferrite_runtime.store.layers import LayeredStore
+from ferrite_runtime.tuning.choices import Choices, scan_measurements
 
 SHARED_KEYS = 40
 

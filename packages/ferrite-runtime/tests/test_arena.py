@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferrite_runtime.arena import ALIGNMENT, MAX_ARENA, plan_arenas
-from ferrite_runtime.dtypes import DTYPES
-from ferrite_runtime.expr import Expr, evaluate
-from ferrite_runtime.steps import (
+from ferrite_runtime.formats.dtypes import DTYPES
+from ferrite_runtime.formats.expression_sums import expr_of
+from ferrite_runtime.formats.expressions import Expr, evaluate
+from ferrite_runtime.formats.steps import (
     Alloc,
     Copy,
     Extern,
@@ -26,7 +26,7 @@ from ferrite_runtime.steps import (
     Tagged,
     View,
 )
-from ferrite_runtime.terms import expr_of
+from ferrite_runtime.host.arena import ALIGNMENT, MAX_ARENA, plan_arenas
 
 
 def vector(count: Expr, dtype: str = "f32") -> Layout:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from ferrite_runtime import bench
-from ferrite_runtime.bench import MOST_READINGS, EventMeter
+from ferrite_runtime.tuning import timing
+from ferrite_runtime.tuning.timing import MOST_READINGS, EventMeter
 
 KERNEL_US = 5.0
 READING_US = 30.0
@@ -53,7 +53,7 @@ class Timeline:
             return lambda: timeline.queue(10.0, READING_US * readings if size else 0.0)
 
         monkeypatch.setattr(torch.cuda, "Event", Event)
-        monkeypatch.setattr(bench, "make_reader", make_reader)
+        monkeypatch.setattr(timing, "make_reader", make_reader)
 
 
 def test_host_in_time_takes_each_sample_once(monkeypatch: pytest.MonkeyPatch) -> None:

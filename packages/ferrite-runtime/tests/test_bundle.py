@@ -14,7 +14,7 @@ import pytest
 
 from bundle_cases import EXAMPLE, REGRESSION, add_bundle, opened, reseal, spoil, with_fake_binaries
 from ferrite_runtime import KINDS, Bundle, FerriteRuntimeError, PackageInvalid, VersionUnsupported
-from ferrite_runtime.container import pack_container
+from ferrite_runtime.bundles.container import pack_container
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_blob_that_nothing_refers_to_is_refused(data: bytes) -> None:
 )
 def test_text_that_is_more_than_a_kernel_is_refused_unread(text: str) -> None:
     """The kernel's identity is right: only its text tells."""
-    from ferrite_runtime.canonical import kernel_id
+    from ferrite_runtime.formats.canonical_json import kernel_id
 
     manifest, blobs = opened(add_bundle().to_bytes())
     kernel = manifest["kernels"][0]
@@ -223,7 +223,7 @@ def test_import_is_light() -> None:
     code = (
         "import sys, time; t = time.perf_counter(); import ferrite_runtime; t = time.perf_counter() - t\n"
         "assert not {'torch', 'triton', 'numpy'} & set(sys.modules), 'heavy'\n"
-        "assert 'ferrite_runtime.loaded' not in sys.modules, 'eager'\n"
+        "assert 'ferrite_runtime.loading.loaded_program' not in sys.modules, 'eager'\n"
         "print(t)"
     )
     best = min(

@@ -13,16 +13,16 @@ import pytest
 
 from bundle_cases import EXAMPLE
 from ferrite_runtime.__main__ import main
-from ferrite_runtime.bundle import Bundle
-from ferrite_runtime.choices import Choices
-from ferrite_runtime.compilation import Compiler
-from ferrite_runtime.config import Config
-from ferrite_runtime.devices import known_devices
-from ferrite_runtime.records import Measurement, Situation
-from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.storage.layers import LayeredStore
-from ferrite_runtime.triton_adapter import Job
-from ferrite_runtime.tuning import situation_of
+from ferrite_runtime.bundles.bundle import Bundle
+from ferrite_runtime.compilation.compiler import Compiler
+from ferrite_runtime.compilation.triton_adapter import Job
+from ferrite_runtime.devices.descriptors import known_devices
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.measurements import Measurement, Situation
+from ferrite_runtime.store.layers import LayeredStore
+from ferrite_runtime.tuning.choices import Choices
+from ferrite_runtime.tuning.kernel_tuning import situation_of
 from runtime_fakes import FakePool
 from runtime_kernels import pointwise
 

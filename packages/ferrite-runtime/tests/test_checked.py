@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from ferrite_runtime import IndexOutOfBounds, KernelRunError, Options, Program, ValueRefused, load_program
-from ferrite_runtime.checked import checked_program
-from ferrite_runtime.devices import known_devices
-from ferrite_runtime.policy import configs
-from ferrite_runtime.triton_adapter import Job, compile_job
+from ferrite_runtime.compilation.assertions import checked_program
+from ferrite_runtime.compilation.triton_adapter import Job, compile_job
+from ferrite_runtime.devices.descriptors import known_devices
+from ferrite_runtime.policies.candidates import configs
 from runtime_kernels import grid_axis, layout, program, spec, tensor, tensor_input
 
 torch = pytest.importorskip("torch")

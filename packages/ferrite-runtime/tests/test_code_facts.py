@@ -11,10 +11,10 @@ import pytest
 
 from bundle_cases import add_bundle, fake_code, opened, reseal, with_fake_binaries
 from ferrite_runtime import Bundle, PackageInvalid
-from ferrite_runtime.code_facts import param_bytes, read_code
-from ferrite_runtime.config import Config
-from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.target import Target
+from ferrite_runtime.formats.code_facts import param_bytes, read_code
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.target import Target
 from runtime_kernels import pointwise
 
 SIZES = (8, 8, 8, 8, 8, 8)
@@ -87,8 +87,8 @@ def test_sections_that_lie_over_each_other_are_not_copied() -> None:
 @pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "gfx942"])
 def test_what_triton_compiles_says_what_its_header_does(target: str) -> None:
     pytest.importorskip("triton")
-    from ferrite_runtime.code_facts import check_code
-    from ferrite_runtime.triton_adapter import Job, compile_job
+    from ferrite_runtime.compilation.triton_adapter import Job, compile_job
+    from ferrite_runtime.formats.code_facts import check_code
 
     spec = KernelSpec.from_mapping(pointwise("a + b", inputs=2, size=1000))
     form = "hsaco" if target.startswith("gfx") else "cubin"

@@ -13,8 +13,8 @@ import pytest
 
 from bundle_cases import EXAMPLE
 from ferrite_runtime.__main__ import main
-from ferrite_runtime.bundle import Bundle
-from ferrite_runtime.store import MemoryStore
+from ferrite_runtime.bundles.bundle import Bundle
+from ferrite_runtime.store.interface import MemoryStore
 from runtime_kernels import one_kernel, pointwise, scaled
 
 
@@ -119,7 +119,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """A GPU that interprets; the sessions that commands opened on it."""
     torch = pytest.importorskip("torch")
     pytest.importorskip("triton")
-    from ferrite_runtime import tuner
+    from ferrite_runtime.ahead_of_time import program_tuning
     from ferrite_runtime.commands import bench
     from runtime_fakes import FakeMeter, FakeStreams, fake_machine
 
@@ -130,12 +130,14 @@ def device(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         machine = fake_machine(tune=options.tune, meter=FakeMeter([0.004, 0.002]), store=store)
         bundle = dataclasses.replace(bundle, programs=programs)
         place = torch.device("cpu", 0)
-        session = tuner.Session(bundle, machine, FakeStreams().platform(), place, inputs or {}, sizes or {}, elements)
+        session = program_tuning.Session(
+            bundle, machine, FakeStreams().platform(), place, inputs or {}, sizes or {}, elements
+        )
         opened.append(session)
         return session
 
     store = MemoryStore()
-    monkeypatch.setattr(tuner, "open_session", open_session)
+    monkeypatch.setattr(program_tuning, "open_session", open_session)
     monkeypatch.setattr(bench, "open_session", open_session)
     return opened
 
@@ -212,7 +214,7 @@ class FakeAxes:
 def test_plot_draws_the_floor_and_every_kernel(
     device: list[Any], program_file: str, tmp_path: Path, monkeypatch
 ) -> None:
-    from ferrite_runtime import roofline
+    from ferrite_runtime.ahead_of_time import roofline
 
     axes = FakeAxes()
 

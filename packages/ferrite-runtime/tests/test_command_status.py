@@ -13,7 +13,7 @@ import pytest
 from bundle_cases import add_bundle
 from ferrite_runtime import __version__
 from ferrite_runtime.__main__ import COMMANDS, main
-from ferrite_runtime.target import KNOWN_TARGETS
+from ferrite_runtime.formats.target import KNOWN_TARGETS
 from runtime_kernels import one_kernel, pointwise
 
 FILES = ("missing", "folder", "empty", "text", "binary", "bundle", "spec", "program", "damaged")

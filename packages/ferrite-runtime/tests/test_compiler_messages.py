@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from ferrite_runtime.__main__ import main
-from ferrite_runtime.compiler_messages import explain_failure
+from ferrite_runtime.compilation.compiler_messages import explain_failure
 from ferrite_runtime.errors import UserKernelCompileError, UserKernelError, compile_failure
-from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.formats.kernel_spec import KernelSpec
 from runtime_kernels import pointwise
 
 PTXAS = """PTXAS error: Internal Triton PTX codegen error

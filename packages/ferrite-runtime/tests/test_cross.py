@@ -11,16 +11,16 @@ import triton._utils
 
 import test_fmath
 from ferrite_runtime import DeviceUnavailable, cross_compile
-from ferrite_runtime.binary import Binary
-from ferrite_runtime.code_facts import ptx_param_sizes
-from ferrite_runtime.config import Config
-from ferrite_runtime.cross import cross_compile_kernels
-from ferrite_runtime.cubin import read_resources
-from ferrite_runtime.devices import typical_device
-from ferrite_runtime.options import Options
-from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.target import CROSS_TARGETS, Target
-from ferrite_runtime.triton_adapter import Job, compile_job, triton_attributes, triton_signature
+from ferrite_runtime.compilation.cross_compilation import cross_compile_kernels
+from ferrite_runtime.compilation.triton_adapter import Job, compile_job, triton_attributes, triton_signature
+from ferrite_runtime.devices.descriptors import typical_device
+from ferrite_runtime.formats.binary import Binary
+from ferrite_runtime.formats.code_facts import ptx_param_sizes
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.cubin import read_resources
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.target import CROSS_TARGETS, Target
+from ferrite_runtime.process.options import Options
 from runtime_kernels import (
     fold_axis,
     grid_axis,
@@ -235,7 +235,7 @@ def test_report_of_a_program_names_failures() -> None:
 
 
 def test_promise_of_alignment_gives_wide_loads() -> None:
-    from ferrite_runtime.pool import CompilePool
+    from ferrite_runtime.compilation.worker_pool import CompilePool
 
     spec_ = KernelSpec.from_mapping(pointwise("a + 1", size=4096))
     jobs = [Job(spec_, Config.of({"XBLOCK": 1024}, 4), Target.parse("sm_90"), aligned) for aligned in (True, False)]

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from ferrite_runtime.agreement import RankAgreement
-from ferrite_runtime.choices import Choices
-from ferrite_runtime.cuda_engine import CudaEngine
-from ferrite_runtime.devices import known_devices
+from ferrite_runtime.devices.descriptors import known_devices
+from ferrite_runtime.engines.cuda_engine import CudaEngine
 from ferrite_runtime.errors import CheckFailed, DriverError, KernelCompileError
-from ferrite_runtime.native_launcher import find_launcher
-from ferrite_runtime.policy import configs
-from ferrite_runtime.program import Program
-from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.store import MemoryStore
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.program import Program
+from ferrite_runtime.launching.native_launcher import find_launcher
+from ferrite_runtime.policies.candidates import configs
+from ferrite_runtime.store.interface import MemoryStore
+from ferrite_runtime.tuning.agreement import RankAgreement
+from ferrite_runtime.tuning.choices import Choices
 from runtime_fakes import FakeBoard, FakeDriver, FakeMeter, FakePool, FakeStreams, fake_machine
 from runtime_kernels import (
     grid_axis,

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from ferrite_runtime.__main__ import main
-from ferrite_runtime.devices import DeviceFacts, known_devices, typical_device
+from ferrite_runtime.devices.descriptors import DeviceFacts, known_devices, typical_device
 from ferrite_runtime.errors import SpecError
-from ferrite_runtime.policy import configs
-from ferrite_runtime.settings import read_settings
-from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.target import Target
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.target import Target
+from ferrite_runtime.policies.candidates import configs
+from ferrite_runtime.process.environment_variables import read_settings
 from runtime_kernels import pointwise
 
 L40S = {

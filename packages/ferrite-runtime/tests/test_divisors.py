@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from ferrite_runtime.divisors import PROMISES, divisor_of, divisor_text, take_divisors
 from ferrite_runtime.errors import SpecError
-from ferrite_runtime.fields import Fields
+from ferrite_runtime.formats.divisors import PROMISES, divisor_of, divisor_text, take_divisors
+from ferrite_runtime.formats.json_fields import Fields
 
 
 @pytest.mark.parametrize("size", [*range(70), 1000, 5000, 8191, 8192, 8193, 2**40, 2**40 + 8])

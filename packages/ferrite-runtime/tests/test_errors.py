@@ -16,19 +16,19 @@ pytest.importorskip("triton")
 from bundle_cases import add_bundle, with_fake_binaries  # noqa: E402
 from ferrite_runtime import KINDS, Bundle, FerriteRuntimeError, Options, cross_compile, load  # noqa: E402
 from ferrite_runtime import errors as all_errors  # noqa: E402
-from ferrite_runtime.binary import Binary  # noqa: E402
-from ferrite_runtime.compilation import Compiler  # noqa: E402
-from ferrite_runtime.config import Config  # noqa: E402
-from ferrite_runtime.cuda_kernels import DeviceKernel  # noqa: E402
-from ferrite_runtime.devices import known_devices  # noqa: E402
+from ferrite_runtime.bundles.prebuilt import BundleLibrary  # noqa: E402
+from ferrite_runtime.compilation.compiler import Compiler  # noqa: E402
+from ferrite_runtime.compilation.triton_adapter import Job  # noqa: E402
+from ferrite_runtime.compilation.worker_pool import CompilePool  # noqa: E402
+from ferrite_runtime.devices.descriptors import known_devices  # noqa: E402
+from ferrite_runtime.engines.cuda_kernels import DeviceKernel  # noqa: E402
 from ferrite_runtime.errors import DriverError, GuardFailed, NoValidVariant, NoVariantForTarget, OutOfResources  # noqa: E402
-from ferrite_runtime.pool import CompilePool  # noqa: E402
-from ferrite_runtime.prebuilt import BundleLibrary  # noqa: E402
-from ferrite_runtime.resources import check_usage  # noqa: E402
-from ferrite_runtime.spec import KernelSpec  # noqa: E402
-from ferrite_runtime.store import MemoryStore  # noqa: E402
-from ferrite_runtime.target import Target  # noqa: E402
-from ferrite_runtime.triton_adapter import Job  # noqa: E402
+from ferrite_runtime.formats.binary import Binary  # noqa: E402
+from ferrite_runtime.formats.config import Config  # noqa: E402
+from ferrite_runtime.formats.kernel_spec import KernelSpec  # noqa: E402
+from ferrite_runtime.formats.target import Target  # noqa: E402
+from ferrite_runtime.policies.resources import check_usage  # noqa: E402
+from ferrite_runtime.store.interface import MemoryStore  # noqa: E402
 from runtime_fakes import FakeDriver, FakePool, fake_machine  # noqa: E402
 from runtime_kernels import one_kernel, pointwise  # noqa: E402
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from ferrite_runtime import fmath, interpreter, load_program
+from ferrite_runtime import fmath, load_program
+from ferrite_runtime.interpreter import runner
 from runtime_kernels import fold_axis, grid_axis, layout, program, spec, tensor, tensor_input
 
 torch = pytest.importorskip("torch")
@@ -31,10 +32,10 @@ SPECIAL = [0.0, -0.0, math.nan, math.inf, -math.inf, -math.nan, 1.0, -0.0, 0.0]
 @pytest.fixture(params=["network", "stand-in"])
 def _sorter(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "network":
-        monkeypatch.delitem(interpreter.STAND_INS, "sort_stable")
-        monkeypatch.delitem(interpreter.STAND_INS, "sort_first")
+        monkeypatch.delitem(runner.STAND_INS, "sort_stable")
+        monkeypatch.delitem(runner.STAND_INS, "sort_first")
     for function in (fmath.sort_stable, fmath.sort_first):
-        monkeypatch.setattr(function, interpreter._REWRITTEN, None, raising=False)
+        monkeypatch.setattr(function, runner._REWRITTEN, None, raising=False)
 
 
 def sort_kernel(

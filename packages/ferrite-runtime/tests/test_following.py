@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from ferrite_runtime.binary import Binary
-from ferrite_runtime.config import Config
-from ferrite_runtime.cuda_driver import NEVER, Function, LaunchAttribute
-from ferrite_runtime.cuda_engine import choose_following
-from ferrite_runtime.cuda_kernels import DeviceKernel
-from ferrite_runtime.launch import LaunchSite
-from ferrite_runtime.options import Options
-from ferrite_runtime.settings import read_settings
-from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.target import Target
-from ferrite_runtime.triton_adapter import Job
+from ferrite_runtime.compilation.triton_adapter import Job
+from ferrite_runtime.devices.cuda_driver import NEVER, Function, LaunchAttribute
+from ferrite_runtime.engines.cuda_engine import choose_following
+from ferrite_runtime.engines.cuda_kernels import DeviceKernel
+from ferrite_runtime.formats.binary import Binary
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.target import Target
+from ferrite_runtime.launching.prepared_launch import LaunchSite
+from ferrite_runtime.process.environment_variables import read_settings
+from ferrite_runtime.process.options import Options
 from runtime_fakes import FakeDriver, FakePool, fake_machine
 from runtime_kernels import pointwise, scaled
 

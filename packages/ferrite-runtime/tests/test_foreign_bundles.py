@@ -34,8 +34,8 @@ from ferrite_runtime import (  # noqa: E402
     TrustNeeded,
     load,
 )
-from ferrite_runtime.canonical import kernel_id  # noqa: E402
-from ferrite_runtime.host import write_host  # noqa: E402
+from ferrite_runtime.formats.canonical_json import kernel_id  # noqa: E402
+from ferrite_runtime.host.host_function import write_host  # noqa: E402
 
 Manifest = dict[str, Any]
 INTERPRET = Options(interpret=True, use_cache=False)
@@ -275,8 +275,8 @@ def test_views_of_what_a_library_returns_are_compared_with_it(size: Any, *, fits
 
 
 def test_programs_of_the_compiler_need_no_checks_where_sizes_are_known() -> None:
-    from ferrite_runtime.extents import with_bounds
-    from ferrite_runtime.steps import Check, Within
+    from ferrite_runtime.formats.buffer_bounds import with_bounds
+    from ferrite_runtime.formats.steps import Check, Within
 
     (program,) = Bundle.read(EXAMPLE).programs.values()
     added = [step for step in with_bounds(program).steps if isinstance(step, (Check, Within))]
@@ -285,9 +285,9 @@ def test_programs_of_the_compiler_need_no_checks_where_sizes_are_known() -> None
 
 
 def test_products_that_native_code_starts_need_no_comparison_either() -> None:
-    from ferrite_runtime.extents import with_bounds
-    from ferrite_runtime.product_steps import with_products
-    from ferrite_runtime.sites import Sequencing
+    from ferrite_runtime.formats.buffer_bounds import with_bounds
+    from ferrite_runtime.host.launch_text import Sequencing
+    from ferrite_runtime.host.product_steps import with_products
 
     (program,) = Bundle.read(EXAMPLE).programs.values()
     bounded = with_bounds(program)

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ferrite_runtime.forking import hold_through_forks, renewed_in_children
+from ferrite_runtime.process.forking import hold_through_forks, renewed_in_children
 
 
 def status_of_child(function: Callable[[], bool]) -> int:
@@ -101,7 +101,7 @@ def test_a_fork_waits_for_what_would_be_left_half_done() -> None:
 
 def test_a_driver_that_a_fork_lost_has_torch_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    from ferrite_runtime.cuda_driver import CudaDriver
+    from ferrite_runtime.devices.cuda_driver import CudaDriver
     from ferrite_runtime.errors import DriverError
 
     driver = object.__new__(CudaDriver)

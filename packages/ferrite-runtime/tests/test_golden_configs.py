@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from ferrite_runtime.config import Config
-from ferrite_runtime.devices import known_devices
-from ferrite_runtime.policy import configs, wider_configs
-from ferrite_runtime.spec import FAMILIES, KernelSpec
+from ferrite_runtime.devices.descriptors import known_devices
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import FAMILIES, KernelSpec
+from ferrite_runtime.policies.candidates import configs, wider_configs
 from runtime_kernels import grid_axis, pointwise, row_softmax, row_sum, spec, tensor
 
 H200 = known_devices()["h200"]

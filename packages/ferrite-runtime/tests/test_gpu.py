@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from ferrite_runtime import InputError, Kernel, KernelCompileError, Options, load_program
-from ferrite_runtime.devices import device_facts
-from ferrite_runtime.platform import torch_platform
+from ferrite_runtime.devices.descriptors import device_facts
+from ferrite_runtime.devices.streams import torch_platform
 from runtime_kernels import (
     fold_axis,
     grid_axis,

@@ -9,9 +9,9 @@ import pytest
 
 from fake_graphs import SIGNATURES
 from ferrite_runtime import Options, load_program
-from ferrite_runtime.cuda_driver import GRAPH_FUNCTIONS, CudaDriver, cuda_driver, pack_addresses
-from ferrite_runtime.native_launcher import find_launcher
-from ferrite_runtime.store import MemoryStore
+from ferrite_runtime.devices.cuda_driver import GRAPH_FUNCTIONS, CudaDriver, cuda_driver, pack_addresses
+from ferrite_runtime.launching.native_launcher import find_launcher
+from ferrite_runtime.store.interface import MemoryStore
 from runtime_kernels import chain
 
 torch = pytest.importorskip("torch")

@@ -7,11 +7,11 @@ import threading
 import pytest
 
 from ferrite_runtime import Options, load_program
-from ferrite_runtime.native_launcher import find_launcher
-from ferrite_runtime.product_library import find_products
-from ferrite_runtime.products import OPERATIONS
-from ferrite_runtime.steps import Layout
-from ferrite_runtime.store import MemoryStore
+from ferrite_runtime.formats.steps import Layout
+from ferrite_runtime.host.native_products import OPERATIONS
+from ferrite_runtime.host.product_library import find_products
+from ferrite_runtime.launching.native_launcher import find_launcher
+from ferrite_runtime.store.interface import MemoryStore
 from test_native_products import (
     DTYPES,
     SHAPES,

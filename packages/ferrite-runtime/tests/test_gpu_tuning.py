@@ -9,8 +9,8 @@ import pytest
 
 from ferrite_runtime import Kernel, Options, bundle_kernels, load, tune, user_kernel
 from ferrite_runtime.__main__ import main
-from ferrite_runtime.bench import EventMeter
-from ferrite_runtime.devices import device_facts
+from ferrite_runtime.devices.descriptors import device_facts
+from ferrite_runtime.tuning.timing import EventMeter
 from runtime_kernels import pointwise
 
 torch = pytest.importorskip("torch")

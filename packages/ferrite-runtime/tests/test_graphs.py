@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ferrite_runtime.engine import InterpretedEngine
-from ferrite_runtime.graphs import GraphedProgram, obstacles, written_inputs
-from ferrite_runtime.program import Program
+from ferrite_runtime.engines.cuda_graphs import GraphedProgram, obstacles, written_inputs
+from ferrite_runtime.engines.engine import InterpretedEngine
+from ferrite_runtime.formats.program import Program
 from runtime_kernels import layout, one_kernel, pointwise, program, scaled, tensor_input
 from test_cuda_engine import accumulate
 

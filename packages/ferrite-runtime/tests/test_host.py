@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from ferrite_runtime import DeviceUnavailable, ExternError, InputError, Options, load_program
-from ferrite_runtime.externs import find_operator, resolve_extern
+from ferrite_runtime.host.extern_calls import find_operator, resolve_extern
 from runtime_kernels import contiguous, layout, pointwise, program, row_sum, tensor_input
 
 torch = pytest.importorskip("torch")

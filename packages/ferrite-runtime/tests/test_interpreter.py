@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from ferrite_runtime import Kernel, load_program
-from ferrite_runtime.canonical import kernel_id
-from ferrite_runtime.config import Config
+from ferrite_runtime.compilation.triton_adapter import Job, compile_job
 from ferrite_runtime.errors import KernelRunError
-from ferrite_runtime.interpreter_cast import bfloat16_to_float32, float32_to_bfloat16
-from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.target import Target
-from ferrite_runtime.triton_adapter import Job, compile_job
+from ferrite_runtime.formats.canonical_json import kernel_id
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.target import Target
+from ferrite_runtime.interpreter.casts import bfloat16_to_float32, float32_to_bfloat16
 from runtime_kernels import (
     HEADER,
     fold_axis,
@@ -166,7 +166,7 @@ def test_tiles_that_were_broadcast_are_no_larger_in_memory_than_they_say(dtype: 
 def test_several_small_programs_write_their_own_part_and_nothing_else() -> None:
     kernel = pointwise("a * 2", size=1000)
     kernel["axes"][0]["max_block"] = 64
-    from ferrite_runtime.canonical import kernel_id
+    from ferrite_runtime.formats.canonical_json import kernel_id
 
     kernel["id"] = kernel_id(kernel)
     canary = torch.full((1100,), 7.0)

@@ -11,14 +11,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from ferrite_runtime.config import Config  # noqa: E402
-from ferrite_runtime.cuda_kernels import DeviceKernel  # noqa: E402
+from ferrite_runtime.ahead_of_time.isolation import Isolation, describe_launch, read_integers  # noqa: E402
+from ferrite_runtime.ahead_of_time.trial_worker import Trials, serve  # noqa: E402
+from ferrite_runtime.compilation.worker_messages import encode_frame, read_frame  # noqa: E402
+from ferrite_runtime.compilation.worker_pool import Worker  # noqa: E402
+from ferrite_runtime.engines.cuda_kernels import DeviceKernel  # noqa: E402
 from ferrite_runtime.errors import LaunchFailed, OutOfResources  # noqa: E402
-from ferrite_runtime.frames import encode_frame, read_frame  # noqa: E402
-from ferrite_runtime.isolation import Isolation, describe_launch, read_integers  # noqa: E402
-from ferrite_runtime.pool import Worker  # noqa: E402
-from ferrite_runtime.spec import KernelSpec  # noqa: E402
-from ferrite_runtime.trial_worker import Trials, serve  # noqa: E402
+from ferrite_runtime.formats.config import Config  # noqa: E402
+from ferrite_runtime.formats.kernel_spec import KernelSpec  # noqa: E402
 from runtime_fakes import FakeDriver, FakeMeter, FakePool, fake_machine  # noqa: E402
 from runtime_kernels import grid_axis, row_sum, scaled, spec, tensor  # noqa: E402
 
@@ -99,7 +99,7 @@ def test_description_holds_shared_tensors_once_and_integers_only_within_bounds()
 
 CHILD = """
     import os, sys, time
-    from ferrite_runtime.frames import encode_frame, read_frame
+    from ferrite_runtime.compilation.worker_messages import encode_frame, read_frame
     def send(head):
         sys.stdout.buffer.write(encode_frame(head)); sys.stdout.buffer.flush()
     send({"ready": True})

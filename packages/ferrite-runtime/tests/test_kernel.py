@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from ferrite_runtime import InputError, Kernel, KernelCompileError, KernelRunError, OptionError, Options
-from ferrite_runtime.buckets import bucket_of, bucket_text
-from ferrite_runtime.kernel import choice_bucket
-from ferrite_runtime.options import RANGES
-from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.engines.size_buckets import bucket_of, bucket_text
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.loading.single_kernel import choice_bucket
+from ferrite_runtime.process.options import RANGES
 from runtime_kernels import fold_axis, pointwise, row_softmax, scaled, spec, tensor
 
 torch = pytest.importorskip("torch")
@@ -81,7 +81,7 @@ def test_kernel_that_fails_in_the_interpreter_is_named() -> None:
 
 def test_parameters_of_source_and_spec_have_to_agree() -> None:
     mapping = scaled()
-    from ferrite_runtime.canonical import kernel_id
+    from ferrite_runtime.formats.canonical_json import kernel_id
 
     mapping["params"] = mapping["params"][:-1]
     mapping["id"] = kernel_id(mapping)

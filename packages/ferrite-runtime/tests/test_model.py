@@ -23,11 +23,11 @@ from ferrite_runtime import (  # noqa: E402
     PackageInvalid,
     load,
 )
-from ferrite_runtime.config import Config  # noqa: E402
+from ferrite_runtime.bundles.prebuilt import BundleLibrary  # noqa: E402
+from ferrite_runtime.compilation.triton_adapter import Job  # noqa: E402
 from ferrite_runtime.errors import FileUnreadable  # noqa: E402
-from ferrite_runtime.prebuilt import BundleLibrary  # noqa: E402
-from ferrite_runtime.target import Target  # noqa: E402
-from ferrite_runtime.triton_adapter import Job  # noqa: E402
+from ferrite_runtime.formats.config import Config  # noqa: E402
+from ferrite_runtime.formats.target import Target  # noqa: E402
 from runtime_fakes import content_of  # noqa: E402
 
 INTERPRET = Options(interpret=True)
@@ -215,11 +215,12 @@ NO_COMPILER = """
     import ctypes, contextlib
     import torch
     sys.addaudithook(watch)  # torch itself may ask the system where libraries lie when it is imported
-    import ferrite_runtime.cuda_engine as engine, ferrite_runtime.launchers as launchers, ferrite_runtime.model as model
-    import ferrite_runtime.triton_adapter as adapter
+    import ferrite_runtime.engines.cuda_engine as engine, ferrite_runtime.engines.launcher_choice as launchers
+    import ferrite_runtime.loading.loaded_bundle as model
+    import ferrite_runtime.compilation.triton_adapter as adapter
     from ferrite_runtime import Bundle, Options, load, known_devices, NoVariantForTarget
-    from ferrite_runtime.cuda_driver import Function
-    from ferrite_runtime.platform import Platform
+    from ferrite_runtime.devices.cuda_driver import Function
+    from ferrite_runtime.devices.streams import Platform
 
     class Driver:
         launches = 0
@@ -231,10 +232,10 @@ NO_COMPILER = """
 
     # The GPU is a fake that launches nothing; everything between the bundle and the driver is real.
     adapter.is_triton_installed = lambda: False
-    import ferrite_runtime.compilation as compilation
+    import ferrite_runtime.compilation.compiler as compilation
     compilation.is_triton_installed = lambda: False
     launchers.uses_triton_launcher = lambda options: False
-    import ferrite_runtime.loaded as loaded_module
+    import ferrite_runtime.loading.loaded_program as loaded_module
     loaded_module.uses_triton_launcher = lambda options: False
     engine.cuda_driver = Driver
     engine.device_facts = lambda index: known_devices()[DEVICE]
@@ -276,7 +277,7 @@ def test_prebuilt_binaries_need_no_compiler(tmp_path: Path) -> None:
         tmp_path,
         "h200",
         """
-        import ferrite_runtime.engine as host
+        import ferrite_runtime.engines.engine as host
         empty = torch.empty_strided
         host.make_allocator = lambda device: (lambda shape, strides, dtype: empty(shape, strides, dtype=dtype))
         loaded = load(sys.argv[1] + "/add.ferrite", options=Options(tune="none", use_cache=False),
@@ -315,7 +316,7 @@ def test_missing_binary_without_a_compiler_is_an_error_with_a_name(tmp_path: Pat
 
 
 def test_bundle_for_other_gpus_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    import ferrite_runtime.model as model
+    import ferrite_runtime.loading.loaded_bundle as model
 
     monkeypatch.setattr(model, "current_target", lambda: Target.parse("gfx942"))
     loaded = load(add_bundle(), weights={"layer.w": torch.ones(1000)})

@@ -25,12 +25,12 @@ from fake_graphs import (
     SET,
     FakeGraphs,
 )
-from ferrite_runtime.cuda_driver import GRAPH_FUNCTIONS, NEVER, CudaDriver
-from ferrite_runtime.cuda_engine import CudaEngine
-from ferrite_runtime.launch import pack_format
-from ferrite_runtime.launch_sequence import Remainder, describe_sequence
-from ferrite_runtime.program import Program
-from ferrite_runtime.settings import read_settings
+from ferrite_runtime.devices.cuda_driver import GRAPH_FUNCTIONS, NEVER, CudaDriver
+from ferrite_runtime.engines.cuda_engine import CudaEngine
+from ferrite_runtime.engines.native_sequence import Remainder, describe_sequence
+from ferrite_runtime.formats.program import Program
+from ferrite_runtime.launching.prepared_launch import pack_format
+from ferrite_runtime.process.environment_variables import read_settings
 from runtime_fakes import FakeStreams, fake_machine, graph_driver
 from runtime_kernels import chain
 from test_native_launcher import HIDDEN, LAUNCHER, PARAMS, Recording, literals, needs_launcher, waiting

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferrite_runtime import native_launcher
-from ferrite_runtime.binary import Binary
-from ferrite_runtime.bucketed_sequence import postfix
-from ferrite_runtime.cuda_driver import NEVER, Function, LaunchAttribute, LaunchConfig
+from ferrite_runtime.devices.cuda_driver import NEVER, Function, LaunchAttribute, LaunchConfig
+from ferrite_runtime.engines.bucketed_sequence import postfix
+from ferrite_runtime.engines.native_sequence import describe_sequence
+from ferrite_runtime.engines.sequence_items import Waiting
 from ferrite_runtime.errors import SpecError
-from ferrite_runtime.expr import evaluate
-from ferrite_runtime.launch import LoadedKernel, argument_offsets, pack_format
-from ferrite_runtime.launch_sequence import describe_sequence
-from ferrite_runtime.native_launcher import NATIVE, find_launcher, library_key
-from ferrite_runtime.spec import Param
-from ferrite_runtime.store import MemoryStore
-from ferrite_runtime.waiting import Waiting
+from ferrite_runtime.formats.binary import Binary
+from ferrite_runtime.formats.expressions import evaluate
+from ferrite_runtime.formats.kernel_spec import Param
+from ferrite_runtime.launching import native_launcher
+from ferrite_runtime.launching.native_launcher import NATIVE, find_launcher, library_key
+from ferrite_runtime.launching.prepared_launch import LoadedKernel, argument_offsets, pack_format
+from ferrite_runtime.store.interface import MemoryStore
 from runtime_fakes import ENTER, LAUNCH
 
 STORE = MemoryStore()

@@ -9,18 +9,18 @@ import threading
 
 import pytest
 
-from ferrite_runtime.cuda_engine import CudaEngine
+from ferrite_runtime.engines.cuda_engine import CudaEngine
+from ferrite_runtime.engines.native_sequence import Remainder, describe_sequence
+from ferrite_runtime.engines.sequence_items import WaitingProduct
 from ferrite_runtime.errors import DriverError
-from ferrite_runtime.expr import evaluate
-from ferrite_runtime.launch_sequence import Remainder, describe_sequence
-from ferrite_runtime.native_launcher import find_launcher
-from ferrite_runtime.product_library import ProductLibrary, find_products
-from ferrite_runtime.product_steps import with_products
-from ferrite_runtime.products import OPERATIONS, product_of
-from ferrite_runtime.program import Program
-from ferrite_runtime.steps import Extern, Layout, Tagged
-from ferrite_runtime.store import MemoryStore
-from ferrite_runtime.waiting import WaitingProduct
+from ferrite_runtime.formats.expressions import evaluate
+from ferrite_runtime.formats.program import Program
+from ferrite_runtime.formats.steps import Extern, Layout, Tagged
+from ferrite_runtime.host.native_products import OPERATIONS, product_of
+from ferrite_runtime.host.product_library import ProductLibrary, find_products
+from ferrite_runtime.host.product_steps import with_products
+from ferrite_runtime.launching.native_launcher import find_launcher
+from ferrite_runtime.store.interface import MemoryStore
 from runtime_fakes import FakeStreams, fake_machine
 from runtime_kernels import contiguous, layout, pointwise, program, scaled, tensor_input
 

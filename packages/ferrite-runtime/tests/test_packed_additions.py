@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from ferrite_runtime.config import Config
-from ferrite_runtime.packed_additions import take_apart_packed_additions
-from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.target import Target
-from ferrite_runtime.triton_adapter import Job, compile_job
+from ferrite_runtime.compilation.packed_additions import take_apart_packed_additions
+from ferrite_runtime.compilation.triton_adapter import Job, compile_job
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.target import Target
 from runtime_kernels import pointwise
 
 
@@ -65,7 +65,7 @@ def test_compiled_kernels_have_none() -> None:
         return ptx
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ferrite_runtime.triton_adapter.take_apart_packed_additions", keep)
+        patch.setattr("ferrite_runtime.compilation.triton_adapter.take_apart_packed_additions", keep)
         assembled = compile_job(job).code
     assert "add.s16x2" in packed[0], f"Triton {triton.__version__} adds one by one: this test needs another kernel"
     assert compile_job(job).code != assembled

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from ferrite_runtime import KINDS, NotPinned, NoValidVariant, PackageInvalid, VersionUnsupported
-from ferrite_runtime.canonical import kernel_id
-from ferrite_runtime.choices import Choices
-from ferrite_runtime.config import Config
-from ferrite_runtime.cuda_kernels import DeviceKernel
-from ferrite_runtime.pins import Pin, PinFile, load_pins, pin_choices, read_pins, write_pins
-from ferrite_runtime.records import Measurement, Situation
-from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.store import MemoryStore
-from ferrite_runtime.tuning import situation_of
+from ferrite_runtime.engines.cuda_kernels import DeviceKernel
+from ferrite_runtime.formats.canonical_json import kernel_id
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.measurements import Measurement, Situation
+from ferrite_runtime.store.interface import MemoryStore
+from ferrite_runtime.tuning.choices import Choices
+from ferrite_runtime.tuning.kernel_tuning import situation_of
+from ferrite_runtime.tuning.pins import Pin, PinFile, load_pins, pin_choices, read_pins, write_pins
 from runtime_fakes import fake_machine
 from runtime_kernels import pointwise, row_softmax
 

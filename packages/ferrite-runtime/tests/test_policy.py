@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferrite_runtime.canonical import kernel_id
-from ferrite_runtime.config import Config
-from ferrite_runtime.devices import DeviceFacts, known_devices, typical_device
-from ferrite_runtime.policy import configs, interpreter_config, next_power_of_two, previous_power_of_two
-from ferrite_runtime.policy.blocks import misfit
-from ferrite_runtime.spec import FAMILIES, KernelSpec
-from ferrite_runtime.target import CROSS_TARGETS, Target
+from ferrite_runtime.devices.descriptors import DeviceFacts, known_devices, typical_device
+from ferrite_runtime.formats.canonical_json import kernel_id
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import FAMILIES, KernelSpec
+from ferrite_runtime.formats.target import CROSS_TARGETS, Target
+from ferrite_runtime.policies.blocks import misfit
+from ferrite_runtime.policies.candidates import configs, interpreter_config, next_power_of_two, previous_power_of_two
 from runtime_kernels import fold_axis, grid_axis, pointwise, row_softmax, row_sum, shared_softmax, spec, tensor
 
 H200 = known_devices()["h200"]

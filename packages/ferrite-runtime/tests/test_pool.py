@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from ferrite_runtime.compilation import Compiler, job_key
-from ferrite_runtime.config import Config
+from ferrite_runtime.compilation.compiler import Compiler, job_key
+from ferrite_runtime.compilation.triton_adapter import Job
+from ferrite_runtime.compilation.worker_pool import CompilePool, Worker
 from ferrite_runtime.errors import KernelCompileError, WorkerError
-from ferrite_runtime.pool import CompilePool, Worker
-from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.store import MemoryStore
-from ferrite_runtime.target import Target
-from ferrite_runtime.triton_adapter import Job
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.target import Target
+from ferrite_runtime.store.interface import MemoryStore
 from runtime_kernels import pointwise
 
 SM90 = Target.parse("sm_90")
@@ -56,7 +56,7 @@ def test_first_job_finds_everything_imported_and_triton_undigested(tmp_path: Pat
         """
         import sys
         from test_pool import job
-        from ferrite_runtime.triton_adapter import compile_job, prepare_worker
+        from ferrite_runtime.compilation.triton_adapter import compile_job, prepare_worker
         prepare_worker()
         import triton.runtime.cache
         assert len(triton.runtime.cache.triton_key()) < 40  # the digests of Triton's own files are 64 characters each
@@ -86,7 +86,9 @@ def test_worker_that_dies_is_replaced(pool: CompilePool) -> None:
 
 
 def script_worker(text: str) -> Worker:
-    prologue = "import sys, time, os\nfrom ferrite_runtime.frames import *\nout = sys.stdout.buffer\n"
+    prologue = (
+        "import sys, time, os\nfrom ferrite_runtime.compilation.worker_messages import *\nout = sys.stdout.buffer\n"
+    )
     return Worker.start([sys.executable, "-c", prologue + textwrap.dedent(text)])
 
 
@@ -203,9 +205,9 @@ def test_main_given_on_the_command_line_forks_and_leaves_no_worker(tmp_path: Pat
         """
         import os
         from test_pool import job
-        from ferrite_runtime.compilation import shared_compiler
-        from ferrite_runtime.options import Options
-        from ferrite_runtime.pool import shared_pool
+        from ferrite_runtime.compilation.compiler import shared_compiler
+        from ferrite_runtime.process.options import Options
+        from ferrite_runtime.compilation.worker_pool import shared_pool
         compiler = shared_compiler(Options(workers=1))
         assert compiler.submit(job()).result(100).code
         print("worker", *[w.process.pid for w in shared_pool(1)._live], flush=True)
@@ -236,7 +238,7 @@ def test_worker_of_a_killed_parent_ends_though_a_fork_lives_on(tmp_path: Path) -
         """
         import os, signal, sys, time
         from test_pool import job
-        from ferrite_runtime.pool import CompilePool
+        from ferrite_runtime.compilation.worker_pool import CompilePool
         pool = CompilePool(1)
         pool.submit(job()).result(100)
         (worker,) = pool._live
@@ -261,7 +263,8 @@ def test_import_needs_neither_torch_nor_triton(tmp_path: Path) -> None:
     done = run_script(
         """
         import sys
-        import ferrite_runtime, ferrite_runtime.policy, ferrite_runtime.store, ferrite_runtime.pool
+        import ferrite_runtime, ferrite_runtime.policies.candidates
+        import ferrite_runtime.store.interface, ferrite_runtime.compilation.worker_pool
         print([name for name in ("torch", "triton", "numpy") if name in sys.modules])
         """,
         tmp_path,

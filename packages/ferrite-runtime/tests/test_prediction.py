@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from ferrite_runtime.devices import known_devices
-from ferrite_runtime.prediction import LAUNCH_SECONDS, predict
-from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.devices.descriptors import known_devices
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.policies.prediction import LAUNCH_SECONDS, predict
 from runtime_kernels import pointwise, row_softmax, spec
 
 H200 = known_devices()["h200"]

@@ -10,18 +10,19 @@ from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from ferrite_runtime import CheckFailed, recurring
-from ferrite_runtime.cuda_engine import CudaEngine
-from ferrite_runtime.engine import build_host
+from ferrite_runtime import CheckFailed
+from ferrite_runtime.engines import shape_cache
+from ferrite_runtime.engines.cuda_engine import CudaEngine
+from ferrite_runtime.engines.engine import build_host
+from ferrite_runtime.engines.shape_cache import Recurring, write_entry
 from ferrite_runtime.errors import SpecError
-from ferrite_runtime.expr import evaluate, settle
-from ferrite_runtime.native_launcher import find_launcher
-from ferrite_runtime.product_library import find_products
-from ferrite_runtime.program import Program
-from ferrite_runtime.recurring import Recurring, write_entry
-from ferrite_runtime.sized_program import at_sizes, size_roots
-from ferrite_runtime.steps import Alloc, Check, Free, Launch, Layout, Output
-from ferrite_runtime.store import MemoryStore
+from ferrite_runtime.formats.expressions import evaluate, settle
+from ferrite_runtime.formats.program import Program
+from ferrite_runtime.formats.sized_program import at_sizes, size_roots
+from ferrite_runtime.formats.steps import Alloc, Check, Free, Launch, Layout, Output
+from ferrite_runtime.host.product_library import find_products
+from ferrite_runtime.launching.native_launcher import find_launcher
+from ferrite_runtime.store.interface import MemoryStore
 from runtime_fakes import FakeStreams, fake_machine
 from runtime_kernels import scaled, tensor_input
 from test_sequences import K, expected, given, layers
@@ -209,7 +210,7 @@ class Written:
 
 
 def test_a_function_is_written_after_several_meetings(monkeypatch) -> None:
-    monkeypatch.setattr(recurring, "MEETINGS", 3)
+    monkeypatch.setattr(shape_cache, "MEETINGS", 3)
     written = Written()
     assert [written.at(n) for n in (5, 6, 5, 5, 5, 6, 7)] == ["usual"] * 4 + [(5,), "usual", "usual"]
     assert written.sizes == [(5,)]
@@ -217,9 +218,9 @@ def test_a_function_is_written_after_several_meetings(monkeypatch) -> None:
 
 
 def test_there_are_only_so_many_and_the_oldest_goes(monkeypatch) -> None:
-    monkeypatch.setattr(recurring, "MEETINGS", 1)
-    monkeypatch.setattr(recurring, "MEETINGS_WHEN_FULL", 4)
-    monkeypatch.setattr(recurring, "MOST", 2)
+    monkeypatch.setattr(shape_cache, "MEETINGS", 1)
+    monkeypatch.setattr(shape_cache, "MEETINGS_WHEN_FULL", 4)
+    monkeypatch.setattr(shape_cache, "MOST", 2)
     written = Written()
     for n in (5, 6, 7, 7, 7):
         written.at(n)
@@ -230,8 +231,8 @@ def test_there_are_only_so_many_and_the_oldest_goes(monkeypatch) -> None:
 
 
 def test_sizes_that_keep_changing_get_no_function(monkeypatch) -> None:
-    monkeypatch.setattr(recurring, "MEETINGS", 2)
-    monkeypatch.setattr(recurring, "MOST_COUNTED", 8)
+    monkeypatch.setattr(shape_cache, "MEETINGS", 2)
+    monkeypatch.setattr(shape_cache, "MOST_COUNTED", 8)
     written = Written()
     for n in [*range(9), *range(9), *range(9)]:
         assert written.at(n) == "usual"
@@ -250,7 +251,7 @@ def test_sizes_are_read_from_scalars_and_tensors() -> None:
 
 
 def test_sizes_whose_function_cannot_be_written_go_on_with_that_for_all(monkeypatch, caplog) -> None:
-    monkeypatch.setattr(recurring, "MEETINGS", 2)
+    monkeypatch.setattr(shape_cache, "MEETINGS", 2)
     tries: list[tuple[int, ...]] = []
 
     def write(sizes: tuple[int, ...]):
@@ -265,7 +266,7 @@ def test_sizes_whose_function_cannot_be_written_go_on_with_that_for_all(monkeypa
 
 
 def test_threads_write_each_function_once(monkeypatch) -> None:
-    monkeypatch.setattr(recurring, "MEETINGS", 20)
+    monkeypatch.setattr(shape_cache, "MEETINGS", 20)
     written = Written()
     barrier = threading.Barrier(4)
 
@@ -298,9 +299,9 @@ def prepared(host) -> dict:
 
 @native
 def test_functions_of_interleaved_sizes_compute_the_same(monkeypatch) -> None:
-    monkeypatch.setattr(recurring, "MEETINGS", 2)
-    monkeypatch.setattr(recurring, "MEETINGS_WHEN_FULL", 3)
-    monkeypatch.setattr(recurring, "MOST", 3)
+    monkeypatch.setattr(shape_cache, "MEETINGS", 2)
+    monkeypatch.setattr(shape_cache, "MEETINGS_WHEN_FULL", 3)
+    monkeypatch.setattr(shape_cache, "MOST", 3)
     host = entry_of(layers(), given(5))
     seen = set()
     for n in (5, 8, 0, 1, 33) * 8:
@@ -315,7 +316,7 @@ def test_functions_of_interleaved_sizes_compute_the_same(monkeypatch) -> None:
 
 @native
 def test_known_sizes_need_one_allocation_and_one_prepared_sequence(monkeypatch) -> None:
-    monkeypatch.setattr(recurring, "MEETINGS", 1)
+    monkeypatch.setattr(shape_cache, "MEETINGS", 1)
     host = entry_of(layers(), given(5))
     host(given(5))
     (made,) = prepared(host).values()
@@ -325,7 +326,7 @@ def test_known_sizes_need_one_allocation_and_one_prepared_sequence(monkeypatch) 
 
 @native
 def test_a_check_fails_as_it_does_at_sizes_that_are_new(monkeypatch) -> None:
-    monkeypatch.setattr(recurring, "MEETINGS", 2)
+    monkeypatch.setattr(shape_cache, "MEETINGS", 2)
     mapping = layers()
     check = {"do": "check", "holds": ["le", "n", 6], "message": "model.py:3: few rows", "names": [["rows", "n"]]}
     mapping["steps"].insert(0, check)
@@ -341,9 +342,9 @@ def test_a_check_fails_as_it_does_at_sizes_that_are_new(monkeypatch) -> None:
 @native
 def test_threads_with_other_sizes_do_not_disturb_each_other(monkeypatch) -> None:
     """Functions come and go while others run."""
-    monkeypatch.setattr(recurring, "MEETINGS", 1)
-    monkeypatch.setattr(recurring, "MEETINGS_WHEN_FULL", 1)
-    monkeypatch.setattr(recurring, "MOST", 2)
+    monkeypatch.setattr(shape_cache, "MEETINGS", 1)
+    monkeypatch.setattr(shape_cache, "MEETINGS_WHEN_FULL", 1)
+    monkeypatch.setattr(shape_cache, "MOST", 2)
     host = entry_of(layers(), given(5))
     host(given(5))
 

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from ferrite_runtime import Bundle, CheckFailed, GuardFailed, Program, load_program
+from ferrite_runtime.engines.cuda_graphs import obstacles
 from ferrite_runtime.errors import SpecError
-from ferrite_runtime.graphs import obstacles
-from ferrite_runtime.host import write_host
-from ferrite_runtime.sites import Sequencing
+from ferrite_runtime.host.host_function import write_host
+from ferrite_runtime.host.launch_text import Sequencing
 from runtime_kernels import pointwise, program, scaled, tensor_input
 
 torch = pytest.importorskip("torch")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-import ferrite_runtime.host
-import ferrite_runtime.postponement
-from ferrite_runtime.cuda_engine import CudaEngine
-from ferrite_runtime.footprint import bytes_of, lengths_of
-from ferrite_runtime.host import HEAVIER
-from ferrite_runtime.native_launcher import find_launcher
-from ferrite_runtime.product_library import find_products
-from ferrite_runtime.program import Program
-from ferrite_runtime.sequences import Later
-from ferrite_runtime.steps import Layout
-from ferrite_runtime.store import MemoryStore
+import ferrite_runtime.host.deferred_release
+import ferrite_runtime.host.host_function
+from ferrite_runtime.engines.cuda_engine import CudaEngine
+from ferrite_runtime.engines.sequence_function import Later
+from ferrite_runtime.formats.program import Program
+from ferrite_runtime.formats.steps import Layout
+from ferrite_runtime.host.footprint import bytes_of, lengths_of
+from ferrite_runtime.host.host_function import HEAVIER
+from ferrite_runtime.host.product_library import find_products
+from ferrite_runtime.launching.native_launcher import find_launcher
+from ferrite_runtime.store.interface import MemoryStore
 from runtime_fakes import FakeStreams, fake_machine
 from runtime_kernels import program, scaled, tensor_input
 
@@ -110,8 +110,8 @@ def test_small_calls_are_one_sequence_on_one_allocation() -> None:
 def test_larger_calls_allocate_one_by_one_and_yet_larger_ones_free_early(monkeypatch) -> None:
     host = steady(layers(), given(5))
     small = host.__code__.co_names
-    monkeypatch.setattr(ferrite_runtime.host, "MAX_ARENA", 3 * 2 * (31 * K * 4 + 512))
-    monkeypatch.setattr(ferrite_runtime.host, "MAX_LENGTHS_POSTPONED", 5 * 32 * K * 4)
+    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_ARENA", 3 * 2 * (31 * K * 4 + 512))
+    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_LENGTHS_POSTPONED", 5 * 32 * K * 4)
     host = steady(layers(), given(5))
     assert host.__code__.co_names == small
     check(host)
@@ -125,9 +125,9 @@ def test_larger_calls_allocate_one_by_one_and_yet_larger_ones_free_early(monkeyp
 
 def test_calls_that_are_larger_by_far_free_what_is_large_early(monkeypatch) -> None:
     """Functions are written for the sizes of the first call that needs them."""
-    monkeypatch.setattr(ferrite_runtime.host, "MAX_ARENA", 0)
-    monkeypatch.setattr(ferrite_runtime.host, "MAX_LENGTHS_POSTPONED", 2 * 10 * K * 4)
-    monkeypatch.setattr(ferrite_runtime.postponement, "MAX_POSTPONED", 10 * K * 4)
+    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_ARENA", 0)
+    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_LENGTHS_POSTPONED", 2 * 10 * K * 4)
+    monkeypatch.setattr(ferrite_runtime.host.deferred_release, "MAX_POSTPONED", 10 * K * 4)
     host = steady(layers(), given(5))
 
     def starts(n: int) -> tuple[int, int]:
@@ -152,8 +152,8 @@ def test_what_is_held_by_others_does_not_make_a_call_large(monkeypatch) -> None:
     mapping["steps"][5]["names"].append("w")
     mapping["steps"][6]["args"][1] = mapping["steps"][12]["args"][1] = {"ref": "v"}
     mapping["inputs"].insert(2, tensor_input("v", [K, K]))
-    monkeypatch.setattr(ferrite_runtime.postponement, "MAX_POSTPONED", K * K * 4)
-    monkeypatch.setattr(ferrite_runtime.host, "MAX_ARENA", 0)
+    monkeypatch.setattr(ferrite_runtime.host.deferred_release, "MAX_POSTPONED", K * K * 4)
+    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_ARENA", 0)
     x, w, v, _ = inputs = [torch.randn(4, K), torch.randn(K, K), torch.randn(K, K), 4]
     host = steady(mapping, inputs)
     (found,) = host(list(inputs))
@@ -164,7 +164,7 @@ def test_what_is_held_by_others_does_not_make_a_call_large(monkeypatch) -> None:
 
 
 def test_each_call_goes_where_its_sizes_belong(monkeypatch) -> None:
-    monkeypatch.setattr(ferrite_runtime.host, "MAX_ARENA", 3 * 2 * (31 * K * 4 + 512))
+    monkeypatch.setattr(ferrite_runtime.host.host_function, "MAX_ARENA", 3 * 2 * (31 * K * 4 + 512))
     host = steady(layers(), given(5))
     host(given(31))
     assert heavier(host)._host is None

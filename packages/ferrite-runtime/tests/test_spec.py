@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ferrite_runtime import IdentityMismatch, KernelSpec, Program, SpecError, UnknownField, UnknownFormat
-from ferrite_runtime.canonical import dump_canonical, kernel_id
-from ferrite_runtime.config import Config
-from ferrite_runtime.expr import evaluate, expr_names, print_expr, read_expr, write_expr
+from ferrite_runtime.formats.canonical_json import dump_canonical, kernel_id
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.expressions import evaluate, expr_names, print_expr, read_expr, write_expr
 from runtime_kernels import layout, one_kernel, pointwise, program, row_softmax, row_sum, scaled, tensor_input
 
 

@@ -18,20 +18,20 @@ from pathlib import Path
 
 import pytest
 
-from ferrite_runtime.binary import Binary, CorruptEntry, seal, unseal
-from ferrite_runtime.compilation import KERNELS, Compiler, job_key
-from ferrite_runtime.config import Config
+from ferrite_runtime.compilation.compiler import KERNELS, Compiler, job_key
+from ferrite_runtime.compilation.triton_adapter import Job
 from ferrite_runtime.errors import CacheUnwritable, OptionError, SettingWarning
-from ferrite_runtime.settings import read_settings, worker_environment
-from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.storage import database, database_file, pack_index
-from ferrite_runtime.storage import folder as folder_module
-from ferrite_runtime.storage.folder import filesystem_of
-from ferrite_runtime.storage.layers import LayeredStore, choose_backend
-from ferrite_runtime.storage.packs import Packs
-from ferrite_runtime.store import MemoryStore, load_record, load_sealed, save_record
-from ferrite_runtime.target import Target
-from ferrite_runtime.triton_adapter import Job
+from ferrite_runtime.formats.binary import Binary, CorruptEntry, seal, unseal
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.target import Target
+from ferrite_runtime.process.environment_variables import read_settings, worker_environment
+from ferrite_runtime.store import database, database_file, pack_index
+from ferrite_runtime.store import folder as folder_module
+from ferrite_runtime.store.folder import filesystem_of
+from ferrite_runtime.store.interface import MemoryStore, load_record, load_sealed, save_record
+from ferrite_runtime.store.layers import LayeredStore, choose_backend
+from ferrite_runtime.store.packs import Packs
 from runtime_fakes import FakePool
 from runtime_kernels import pointwise
 

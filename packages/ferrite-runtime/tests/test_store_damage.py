@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from ferrite_runtime.choices import Choices
-from ferrite_runtime.config import Config
-from ferrite_runtime.records import Measurement, Situation
-from ferrite_runtime.storage.layers import LayeredStore
-from ferrite_runtime.storage.pack_frames import read_frames
-from ferrite_runtime.storage.pack_index import write_index
-from ferrite_runtime.storage.packs import Packs
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.measurements import Measurement, Situation
+from ferrite_runtime.store.layers import LayeredStore
+from ferrite_runtime.store.pack_frames import read_frames
+from ferrite_runtime.store.pack_index import write_index
+from ferrite_runtime.store.packs import Packs
+from ferrite_runtime.tuning.choices import Choices
 from store_stress import run_stress
 
 FLIPS = {"store-2.1.sqlite": 900, "store-2.1.sqlite-wal": 600, "store-2.1.sqlite-shm": 200, "pack": 500, "index": 200}

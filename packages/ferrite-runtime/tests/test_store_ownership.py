@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from ferrite_runtime.errors import CacheUnwritable
-from ferrite_runtime.storage import ownership
-from ferrite_runtime.storage.folder import Unusable, open_folder, open_shared_folder
-from ferrite_runtime.storage.layers import LayeredStore
-from ferrite_runtime.storage.ownership import can_others_write, find_open_parent, is_own_file
+from ferrite_runtime.store import ownership
+from ferrite_runtime.store.folder import Unusable, open_folder, open_shared_folder
+from ferrite_runtime.store.layers import LayeredStore
+from ferrite_runtime.store.ownership import can_others_write, find_open_parent, is_own_file
 
 SOMEBODY = 4242
 is_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs to give files away")

@@ -5,8 +5,18 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferrite_runtime.expr import evaluate
-from ferrite_runtime.terms import bound_of, expr_of, grows, is_number, is_same, is_within, terms_of, times, total_of
+from ferrite_runtime.formats.expression_sums import (
+    bound_of,
+    expr_of,
+    grows,
+    is_number,
+    is_same,
+    is_within,
+    terms_of,
+    times,
+    total_of,
+)
+from ferrite_runtime.formats.expressions import evaluate
 
 NAMES = ("a", "b", "c")
 LENGTHS = frozenset(NAMES)

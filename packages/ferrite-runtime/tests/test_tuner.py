@@ -13,14 +13,14 @@ torch = pytest.importorskip("torch")
 import user_functions  # noqa: E402
 from bundle_cases import EXAMPLE, REGRESSION, add_bundle  # noqa: E402
 from ferrite_runtime import Bundle, DeviceUnavailable, Program, tune, user_kernel  # noqa: E402
+from ferrite_runtime.ahead_of_time.example_inputs import expected_sizes, make_arguments, make_inputs  # noqa: E402
+from ferrite_runtime.ahead_of_time.kernel_times import measure_kernels  # noqa: E402
+from ferrite_runtime.ahead_of_time.program_tuning import Session, as_bundle, tune_bundle  # noqa: E402
 from ferrite_runtime.errors import InputError, OptionError  # noqa: E402
-from ferrite_runtime.example_inputs import expected_sizes, make_arguments, make_inputs  # noqa: E402
-from ferrite_runtime.kernel_times import measure_kernels  # noqa: E402
-from ferrite_runtime.progress import EventLines, ProgressLine, choose_progress  # noqa: E402
-from ferrite_runtime.spec import KernelSpec  # noqa: E402
-from ferrite_runtime.steps import Launch  # noqa: E402
-from ferrite_runtime.store import MemoryStore  # noqa: E402
-from ferrite_runtime.tuner import Session, as_bundle, tune_bundle  # noqa: E402
+from ferrite_runtime.formats.kernel_spec import KernelSpec  # noqa: E402
+from ferrite_runtime.formats.steps import Launch  # noqa: E402
+from ferrite_runtime.store.interface import MemoryStore  # noqa: E402
+from ferrite_runtime.tuning.progress import EventLines, ProgressLine, choose_progress  # noqa: E402
 from runtime_fakes import FakeDriver, FakeMeter, FakeStreams, fake_machine  # noqa: E402
 from runtime_kernels import layout, pointwise, program, row_sum, scaled, spec, tensor_input  # noqa: E402
 

@@ -9,16 +9,24 @@ from typing import Any
 
 import pytest
 
-from ferrite_runtime.config import Config
-from ferrite_runtime.descent import descend, neighbours
-from ferrite_runtime.devices import known_devices
-from ferrite_runtime.policy import configs, wider_configs
-from ferrite_runtime.racing import Rules, race
-from ferrite_runtime.records import Measurement
-from ferrite_runtime.resources import Usage, foresee_problem, without_spills
-from ferrite_runtime.samples import spread_of
-from ferrite_runtime.spec import KernelSpec
-from ferrite_runtime.tuning import EFFORTS, Budget, Outcome, Task, measurements_of, situation_of, tune_kernel
+from ferrite_runtime.devices.descriptors import known_devices
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.measurements import Measurement
+from ferrite_runtime.policies.candidates import configs, wider_configs
+from ferrite_runtime.policies.coordinate_descent import descend, neighbours
+from ferrite_runtime.policies.resources import Usage, foresee_problem, without_spills
+from ferrite_runtime.tuning.kernel_tuning import (
+    EFFORTS,
+    Budget,
+    Outcome,
+    Task,
+    measurements_of,
+    situation_of,
+    tune_kernel,
+)
+from ferrite_runtime.tuning.racing import Rules, race
+from ferrite_runtime.tuning.samples import spread_of
 from runtime_fakes import FakeClock
 from runtime_kernels import grid_axis, pointwise, row_softmax, row_sum, shared_softmax
 from runtime_kernels import spec as spec_of

@@ -23,9 +23,9 @@ from ferrite_runtime import (  # noqa: E402
     load,
     user_kernel,
 )
-from ferrite_runtime.devices import known_devices  # noqa: E402
-from ferrite_runtime.policy import configs  # noqa: E402
-from ferrite_runtime.tuning import neighbours  # noqa: E402
+from ferrite_runtime.devices.descriptors import known_devices  # noqa: E402
+from ferrite_runtime.policies.candidates import configs  # noqa: E402
+from ferrite_runtime.tuning.kernel_tuning import neighbours  # noqa: E402
 
 SAXPY = {"x": "f32 read", "y": "f32 read", "out": "f32 write", "n": "i32", "a": "f32"}
 INTERPRET = Options(interpret=True)

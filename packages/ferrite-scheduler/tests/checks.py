@@ -5,12 +5,12 @@ from __future__ import annotations
 from random import Random
 
 from ferrite_ir import parse_graph
-from ferrite_ir.evaluate import evaluate
-from ferrite_ir.graph import Graph
-from ferrite_ir.tensors import filled
+from ferrite_ir.language.graph import Graph
+from ferrite_ir.reference.evaluator import evaluate
+from ferrite_ir.reference.tensors import filled
 from ferrite_scheduler import Policy, Schedule, Target, schedule
-from ferrite_scheduler.simulate import simulate
-from ferrite_scheduler.target import DEFAULT_POLICY, DEFAULT_TARGET
+from ferrite_scheduler.model.target import DEFAULT_POLICY, DEFAULT_TARGET
+from ferrite_scheduler.simulation.simulator import simulate
 
 EAGER_TO_SPLIT = Target(name="slow memory", bandwidth=1e6)
 """A machine on which a second kernel costs nothing beside the traffic."""

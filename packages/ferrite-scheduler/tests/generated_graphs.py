@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from random import Random
 
-from ferrite_ir.dtypes import BF16, F32, I64
-from ferrite_ir.graph import Extern, Fold, Graph, Loop, Scan, TensorType, Update, Value, View, row_major, whole
-from ferrite_ir.index import Dim, constant, delinearize, floordiv, indirect, linearize, mod
-from ferrite_ir.scalar import apply, cast, const, index_value, load
+from ferrite_ir.language.dtypes import BF16, F32, I64
+from ferrite_ir.language.graph import Extern, Fold, Graph, Loop, Scan, TensorType, Update, Value, View, row_major, whole
+from ferrite_ir.language.index import Dim, constant, delinearize, floordiv, indirect, linearize, mod
+from ferrite_ir.language.scalar import apply, cast, const, index_value, load
 
 SHAPES = ((6, 4), (4, 6), (24,), (2, 3, 4), (3, 8), (4, 6), (6,), (4,))
 UNARY = ("neg", "abs", "sin", "tanh", "relu")

@@ -6,11 +6,11 @@ import pytest
 
 from checks import agrees, check
 from ferrite_ir import parse_graph
-from ferrite_ir.graph import Extern, Graph
-from ferrite_ir.tensors import filled
+from ferrite_ir.language.graph import Extern, Graph
+from ferrite_ir.reference.tensors import filled
 from ferrite_scheduler import Policy, Target, schedule
-from ferrite_scheduler.footprint import footprint
-from ferrite_scheduler.simulate import simulate
+from ferrite_scheduler.memory.footprint import footprint
+from ferrite_scheduler.simulation.simulator import simulate
 
 POLICY = Policy(accumulated_bytes=0)
 NEVER = Policy(accumulated_bytes=1 << 40)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ferrite_ir import parse_graph
-from ferrite_ir.graph import Graph, Origin
+from ferrite_ir.language.graph import Graph, Origin
 from ferrite_scheduler import boundaries, schedule
 
 TEXT = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from checks import check
 from ferrite_scheduler import Policy
-from ferrite_scheduler.schedule import Kernel, Reuse
+from ferrite_scheduler.model.schedule import Kernel, Reuse
 
 WIDE = 32
 """Elements, so many that a tensor of two is small beside them."""

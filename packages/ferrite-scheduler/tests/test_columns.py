@@ -6,11 +6,11 @@ import pytest
 
 from checks import EAGER_TO_SPLIT, agrees, check, kernel_of
 from ferrite_ir import parse_graph
-from ferrite_ir.evaluate import evaluate
-from ferrite_ir.graph import Fold
+from ferrite_ir.language.graph import Fold
+from ferrite_ir.reference.evaluator import evaluate
 from ferrite_scheduler import Policy, Schedule, Target, schedule
-from ferrite_scheduler.marks import ColumnFold
-from ferrite_scheduler.simulate import simulate
+from ferrite_scheduler.model.annotations import ColumnFold
+from ferrite_scheduler.simulation.simulator import simulate
 
 POLICY = Policy(run_minimum=200, run_columns=2)
 TARGET = Target(name="two processors", processors=2)

@@ -9,12 +9,12 @@ import pytest
 
 from checks import agrees, check
 from ferrite_ir import parse_graph
-from ferrite_ir.evaluate import evaluate
-from ferrite_ir.graph import Extern, Update
+from ferrite_ir.language.graph import Extern, Update
+from ferrite_ir.reference.evaluator import evaluate
 from ferrite_scheduler import Policy, Schedule, Target, schedule
-from ferrite_scheduler.combined_rows import COMBINE_ROWS
-from ferrite_scheduler.simulate import simulate
-from ferrite_scheduler.target import DEFAULT_TARGET
+from ferrite_scheduler.model.target import DEFAULT_TARGET
+from ferrite_scheduler.rewrites.segmented_reductions import COMBINE_ROWS
+from ferrite_scheduler.simulation.simulator import simulate
 
 POLICY = Policy(combined_bytes=0, combined_row=1)
 GRAPH = """graph @f(i: {index}[{shape}], x: bf16[{shape}, 8], t: bf16[{places}, 8]) -> (y){where} {{

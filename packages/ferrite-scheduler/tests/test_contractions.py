@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from checks import check, refusal
-from ferrite_ir.graph import Contract, Fold, Loop
+from ferrite_ir.language.graph import Contract, Fold, Loop
 from ferrite_scheduler import Policy
-from ferrite_scheduler.contractions import uses_tensor_cores
-from ferrite_scheduler.schedule import Kernel
+from ferrite_scheduler.model.contractions import uses_tensor_cores
+from ferrite_scheduler.model.schedule import Kernel
 
 
 def product(rows: int = 3, columns: int = 20, points: int = 18, dtype: str = "bf16", more: str = "") -> str:

@@ -6,9 +6,9 @@ import pytest
 
 from checks import check
 from ferrite_ir import parse_graph
-from ferrite_ir.graph import Extern
+from ferrite_ir.language.graph import Extern
 from ferrite_scheduler import Policy, Schedule, Target, schedule
-from ferrite_scheduler.schedule import CallExtern, Launch, Reuse
+from ferrite_scheduler.model.schedule import CallExtern, Launch, Reuse
 
 SHORT = Policy(
     persistent_elements=4,

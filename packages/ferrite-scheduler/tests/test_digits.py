@@ -7,9 +7,9 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferrite_ir.graph import row_major
-from ferrite_ir.index import Dim, delinearize, floordiv, linearize, mod
-from ferrite_scheduler.digits import (
+from ferrite_ir.language.graph import row_major
+from ferrite_ir.language.index import Dim, delinearize, floordiv, linearize, mod
+from ferrite_scheduler.analysis.mixed_radix import (
     compose,
     covers,
     digits_of,
@@ -138,6 +138,6 @@ def test_indices_as_digits_mean_the_same(data):
 
 
 def evaluate_index(index, point):
-    from ferrite_ir.points import Point
+    from ferrite_ir.reference.points import Point
 
     return Point({}, point, {}).index(index)

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from checks import EAGER_TO_SPLIT, LIBRARY, agrees
 from ferrite_ir import parse_graph
-from ferrite_ir.evaluate import evaluate
-from ferrite_ir.sizes import evaluate as value_of
+from ferrite_ir.language.sizes import evaluate as value_of
+from ferrite_ir.reference.evaluator import evaluate
 from ferrite_scheduler import Kernel, Schedule, schedule
-from ferrite_scheduler.simulate import simulate
+from ferrite_scheduler.simulation.simulator import simulate
 
 COLUMNS = """graph @columns(x: bf16[n, {width}], y: f32[n, {width}]) -> (t, u) where n: size >= 0 ~ {hint} {{
   s: f32[{width}] = fold sum [j < {width} | r < n] cast.f32(x[r, j])

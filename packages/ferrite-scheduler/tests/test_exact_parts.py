@@ -7,9 +7,9 @@ from random import Random
 import pytest
 
 from checks import check
-from ferrite_ir.graph import Contract, Loop
+from ferrite_ir.language.graph import Contract, Loop
 from ferrite_scheduler import Policy
-from ferrite_scheduler.contractions import part_loads, uses_tensor_cores
+from ferrite_scheduler.model.contractions import part_loads, uses_tensor_cores
 
 TEXT = """
 graph @f(x: f32[{rows}, 18], w: {dtype}[20, 18], v: {dtype}[20, 18], s: f32[20]) -> (y{more}) {{

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from ferrite_ir import parse_graph
-from ferrite_ir.graph import Origin
+from ferrite_ir.language.graph import Origin
 from ferrite_scheduler import explain, schedule
 from ferrite_scheduler.__main__ import main
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from checks import CHAIN, check
 from ferrite_scheduler import Policy, footprint
-from ferrite_scheduler.schedule import Launch
+from ferrite_scheduler.model.schedule import Launch
 
 
 def test_inputs_count_until_they_are_dropped():

@@ -10,7 +10,7 @@ import pytest
 from checks import check, kernel_of, refusal
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Policy, schedule
-from ferrite_scheduler.target import Target
+from ferrite_scheduler.model.target import Target
 
 LOOPED = Policy(persistent_elements=2, persistent_elements_outer=2, persistent_elements_again=2)
 
@@ -335,10 +335,10 @@ def test_values_on_other_devices_stay_apart():
 
 
 def _two_devices():
-    from ferrite_ir.dtypes import F32
-    from ferrite_ir.graph import Graph, Loop, TensorType, Value, whole
-    from ferrite_ir.index import Dim
-    from ferrite_ir.scalar import apply, load
+    from ferrite_ir.language.dtypes import F32
+    from ferrite_ir.language.graph import Graph, Loop, TensorType, Value, whole
+    from ferrite_ir.language.index import Dim
+    from ferrite_ir.language.scalar import apply, load
 
     i = Dim("d0", 6)
     x, a = Value("x", TensorType(F32, (6,))), Value("a", TensorType(F32, (6,)))

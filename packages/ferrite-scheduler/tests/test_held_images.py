@@ -7,8 +7,8 @@ import pytest
 from checks import check
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Policy, Schedule, Target, schedule
-from ferrite_scheduler.held_images import slots_of, spans_of
-from ferrite_scheduler.schedule import CallExtern, Free, Keep, Kernel, Launch, Reuse
+from ferrite_scheduler.model.schedule import CallExtern, Free, Keep, Kernel, Launch, Reuse
+from ferrite_scheduler.refinements.register_norms import slots_of, spans_of
 
 SMALL = Policy(small_kernel_bytes=0, split_minimum=64)
 """So that small images are worth kernels of their own."""

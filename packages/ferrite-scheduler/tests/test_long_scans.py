@@ -6,8 +6,9 @@ import pytest
 
 from checks import EAGER_TO_SPLIT, check, kernel_of
 from ferrite_ir import parse_graph
-from ferrite_ir.graph import Fold, Scan
-from ferrite_scheduler import Policy, long_scans, schedule
+from ferrite_ir.language.graph import Fold, Scan
+from ferrite_scheduler import Policy, schedule
+from ferrite_scheduler.rewrites import long_scans
 
 POLICY = Policy(split_minimum=4, look_back=False)
 SCANS = {

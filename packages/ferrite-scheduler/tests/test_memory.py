@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from checks import CHAIN, check
-from ferrite_ir import parse_graph, sizes
+from ferrite_ir import parse_graph
+from ferrite_ir.language import sizes
 from ferrite_scheduler import Policy, schedule
-from ferrite_scheduler.schedule import Allocate, CallExtern, Free, Item, Launch, MakeView, Reuse
-from ferrite_scheduler.simulate import simulate
+from ferrite_scheduler.model.schedule import Allocate, CallExtern, Free, Item, Launch, MakeView, Reuse
+from ferrite_scheduler.simulation.simulator import simulate
 
 
 def steps(found, kind):
@@ -153,10 +154,10 @@ def test_update_of_an_intermediate_takes_over_its_storage():
 
 
 def test_cpu_number_is_read_into_an_item_once():
-    from ferrite_ir.dtypes import F32
-    from ferrite_ir.graph import Graph, Loop, TensorType, Value, View
-    from ferrite_ir.index import Dim
-    from ferrite_ir.scalar import apply, load
+    from ferrite_ir.language.dtypes import F32
+    from ferrite_ir.language.graph import Graph, Loop, TensorType, Value, View
+    from ferrite_ir.language.index import Dim
+    from ferrite_ir.language.scalar import apply, load
 
     i = Dim("d0", 4)
     x, c = Value("x", TensorType(F32, (4,))), Value("c", TensorType(F32, (), None, "cpu"))

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferrite_scheduler.order import MergeOrder
+from ferrite_scheduler.fusion.topological_order import MergeOrder
 
 
 def random_dag(rng: Random, count: int, density: float):

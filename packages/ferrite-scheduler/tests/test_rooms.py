@@ -5,8 +5,8 @@ from __future__ import annotations
 from checks import check
 from ferrite_ir import parse_graph
 from ferrite_scheduler import schedule
-from ferrite_scheduler.footprint import footprint
-from ferrite_scheduler.schedule import MakeView
+from ferrite_scheduler.memory.footprint import footprint
+from ferrite_scheduler.model.schedule import MakeView
 
 
 def rooms(found):

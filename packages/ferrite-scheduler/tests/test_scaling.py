@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from ferrite_scheduler import Policy, Target, schedule
-from ferrite_scheduler.dependences import dependences_of, nodes_of
-from ferrite_scheduler.fusion import fuse
-from ferrite_scheduler.synthetic import layered_graph
+from ferrite_scheduler.analysis.dependences import dependences_of, nodes_of
+from ferrite_scheduler.fusion.greedy import fuse
+from ferrite_scheduler.simulation.synthetic_graphs import layered_graph
 
 
 def work_per_definition(definitions: int) -> dict[str, float]:

@@ -7,9 +7,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from checks import EAGER_TO_SPLIT, check, generated_inputs
-from ferrite_ir.graph import Update
-from ferrite_scheduler import Policy, Target, schedule, split
-from ferrite_scheduler.schedule import Allocate, CallExtern, Free, Launch, MakeView, Reuse
+from ferrite_ir.language.graph import Update
+from ferrite_scheduler import Policy, Target, schedule
+from ferrite_scheduler.model.schedule import Allocate, CallExtern, Free, Launch, MakeView, Reuse
+from ferrite_scheduler.rewrites import split_reductions
 from generated_graphs import generated_graph
 
 POLICIES = {
@@ -29,7 +30,7 @@ def test_schedule_means_what_the_graph_means(name, seed, length):
     target, policy = POLICIES[name]
     graph = generated_graph(seed, length)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(split, "SHORTEST_CHUNK", 2)
+        patch.setattr(split_reductions, "SHORTEST_CHUNK", 2)
         check(graph, target, policy, generated_inputs(graph, seed))
 
 
@@ -71,7 +72,7 @@ def test_scheduling_is_deterministic_and_prints(seed, length):
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**9), length=st.integers(1, 14))
 def test_kernels_read_memory_only_through_params(seed, length):
-    from ferrite_ir.graph import names_read
+    from ferrite_ir.language.graph import names_read
 
     for kernel in schedule(generated_graph(seed, length)).kernels:
         params = {param.name for param in kernel.params}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from checks import check, kernel_of
-from ferrite_ir.graph import Fold
+from ferrite_ir.language.graph import Fold
 from ferrite_scheduler import Policy, Schedule
 
 POLICY = Policy(small_kernel_bytes=0, persistent_elements_outer=4)

@@ -8,7 +8,7 @@ import pytest
 
 from checks import check
 from ferrite_ir import parse_graph
-from ferrite_ir.graph import Fold
+from ferrite_ir.language.graph import Fold
 from ferrite_scheduler import Policy, Target, schedule
 
 LOOPED_COLUMNS = Policy(persistent_elements_outer=2, persistent_elements_again=2)

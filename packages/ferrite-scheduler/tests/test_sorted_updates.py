@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from checks import check
-from ferrite_ir.graph import Extern
+from ferrite_ir.language.graph import Extern
 from ferrite_scheduler import Policy, Schedule
 
 POLICY = Policy(combine_rows=False, sort_updates=True, sorted_bytes=0, sorted_row=1)

@@ -8,10 +8,11 @@ import pytest
 
 from checks import EAGER_TO_SPLIT, agrees, check, kernel_of
 from ferrite_ir import parse_graph
-from ferrite_ir.evaluate import evaluate
-from ferrite_ir.graph import Fold, Loop
-from ferrite_scheduler import Policy, Target, merged_parts, schedule, split
-from ferrite_scheduler.simulate import simulate
+from ferrite_ir.language.graph import Fold, Loop
+from ferrite_ir.reference.evaluator import evaluate
+from ferrite_scheduler import Policy, Target, schedule
+from ferrite_scheduler.rewrites import merged_partials, split_reductions
+from ferrite_scheduler.simulation.simulator import simulate
 
 POLICY = Policy(split_minimum=4)
 IN_EIGHT = replace(EAGER_TO_SPLIT, processors=4), Policy(split_minimum=4, programs_per_processor=2)
@@ -35,7 +36,7 @@ FOLDS = {
 
 @pytest.fixture(autouse=True)
 def short_chunks(monkeypatch):
-    monkeypatch.setattr(split, "SHORTEST_CHUNK", 2)
+    monkeypatch.setattr(split_reductions, "SHORTEST_CHUNK", 2)
 
 
 @pytest.mark.parametrize("length", [32, 29])
@@ -84,7 +85,7 @@ def test_states_that_are_wanted_otherwise_are_combined_first(combine, state, bet
 
 def test_more_states_than_a_program_combines_are_combined_first(monkeypatch):
     text = "s: f32[3] = " + STATES.format(combine="sum", state="s[c]", between="")
-    monkeypatch.setattr(merged_parts, "MOST_STATES", 3 * 8 - 1)
+    monkeypatch.setattr(merged_partials, "MOST_STATES", 3 * 8 - 1)
     found = check(f"graph @f(x: f32[32, 3]) -> (t) {{\n{text}\n}}", *IN_EIGHT)
     assert len(found.graph.definitions) == 3
 
@@ -243,7 +244,7 @@ MOMENTS = """graph @moments(x: bf16[n, {channels}, h, h]{{{channels}*h**2, 1, {c
 def test_columns_of_any_length_are_split_as_if_they_were_long():
     graph = parse_graph(MOMENTS.format(channels=64, hint=3, edge=7))
     first = schedule(graph).kernels[0]
-    assert [dim.size for dim in first.grid[0].dims] == [split.MOST_PARTS]
+    assert [dim.size for dim in first.grid[0].dims] == [split_reductions.MOST_PARTS]
     assert first.persistent_up_to == Policy().persistent_elements_outer, "channels are what lies innermost"
 
 
@@ -258,7 +259,7 @@ def test_few_rows_of_any_length_stay_whole():
 
 @pytest.mark.parametrize(("n", "h"), [(2, 2), (3, 7), (5, 8), (13, 5)])
 def test_parts_of_columns_of_any_length_are_right(n, h, monkeypatch):
-    monkeypatch.setattr(split, "MOST_PARTS", 8)
+    monkeypatch.setattr(split_reductions, "MOST_PARTS", 8)
     graph = parse_graph(MOMENTS.format(channels=3, hint=3, edge=7))
     found = schedule(graph, EAGER_TO_SPLIT)
     assert any("_part" in name for kernel in found.kernels for name in kernel.homes)

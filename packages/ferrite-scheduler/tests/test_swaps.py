@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from ferrite_ir import parse_graph
 from ferrite_scheduler import Target, schedule
-from ferrite_scheduler.footprint import footprint
-from ferrite_scheduler.ordering import Trace, with_swaps
-from ferrite_scheduler.schedule import CallExtern
+from ferrite_scheduler.fusion.execution_order import Trace, with_swaps
+from ferrite_scheduler.memory.footprint import footprint
+from ferrite_scheduler.model.schedule import CallExtern
 
 # A layer's gradients: that of its input is as large as its activations, that of its weight is the last to read these.
 BACKWARD = """

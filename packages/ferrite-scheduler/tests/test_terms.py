@@ -6,7 +6,7 @@ import pytest
 
 from checks import check
 from ferrite_ir import parse_graph
-from ferrite_ir.graph import Loop
+from ferrite_ir.language.graph import Loop
 from ferrite_scheduler import Policy, schedule
 
 POLICY = Policy(small_kernel_bytes=0)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from ferrite_torch.decompositions import decomposition_table
-from ferrite_torch.joint_graphs import prepare_joint
-from ferrite_torch.loading import run_eagerly
-from ferrite_torch.lower import LoweredModule, lower_module
+from ferrite_torch.cache.artifact_loading import run_eagerly
+from ferrite_torch.capture.joint_graphs import prepare_joint
+from ferrite_torch.graphs.graph_lowering import LoweredModule, lower_module
 from ferrite_torch.lowering.recomputation import stays_whole
+from ferrite_torch.rewrites.decompositions import decomposition_table
 from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot
 from ferrite_torch.torch_private.graph_positions import positions_of
 

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import ferrite_torch
-from ferrite_torch.attention_masks import HIDDEN, simplify_masks
+from ferrite_torch.rewrites.attention_masks import HIDDEN, simplify_masks
 
 QUERIES = 8
 

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import ferrite_torch
-from ferrite_torch.attention_masks import simplify_masks
-from ferrite_torch.attention_patterns import rewrite_attention
+from ferrite_torch.rewrites.attention_masks import simplify_masks
+from ferrite_torch.rewrites.attention_patterns import rewrite_attention
 
 SIZE, WIDTH = 6, 8
 Attend = Callable[..., Tensor]

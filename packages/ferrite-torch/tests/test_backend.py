@@ -12,8 +12,8 @@ import torch
 
 import ferrite_torch
 from ferrite_torch import pipeline
-from ferrite_torch.captured_steps import A_STEP
 from ferrite_torch.errors import CompileError, OptionError, Unsupported
+from ferrite_torch.graphs.captured_steps import A_STEP
 
 aten = torch.ops.aten
 

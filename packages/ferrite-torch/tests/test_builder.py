@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from ferrite_ir import index as ix
-from ferrite_ir import scalar as sc
-from ferrite_ir.dtypes import BF16, C64, F32, I64
-from ferrite_ir.graph import Extern, Fold, Loop, Scan, Update
-from ferrite_torch.builder import Builder, Unlowered
-from ferrite_torch.tensors import Tensor
+from ferrite_ir.language import index as ix
+from ferrite_ir.language import scalar as sc
+from ferrite_ir.language.dtypes import BF16, C64, F32, I64
+from ferrite_ir.language.graph import Extern, Fold, Loop, Scan, Update
+from ferrite_torch.lowering.builder import Builder, Unlowered
+from ferrite_torch.lowering.tensors import Tensor
 
 
 def started(fake: Any = None, name: str = "op") -> Builder:

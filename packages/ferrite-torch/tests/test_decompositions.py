@@ -3,11 +3,11 @@ from __future__ import annotations
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ferrite_torch.decompositions import EXTRA, KEPT, decomposition_table
-from ferrite_torch.eager_layouts import broadcasting_ops, laid_out_ops
-from ferrite_torch.integer_bounds import rules_for_integer_bounds
 from ferrite_torch.lowering import LOWERINGS
-from ferrite_torch.overlapping_targets import rules_for_overlapping_targets
+from ferrite_torch.rewrites.decompositions import EXTRA, KEPT, decomposition_table
+from ferrite_torch.rewrites.eager_layouts import broadcasting_ops, laid_out_ops
+from ferrite_torch.rewrites.integer_bounds import rules_for_integer_bounds
+from ferrite_torch.rewrites.overlapping_targets import rules_for_overlapping_targets
 
 aten = torch.ops.aten
 

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import ferrite_torch
-from ferrite_torch.statistics import compiled_graphs
+from ferrite_torch.diagnostics.statistics import compiled_graphs
 
 
 def backward_steps() -> list[dict[str, object]]:

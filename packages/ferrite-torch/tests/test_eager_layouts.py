@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from ferrite_torch.decompositions import decomposition_table
 from ferrite_torch.lowering.recomputation import stays_whole
+from ferrite_torch.rewrites.decompositions import decomposition_table
 
 Function = Callable[..., Any]
 SHAPE = (2, 4, 3, 5)

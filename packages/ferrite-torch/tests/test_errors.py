@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ferrite_ir.graph import Origin
-from ferrite_torch.errors import CompileError, EnvironmentProblem, FerriteError, OptionError, RunError, Unsupported
-from ferrite_torch.statistics import compiled_graphs
-from ferrite_torch.translation import (
+from ferrite_ir.language.graph import Origin
+from ferrite_torch.diagnostics.error_translation import (
     DEFECTS,
     MACHINE,
     MISTAKES,
@@ -24,6 +22,8 @@ from ferrite_torch.translation import (
     translate,
     translation_of,
 )
+from ferrite_torch.diagnostics.statistics import compiled_graphs
+from ferrite_torch.errors import CompileError, EnvironmentProblem, FerriteError, OptionError, RunError, Unsupported
 
 
 def named(name: str, *bases: type[Exception]) -> Exception:
@@ -138,7 +138,7 @@ def test_what_torch_refuses_is_looked_at_with_torch_alone() -> None:
 
 
 def test_what_our_own_code_raises_is_to_be_reported() -> None:
-    from ferrite_ir.sizes import parse_size
+    from ferrite_ir.language.sizes import parse_size
 
     error = caught(lambda: parse_size("no size at all ("))
     assert find_raiser(error)[0] == ""

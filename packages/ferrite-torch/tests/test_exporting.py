@@ -15,9 +15,9 @@ from torch import Tensor, nn
 import ferrite_torch
 from ferrite_runtime import Bundle, GuardFailed, IndexOutOfBounds, Options, PackageInvalid, load
 from ferrite_runtime.errors import FileUnwritable
-from ferrite_runtime.kernel_text import find_liberties
+from ferrite_runtime.kernel_source.allowed_text import find_liberties
 from ferrite_torch.__main__ import main
-from ferrite_torch.demo_models import GPT, TextSizes
+from ferrite_torch.demo.models import GPT, TextSizes
 from ferrite_torch.errors import OptionError, Unsupported
 
 INTERPRET = Options(interpret=True)

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from ferrite_torch.garbage import YOUNG, rare_collections
+from ferrite_torch.capture.garbage import YOUNG, rare_collections
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import ferrite_torch
-from ferrite_torch import environment
-from ferrite_torch.environment import compile_facts
-from ferrite_torch.graph_key import READ_META, NoKey, captured_key, constant_paths, graph_key
+from ferrite_torch.cache import environment
+from ferrite_torch.cache.environment import compile_facts
+from ferrite_torch.cache.graph_key import READ_META, NoKey, captured_key, constant_paths, graph_key
 from ferrite_torch.options import Options
 
 aten = torch.ops.aten

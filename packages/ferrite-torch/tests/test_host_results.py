@@ -5,7 +5,7 @@ import operator
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ferrite_torch.host_results import HOST_RESULTS, correct_devices
+from ferrite_torch.capture.host_results import HOST_RESULTS, correct_devices
 
 
 def test_generator_states_of_attention_are_on_the_cpu() -> None:

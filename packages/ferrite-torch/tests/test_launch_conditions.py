@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ferrite_runtime.expr import evaluate, read_expr
-from ferrite_torch.launch_conditions import predicate_text
+from ferrite_runtime.formats.expressions import evaluate, read_expr
+from ferrite_torch.inspection.launch_conditions import predicate_text
 
 PREDICATES: list[tuple[Any, int, str]] = [
     ("s0", 8192, "a <= 8,192"),

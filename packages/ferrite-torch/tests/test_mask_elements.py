@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from ferrite_torch.mask_elements import CAUSAL, AtMostZero, Element, Elements, Hiding, Line
+from ferrite_torch.rewrites.mask_elements import CAUSAL, AtMostZero, Element, Elements, Hiding, Line
 
 HIDDEN = -1e30
 LEAST = torch.finfo(torch.float32).min

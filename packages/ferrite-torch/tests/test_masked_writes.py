@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ferrite_torch.masked_writes import choose_by_masks
+from ferrite_torch.rewrites.masked_writes import choose_by_masks
 
 Write = Callable[[Tensor, Tensor, Tensor], Any]
 

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 import ferrite_torch
-from ferrite_ir.graph import View
-from ferrite_torch.lower import LoweredModule
+from ferrite_ir.language.graph import View
+from ferrite_torch.graphs.graph_lowering import LoweredModule
 
 WINDOWS: list[tuple[Any, dict[str, Any]]] = [
     (3, {"stride": 2, "padding": 1}),

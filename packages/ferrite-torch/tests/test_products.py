@@ -11,23 +11,23 @@ import torch
 
 import ferrite_runtime
 import ferrite_torch
-from ferrite_torch import graph_outputs
-from ferrite_torch.lowering import products
-from ferrite_torch.lowering.products import FLOPS_PER_BYTE, FLOPS_PER_BYTE_IF_ODD, extended_extent
-from ferrite_torch.statistics import compiled_graphs
+from ferrite_torch.diagnostics.statistics import compiled_graphs
+from ferrite_torch.graphs import graph_outputs
+from ferrite_torch.lowering.products import matrix_products
+from ferrite_torch.lowering.products.matrix_products import FLOPS_PER_BYTE, FLOPS_PER_BYTE_IF_ODD, extended_extent
 
 OPTIONS = {"fallback": False, "verify": True, "use_cache": False}
 
 
 @pytest.fixture(autouse=True)
 def small_products_count(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(products, "DEVICES", ("cpu",))
-    monkeypatch.setattr(products, "MINIMUM_FLOPS", 1)
-    monkeypatch.setattr(products, "FLOPS_PER_BYTE", 0)
-    monkeypatch.setattr(products, "FLOPS_PER_BYTE_IF_ODD", 0)
-    monkeypatch.setattr(products, "SMALLEST_EXTENT", 2)
-    monkeypatch.setattr(products, "STRIPPED_ROWS", 16)
-    monkeypatch.setattr(products, "LAST_ROWS", 8)
+    monkeypatch.setattr(matrix_products, "DEVICES", ("cpu",))
+    monkeypatch.setattr(matrix_products, "MINIMUM_FLOPS", 1)
+    monkeypatch.setattr(matrix_products, "FLOPS_PER_BYTE", 0)
+    monkeypatch.setattr(matrix_products, "FLOPS_PER_BYTE_IF_ODD", 0)
+    monkeypatch.setattr(matrix_products, "SMALLEST_EXTENT", 2)
+    monkeypatch.setattr(matrix_products, "STRIPPED_ROWS", 16)
+    monkeypatch.setattr(matrix_products, "LAST_ROWS", 8)
     monkeypatch.setattr(graph_outputs, "PADDING_HELD", 1)
     torch._dynamo.reset()
     ferrite_torch.reset_statistics()
@@ -78,11 +78,11 @@ def test_returned_results_are_made_in_strips_with_the_layout_of_eager(words: int
     for result, wanted in zip(results, expected, strict=True):
         assert result.stride() == wanted.stride()
         torch.testing.assert_close(result, wanted)
-    in_strips = words >= 2 * products.WIDE_ALIGNMENT
+    in_strips = words >= 2 * matrix_products.WIDE_ALIGNMENT
     for name in ("mm", "addmm"):
         assert len(calls(f"aten.{name}.default")) == 1, "all columns, or those behind the last aligned one"
         for (strides,) in calls(f"aten.{name}.default"):
-            assert strides[0] % products.ALIGNMENT == 0
+            assert strides[0] % matrix_products.ALIGNMENT == 0
         assert len(calls(f"aten.{name}.out")) == (3 if in_strips else 0)
 
 
@@ -112,7 +112,7 @@ def test_strips_lie_in_the_result_and_the_last_one_in_the_operand(*, bias: bool)
     ],
 )
 def test_strips_halve_what_is_left(rows: int, expected: list[tuple[int, int]]) -> None:
-    assert list(products.strips(rows)) == expected
+    assert list(matrix_products.strips(rows)) == expected
 
 
 def test_training_extends_what_both_gradients_read_once() -> None:
@@ -167,8 +167,8 @@ def test_products_that_suit_the_library_stay_as_they_are() -> None:
 def test_odd_extents_are_extended_for_few_rows_too(
     columns: int, rows: int, copies: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(products, "FLOPS_PER_BYTE", FLOPS_PER_BYTE)
-    monkeypatch.setattr(products, "FLOPS_PER_BYTE_IF_ODD", FLOPS_PER_BYTE_IF_ODD)
+    monkeypatch.setattr(matrix_products, "FLOPS_PER_BYTE", FLOPS_PER_BYTE)
+    monkeypatch.setattr(matrix_products, "FLOPS_PER_BYTE_IF_ODD", FLOPS_PER_BYTE_IF_ODD)
     left, right = torch.randn(rows, 16, dtype=torch.bfloat16), torch.randn(16, columns, dtype=torch.bfloat16)
     torch.compile(lambda x, y: (x @ y).float().amax(1), backend="ferrite", options={"fallback": False})(left, right)
     shapes = [strides[0] for (strides,) in calls("aten.mm.default")]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ferrite_torch import ExternRefused, OptionError, parse_options
-from ferrite_torch.refusals import Fallback, is_refused
+from ferrite_torch.diagnostics.refusals import Fallback, is_refused
 
 ASKED = {"extern": "error", "fallback": True}
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import ferrite_torch
-from ferrite_torch.scan_gradients import cumprod_gradient
+from ferrite_torch.formulas.scan_gradients import cumprod_gradient
 
 
 @pytest.mark.parametrize("zeros", [(), (3,), (0,), (6,), (2, 4), (0, 1, 6)])

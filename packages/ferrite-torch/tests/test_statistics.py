@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from ferrite_torch.explanation import explain_graph
-from ferrite_torch.statistics import (
+from ferrite_torch.diagnostics.statistics import (
     KEPT_PROGRAMS,
     CompiledGraph,
     Stopwatch,
@@ -16,6 +15,7 @@ from ferrite_torch.statistics import (
     reset_statistics,
     statistics,
 )
+from ferrite_torch.inspection.explanation import explain_graph
 
 
 @pytest.fixture(autouse=True)

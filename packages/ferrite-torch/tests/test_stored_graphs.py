@@ -19,14 +19,15 @@ from torch._functorch import config as functorch_config
 
 import ferrite_torch
 from ferrite_runtime import CacheUnwritable, Store, choose_store, save_record
-from ferrite_torch import pipeline, stored_graphs
-from ferrite_torch.artifact import GRAPHS, Artifact, keep_artifact, recall_artifact
-from ferrite_torch.decompositions import DeferredTable
-from ferrite_torch.lazy_results import LazyResult
-from ferrite_torch.loading import runtime_options
+from ferrite_torch import pipeline
+from ferrite_torch.cache import stored_graphs
+from ferrite_torch.cache.artifact import GRAPHS, Artifact, keep_artifact, recall_artifact
+from ferrite_torch.cache.artifact_loading import runtime_options
+from ferrite_torch.calls.lazy_results import LazyResult
+from ferrite_torch.calls.shared_inputs import SharedBase
+from ferrite_torch.diagnostics.statistics import compiled_graphs
 from ferrite_torch.options import Options
-from ferrite_torch.shared_inputs import SharedBase
-from ferrite_torch.statistics import compiled_graphs
+from ferrite_torch.rewrites.decompositions import DeferredTable
 from ferrite_torch.torch_private import aot
 from ferrite_torch.torch_private.aot_cache import stores_graphs
 
@@ -460,7 +461,7 @@ class TestBeforeAot:
 
 
 def test_artifacts_survive_the_store() -> None:
-    from ferrite_runtime.store import MemoryStore
+    from ferrite_runtime.store.interface import MemoryStore
 
     artifact = Artifact(
         kind="backward",
@@ -519,7 +520,7 @@ def test_restored_graphs_are_data() -> None:
         pytest.skip("this torch keeps no graphs of other compilers")
     graph = stored_graphs.restore("f" * 64, {"fallback": True})
     written = pickle.dumps(graph)
-    assert b"ferrite_torch.stored_graphs" in written
+    assert b"ferrite_torch.cache.stored_graphs" in written
     again = pickle.loads(written)
     assert (again.key, again.options) == (graph.key, graph.options)
 
@@ -533,7 +534,7 @@ x = torch.randn(3, 6)
 loss = torch.compile(module, backend="ferrite", options={"fallback": False})(x).square().sum()
 loss.backward()
 counts = ferrite_torch.statistics()
-compiler = ("ferrite_torch.lower", "ferrite_ir", "ferrite_scheduler", "ferrite_triton")
+compiler = ("ferrite_torch.graphs.graph_lowering", "ferrite_ir", "ferrite_scheduler", "ferrite_triton")
 layers = sum(name in sys.modules for name in compiler)
 print(counts["graphs"], counts["recalled"], layers, loss.item(), module[0].weight.grad.sum().item())
 """

@@ -11,9 +11,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from ferrite_ir import sizes
-from ferrite_torch.size_names import input_name, named
-from ferrite_torch.symbols import note_inputs, scaled_size, size_of
+from ferrite_ir.language import sizes
+from ferrite_torch.sizes.size_names import input_name, named
+from ferrite_torch.sizes.symbolic_sizes import note_inputs, scaled_size, size_of
 
 
 @pytest.mark.parametrize(

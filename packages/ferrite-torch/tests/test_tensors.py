@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ferrite_ir import index as ix
-from ferrite_ir.dtypes import BF16, F32
-from ferrite_ir.graph import TensorType, Value, View
-from ferrite_torch.tensors import Tensor, grid_dims, grid_point, is_dense, whole_tensor
+from ferrite_ir.language import index as ix
+from ferrite_ir.language.dtypes import BF16, F32
+from ferrite_ir.language.graph import TensorType, Value, View
+from ferrite_torch.lowering.tensors import Tensor, grid_dims, grid_point, is_dense, whole_tensor
 
 
 def tensor(*shape: int, strides: tuple[int, ...] | None = None) -> Tensor:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ferrite_ir import parse_graph
-from ferrite_ir.graph import Computed, Contract, Fold, Graph, Update, View, names_read
-from ferrite_ir.index import Dim
-from ferrite_scheduler.schedule import Allocate, Axis, Item, Kernel, Launch, Param, Schedule, Step
+from ferrite_ir.language.graph import Computed, Contract, Fold, Graph, Update, View, names_read
+from ferrite_ir.language.index import Dim
+from ferrite_scheduler.model.schedule import Allocate, Axis, Item, Kernel, Launch, Param, Schedule, Step
 
 
 def kernel_dims(graph: Graph) -> tuple[Dim, ...]:

@@ -8,7 +8,7 @@ import pytest
 
 from by_hand import make_kernel, schedule_text
 from ferrite_ir import parse_graph
-from ferrite_scheduler.schedule import Kernel, Launch, Schedule
+from ferrite_scheduler.model.schedule import Kernel, Launch, Schedule
 from ferrite_triton import emit_program, program
 from ferrite_triton.host.identity import without_names
 from ferrite_triton.kernels import Emitted, emit_alternatives

@@ -13,10 +13,10 @@ import pytest
 
 from by_hand import make_kernel, make_schedule, schedule_text
 from ferrite_ir import parse_graph
-from ferrite_ir.dtypes import BF16, F32
-from ferrite_ir.graph import Call, Extern, Graph, Origin, Tag, TensorType, Value, View
+from ferrite_ir.language.dtypes import BF16, F32
+from ferrite_ir.language.graph import Call, Extern, Graph, Origin, Tag, TensorType, Value, View
 from ferrite_scheduler import schedule
-from ferrite_scheduler.schedule import (
+from ferrite_scheduler.model.schedule import (
     Allocate,
     CallExtern,
     CallGraph,

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from ferrite_ir import parse_graph
-from ferrite_ir.dtypes import F32
-from ferrite_ir.sizes import evaluate, symbol
+from ferrite_ir.language.dtypes import F32
+from ferrite_ir.language.sizes import evaluate, symbol
 from ferrite_scheduler import Policy, schedule
-from ferrite_scheduler.target import DEFAULT_POLICY
+from ferrite_scheduler.model.target import DEFAULT_POLICY
 from ferrite_triton import emit_program
 from ferrite_triton.host.segment_shapes import MOST_SPREAD, RowsShape, most_rows, scratch_of, shapes_for, sorts_all
 

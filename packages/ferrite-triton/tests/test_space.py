@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from by_hand import schedule_text
-from ferrite_ir import index as ix
-from ferrite_ir.index import Dim
-from ferrite_ir.sizes import evaluate
-from ferrite_scheduler.schedule import Axis, Kernel
+from ferrite_ir.language import index as ix
+from ferrite_ir.language.index import Dim
+from ferrite_ir.language.sizes import evaluate
+from ferrite_scheduler.model.schedule import Axis, Kernel
 from ferrite_triton import KernelSpec, emit_program
 from ferrite_triton.analysis.space import build_space
 from ferrite_triton.kernels import Emitted, emit_alternatives

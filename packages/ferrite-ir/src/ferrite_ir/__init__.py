@@ -5,10 +5,8 @@ It has a text form, a verifier, passes and a reference evaluator.
 
 from __future__ import annotations
 
-from .dtypes import DTYPES, DType, dtype_named
-from .evaluate import EvaluationError, Evaluator, Tensor, evaluate
-from .fingerprint import fingerprint
-from .graph import (
+from .language.dtypes import DTYPES, DType, dtype_named
+from .language.graph import (
     Call,
     Computed,
     Contract,
@@ -30,12 +28,14 @@ from .graph import (
     While,
     whole,
 )
-from .index import Dim, Index, indirect
-from .parse import ParseError, parse_graph, parse_index, parse_module, parse_scalar
+from .language.index import Dim, Index, indirect
+from .language.scalar import Scalar, ScalarTypeError, apply, bitcast, cast, const, index_value, load
 from .passes import PIPELINE, Pass, Pipeline, parse_pipeline
-from .scalar import Scalar, ScalarTypeError, apply, bitcast, cast, const, index_value, load
-from .text import definition_text, graph_text, module_text, scalar_text
-from .verify import RULES, Problem, VerificationError, require_valid, verify
+from .reference.evaluator import EvaluationError, Evaluator, Tensor, evaluate
+from .text.fingerprint import fingerprint
+from .text.parser import ParseError, parse_graph, parse_index, parse_module, parse_scalar
+from .text.printer import definition_text, graph_text, module_text, scalar_text
+from .verification.verifier import RULES, Problem, VerificationError, require_valid, verify
 
 __version__ = "0.1.0"
 

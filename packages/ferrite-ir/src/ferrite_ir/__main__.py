@@ -9,16 +9,17 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from ferrite_ir.language.graph import Graph, Module
+from ferrite_ir.reference.evaluator import EvaluationError, evaluate
+from ferrite_ir.text.fingerprint import fingerprint
+from ferrite_ir.text.parser import parse_module
+from ferrite_ir.text.printer import graph_text, module_text
+from ferrite_ir.text.tokens import ParseError
+from ferrite_ir.verification.verifier import VerificationError, require_valid, verify
+
 from . import __version__
 from .command_line import EPILOG, CommandRefused, Parser, read_json, read_text, run_command
-from .evaluate import EvaluationError, evaluate
-from .fingerprint import fingerprint
-from .graph import Graph, Module
-from .parse import parse_module
 from .passes import PASSES, PIPELINE, Pass, parse_pipeline, pass_text
-from .text import graph_text, module_text
-from .tokens import ParseError
-from .verify import VerificationError, require_valid, verify
 
 FAULTS = (ParseError, VerificationError, EvaluationError, ValueError, RecursionError)
 

@@ -10,13 +10,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ferrite_runtime.bundle import Bundle
-    from ferrite_runtime.bundling import bundle_kernels, prebuild
-    from ferrite_runtime.compilation import choose_store
-    from ferrite_runtime.config import Config
-    from ferrite_runtime.cross import CrossReport, cross_compile
-    from ferrite_runtime.devices import DeviceFacts, known_devices, typical_device
-    from ferrite_runtime.entries import Backward, Entry, Variant, Weight
+    from ferrite_runtime.ahead_of_time.program_tuning import TuningReport, tune
+    from ferrite_runtime.bundles.building import bundle_kernels, prebuild
+    from ferrite_runtime.bundles.bundle import Bundle
+    from ferrite_runtime.bundles.entries import Backward, Entry, Variant, Weight
+    from ferrite_runtime.compilation.compiler import choose_store
+    from ferrite_runtime.compilation.cross_compilation import CrossReport, cross_compile
+    from ferrite_runtime.compilation.triton_adapter import triton_version
+    from ferrite_runtime.devices.descriptors import DeviceFacts, known_devices, typical_device
     from ferrite_runtime.errors import (
         KINDS,
         CacheUnwritable,
@@ -58,32 +59,31 @@ if TYPE_CHECKING:
         VersionUnsupported,
         WorkerError,
     )
-    from ferrite_runtime.kernel import Kernel
-    from ferrite_runtime.loaded import LoadedProgram, load_program
-    from ferrite_runtime.model import LoadedBundle, load
-    from ferrite_runtime.options import Options
-    from ferrite_runtime.policy import configs
-    from ferrite_runtime.program import Program
-    from ferrite_runtime.spec import KernelSpec
-    from ferrite_runtime.starting import warm_up
-    from ferrite_runtime.steps import Layout
-    from ferrite_runtime.store import Store, load_record, save_record
-    from ferrite_runtime.structure import describe
-    from ferrite_runtime.target import Target
-    from ferrite_runtime.triton_adapter import triton_version
-    from ferrite_runtime.tuner import TuningReport, tune
-    from ferrite_runtime.user import user_kernel
+    from ferrite_runtime.formats.config import Config
+    from ferrite_runtime.formats.kernel_spec import KernelSpec
+    from ferrite_runtime.formats.program import Program
+    from ferrite_runtime.formats.steps import Layout
+    from ferrite_runtime.formats.structure import describe
+    from ferrite_runtime.formats.target import Target
+    from ferrite_runtime.kernel_source.user_kernels import user_kernel
+    from ferrite_runtime.loading.loaded_bundle import LoadedBundle, load
+    from ferrite_runtime.loading.loaded_program import LoadedProgram, load_program
+    from ferrite_runtime.loading.single_kernel import Kernel
+    from ferrite_runtime.loading.warm_up import warm_up
+    from ferrite_runtime.policies.candidates import configs
+    from ferrite_runtime.process.options import Options
+    from ferrite_runtime.store.interface import Store, load_record, save_record
 
 __version__ = "0.1.0"
 
 _MODULES = {
-    "bundle": ("Bundle",),
-    "bundling": ("bundle_kernels", "prebuild"),
-    "compilation": ("choose_store",),
-    "config": ("Config",),
-    "cross": ("CrossReport", "cross_compile"),
-    "devices": ("DeviceFacts", "known_devices", "typical_device"),
-    "entries": ("Backward", "Entry", "Variant", "Weight"),
+    "bundles.bundle": ("Bundle",),
+    "bundles.building": ("bundle_kernels", "prebuild"),
+    "compilation.compiler": ("choose_store",),
+    "formats.config": ("Config",),
+    "compilation.cross_compilation": ("CrossReport", "cross_compile"),
+    "devices.descriptors": ("DeviceFacts", "known_devices", "typical_device"),
+    "bundles.entries": ("Backward", "Entry", "Variant", "Weight"),
     "errors": (
         "KINDS",
         "CacheUnwritable",
@@ -126,21 +126,21 @@ _MODULES = {
         "VersionUnsupported",
         "WorkerError",
     ),
-    "kernel": ("Kernel",),
-    "loaded": ("LoadedProgram", "load_program"),
-    "model": ("LoadedBundle", "load"),
-    "options": ("Options",),
-    "policy": ("configs",),
-    "program": ("Program",),
-    "spec": ("KernelSpec",),
-    "starting": ("warm_up",),
-    "steps": ("Layout",),
-    "store": ("Store", "load_record", "save_record"),
-    "structure": ("describe",),
-    "target": ("Target",),
-    "triton_adapter": ("triton_version",),
-    "tuner": ("TuningReport", "tune"),
-    "user": ("user_kernel",),
+    "loading.single_kernel": ("Kernel",),
+    "loading.loaded_program": ("LoadedProgram", "load_program"),
+    "loading.loaded_bundle": ("LoadedBundle", "load"),
+    "process.options": ("Options",),
+    "policies.candidates": ("configs",),
+    "formats.program": ("Program",),
+    "formats.kernel_spec": ("KernelSpec",),
+    "loading.warm_up": ("warm_up",),
+    "formats.steps": ("Layout",),
+    "store.interface": ("Store", "load_record", "save_record"),
+    "formats.structure": ("describe",),
+    "formats.target": ("Target",),
+    "compilation.triton_adapter": ("triton_version",),
+    "ahead_of_time.program_tuning": ("TuningReport", "tune"),
+    "kernel_source.user_kernels": ("user_kernel",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -30,7 +30,7 @@ from io import TextIOWrapper
 from typing import Any, NoReturn
 
 from ferrite_runtime.commands.output import FOUND, REFUSED, print_json
-from ferrite_runtime.ranges import did_you_mean
+from ferrite_runtime.process.option_ranges import did_you_mean
 
 INTERRUPTED, CLOSED = 128 + signal.SIGINT, 141  # 128 + SIGPIPE, which not every system has
 EPILOG = "exit status: 0 all is well, 1 something is not as it should be, 2 the command could not do its work"

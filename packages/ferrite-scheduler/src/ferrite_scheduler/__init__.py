@@ -1,12 +1,12 @@
 """Ferrite's scheduler: what runs with what, in which order and in which tiles, and where results lie in memory."""
 
-from .boundaries import Boundary, Side, boundaries
 from .errors import SchedulingError, UnsupportedSize
-from .explanation import explain
-from .footprint import Footprint, footprint
-from .schedule import Decision, Kernel, Schedule
-from .scheduling import schedule
-from .target import Policy, Target
+from .fusion.boundaries import Boundary, Side, boundaries
+from .fusion.explanation import explain
+from .memory.footprint import Footprint, footprint
+from .model.schedule import Decision, Kernel, Schedule
+from .model.target import Policy, Target
+from .pipeline import schedule
 
 __version__ = "0.1.0"
 

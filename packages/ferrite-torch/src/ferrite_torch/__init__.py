@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ferrite_torch.backend import ferrite
+from ferrite_torch.diagnostics.statistics import compiled_programs, reset_statistics, statistics
 from ferrite_torch.errors import (
     CompileError,
     EnvironmentProblem,
@@ -19,15 +20,14 @@ from ferrite_torch.errors import (
     Unsupported,
 )
 from ferrite_torch.options import Options, parse_options
-from ferrite_torch.statistics import compiled_programs, reset_statistics, statistics
 
 if TYPE_CHECKING:
-    from ferrite_torch.explanation import Explanation, explain
-    from ferrite_torch.exporting import export
+    from ferrite_torch.exporting.export import export
+    from ferrite_torch.inspection.explanation import Explanation, explain
 
 __version__ = "0.1.0"
 
-_LATE = {"Explanation": "explanation", "explain": "explanation", "export": "exporting"}
+_LATE = {"Explanation": "inspection.explanation", "explain": "inspection.explanation", "export": "exporting.export"}
 """Names by the module that defines them, which is imported when they are first used: it imports all layers."""
 
 __all__ = [

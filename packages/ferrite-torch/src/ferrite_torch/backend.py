@@ -9,23 +9,25 @@ from typing import Any, NoReturn
 import torch
 
 from ferrite_runtime import warm_up
-from ferrite_torch.aliased_writes import keeping_places, refuse_lost_writes, written_together
-from ferrite_torch.announcements import announce_eager
-from ferrite_torch.attention_masks import simplify_masks
-from ferrite_torch.attention_patterns import rewrite_attention
-from ferrite_torch.copied_storages import counts_from_storage
-from ferrite_torch.decompositions import DeferredTable, decomposition_table
-from ferrite_torch.environment import check_environment, stores_graphs
+from ferrite_torch.cache.artifact_loading import mark_boxed, run_eagerly, runtime_options
+from ferrite_torch.cache.environment import check_environment, stores_graphs
+from ferrite_torch.cache.stored_graphs import Plan, mark_storable, plan_storage
+from ferrite_torch.calls.higher_order import is_captured_call
+from ferrite_torch.calls.transformed_calls import by_slices, keeping_tangents
+from ferrite_torch.capture.garbage import rare_collections
+from ferrite_torch.capture.joint_graphs import prepare_joint
+from ferrite_torch.diagnostics.announcements import announce_eager
+from ferrite_torch.diagnostics.error_translation import translate
+from ferrite_torch.diagnostics.statistics import observed, observer
 from ferrite_torch.errors import ExternRefused, FerriteError, OptionError, Refused, Unsupported
-from ferrite_torch.garbage import rare_collections
-from ferrite_torch.higher_order import is_captured_call
-from ferrite_torch.joint_graphs import prepare_joint
-from ferrite_torch.loading import mark_boxed, run_eagerly, runtime_options
-from ferrite_torch.masked_writes import choose_by_masks
 from ferrite_torch.options import Options, parse_options
-from ferrite_torch.statistics import observed, observer
-from ferrite_torch.stored_graphs import Plan, mark_storable, plan_storage
-from ferrite_torch.symbolic_floats import float_rules, multiply_out
+from ferrite_torch.rewrites.aliased_writes import keeping_places, refuse_lost_writes, written_together
+from ferrite_torch.rewrites.attention_masks import simplify_masks
+from ferrite_torch.rewrites.attention_patterns import rewrite_attention
+from ferrite_torch.rewrites.copied_storages import counts_from_storage
+from ferrite_torch.rewrites.decompositions import DeferredTable, decomposition_table
+from ferrite_torch.rewrites.masked_writes import choose_by_masks
+from ferrite_torch.rewrites.symbolic_floats import float_rules, multiply_out
 from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot, undisturbed
 from ferrite_torch.torch_private.aot_metadata import drop_dynamic_marks
 from ferrite_torch.torch_private.dynamo import (
@@ -39,8 +41,6 @@ from ferrite_torch.torch_private.dynamo import (
 from ferrite_torch.torch_private.graph_positions import has_effects
 from ferrite_torch.torch_private.nodes import example_of
 from ferrite_torch.torch_private.symbolic_shapes import has_guarded_floats
-from ferrite_torch.transformed_calls import by_slices, keeping_tangents
-from ferrite_torch.translation import translate
 from ferrite_torch.validation.observing import watching
 
 COMPILED_DEVICES = ("cuda", "cpu")
@@ -169,8 +169,8 @@ def _compiler(kind: str, options: Options, plan: Plan | None) -> GraphCompiler:
             return compile_here(module, inputs)
 
     def compile_here(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], Any]:
+        from ferrite_torch.calls.saved_layouts import changed_layouts  # noqa: PLC0415
         from ferrite_torch.pipeline import compile_graph  # noqa: PLC0415
-        from ferrite_torch.saved_layouts import changed_layouts  # noqa: PLC0415
 
         if kind == "forward":
             drop_dynamic_marks()

@@ -1,4 +1,4 @@
-"""Errors as users see them: a few classes, into which ``translation.py`` turns every exception of every layer.
+"""Errors as users see them: a few classes, into which ``error_translation.py`` turns every exception of every layer.
 
 A message says which torch op at which source line, what is wrong in the user's words, and what to write instead.
 """

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from ferrite_runtime.ranges import BOOL, MAYBE_BOOL, PROCESSES, SECONDS, Range, did_you_mean, find_problem
+from ferrite_runtime.process.option_ranges import (
+    BOOL,
+    MAYBE_BOOL,
+    PROCESSES,
+    SECONDS,
+    Range,
+    did_you_mean,
+    find_problem,
+)
 from ferrite_torch.errors import OptionError
 
 

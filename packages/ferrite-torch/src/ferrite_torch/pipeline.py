@@ -12,32 +12,32 @@ import torch
 from ferrite_ir import PIPELINE, Graph, require_valid
 from ferrite_runtime import Store, choose_store
 from ferrite_scheduler import Policy, Schedule, schedule
-from ferrite_torch.artifact import Artifact, content_key, keep_artifact, recall_artifact
-from ferrite_torch.captured_calls import bind_captured
-from ferrite_torch.donations import donated_arguments, donated_names, held_arguments, held_names
-from ferrite_torch.environment import compile_facts, stores_graphs
+from ferrite_torch.cache.artifact import Artifact, content_key, keep_artifact, recall_artifact
+from ferrite_torch.cache.artifact_loading import constants_of, load_artifact, mark_boxed, run_eagerly, runtime_options
+from ferrite_torch.cache.environment import compile_facts, stores_graphs
+from ferrite_torch.cache.graph_key import constant_paths, graph_key
+from ferrite_torch.calls.captured_calls import bind_captured
+from ferrite_torch.calls.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
+from ferrite_torch.calls.shared_inputs import SharedBase, bases_of
+from ferrite_torch.calls.transformed_calls import by_slices
+from ferrite_torch.devices.placement import graph_device
+from ferrite_torch.devices.targets import target_of
+from ferrite_torch.diagnostics.error_translation import translate
+from ferrite_torch.diagnostics.log_choice import CACHE
+from ferrite_torch.diagnostics.logs import log_graph, log_kernels, log_lowered, log_schedule
+from ferrite_torch.diagnostics.origins import places_of
+from ferrite_torch.diagnostics.refusals import refuse_fallbacks
+from ferrite_torch.diagnostics.statistics import CompiledGraph, Stopwatch, observer, record_graph
 from ferrite_torch.errors import FerriteError
-from ferrite_torch.functionalized import unwrap_functionalized
-from ferrite_torch.graph_key import constant_paths, graph_key
-from ferrite_torch.loading import constants_of, load_artifact, mark_boxed, run_eagerly, runtime_options
-from ferrite_torch.log_choice import CACHE
-from ferrite_torch.logs import log_graph, log_kernels, log_lowered, log_schedule
-from ferrite_torch.lower import OTHER_DEVICE, lower_module
+from ferrite_torch.graphs.donations import donated_arguments, donated_names, held_arguments, held_names
+from ferrite_torch.graphs.graph_lowering import OTHER_DEVICE, lower_module
+from ferrite_torch.graphs.unbacked_sizes import has_unbacked
 from ferrite_torch.options import Options
-from ferrite_torch.origins import places_of
-from ferrite_torch.placement import graph_device
-from ferrite_torch.refusals import refuse_fallbacks
-from ferrite_torch.saved_layouts import Layouts, changed_layouts, changed_outputs, strides_of
-from ferrite_torch.shared_inputs import SharedBase, bases_of
-from ferrite_torch.statistics import CompiledGraph, Stopwatch, observer, record_graph
-from ferrite_torch.symbols import settled
-from ferrite_torch.targets import target_of
+from ferrite_torch.rewrites.functionalized import unwrap_functionalized
+from ferrite_torch.sizes.symbolic_sizes import settled
 from ferrite_torch.torch_private.aot_metadata import report_strides
 from ferrite_torch.torch_private.graph_positions import positions_of
 from ferrite_torch.torch_private.symbolic_shapes import is_symbolic
-from ferrite_torch.transformed_calls import by_slices
-from ferrite_torch.translation import translate
-from ferrite_torch.unbacked import has_unbacked
 from ferrite_triton import emit_program
 
 log = logging.getLogger(__name__)

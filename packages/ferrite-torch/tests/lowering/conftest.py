@@ -10,10 +10,10 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from ferrite_ir.evaluate import evaluate
-from ferrite_ir.graph import Graph, View
-from ferrite_ir.verify import require_valid
-from ferrite_torch.lower import LoweredModule, lower_module
+from ferrite_ir.language.graph import Graph, View
+from ferrite_ir.reference.evaluator import evaluate
+from ferrite_ir.verification.verifier import require_valid
+from ferrite_torch.graphs.graph_lowering import LoweredModule, lower_module
 
 Agree = Callable[..., Graph]
 

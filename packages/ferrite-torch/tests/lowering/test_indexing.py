@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from ferrite_ir.graph import Update
+from ferrite_ir.language.graph import Update
 from ferrite_torch.torch_private.operators import decompositions_of
 
 aten = torch.ops.aten

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, arange, ones, tensor, zeros
 
-from ferrite_torch.capture import place_on
-from ferrite_torch.lower import lower_module
+from ferrite_torch.capture.model_capture import place_on
+from ferrite_torch.graphs.graph_lowering import lower_module
 from ferrite_torch.torch_private.fake_tensors import fake_mode
 from ferrite_torch.torch_private.tracing import trace_functional
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from ferrite_ir.graph import Sort
+from ferrite_ir.language.graph import Sort
 
 NUMBERS = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8]
 SPECIAL = torch.tensor([[3.0, math.nan, 1.0, -0.0, 0.0, math.inf], [-math.inf, 0.0, -0.0, math.nan, 5.0, -math.nan]])

@@ -10,11 +10,11 @@ import torch
 import torch._functorch.partitioners  # registers prims.fma
 import torch.ao.quantization.fx._decomposed
 
-from ferrite_torch.decompositions import decomposition_table
 from ferrite_torch.lowering import LOWERINGS
-from ferrite_torch.lowering.pointwise import qualified
+from ferrite_torch.lowering.pointwise.table import qualified
 from ferrite_torch.lowering.recomputation import TAKEN_APART
 from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.rewrites.decompositions import decomposition_table
 
 LIBRARY = {
     "_adaptive_avg_pool3d", "_cdist_forward", "_fft_c2c", "_fft_c2r", "_fft_r2c", "_local_scalar_dense",

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ferrite_torch.loading import run_eagerly
+from ferrite_torch.cache.artifact_loading import run_eagerly
 from ferrite_torch.torch_private.aot import GraphCompiler, compile_with_aot
 
 

@@ -10,7 +10,7 @@ import torch
 from torch._higher_order_ops.effects import _EffectType, _register_effectful_op
 from torch.testing._internal.two_tensor import TwoTensor
 
-from ferrite_torch.loading import run_eagerly
+from ferrite_torch.cache.artifact_loading import run_eagerly
 from ferrite_torch.torch_private.aot import compile_with_aot
 from ferrite_torch.torch_private.aot_metadata import report_strides
 from ferrite_torch.torch_private.graph_positions import Positions, positions_of

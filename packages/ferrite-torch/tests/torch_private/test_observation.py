@@ -10,7 +10,7 @@ import torch
 from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import checkpoint
 
-from ferrite_torch.loading import run_eagerly
+from ferrite_torch.cache.artifact_loading import run_eagerly
 from ferrite_torch.torch_private.aot import compile_with_aot
 from ferrite_torch.torch_private.observation import observing
 from ferrite_torch.torch_private.operators import Overload

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ferrite_torch.loading import run_eagerly
+from ferrite_torch.cache.artifact_loading import run_eagerly
 from ferrite_torch.torch_private.aot import compile_with_aot
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ferrite_ir.graph import Contract, Fold, Loop, Scan, Update, bodies_of
-from ferrite_ir.ops import OPS
-from ferrite_ir.scalar import postorder
-from ferrite_ir.sizes import Size, floordiv, hint, is_static
-from ferrite_scheduler.contractions import fits_axes
-from ferrite_scheduler.schedule import Kernel
-from ferrite_scheduler.softmax import part_softmax
+from ferrite_ir.language.graph import Contract, Fold, Loop, Scan, Update, bodies_of
+from ferrite_ir.language.ops import OPS
+from ferrite_ir.language.scalar import postorder
+from ferrite_ir.language.sizes import Size, floordiv, hint, is_static
+from ferrite_scheduler.model.contractions import fits_axes
+from ferrite_scheduler.model.schedule import Kernel
+from ferrite_scheduler.rewrites.online_softmax import part_softmax
 from ferrite_triton.analysis.accesses import (
     Access,
     Condition,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ferrite_ir.bindings import results_that_bind
-from ferrite_scheduler.combined_rows import COMBINE_ROWS
-from ferrite_scheduler.schedule import Allocate, CallExtern, Item, Keep, Kernel, MakeView, Reuse, Schedule
-from ferrite_scheduler.target import Target
+from ferrite_ir.language.bindings import results_that_bind
+from ferrite_scheduler.model.schedule import Allocate, CallExtern, Item, Keep, Kernel, MakeView, Reuse, Schedule
+from ferrite_scheduler.model.target import Target
+from ferrite_scheduler.rewrites.segmented_reductions import COMBINE_ROWS
 from ferrite_triton.errors import EmitError
 from ferrite_triton.host.identity import without_names
 from ferrite_triton.host.segmented_reductions import write_combined_rows

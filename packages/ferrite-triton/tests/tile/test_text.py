@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ferrite_ir.tokens import ParseError
+from ferrite_ir.text.tokens import ParseError
 from ferrite_triton.tile import parse_tile, verify
 from tile_kernels import GOLDEN, programs_of
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ferrite_ir.ops import CONVERSIONS, OPS, RANDOM
-from ferrite_ir.scalar import Scalar, postorder
+from ferrite_ir.language.ops import CONVERSIONS, OPS, RANDOM
+from ferrite_ir.language.scalar import Scalar, postorder
 
 COSTS: dict[str, int] = {name: row.cost for name, row in OPS.items()} | dict.fromkeys(CONVERSIONS, 1)
 """Rough price of each form in simple instructions; forms that are not listed are free."""

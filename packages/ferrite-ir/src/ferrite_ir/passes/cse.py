@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from ferrite_ir.graph import (
+from ferrite_ir.language.graph import (
     Call,
     Contract,
     Definition,
@@ -23,8 +23,8 @@ from ferrite_ir.graph import (
     While,
     bodies_of,
 )
-from ferrite_ir.index import Index
-from ferrite_ir.scalar import Scalar, load, replace_in_index, replace_loads
+from ferrite_ir.language.index import Index
+from ferrite_ir.language.scalar import Scalar, load, replace_in_index, replace_loads
 
 from .rewriting import map_scalars
 from .storage import Storage, trace_storage

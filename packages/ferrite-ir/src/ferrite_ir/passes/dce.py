@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ferrite_ir.graph import Call, Definition, Extern, Graph, If, Loop, Update, While, names_read
+from ferrite_ir.language.graph import Call, Definition, Extern, Graph, If, Loop, Update, While, names_read
 
 from .rewriting import with_definitions
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from ferrite_ir.graph import Graph
-from ferrite_ir.reference import constant_result
-from ferrite_ir.scalar import Scalar, const
+from ferrite_ir.language.graph import Graph
+from ferrite_ir.language.scalar import Scalar, const
+from ferrite_ir.reference.scalar_semantics import constant_result
 
 from .rewriting import Rewriter, map_scalars, with_definitions
 

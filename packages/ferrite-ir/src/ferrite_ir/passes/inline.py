@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from ferrite_ir import sizes
-from ferrite_ir.graph import (
+from ferrite_ir.language import sizes
+from ferrite_ir.language.graph import (
     Contract,
     Definition,
     Graph,
@@ -20,9 +20,9 @@ from ferrite_ir.graph import (
     loads_of,
     names_read,
 )
-from ferrite_ir.index import Dim, Index
-from ferrite_ir.scalar import Scalar, replace_in_index, replace_loads, substitute_dims
-from ferrite_ir.sizes import Size
+from ferrite_ir.language.index import Dim, Index
+from ferrite_ir.language.scalar import Scalar, replace_in_index, replace_loads, substitute_dims
+from ferrite_ir.language.sizes import Size
 
 from .costs import COSTS, REPEATED_COSTS, cost_up_to, count_new_nodes, count_nodes
 from .rewriting import Rewriter, map_scalars, with_definitions

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, TypeAlias
 
-from ferrite_ir import index as ix
-from ferrite_ir.dtypes import BOOL, I32, I64, DType
-from ferrite_ir.graph import Graph
-from ferrite_ir.index import Index
-from ferrite_ir.scalar import Scalar, apply, cast, const, index_value, load, rebuilt, unsettled
+from ferrite_ir.language import index as ix
+from ferrite_ir.language.dtypes import BOOL, I32, I64, DType
+from ferrite_ir.language.graph import Graph
+from ferrite_ir.language.index import Index
+from ferrite_ir.language.scalar import Scalar, apply, cast, const, index_value, load, rebuilt, unsettled
 
 from .rewriting import map_scalars, with_definitions
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from ferrite_ir.dtypes import BOOL
-from ferrite_ir.graph import Definition, Fold, Graph, Loop
-from ferrite_ir.index import Dim, constant
-from ferrite_ir.scalar import Scalar, apply, const, index_value, postorder, rewrite
+from ferrite_ir.language.dtypes import BOOL
+from ferrite_ir.language.graph import Definition, Fold, Graph, Loop
+from ferrite_ir.language.index import Dim, constant
+from ferrite_ir.language.scalar import Scalar, apply, const, index_value, postorder, rewrite
 
 from .inline import Inline
 from .rewriting import with_definitions

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol, TypeAlias
 
-from ferrite_ir.graph import Graph, Module
+from ferrite_ir.language.graph import Graph, Module
 
 from .cse import Cse
 from .dce import Dce

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from ferrite_ir import index as ix
-from ferrite_ir.graph import Contract, Definition, Fold, Graph, Loop, Scan, Sort, Update
-from ferrite_ir.index import Index
-from ferrite_ir.scalar import Scalar, index_value, load, rebuilt, unsettled
-
-from .rules.indices import settled_indirect
-from .rules.rule import Rewrite, Rule, index_rules
+from ferrite_ir.language import index as ix
+from ferrite_ir.language.graph import Contract, Definition, Fold, Graph, Loop, Scan, Sort, Update
+from ferrite_ir.language.index import Index
+from ferrite_ir.language.scalar import Scalar, index_value, load, rebuilt, unsettled
+from ferrite_ir.passes.rules.indices import settled_indirect
+from ferrite_ir.passes.rules.rule import Rewrite, Rule, index_rules
 
 
 class Rewriter:

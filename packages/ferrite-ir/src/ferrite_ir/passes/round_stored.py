@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from ferrite_ir.graph import Definition, Graph, Loop, Sort, Update, bodies_of, index_loads
-from ferrite_ir.ops import CONVERSIONS
-from ferrite_ir.scalar import Scalar, postorder, rebuilt, rounded
+from ferrite_ir.language.graph import Definition, Graph, Loop, Sort, Update, bodies_of, index_loads
+from ferrite_ir.language.ops import CONVERSIONS
+from ferrite_ir.language.scalar import Scalar, postorder, rebuilt, rounded
+from ferrite_ir.passes.rules.rule import Rule
 
 from .rewriting import Rewriter, map_scalars, with_definitions
-from .rules.rule import Rule
 from .storage import fixed_names
 
 _CHOICES = ("where", "masked")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
 
-from ferrite_ir.graph import Graph
+from ferrite_ir.language.graph import Graph
 
 from .fold_constants import folded
 from .rewriting import Rewriter, map_scalars, with_definitions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from ferrite_ir.graph import Call, Extern, Graph, If, Update, While, names_read
+from ferrite_ir.language.graph import Call, Extern, Graph, If, Update, While, names_read
 
 NEVER = 1 << 60
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import ClassVar, TypeAlias
 
-from ferrite_ir import index as ix
-from ferrite_ir import sizes
-from ferrite_ir.graph import Definition, Fold, Graph, Loop, TensorType, domain_of, loads_of
-from ferrite_ir.index import Dim, Index, atom_dims
-from ferrite_ir.scalar import Scalar, apply, substitute_dims
-from ferrite_ir.sizes import Size
+from ferrite_ir.language import index as ix
+from ferrite_ir.language import sizes
+from ferrite_ir.language.graph import Definition, Fold, Graph, Loop, TensorType, domain_of, loads_of
+from ferrite_ir.language.index import Dim, Index, atom_dims
+from ferrite_ir.language.scalar import Scalar, apply, substitute_dims
+from ferrite_ir.language.sizes import Size
 
 from .costs import count_nodes
 from .rewriting import Rewriter, with_definitions

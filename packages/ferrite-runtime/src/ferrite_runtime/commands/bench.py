@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from ferrite_runtime.ahead_of_time.kernel_times import SAMPLES, TimesReport, measure_kernels
+from ferrite_runtime.ahead_of_time.program_tuning import open_session
+from ferrite_runtime.ahead_of_time.roofline import plot_roofline
 from ferrite_runtime.commands.measuring import add_measuring, format_time, read_sizes
 from ferrite_runtime.commands.output import FINE, FOUND, add_json, format_bytes, print_json, print_table
 from ferrite_runtime.commands.programs import add_file, read_file
-from ferrite_runtime.kernel_times import SAMPLES, TimesReport, measure_kernels
-from ferrite_runtime.options import Options
-from ferrite_runtime.roofline import plot_roofline
-from ferrite_runtime.tuner import open_session
+from ferrite_runtime.process.options import Options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

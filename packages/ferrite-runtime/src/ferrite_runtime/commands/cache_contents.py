@@ -11,10 +11,10 @@ from typing import Any
 from ferrite_runtime.commands.cache_store import add_store, open_store
 from ferrite_runtime.commands.output import FINE, FOUND, format_bytes, print_json, print_table
 from ferrite_runtime.errors import FileUnwritable
-from ferrite_runtime.records import RECORDS
-from ferrite_runtime.settings import parse_size, read_settings
-from ferrite_runtime.storage.backend import Backend, Busy, Unwritable
-from ferrite_runtime.storage.layers import OLD_LAYOUT, LayeredStore
+from ferrite_runtime.formats.measurements import RECORDS
+from ferrite_runtime.process.environment_variables import parse_size, read_settings
+from ferrite_runtime.store.backend import Backend, Busy, Unwritable
+from ferrite_runtime.store.layers import OLD_LAYOUT, LayeredStore
 
 
 def add_stat(parser: argparse.ArgumentParser) -> None:

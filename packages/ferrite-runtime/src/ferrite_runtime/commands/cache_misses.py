@@ -9,7 +9,7 @@ from ferrite_runtime.commands.cache_store import add_store, open_store
 from ferrite_runtime.commands.output import FINE, FOUND, print_json, print_table
 from ferrite_runtime.commands.programs import read_file
 from ferrite_runtime.commands.targets import add_device, choose_device
-from ferrite_runtime.misses import Lookup, explain_lookups
+from ferrite_runtime.tuning.misses import Lookup, explain_lookups
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from ferrite_runtime.errors import FileUnreadable
-from ferrite_runtime.settings import read_settings
-from ferrite_runtime.storage.layers import LayeredStore
+from ferrite_runtime.process.environment_variables import read_settings
+from ferrite_runtime.store.layers import LayeredStore
 
 
 def add_store(parser: argparse.ArgumentParser) -> None:

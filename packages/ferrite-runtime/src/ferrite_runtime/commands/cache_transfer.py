@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ferrite_runtime.commands.cache_store import add_store, open_store
 from ferrite_runtime.commands.output import FINE, FOUND, format_bytes, print_json
-from ferrite_runtime.records import RECORDS
-from ferrite_runtime.storage.transfer import export_entries, import_entries
+from ferrite_runtime.formats.measurements import RECORDS
+from ferrite_runtime.store.transfer import export_entries, import_entries
 
 
 def add_export(parser: argparse.ArgumentParser) -> None:

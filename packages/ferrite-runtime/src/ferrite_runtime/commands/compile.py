@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from ferrite_runtime.bundling import kernels_for
+from ferrite_runtime.bundles.building import kernels_for
 from ferrite_runtime.commands.output import FINE, FOUND, add_json, print_json
 from ferrite_runtime.commands.programs import add_file, read_file
-from ferrite_runtime.cross import cross_compile_kernels
-from ferrite_runtime.devices import typical_device
-from ferrite_runtime.options import Options
-from ferrite_runtime.target import KNOWN_TARGETS, find_target
+from ferrite_runtime.compilation.cross_compilation import cross_compile_kernels
+from ferrite_runtime.devices.descriptors import typical_device
+from ferrite_runtime.formats.target import KNOWN_TARGETS, find_target
+from ferrite_runtime.process.options import Options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

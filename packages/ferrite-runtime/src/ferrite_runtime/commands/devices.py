@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from ferrite_runtime.commands.output import FINE, add_json, format_bytes, print_json, print_table
-from ferrite_runtime.devices import DeviceFacts, device_facts, known_devices
+from ferrite_runtime.devices.descriptors import DeviceFacts, device_facts, known_devices
 from ferrite_runtime.errors import DeviceUnavailable
 
 

@@ -6,14 +6,14 @@ import argparse
 from collections import Counter
 from typing import Any
 
-from ferrite_runtime.bundle import Bundle
+from ferrite_runtime.bundles.bundle import Bundle
 from ferrite_runtime.commands.measuring import format_time
 from ferrite_runtime.commands.output import FINE, add_json, format_bytes, print_json, print_table
 from ferrite_runtime.commands.programs import add_file, read_file
-from ferrite_runtime.devices import DeviceFacts, known_devices
+from ferrite_runtime.devices.descriptors import DeviceFacts, known_devices
 from ferrite_runtime.errors import OptionError
-from ferrite_runtime.policy import configs, launch_bytes
-from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.policies.candidates import configs, launch_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

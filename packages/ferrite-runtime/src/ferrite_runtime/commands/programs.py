@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ferrite_runtime.bundle import Bundle
-from ferrite_runtime.container import MAGIC
+from ferrite_runtime.bundles.bundle import Bundle
+from ferrite_runtime.bundles.container import MAGIC
 from ferrite_runtime.errors import FileUnreadable, NoPackage, naming_file
-from ferrite_runtime.files import refuse_special
-from ferrite_runtime.program import PROGRAM_FORMAT, Program
-from ferrite_runtime.spec import KernelSpec
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.formats.program import PROGRAM_FORMAT, Program
+from ferrite_runtime.process.files import refuse_special
 
 
 def add_file(parser: argparse.ArgumentParser) -> None:

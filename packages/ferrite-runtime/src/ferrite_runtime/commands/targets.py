@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ferrite_runtime.devices import DeviceFacts, device_facts, known_devices
+from ferrite_runtime.devices.descriptors import DeviceFacts, device_facts, known_devices
 from ferrite_runtime.errors import DeviceUnavailable
 
 

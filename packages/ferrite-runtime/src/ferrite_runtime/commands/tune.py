@@ -7,14 +7,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+from ferrite_runtime.ahead_of_time.program_tuning import TuningReport, tune
 from ferrite_runtime.commands.measuring import add_measuring, format_time, read_sizes
 from ferrite_runtime.commands.output import FINE, FOUND, add_json, print_json, print_table
 from ferrite_runtime.commands.programs import add_file, read_file
-from ferrite_runtime.options import Options
-from ferrite_runtime.progress import choose_progress
-from ferrite_runtime.records import merge
-from ferrite_runtime.tuner import TuningReport, tune
-from ferrite_runtime.tuning import ignore_event
+from ferrite_runtime.formats.measurements import merge
+from ferrite_runtime.process.options import Options
+from ferrite_runtime.tuning.kernel_tuning import ignore_event
+from ferrite_runtime.tuning.progress import choose_progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

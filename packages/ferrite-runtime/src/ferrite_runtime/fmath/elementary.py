@@ -1,7 +1,7 @@
 """Elementary functions, combines and integer helpers.
 
-Compiled, the functions bind to the device library; interpreted, the names in `interpreter_math` take their place,
-because Triton's interpreter has no device library.
+Compiled, the functions bind to the device library; interpreted, the names in `interpreter.device_math` take their
+place, because Triton's interpreter has no device library.
 """
 
 from __future__ import annotations

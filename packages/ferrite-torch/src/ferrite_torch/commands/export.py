@@ -14,8 +14,8 @@ from typing import Any
 
 from ferrite_runtime.commands.output import FINE, add_json, print_json
 from ferrite_runtime.errors import FileUnwritable
-from ferrite_runtime.ranges import did_you_mean
-from ferrite_runtime.target import KNOWN_TARGETS
+from ferrite_runtime.formats.target import KNOWN_TARGETS
+from ferrite_runtime.process.option_ranges import did_you_mean
 from ferrite_torch.errors import OptionError
 
 
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; the function returns the model, its example inputs and, if it likes, keywords."""
-    from ferrite_torch.exporting import check_targets, export  # noqa: PLC0415  # imports every layer
+    from ferrite_torch.exporting.export import check_targets, export  # noqa: PLC0415  # imports every layer
 
     targets = [target.strip() for target in arguments.targets.split(",")]
     ptx = None if arguments.ptx == "none" else arguments.ptx

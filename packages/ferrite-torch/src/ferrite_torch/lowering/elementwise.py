@@ -17,19 +17,19 @@ from typing import Any, TypeAlias
 
 import torch
 
-from ferrite_ir import index as ix
-from ferrite_ir import scalar as sc
-from ferrite_ir.dtypes import BF16, BOOL, F16, F64, I64, DType
-from ferrite_ir.graph import TensorType
-from ferrite_ir.rounding import wrap
-from ferrite_ir.scalar import Scalar, ScalarTypeError
-from ferrite_ir.sizes import Symbolic, Undecided
-from ferrite_torch.builder import Builder, Unlowered
-from ferrite_torch.dtypes import dtype_of, torch_dtype
+from ferrite_ir.language import index as ix
+from ferrite_ir.language import scalar as sc
+from ferrite_ir.language.dtypes import BF16, BOOL, F16, F64, I64, DType
+from ferrite_ir.language.graph import TensorType
+from ferrite_ir.language.scalar import Scalar, ScalarTypeError
+from ferrite_ir.language.sizes import Symbolic, Undecided
+from ferrite_ir.reference.rounding import wrap
+from ferrite_torch.devices.dtypes import dtype_of, torch_dtype
+from ferrite_torch.lowering.builder import Builder, Unlowered
 from ferrite_torch.lowering.expressions import number_of
 from ferrite_torch.lowering.requirements import required
-from ferrite_torch.symbols import size_of, sizes_of, steps_of
-from ferrite_torch.tensors import Point, Tensor, is_dense
+from ferrite_torch.lowering.tensors import Point, Tensor, is_dense
+from ferrite_torch.sizes.symbolic_sizes import size_of, sizes_of, steps_of
 
 Formula: TypeAlias = Callable[..., Scalar]
 Number: TypeAlias = "bool | int | float | Symbolic"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial, reduce
 from typing import TypeAlias
 
-from ferrite_ir import index as ix
-from ferrite_ir import scalar as sc
-from ferrite_ir.dtypes import BOOL, I64, DType
-from ferrite_ir.index import Index
-from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import Size, Symbolic, is_provably_at_most
+from ferrite_ir.language import index as ix
+from ferrite_ir.language import scalar as sc
+from ferrite_ir.language.dtypes import BOOL, I64, DType
+from ferrite_ir.language.index import Index
+from ferrite_ir.language.scalar import Scalar
+from ferrite_ir.language.sizes import Size, Symbolic, is_provably_at_most
 
 Operand: TypeAlias = Scalar | Symbolic | bool | int | float
 

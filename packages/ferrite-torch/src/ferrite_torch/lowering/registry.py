@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ferrite_torch.builder import Lowered, Unlowered
+from ferrite_torch.lowering.builder import Lowered, Unlowered
 
 __all__ = ["LOWERINGS", "Lowered", "Lowering", "Unlowered", "lowers"]
 

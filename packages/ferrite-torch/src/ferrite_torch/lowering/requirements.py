@@ -1,24 +1,24 @@
 """What eager asks of the contents of tensors: conditions that kernels check while they run.
 
-A value that must be in a range is wrapped in an operation of `ferrite_ir.ops.REQUIREMENTS`, which stops the program
-where the condition is false. Places of loads and stores carry their bound and need none, unless the place itself gets
-lost: in tensors without dims, in expanded ones, and in values that do not depend on where they are read.
+A value that must be in a range is wrapped in an operation of `ferrite_ir.language.ops.REQUIREMENTS`, which stops the
+program where the condition is false. Places of loads and stores carry their bound and need none, unless the place
+itself gets lost: in tensors without dims, in expanded ones, and in values that do not depend on where they are read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ferrite_ir import scalar as sc
-from ferrite_ir.dtypes import I64
-from ferrite_ir.index import Index, Indirect, indirect_parts
-from ferrite_ir.ops import REQUIREMENTS
-from ferrite_ir.reference import constant_result
-from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import Size, is_provably_at_most
-from ferrite_torch.builder import Builder
+from ferrite_ir.language import scalar as sc
+from ferrite_ir.language.dtypes import I64
+from ferrite_ir.language.index import Index, Indirect, indirect_parts
+from ferrite_ir.language.ops import REQUIREMENTS
+from ferrite_ir.language.scalar import Scalar
+from ferrite_ir.language.sizes import Size, is_provably_at_most
+from ferrite_ir.reference.scalar_semantics import constant_result
+from ferrite_torch.lowering.builder import Builder
 from ferrite_torch.lowering.expressions import both, ge, lifted, lt
-from ferrite_torch.lowering.extents import extent_of, loop_body
+from ferrite_torch.lowering.integer_ranges import extent_of, loop_body
 
 MOST_NODES = 256
 """Parts of a number that are looked at to see where it comes from."""

@@ -93,7 +93,7 @@ def _keeping_tangents() -> Iterator[None]:
     theirs = MemoryFormatMeta.from_tensor
 
     def from_tensor(tensor: torch.Tensor, *args: Any, **named: Any) -> MemoryFormatMeta | None:
-        from ferrite_ir.graph import overlaps  # not needed where graphs come from the store
+        from ferrite_ir.language.graph import overlaps  # not needed where graphs come from the store
 
         if tensor.layout is torch.strided and overlaps(tensor.shape, tensor.stride()):
             return MemoryFormatMeta(memory_format=suggest_memory_format(tensor))

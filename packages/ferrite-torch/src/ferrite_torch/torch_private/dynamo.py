@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ferrite_runtime.forking import renewed_in_children
+from ferrite_runtime.process.forking import renewed_in_children
 
 
 def register_backend(function: Callable[..., Any], name: str) -> None:

@@ -38,7 +38,7 @@ def launch(kernel: Any, grids: Grids, descriptors: Mapping[str, Any], given: Map
     values = {name: _described(value, descriptors[name]) for name, value in given.items() if name in descriptors}
     values = {**given, **values}
     if all(not isinstance(value, torch.Tensor) or value.device.type == "cpu" for value in given.values()):
-        from ferrite_runtime.user_launches import interpret_launch
+        from ferrite_runtime.interpreter.user_launches import interpret_launch
 
         interpret_launch(kernel, grid_of(kernel, grids), values)
         return
@@ -76,7 +76,7 @@ def _described(tensor: torch.Tensor, description: Any) -> Any:
     """Returns the descriptor of a tensor that a kernel copies blocks of; torch has the names of both kinds."""
     from torch._higher_order_ops import triton_kernel_wrap
 
-    from ferrite_runtime.user_launches import describe_blocks, describe_memory
+    from ferrite_runtime.interpreter.user_launches import describe_blocks, describe_memory
 
     theirs: Any = triton_kernel_wrap  # sizes are numbers by now, whatever its types say
     experimental = theirs.maybe_unpack_tma_experimental_metadata(description)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.one_hot import one_hot
-from ferrite_torch.scan_gradients import cumprod_gradient
+from ferrite_torch.formulas.one_hot import one_hot
+from ferrite_torch.formulas.scan_gradients import cumprod_gradient
 from ferrite_torch.torch_private.operators import Overload
 
 _WHOLE = """

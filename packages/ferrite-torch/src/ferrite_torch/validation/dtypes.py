@@ -91,8 +91,8 @@ def _writes_results(op: Overload) -> bool:
 
 def _is_ours(op: Overload) -> bool:
     """Returns whether an op, or the one that it does in place, is lowered or taken apart; a library asks for itself."""
-    from ferrite_torch.decompositions import is_taken_apart  # noqa: PLC0415  # not needed where graphs are stored
     from ferrite_torch.lowering import LOWERINGS  # noqa: PLC0415
+    from ferrite_torch.rewrites.decompositions import is_taken_apart  # noqa: PLC0415  # not needed where graphs are stored
 
     name = schema_of(op).name.removeprefix("aten::").removesuffix("_")
     packets = [getattr(torch.ops.aten, each, None) for each in (name, f"{name}_functional")]

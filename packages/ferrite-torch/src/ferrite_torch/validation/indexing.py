@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ferrite_torch.overlapping_targets import is_repeated
+from ferrite_torch.rewrites.overlapping_targets import is_repeated
 from ferrite_torch.validation.registry import checks
 
 Checks = Iterator[tuple[Any, str]]

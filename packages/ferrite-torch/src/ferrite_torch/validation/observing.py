@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ferrite_torch.copied_storages import called_on_storage
 from ferrite_torch.errors import Refused
-from ferrite_torch.in_place_layouts import called_in_layout
+from ferrite_torch.rewrites.copied_storages import called_on_storage
+from ferrite_torch.rewrites.in_place_layouts import called_in_layout
 from ferrite_torch.torch_private.observation import observing
 from ferrite_torch.torch_private.operators import Overload
 from ferrite_torch.torch_private.symbolic_shapes import is_data_dependent

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ferrite_ir.graph import Update, bodies_of
-from ferrite_ir.index import Dim, Index, Mod
-from ferrite_ir.scalar import Scalar, indirects_of, postorder
-from ferrite_ir.sizes import Size, hint, is_provably_at_most, is_static
+from ferrite_ir.language.graph import Update, bodies_of
+from ferrite_ir.language.index import Dim, Index, Mod
+from ferrite_ir.language.scalar import Scalar, indirects_of, postorder
+from ferrite_ir.language.sizes import Size, hint, is_provably_at_most, is_static
 from ferrite_triton.analysis.flat import FlatKernel, KernelParam
 from ferrite_triton.analysis.index_reach import INDEX_LIMIT, reaches_of
 from ferrite_triton.analysis.space import FOLD_AXES, LARGEST_BLOCK, Axes

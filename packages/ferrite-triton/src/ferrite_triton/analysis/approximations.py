@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import math
 
-from ferrite_ir.dtypes import F32
-from ferrite_ir.graph import Fold, Loop, bodies_of
-from ferrite_ir.ops import CONVERSIONS
-from ferrite_ir.scalar import Scalar, postorder
+from ferrite_ir.language.dtypes import F32
+from ferrite_ir.language.graph import Fold, Loop, bodies_of
+from ferrite_ir.language.ops import CONVERSIONS
+from ferrite_ir.language.scalar import Scalar, postorder
 from ferrite_triton.analysis.flat import FlatKernel
 
 CARRYING = frozenset(("minimum", "maximum", "neg", "abs", "mul", "add", "sub"))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ferrite_ir import index as ix
-from ferrite_ir.dtypes import DType
-from ferrite_ir.graph import Computed, Contract, Fold, Loop, Scan, Sort, Update, bodies_of
-from ferrite_ir.index import Index
-from ferrite_ir.scalar import Scalar, postorder, substitute_dims
-from ferrite_ir.sizes import Size, hint
-from ferrite_scheduler.schedule import Kernel, Param
+from ferrite_ir.language import index as ix
+from ferrite_ir.language.dtypes import DType
+from ferrite_ir.language.graph import Computed, Contract, Fold, Loop, Scan, Sort, Update, bodies_of
+from ferrite_ir.language.index import Index
+from ferrite_ir.language.scalar import Scalar, postorder, substitute_dims
+from ferrite_ir.language.sizes import Size, hint
+from ferrite_scheduler.model.schedule import Kernel, Param
 from ferrite_triton.analysis.rows import varies_along_fold
 from ferrite_triton.analysis.space import Space
 from ferrite_triton.errors import ScheduleMismatch

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ferrite_ir.index import FloorDiv, Index, Mod
-from ferrite_ir.sizes import Size, maximum
+from ferrite_ir.language.index import FloorDiv, Index, Mod
+from ferrite_ir.language.sizes import Size, maximum
 from ferrite_triton.analysis.size_params import magnitude
 
 # Texts of 32-bit address arithmetic keep everything, lanes past the end included, below this.

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from ferrite_ir.graph import Fold
-from ferrite_ir.sizes import Size, is_provably_at_most, is_static
+from ferrite_ir.language.graph import Fold
+from ferrite_ir.language.sizes import Size, is_provably_at_most, is_static
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.loop_plan import plan_passes
 from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row

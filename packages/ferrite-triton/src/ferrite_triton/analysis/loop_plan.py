@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ferrite_ir.graph import Computed, Contract, Fold, Loop, Scan, Update, names_read
-from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import hint
+from ferrite_ir.language.graph import Computed, Contract, Fold, Loop, Scan, Update, names_read
+from ferrite_ir.language.scalar import Scalar
+from ferrite_ir.language.sizes import hint
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.rows import behind, step_along, varies_along_fold
 from ferrite_triton.analysis.update_targets import update_scalars

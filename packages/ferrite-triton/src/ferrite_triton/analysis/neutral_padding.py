@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 
-from ferrite_ir.dtypes import BOOL
-from ferrite_ir.graph import Fold, Loop
-from ferrite_ir.ops import CONVERSIONS
-from ferrite_ir.scalar import Scalar, postorder
-from ferrite_ir.sizes import is_static
+from ferrite_ir.language.dtypes import BOOL
+from ferrite_ir.language.graph import Fold, Loop
+from ferrite_ir.language.ops import CONVERSIONS
+from ferrite_ir.language.scalar import Scalar, postorder
+from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_fold
 
 _KEEPING = frozenset(("add", "sub", "neg", "abs", *CONVERSIONS, "relu", "maximum", "minimum"))

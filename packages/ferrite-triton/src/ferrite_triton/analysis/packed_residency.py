@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ferrite_ir.graph import Fold, bodies_of
-from ferrite_ir.scalar import Scalar
+from ferrite_ir.language.graph import Fold, bodies_of
+from ferrite_ir.language.scalar import Scalar
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_fold
 
 HALF_BYTES = 2

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ferrite_ir.graph import Computed, Fold, Loop, bodies_of
-from ferrite_ir.index import Index, mod
-from ferrite_ir.scalar import postorder
-from ferrite_ir.sizes import is_static
+from ferrite_ir.language.graph import Computed, Fold, Loop, bodies_of
+from ferrite_ir.language.index import Index, mod
+from ferrite_ir.language.scalar import postorder
+from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, is_aligned_row, varies_along_fold
 from ferrite_triton.analysis.space import Skew

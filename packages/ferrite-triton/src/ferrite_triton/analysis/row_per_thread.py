@@ -13,10 +13,10 @@ from it (`fmath.hide`), and ``position``, by which results are stored, the same 
 
 from __future__ import annotations
 
-from ferrite_ir import index as ix
-from ferrite_ir.graph import Fold, Loop
-from ferrite_ir.index import Dim, Index
-from ferrite_ir.sizes import is_static
+from ferrite_ir.language import index as ix
+from ferrite_ir.language.graph import Fold, Loop
+from ferrite_ir.language.index import Dim, Index
+from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.accesses import Access, touched_bytes
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.rows import behind, is_aligned_row, step_along

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ferrite_ir.index import Atom, Dim, Index, atom_dims
-from ferrite_ir.sizes import Size, add, is_provably_at_most, is_static, quotient
+from ferrite_ir.language.index import Atom, Dim, Index, atom_dims
+from ferrite_ir.language.sizes import Size, add, is_provably_at_most, is_static, quotient
 
 WIDEST_ACCESS = 16
 """Bytes that a thread reads or writes at a time, at most."""

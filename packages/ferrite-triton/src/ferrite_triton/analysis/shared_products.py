@@ -16,10 +16,10 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 
-from ferrite_ir.dtypes import F32, F64
-from ferrite_ir.graph import Loop, bodies_of
-from ferrite_ir.ops import CONVERSIONS
-from ferrite_ir.scalar import Scalar
+from ferrite_ir.language.dtypes import F32, F64
+from ferrite_ir.language.graph import Loop, bodies_of
+from ferrite_ir.language.ops import CONVERSIONS
+from ferrite_ir.language.scalar import Scalar
 from ferrite_triton.analysis.approximations import resolved, users_of
 from ferrite_triton.analysis.flat import FlatKernel
 

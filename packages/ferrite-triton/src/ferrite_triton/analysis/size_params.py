@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ferrite_ir import sizes
-from ferrite_ir.dtypes import DType
-from ferrite_ir.polynomials import Extreme, Floor, Generator, Symbol
-from ferrite_ir.sizes import Size, Symbolic
+from ferrite_ir.language import sizes
+from ferrite_ir.language.dtypes import DType
+from ferrite_ir.language.size_polynomials import Extreme, Floor, Generator, Symbol
+from ferrite_ir.language.sizes import Size, Symbolic
 from ferrite_triton.tile.build import add, apply, mul, quotient
 from ferrite_triton.tile.language import Expression, Literal, Name, TileType
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from ferrite_ir import index as ix
-from ferrite_ir import sizes
-from ferrite_ir.dtypes import I32
-from ferrite_ir.graph import Contract
-from ferrite_ir.index import Dim, Index
-from ferrite_ir.sizes import Size, is_provably_at_most
-from ferrite_scheduler.contractions import uses_tensor_cores
-from ferrite_scheduler.marks import LookBackScan
-from ferrite_scheduler.schedule import Axis, Kernel
+from ferrite_ir.language import index as ix
+from ferrite_ir.language import sizes
+from ferrite_ir.language.dtypes import I32
+from ferrite_ir.language.graph import Contract
+from ferrite_ir.language.index import Dim, Index
+from ferrite_ir.language.sizes import Size, is_provably_at_most
+from ferrite_scheduler.model.annotations import LookBackScan
+from ferrite_scheduler.model.contractions import uses_tensor_cores
+from ferrite_scheduler.model.schedule import Axis, Kernel
 from ferrite_triton.analysis.size_params import SizeParams
 from ferrite_triton.tile.build import add, mul, quotient, remainder
 from ferrite_triton.tile.language import Block, BlockSize, Expand, Expression, Lanes, Literal, Shape

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ferrite_ir.graph import Update
-from ferrite_ir.index import Dim, Index
-from ferrite_ir.scalar import Scalar, indirects_of
-from ferrite_ir.sizes import Size, hint, is_provably_at_most
+from ferrite_ir.language.graph import Update
+from ferrite_ir.language.index import Dim, Index
+from ferrite_ir.language.scalar import Scalar, indirects_of
+from ferrite_ir.language.sizes import Size, hint, is_provably_at_most
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.size_params import magnitude
 from ferrite_triton.analysis.space import Axes

@@ -5,12 +5,12 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from ferrite_ir.graph import Contract, Fold, Update, bodies_of
-from ferrite_ir.ops import OPS, RANDOM
-from ferrite_ir.scalar import Scalar, postorder
-from ferrite_ir.sizes import hint
-from ferrite_scheduler.contractions import uses_tensor_cores
-from ferrite_scheduler.marks import SortedUpdate
+from ferrite_ir.language.graph import Contract, Fold, Update, bodies_of
+from ferrite_ir.language.ops import OPS, RANDOM
+from ferrite_ir.language.scalar import Scalar, postorder
+from ferrite_ir.language.sizes import hint
+from ferrite_scheduler.model.annotations import SortedUpdate
+from ferrite_scheduler.model.contractions import uses_tensor_cores
 from ferrite_triton.analysis.accesses import (
     Access,
     contiguous_axis,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ferrite_ir.dtypes import DType
-from ferrite_ir.index import Index
-from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import Size, is_static
+from ferrite_ir.language.dtypes import DType
+from ferrite_ir.language.index import Index
+from ferrite_ir.language.scalar import Scalar
+from ferrite_ir.language.sizes import Size, is_static
 from ferrite_triton.analysis.flat import KernelParam
 from ferrite_triton.analysis.rows import WIDEST_ACCESS, behind, column_start, padded_extent, row_start, step_along
 from ferrite_triton.analysis.space import NO_AXES, Axes, KernelAxis, Skew, Space, flat_dim

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ferrite_ir.dtypes import BOOL, DType
-from ferrite_ir.graph import Fold, Loop, Scan
-from ferrite_ir.index import Index, indirect_parts
-from ferrite_ir.ops import REQUIREMENTS
-from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import is_static
+from ferrite_ir.language.dtypes import BOOL, DType
+from ferrite_ir.language.graph import Fold, Loop, Scan
+from ferrite_ir.language.index import Index, indirect_parts
+from ferrite_ir.language.ops import REQUIREMENTS
+from ferrite_ir.language.scalar import Scalar
+from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.space import Axes
 from ferrite_triton.forms.builder import Builder, Tile
@@ -60,7 +60,7 @@ def assert_in_bounds(
 
 
 def assert_required(builder: Builder, op: str, condition: Expression, access: tuple[Expression | None, Axes]) -> None:
-    """Writes the assertion of an operation of `ferrite_ir.ops.REQUIREMENTS`, of which this is the condition.
+    """Writes the assertion of an operation of `ferrite_ir.language.ops.REQUIREMENTS`, of which this is the condition.
 
     ``access`` is the mask (None for none) under which the operation counts, and the axes that it varies along.
     """

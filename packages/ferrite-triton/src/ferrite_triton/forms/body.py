@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from ferrite_ir.dtypes import I32, DType
-from ferrite_ir.graph import Computed, Contract, Fold, Scan, Sort, Update, bodies_of
-from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import Size, is_provably_at_most, is_static
-from ferrite_scheduler.marks import ColumnFold
+from ferrite_ir.language.dtypes import I32, DType
+from ferrite_ir.language.graph import Computed, Contract, Fold, Scan, Sort, Update, bodies_of
+from ferrite_ir.language.scalar import Scalar
+from ferrite_ir.language.sizes import Size, is_provably_at_most, is_static
+from ferrite_scheduler.model.annotations import ColumnFold
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.loop_plan import (
     READ_THE_LAST_TIME,

@@ -6,8 +6,8 @@ from collections import ChainMap
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ferrite_ir.dtypes import DType
-from ferrite_ir.scalar import Number
+from ferrite_ir.language.dtypes import DType
+from ferrite_ir.language.scalar import Number
 from ferrite_triton.analysis.space import Axes
 from ferrite_triton.tile.language import (
     Call,

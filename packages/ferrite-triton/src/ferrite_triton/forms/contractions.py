@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ferrite_ir.dtypes import BF16, F32, I32
-from ferrite_ir.graph import Contract
-from ferrite_ir.index import Dim
-from ferrite_ir.scalar import Scalar, cast
-from ferrite_ir.sizes import Size
-from ferrite_scheduler.contractions import CUT_ROWS, PARTS, part_loads, uses_tensor_cores
+from ferrite_ir.language.dtypes import BF16, F32, I32
+from ferrite_ir.language.graph import Contract
+from ferrite_ir.language.index import Dim
+from ferrite_ir.language.scalar import Scalar, cast
+from ferrite_ir.language.sizes import Size
+from ferrite_scheduler.model.contractions import CUT_ROWS, PARTS, part_loads, uses_tensor_cores
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.space import NO_AXES, Axes
 from ferrite_triton.forms.builder import Builder, Tile

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ferrite_ir.dtypes import I32, DType
-from ferrite_ir.sizes import is_static
+from ferrite_ir.language.dtypes import I32, DType
+from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.packed_residency import holds_only_halves
 from ferrite_triton.analysis.space import NO_AXES, POSITION, KernelAxis, Space

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ferrite_ir.dtypes import F32, I32, DType
-from ferrite_ir.graph import Fold
-from ferrite_ir.reference_combines import neutral
-from ferrite_ir.scalar import Scalar
+from ferrite_ir.language.dtypes import F32, I32, DType
+from ferrite_ir.language.graph import Fold
+from ferrite_ir.language.scalar import Scalar
+from ferrite_ir.reference.combine_semantics import neutral
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.space import next_power_of_two
 from ferrite_triton.forms.builder import Builder, Tile

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from ferrite_ir.dtypes import I32, I64, DType
-from ferrite_ir.index import Atom, Dim, FloorDiv, Index, Indirect, Mod, Term, floordiv
-from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import Size, hint, is_provably_at_most, is_static
+from ferrite_ir.language.dtypes import I32, I64, DType
+from ferrite_ir.language.index import Atom, Dim, FloorDiv, Index, Indirect, Mod, Term, floordiv
+from ferrite_ir.language.scalar import Scalar
+from ferrite_ir.language.sizes import Size, hint, is_provably_at_most, is_static
 from ferrite_triton.analysis.space import NO_AXES, POSITION, RANK, Space, flat_dim
 from ferrite_triton.errors import EmitError
 from ferrite_triton.forms.builder import Builder, Tile

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ferrite_ir.dtypes import I32, DType
-from ferrite_ir.sizes import is_static
+from ferrite_ir.language.dtypes import I32, DType
+from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.space import KernelAxis, Space
 from ferrite_triton.forms.builder import Builder, Place
 from ferrite_triton.tile.build import add, apply, block_size, both, converted, either, lanes, sub

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ferrite_ir.dtypes import I32, I64
-from ferrite_ir.scalar import Scalar
-from ferrite_ir.sizes import is_static
+from ferrite_ir.language.dtypes import I32, I64
+from ferrite_ir.language.scalar import Scalar
+from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.flat import FlatKernel, computed_nodes, memory_loads
 from ferrite_triton.analysis.rows import step_along
 from ferrite_triton.analysis.space import flat_dim

@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ferrite_ir.combines import COMBINES
-from ferrite_ir.dtypes import BOOL, F32, I8, I32, DType
-from ferrite_ir.graph import Fold
-from ferrite_ir.scalar import Number
-from ferrite_ir.sizes import Size, is_static, product
+from ferrite_ir.language.combines import COMBINES
+from ferrite_ir.language.dtypes import BOOL, F32, I8, I32, DType
+from ferrite_ir.language.graph import Fold
+from ferrite_ir.language.scalar import Number
+from ferrite_ir.language.sizes import Size, is_static, product
 from ferrite_triton.analysis.flat import FlatKernel
 from ferrite_triton.analysis.lane_groups import Grouping, TakenApart, grouping
 from ferrite_triton.analysis.neutral_padding import padded_sums

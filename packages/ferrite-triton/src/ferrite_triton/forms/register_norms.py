@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ferrite_ir.dtypes import BOOL, F32, I32, I64, DType
-from ferrite_ir.graph import Computed, Fold, Loop, bodies_of
-from ferrite_ir.scalar import Scalar, postorder
-from ferrite_scheduler.held_images import slots_of, spans_of
+from ferrite_ir.language.dtypes import BOOL, F32, I32, I64, DType
+from ferrite_ir.language.graph import Computed, Fold, Loop, bodies_of
+from ferrite_ir.language.scalar import Scalar, postorder
+from ferrite_scheduler.refinements.register_norms import slots_of, spans_of
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads, reads_along_fold
 from ferrite_triton.analysis.loop_plan import READ_THE_LAST_TIME
 from ferrite_triton.analysis.packed_residency import held_loads, holds_only_halves

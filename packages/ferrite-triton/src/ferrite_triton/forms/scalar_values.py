@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from ferrite_ir.dtypes import BF16, F16, F32, F64, DType
-from ferrite_ir.graph import Computed, Loop, bodies_of
-from ferrite_ir.index import Index, floordiv
-from ferrite_ir.ops import REQUIREMENTS
-from ferrite_ir.scalar import Number, Scalar, cast, indirects, indirects_of, postorder
-from ferrite_ir.sizes import hint, is_provably_at_most, is_static
-from ferrite_scheduler.contractions import uses_tensor_cores
+from ferrite_ir.language.dtypes import BF16, F16, F32, F64, DType
+from ferrite_ir.language.graph import Computed, Loop, bodies_of
+from ferrite_ir.language.index import Index, floordiv
+from ferrite_ir.language.ops import REQUIREMENTS
+from ferrite_ir.language.scalar import Number, Scalar, cast, indirects, indirects_of, postorder
+from ferrite_ir.language.sizes import hint, is_provably_at_most, is_static
+from ferrite_scheduler.model.contractions import uses_tensor_cores
 from ferrite_triton.analysis.approximations import rounded_quotients, shares, weights
 from ferrite_triton.analysis.flat import FlatKernel, KernelParam, memory_loads, reads_along_fold
 from ferrite_triton.analysis.neutral_padding import padded_sums

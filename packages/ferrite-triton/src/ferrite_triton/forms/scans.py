@@ -6,13 +6,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ferrite_ir.dtypes import BOOL, F32, I32, I64, DType
-from ferrite_ir.graph import Loop, Scan, bodies_of
-from ferrite_ir.ops import RANDOM
-from ferrite_ir.scalar import Scalar, postorder
-from ferrite_ir.sizes import is_provably_at_most
-from ferrite_scheduler.look_back import HALF_BYTES, sums_halves
-from ferrite_scheduler.marks import LookBackScan
+from ferrite_ir.language.dtypes import BOOL, F32, I32, I64, DType
+from ferrite_ir.language.graph import Loop, Scan, bodies_of
+from ferrite_ir.language.ops import RANDOM
+from ferrite_ir.language.scalar import Scalar, postorder
+from ferrite_ir.language.sizes import is_provably_at_most
+from ferrite_scheduler.model.annotations import LookBackScan
+from ferrite_scheduler.rewrites.look_back import HALF_BYTES, sums_halves
 from ferrite_triton.analysis.flat import FlatKernel, memory_loads
 from ferrite_triton.analysis.rows import varies_along_fold
 from ferrite_triton.analysis.space import Axes, Space

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ferrite_ir import index as ix
-from ferrite_ir.dtypes import I32, I64
-from ferrite_ir.graph import Sort
-from ferrite_ir.index import Dim, Index
-from ferrite_ir.sizes import is_static
+from ferrite_ir.language import index as ix
+from ferrite_ir.language.dtypes import I32, I64
+from ferrite_ir.language.graph import Sort
+from ferrite_ir.language.index import Dim, Index
+from ferrite_ir.language.sizes import is_static
 from ferrite_triton.analysis.space import LONGEST_ROW, NO_AXES, RANK, Axes, Space, flat_dim, next_power_of_two
 from ferrite_triton.errors import UnsupportedDefinition
 from ferrite_triton.forms.builder import Builder, Place, Tile

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ferrite_ir.graph import Loop
-from ferrite_ir.index import Index
+from ferrite_ir.language.graph import Loop
+from ferrite_ir.language.index import Index
 from ferrite_triton.analysis.flat import FlatKernel, KernelParam
 from ferrite_triton.analysis.space import NO_AXES, Axes
 from ferrite_triton.errors import ScheduleMismatch

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ferrite_ir.dtypes import I32
-from ferrite_ir.graph import Update
-from ferrite_ir.index import Indirect
-from ferrite_scheduler.marks import SortedUpdate
+from ferrite_ir.language.dtypes import I32
+from ferrite_ir.language.graph import Update
+from ferrite_ir.language.index import Indirect
+from ferrite_scheduler.model.annotations import SortedUpdate
 from ferrite_triton.analysis.flat import FlatKernel, KernelParam
 from ferrite_triton.analysis.space import Axes
 from ferrite_triton.analysis.update_targets import domain_axes, needs_atomics

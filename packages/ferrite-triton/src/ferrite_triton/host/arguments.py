@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ferrite_ir.graph import Tag, View
-from ferrite_ir.sizes import Symbolic
+from ferrite_ir.language.graph import Tag, View
+from ferrite_ir.language.sizes import Symbolic
 from ferrite_triton.analysis.size_params import host_expression
 from ferrite_triton.errors import EmitError
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ferrite_ir.graph import Computed, Contract, Fold, Loop, Scan, Sort, Update, Value
-from ferrite_ir.index import Index
+from ferrite_ir.language.graph import Computed, Contract, Fold, Loop, Scan, Sort, Update, Value
+from ferrite_ir.language.index import Index
+from ferrite_ir.language.scalar import Scalar, load, replace_in_index, replace_loads
 from ferrite_ir.passes.rewriting import map_scalars
-from ferrite_ir.scalar import Scalar, load, replace_in_index, replace_loads
-from ferrite_scheduler.marks import LookBackScan
-from ferrite_scheduler.schedule import Kernel
+from ferrite_scheduler.model.annotations import LookBackScan
+from ferrite_scheduler.model.schedule import Kernel
 
 
 def without_names(kernel: Kernel) -> Kernel:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, sqrt
 
-from ferrite_ir.dtypes import I32, DType
-from ferrite_ir.sizes import Size, bounds, is_static, maximum, minimum
-from ferrite_scheduler.combined_rows import MOST_ROWS, MOST_SHARE
-from ferrite_scheduler.strategy import power_of_two
+from ferrite_ir.language.dtypes import I32, DType
+from ferrite_ir.language.sizes import Size, bounds, is_static, maximum, minimum
+from ferrite_scheduler.analysis.kernel_forms import power_of_two
+from ferrite_scheduler.rewrites.segmented_reductions import MOST_ROWS, MOST_SHARE
 from ferrite_triton.host.templates import Scratch
 
 SHARES, MANY_SHARES = 128, 1024

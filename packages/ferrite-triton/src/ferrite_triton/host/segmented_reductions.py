@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from ferrite_ir.dtypes import F32, F64, I32, DType
-from ferrite_ir.graph import View
-from ferrite_ir.sizes import Size, hint, is_static, maximum, minimum, symbol
-from ferrite_scheduler.schedule import CallExtern
+from ferrite_ir.language.dtypes import F32, F64, I32, DType
+from ferrite_ir.language.graph import View
+from ferrite_ir.language.sizes import Size, hint, is_static, maximum, minimum, symbol
+from ferrite_scheduler.model.schedule import CallExtern
 from ferrite_triton.analysis.packed_residency import HALF_BYTES
 from ferrite_triton.analysis.size_params import host_expression, size_value
 from ferrite_triton.host.segment_shapes import (

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from ferrite_ir.sizes import Size
+from ferrite_ir.language.sizes import Size
 from ferrite_triton.analysis.accesses import Condition
 
 Expr: TypeAlias = "int | str | list[Any]"

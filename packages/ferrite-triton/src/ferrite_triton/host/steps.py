@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ferrite_ir.bindings import CHECK, COMPARISONS, LET, READ, SIZE, STEPS, Binding
-from ferrite_ir.graph import Call, If, TensorType, Value, View, While
-from ferrite_ir.sizes import Size, Symbolic, hint
-from ferrite_scheduler.schedule import (
+from ferrite_ir.language.bindings import CHECK, COMPARISONS, LET, READ, SIZE, STEPS, Binding
+from ferrite_ir.language.graph import Call, If, TensorType, Value, View, While
+from ferrite_ir.language.sizes import Size, Symbolic, hint
+from ferrite_scheduler.model.schedule import (
     Allocate,
     CallExtern,
     CallGraph,
@@ -213,7 +213,9 @@ def encode_step(step: Step, launches: Sequence[LaunchForm], bound: Mapping[str, 
         return _encode_extern(step, bound)
     encoder = _ENCODERS.get(type(step))
     if encoder is None:
-        raise EmitError(f"unknown host step {type(step).__name__}; the known ones are in ferrite_scheduler.schedule")
+        raise EmitError(
+            f"unknown host step {type(step).__name__}; the known ones are in ferrite_scheduler.model.schedule"
+        )
     return encoder(step)
 
 

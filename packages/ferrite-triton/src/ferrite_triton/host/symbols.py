@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ferrite_ir.bindings import bindings_of
-from ferrite_ir.graph import Graph
-from ferrite_ir.polynomials import Symbol
-from ferrite_ir.sizes import Size, Symbolic, quotient, symbols_of
-from ferrite_ir.text import graph_symbols
+from ferrite_ir.language.bindings import bindings_of
+from ferrite_ir.language.graph import Graph
+from ferrite_ir.language.size_polynomials import Symbol
+from ferrite_ir.language.sizes import Size, Symbolic, quotient, symbols_of
+from ferrite_ir.text.printer import graph_symbols
 from ferrite_triton.analysis.size_params import host_expression
 from ferrite_triton.errors import UnsupportedSize
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from ferrite_ir.dtypes import I32, DType
-from ferrite_ir.graph import Origins, TensorType
-from ferrite_ir.sizes import Size, hint, is_provably_at_most
-from ferrite_scheduler.schedule import CallExtern, Conditions
+from ferrite_ir.language.dtypes import I32, DType
+from ferrite_ir.language.graph import Origins, TensorType
+from ferrite_ir.language.sizes import Size, hint, is_provably_at_most
+from ferrite_scheduler.model.schedule import CallExtern, Conditions
 from ferrite_triton.analysis.size_params import host_expression
 from ferrite_triton.host.spec import Emitted, Expr, KernelSpec
 from ferrite_triton.host.steps import encode_launch, encode_layout, launch_form

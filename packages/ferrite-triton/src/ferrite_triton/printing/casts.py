@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ferrite_ir.dtypes import BF16, BOOL, F8E5M2, F16, F32, I8, I16, I32, U8, U32, U64, DType
+from ferrite_ir.language.dtypes import BF16, BOOL, F8E5M2, F16, F32, I8, I16, I32, U8, U32, U64, DType
 
 from .literals import type_text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ferrite_ir.dtypes import BOOL, DType
+from ferrite_ir.language.dtypes import BOOL, DType
 
 REDUCTIONS: dict[str, str] = {
     "sum": "tl.sum({v}, {axis}{keep})",

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from ferrite_ir.dtypes import F64
-from ferrite_ir.scalar import Number
+from ferrite_ir.language.dtypes import F64
+from ferrite_ir.language.scalar import Number
 from ferrite_triton.tile.language import (
     Bitcast,
     BlockSize,

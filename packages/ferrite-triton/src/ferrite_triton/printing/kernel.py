@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 
-from ferrite_ir.dtypes import F64
+from ferrite_ir.language.dtypes import F64
 from ferrite_triton.tile.language import (
     Assert,
     Assume,

@@ -6,7 +6,7 @@ import math
 import struct
 from typing import TypeAlias
 
-from ferrite_ir.dtypes import BOOL, F32, F64, DType
+from ferrite_ir.language.dtypes import BOOL, F32, F64, DType
 from ferrite_triton.errors import UnsupportedDefinition
 
 Number: TypeAlias = "bool | int | float"

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ferrite_ir.dtypes import I16, DType
-from ferrite_ir.ops import REQUIREMENTS
+from ferrite_ir.language.dtypes import I16, DType
+from ferrite_ir.language.ops import REQUIREMENTS
 from ferrite_triton.errors import UnsupportedDefinition
 
 from .literals import divided_text, full_text, type_text

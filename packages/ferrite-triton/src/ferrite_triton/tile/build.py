@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ferrite_ir.dtypes import BOOL, DType
-from ferrite_ir.reference_combines import neutral
-from ferrite_ir.scalar import Number
+from ferrite_ir.language.dtypes import BOOL, DType
+from ferrite_ir.language.scalar import Number
+from ferrite_ir.reference.combine_semantics import neutral
 
 from .language import Block, BlockSize, Cast, Elementwise, Expression, Full, Lanes, Literal, Name, Shape
 

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ferrite_ir.dtypes import DType
-from ferrite_ir.reference import apply_operation
-from ferrite_ir.reference_combines import merge
-from ferrite_ir.rounding import convert, reinterpret, round_to
-from ferrite_ir.scalar import Number
+from ferrite_ir.language.dtypes import DType
+from ferrite_ir.language.scalar import Number
+from ferrite_ir.reference.combine_semantics import merge
+from ferrite_ir.reference.rounding import convert, reinterpret, round_to
+from ferrite_ir.reference.scalar_semantics import apply_operation
 
 from .language import (
     UNDEFINED,

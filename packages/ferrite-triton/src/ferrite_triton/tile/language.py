@@ -27,8 +27,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import ClassVar, TypeAlias
 
-from ferrite_ir.dtypes import DType
-from ferrite_ir.scalar import Number
+from ferrite_ir.language.dtypes import DType
+from ferrite_ir.language.scalar import Number
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +269,7 @@ class Load(Expression):
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Expression):
-    """The elements along an axis combined, by a combine of `ferrite_ir.combines`, in an order of no promise.
+    """The elements along an axis combined, by a combine of `ferrite_ir.language.combines`, in an order of no promise.
 
     There is an operand and a result for each component of the combine's state. The axis goes, or stays with extent 1
     where ``keep`` says so.

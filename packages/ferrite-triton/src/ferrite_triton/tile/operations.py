@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ferrite_ir.ops import OPS, ScalarOp
+from ferrite_ir.language.ops import OPS, ScalarOp
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import MISSING, Field, fields, replace
 from typing import Any
 
-from ferrite_ir.dtypes import BOOL, DTYPES, DType
-from ferrite_ir.expressions import read_number
-from ferrite_ir.tokens import Token, Words
+from ferrite_ir.language.dtypes import BOOL, DTYPES, DType
+from ferrite_ir.text.expression_parser import read_number
+from ferrite_ir.text.tokens import Token, Words
 
 from .language import (
     OPERATIONS,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from ferrite_ir.dtypes import DType
-from ferrite_ir.text import const_text
-from ferrite_ir.tokens import spelled
+from ferrite_ir.language.dtypes import DType
+from ferrite_ir.text.printer import const_text
+from ferrite_ir.text.tokens import spelled
 
 from .language import (
     PRINTERS,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
-from ferrite_ir.combines import COMBINES
-from ferrite_ir.dtypes import BOOL, I32, DType
+from ferrite_ir.language.combines import COMBINES
+from ferrite_ir.language.dtypes import BOOL, I32, DType
 
 from .language import (
     Assert,

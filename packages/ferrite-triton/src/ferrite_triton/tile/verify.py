@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ferrite_ir.dtypes import BOOL
+from ferrite_ir.language.dtypes import BOOL
 
 from .language import (
     Block,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from ferrite_ir.dtypes import BOOL
-from ferrite_ir.ops import OPS
-from ferrite_ir.rounding import wrap
-from ferrite_ir.scalar import Scalar, apply, const, is_constant
+from ferrite_ir.language.dtypes import BOOL
+from ferrite_ir.language.ops import OPS
+from ferrite_ir.language.scalar import Scalar, apply, const, is_constant
+from ferrite_ir.reference.rounding import wrap
 
 from .rule import Book
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ferrite_ir.dtypes import BF16, BOOL, F8E4M3FN, F16, F32, F64, DType
-from ferrite_ir.scalar import Scalar, apply, bitcast, cast, const, rebuilt, rounded
+from ferrite_ir.language.dtypes import BF16, BOOL, F8E4M3FN, F16, F32, F64, DType
+from ferrite_ir.language.scalar import Scalar, apply, bitcast, cast, const, rebuilt, rounded
 
 from .rule import Book
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from ferrite_ir.dtypes import BOOL
-from ferrite_ir.ops import REQUIREMENTS
-from ferrite_ir.scalar import Scalar, apply, const, postorder
+from ferrite_ir.language.dtypes import BOOL
+from ferrite_ir.language.ops import REQUIREMENTS
+from ferrite_ir.language.scalar import Scalar, apply, const, postorder
 
 from .rule import Book
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ferrite_ir import index as ix
-from ferrite_ir import sizes
-from ferrite_ir.dtypes import BOOL, I64, DType
-from ferrite_ir.index import Index
-from ferrite_ir.scalar import Scalar, const, index_value
-from ferrite_ir.sizes import Size
+from ferrite_ir.language import index as ix
+from ferrite_ir.language import sizes
+from ferrite_ir.language.dtypes import BOOL, I64, DType
+from ferrite_ir.language.index import Index
+from ferrite_ir.language.scalar import Scalar, const, index_value
+from ferrite_ir.language.sizes import Size
 
 from .casts import keeps_values
 from .rule import Book

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from ferrite_ir.scalar import Scalar
+from ferrite_ir.language.scalar import Scalar
 
 Rewrite: TypeAlias = Callable[[Scalar], Scalar | None]
 """Returns what a node is replaced by, or None where the rule does not apply. Its operands are simplified already."""

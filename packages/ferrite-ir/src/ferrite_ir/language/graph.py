@@ -1,0 +1,486 @@
+"""Graphs: ordered definitions of named values.
+
+Views do not exist here. A value has a logical shape and a physical layout (strides); a transposed or reshaped use is
+an index expression in a load, and only library calls and graph outputs see a `View`. Every name is defined once. A
+value that is updated in place gets a new name for its new contents and the old name must not be used below (see
+`Update` and `Extern.aliases`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from . import sizes
+from .dtypes import DType
+from .index import Dim, Index
+from .scalar import Scalar, indirects_of
+from .sizes import Size
+from .text_hooks import printed
+
+
+def row_major(shape: tuple[Size, ...]) -> tuple[Size, ...]:
+    """Returns the strides of a contiguous array of this shape, in elements (extent 0 counts as 1, as torch does)."""
+    strides: list[Size] = []
+    step: Size = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = sizes.mul(step, 1 if size == 0 else size)
+    return tuple(reversed(strides))
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type, logical shape, strides in elements, and device if it differs from the graph's.
+
+    ``strides=None`` at construction means row-major. ``device`` is ``""`` for the device of the graph, else a name
+    such as ``"cpu"``.
+    """
+
+    dtype: DType
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...] = None  # type: ignore[assignment]
+    device: str = ""
+
+    def __post_init__(self) -> None:
+        if self.strides is None:
+            object.__setattr__(self, "strides", row_major(self.shape))
+
+    @property
+    def numel(self) -> Size:
+        """Returns the number of elements."""
+        return sizes.product(self.shape)
+
+    @property
+    def storage_size(self) -> Size:
+        """Returns the number of elements from the first to the last addressed one, both included.
+
+        0 if there are none.
+        """
+        if any(size == 0 for size in self.shape):
+            return 0
+        extent: Size = 1
+        for size, stride in zip(self.shape, self.strides, strict=True):
+            extent = sizes.add(extent, sizes.mul(sizes.add(size, -1), stride))
+        return extent
+
+
+def overlaps(shape: Sequence[Any], strides: Sequence[Any]) -> bool:
+    """Returns whether two points of a strided array provably share a place; False where not all is known.
+
+    Sorted by stride, a dim runs into the next one. Numbers that are no ``int`` are not known, and asked nothing: an
+    answer of torch's own symbolic ones would be a guard, or an error.
+    """
+    steps = [(stride, size) for size, stride in zip(shape, strides, strict=True) if type(size) is not int or size != 1]
+    if not all(type(stride) is int and type(size) is int for stride, size in steps) or any(
+        size == 0 for _, size in steps
+    ):
+        return False
+    reach = 0
+    for stride, size in sorted(steps):
+        if stride <= reach:
+            return True
+        reach += (size - 1) * stride
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A name and its type."""
+
+    name: str
+    type: TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a definition came from: the torch op, the module path and the source line ("" where unknown).
+
+    ``line`` names a file without its folder, as ``model.py:12``, so that what is written down with a program does not
+    depend on where the program lay; ``path`` is the whole path of that file, for messages.
+    """
+
+    op: str = ""
+    module: str = ""
+    line: str = ""
+    path: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.op} ({self.line})" if self.line else self.op
+
+    @property
+    def place(self) -> str:
+        """The source line as an editor opens it: ``/project/model.py:12``."""
+        return f"{self.path}:{self.line.rpartition(':')[2]}" if self.path and self.line else self.line
+
+    @property
+    def told(self) -> str:
+        """The op and its place, for messages."""
+        return f"{self.op} ({self.place})" if self.line else self.op
+
+
+Origins: TypeAlias = tuple[Origin, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A strided tensor over the storage of a value, as library calls and graph outputs see it.
+
+    ``offset`` counts elements of ``dtype`` from the first element of the value.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Size, ...]
+    strides: tuple[Size, ...]
+    offset: Size = 0
+
+
+def whole(value: Value) -> View:
+    """Returns the view that is the whole value as it lies in memory."""
+    return View(value.name, value.type.dtype, value.type.shape, value.type.strides, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A non-tensor, non-number argument of a library call.
+
+    ``Tag("dtype", "f32")``, ``Tag("device", "cuda")``, ``Tag("layout", "strided")``,
+    ``Tag("memory_format", "channels_last")``: the kinds are those of the program format.
+    """
+
+    kind: str
+    value: str
+
+
+Argument: TypeAlias = "View | Tag | bool | int | float | complex | str | tuple[Any, ...] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Pointwise definition: each result at each point of ``dims`` is its body.
+
+    All results have the shape of the domain.
+    """
+
+    results: tuple[Value, ...]
+    dims: tuple[Dim, ...]
+    bodies: tuple[Scalar, ...]
+    origins: Origins = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Reduction: for each point of ``dims``, the operands at all points of ``fold_dims`` combined.
+
+    There is one result for each component of the state.
+    """
+
+    results: tuple[Value, ...]
+    combine: str
+    dims: tuple[Dim, ...]
+    fold_dims: tuple[Dim, ...]
+    bodies: tuple[Scalar, ...]
+    origins: Origins = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Inclusive associative scan along the dim ``along`` (one of ``dims``)."""
+
+    results: tuple[Value, ...]
+    combine: str
+    dims: tuple[Dim, ...]
+    along: Dim
+    bodies: tuple[Scalar, ...]
+    origins: Origins = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """Stable sort along ``along``: results are the sorted values and (i64) the positions they came from.
+
+    With ``top`` only the first that many are kept.
+    """
+
+    results: tuple[Value, ...]
+    dims: tuple[Dim, ...]
+    along: Dim
+    body: Scalar
+    descending: bool = False
+    top: Size | None = None
+    origins: Origins = field(default=(), compare=False)
+
+
+UPDATE_MODES = ("set", "add", "mul", "min", "max")
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """In-place store: at each point of ``dims``, ``target[indices]`` is set to, or atomically combined with, the body.
+
+    The result is the new version of ``target``, in its storage; ``target`` must not be named after this definition.
+    With ``condition`` (bool) only the points where it holds store. Several points storing to one place with mode
+    ``set`` leave any one of their values.
+    """
+
+    result: Value
+    target: str
+    mode: str
+    dims: tuple[Dim, ...]
+    indices: tuple[Index, ...]
+    body: Scalar
+    condition: Scalar | None = None
+    origins: Origins = field(default=(), compare=False)
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """Returns the one result, as other definitions hold theirs."""
+        return (self.result,)
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """Matrix-multiply-like: at each point of ``dims`` the sum over ``fold_dims`` of ``left * right``.
+
+    The sum is carried in f32 or wider.
+    """
+
+    result: Value
+    dims: tuple[Dim, ...]
+    fold_dims: tuple[Dim, ...]
+    left: Scalar
+    right: Scalar
+    origins: Origins = field(default=(), compare=False)
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """Returns the one result, as other definitions hold theirs."""
+        return (self.result,)
+
+
+@dataclass(frozen=True, slots=True)
+class Extern:
+    """A library call by qualified name (``aten.mm.default``).
+
+    Attributes:
+        results: what it returns, flattened, None for a returned thing that nobody may use.
+        target: namespace.op.overload, looked up by the runtime.
+        args, kwargs: arguments; tensors appear as `View`, nested in tuples where the op takes lists.
+        aliases: ``(result name, operand name)`` pairs that share storage; if the operand is also in ``mutates``, the
+            result is its new version.
+        mutates: names of operands whose contents change.
+        effects: True for a call that must happen, in program order with other effects, even if its results are unused.
+    """
+
+    results: tuple[Value | None, ...]
+    target: str
+    args: tuple[Any, ...]
+    kwargs: tuple[tuple[str, Any], ...] = ()
+    aliases: tuple[tuple[str, str], ...] = ()
+    mutates: tuple[str, ...] = ()
+    effects: bool = False
+    origins: Origins = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Another graph of the module applied to values by name."""
+
+    results: tuple[Value, ...]
+    callee: str
+    args: tuple[str, ...]
+    origins: Origins = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """One of two graphs of the module, chosen by a one-element bool value, applied to values by name."""
+
+    results: tuple[Value, ...]
+    condition: str
+    then: str
+    otherwise: str
+    args: tuple[str, ...]
+    origins: Origins = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class While:
+    """A loop over graphs of the module: while ``condition(args)`` gives true, ``args = body(args)``.
+
+    The results are the last ``args``.
+    """
+
+    results: tuple[Value, ...]
+    condition: str
+    body: str
+    args: tuple[str, ...]
+    origins: Origins = field(default=(), compare=False)
+
+
+Definition: TypeAlias = Loop | Fold | Scan | Sort | Update | Contract | Extern | Call | If | While
+Computed: TypeAlias = Loop | Fold | Scan | Sort | Update | Contract
+
+Output: TypeAlias = "View | bool | int | float | sizes.Symbolic | None"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Ordered definitions over named values.
+
+    Attributes:
+        name: of the graph in its module.
+        inputs: values given by the caller, in call order.
+        definitions: in an order where every name is defined before it is used.
+        outputs: what is returned, in order: views of values, numbers, symbolic sizes or None.
+        mutations: ``(input name, value name)``: the value that lies in the input's storage at the end (a chain of
+            updates of that input).
+        device: device type of all values whose type says nothing else.
+        sizes: integers that the caller gives after the inputs, each with its name and the size that it is: a symbol,
+            or something computed from symbols.
+    """
+
+    name: str
+    inputs: tuple[Value, ...]
+    definitions: tuple[Definition, ...]
+    outputs: tuple[Output, ...]
+    mutations: tuple[tuple[str, str], ...] = ()
+    device: str = "cuda"
+    sizes: tuple[tuple[str, Size], ...] = ()
+
+    @cached_property
+    def values(self) -> dict[str, Value]:
+        """Returns every value by name, inputs first."""
+        named = {value.name: value for value in self.inputs}
+        for definition in self.definitions:
+            for result in definition.results:
+                if result is not None:
+                    named[result.name] = result
+        return named
+
+    @cached_property
+    def definer(self) -> dict[str, Definition]:
+        """Returns the definition of every value that is not an input, by name."""
+        return {
+            result.name: definition
+            for definition in self.definitions
+            for result in definition.results
+            if result is not None
+        }
+
+    def type_of(self, name: str) -> TensorType:
+        """Returns the type of a value.
+
+        Raises:
+            KeyError: the graph has no such value.
+        """
+        return self.values[name].type
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Returns the names of values that outlive the graph.
+
+        Outputs and final versions of mutated inputs, without repeats.
+        """
+        names = [output.name for output in self.outputs if isinstance(output, View)]
+        return tuple(dict.fromkeys([*names, *(value for _, value in self.mutations)]))
+
+    def __str__(self) -> str:
+        return printed("graph", self)
+
+
+@dataclass(frozen=True)
+class Module:
+    """Several named graphs; the first one is the entry."""
+
+    graphs: tuple[Graph, ...]
+
+    def graph(self, name: str) -> Graph:
+        """Returns the graph with this name.
+
+        Raises:
+            KeyError: the module has no such graph.
+        """
+        for graph in self.graphs:
+            if graph.name == name:
+                return graph
+        raise KeyError(f"no graph @{name}; the module has {', '.join('@' + g.name for g in self.graphs)}")
+
+    def __str__(self) -> str:
+        return printed("module", self)
+
+
+def bodies_of(definition: Definition) -> tuple[Scalar, ...]:
+    """Returns the scalar expressions of a definition, in order; none for calls."""
+    match definition:
+        case Loop() | Fold() | Scan():
+            return definition.bodies
+        case Sort():
+            return (definition.body,)
+        case Update():
+            return (definition.body,) if definition.condition is None else (definition.body, definition.condition)
+        case Contract():
+            return (definition.left, definition.right)
+    return ()
+
+
+def domain_of(definition: Definition) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+    """Returns the dims of a computed definition: those that its results keep, and those folded away.
+
+    Both empty for calls.
+    """
+    match definition:
+        case Fold() | Contract():
+            return definition.dims, definition.fold_dims
+        case Loop() | Scan() | Sort() | Update():
+            return definition.dims, ()
+    return (), ()
+
+
+def views_in(argument: Any) -> Iterator[View]:
+    """Yields the views in a (nested) argument of a library call, left to right."""
+    stack = [argument]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, View):
+            yield item
+        elif isinstance(item, tuple):
+            stack.extend(reversed(item))
+
+
+def index_loads(indices: tuple[Index, ...]) -> tuple[Scalar, ...]:
+    """Returns the loads inside the indirect parts of indices."""
+    return tuple(dict.fromkeys([found for scalar in indirects_of(indices) for found in scalar.loads]))
+
+
+def loads_of(definition: Definition) -> tuple[Scalar, ...]:
+    """Returns the loads of a definition without repeats, those that say where an update stores included."""
+    bodies = bodies_of(definition)
+    if len(bodies) == 1 and not isinstance(definition, Update):
+        return bodies[0].loads
+    loads = [load for body in bodies for load in body.loads]
+    if isinstance(definition, Update):
+        loads += index_loads(definition.indices)
+    return tuple(dict.fromkeys(loads))
+
+
+def names_read(definition: Definition) -> tuple[str, ...]:
+    """Returns the names of the values a definition reads, without repeats, in first-use order.
+
+    The target of an update counts as read (its other elements stay), and so do all operands of a library call.
+    """
+    match definition:
+        case Extern():
+            arguments = (*definition.args, *(value for _, value in definition.kwargs))
+            return tuple(dict.fromkeys([view.name for view in views_in(arguments)] + list(definition.mutates)))
+        case Call() | While():
+            return tuple(dict.fromkeys(definition.args))
+        case If():
+            return tuple(dict.fromkeys((definition.condition, *definition.args)))
+    names = [load.source for load in loads_of(definition)]
+    if isinstance(definition, Update):
+        names.append(definition.target)
+    return tuple(dict.fromkeys(names))

@@ -1,0 +1,464 @@
+"""The reference evaluator: runs a graph in plain Python, point by point, and is slow and obviously right."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ferrite_ir.language import sizes
+from ferrite_ir.language.bindings import CHECK, STEPS
+from ferrite_ir.language.dtypes import DType, dtype_named
+from ferrite_ir.language.graph import (
+    Call,
+    Contract,
+    Definition,
+    Extern,
+    Fold,
+    Graph,
+    If,
+    Loop,
+    Module,
+    Output,
+    Scan,
+    Sort,
+    Update,
+    Value,
+    View,
+    While,
+)
+from ferrite_ir.language.index import Dim
+from ferrite_ir.language.scalar import Number
+from ferrite_ir.language.sizes import Size
+
+from .combine_semantics import State, lift, merge, neutral
+from .points import EvaluationError, Point
+from .rounding import round_to
+from .tensors import Nested, Tensor, empty, filled, shape_of
+
+__all__ = ["EXTERNS", "EvaluationError", "Evaluator", "Tensor", "evaluate", "filled"]
+
+ExternFunction = Callable[..., Any]
+"""A library call: gets a `Tensor` for each view and the other arguments as they are; returns what each result is, a
+`Tensor` (which may share storage with an operand) or nested lists; a tuple for several results, None for none."""
+
+MAX_ITERATIONS = 10_000
+"""A ``while`` that runs longer is taken for endless."""
+
+
+def evaluate(
+    program: Graph | Module,
+    inputs: Sequence[Nested | Tensor],
+    *,
+    externs: Mapping[str, ExternFunction] | None = None,
+    symbols: Mapping[str, int] | None = None,
+) -> list[Nested]:
+    """Returns the outputs of a program as nested lists, numbers and None.
+
+    Args:
+        program: a graph, or a module, of which the first graph runs.
+        inputs: one for each input: nested lists, or a `Tensor`, whose storage then sees what the program does in place.
+        externs: library calls by target; `EXTERNS` are known always.
+        symbols: values of symbolic sizes that cannot be seen from the shapes of the inputs.
+
+    Raises:
+        EvaluationError: the program does something undefined, or the inputs do not fit.
+    """
+    module = program if isinstance(program, Module) else Module((program,))
+    evaluator = Evaluator(module.graphs[0], module, externs, symbols)
+    evaluator.bind(inputs)
+    for definition in evaluator.graph.definitions:
+        evaluator.run(definition)
+    return [output.nested() if isinstance(output, Tensor) else output for output in evaluator.outputs()]
+
+
+class Evaluator:
+    """One run of one graph; the parts of it can be called in another order, by tests of schedules for instance.
+
+    Attributes:
+        graph: what runs.
+        module: the graphs that it may call.
+        memory: tensors by value name.
+        symbols: values of symbolic sizes.
+    """
+
+    __slots__ = ("_externs", "graph", "memory", "module", "symbols")
+
+    def __init__(
+        self,
+        graph: Graph,
+        module: Module | None = None,
+        externs: Mapping[str, ExternFunction] | None = None,
+        symbols: Mapping[str, int] | None = None,
+    ) -> None:
+        self.graph = graph
+        self.module = module or Module((graph,))
+        self.memory: dict[str, Tensor] = {}
+        self.symbols: dict[str, int] = dict(symbols or {})
+        self._externs = {**EXTERNS, **(externs or {})}
+
+    def bind(self, inputs: Sequence[Nested | Tensor]) -> None:
+        """Makes these the inputs of the graph, and takes the values of symbolic sizes from their shapes.
+
+        Raises:
+            EvaluationError: wrong number, shape or type of inputs.
+        """
+        if len(inputs) != len(self.graph.inputs):
+            raise EvaluationError(f"@{self.graph.name} takes {len(self.graph.inputs)} inputs, got {len(inputs)}")
+        shapes = [given.shape if isinstance(given, Tensor) else shape_of(given) for given in inputs]
+        for value, shape in zip(self.graph.inputs, shapes, strict=True):
+            self._bind_symbols(value, shape)
+        for value, given, shape in zip(self.graph.inputs, inputs, shapes, strict=True):
+            expected = self.sizes(value.type.shape)
+            if shape != expected and not (0 in expected and math.prod(shape) == 0):
+                raise EvaluationError(f"input {value.name} has shape {list(shape)}, expected {list(expected)}")
+            self.memory[value.name] = self._bound(value, given)
+
+    def _bind_symbols(self, value: Value, shape: tuple[int, ...]) -> None:
+        if len(shape) == len(value.type.shape):
+            for size, actual in zip(value.type.shape, shape, strict=True):
+                if str(size).isidentifier():
+                    self.symbols.setdefault(str(size), actual)
+
+    def _bound(self, value: Value, given: Nested | Tensor) -> Tensor:
+        if not isinstance(given, Tensor):
+            return filled(given, value.type.dtype, self.sizes(value.type.shape), self.sizes(value.type.strides))
+        if given.dtype is not value.type.dtype:
+            raise EvaluationError(f"input {value.name} is {given.dtype}, expected {value.type.dtype}")
+        return given
+
+    def sizes(self, found: Sequence[Size]) -> tuple[int, ...]:
+        """Returns sizes as integers."""
+        try:
+            return tuple(sizes.evaluate(size, self.symbols) for size in found)
+        except KeyError as missing:
+            raise EvaluationError(f"the symbolic size {missing.args[0]} has no value; pass it in symbols") from None
+
+    def outputs(self) -> list[Tensor | Number | None]:
+        """Returns the outputs, tensors as views of the memory."""
+        return [self._output(output) for output in self.graph.outputs]
+
+    def _output(self, output: Output) -> Tensor | Number | None:
+        if isinstance(output, sizes.Symbolic):
+            return self.sizes((output,))[0]
+        return self.view(output) if isinstance(output, View) else output
+
+    def view(self, view: View) -> Tensor:
+        """Returns the tensor that a view of a value is."""
+        shape, strides = self.sizes(view.shape), self.sizes(view.strides)
+        (offset,) = self.sizes((view.offset,))
+        try:
+            return self._find(view.name).view(view.dtype, shape, strides, offset)
+        except ValueError as problem:
+            raise EvaluationError(f"{view.name}: {problem}") from None
+
+    def _find(self, name: str) -> Tensor:
+        found = self.memory.get(name)
+        if found is None:
+            raise EvaluationError(f"no value {name!r} at this place; it is defined later, or an update has replaced it")
+        return found
+
+    def allocate(self, value: Value) -> Tensor:
+        """Returns an empty tensor for a value, which it names from now on."""
+        found = empty(value.type.dtype, self.sizes(value.type.shape), self.sizes(value.type.strides))
+        self.memory[value.name] = found
+        return found
+
+    def run(self, definition: Definition) -> None:
+        """Computes one definition into the memory.
+
+        Raises:
+            EvaluationError: it does something undefined.
+        """
+        try:
+            _RUN[type(definition)](self, definition)
+        except EvaluationError as problem:
+            names = ", ".join(value.name for value in definition.results if value is not None)
+            raise EvaluationError(f"in {names or 'a library call'}: {problem}") from None
+
+    def points(self, dims: Sequence[Dim], fixed: Mapping[Dim, int] | None = None) -> Iterator[Point]:
+        """Yields the points of a domain, the last dim fastest; ``fixed`` dims keep their values."""
+        for values in itertools.product(*(range(size) for size in self.sizes([dim.size for dim in dims]))):
+            yield Point(self.memory, {**(fixed or {}), **dict(zip(dims, values, strict=True))}, self.symbols)
+
+    def run_loop(self, loop: Loop) -> None:
+        """Computes a loop: all points from the old memory, then the results."""
+        results = [
+            (_place(point, loop.dims), [point.scalar(body) for body in loop.bodies]) for point in self.points(loop.dims)
+        ]
+        tensors = [self.allocate(value) for value in loop.results]
+        for place, values in results:
+            for tensor, value in zip(tensors, values, strict=True):
+                tensor.write(place, value)
+
+    def run_fold(self, fold: Fold) -> None:
+        """Computes a fold: the state of each kept point, folded dims in order."""
+        tensors = [self.allocate(value) for value in fold.results]
+        for kept in self.points(fold.dims):
+            states = (
+                lift(fold.combine, tuple(point.scalar(body) for body in fold.bodies))
+                for point in self.points(fold.fold_dims, kept.dims)
+            )
+            state = self._combined(fold.combine, states, fold.results[0].type.dtype)
+            for tensor, value in zip(tensors, state, strict=True):
+                tensor.write(_place(kept, fold.dims), round_to(value, tensor.dtype))
+
+    def _combined(self, combine: str, states: Iterator[State], dtype: DType) -> State:
+        total: State | None = None
+        for state in states:
+            total = state if total is None else merge(combine, total, state)
+        if total is None:
+            try:
+                return neutral(combine, dtype)
+            except ValueError as problem:
+                raise EvaluationError(str(problem)) from None
+        return total
+
+    def run_scan(self, scan: Scan) -> None:
+        """Computes an inclusive scan."""
+        others = [dim for dim in scan.dims if dim is not scan.along]
+        tensors = [self.allocate(value) for value in scan.results]
+        for line in self.points(others):
+            state: State | None = None
+            for point in self.points([scan.along], line.dims):
+                new = lift(scan.combine, tuple(point.scalar(body) for body in scan.bodies))
+                state = new if state is None else merge(scan.combine, state, new)
+                for tensor, value in zip(tensors, state, strict=True):
+                    tensor.write(_place(point, scan.dims), round_to(value, tensor.dtype))
+
+    def run_sort(self, sort: Sort) -> None:
+        """Computes a stable sort; NaN counts as the largest value."""
+        others = [dim for dim in sort.dims if dim is not sort.along]
+        tensors = [self.allocate(value) for value in sort.results]
+        for line in self.points(others):
+            values = [point.scalar(sort.body) for point in self.points([sort.along], line.dims)]
+            keys = [_sort_key(value) for value in values]
+            order = sorted(range(len(values)), key=keys.__getitem__, reverse=sort.descending)  # stable both ways
+            count = len(order) if sort.top is None else self.sizes((sort.top,))[0]
+            for rank, origin in enumerate(order[:count]):
+                place = _place(Point(self.memory, {**line.dims, sort.along: rank}, self.symbols), sort.dims)
+                for tensor, value in zip(tensors, (values[origin], origin), strict=False):
+                    tensor.write(place, value)
+
+    def run_update(self, update: Update) -> None:
+        """Computes an update: all points from the old contents, then the stores, in order of the points."""
+        target = self._find(update.target)
+        stores: list[tuple[list[int], Number]] = []
+        for point in self.points(update.dims):
+            if update.condition is not None and not point.scalar(update.condition):
+                continue
+            place = [point.index(index) for index in update.indices]
+            if not target.contains(place):
+                raise EvaluationError(f"stores to element {place} of shape {list(target.shape)}")
+            stores.append((place, point.scalar(update.body)))
+        for place, value in stores:
+            target.write(place, round_to(_STORES[update.mode](target.read(place), value), target.dtype))
+        self.memory[update.result.name] = target
+        if update.result.name != update.target:
+            del self.memory[update.target]
+
+    def run_contract(self, contract: Contract) -> None:
+        """Computes a contraction, carried without rounding."""
+        result = self.allocate(contract.result)
+        for kept in self.points(contract.dims):
+            total = sum(
+                point.scalar(contract.left) * point.scalar(contract.right)
+                for point in self.points(contract.fold_dims, kept.dims)
+            )
+            result.write(_place(kept, contract.dims), round_to(total, result.dtype))
+
+    def run_extern(self, extern: Extern) -> None:
+        """Calls a library function from the registry."""
+        if extern.target in STEPS:
+            self._run_step(extern)
+            return
+        function = self._externs.get(extern.target)
+        if function is None:
+            raise EvaluationError(f"no library call {extern.target!r} is known here; pass it in externs")
+        kwargs = {name: self._argument(value) for name, value in extern.kwargs}
+        returned = function(*map(self._argument, extern.args), **kwargs)
+        found = returned if isinstance(returned, tuple) else (returned,)
+        if len(found) < len(extern.results):
+            raise EvaluationError(f"{extern.target} returned {len(found)} results, {len(extern.results)} are declared")
+        for value, result in zip(extern.results, found, strict=False):
+            if value is not None:
+                if isinstance(result, Tensor):
+                    self._bind_symbols(value, result.shape)
+                    self.memory[value.name] = result
+                else:
+                    self._bind_symbols(value, shape_of(result))
+                    self.memory[value.name] = self._filled(value, result)
+        for name, operand in extern.aliases:
+            if operand in extern.mutates and name in self.memory:
+                self.memory[name] = self.memory.pop(operand)
+
+    def _run_step(self, extern: Extern) -> None:
+        """Binds a symbol, or checks a condition on those that are bound."""
+        first, *rest = extern.args
+        if extern.target == CHECK:
+            if not self._holds(first):
+                named = ", ".join(f"{name} is {self._argument(size)}" for name, size in rest[1])
+                raise EvaluationError(f"{rest[0]}: {named}" if named else str(rest[0]))
+            return
+        values = [self._argument(value) for value in rest]
+        match extern.target, values:
+            case "ferrite.size", [tensor, axis]:
+                self.symbols[str(first)] = tensor.shape[axis]
+            case "ferrite.read", [tensor]:
+                (place,) = tensor.points()
+                self.symbols[str(first)] = int(tensor.read(place))
+            case _:
+                (self.symbols[str(first)],) = values
+
+    def _holds(self, condition: tuple[Any, ...]) -> bool:
+        kind, *parts = condition
+        match kind:
+            case "and":
+                return all(map(self._holds, parts))
+            case "or":
+                return any(map(self._holds, parts))
+            case "not":
+                return not self._holds(parts[0])
+        return bool(getattr(operator, kind)(*map(self._argument, parts)))
+
+    def _filled(self, value: Value, values: Nested) -> Tensor:
+        return filled(values, value.type.dtype, self.sizes(value.type.shape), self.sizes(value.type.strides))
+
+    def _argument(self, argument: Any) -> Any:
+        if isinstance(argument, View):
+            return self.view(argument)
+        if isinstance(argument, tuple):
+            return tuple(map(self._argument, argument))
+        return sizes.evaluate(argument, self.symbols) if isinstance(argument, sizes.Symbolic) else argument
+
+    def run_call(self, call: Call) -> None:
+        """Runs another graph of the module."""
+        self._store(call.results, self._called(call.callee, [self._find(name) for name in call.args]))
+
+    def run_if(self, branch: If) -> None:
+        """Runs one of two graphs."""
+        condition = self._find(branch.condition)
+        chosen = branch.then if condition.read((0,) * len(condition.shape)) else branch.otherwise
+        self._store(branch.results, self._called(chosen, [self._find(name) for name in branch.args]))
+
+    def run_while(self, loop: While) -> None:
+        """Runs a graph again and again."""
+        state: list[Any] = [self._find(name) for name in loop.args]
+        for _ in range(MAX_ITERATIONS):
+            (verdict,) = self._called(loop.condition, state)
+            if isinstance(verdict, Tensor):
+                verdict = verdict.read((0,) * len(verdict.shape))
+            if not verdict:
+                self._store(loop.results, state)
+                return
+            state = self._called(loop.body, state)
+        raise EvaluationError(f"@{loop.condition} still holds after {MAX_ITERATIONS} iterations")
+
+    def _called(self, name: str, args: Sequence[Tensor]) -> list[Tensor | Number | None]:
+        inner = Evaluator(self.module.graph(name), self.module, self._externs)
+        inner.bind(args)
+        for definition in inner.graph.definitions:
+            inner.run(definition)
+        return inner.outputs()
+
+    def _store(self, results: Sequence[Value], found: Sequence[Tensor | Number | None]) -> None:
+        for value, result in zip(results, found, strict=True):
+            self.memory[value.name] = result if isinstance(result, Tensor) else self._filled(value, result)
+
+
+def _place(point: Point, dims: Sequence[Dim]) -> tuple[int, ...]:
+    return tuple(point.dims[dim] for dim in dims)
+
+
+def _sort_key(value: Number) -> tuple[bool, Number]:
+    return (True, 0) if value != value else (False, value)  # noqa: PLR0124 - a number that is not itself is NaN
+
+
+def _maximum(old: Number, new: Number) -> Number:
+    return old if old != old or old > new else new  # noqa: PLR0124
+
+
+def _minimum(old: Number, new: Number) -> Number:
+    return old if old != old or old < new else new  # noqa: PLR0124
+
+
+_STORES: dict[str, Callable[[Any, Number], Number]] = {
+    "set": lambda old, new: new,
+    "add": lambda old, new: old + new,
+    "mul": lambda old, new: old * new,
+    "min": _minimum,
+    "max": _maximum,
+}
+
+_RUN: dict[type, Callable[[Evaluator, Any], None]] = {
+    Loop: Evaluator.run_loop,
+    Fold: Evaluator.run_fold,
+    Scan: Evaluator.run_scan,
+    Sort: Evaluator.run_sort,
+    Update: Evaluator.run_update,
+    Contract: Evaluator.run_contract,
+    Extern: Evaluator.run_extern,
+    Call: Evaluator.run_call,
+    If: Evaluator.run_if,
+    While: Evaluator.run_while,
+}
+
+
+def _mm(left: Tensor, right: Tensor) -> Nested:
+    rows, columns = left.shape[-2:], right.shape[-2:]
+    if rows[1] != columns[0]:
+        raise EvaluationError(f"mm of {list(left.shape)} and {list(right.shape)}")
+    a, b = left.nested(), right.nested()
+    return [[math.fsum(row[k] * b[k][j] for k in range(rows[1])) for j in range(columns[1])] for row in a]
+
+
+def _addmm(summand: Tensor, left: Tensor, right: Tensor) -> Nested:
+    """Returns a matrix (no row to be repeated) plus a product."""
+    pairs = zip(summand.nested(), _mm(left, right), strict=True)
+    return [[a + b for a, b in zip(row, other, strict=True)] for row, other in pairs]
+
+
+def _copy(target: Tensor, source: Tensor) -> Tensor:
+    for point in target.points():
+        target.write(point, round_to(source.read(point) or 0, target.dtype))
+    return target
+
+
+def _sort(x: Tensor, *, stable: bool, dim: int, descending: bool) -> tuple[Nested, Nested]:
+    """Returns the numbers of a vector in ascending order, and where they were."""
+    if len(x.shape) != 1 or dim != 0 or not stable or descending:
+        raise EvaluationError("only a vector is sorted, stably and upwards")
+    values: Any = x.nested()
+    order = sorted(range(len(values)), key=values.__getitem__)
+    return [values[place] for place in order], order
+
+
+def _combine_rows(
+    places: Tensor, source: Tensor, base: Tensor | Number, *, rows: int, mode: str, wraps: bool, **_: int
+) -> Nested:
+    """Returns rows with those of another matrix combined into them; a place that is no row's is none."""
+    width = source.shape[1]
+    start = base.nested() if isinstance(base, Tensor) else [[base] * width for _ in range(rows)]
+    found: list[list[Any]] = [list(row) for row in start]
+    for number, place in enumerate(places.nested()):
+        row = place + rows if wraps and place < 0 else place
+        if 0 <= row < rows:
+            new = source.nested()[number]
+            found[row] = [_STORES[mode](old, value) for old, value in zip(found[row], new, strict=True)]
+    return found
+
+
+EXTERNS: dict[str, ExternFunction] = {
+    "ferrite.alias": lambda x: x,
+    "ferrite.seed": lambda count, *_: list(range(count)),
+    "aten.clone.default": lambda x, **_: x.nested(),
+    "aten.mm.default": _mm,
+    "aten.addmm.default": _addmm,
+    "aten.sort.stable": _sort,
+    "ferrite.combine_rows": _combine_rows,
+    "aten.copy_.default": lambda target, source, *_: _copy(target, source),
+    "aten.empty_strided.default": lambda shape, strides, dtype, **_: empty(dtype_named(dtype.value), shape, strides),
+}
+"""Library calls that the evaluator knows: enough for tests. Seeds are 0, 1, 2, …"""

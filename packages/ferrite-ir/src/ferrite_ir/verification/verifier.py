@@ -1,0 +1,182 @@
+"""Checks graphs and modules against the numbered rules, and shows every problem in the listing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from ferrite_ir.language import sizes
+from ferrite_ir.language.dtypes import BOOL
+from ferrite_ir.language.graph import Call, Graph, If, Module, TensorType, View, While
+from ferrite_ir.text.printer import definition_text, graph_text, type_text
+
+from .checks import check_graph
+from .problems import RULES, Problem
+
+__all__ = ["RULES", "Problem", "VerificationError", "listing", "require_valid", "verify"]
+
+
+class VerificationError(ValueError):
+    """A program breaks rules; the message is its listing with every problem under its line.
+
+    Attributes:
+        problems: all of them.
+    """
+
+    def __init__(self, program: Graph | Module, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        count = f"{len(problems)} problem{'s' * (len(problems) != 1)}"
+        super().__init__(f"{count} in the program\n{listing(program, problems)}")
+
+
+def verify(program: Graph | Module) -> tuple[Problem, ...]:
+    """Returns every problem of a graph or module, in order of the text; empty if it is well-formed."""
+    if isinstance(program, Graph):
+        return tuple(check_graph(program))
+    found = [problem for graph in program.graphs for problem in check_graph(graph)]
+    return tuple(
+        found
+        + [problem for graph in program.graphs for problem in _check_calls(graph, program)]
+        + _check_circles(program)
+    )
+
+
+def require_valid(program: Graph | Module) -> None:
+    """Returns if a program is well-formed.
+
+    Raises:
+        VerificationError: it is not; the message shows every problem in the listing.
+    """
+    problems = verify(program)
+    if problems:
+        raise VerificationError(program, problems)
+
+
+def listing(program: Graph | Module, problems: Sequence[Problem]) -> str:
+    """Returns the text of a program with each problem under its line, a caret at the spot."""
+    graphs = program.graphs if isinstance(program, Module) else (program,)
+    return "\n\n".join(_graph_listing(graph, [p for p in problems if p.graph == graph.name]) for graph in graphs)
+
+
+def _graph_listing(graph: Graph, problems: Sequence[Problem]) -> str:
+    lines = graph_text(graph).split("\n")
+    counts = [len(definition_text(definition, graph.values).split("\n")) for definition in graph.definitions]
+    header = len(lines) - sum(counts) - 1
+    spans = [(header + sum(counts[:i]), count) for i, count in enumerate(counts)]
+    notes: dict[int, list[str]] = {}
+    for problem in problems:
+        start, count = (0, header) if problem.position is None else spans[problem.position]
+        line, column = _find_spot(lines[start : start + count], problem.spot)
+        notes.setdefault(start + line, []).append(f"{' ' * column}^ {problem.rule}: {problem.message}")
+    return "\n".join(text for number, line in enumerate(lines) for text in (line, *notes.get(number, ())))
+
+
+def _find_spot(lines: Sequence[str], spot: str) -> tuple[int, int]:
+    """Returns the line and column at which a piece of text stands, the start of the first line if it is nowhere."""
+    pattern = rf"\b{spot}\b" if spot.isidentifier() else re.escape(spot)
+    for number, line in enumerate(lines):
+        found = re.search(pattern, line) if spot else None
+        if found is not None:
+            return number, found.start()
+    return 0, len(lines[0]) - len(lines[0].lstrip())
+
+
+def _check_calls(graph: Graph, module: Module) -> Iterable[Problem]:
+    known = {other.name: other for other in module.graphs}
+    for position, definition in enumerate(graph.definitions):
+        match definition:
+            case Call():
+                pairs: list[tuple[str, bool]] = [(definition.callee, True)]
+            case If():
+                pairs = [(definition.then, True), (definition.otherwise, True)]
+            case While():
+                pairs = [(definition.condition, False), (definition.body, True)]
+            case _:
+                continue
+        args = [graph.values[name].type for name in definition.args if name in graph.values]
+        results = [value.type for value in definition.results]
+        for name, gives_results in pairs:
+            callee = known.get(name)
+            if callee is None:
+                message = f"the module has no graph @{name}; it has {', '.join('@' + other for other in known)}"
+            else:
+                message = _signature_problem(callee, args, results if gives_results else None)
+            if message:
+                yield Problem("V20", message, graph.name, position, f"@{name}")
+
+
+def _signature_problem(callee: Graph, args: Sequence[TensorType], results: Sequence[TensorType] | None) -> str:
+    """Returns what is wrong with a call; ``results=None`` stands for a condition."""
+    inputs = [value.type for value in callee.inputs]
+    if problem := _difference("input", inputs, args):
+        return f"@{callee.name}: {problem}"
+    outputs = [output if isinstance(output, View) else None for output in callee.outputs]
+    if results is None:
+        is_bool = (
+            len(outputs) == 1
+            and outputs[0] is not None
+            and outputs[0].dtype is BOOL
+            and sizes.product(outputs[0].shape) == 1
+        )
+        return "" if is_bool else f"@{callee.name} must give one bool to be a condition"
+    given = [None if view is None else TensorType(view.dtype, view.shape, view.strides) for view in outputs]
+    if problem := _difference("output", given, results):
+        return f"@{callee.name}: {problem}"
+    return ""
+
+
+def _difference(what: str, formal: Sequence[TensorType | None], actual: Sequence[TensorType]) -> str:
+    if len(formal) != len(actual):
+        return f"{len(formal)} {what}s, the call has {len(actual)}"
+    for position, (declared, used) in enumerate(zip(formal, actual, strict=True)):
+        if declared is not None and not _fits(declared, used):
+            return f"{what} {position} is {type_text(declared)}, the call has {type_text(used)}"
+    return ""
+
+
+def _fits(declared: TensorType, used: TensorType) -> bool:
+    """Returns whether types agree; a symbolic size of another graph may stand for any size."""
+    if declared.dtype is not used.dtype or len(declared.shape) != len(used.shape):
+        return False
+    pairs = zip((*declared.shape, *declared.strides), (*used.shape, *used.strides), strict=True)
+    return all(a == b or not (sizes.is_static(a) and sizes.is_static(b)) for a, b in pairs)
+
+
+def _check_circles(module: Module) -> list[Problem]:
+    calls = {graph.name: _callees(graph) for graph in module.graphs}
+    problems = []
+    for graph in module.graphs:
+        for name, position in calls[graph.name]:
+            if name == graph.name or graph.name in _reachable(name, calls):
+                problems.append(
+                    Problem("V21", f"@{graph.name} calls itself by way of @{name}", graph.name, position, f"@{name}")
+                )
+                break
+    return problems
+
+
+def _reachable(start: str, calls: dict[str, list[tuple[str, int]]]) -> set[str]:
+    reached: set[str] = set()
+    stack = [start]
+    while stack:
+        for callee, _ in calls.get(stack.pop(), ()):
+            if callee not in reached:
+                reached.add(callee)
+                stack.append(callee)
+    return reached
+
+
+def _callees(graph: Graph) -> list[tuple[str, int]]:
+    found: list[tuple[str, int]] = []
+    for position, definition in enumerate(graph.definitions):
+        match definition:
+            case Call():
+                names = [definition.callee]
+            case If():
+                names = [definition.then, definition.otherwise]
+            case While():
+                names = [definition.condition, definition.body]
+            case _:
+                continue
+        found += [(name, position) for name in names]
+    return found

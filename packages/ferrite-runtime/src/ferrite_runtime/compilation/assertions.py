@@ -1,0 +1,51 @@
+"""Kernels that check indices and values on a GPU: the same text, compiled with its assertions.
+
+These then say which op they are from, and which line.
+
+A checked kernel is a kernel of its own, with an identity of its own: nothing else of the runtime knows of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ferrite_runtime.formats.canonical_json import kernel_id
+
+CHECKED = "checked"
+"""The fact of a kernel that is compiled with its assertions."""
+_MESSAGE = re.compile(r'"(?=index out of bounds|refused: )')
+_ASSERTING = ("fmath.list_rows(",)
+"""Calls of device functions that assert."""
+
+
+def checked_program(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a program, as a mapping, whose kernels are compiled with their assertions, if they have any."""
+    renamed: dict[str, str] = {}
+    kernels = []
+    for kernel in mapping["kernels"]:
+        checked = _checked_kernel(kernel) if _asserts(kernel["source"]) else kernel
+        renamed[kernel["id"]] = checked["id"]
+        kernels.append(checked)
+    steps = [_renamed_launch(step, renamed) if step["do"] == "launch" else step for step in mapping["steps"]]
+    return {**mapping, "kernels": kernels, "steps": steps}
+
+
+def _asserts(source: str) -> bool:
+    return _MESSAGE.search(source) is not None or any(call in source for call in _ASSERTING)
+
+
+def _renamed_launch(step: Mapping[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
+    made = {**step, "kernel": renamed[step["kernel"]]}
+    if "alternatives" in step:
+        made["alternatives"] = [{**other, "kernel": renamed.get(other["kernel"])} for other in step["alternatives"]]
+    return made
+
+
+def _checked_kernel(kernel: Mapping[str, Any]) -> dict[str, Any]:
+    origin = ", ".join(kernel["origin"]) or kernel["name"]
+    quoted = origin.replace("\\", "/").replace('"', "'").encode("ascii", "backslashreplace").decode()
+    source = _MESSAGE.sub(lambda _: f'"{quoted}: ', kernel["source"])
+    made = {**kernel, "source": source, "facts": {**kernel["facts"], CHECKED: True}}
+    return {**made, "id": kernel_id(made)}

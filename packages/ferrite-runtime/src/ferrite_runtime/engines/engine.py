@@ -1,0 +1,139 @@
+"""Engines: what runs a program's kernels on one kind of device, and what all of them share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ferrite_runtime.engines.interpreter_engine import InterpretedKernel
+from ferrite_runtime.errors import fail_check
+from ferrite_runtime.formats.program import Program
+from ferrite_runtime.formats.steps import Copy, Extern
+from ferrite_runtime.host.extern_calls import flatten_results, resolve_extern
+from ferrite_runtime.host.host_function import write_host
+from ferrite_runtime.host.launch_text import HostText, Site
+from ferrite_runtime.host.tensors import (
+    check_within,
+    make_allocator,
+    make_keeper,
+    make_reinterpret,
+    make_retype,
+    restride,
+    torch_dtype,
+)
+from ferrite_runtime.kernel_source.origin import HERE, Origin
+
+HostFunction = Callable[[list[Any]], tuple[Any, ...]]
+
+
+class Engine(Protocol):
+    """What runs a program's kernels on one kind of device."""
+
+    def first(self, device: Any) -> HostFunction:
+        """Returns the function for the first call on ``device``, a ``torch.device``; it may compile and measure."""
+
+    def steady(self, device: Any, redirect: HostFunction) -> HostFunction:
+        """Returns the function for all later calls on ``device``; inputs on another device go to ``redirect``."""
+
+    def wait(self) -> None:
+        """Waits until everything that was started at load is done; raises what went wrong."""
+
+
+def gradient_guard(program: Program) -> tuple[str, ...]:
+    """Returns the lines that keep library calls of a program from being recorded for differentiation."""
+    if any(isinstance(step, (Extern, Copy)) for step in program.steps):
+        return ("if _grad_enabled():", "    with _no_grad(): return host(args)")
+    return ()
+
+
+def build_host(text: HostText, names: Mapping[str, Any], device: Any) -> HostFunction:
+    """Returns the function in ``text``, with every global name that it uses bound.
+
+    Args:
+        text: the host text.
+        names: the globals that depend on the engine: launchers, the stream.
+        device: the ``torch.device`` of the kernels.
+
+    Raises:
+        ExternError: if an operator is not registered in this process.
+    """
+    import torch
+
+    cpu = torch.device("cpu")
+    namespace: dict[str, Any] = {
+        "_torch": torch,
+        "_cpu": cpu,
+        "_device": device,
+        "_float": float,
+        "_complex": complex,
+        "_empty": make_allocator(device),
+        "_empty_cpu": make_allocator(cpu),
+        "_keep": make_keeper(device, lambda: False),
+        "_reinterpret": make_reinterpret(),
+        "_retype": make_retype(),
+        "_restride": restride,
+        "_flatten": flatten_results,
+        "_fail": fail_check,
+        "_within": check_within,
+        "_grad_enabled": torch.is_grad_enabled,
+        "_no_grad": torch.no_grad,
+        "_stream": None,
+    }
+    namespace |= {variable: torch_dtype(name) for variable, name in text.dtypes.items()}
+    namespace |= {variable: resolve_extern(target, text.captured) for variable, target in text.externs.items()}
+    namespace |= text.constants
+    namespace |= names
+    exec(compile(text.source, "<ferrite host>", "exec"), namespace)
+    host: HostFunction = namespace["host"]
+    return host
+
+
+def write_guarded_launch(site: Site) -> Iterable[str]:
+    """Yields a launch that also gets the tensors which the addresses lie in."""
+    values = "".join(f"{argument.text}, " for argument in site.arguments)
+    owners = "".join(f"{argument.owner}, " for argument in site.arguments)
+    yield f"_launch{site.number}(({values}), ({owners}))"
+
+
+@dataclass(frozen=True, slots=True)
+class InterpretedEngine:
+    """Runs kernels in Triton's interpreter."""
+
+    program: Program
+    kernels: Mapping[str, InterpretedKernel]
+    origin: Origin = HERE
+
+    @classmethod
+    def load(cls, program: Program, origin: Origin = HERE) -> InterpretedEngine:
+        """Returns the engine with every kernel's source loaded.
+
+        Raises:
+            KernelCompileError: if a source text does not load.
+        """
+        return cls(program, {spec.id: InterpretedKernel.load(spec, origin) for spec in program.kernels}, origin)
+
+    def first(self, device: Any) -> HostFunction:
+        """Returns the host function."""
+        preamble = gradient_guard(self.program)
+        if not self.origin.is_foreign:
+            text = write_host(self.program, preamble=preamble)
+            launchers: dict[str, Any] = {f"_launch{s.number}": self.kernels[s.kernel.id] for s in text.sites}
+            return build_host(text, launchers, device)
+        text = write_host(self.program, write_guarded_launch, preamble=preamble)
+        inputs = frozenset(value.name for value in self.program.inputs)
+        launchers = {f"_launch{s.number}": self._guarded(s, inputs) for s in text.sites}
+        return build_host(text, launchers, device)
+
+    def _guarded(self, site: Site, inputs: frozenset[str]) -> Callable[..., None]:
+        """Returns what launches a kernel that may touch its tensors' memory, and no other."""
+        given = tuple(argument.owner in inputs for argument in site.arguments)
+        return functools.partial(self.kernels[site.kernel.id].launch_guarded, given)
+
+    def steady(self, device: Any, redirect: HostFunction) -> HostFunction:
+        """Returns the host function."""
+        return self.first(device)
+
+    def wait(self) -> None:
+        """Returns at once: there is nothing to wait for."""

@@ -1,0 +1,107 @@
+"""Kernels with symbolic sizes on one device: a build and a config for each bucket of sizes, made when it is first met.
+
+Two launches fall in one bucket if each axis needs the same power of two, and the same promises hold of each size param:
+that is what a config depends on, and what the compiler makes more of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from ferrite_runtime.engines.cuda_kernels import DeviceKernel, Machine
+from ferrite_runtime.formats.divisors import divisor_of, divisor_text
+from ferrite_runtime.formats.expressions import print_expr
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+
+Bucket: TypeAlias = tuple[int, ...]
+"""For each size param what divides it (see `divisor_of`), then for each symbolic axis the bits of its last position.
+
+Templates have neither: their sizes lie in no address, and they have no config to choose.
+"""
+
+
+class BucketedKernel:
+    """A kernel on a device that takes sizes: one `DeviceKernel` for each bucket."""
+
+    def __init__(self, spec: KernelSpec, machine: Machine) -> None:
+        self.spec = spec
+        self.machine = machine
+        self._kernels: dict[Bucket, DeviceKernel] = {}
+
+    @classmethod
+    def begin(cls, spec: KernelSpec, machine: Machine) -> BucketedKernel:
+        """Returns the kernel with the compilation for the expected sizes started, where they are known."""
+        kernel = cls(spec, machine)
+        hints = {param.name: param.hint for param in spec.params if param.role == "size"}
+        if None not in hints.values():
+            kernel.at({name: int(hint or 0) for name, hint in hints.items()})
+        return kernel
+
+    def wait(self) -> None:
+        """Waits for what was begun."""
+        for kernel in self._kernels.values():
+            kernel.wait()
+
+    def kernel(self, arguments: Sequence[Any]) -> DeviceKernel:
+        """Returns the kernel for the sizes among these arguments."""
+        pairs = zip(self.spec.params, arguments, strict=True)
+        return self.at({param.name: value for param, value in pairs if param.role == "size"})
+
+    def at(self, sizes: Mapping[str, int]) -> DeviceKernel:
+        """Returns the kernel for these values of the size params."""
+        key = bucket_of(self.spec, sizes)
+        found = self._kernels.get(key)
+        if found is None:
+            names = _promised(self.spec)
+            places = [position for position, param in enumerate(self.spec.params) if param.name in names]
+            divisors = tuple((place, part) for place, part in zip(places, key, strict=False) if part > 1)
+            axes = self.spec.axis_sizes(sizes)
+            found = self._kernels[key] = DeviceKernel.begin(self.spec, self.machine, axes, divisors)
+        return found
+
+    def launch_first(self, stream: int, arguments: Sequence[Any], owners: Sequence[Any]) -> None:
+        """Launches, choosing the bucket's config first where there is none: see `DeviceKernel.launch_first`."""
+        if not self.is_idle(arguments):
+            self.kernel(arguments).launch_first(stream, arguments, owners)
+
+    def launch(self, stream: int, arguments: Sequence[Any]) -> None:
+        """Launches with what is chosen for the bucket."""
+        if not self.is_idle(arguments):
+            self.kernel(arguments).launch(stream, arguments)
+
+    def is_idle(self, arguments: Sequence[Any]) -> bool:
+        """Tells whether a launch has nothing to do, as one of its axes is empty; an empty fold has a value."""
+        pairs = zip(self.spec.params, arguments, strict=True)
+        return self.is_idle_at({param.name: value for param, value in pairs if param.role == "size"})
+
+    def is_idle_at(self, sizes: Mapping[str, int]) -> bool:
+        """Tells whether launches at these values of the size params have nothing to do."""
+        return not self.spec.facts.get("folds") and 0 in self.spec.axis_sizes(sizes).values()
+
+
+def _promised(spec: KernelSpec) -> tuple[str, ...]:
+    """Returns the size params of which the compiler is told what divides them."""
+    return () if spec.family == "template" else tuple(spec.size_names())
+
+
+def bucket_of(spec: KernelSpec, sizes: Mapping[str, int]) -> Bucket:
+    """Returns the bucket of these values of the size params."""
+    divisors = [divisor_of(sizes[name]) for name in _promised(spec)]
+    axes = spec.axis_sizes(sizes)
+    bits = [max(0, axes[axis.name] - 1).bit_length() for axis in spec.axes if not isinstance(axis.size, int)]
+    return (*divisors, *bits)
+
+
+def bucket_parts(spec: KernelSpec, names: Mapping[str, str]) -> list[str]:
+    """Returns the texts that compute the parts of a bucket; ``names`` are the texts of the size params."""
+    divisors = [divisor_text(names[name]) for name in _promised(spec)]
+    sizes = [axis.size for axis in spec.axes if not isinstance(axis.size, int)]
+    # An empty axis counts as one of a single position, as `bucket_of` has it.
+    return [*divisors, *(f"(({print_expr(size, names)} or 1) - 1).bit_length()" for size in sizes)]
+
+
+def bucket_text(spec: KernelSpec, names: Mapping[str, str]) -> str:
+    """Returns text that computes the bucket of a launch; ``names`` are the texts of the size params."""
+    parts = bucket_parts(spec, names)
+    return f"({', '.join(parts)},)" if parts else "()"

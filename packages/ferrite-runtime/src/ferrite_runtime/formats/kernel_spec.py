@@ -1,0 +1,328 @@
+"""Kernel specs, format 1: the value that a kernel's writer and its runner share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ferrite_runtime.errors import IdentityMismatch, SpecError, UnknownFormat
+from ferrite_runtime.formats.canonical_json import kernel_id
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.dtypes import DTYPES
+from ferrite_runtime.formats.expressions import Expr, evaluate, expr_names, read_expr, write_expr
+from ferrite_runtime.formats.json_fields import MAX_INTEGER, Fields, check_identifier, check_integer, check_text
+
+FORMAT = 1
+FAMILIES = ("pointwise", "persistent", "looped", "cooperative", "scan", "sort", "template", "user")
+USER = "user"
+ROLES = ("tensor", "size", "scalar")
+ACCESSES = ("read", "write", "readwrite", "atomic")
+AXIS_KINDS = ("grid", "fold")
+MAX_ALIGN = 4096
+"""Bytes that a pointer can be promised to be a multiple of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One parameter of a kernel function.
+
+    ``access`` and ``align`` (bytes) are set for tensors and None otherwise; ``hint`` is the expected value of a size.
+    """
+
+    name: str
+    role: str
+    dtype: str
+    access: str | None = None
+    align: int | None = None
+    hint: int | None = None
+
+    @classmethod
+    def from_mapping(cls, value: object, path: str) -> Param:
+        """Returns the param in ``value``; raises `SpecError` naming the field that is wrong."""
+        fields = Fields(value, path)
+        name, role, dtype = fields.identifier("name"), fields.choice("role", ROLES), fields.string("dtype")
+        if dtype not in DTYPES or DTYPES[dtype].triton is None:
+            raise SpecError(fields.at("dtype"), f"{dtype!r} is not a type that kernels compute with")
+        access = align = hint = None
+        if role == "tensor":
+            access, align = fields.choice("access", ACCESSES), fields.integer("align")
+            if align <= 0 or align & (align - 1) or align > MAX_ALIGN:
+                raise SpecError(fields.at("align"), f"{align} is not a power of two, up to {MAX_ALIGN}")
+        elif role == "size":
+            hint = fields.optional_integer("hint")
+            if dtype not in ("i32", "i64"):
+                raise SpecError(fields.at("dtype"), f"a size is i32 or i64, not {dtype}")
+        elif role == "scalar" and DTYPES[dtype].pack is None:
+            raise SpecError(fields.at("dtype"), f"{dtype} cannot be passed by value")
+        fields.close()
+        return cls(name, role, dtype, access, align, hint)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form."""
+        mapping: dict[str, Any] = {"name": self.name, "role": self.role, "dtype": self.dtype}
+        if self.role == "tensor":
+            mapping |= {"access": self.access, "align": self.align}
+        return mapping | ({"hint": self.hint} if self.hint is not None else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of a kernel's iteration space; ``hint`` is its expected size, ``block`` its block constant."""
+
+    name: str
+    kind: str
+    size: Expr
+    hint: int
+    block: str
+    max_block: int | None = None
+
+    @classmethod
+    def from_mapping(cls, value: object, path: str) -> Axis:
+        """Returns the axis in ``value``; raises `SpecError` naming the field that is wrong."""
+        fields = Fields(value, path)
+        axis = cls(
+            name=fields.identifier("name"),
+            kind=fields.choice("kind", AXIS_KINDS),
+            size=read_expr(fields.take("size"), fields.at("size")),
+            hint=fields.integer("hint"),
+            block=fields.identifier("block"),
+            max_block=fields.optional_integer("max_block"),
+        )
+        if not axis.block.isupper():  # the runtime's own names beside it in host functions are lower case
+            raise SpecError(fields.at("block"), f"{axis.block!r} is no block constant: XBLOCK and the like")
+        if isinstance(axis.size, int) and axis.size < 0:
+            raise SpecError(fields.at("size"), f"{axis.size} is negative")
+        if axis.max_block is not None and axis.max_block < 1:
+            raise SpecError(fields.at("max_block"), f"{axis.max_block} is less than 1")
+        fields.close()
+        return axis
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form."""
+        mapping = {"name": self.name, "kind": self.kind, "size": write_expr(self.size), "hint": self.hint}
+        mapping["block"] = self.block
+        if self.max_block is not None:
+            mapping["max_block"] = self.max_block
+        return mapping
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSpec:
+    """A kernel: its source, how it is called, and the facts that a config policy needs.
+
+    ``blocks`` holds the block constants that the source fixes, ``facts`` numbers, flags and names as in the format.
+    Kernels of the family ``user``, which people wrote, state the ``configs`` to try and may have a grid of three axes.
+    """
+
+    name: str
+    id: str
+    source: str
+    family: str
+    params: tuple[Param, ...]
+    axes: tuple[Axis, ...]
+    blocks: Mapping[str, int]
+    grid: Expr
+    mutated: tuple[str, ...]
+    index_width: int
+    facts: Mapping[str, Any]
+    origin: tuple[str, ...]
+    configs: tuple[Config, ...] = ()
+    grid_y: Expr = 1
+    grid_z: Expr = 1
+
+    @classmethod
+    def from_mapping(cls, value: object, path: str = "") -> KernelSpec:
+        """Returns the kernel spec in ``value``, checked.
+
+        Raises:
+            UnknownFormat, UnknownField, IdentityMismatch, SpecError: naming the field under ``path``.
+        """
+        fields = Fields(value, path)
+        form = fields.take("format")
+        if form != FORMAT or isinstance(form, bool):
+            raise UnknownFormat(
+                fields.at("format"), f"kernel spec format {form!r} is unknown; this runtime reads {FORMAT}"
+            )
+        family = fields.choice("family", FAMILIES)
+        spec = cls(
+            name=fields.identifier("name"),
+            id=fields.string("id"),
+            source=fields.string("source"),
+            family=family,
+            params=tuple(
+                Param.from_mapping(v, f"{fields.at('params')}[{i}]") for i, v in enumerate(fields.array("params"))
+            ),
+            axes=tuple(Axis.from_mapping(v, f"{fields.at('axes')}[{i}]") for i, v in enumerate(fields.array("axes"))),
+            blocks=_read_plain(fields, "blocks", "constant") if family == USER else _read_blocks(fields),
+            grid=read_expr(fields.take("grid"), fields.at("grid")),
+            mutated=fields.strings("mutated"),
+            index_width=fields.integer("index_width"),
+            facts=_read_facts(fields),
+            origin=fields.strings("origin"),  # each one line: listings and errors quote it
+            **(_read_user_fields(fields) if family == USER else {}),
+        )
+        fields.close()
+        _check_names(spec, fields)
+        expected = kernel_id(spec.to_mapping())
+        if spec.id != expected:
+            raise IdentityMismatch(fields.at("id"), f"kernel {spec.name} claims {spec.id}, its content is {expected}")
+        return spec
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Returns the JSON form; reading it gives an equal spec."""
+        return {
+            "format": FORMAT,
+            "name": self.name,
+            "id": self.id,
+            "source": self.source,
+            "family": self.family,
+            "params": [param.to_mapping() for param in self.params],
+            "axes": [axis.to_mapping() for axis in self.axes],
+            "blocks": dict(self.blocks),
+            "grid": write_expr(self.grid),
+            "mutated": list(self.mutated),
+            "index_width": self.index_width,
+            "facts": dict(self.facts),
+            "origin": list(self.origin),
+            **self._user_mapping(),
+        }
+
+    def _user_mapping(self) -> dict[str, Any]:
+        mapping: dict[str, Any] = {}
+        if self.configs:
+            mapping["configs"] = [config.to_mapping() for config in self.configs]
+        mapping |= {name: write_expr(e) for name, e in (("grid_y", self.grid_y), ("grid_z", self.grid_z)) if e != 1}
+        return mapping
+
+    def size_names(self) -> tuple[str, ...]:
+        """Returns the names of the size params, in order."""
+        return tuple(param.name for param in self.params if param.role == "size")
+
+    def axis_sizes(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Returns the size of every axis when the size params have the values ``sizes``."""
+        return {axis.name: evaluate(axis.size, sizes) for axis in self.axes}
+
+    def hint_sizes(self) -> dict[str, int]:
+        """Returns the expected size of every axis: exact where it is constant, the hint elsewhere."""
+        return {axis.name: axis.size if isinstance(axis.size, int) else axis.hint for axis in self.axes}
+
+    def expected_programs(self, blocks: Mapping[str, int]) -> int:
+        """Returns the number of programs of a launch with these block constants and the expected size params."""
+        return self.programs({param.name: param.hint or 1 for param in self.params if param.role == "size"}, blocks)
+
+    def programs(self, sizes: Mapping[str, int], blocks: Mapping[str, int]) -> int:
+        """Returns the number of programs of a launch with these size params and block constants."""
+        return evaluate(self.grid, {**sizes, **self.axis_sizes(sizes), **self.blocks, **blocks})
+
+    @property
+    def is_flat(self) -> bool:
+        """Tells whether launches are one-dimensional: all but some that people wrote are."""
+        return self.grid_y == 1 and self.grid_z == 1
+
+    def depths(self, sizes: Mapping[str, int], blocks: Mapping[str, int]) -> tuple[int, int]:
+        """Returns the programs along the second and the third axis of a launch."""
+        if self.is_flat:
+            return 1, 1
+        values = {**sizes, **self.axis_sizes(sizes), **self.blocks, **blocks}
+        return evaluate(self.grid_y, values), evaluate(self.grid_z, values)
+
+
+def _read_blocks(fields: Fields) -> dict[str, int]:
+    path = fields.at("blocks")
+    inner = Fields(fields.take("blocks"), path)
+    names = list(inner.names())
+    blocks = {name: inner.integer(name) for name in names}
+    for name, block in blocks.items():
+        check_identifier(name, path)
+        if block < 1 or block & (block - 1):
+            raise SpecError(f"{path}.{name}", f"{block} is not a power of two")
+    return blocks
+
+
+def _read_plain(fields: Fields, key: str, kind: str) -> dict[str, Any]:
+    """Returns an object of numbers, flags and names: facts, or the constants that a person's kernel fixes."""
+    path = fields.at(key)
+    inner = Fields(fields.take(key), path)
+    values = {name: inner.take(name) for name in list(inner.names())}
+    for name, value in values.items():
+        check_identifier(name, path)
+        if isinstance(value, str):
+            check_text(value, f"{path}.{name}")
+        elif isinstance(value, int) and not isinstance(value, bool):
+            check_integer(value, f"{path}.{name}")
+        elif not isinstance(value, (float, bool)) and value is not None:
+            raise SpecError(f"{path}.{name}", f"a {kind} is a number, a flag or a name, not {value!r}")
+    return values
+
+
+INTEGERS = frozenset(
+    (
+        *("branches", "bytes", "element_bytes", "flops", "fold_size", "folds", "live_values", "loads"),
+        *("multiplied_rows", "neighbours", "num_stages", "num_warps", "numel", "ops", "parts", "passes"),
+        *("percent_apart", "pieces", "product", "registers", "rows_together", "run", "stores", "threads", "vectors"),
+    )
+)
+"""Facts that policies compute with."""
+FLAGS = ("atomics", "checked", "random", "sorted", "strewn", "transposed", "walked")
+"""Facts that are true or false."""
+WORDS = ("contiguous_axis",)
+"""Facts that name something, or nothing."""
+
+
+def _read_facts(fields: Fields) -> dict[str, Any]:
+    """Returns the facts of a kernel. Policies compute with them: what is no flag and no word is an integer."""
+    facts = _read_plain(fields, "facts", "fact")
+    for name, value in facts.items():
+        path = f"{fields.at('facts')}.{name}"
+        if name in FLAGS and not isinstance(value, bool):
+            raise SpecError(path, f"true or false is needed, not {value!r}")
+        if name in WORDS and value is not None:
+            check_identifier(value, path)
+        if name not in (*FLAGS, *WORDS) and isinstance(value, (int, float)) and not isinstance(value, bool):
+            if not 0 <= value < MAX_INTEGER:
+                raise SpecError(path, f"{value!r} is out of range")
+            if name in INTEGERS:
+                check_integer(value, path)
+        elif name in INTEGERS:
+            raise SpecError(path, f"an integer is needed, not {value!r}")
+    return facts
+
+
+def _read_user_fields(fields: Fields) -> dict[str, Any]:
+    path = fields.at("configs")
+    configs = fields.array("configs", [])
+    return {
+        "configs": tuple(Config.from_mapping(v, f"{path}[{i}]", free=True) for i, v in enumerate(configs)),
+        "grid_y": read_expr(fields.take("grid_y", 1), fields.at("grid_y")),
+        "grid_z": read_expr(fields.take("grid_z", 1), fields.at("grid_z")),
+    }
+
+
+def _check_names(spec: KernelSpec, fields: Fields) -> None:
+    names = [param.name for param in spec.params]
+    if len(set(names)) != len(names):
+        raise SpecError(fields.at("params"), "two params have one name")
+    if len({axis.name for axis in spec.axes}) != len(spec.axes):
+        raise SpecError(fields.at("axes"), "two axes have one name")
+    tensors = {param.name for param in spec.params if param.role == "tensor"}
+    for name in spec.mutated:
+        if name not in tensors:
+            raise SpecError(fields.at("mutated"), f"{name!r} is not a tensor param")
+    if spec.index_width not in (32, 64):
+        raise SpecError(fields.at("index_width"), f"{spec.index_width} is neither 32 nor 64")
+    sizes = set(spec.size_names())
+    for position, axis in enumerate(spec.axes):
+        for name in expr_names(axis.size):
+            if name not in sizes:
+                raise SpecError(f"{fields.at('axes')}[{position}].size", f"{name!r} is not a size param")
+    fixed = {name for name, value in spec.blocks.items() if type(value) is int}
+    known = (
+        sizes | {axis.name for axis in spec.axes} | {axis.block for axis in spec.axes if axis.block not in spec.blocks}
+    )
+    known |= fixed
+    for config in spec.configs:
+        known |= {name for name, _ in config.blocks}
+    for name in (*expr_names(spec.grid), *expr_names(spec.grid_y), *expr_names(spec.grid_z)):
+        if name not in known:
+            raise SpecError(fields.at("grid"), f"{name!r} is neither a size param, an axis nor a block constant")

@@ -1,0 +1,567 @@
+"""Writes a program's host steps as one straight-line Python function.
+
+Names are resolved while writing: a view or a reused buffer that only kernels see costs nothing at run time, it is an
+address; a tensor object is made where a library call or an output needs one. The text is meant to be read.
+
+This is the one place where what a file holds becomes code, and no string of the file is in that code: it is built of
+names (checked identifiers: ``json_fields.check_identifier``), of numbers, and of words that stand in this package.
+Strings that a program carries are globals, bound by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ferrite_runtime.errors import SpecError
+from ferrite_runtime.formats.buffer_bounds import reach_of
+from ferrite_runtime.formats.dtypes import DTYPES, torch_name
+from ferrite_runtime.formats.expression_sums import Terms, expr_of, is_number
+from ferrite_runtime.formats.expressions import Expr, is_settled, print_condition, print_expr
+from ferrite_runtime.formats.kernel_spec import KernelSpec, Param
+from ferrite_runtime.formats.program import Program
+from ferrite_runtime.formats.steps import (
+    CLOSED_TAGS,
+    Alloc,
+    Alternative,
+    Check,
+    Copy,
+    Extern,
+    Free,
+    Item,
+    Keep,
+    Launch,
+    Layout,
+    Let,
+    Output,
+    Probe,
+    Reuse,
+    Tagged,
+    View,
+    Within,
+)
+from ferrite_runtime.host.arena import MAX_ARENA
+from ferrite_runtime.host.deferred_release import MAX_LENGTHS_POSTPONED, Postponement
+from ferrite_runtime.host.extern_calls import RESULTS_LIKE, result_kind
+from ferrite_runtime.host.footprint import bytes_of
+from ferrite_runtime.host.launch_text import Argument, HostText, LaunchWriter, Option, Sequencing, Site
+from ferrite_runtime.host.native_products import Place, Product
+from ferrite_runtime.host.product_steps import HostStep, Multiply
+
+
+@dataclass(slots=True)
+class Value:
+    """What a name means while the function is written.
+
+    A tensor lives ``offset`` bytes after the first element of the tensor in the variable ``owner``; ``variable`` holds
+    it as an object of its own once one was needed. Addresses of buffers that the program allocates are ``trusted`` to
+    be aligned. A number or an opaque value has no owner.
+    """
+
+    variable: str | None
+    owner: str | None = None
+    offset: Expr = 0
+    layout: Layout | None = None
+    trusted: bool = False
+
+
+_WORDS = {(tag, word): word for tag, words in CLOSED_TAGS.items() for word in words}
+"""The values of closed tags as this package writes them."""
+
+HEAVIER = "_heavier"
+"""The function that gets calls whose sizes are too large for this one, and these sizes by name."""
+
+
+def write_call(site: Site) -> Iterable[str]:
+    """Yields the plain launch: a call of the site's launcher with the stream and all arguments."""
+    yield f"_launch{site.number}(_stream, {', '.join(argument.text for argument in site.arguments)})"
+
+
+@dataclass(slots=True)
+class _Writer:
+    program: Program
+    write_launch: LaunchWriter
+    sequencing: Sequencing | None = None
+    lines: list[str] = field(default_factory=list)
+    # Launches that are written but not started yet, and variables to delete once they are.
+    is_waiting: bool = False
+    postponed: Postponement = field(default_factory=Postponement)
+    values: dict[str, Value] = field(default_factory=dict)
+    users: dict[str, int] = field(default_factory=dict)
+    addresses: set[str] = field(default_factory=set)
+    # Whether the text is for people: comments that say where kernels came from. Such a text is not run.
+    is_listing: bool = False
+    externs: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, object] = field(default_factory=dict)
+    dtypes: dict[str, str] = field(default_factory=dict)
+    sites: list[Site] = field(default_factory=list)
+    kernels: dict[str, KernelSpec] = field(default_factory=dict)
+    owner_layouts: dict[str, Layout] = field(default_factory=dict)
+    # All buffers, those in arenas as well.
+    allocated: dict[str, Layout] = field(default_factory=dict)
+    # Inputs in the host's memory, which no launch that waits can write to.
+    apart: set[str] = field(default_factory=set)
+    # Of results of library calls: what tells how large they are.
+    likely_layouts: dict[str, Layout] = field(default_factory=dict)
+    numbers: dict[Expr, str] = field(default_factory=dict)
+
+    # --- names ------------------------------------------------------------------------------------------------------
+
+    def own(self, name: str, layout: Layout | None, *, trusted: bool) -> None:
+        self.values[name] = Value(name, name, 0, layout, trusted)
+        self.users[name] = 1
+
+    def share(self, name: str, base: Value, layout: Layout, offset: Expr) -> None:
+        assert base.owner is not None
+        self.values[name] = Value(None, base.owner, offset, layout, base.trusted)
+        self.users[base.owner] += 1
+
+    def release(self, name: str) -> list[str]:
+        """Forgets a name; returns the variables that die with it."""
+        value = self.values.pop(name)
+        if value.owner is None:
+            return []
+        self.users[value.owner] -= 1
+        dying = [value.variable] if value.variable not in (None, value.owner) else []
+        return [*[v for v in dying if v], *([value.owner] if self.users[value.owner] == 0 else [])]
+
+    def dtype(self, name: str) -> str:
+        variable = f"_{torch_name(name)}"
+        self.dtypes[variable] = name
+        return variable
+
+    def number(self, expr: Expr) -> str:
+        """Returns the text of an integer; an expression is computed once, by a line before its first use."""
+        if not isinstance(expr, tuple):
+            return print_expr(expr)
+        if expr not in self.numbers:
+            parts = (self._operand(operand) for operand in expr[1:])
+            self.numbers[expr] = variable = f"_n{len(self.numbers)}"
+            self.lines.append(f"{variable} = {print_expr((expr[0], *parts))}")
+        return self.numbers[expr]
+
+    def _operand(self, expr: Expr) -> Expr:
+        """Returns an operand with what is known already by name."""
+        if isinstance(expr, tuple):
+            return self.numbers.get(expr) or (expr[0], *(self._operand(part) for part in expr[1:]))
+        return expr
+
+    def sizes(self, exprs: Sequence[Expr]) -> str:
+        """Returns the text of a tuple of integers."""
+        texts = [self.number(expr) for expr in exprs]
+        return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+
+    def tensor(self, name: str) -> str:
+        """Returns the variable that holds a value as an object, writing the line that makes it where needed."""
+        value = self.values[name]
+        if value.variable is None:
+            assert value.layout is not None
+            assert value.owner is not None
+            self.lines.append(f"{name} = {self._view_text(value, value.owner, value.layout)}")
+            value.variable = name
+        return value.variable
+
+    def _view_text(self, value: Value, owner: str, layout: Layout) -> str:
+        base = self.owner_layouts.get(owner)
+        where = f"{self.sizes(layout.shape)}, {self.sizes(layout.strides)}"
+        elements = _divided(value.offset, self.itemsize(layout.dtype))
+        if base is not None and base.dtype == layout.dtype and elements is not None:
+            return f"_reinterpret({owner}, {where}, {self.number(elements)})"
+        return f"_retype({owner}, {self.dtype(layout.dtype)}, {where}, {self.number(value.offset)})"
+
+    @staticmethod
+    def itemsize(dtype: str) -> int:
+        if dtype not in DTYPES:
+            raise SpecError("dtype", f"views of {dtype} are not supported; only library calls may touch it")
+        return DTYPES[dtype].itemsize
+
+    def address(self, name: str) -> str:
+        """Returns text for the address of a tensor's first element."""
+        value = self.values[name]
+        variable = f"_p_{value.owner}"
+        if value.owner not in self.addresses:
+            self.addresses.add(str(value.owner))
+            self.lines.append(f"{variable} = {value.owner}.data_ptr()")
+        if isinstance(value.offset, int):
+            return f"{variable} + {self.number(value.offset)}" if value.offset else variable
+        return self.number(("add", variable, self.number(value.offset)))
+
+    # --- launches that wait ------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Writes the start of all launches that wait, and what was put off until then."""
+        if self.is_waiting and self.sequencing is not None:
+            self.lines.extend(self.sequencing.flush())
+        self.is_waiting = False
+        dying = self.postponed.end()
+        if dying:
+            self.lines.append(f"del {', '.join(dying)}")
+
+    def delete(self, variables: list[str]) -> None:
+        """Writes that variables die; memory that a waiting launch may use is not given back before it."""
+        if not variables:
+            return
+        if self.is_waiting and self.postponed.put_off(variables, map(self._bytes, variables)):
+            return
+        self.flush()
+        self.lines.append(f"del {', '.join(variables)}")
+
+    def _bytes(self, variable: str) -> Terms | None:
+        """Returns the size of what dies with a variable; None where it is unknown."""
+        if variable not in self.users:
+            return {}  # a view: its storage belongs to another variable
+        layout = self.owner_layouts.get(variable) or self.likely_layouts.get(variable)
+        lengths = self.sequencing.lengths if self.sequencing is not None else frozenset()
+        return bytes_of(layout, lengths) if layout is not None else None
+
+    def limits(self) -> list[str]:
+        """Returns the lines that hand a call over whose sizes are too large for arenas, or for what is put off."""
+        if self.sequencing is None:
+            return []
+        needs = ((self.sequencing.arenas.total, MAX_ARENA), (self.postponed.most(), MAX_LENGTHS_POSTPONED))
+        tests = [f"{print_expr(expr_of(need))} > {most}" for need, most in needs if not is_number(need)]
+        sizes = ", ".join(f"{name!r}: {name}" for name in sorted(self.sequencing.lengths))
+        return [f"if {' or '.join(tests)}: return {HEAVIER}(args, {{{sizes}}})"] if tests else []
+
+    # --- steps ------------------------------------------------------------------------------------------------------
+
+    def step(self, step: HostStep) -> None:
+        match step:
+            case Alloc() | Keep():
+                self._alloc(step)
+            case Reuse(name, source, layout):
+                self._reuse(name, source, layout)
+            case View(name, base, layout, offset):
+                value = self.values[base]
+                self.share(name, value, layout, _moved(value.offset, offset, self.itemsize(layout.dtype)))
+            case Let():
+                self._let(step)
+            case Launch():
+                self._launch(step)
+            case Multiply(product, result):
+                self._multiply(product, result)
+            case Extern():
+                self._extern(step)
+            case Item():
+                self._item(step)
+            case Check() | Within():
+                self._check(step)
+            case Free(names):
+                self.delete([variable for name in names for variable in self.release(name)])
+            case Copy():
+                self._copy(step)
+
+    def _let(self, step: Let) -> None:
+        value = step.value
+        text = (
+            f"{self.tensor(value.tensor)}.{value.kind}({value.axis})" if isinstance(value, Probe) else print_expr(value)
+        )
+        self.lines.append(f"{step.name} = {text}")
+        self.values[step.name] = Value(step.name)
+
+    def _copy(self, step: Copy) -> None:
+        target, source = self.tensor(step.to), self.tensor(step.source)
+        self.flush()
+        self.lines.append(f"{target}.copy_({source})")
+
+    def _check(self, step: Check | Within) -> None:
+        if isinstance(step, Within):
+            self._within(step.owner, step.end)
+        elif not is_settled(step.holds):
+            values = ", ".join(f"({self._bound(name)}, {print_expr(expr)})" for name, expr in step.names)
+            test = print_condition(step.holds)
+            self.lines.append(f"if not ({test}): _fail({self._bound(step.message)}, [{values}])")
+
+    def _within(self, owner: str, end: Expr) -> None:
+        """Writes the check of what a library returned, unless the result is a buffer of known size after all."""
+        layout = self.allocated.get(owner)
+        reach = reach_of(layout) if layout is not None else None
+        if reach is None:
+            self.lines.append(f"_within({owner}, {self.number(end)})")
+        elif not (isinstance(reach, int) and isinstance(end, int) and end <= reach) and reach != end:
+            self.lines.append(f"if {print_expr(end)} > {print_expr(reach)}: _within(None, 0)")
+
+    def _alloc(self, step: Alloc | Keep) -> None:
+        name, layout = step.name, step.layout
+        self.allocated[name] = layout
+        if self.sequencing is not None and name in self.sequencing.arenas.places:
+            dtype, place = self.sequencing.arenas.places[name]
+            self.share(name, self.values[_arena(dtype)], layout, place)
+            return
+        self.owner_layouts[name] = layout
+        where = f"{self.sizes(layout.shape)}, {self.sizes(layout.strides)}, {self.dtype(layout.dtype)}"
+        if isinstance(step, Keep):
+            self.lines.append(f"{name} = _keep(_stream, {name!r}, {where})")
+        else:
+            self.lines.append(f"{name} = {'_empty_cpu' if step.device == 'cpu' else '_empty'}({where})")
+        self.own(name, layout, trusted=True)
+
+    def _reuse(self, name: str, source: str, layout: Layout) -> None:
+        old = self.values[source]
+        self.share(name, old, layout, old.offset)
+        if old.layout == layout and old.variable == old.owner:
+            self.values[name].variable = old.variable
+        self.delete([variable for variable in self.release(source) if variable != old.owner])
+
+    def _launch(self, step: Launch) -> None:
+        may_wait = self.sequencing is not None
+        if may_wait or not step.alternatives:
+            self.lines.extend(
+                self._launch_lines(self.kernels[step.kernel], step, step.alternatives if may_wait else ())
+            )
+            self.is_waiting = may_wait
+            return
+        word = "if"
+        branches: list[str] = []
+        tests = [" and ".join(f"{self.number(e)} <= {most}" for e, most in other.when) for other in step.alternatives]
+        for other, test in zip(step.alternatives, tests, strict=True):
+            lines = ["pass"] if other.kernel is None else self._launch_lines(self.kernels[other.kernel], step)
+            branches += [f"{word} {test}:", *(f"    {line}" for line in lines)]
+            word = "elif"
+        lines = self._launch_lines(self.kernels[step.kernel], step)
+        self.lines += [*branches, "else:", *(f"    {line}" for line in lines)]
+
+    def _launch_lines(self, kernel: KernelSpec, step: Launch, alternatives: Sequence[Alternative] = ()) -> list[str]:
+        """Returns the lines that launch one kernel; what computes its arguments is written at once."""
+        options = tuple(
+            Option(
+                tuple(f"{self.number(expr)} <= {most}" for expr, most in other.when),
+                None if other.kernel is None else self._site(self.kernels[other.kernel], step),
+            )
+            for other in alternatives
+        )
+        site = self._site(kernel, step, options)
+        if not self.is_listing:
+            return list(self.write_launch(site))
+        names = (kernel.name, *(option.site.kernel.name if option.site else "nothing" for option in options))
+        label = f"# {' or '.join(dict.fromkeys(names))} <- {', '.join(kernel.origin) or kernel.family}"
+        return [label, *self.write_launch(site)]
+
+    def _site(self, kernel: KernelSpec, step: Launch, options: tuple[Option, ...] = ()) -> Site:
+        arguments: list[Argument] = []
+        sizes: dict[str, Expr] = {}
+        for param, arg in zip(kernel.params, step.args, strict=True):
+            arguments.append(self._argument(param, arg))
+            if param.role == "size":
+                sizes[param.name] = arg if isinstance(arg, int) else arguments[-1].text
+        site = Site(len(self.sites), kernel, tuple(arguments), sizes, options)
+        self.sites.append(site)
+        return site
+
+    def _argument(self, param: Param, arg: Any) -> Argument:
+        if param.role == "tensor":
+            value = self.values[arg]
+            text = self.address(arg)
+            promised = param.align or 1
+            is_known = isinstance(value.offset, int)
+            base, offset = (f"_p_{value.owner}", int(value.offset)) if isinstance(value.offset, int) else (text, 0)
+            needs_care = promised > DTYPES[param.dtype].itemsize
+            return Argument(
+                param,
+                text,
+                value.owner,
+                suspect=needs_care and (not value.trusted or not is_known),
+                misaligned=needs_care and offset % promised != 0,
+                base=base,
+                offset=offset,
+            )
+        is_expr = param.role == "size" or isinstance(arg, (str, tuple))
+        text = self.number(arg) if is_expr else self.constant(arg)
+        return Argument(param, text, base=text, literal=arg if isinstance(arg, (int, float)) else None)
+
+    def _item(self, step: Item) -> None:
+        if self.values[step.source].owner not in self.apart:
+            self.flush()
+        # What a library returned may be of another dtype than the program says: an integer of the program is one.
+        is_unsure = self.values[step.source].layout is None and step.dtype in DTYPES
+        is_whole = step.dtype == "bool" or (is_unsure and DTYPES[step.dtype].is_integer)
+        read = f"{self.tensor(step.source)}.item()"
+        self.lines.append(f"{step.name} = {f'int({read})' if is_whole else read}")
+        self.values[step.name] = Value(step.name)
+
+    def _multiply(self, product: Product, result: str) -> None:
+        assert self.sequencing is not None
+        assert self.sequencing.write_product is not None
+        places = [self._place(name) for name in (result, *product.operands)]
+        product = product.with_sizes(lambda size: size if isinstance(size, int) else self.number(size))
+        self.lines += [f"# {product.operation}", *self.sequencing.write_product(product, places)]
+        self.is_waiting = True
+
+    def _place(self, name: str) -> Place:
+        value, text = self.values[name], self.address(name)
+        return (f"_p_{value.owner}", value.offset) if isinstance(value.offset, int) else (text, 0)
+
+    def _extern(self, step: Extern) -> None:
+        variable = "_" + step.target.replace(".", "_")
+        self.externs[variable] = step.target
+        values = [self.constant(arg) for arg in step.args]
+        values += [f"{name}={self.constant(arg)}" for name, arg in step.kwargs.items()]
+        call = f"{variable}({', '.join(values)})"
+        kind = result_kind(step.target)
+        self.flush()
+        if not any(step.results):
+            self.lines.append(call)
+            return
+        names = [name or "_" for name in step.results]
+        if kind == "nested":
+            call = f"_flatten({call})"
+        self.lines.append(f"{names[0]} = {call}" if kind == "one" else f"{', '.join(names)}, = {call}")
+        for bound, position, axis in step.binds:
+            self.lines.append(f"{bound} = {names[position]}.size({axis})")
+            self.values[bound] = Value(bound)
+        for position, name in enumerate(step.results):
+            if name is None:
+                continue
+            self.own(name, None, trusted=False)
+            for like in RESULTS_LIKE.get(step.target, ())[position : position + 1]:
+                given = step.args[like]
+                layout = self.values[str(given.value)].layout if isinstance(given, Tagged) else None
+                self.likely_layouts |= {name: layout} if layout is not None else {}
+            strides = step.strides[position] if step.strides is not None else None
+            if strides is not None:
+                wanted = self.sizes(strides)
+                self.lines.append(f"if {name}.stride() != {wanted}: {name} = _restride({name}, {wanted})")
+        if "_" in names:
+            self.lines.append("del _")
+
+    def constant(self, value: Any) -> str:
+        """Returns the text of an extern argument."""
+        match value:
+            case Tagged(tag, content):
+                return self._tagged(tag, content)
+            case tuple():
+                return f"[{', '.join(self.constant(element) for element in value)}]"
+            case None | bool() | int() | float():
+                return repr(value)
+        return self._bound(value)
+
+    def _bound(self, value: object) -> str:
+        """Returns the name of a global that is bound to a value: a string of the program."""
+        found = next((name for name, known in self.constants.items() if known == value), None)
+        if found is None:
+            found = f"_c{len(self.constants)}"
+            self.constants[found] = value
+        return f"{value!r}" if self.is_listing else found
+
+    def _tagged(self, tag: str, value: Any) -> str:
+        match tag:
+            case "ref":
+                return self.tensor(str(value))
+            case "dtype":
+                return self.dtype(str(value))
+            case "device":
+                return "_cpu" if value == "cpu" else "_device"
+            case "size":
+                return self.number(value)
+            case "float":
+                return f"_float({_WORDS[tag, str(value)]!r})"
+            case "complex":
+                return f"_complex({', '.join(self.constant(part) for part in value)})"
+        return f"_torch.{_WORDS[tag, str(value)]}"
+
+    def output(self, output: Output) -> str:
+        if output.value is not None:
+            return self.tensor(output.value)
+        if isinstance(output.scalar, (str, tuple)):
+            return self.number(output.scalar)
+        return repr(output.scalar)
+
+
+def _moved(offset: Expr, elements: Expr, itemsize: int) -> Expr:
+    """Returns an offset in bytes with so many elements added."""
+    if isinstance(offset, int) and isinstance(elements, int):
+        return offset + elements * itemsize
+    if elements == 0:
+        return offset
+    if itemsize == 1:
+        added = elements
+    else:
+        added = elements * itemsize if isinstance(elements, int) else ("mul", elements, itemsize)
+    return added if offset == 0 else ("add", offset, added)
+
+
+def _divided(offset: Expr, itemsize: int) -> Expr | None:
+    """Returns an offset in bytes as one in elements, or None where it is plain that there is none."""
+    if isinstance(offset, int):
+        return offset // itemsize if offset % itemsize == 0 else None
+    return offset if itemsize == 1 else ("floordiv", offset, itemsize)
+
+
+def _arena(dtype: str) -> str:
+    """Returns the variable of the arena of a dtype."""
+    return f"_arena_{torch_name(dtype)}"
+
+
+def _bind_arenas(writer: _Writer) -> None:
+    """Writes the allocations of the arenas, which live as long as the call."""
+    sizes = writer.sequencing.arenas.sizes if writer.sequencing is not None else {}
+    for dtype, size in sizes.items():
+        elements = _divided(size, DTYPES[dtype].itemsize)
+        assert elements is not None, "the size of an arena is rounded up"
+        writer.step(Alloc(_arena(dtype), Layout(dtype, (elements,), (1,))))
+
+
+def _bind_inputs(writer: _Writer) -> None:
+    for value in writer.program.inputs:
+        if value.layout is not None:
+            writer.owner_layouts[value.name] = value.layout
+            writer.own(value.name, value.layout, trusted=False)
+            writer.apart |= {value.name} if value.device == "cpu" != writer.program.device else set()
+        elif value.kind == "opaque":
+            writer.own(value.name, None, trusted=False)
+        else:
+            writer.values[value.name] = Value(value.name)
+
+
+def write_host(
+    program: Program,
+    write_launch: LaunchWriter = write_call,
+    preamble: Sequence[str] = (),
+    block: str | None = None,
+    opening: Sequence[str] = (),
+    sequencing: Sequencing | None = None,
+    *,
+    is_listing: bool = False,
+) -> HostText:
+    """Returns the text of ``def host(args)``, a function that clears the list of inputs and returns a tuple.
+
+    Args:
+        program: the program, already checked.
+        write_launch: how a launch is written.
+        preamble: lines that stand first: guards.
+        block: a ``with`` line around everything after the preamble.
+        opening: lines before the inputs are unpacked: the binding of ``_stream``.
+        sequencing: how launches that ``write_launch`` lets wait are started; it then gets launches with all of their
+            alternatives. Without it none waits, and alternatives are branches.
+        is_listing: whether the text is for people, and never run: see `list_host`.
+    """
+    kernels = {kernel.id: kernel for kernel in program.kernels}
+    postponed = Postponement(sequencing.sizes if sequencing is not None else None)
+    writer = _Writer(program, write_launch, sequencing, postponed=postponed, kernels=kernels, is_listing=is_listing)
+    writer.lines.extend(opening)
+    names = [value.name for value in program.inputs]
+    if names:
+        writer.lines.append(f"{', '.join(names)}, = args")
+    _bind_inputs(writer)
+    steps = program.steps if sequencing is None or sequencing.steps is None else sequencing.steps
+    first = next((place for place, step in enumerate(steps) if not isinstance(step, Let)), len(steps))
+    for step in steps[:first]:
+        writer.step(step)
+    start = len(writer.lines)
+    writer.lines.append("args.clear()")
+    _bind_arenas(writer)
+    for step in steps[first:]:
+        writer.step(step)
+    outputs = [writer.output(output) for output in program.outputs]
+    writer.flush()
+    writer.lines[start:start] = writer.limits()
+    writer.lines.append(f"return ({', '.join(outputs)}{',' if outputs else ''})")
+    body = [block, *(f"    {line}" for line in writer.lines)] if block else writer.lines
+    source = "\n".join(["def host(args):", *(f"    {line}" for line in (*preamble, *body)), ""])
+    return HostText(source, writer.externs, writer.dtypes, tuple(writer.sites), writer.constants, program.captured)
+
+
+def list_host(program: Program, preamble: Sequence[str] = ()) -> str:
+    """Returns the host function with plain launches as people read it: what each kernel came from, strings in place."""
+    return write_host(program, preamble=preamble, is_listing=True).source

@@ -1,0 +1,87 @@
+"""Finds the library calls of a program that native code can start: matrix products on tensors of its device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ferrite_runtime.formats.program import Program
+from ferrite_runtime.formats.steps import Alloc, Extern, Layout, Reuse, Step, Tagged, View
+from ferrite_runtime.host.extern_calls import LOCAL_RESULTS
+from ferrite_runtime.host.native_products import Product, product_of
+
+
+@dataclass(frozen=True, slots=True)
+class Multiply:
+    """Computes a matrix product into a buffer; stands for an extern step, and is never part of a stored program."""
+
+    product: Product
+    result: str
+
+
+HostStep: TypeAlias = "Step | Multiply"
+
+
+def with_products(program: Program, targets: AbstractSet[str]) -> tuple[HostStep, ...]:
+    """Returns the steps of a program, each library call that native code can start as an allocation and a `Multiply`.
+
+    Args:
+        program: the program.
+        targets: the library calls that native code knows.
+    """
+    places = _Places.of(program)
+    return tuple(step for original in program.steps for step in places.rewritten(original, targets))
+
+
+@dataclass(slots=True)
+class _Places:
+    """What is known of a program's tensors while its steps are walked.
+
+    ``local`` names those on the program's device, and ``layouts`` says how these lie, as far as it is known.
+    """
+
+    device: str
+    local: set[str] = field(default_factory=set)
+    layouts: dict[str, Layout] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, program: Program) -> _Places:
+        """Returns what is known before the first step."""
+        known = cls(program.device)
+        for value in program.inputs:
+            if value.layout is not None and value.device == program.device:
+                known._add(value.name, value.layout)
+        return known
+
+    def _add(self, name: str, layout: Layout) -> None:
+        self.local.add(name)
+        self.layouts[name] = layout
+
+    def rewritten(self, step: Step, targets: AbstractSet[str]) -> Iterator[HostStep]:
+        """Yields what stands for a step, and notes what it makes."""
+        match step:
+            case Alloc(name, layout, device) if device in (None, self.device):
+                self._add(name, layout)
+            case Reuse(name, source, layout) if source in self.local:
+                self._add(name, layout)
+            case View(name, base, layout) if base in self.local:
+                self._add(name, layout)
+            case Extern():
+                product = product_of(step, self.layouts.get) if step.target in targets else None
+                if product is not None:
+                    result = str(step.results[0])
+                    self._add(result, product.result)
+                    yield Alloc(result, product.result)
+                    yield Multiply(product, result)
+                    return
+                self._note_results(step)
+        yield step
+
+    def _note_results(self, step: Extern) -> None:
+        """Notes where a library's results are; how they lie, only views of them say."""
+        first = step.args[0] if step.args else None
+        if isinstance(first, Tagged) and first.tag == "ref" and first.value in self.local:
+            for result in step.results[: LOCAL_RESULTS.get(step.target, 0)]:
+                self.local |= {result} if result is not None else set()

@@ -1,0 +1,129 @@
+"""Kernels that people wrote, as specs: tuned, bundled and run like the compiler's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ferrite_runtime.errors import UserKernelSpecError
+from ferrite_runtime.formats.canonical_json import kernel_id
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.dtypes import DTYPES
+from ferrite_runtime.formats.kernel_spec import ACCESSES, FORMAT, KernelSpec
+from ferrite_runtime.kernel_source.user_names import jitted_function
+from ferrite_runtime.kernel_source.user_text import module_text
+
+_OWN = ("num_warps", "num_stages")
+_DEFAULTS = {"num_warps": 4, "num_stages": 3}
+
+
+def user_kernel(
+    function: Any,
+    params: Mapping[str, str],
+    grid: Any,
+    configs: Iterable[Mapping[str, int]] = ({},),
+    **constants: Any,
+) -> KernelSpec:
+    """Returns the spec of a kernel that a person wrote; `Kernel` runs it, `bundle_kernels` packs it.
+
+    Args:
+        function: the ``@triton.jit`` function, also where ``TRITON_INTERPRET=1`` made it one that is interpreted. Other
+            jitted functions and constants that it names come along.
+        params: what each parameter is, in the function's order: ``"f32 read"``, ``"bf16 write"``, ``"f32 readwrite"``,
+            ``"i32 atomic"`` for a tensor, ``"i32"`` or ``"i64"`` for a size, which the grid may use, any other dtype
+            alone for a number. A tensor may state an alignment in bytes, as in ``"f32 read 16"``: it is promised to the
+            compiler, and a tensor that breaks it runs a build without the promise. 16 unless stated.
+        grid: the number of programs: an expression of sizes and constants as in docs/kernel-spec.md, such as
+            ``("ceildiv", "n", "BLOCK")``, or a list of up to three.
+        configs: values of the constants to try, with ``num_warps`` and ``num_stages``; the first is the default.
+        constants: values of the constants that are the same in every config.
+
+    Raises:
+        UserKernelSpecError: if a parameter is described wrongly or not at all, or the function uses something that
+            cannot be written down: only ``triton``, ``triton.language``, ``ferrite_runtime.fmath``, jitted functions
+            and plain constants can.
+    """
+    if jitted_function(function) is None:
+        raise UserKernelSpecError("function", _not_jitted(function))
+    read = {name: _param(name, text) for name, text in params.items()}
+    axes = list(grid) if isinstance(grid, list) else [grid]
+    if not 1 <= len(axes) <= 3:
+        raise UserKernelSpecError("grid", f"a grid has one to three axes, not {len(axes)}")
+    name = function.__name__
+    _check_params(function, read, configs := list(configs), constants)
+    mapping: dict[str, Any] = {
+        "format": FORMAT,
+        "name": name,
+        "source": module_text(function),
+        "family": "user",
+        "params": list(read.values()),
+        "axes": [],
+        "blocks": dict(constants),
+        "grid": _plain(axes[0]),
+        "mutated": [name for name, param in read.items() if param.get("access") in ("readwrite", "atomic")],
+        "index_width": 32,
+        "facts": {},
+        "origin": [name],
+        "configs": [_config(each).to_mapping() for each in configs],
+    }
+    mapping |= {key: _plain(axis) for key, axis in zip(("grid_y", "grid_z"), axes[1:], strict=False)}
+    return KernelSpec.from_mapping({**mapping, "id": kernel_id(mapping)})
+
+
+def _not_jitted(function: Any) -> str:
+    """Returns what to say of something that is no jitted function: one may be inside of it."""
+    inner = getattr(function, "fn", None)
+    while inner is not None and jitted_function(inner) is None:
+        inner = getattr(inner, "fn", None)
+    kind = type(function).__name__
+    if inner is None:
+        return f"{getattr(function, '__name__', function)!s} is a {kind}; give a function with @triton.jit before it"
+    return (
+        f"{inner.__name__} comes with configs of its own ({kind}); leave @triton.autotune and @triton.heuristics out, "
+        "and give the values of its constants as configs"
+    )
+
+
+def _plain(expr: Any) -> Any:
+    return [_plain(part) for part in expr] if isinstance(expr, (tuple, list)) else expr
+
+
+def _config(values: Mapping[str, int]) -> Config:
+    given = {**_DEFAULTS, **values}
+    blocks = {name: value for name, value in given.items() if name not in _OWN}
+    return Config.of(blocks, given["num_warps"], given["num_stages"])
+
+
+def _param(name: str, text: str) -> dict[str, Any]:
+    """Returns the param that a text such as ``"f32 read 16"`` describes."""
+    words = text.split()
+    if not words or words[0] not in DTYPES:
+        raise UserKernelSpecError(f"params.{name}", f"{text!r} does not begin with a dtype; known: {', '.join(DTYPES)}")
+    if len(words) == 1:
+        return {"name": name, "role": "size" if words[0] in ("i32", "i64") else "scalar", "dtype": words[0]}
+    if words[1] not in ACCESSES or len(words) > 3 or (len(words) == 3 and not words[2].isdigit()):
+        raise UserKernelSpecError(
+            f"params.{name}", f"{text!r} is not 'dtype access [align]', access being {', '.join(ACCESSES)}"
+        )
+    align = int(words[2]) if len(words) == 3 else 16
+    return {"name": name, "role": "tensor", "dtype": words[0], "access": words[1], "align": align}
+
+
+def _check_params(
+    function: Any, params: Mapping[str, Any], configs: Sequence[Mapping[str, int]], constants: Mapping[str, Any]
+) -> None:
+    names = list(function.arg_names)
+    if names[: len(params)] != list(params):
+        raise UserKernelSpecError(
+            "params", f"{function.__name__} takes ({', '.join(names)}), described are ({', '.join(params)})"
+        )
+    wanted = names[len(params) :]
+    for position, config in enumerate(configs or [{}]):
+        given = {**constants, **{name: 0 for name in config if name not in _OWN}}
+        missing = [name for name in wanted if name not in given]
+        unknown = [name for name in given if name not in wanted]
+        if missing or unknown:
+            reason = (
+                f"gives no value for {', '.join(missing)}" if missing else f"names {', '.join(unknown)}, no constant"
+            )
+            raise UserKernelSpecError(f"configs[{position}]", f"{reason} of {function.__name__}")

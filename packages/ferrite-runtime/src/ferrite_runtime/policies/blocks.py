@@ -1,0 +1,63 @@
+"""Arithmetic on block constants: powers of two, and what an axis allows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import Axis, KernelSpec
+
+
+def next_power_of_two(value: int) -> int:
+    """Returns the least power of two that is not less than ``value``; 1 for everything below 1."""
+    return 1 << max(0, value - 1).bit_length()
+
+
+def previous_power_of_two(value: int) -> int:
+    """Returns the greatest power of two that does not exceed ``value``; 1 for everything below 1."""
+    return 1 << (max(1, value).bit_length() - 1)
+
+
+def block_limit(axis: Axis, size: int) -> int:
+    """Returns the largest sensible block of an axis of this size: no larger than it has to be, nor than it may be."""
+    limit = next_power_of_two(size)
+    return limit if axis.max_block is None else min(limit, previous_power_of_two(axis.max_block))
+
+
+def free_axes(spec: KernelSpec, kind: str) -> tuple[Axis, ...]:
+    """Returns the axes of a kind whose block constant a config has to choose."""
+    return tuple(axis for axis in spec.axes if axis.kind == kind and axis.block not in spec.blocks)
+
+
+def misfit(spec: KernelSpec, config: Config, sizes: Mapping[str, int]) -> str:
+    """Returns why a kernel cannot run with a config, nothing if it can: a config that somebody wrote may be any.
+
+    What the compiler would notice is left to it; this is about what it would not.
+    """
+    if spec.family == "user":
+        return ""
+    fixed = [name for name, _ in config.blocks if name in spec.blocks]
+    if fixed:
+        return f"{fixed[0]} is fixed by its text"
+    for axis in spec.axes:
+        if axis.block in spec.blocks:
+            continue
+        block = dict(config.blocks).get(axis.block)
+        if block is None:
+            return f"it gives no value for {axis.block}"
+        if axis.max_block is not None and block > axis.max_block:
+            return f"{axis.block} is {block}, at most {axis.max_block} is allowed"
+        if spec.family == "persistent" and axis.kind == "fold" and block < sizes[axis.name]:
+            return f"{axis.block} is {block}, less than the {sizes[axis.name]} elements that have to be in one tile"
+        if spec.family == "persistent" and axis.kind == "fold" and block > next_power_of_two(sizes[axis.name]):
+            return f"{axis.block} is {block}, more than it takes to hold the {sizes[axis.name]} elements in one tile"
+    return ""
+
+
+def fixed_tile(spec: KernelSpec, sizes: Mapping[str, int]) -> int:
+    """Returns the product of the blocks that the source fixes (a persistent fold axis counts as one block)."""
+    product = 1
+    for axis in spec.axes:
+        if axis.block in spec.blocks:
+            product *= spec.blocks[axis.block]
+    return product

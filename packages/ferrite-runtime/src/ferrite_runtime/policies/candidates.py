@@ -1,0 +1,107 @@
+"""Config policies: which configurations of a kernel to try on a device, best guess first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from ferrite_runtime.devices.descriptors import DeviceFacts
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.policies.blocks import next_power_of_two, previous_power_of_two
+from ferrite_runtime.policies.interpreted import interpreter_config
+from ferrite_runtime.policies.pointwise import pointwise_configs
+from ferrite_runtime.policies.reductions import (
+    cooperative_configs,
+    looped_configs,
+    persistent_configs,
+    scan_configs,
+    sort_configs,
+)
+from ferrite_runtime.policies.shape import Shape
+from ferrite_runtime.policies.tables import looped_table, persistent_table, pointwise_table
+
+__all__ = [
+    "configs",
+    "interpreter_config",
+    "launch_bytes",
+    "next_power_of_two",
+    "previous_power_of_two",
+    "wider_configs",
+]
+
+# Candidates that measuring by default may compile, each a compilation before the first result: those that a person has
+# written down. What the compiler writes takes its first guess (decision 0013).
+DEFAULT_CANDIDATES = {"user": 8}
+
+
+def template_configs(shape: Shape) -> tuple[Config, ...]:
+    """Returns the config that a template's facts ask for: ``num_warps`` and ``num_stages``."""
+    facts = shape.spec.facts
+    warps, stages = int(facts.get("num_warps", 4)), int(facts.get("num_stages", 3))
+    return (Config.of(dict(shape.fit({}, 1).blocks), warps, stages),)
+
+
+def user_configs(shape: Shape) -> tuple[Config, ...]:
+    """Returns the configs that a kernel's writer states, the first being the default; Triton's own default without."""
+    return shape.spec.configs or (Config.of({}, 4, 3),)
+
+
+_FAMILIES: dict[str, Callable[[Shape], tuple[Config, ...]]] = {
+    "pointwise": pointwise_configs,
+    "persistent": persistent_configs,
+    "looped": looped_configs,
+    "cooperative": cooperative_configs,
+    "scan": scan_configs,
+    "sort": sort_configs,
+    "template": template_configs,
+    "user": user_configs,
+}
+
+
+def configs(
+    spec: KernelSpec, device: DeviceFacts, tune: str = "default", sizes: Mapping[str, int] | None = None
+) -> tuple[Config, ...]:
+    """Returns the configurations of a kernel to try on a device, without repetitions, best guess first.
+
+    Args:
+        spec: the kernel.
+        device: facts about the device.
+        tune: ``"none"`` for the first only, ``"default"`` for those that a person has stated, another word for all.
+        sizes: the size of every axis, by name; the expected sizes without it.
+    """
+    shape = Shape.of(spec, device, sizes)
+    found = tuple(dict.fromkeys(_FAMILIES[spec.family](shape)))
+    return found[: _count(shape, tune)]
+
+
+_TABLES: dict[str, Callable[[Shape], tuple[Config, ...]]] = {
+    "pointwise": pointwise_table,
+    "persistent": persistent_table,
+    "looped": looped_table,
+}
+
+
+def wider_configs(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None) -> tuple[Config, ...]:
+    """Returns more configurations than `configs` has, for where even these leave something to gain; see `tables`."""
+    table = _TABLES.get(spec.family)
+    if table is None:
+        return ()
+    shape = Shape.of(spec, device, sizes)
+    known = set(configs(spec, device, "full", sizes))
+    return tuple(config for config in dict.fromkeys(table(shape)) if config not in known)
+
+
+def _count(shape: Shape, tune: str) -> int | None:
+    if tune in ("quick", "full", "max"):
+        return None
+    return 1 if tune == "none" else DEFAULT_CANDIDATES.get(shape.spec.family, 1)
+
+
+def launch_bytes(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None) -> int | None:
+    """Returns the bytes that a launch has to move, None where the facts do not say."""
+    stated = spec.facts.get("bytes")
+    if stated is None:
+        return None
+    shape = Shape.of(spec, device, sizes)
+    actual, expected = shape.points * shape.fold, shape.expected_points
+    return int(stated) if actual == expected else int(stated) * actual // expected

@@ -1,0 +1,268 @@
+"""Configs of kernels that fold or scan columns: what lies next to each other belongs to other results."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.policies.blocks import next_power_of_two, previous_power_of_two
+from ferrite_runtime.policies.shape import Shape
+from ferrite_runtime.policies.tiles import FILL, MANY_LIVE, PART_PER_THREAD, keep_busy, loop_config, rows_config
+
+# Bytes that a thread reads of whole columns, and most elements of them.
+HELD_BYTES, HELD_OF_COLUMNS = 128, 64
+# Warps for columns of which few lie beside each other.
+STREWN_WARPS = 4
+# Rows of columns from which on half a line of halves is enough: more threads than hold a line combine slowly.
+HALF_LINE_ROWS = 128
+# Programs per multiprocessor of which each folds rows together with few threads.
+SMALL_PROGRAMS = 8
+# Elements per thread of a tile that is folded along its slow axis: what lies in registers for each of them (an
+# accumulator or two, and the values on their way) decides how many programs share a multiprocessor.
+OUTER_PER_THREAD = 8
+# Rows of columns of halves that many programs fold with few threads, and the tile of such a program.
+SHORT_COLUMN, SHORT_COLUMNS = 256, (128, 16)
+# Elements of a tile of columns of which there are many programs.
+MANY_TILE = 1024
+# Rows from which on columns are tall; columns and bytes of a tile of such, its warps, and the programs that are enough
+# for a multiprocessor.
+TALL_FOLD, TALL_COLUMNS, TALL_BYTES, TALL_WARPS, NEARLY_BUSY = 768, 64, 8192, 8, 1.9
+# Tile and warps of moments of many tall columns, floats and halves: so few registers to a thread that all programs run
+# at once. What numbers of columns are multiples of for that, and what moments have of each of their elements.
+TALL_MOMENTS, TALL_MOMENTS_OF_HALVES, WHOLE_TILES, LIVE_OF_MOMENTS = (128, 4, 8), (64, 32, 4), 128, 3
+# Rows that a thread holds of columns that are scanned, or read twice.
+ROWS_PER_THREAD = 8
+# Warps of a program that scans columns, and columns of it, if there are enough of them; rows of columns that it holds
+# whole by as few warps as it can.
+SCAN_WARPS, SCANNED_COLUMNS, SHORT_SCAN = 4, 64, 64
+# Rows of columns that one tile holds whole while it scans them, and elements of such a tile.
+WHOLE_SCAN, SCAN_TILE = 512, 16384
+# Elements of the tile of a scan of columns of halves whose rows begin at odd places; half of it of wider ones.
+APART_SCAN_TILE = 4096
+# Most warps of a program that reads columns twice: with as many rows to a thread a multiprocessor holds one of them.
+AGAIN_WARPS = 16
+# Elements of a tile of columns that stay in the cache until they are read again, its warps, and rows of which one turn
+# of the loop reads all.
+AGAIN_TILE, SHORT_AGAIN_WARPS, SHORT_AGAIN = 16384, 8, 512
+# Rows of columns that too few programs fold for the multiprocessors there are, at least and at once, and the warps of
+# such a program for these.
+FEW_ROWS, LONG_COLUMN, FEW_WARPS = 128, 512, 16
+# Bytes that memory is read in at least.
+SECTOR = 32
+# Share of the cache that data may take that is wanted again.
+CACHE_SHARE = 0.5
+
+
+def persistent_columns(shape: Shape, row: int) -> tuple[Config, ...]:
+    """Returns the candidates of a kernel that holds whole columns, best guess first."""
+    if shape.spec.facts.get("strewn"):
+        return _strewn_columns(shape, row)
+    tiles, shape = _whole_columns(shape, row), replace(shape, live=1)
+    return tuple(rows_config(shape, count, row, w) for count, w in tiles)
+
+
+def _whole_columns(shape: Shape, row: int) -> tuple[tuple[int, int], ...]:
+    """Returns how many columns lie beside each other in tiles that hold them whole, and their warps; best guess first.
+
+    As many as one warp holds, but whole lines. What threads of several warps hold of a column they fold through shared
+    memory, which costs more than its reading: softmax of columns of 8 halves took 287 us with eight warps and takes 47
+    with one on an H100.
+    """
+    threads, held = shape.device.target.warp_size, _held_of_columns(shape)
+    beside = shape.spec.facts.get("neighbours")
+    line = 128 // max(4 if row >= HALF_LINE_ROWS and not beside else 1, shape.narrowest_read)
+    columns = max(threads * held // row, line, 8)
+    columns = keep_busy(shape, columns, least=min(columns, 128 // max(1, shape.element_bytes)))
+    if shape.points // columns < FILL * shape.device.multiprocessors:
+        held //= 2  # few programs read no more at once than their threads do
+    warps = max(1, columns * row // (threads * held))
+    return (columns, warps), (columns // 2 or 1, warps), (columns, warps * 2)
+
+
+def _strewn_columns(shape: Shape, row: int) -> tuple[Config, ...]:
+    """Returns the candidates of columns of which few lie beside each other, all of whose rows one warp has.
+
+    A thread has 32 bytes of what is only folded, and of what is not four elements, which are stored one by one as well.
+    """
+    threads, shape = STREWN_WARPS * shape.device.target.warp_size, replace(shape, live=1)
+    columns = threads * (32 // shape.narrowest_read if shape.only_folds else 4) // row
+    tiles = ((columns, STREWN_WARPS), (columns // 2, STREWN_WARPS // 2), (columns * 2, STREWN_WARPS * 2))
+    return tuple(rows_config(shape, max(1, x), row, w) for x, w in tiles)
+
+
+def _held_of_columns(shape: Shape) -> int:
+    """Returns how many elements of columns a thread holds, of each of the tiles that are live at once."""
+    held = min(HELD_OF_COLUMNS, HELD_BYTES // max(1, shape.narrowest_read))
+    return held // 2 if shape.live > MANY_LIVE else held
+
+
+def looped_columns(shape: Shape) -> tuple[Config, ...]:
+    """Returns the candidates of a kernel that loops over columns, best guess first."""
+    threads = shape.device.target.warp_size
+    line = 128 // max(1, shape.element_bytes)
+    if int(shape.spec.facts.get("passes", 1)) > 1:
+        # Columns that are read again: as few at a time as fill half a line, so that they are still in the cache.
+        columns = line // 2 or 1
+        if shape.device.multiprocessors * _again_bytes(shape, line) <= shape.device.l2_bytes * CACHE_SHARE:
+            return _again_short(shape, line)
+        warps = _again_warps(shape, columns)
+        fewer = max(1, warps // 2)  # two programs to a multiprocessor: one reads while the other computes
+        again = ((columns, warps), (columns // 2 or 1, fewer), (columns, fewer), (line, warps), (line, fewer))
+        return tuple(_again(shape, *tile) for tile in again)
+    rows = int(shape.spec.facts.get("rows_together", 1))
+    if rows > 1:
+        # Of halves, and where there are many programs, small ones hide each other's waiting.
+        warps = 2 if shape.reads_halves else 4
+        if shape.points * shape.narrowest_read // 128 >= SMALL_PROGRAMS * shape.device.multiprocessors:
+            warps //= 2
+        together = ((rows, warps), (rows, warps * 2), (rows, max(1, warps // 2)), (rows * 2, 4))
+        return tuple(_together(shape, count, warps) for count, warps in together)
+    tall = shape.fold >= TALL_FOLD
+    if shape.points // (2 * line) >= FILL * shape.device.multiprocessors:
+        return _many_tall(shape) if tall else _many_columns(shape)
+    columns = keep_busy(shape, line, least=max(8, line // 2))
+    if shape.points // columns < shape.device.multiprocessors and shape.fold > FEW_ROWS:
+        # Few programs of many rows, mostly partial sums that the cache still has: as many threads as can be, on pieces
+        # of memory that are no smaller than what it is read in.
+        half = columns // 2 if columns // 2 * shape.narrowest_read >= SECTOR else columns
+        most = min(LONG_COLUMN, next_power_of_two(shape.fold))
+        few = loop_config(shape, half, most, FEW_WARPS * most // LONG_COLUMN)
+        return (few, *(loop_config(shape, columns, LONG_COLUMN // d, FEW_WARPS // d) for d in (2, 4, 8)))
+    if tall and shape.points // columns >= shape.device.multiprocessors:
+        return _few_tall(shape)
+    depth = 32 if shape.points // columns >= 2 * shape.device.multiprocessors else 64
+    warps = max(1, columns * depth // (threads * OUTER_PER_THREAD))
+    last = (2 * line, depth, warps) if shape.reads_narrow else (columns // 2 or 1, depth * 2, warps)
+    more = ((columns, depth * 2, warps), (2 * line, depth // 2, warps), last)
+    return tuple(loop_config(shape, x, r, w) for x, r, w in ((columns, depth, warps), *more))
+
+
+def _many_columns(shape: Shape) -> tuple[Config, ...]:
+    """Returns the candidates of columns of which there are many programs: small ones, so that others read meanwhile.
+
+    A thread has 32 bytes of a line of what is read. Short columns of halves end before it is worth to combine what
+    several warps hold.
+    """
+    line, threads = 128 // max(1, shape.narrowest_read), shape.device.target.warp_size
+    warps = max(1, MANY_TILE * shape.narrowest_read // (threads * 32))
+    more = ((line, 2 * MANY_TILE // line, 2 * warps), (line // 2, MANY_TILE // line, warps), (2 * line, 16, 4))
+    tiles = ((line, MANY_TILE // line, warps), *more)
+    if shape.reads_halves and shape.fold <= SHORT_COLUMN:
+        columns, rows = SHORT_COLUMNS if shape.live == 1 else (size // 2 for size in SHORT_COLUMNS)
+        tiles = ((columns, rows, 1), *tiles[:3])
+    shape = replace(shape, live=1) if shape.reads_halves else shape
+    return tuple(loop_config(shape, *tile) for tile in tiles)
+
+
+def _many_tall(shape: Shape) -> tuple[Config, ...]:
+    """Returns the candidates of tall columns of which there are many.
+
+    Of what is only added up as many are beside each other whatever their type: more of a page of memory at once.
+    Moments of as many columns at once take more registers, and programs that have to wait for others to end.
+    """
+    tile = _tall_tile(shape)
+    columns = TALL_COLUMNS if shape.live == 1 or shape.reads_halves else TALL_COLUMNS // 2
+    tiles = _tall_configs(shape, (columns, tile), (columns, tile // 2), (columns // 2, tile), (2 * columns, tile))
+    if shape.live < LIVE_OF_MOMENTS or shape.sizes.get(shape.contiguous or "x", 1) % WHOLE_TILES:
+        return tiles
+    first = TALL_MOMENTS_OF_HALVES if shape.reads_halves else TALL_MOMENTS
+    return (loop_config(replace(shape, live=1), *first), *tiles[:3])
+
+
+def _few_tall(shape: Shape) -> tuple[Config, ...]:
+    """Returns the candidates of tall columns of which there are few programs: each has enough on its way for all."""
+    tile, line = _tall_tile(shape), 128 // max(1, shape.narrowest_read)
+    columns = keep_busy(shape, line, max(SECTOR // shape.narrowest_read, 8), NEARLY_BUSY)
+    return _tall_configs(shape, (columns, tile), (columns, tile * 2), (columns, tile // 2), (columns // 2, tile))
+
+
+def _tall_tile(shape: Shape) -> int:
+    """Returns the elements of a tile of tall columns: more of what is only added up, which takes fewer registers."""
+    return TALL_BYTES * (2 if shape.live == 1 else 1) // max(1, shape.narrowest_read)
+
+
+def _tall_configs(shape: Shape, *tiles: tuple[int, int]) -> tuple[Config, ...]:
+    """Returns the configs of tiles, each so many columns and elements, whatever a thread holds of them."""
+    shape = replace(shape, live=1)
+    return tuple(loop_config(shape, columns, elements // columns, TALL_WARPS) for columns, elements in tiles)
+
+
+def _again_warps(shape: Shape, columns: int) -> int:
+    """Returns the warps of a program that reads columns twice.
+
+    They are so many that the columns of all programs that run at once stay in the cache for the second time.
+    """
+    device = shape.device
+    most = min(AGAIN_WARPS, device.max_warps)
+    warps = 4
+    while warps < most and device.multiprocessors * most // warps * _again_bytes(shape, columns) > (
+        device.l2_bytes * CACHE_SHARE
+    ):
+        warps *= 2
+    return warps
+
+
+def _again_bytes(shape: Shape, columns: int) -> int:
+    """Returns the bytes of so many columns."""
+    return columns * shape.fold * shape.element_bytes
+
+
+def _again_short(shape: Shape, line: int) -> tuple[Config, ...]:
+    """Returns the candidates of columns that are read twice and stay in the cache in whole lines.
+
+    Of those that one turn of the loop reads half a line, so that more programs run at once.
+    """
+    columns, rows = (line // 2 or 1, SHORT_AGAIN) if shape.fold <= SHORT_AGAIN else (line, AGAIN_TILE // line)
+    shape = replace(shape, live=1)
+    tiles = ((columns, rows), (columns, rows // 2), (line * 2, rows // 2))
+    return tuple(loop_config(shape, x, r, SHORT_AGAIN_WARPS) for x, r in tiles)
+
+
+def _again(shape: Shape, columns: int, warps: int) -> Config:
+    """Returns the config of columns that are read twice, with several rows to a thread."""
+    shape = replace(shape, live=1)
+    rows = warps * shape.device.target.warp_size * shape.vector // columns
+    return loop_config(shape, columns, ROWS_PER_THREAD * max(1, rows), warps)
+
+
+def _together(shape: Shape, rows: int, warps: int) -> Config:
+    """Returns the config of whole lines of columns with so many rows to a thread, which folds them on its own first."""
+    shape = replace(shape, live=1)
+    axis = next(axis for axis in shape.axes("grid") if axis.name == shape.contiguous)
+    depth = next(shape.limit(axis) for axis in shape.axes("fold"))
+    columns = min(previous_power_of_two(128 // shape.narrowest_read), shape.limit(axis))
+    step = shape.device.target.warp_size * max(1, 16 // shape.narrowest_read)  # what a warp reads at once
+    while warps > 1 and rows * warps * step // columns > depth:
+        warps //= 2
+    return loop_config(shape, columns, max(1, rows * warps * step // columns), warps)
+
+
+def scanned_columns(shape: Shape) -> tuple[Config, ...]:
+    """Returns the candidates of a scan along columns: lines of memory side by side, and as deep as a few threads are.
+
+    Threads beyond those of a line take rows further down; each holds `ROWS_PER_THREAD` rows of its columns. Of short
+    columns as many as one warp holds whole, and of longer ones, up to `WHOLE_SCAN`, as many as one tile holds.
+    """
+    shape = replace(shape, live=1)  # most of what is alive at once is a thread's share of totals, not a tile
+    row = next_power_of_two(shape.fold)
+    if row <= SHORT_SCAN and shape.fold_is_known:
+        return tuple(loop_config(shape, count, row, w) for count, w in _whole_columns(shape, row))
+    line = 128 // max(1, shape.element_bytes)
+    if row <= WHOLE_SCAN and shape.fold_is_known:
+        whole = min(2 * line, SCAN_TILE // row)
+        columns = keep_busy(shape, whole, least=min(whole, line))
+        warps = max(1, columns * row // (shape.device.target.warp_size * PART_PER_THREAD))
+        return (loop_config(shape, columns, row, warps), loop_config(shape, columns, row, warps * 2))
+    if _vector_of_columns(shape) * 4 <= shape.vector and shape.points >= SCANNED_COLUMNS * shape.device.multiprocessors:
+        tile, warps = (APART_SCAN_TILE, SCAN_WARPS) if shape.reads_halves else (APART_SCAN_TILE // 2, 1)
+        return tuple(loop_config(shape, SCANNED_COLUMNS, tile // SCANNED_COLUMNS, w) for w in (warps, 2))
+    columns = keep_busy(shape, max(line, SCANNED_COLUMNS), least=max(8, line // 2))
+    depth = ROWS_PER_THREAD * max(1, SCAN_WARPS * shape.device.target.warp_size * shape.vector // columns)
+    tiles = ((columns, depth, SCAN_WARPS), (columns, depth // 2, SCAN_WARPS), (columns, depth * 2, SCAN_WARPS * 2))
+    return tuple(loop_config(shape, x, r, w) for x, r, w in tiles)
+
+
+def _vector_of_columns(shape: Shape) -> int:
+    """Returns how many neighbouring columns a thread reads at once: what the rows of a matrix begin at multiples of."""
+    count = max(1, shape.sizes.get(shape.contiguous or "x", 1))
+    return min(shape.vector, count & -count)

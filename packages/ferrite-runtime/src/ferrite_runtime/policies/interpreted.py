@@ -1,0 +1,35 @@
+"""The config for Triton's interpreter: as few, as large programs as possible, because each costs milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.policies.blocks import block_limit, fixed_tile, free_axes
+
+# Triton refuses tiles of more elements than this; it also bounds the interpreter's memory.
+MAX_TILE = 1 << 20
+MAX_FOLD = 1 << 14
+
+
+def interpreter_config(spec: KernelSpec, sizes: Mapping[str, int]) -> Config:
+    """Returns the config with which a kernel is interpreted.
+
+    Args:
+        spec: the kernel.
+        sizes: the size of every axis, by name.
+    """
+    if spec.family == "user":
+        return spec.configs[0] if spec.configs else Config.of({}, 4)
+    budget = max(1, MAX_TILE // fixed_tile(spec, sizes))
+    blocks: dict[str, int] = {}
+    for axis in free_axes(spec, "fold"):
+        whole = spec.family not in ("looped", "scan")
+        limit = block_limit(axis, sizes[axis.name])
+        blocks[axis.block] = limit if whole else min(limit, MAX_FOLD, budget)
+        budget = max(1, budget // blocks[axis.block])
+    for axis in free_axes(spec, "grid"):
+        blocks[axis.block] = min(block_limit(axis, sizes[axis.name]), budget)
+        budget = max(1, budget // blocks[axis.block])
+    return Config.of(blocks, num_warps=4)

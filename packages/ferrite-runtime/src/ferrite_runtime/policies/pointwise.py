@@ -1,0 +1,147 @@
+"""Configs of kernels without a fold: flat loops, and tiles where two axes are contiguous for different buffers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.policies.blocks import next_power_of_two
+from ferrite_runtime.policies.shape import Shape
+
+# A program of this many elements amortises its start and still leaves enough of them to fill the device.
+FLAT_TILE = 1024
+SMALL_TILE = 128
+# Bytes of a tile of rows: each thread has a few rows, so that what belongs to its columns is loaded once for them.
+ROW_BYTES = 4096
+# A block that leaves more lanes than this idle at the end of a row is halved, down to a width that a warp still reads
+# at once.
+ROW_WASTE = 1.125
+ROW_WIDTH = 64
+FULL_WIDTH = 256
+# Programs per multiprocessor below which smaller programs are better than idle multiprocessors.
+FILL = 4
+# Rows that a warp combines before it stores what they come to.
+SORTED_ROWS = 8
+# Beyond so many buffers each element occupies registers enough that fewer per thread are faster.
+MANY_BUFFERS = 6
+# Percent of the bytes read apart from each other from which on a thread has four elements of a flat tile, and from
+# which on two, so that what the threads of a warp read at once is few lines; warps of such a tile.
+FEW_APART, MOST_APART, APART_WARPS = 25, 60, 8
+# Elements of a tile of short runs that are stored along another axis, and its warps.
+RUN_TILE, RUN_WARPS = 2048, 8
+# A side between this length and twice as much is taken whole.
+SIDE = 64
+# Rows of so many halves are taken in pieces of that width: what belongs to a row is loaded less often.
+LONG_ROW, LONG_WIDTH = 32768, 1024
+
+
+def pointwise_configs(shape: Shape) -> tuple[Config, ...]:
+    """Returns the candidates of a pointwise kernel, best guess first."""
+    real = sorted((axis for axis in shape.axes("grid") if shape.sizes[axis.name] > 1), key=lambda axis: axis.name)
+    if shape.spec.facts.get("sorted") and len(real) == 2:
+        return _sorted_rows(shape, *(axis.name for axis in real))
+    return _flat(shape) if len(real) <= 1 else _tiled(shape, [axis.name for axis in real])
+
+
+def _flat(shape: Shape) -> tuple[Config, ...]:
+    axis = next((a.name for a in shape.axes("grid") if shape.sizes[a.name] > 1), "x")
+    # Half types move 16 bytes with 8 elements: twice the tile keeps as many bytes in flight per thread.
+    full = FLAT_TILE * (2 if shape.element_bytes <= 1 else 1)
+    if shape.buffers > MANY_BUFFERS:
+        full //= 2
+    tile = max(SMALL_TILE, min(full, _filling(shape)))
+    warps = max(1, min(4, tile // (shape.device.target.warp_size * min(4, shape.vector))))
+    apart = int(shape.spec.facts.get("percent_apart", 0))
+    if apart >= FEW_APART:
+        tile, warps = (tile // 2 if apart >= MOST_APART else tile), APART_WARPS
+    first = shape.fit({axis: tile}, warps)
+    return (first, *(shape.fit({axis: block}, w) for block, w in ((tile // 2, 4), (tile * 2, 8), (tile * 2, 4))))
+
+
+def _filling(shape: Shape) -> int:
+    """Returns the tile with which there are programs enough for all multiprocessors."""
+    return next_power_of_two(shape.points * shape.branches // (FILL * shape.device.multiprocessors))
+
+
+def _rows(shape: Shape, names: list[str]) -> tuple[Config, ...]:
+    """Returns the candidates of a kernel over rows (``y``) and columns (``x``) that moves data along rows only."""
+    x, *rest = names
+    tile = max(SMALL_TILE, min(ROW_BYTES // (2 if shape.reads_halves else 4), _filling(shape)))
+
+    axis = next(axis for axis in shape.axes("grid") if axis.name == x)
+    is_short = shape.limit(axis) < FULL_WIDTH
+
+    def rows(width: int, elements: int, warps: int) -> Config:
+        width = min(width, shape.limit(axis))
+        while width > ROW_WIDTH and -(-shape.sizes[x] // width) * width > ROW_WASTE * shape.sizes[x]:
+            width //= 2
+        return shape.fit({x: width, rest[0]: max(1, elements // width)}, warps)
+
+    if is_short:
+        # What is loaded once for a thread's rows is little, what they keep live is not.
+        tile = min(tile, FLAT_TILE // (1 if shape.reads_halves else 2))
+    first, long = rows(FULL_WIDTH, tile, 4), rows(LONG_WIDTH, tile, 2)
+    more = (rows(512, tile * 2, 8), rows(FULL_WIDTH, tile // 2, 4))
+    if shape.reads_halves and (shape.spec.facts.get("neighbours") or shape.spec.facts.get("percent_apart")):
+        # Rows that are turned round, or begin elsewhere: whole ones.
+        return (rows(LONG_WIDTH, LONG_WIDTH, 4), first, *more)
+    if shape.reads_halves and shape.spec.facts.get("vectors"):
+        # What is loaded once for a thread's columns serves twice as many rows with half the threads.
+        return (rows(FULL_WIDTH, tile, 2), first, long, *more)
+    return (long, first, *more) if shape.reads_halves and shape.sizes[x] >= LONG_ROW else (first, long, *more)
+
+
+def _sorted_rows(shape: Shape, x: str, y: str) -> tuple[Config, ...]:
+    """Returns the candidates of a kernel that combines rows that follow each other: a warp for each few of them.
+
+    A warp that has whole lines holds all of the rows of its columns in its own registers.
+    """
+    tiles = ((SORTED_ROWS, 1), (2 * SORTED_ROWS, 1), (2 * SORTED_ROWS, 2), (4 * SORTED_ROWS, 4))
+    return tuple(replace(shape, live=1).fit({x: FULL_WIDTH, y: rows}, warps) for rows, warps in tiles)
+
+
+def _tiled(shape: Shape, names: list[str]) -> tuple[Config, ...]:
+    if not shape.spec.facts.get("transposed", True):
+        return _rows(shape, names)
+    # A side of 64 halves or 32 floats is a 128-byte line in either direction.
+    side = 64 if shape.element_bytes <= 2 else 32
+    tiles: tuple[tuple[dict[str, int], int], ...]
+    if len(names) == 2:
+        x, y = names
+        run = next_power_of_two(int(shape.spec.facts.get("neighbours", side)))
+        # A square of 64 where both axes have it and every multiprocessor still gets a few tiles.
+        square = ({x: 64, y: 64}, 8)
+        line = ({x: side, y: 32}, 4 if side == 32 else 8)
+        fills = all(shape.limit(axis) >= 64 for axis in shape.axes("grid") if axis.name in names)
+        fills = fills and shape.points >= 64 * 64 * FILL * shape.device.multiprocessors
+        if SIDE < shape.sizes[y] < 2 * SIDE:
+            square = ({x: 64, y: 2 * SIDE}, 8)
+        tiles = (
+            *((({x: RUN_TILE // run, y: run}, RUN_WARPS),) if run < side else ()),
+            *((_balanced(shape, blocks), warps) for blocks, warps in ((square, line) if fills else (line, square))),
+            (_balanced(shape, {x: 256, y: 4}), 4),
+            (_balanced(shape, {x: 4, y: 256}), 4),
+        )
+    else:
+        x, y, z = names[:3]
+        tiles = (
+            (_balanced(shape, {x: 32, y: 8, z: 4}), 4),
+            (_balanced(shape, {x: 16, y: 16, z: 4}), 4),
+            (_balanced(shape, {x: 64, y: 4, z: 4}), 4),
+            (_balanced(shape, {x: 8, y: 8, z: 16}), 4),
+        )
+    return tuple(shape.fit(blocks, warps) for blocks, warps in tiles)
+
+
+def _balanced(shape: Shape, blocks: dict[str, int]) -> dict[str, int]:
+    """Returns blocks in which an axis too short for its share leaves the rest of it to the others."""
+    limits = {axis.name: shape.limit(axis) for axis in shape.axes("grid")}
+    balanced = {name: min(block, limits[name]) for name, block in blocks.items()}
+    spare = 1
+    for name, block in blocks.items():
+        spare *= block // balanced[name]
+    for name, limit in limits.items():
+        while spare > 1 and name in balanced and balanced[name] < limit:
+            balanced[name] *= 2
+            spare //= 2
+    return balanced

@@ -1,0 +1,110 @@
+"""What a kernel should take: a model of its time from its facts, with no GPU and no measurement.
+
+A launch costs its start, and then the longer of what its memory traffic and its arithmetic take, with a share of the
+shorter that the two do not overlap. The model is a roofline (Williams, Waterman, Patterson, "Roofline: an insightful
+visual performance model for multicore architectures", 2009) with the corrections below; each is a number of its own,
+so that a benchmark that prints predictions beside measurements says which one is off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ferrite_runtime.devices.descriptors import DeviceFacts
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.policies.candidates import configs
+
+LAUNCH_SECONDS = 2e-6
+"""From the end of one kernel in a queue to the first access of the next."""
+LANE_OPERATIONS = 128 * 1.75e9
+"""Instructions of single lanes that a multiprocessor completes in a second."""
+ACCESS_OPERATIONS = 1.5
+"""Instructions per element and buffer for addresses, masks and conversions."""
+OVERLAP_LOSS = 0.1
+"""Share of the shorter of traffic and arithmetic that is not hidden behind the longer."""
+CACHE_SHARE = 0.5
+"""Share of the cache in which data is found again that was read before."""
+ATOMIC_FACTOR = 4.0
+"""How many times a plain store an atomic update costs."""
+PROGRAM_SHARE = 4.0
+"""How many times its share of the bandwidth a multiprocessor can draw while others are idle."""
+SCATTERED_FACTOR = 2.0
+"""How many times its bytes a kernel moves whose neighbours in memory are on no axis."""
+LOOK_BACK_SECONDS, LOOK_BACK_PROGRAMS = 1.7e-6, 4
+"""What programs that scan a line together wait for those before them, and how many of a multiprocessor do at once."""
+SORT_OPERATIONS = 6.0
+"""Instructions per element and step of a sorting network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What one launch should take, in seconds, and the parts that it is made of."""
+
+    seconds: float
+    memory: float
+    arithmetic: float
+
+
+def predict(spec: KernelSpec, device: DeviceFacts, sizes: Mapping[str, int] | None = None) -> Prediction:
+    """Returns what one launch of a kernel in its first config should take.
+
+    Args:
+        spec: the kernel; its facts say what it moves and computes.
+        device: where it runs.
+        sizes: the size of every axis, by name; the expected ones without it.
+    """
+    config = configs(spec, device, "none", sizes)[0]
+    memory, arithmetic = _memory(spec, device, config), _arithmetic(spec, device)
+    longer, shorter = max(memory, arithmetic), min(memory, arithmetic)
+    seconds = LAUNCH_SECONDS + longer + OVERLAP_LOSS * shorter + _waiting(spec, device, config)
+    return Prediction(seconds, memory, arithmetic)
+
+
+def _waiting(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
+    """Returns the seconds in which the programs of a multiprocessor all wait for what others have to add up first."""
+    if spec.family != "scan" or "parts" not in spec.facts:
+        return 0.0
+    programs = spec.expected_programs(dict(config.blocks))
+    return LOOK_BACK_SECONDS * programs / (device.multiprocessors * LOOK_BACK_PROGRAMS)
+
+
+def _memory(spec: KernelSpec, device: DeviceFacts, config: Config) -> float:
+    facts = spec.facts
+    moved = float(facts.get("bytes", 0))
+    if facts.get("passes", 1) > 1:
+        moved += _read_again(spec, device, moved)
+    if facts.get("atomics"):
+        moved *= ATOMIC_FACTOR
+    if facts.get("contiguous_axis", "x") is None:
+        moved *= SCATTERED_FACTOR
+    programs = max(1, spec.expected_programs(dict(config.blocks)))
+    share = min(1.0, PROGRAM_SHARE * programs / device.multiprocessors)
+    return moved / (device.bandwidth * share)
+
+
+def _read_again(spec: KernelSpec, device: DeviceFacts, moved: float) -> float:
+    """Returns the bytes that further passes over the fold axis read from memory, not from the cache."""
+    facts = spec.facts
+    buffers = max(1, facts.get("loads", 1) + facts.get("stores", 1))
+    read = moved * facts.get("loads", 1) / buffers
+    missed = (
+        max(0.0, 1.0 - CACHE_SHARE * device.l2_bytes / max(read, 1.0)) if facts.get("contiguous_axis") == "x" else 0
+    )
+    return float(read * (facts["passes"] - 1) * missed)
+
+
+def _arithmetic(spec: KernelSpec, device: DeviceFacts) -> float:
+    facts = spec.facts
+    points = math.prod(max(1, size) for size in spec.hint_sizes().values())
+    buffers = facts.get("loads", 1) + facts.get("stores", 1)
+    operations = float(facts.get("flops", 0)) + points * buffers * ACCESS_OPERATIONS
+    operations += points * facts.get("folds", 0)
+    if facts.get("product"):
+        operations /= max(1, spec.hint_sizes().get("y", 1))  # tensor cores take all rows at once
+    if spec.family == "sort":
+        steps = math.log2(max(2, facts.get("fold_size", 2)))
+        operations += points * SORT_OPERATIONS * steps * (steps + 1) / 2
+    return float(operations / (device.multiprocessors * LANE_OPERATIONS))

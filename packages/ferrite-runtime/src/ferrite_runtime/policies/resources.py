@@ -1,0 +1,86 @@
+"""What a config would ask of a device, before it is compiled, and what its binary asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ferrite_runtime.devices.descriptors import DeviceFacts
+from ferrite_runtime.errors import OutOfResources
+from ferrite_runtime.formats.binary import Binary
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import KernelSpec
+from ferrite_runtime.policies.blocks import block_limit
+from ferrite_runtime.policies.shape import MAX_TILE
+
+MAX_THREADS = 1024
+# A thread has at most 255 registers. A tile that has more 4-byte elements for each cannot be held in them, and the
+# compiler takes long to find that out: 18 s for 32x2048 floats on four warps, against a fraction of one.
+MAX_PER_THREAD = 256
+# A config that keeps this many bytes per thread on the stack loses against one that does not; it is not timed.
+SPILL_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a compiled config uses: registers and stack bytes per thread (None where unknown), shared memory bytes."""
+
+    registers: int | None = None
+    local_bytes: int | None = None
+    shared: int = 0
+
+
+def foresee_problem(spec: KernelSpec, config: Config, device: DeviceFacts, sizes: Mapping[str, int]) -> str | None:
+    """Returns why a config is not worth compiling for a device, None if it may be.
+
+    What people wrote is not judged by its blocks, whose meaning nobody else knows.
+    """
+    threads = config.num_warps * device.target.warp_size
+    if threads > MAX_THREADS:
+        return f"{threads} threads per program, {MAX_THREADS} are possible"
+    if spec.family in ("user", "template"):
+        return None
+    tile, blocks = 1, {}
+    for axis in spec.axes:
+        block = spec.blocks.get(axis.block) or config.block(axis.block)
+        if axis.block not in spec.blocks and block > block_limit(axis, sizes[axis.name]):
+            return f"{axis.block} {block} is more than axis {axis.name} has or allows"
+        tile *= block
+        blocks[axis.name] = block
+    if spec.facts.get("product"):
+        # No tile has all three axes: two are multiplied, and one is what they come to.
+        tile = sum(tile // block for block in blocks.values())
+    if tile > MAX_TILE:
+        return f"a tile of {tile} elements, {MAX_TILE} are possible"
+    width = max(4, int(spec.facts.get("element_bytes") or 4))
+    if tile * width > 4 * MAX_PER_THREAD * threads:
+        return f"{tile // threads} elements of {width} bytes per thread do not fit in its registers"
+    return None
+
+
+def check_usage(name: str, binary: Binary, device: DeviceFacts) -> None:
+    """Checks what a binary asks of a device.
+
+    Raises:
+        OutOfResources: if a program of it needs more threads, registers or shared memory than the device has.
+    """
+    limits = (
+        ("threads per program", binary.threads, MAX_THREADS),
+        ("shared memory bytes", binary.shared, device.shared_per_program),
+        ("registers per program", (binary.registers or 0) * binary.threads, device.registers_per_multiprocessor),
+    )
+    for kind, need, have in limits:
+        if need > have:
+            raise OutOfResources(name, kind, need, have)
+
+
+def usage_of(binary: Binary) -> Usage:
+    """Returns what a binary uses, as far as it says."""
+    return Usage(binary.registers, binary.local_bytes, binary.shared)
+
+
+def without_spills(usages: Mapping[Config, Usage], keep: Sequence[Config] = ()) -> list[Config]:
+    """Returns the configs that do not spill; those that spill least, if every one does; and those to ``keep``."""
+    spilled = {config: usage.local_bytes or 0 for config, usage in usages.items()}
+    least = min(spilled.values(), default=0)
+    return [config for config, size in spilled.items() if size <= max(SPILL_BYTES, least) or config in keep]

@@ -1,0 +1,142 @@
+"""Wider tables of configs, for tuning with full effort: shapes that are seldom best, and sometimes are.
+
+The requested tiles, and how they are fitted to a kernel's sizes, are those of PyTorch's compiler, so that what it would
+find by measuring is among what is measured here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.formats.kernel_spec import Axis
+from ferrite_runtime.policies.blocks import next_power_of_two, previous_power_of_two
+from ferrite_runtime.policies.shape import Shape
+
+MAX_BLOCKS = {"x": 4096, "y": 1024, "z": 1024}
+# Elements that a warp gets, in the two flat rows and in the table of reductions.
+WIDE_WARP, NARROW_WARP, FOLD_WARP = 256, 64, 128
+POINTWISE_WARPS, FOLD_WARPS, CROWDED_WARPS = 8, 16, 8
+# From here on a tile gets four warps at least.
+FOUR_WARPS = 128
+# Requested tiles: x, y(, z) of pointwise kernels; columns, depth, warps (None: by size) of folds.
+TILES_2D = ((32, 32), (64, 64), (256, 16), (16, 256))
+TILES_3D = ((16, 16, 16), (64, 8, 8), (8, 64, 8), (8, 8, 64))
+FOLD_TILES: tuple[tuple[int, int, int | None], ...] = ((64, 8, None), (64, 64, None), (8, 512, None), (64, 4, 8))
+FOLD_DEPTH = 2048
+# A fold that takes so much from memory at once, over so many rows, has few registers left: half the depth.
+CROWDED_LOADS, CROWDED_POINTS = 10, 1024
+PERSISTENT_ROWS = (1, 8, 32, 128)
+PERSISTENT_TILE = 4096
+# Where everything together is less than a requested tile, an eighth of it is enough.
+SMALLER = 8
+
+
+def _real_axes(shape: Shape) -> list[Axis]:
+    found = [axis for axis in shape.axes("grid") if shape.sizes[axis.name] > 1]
+    return sorted(found, key=lambda axis: axis.name) or list(shape.axes("grid")[:1])
+
+
+def _hints(shape: Shape, axes: Sequence[Axis]) -> list[int]:
+    """Returns the sizes of some axes as powers of two, bounded by what a block of the axis may be."""
+    return [shape.limit(axis) for axis in axes]
+
+
+def flat_block(points: int) -> int:
+    """Returns the block of a flat loop over so many points."""
+    return min(1024, max(256, previous_power_of_two(points // 128)))
+
+
+def fit_tile(requested: Sequence[int], hints: Sequence[int], most: Sequence[int]) -> list[int]:
+    """Returns a tile of about as many elements as was requested, cut to the sizes and grown along the first axes."""
+    target = math.prod(requested)
+    if math.prod(hints) < target:
+        target //= SMALLER
+    blocks = [min(block, hint) for block, hint in zip(requested, hints, strict=True)]
+    for position, limit in enumerate(most):
+        while blocks[position] < min(limit, hints[position]) and math.prod(blocks) < target:
+            blocks[position] *= 2
+    return blocks
+
+
+def pointwise_table(shape: Shape) -> tuple[Config, ...]:
+    """Returns the tiles of a kernel of one to three axes."""
+    axes = _real_axes(shape)
+    if not 1 <= len(axes) <= 3:
+        return ()
+    hints, flat = _hints(shape, axes), flat_block(shape.points)
+    if len(axes) == 1:
+        requests = [((flat,), WIDE_WARP), ((flat // 2,), NARROW_WARP)]
+    else:
+        lines = [tuple(flat if place == long else 1 for place in range(len(axes))) for long in range(len(axes))]
+        requests = [(tile, WIDE_WARP) for tile in (*(TILES_2D if len(axes) == 2 else TILES_3D), *lines)]
+    found = []
+    for requested, per_warp in requests:
+        blocks = fit_tile(requested, hints, [MAX_BLOCKS[axis.name] for axis in axes])
+        size = math.prod(blocks)
+        warps = min(POINTWISE_WARPS, max(1, size // per_warp))
+        found.append(_config(shape, axes, blocks, max(4, warps) if size >= FOUR_WARPS else warps))
+    return tuple(found)
+
+
+def looped_table(shape: Shape) -> tuple[Config, ...]:
+    """Returns the tiles of a kernel that folds in a loop, of one grid axis and one fold axis."""
+    axes = [*_real_axes(shape), *shape.axes("fold")]
+    if len(axes) != 2:
+        return ()
+    hints = _hints(shape, axes)
+    crowded = shape.points >= CROWDED_POINTS and int(shape.spec.facts.get("loads", 1)) >= CROWDED_LOADS
+    depth = FOLD_DEPTH // 2 if crowded else FOLD_DEPTH
+    fold = hints[1]
+    contiguous = (1, fold if 256 <= fold < depth else depth, None)
+    tiny = (2 * (256 // fold) if fold <= 256 else 1, min(fold, depth), None)
+    found = []
+    for columns, rows, warps in (contiguous, *FOLD_TILES, tiny):
+        limited = crowded and (columns, rows) in ((1, depth), (64, 8))
+        found.append(_fold_config(shape, axes, (columns, rows), hints, warps, CROWDED_WARPS if limited else FOLD_WARPS))
+    return tuple(found)
+
+
+def _fold_config(
+    shape: Shape,
+    axes: Sequence[Axis],
+    requested: tuple[int, int],
+    hints: Sequence[int],
+    warps: int | None,
+    most_warps: int,
+) -> Config:
+    target = math.prod(requested)
+    if math.prod(hints) < target:
+        target //= SMALLER
+    blocks = fit_tile(requested, hints, hints)
+    warps = warps or next_power_of_two(max(2, min(most_warps, math.prod(blocks) // FOLD_WARP)))
+    while blocks[1] > 1 and math.prod(blocks) > target:
+        blocks[1] //= 2
+    return _config(shape, axes, blocks, warps)
+
+
+def persistent_table(shape: Shape) -> tuple[Config, ...]:
+    """Returns the numbers of rows that a kernel may hold at once which holds whole rows."""
+    axes = _real_axes(shape)
+    if len(axes) != 1:
+        return ()
+    row, limit = next_power_of_two(shape.fold), shape.limit(axes[0])
+    found = [rows for rows in PERSISTENT_ROWS if rows == 1 or (rows * row <= PERSISTENT_TILE and rows <= limit)]
+    chosen = [_rows_config(shape, axes, rows, row, CROWDED_WARPS) for rows in found]
+    if row <= 256:
+        chosen.append(_rows_config(shape, axes, min(2 * (256 // row), limit), row, FOLD_WARPS))
+    return tuple(chosen)
+
+
+def _rows_config(shape: Shape, axes: Sequence[Axis], rows: int, row: int, most_warps: int) -> Config:
+    return _config(shape, axes, [rows], next_power_of_two(max(2, min(most_warps, rows * row // FOLD_WARP))))
+
+
+def _config(shape: Shape, axes: Sequence[Axis], blocks: Sequence[int], warps: int) -> Config:
+    chosen: Mapping[str, int] = {axis.block: block for axis, block in zip(axes, blocks, strict=True)}
+    free = [axis for axis in shape.spec.axes if axis.block not in shape.spec.blocks]
+    fixed = {axis.block: chosen.get(axis.block, 1) for axis in free}
+    # A fold axis that the table says nothing of is held whole.
+    fixed |= {a.block: shape.limit(a) for a in free if a.kind == "fold" and a.block not in chosen}
+    return Config.of(fixed, min(warps, shape.device.max_warps))

@@ -1,0 +1,35 @@
+"""Tiles of folds: those of whole rows, of blocks of them, and how many rows leave nothing idle."""
+
+from __future__ import annotations
+
+from ferrite_runtime.formats.config import Config
+from ferrite_runtime.policies.shape import Shape
+
+# A row of more live tiles than this gets twice the threads.
+MANY_LIVE = 3
+# Programs per multiprocessor that keep it busy whatever the program does.
+FILL = 4
+# Elements per thread of a part of a line that other programs wait for, and of columns that are scanned whole.
+PART_PER_THREAD = 64
+# The same of a part that waits in pieces, two elements in a register.
+HALVES_PER_THREAD = 128
+
+
+def rows_config(shape: Shape, count: int, row: int, warps: int) -> Config:
+    """Returns the config of ``count`` rows, or columns, of a length of ``row`` as a power of two, each held whole."""
+    blocks = {axis.name: row for axis in shape.axes("fold")}
+    return shape.fit(blocks | {"x": count}, min(warps, shape.device.max_warps))
+
+
+def keep_busy(shape: Shape, block: int, least: int = 1, programs: float = 2) -> int:
+    """Returns the largest block up to ``block`` that leaves every multiprocessor so many programs, but ``least``."""
+    while block > least and shape.points < programs * block * shape.device.multiprocessors:
+        block //= 2
+    return block
+
+
+def loop_config(shape: Shape, columns: int, depth: int, warps: int) -> Config:
+    """Returns the config of a loop that takes ``depth`` points of ``columns`` results at once, or rows of them."""
+    blocks = {axis.name: depth for axis in shape.axes("fold")}
+    inner = shape.contiguous if shape.contiguous in ("x", "y", "z") else "x"
+    return shape.fit(blocks | {inner: columns}, min(warps, shape.device.max_warps))

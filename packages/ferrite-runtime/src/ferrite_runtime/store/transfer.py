@@ -1,0 +1,147 @@
+"""Stores as files: what one machine knows, for others to take in, or to lie below their own as a read-only layer."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ferrite_runtime.errors import FileUnreadable, FileUnwritable, NoExport, PackageInvalid, SpecError
+from ferrite_runtime.formats.binary import CorruptEntry, unseal
+from ferrite_runtime.formats.measurements import RECORDS, Measurement, merge
+from ferrite_runtime.process.files import refuse_special
+from ferrite_runtime.store.backend import seal_entry, unseal_entry
+from ferrite_runtime.store.interface import PICKLES, Store, seal_record, unseal_record
+from ferrite_runtime.store.pack_frames import PUT, pack_frame, read_frames
+from ferrite_runtime.tuning.choices import load_measurement
+
+# Kinds of entries that a processor runs, or that say what is run: they are made on the machine that runs them.
+LOCAL_KINDS = frozenset({"native", PICKLES})
+LINES = ".jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What became of entries: taken over, known already (or known better), and refused with a reason each."""
+
+    taken: int
+    known: int
+    refused: tuple[str, ...]
+
+
+def export_entries(store: Store, kinds: Iterable[str], file: Path) -> int:
+    """Writes entries to a file, the same entries as the same bytes; returns how many.
+
+    A file that ends in ``.jsonl`` gets measurements alone, a line each; any other is a pack, which may also lie in
+    the folder of a read-only layer.
+
+    Raises:
+        FileUnwritable: the file cannot be written.
+        PackageInvalid: an entry is damaged.
+    """
+    count = 0
+    aside = file.with_name(f".{file.name}-{secrets.token_hex(4)}")
+    try:
+        with aside.open("xb") as out:
+            for kind in sorted(set(kinds) - LOCAL_KINDS):
+                for key, data in store.scan(kind):
+                    if file.suffix != LINES:
+                        out.write(pack_frame(PUT, kind, key, 0, seal_entry(kind, key, data)))
+                    elif kind == RECORDS:
+                        out.write(unseal(data) + b"\n")
+                    count += 1
+        aside.replace(file)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise FileUnwritable(file, error) from error
+    except CorruptEntry as error:
+        aside.unlink(missing_ok=True)
+        raise PackageInvalid(f"{file} is not written: {error}") from error
+    return count
+
+
+def import_entries(store: Store, file: Path) -> Transfer:
+    """Takes the entries of an exported file into a store: what it does not have, and measurements that are later.
+
+    Raises:
+        FileUnreadable: the file cannot be read.
+        PackageInvalid: it is none of ours.
+    """
+    refuse_special(file)
+    refused: list[str] = []
+    entries = _read_lines(file, refused) if file.suffix == LINES else _read_pack(file, refused)
+    taken = known = 0
+    for kind, key, data in entries:
+        reason = _check_measurement(key, data) if kind == RECORDS else ""
+        if reason:
+            refused.append(f"{kind}/{key[:24]}: {reason}")
+        elif _is_news(store, kind, key, data):
+            store.save(kind, key, data)
+            taken += 1
+        else:
+            known += 1
+    return Transfer(taken, known, tuple(refused))
+
+
+def _check_measurement(key: str, data: bytes) -> str:
+    """Returns what is wrong with a measurement; nothing, if it reads and is what its key says."""
+    try:
+        return "" if _read_measurement(data).key == key else "a measurement of something else"
+    except (SpecError, CorruptEntry, ValueError, RecursionError) as error:
+        return f"a measurement that does not read: {error}"
+
+
+def _read_measurement(data: bytes) -> Measurement:
+    return Measurement.from_mapping(unseal_record(data))
+
+
+def _is_news(store: Store, kind: str, key: str, data: bytes) -> bool:
+    """Tells whether a store would change: it lacks the entry, or has an earlier measurement."""
+    if kind != RECORDS:
+        return store.load(kind, key) is None
+    ours, theirs = load_measurement(store, key), _read_measurement(data)
+    return ours is None or (ours != theirs and merge([ours, theirs]) == (theirs,))
+
+
+def _read_pack(file: Path, refused: list[str]) -> Iterator[tuple[str, str, bytes]]:
+    try:
+        size = file.stat().st_size
+        reading = read_frames(file, 0)
+        with file.open("rb") as source:
+            if size and not reading.frames:
+                raise NoExport(f"{file} is no export of a store")
+            if reading.damaged or reading.end < size:
+                refused.append(f"{file}: {reading.damaged + size - reading.end} bytes are no entry")
+            for frame in reading.frames:
+                source.seek(frame.start)
+                try:
+                    data = unseal_entry(frame.kind, frame.key, source.read(frame.size))
+                except CorruptEntry as error:
+                    refused.append(f"{frame.kind}/{frame.key[:24]}: {error}")
+                    continue
+                if frame.kind in LOCAL_KINDS:
+                    refused.append(f"{frame.kind}/{frame.key[:24]}: code for this processor is not taken from others")
+                elif frame.operation == PUT:
+                    yield frame.kind, frame.key, data
+    except OSError as error:
+        raise FileUnreadable(file, error) from error
+
+
+def _read_lines(file: Path, refused: list[str]) -> Iterator[tuple[str, str, bytes]]:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise FileUnreadable(file, error) from error
+    except ValueError as error:
+        raise NoExport(f"{file} is no export of a store: {error}") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            record = Measurement.from_mapping(json.loads(line), f"line {number}")
+        except (SpecError, ValueError, RecursionError) as error:
+            refused.append(f"{file}:{number}: does not read: {error}")
+            continue
+        yield RECORDS, record.key, seal_record(record.to_mapping())

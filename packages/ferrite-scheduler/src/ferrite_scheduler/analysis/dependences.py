@@ -1,0 +1,487 @@
+"""What each definition touches, and which must come before which.
+
+A `Node` is a definition with everything later stages ask of it precomputed once: its iteration space as one flat
+position (grid dims, then fold dims), and each access as digits of that position (see `mixed_radix`). `Dependences` adds
+the edges: true ones (a value is read) and ordering ones (a read of old contents before an in-place write, effects in
+program order), both linear in the number of uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from ferrite_ir.language.bindings import SIZE, bindings_of, check_symbols, definition_symbols, type_sizes
+from ferrite_ir.language.graph import (
+    Call,
+    Computed,
+    Contract,
+    Definition,
+    Extern,
+    Fold,
+    Graph,
+    If,
+    Scan,
+    Sort,
+    TensorType,
+    Update,
+    While,
+    bodies_of,
+    names_read,
+)
+from ferrite_ir.language.index import Dim, Index, constant
+from ferrite_ir.language.scalar import indirects, indirects_of
+from ferrite_ir.language.sizes import Size, hint, symbols_of
+from ferrite_scheduler.model.annotations import ColumnFold
+
+from .generic_sizes import generic, hinted
+from .mixed_radix import Digit, Digits, digits_of, is_injective, normalized
+
+Access: TypeAlias = tuple[Any, ...]
+"""``(constant, digits)`` of the element's address, or ``("opaque", dims, indices, …)``.
+
+Equal accesses touch the same element at the same position.
+"""
+
+
+def is_opaque(access: Access) -> bool:
+    """Returns whether the access is no sum of digits."""
+    return bool(access[0] == "opaque")
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """One distinct access of a definition to a named value.
+
+    Attributes:
+        name: the value.
+        access: address of the element (in elements, by the value's strides) as a function of the definition's own
+            position.
+        known: the digits of the address, those that are known where the access is opaque.
+        rigid: dims that occur in parts of the index that are no digits.
+        bytes: bytes of distinct elements touched, estimated.
+    """
+
+    name: str
+    access: Access
+    known: Digits
+    rigid: tuple[Dim, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A definition and what it touches.
+
+    Attributes:
+        number: position in program order.
+        definition: the definition.
+        grid_dims, fold_dims: the dims without those of extent 1; for scans and sorts ``along`` is the fold dim; for a
+            column
+            fold the rows are the grid and the columns the fold dims.
+        grid, fold: numbers of points, in general position (see `generic_sizes`), as all steps, extents and coefficients
+            are; ``fold`` is 0 for a definition that has no fold axis.
+        steps: step of each dim in the definition's own flat position.
+        loads: distinct loads of bodies and indices.
+        homes: for each result, where in memory it belongs.
+        stores: the in-place store of an update, else None.
+        expressions: digits of index expressions used as numbers.
+        rigid: dims that occur in index expressions that are no digits.
+        reads: names it reads, the target of an update included.
+        result_names: names it defines.
+        ops: number of scalar operations.
+    """
+
+    number: int
+    definition: Definition
+    grid_dims: tuple[Dim, ...] = ()
+    fold_dims: tuple[Dim, ...] = ()
+    grid: int = 1
+    fold: int = 0
+    steps: dict[Dim, int] = field(default_factory=dict)
+    loads: tuple[Touch, ...] = ()
+    homes: tuple[Access, ...] = ()
+    stores: Touch | None = None
+    expressions: tuple[Digits, ...] = ()
+    rigid: tuple[Dim, ...] = ()
+    reads: tuple[str, ...] = ()
+    result_names: tuple[str, ...] = ()
+    ops: int = 0
+
+    @property
+    def is_host(self) -> bool:
+        """Returns whether the definition is a call on the host rather than a kernel."""
+        return isinstance(self.definition, Extern | Call | If | While)
+
+    @property
+    def points(self) -> int:
+        """Returns the number of grid × fold points."""
+        return self.grid * self.fold if self.fold_dims else self.grid
+
+
+def nodes_of(graph: Graph) -> tuple[Node, ...]:
+    """Returns the nodes of all definitions, in program order."""
+    types = {name: value.type for name, value in graph.values.items()}
+    memo: Memo = {}
+    return tuple(make_node(number, definition, types, memo) for number, definition in enumerate(graph.definitions))
+
+
+Memo: TypeAlias = dict[Any, Any]
+"""What has been found for domains and indices; equal layers share it."""
+
+
+def make_node(number: int, definition: Definition, types: dict[str, TensorType], memo: Memo) -> Node:
+    """Returns the node of one definition; ``types`` has the type of every value it names."""
+    names = tuple([result.name for result in definition.results if result is not None])
+    if isinstance(definition, Extern | Call | If | While):
+        return Node(number, definition, reads=names_read(definition), result_names=names)
+    space = _space_of(definition, memo)
+    loads, expressions, rigid, ops = _scan_bodies(definition, space, types, memo)
+    reads = dict.fromkeys([touch.name for touch in loads])
+    stores = None
+    if isinstance(definition, Update):
+        reads[definition.target] = None
+        stores = _touch(definition.target, definition.indices, space, types[definition.target], memo)
+    return Node(
+        number,
+        definition,
+        space.grid_dims,
+        space.fold_dims,
+        space.grid,
+        space.fold,
+        space.steps,
+        loads,
+        tuple([_home(definition, result.type, space, memo) for result in definition.results]),
+        stores,
+        expressions,
+        rigid,
+        tuple(reads),
+        names,
+        ops,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Space:
+    """The dims of a definition; see `Node`."""
+
+    key: tuple[Any, ...]
+    grid_dims: tuple[Dim, ...]
+    fold_dims: tuple[Dim, ...]
+    grid: int
+    fold: int
+    steps: dict[Dim, int]
+
+
+def _space_of(definition: Computed, memo: Memo) -> _Space:
+    match definition:
+        case ColumnFold():
+            key: tuple[Any, ...] = (definition.by_row.dims, definition.by_row.fold_dims, "rows")
+        case Fold() | Contract():
+            key = (definition.dims, definition.fold_dims, True)
+        case Scan() | Sort():
+            key = (definition.dims, definition.along, False)
+        case _:
+            key = (definition.dims, None, False)
+    found: _Space | None = memo.get(key)
+    if found is None:
+        found = memo[key] = _make_space(definition, key)
+    return found
+
+
+def _make_space(definition: Computed, key: tuple[Any, ...]) -> _Space:
+    """Returns the grid dims and fold dims without unit dims, and where they lie in the flat position."""
+    fold_dims: tuple[Dim, ...] = ()
+    has_fold = True
+    match definition:
+        case ColumnFold():
+            grid_dims, fold_dims = _wide(definition.by_row.fold_dims), _wide(definition.by_row.dims)
+        case Fold() | Contract():
+            grid_dims, fold_dims = _wide(definition.dims), _wide(definition.fold_dims)
+        case Scan() | Sort():
+            along = definition.along
+            grid_dims, fold_dims = _wide(dim for dim in definition.dims if dim is not along), (along,)
+        case _:
+            grid_dims, has_fold = _wide(definition.dims), False
+    fold = _count(fold_dims) if has_fold else 0
+    return _Space(key, grid_dims, fold_dims, _count(grid_dims), fold, _steps(grid_dims + fold_dims))
+
+
+def _wide(dims: Iterable[Dim]) -> tuple[Dim, ...]:
+    return tuple(dim for dim in dims if dim.size != 1)
+
+
+def _steps(dims: tuple[Dim, ...]) -> dict[Dim, int]:
+    steps: dict[Dim, int] = {}
+    step = 1
+    for dim in reversed(dims):
+        steps[dim] = step
+        step *= generic(dim.size)
+    return steps
+
+
+def _count(dims: Iterable[Dim]) -> int:
+    count = 1
+    for dim in dims:
+        count *= generic(dim.size)
+    return count
+
+
+def _home(definition: Computed, tensor: TensorType, space: _Space, memo: Memo) -> Access:
+    """Returns the address of a result's element over the own position."""
+    if isinstance(definition, Update):
+        return ("opaque", "update")
+    key = (space.key, tensor.strides)
+    found: Access | None = memo.get(key)
+    if found is None:
+        steps = space.steps
+        dims = zip(definition.dims, tensor.strides, strict=True)
+        places = ((steps[dim], generic(dim.size), generic(stride)) for dim, stride in dims if dim in steps)
+        found = memo[key] = (0, normalized(places))
+    return found
+
+
+def _scan_bodies(
+    definition: Computed, space: _Space, types: dict[str, TensorType], memo: Memo
+) -> tuple[tuple[Touch, ...], tuple[Digits, ...], tuple[Dim, ...], int]:
+    loads: list[Touch] = []
+    expressions: dict[Digits, None] = {}
+    rigid: dict[Dim, None] = {}
+    stack = list(bodies_of(definition.by_row if isinstance(definition, ColumnFold) else definition))
+    if isinstance(definition, Update):
+        stack += indirects_of(definition.indices)
+    seen = set(stack)
+    ops = 0
+    while stack:
+        node = stack.pop()
+        below = node.args
+        if node.op == "load":
+            loads.append(_touch(node.args[0], node.args[1:], space, types[node.args[0]], memo))
+            below = indirects(node)
+        elif node.op == "const":
+            continue
+        elif node.op == "index":
+            _, found, stiff, _ = digits_of(node.args[0], space.steps)
+            if found:
+                expressions[normalized(found)] = None
+            rigid.update(dict.fromkeys(stiff))
+            below = indirects(node)
+        else:
+            ops += 1
+        for child in below:
+            if child not in seen:
+                seen.add(child)
+                stack.append(child)
+    loads.reverse()
+    return tuple(dict.fromkeys(loads)) if len(loads) > 1 else tuple(loads), tuple(expressions), tuple(rigid), ops
+
+
+def _touch(name: str, indices: tuple[Index, ...], space: _Space, tensor: TensorType, memo: Memo) -> Touch:
+    key = (indices, space.key, tensor.strides)
+    found = memo.get(key)
+    if found is None:
+        found = memo[key] = _walk_of(indices, space, tensor.strides)
+    access, known, rigid, reached = found
+    return Touch(name, access, known, rigid, min(reached, count_elements(tensor)) * tensor.dtype.bytes)
+
+
+def _walk_of(
+    indices: tuple[Index, ...], space: _Space, strides: tuple[Size, ...]
+) -> tuple[Access, Digits, tuple[Dim, ...], int]:
+    """Returns the access that indices are, the digits known of it, its rigid dims, and how many elements it reaches."""
+    const: Size = 0
+    exact = True
+    parts: list[Digit] = []
+    stiff: list[Dim] = []
+    for index, stride in zip(indices, strides, strict=True):
+        base, digits, rigid, whole = digits_of(index, space.steps)
+        const = const + base * stride
+        exact = exact and whole
+        stiff.extend(rigid)
+        parts.extend([(step, extent, factor * generic(stride)) for step, extent, factor in digits])
+    if stiff:
+        # Quotients and remainders of one number, as in the first stage of a split fold, often add up to it in memory.
+        address = sum((index * stride for index, stride in zip(indices, strides, strict=True)), constant(0))
+        base, digits, rigid, whole = digits_of(address, space.steps)
+        if whole:
+            const, exact, parts, stiff = base, True, digits, []
+    known = normalized(parts)
+    access: Access = (const, known) if exact else ("opaque", tuple(space.steps), indices)
+    reached = 1
+    if exact:
+        for _, extent, _ in known:
+            reached *= extent
+    else:
+        reached = space.grid * (space.fold or 1)
+    return access, known, tuple(dict.fromkeys(stiff)), hinted(reached)
+
+
+def readable_homes(node: Node) -> tuple[Access | None, ...]:
+    """Returns for each result where it may be read back in the same kernel, over the own position; None if nowhere."""
+    definition = node.definition
+    if isinstance(definition, Update):
+        return (node.stores.access if node.stores is not None and overwrites_all(node) else None,)
+    if isinstance(definition, ColumnFold) or (isinstance(definition, Sort) and definition.top is not None):
+        return tuple(None for _ in node.homes)
+    return node.homes
+
+
+def overwrites_all(node: Node) -> bool:
+    """Returns whether an update sets every element of its target exactly once."""
+    definition = node.definition
+    if not isinstance(definition, Update) or definition.mode != "set" or definition.condition is not None:
+        return False
+    return stores_each_once(node) and node.points == _points_in(definition.result.type)
+
+
+def stores_each_once(node: Node) -> bool:
+    """Returns whether an update surely writes no element twice."""
+    if node.stores is None or is_opaque(node.stores.access):
+        return False
+    return is_injective(node.stores.access[1], node.points)
+
+
+def count_elements(tensor: TensorType) -> int:
+    """Returns the number of elements of a tensor, by the hints of its sizes."""
+    count = 1
+    for size in tensor.shape:
+        count *= hint(size)
+    return count
+
+
+def _points_in(tensor: TensorType) -> int:
+    """Returns the number of elements of a tensor as a number in general position."""
+    count = 1
+    for size in tensor.shape:
+        count *= generic(size)
+    return count
+
+
+Stage: TypeAlias = tuple[int, bool]
+"""The number of a group of folds in two forms, and whether it is their second stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dependences:
+    """Edges between nodes, and which names share storage.
+
+    Attributes:
+        nodes: in program order.
+        before: for each node, the nodes that must precede it.
+        after: the reverse.
+        readers: for each name, the nodes that read it, in program order.
+        definer: the node that defines each name; inputs are absent.
+        storage: for each name the name of the oldest value that shares its storage.
+        versions: for each storage that something writes in place, the names that share it.
+        kept: names that outlive the graph.
+        stages: by node, of what group of folds in two forms it is a stage, and which: such nodes share a kernel with
+            their like, so that it can be left out for some sizes (see `multi_versioning`).
+    """
+
+    nodes: tuple[Node, ...]
+    before: tuple[dict[int, None], ...]
+    after: tuple[dict[int, None], ...]
+    readers: dict[str, list[int]]
+    definer: dict[str, int]
+    storage: dict[str, str]
+    versions: dict[str, list[str]]
+    kept: frozenset[str]
+    stages: Mapping[int, Stage] = field(default_factory=dict)
+
+
+def dependences_of(graph: Graph, nodes: tuple[Node, ...]) -> Dependences:
+    """Returns the dependences between the nodes of a graph."""
+    definer = {name: node.number for node in nodes for name in node.result_names}
+    storage = storages_of(graph)
+    readers: dict[str, list[int]] = {}
+    for node in nodes:
+        for name in node.reads:
+            readers.setdefault(name, []).append(node.number)
+    written = {storage[name] for node in nodes for name in written_names(node.definition)}
+    versions: dict[str, list[str]] = {root: [] for root in sorted(written)}
+    for name, root in storage.items():
+        if root in versions:
+            versions[root].append(name)
+    before = _edges(nodes, definer, storage, versions)
+    _add_symbol_edges(graph, before)
+    after: tuple[dict[int, None], ...] = tuple({} for _ in nodes)
+    for number, earlier in enumerate(before):
+        for other in earlier:
+            after[other][number] = None
+    return Dependences(nodes, before, after, readers, definer, storage, versions, frozenset(graph.output_names))
+
+
+def storages_of(graph: Graph) -> dict[str, str]:
+    """Returns for each name the name of the oldest value whose storage it shares."""
+    storage = {value.name: value.name for value in graph.inputs}
+    for definition in graph.definitions:
+        for result in definition.results:
+            if result is not None:
+                storage[result.name] = result.name
+        if isinstance(definition, Update):
+            storage[definition.result.name] = storage[definition.target]
+        elif isinstance(definition, Extern):
+            for result_name, operand in definition.aliases:
+                storage[result_name] = storage[operand]
+    return storage
+
+
+def written_names(definition: Definition) -> tuple[str, ...]:
+    """Returns the names whose storage the definition writes in place."""
+    match definition:
+        case Update():
+            return (definition.target,)
+        case Extern():
+            return definition.mutates
+    return ()
+
+
+def _add_symbol_edges(graph: Graph, before: tuple[dict[int, None], ...]) -> None:
+    """Adds to the edges that what uses a symbol comes after what binds it, and after the checks made of it by then.
+
+    Where the type of a value says something else than the symbol that is bound to its extent, what reads the value
+    comes after the checks of the symbol too.
+    """
+    bindings = bindings_of(graph)
+    if not bindings and not any(map(check_symbols, graph.definitions)):
+        return
+    known: dict[str, list[int]] = {}
+    standing: dict[str, set[str]] = {}
+    for number, definition in enumerate(graph.definitions):
+        names = names_read(definition)
+        read = (size for name in names for size in type_sizes(graph.type_of(name)))
+        used = definition_symbols(definition).union(*map(symbols_of, read), *(standing.get(name, ()) for name in names))
+        if isinstance(definition, Extern) and definition.target == SIZE:
+            standing.setdefault(names[0], set()).add(str(definition.args[0]))
+        before[number].update((other, None) for name in sorted(used) for other in known.get(name, ()))
+        for name in (*(binding.symbol for binding in bindings.get(number, ())), *sorted(check_symbols(definition))):
+            known.setdefault(name, []).append(number)
+
+
+def _edges(
+    nodes: tuple[Node, ...], definer: dict[str, int], storage: dict[str, str], versions: dict[str, list[str]]
+) -> tuple[dict[int, None], ...]:
+    before: tuple[dict[int, None], ...] = tuple({} for _ in nodes)
+    last_write: dict[str, int] = {}
+    since: dict[str, list[int]] = {}
+    last_effect: int | None = None
+    for node in nodes:
+        mine = before[node.number]
+        for name in node.reads:
+            if name in definer:
+                mine[definer[name]] = None
+            root = storage[name]
+            if root in versions:
+                if root in last_write:
+                    mine[last_write[root]] = None
+                since.setdefault(root, []).append(node.number)
+        for name in written_names(node.definition):
+            root = storage[name]
+            mine.update(dict.fromkeys(number for number in since.get(root, ()) if number != node.number))
+            last_write[root], since[root] = node.number, []
+        if isinstance(node.definition, Extern) and node.definition.effects:
+            if last_effect is not None:
+                mine[last_effect] = None
+            last_effect = node.number
+    return before

@@ -1,0 +1,96 @@
+"""How a kernel with a fold axis walks it: one persistent tile, or blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ferrite_ir.language.graph import Computed, Scan
+from ferrite_scheduler.model.target import Policy
+
+from .clusters import Cluster
+from .dependences import Dependences
+from .generic_sizes import hinted, is_symbolic
+from .traffic import live_tiles, loads_again
+
+ACCUMULATOR_BYTES = 4
+"""Bytes of one value in a tile: narrow floats are computed in f32."""
+COLUMN_BYTES = 4096
+"""Most bytes of values alive at once of a column that is longer than others and held as it would be read again."""
+LIGHT_SCANS = frozenset(("sum", "prod"))
+"""Scans of one value, with a combine of one instruction."""
+WORD_BITS = 32
+
+
+def power_of_two(count: int) -> int:
+    """Returns the smallest power of two that is at least ``count``."""
+    return 1 << max(0, count - 1).bit_length()
+
+
+def strategy_of(cluster: Cluster, dependences: Dependences, policy: Policy) -> str:
+    """Returns the strategy of a cluster's kernel, one of `schedule.STRATEGIES`."""
+    if not cluster.kinds:
+        return "pointwise"
+    for kind, strategy in (("sort", "sort"), ("scan", "scan"), ("look back", "scan")):
+        if kind in cluster.kinds:
+            return strategy
+    if "contract" in cluster.kinds:
+        return "looped"
+    if cluster.runs or cluster.inner:
+        return "persistent"
+    if is_symbolic(cluster.fold):
+        return "looped"
+    return "persistent" if is_persistent_alone(cluster, dependences, policy) else "looped"
+
+
+def persistent_limit(cluster: Cluster, policy: Policy) -> int:
+    """Returns how long a symbolic fold axis may be for the kernel of a cluster to hold it in one tile; 0 for never."""
+    if cluster.kinds != {"fold"} or not is_symbolic(cluster.fold):
+        return 0
+    if cluster.direction == "column":
+        return policy.persistent_elements_outer
+    most = policy.persistent_bytes // (ACCUMULATOR_BYTES * live_tiles(cluster))
+    return min(policy.persistent_elements, 1 << (most.bit_length() - 1))
+
+
+def is_persistent(cluster: Cluster, live: int, policy: Policy, again: Callable[[], bool]) -> bool:
+    """Returns whether the fold axis of a cluster fits in one tile with ``live`` values alive at once, by its hint.
+
+    Args:
+        cluster: whose axes and accesses count.
+        live: values alive at once.
+        policy: the limits.
+        again: tells whether a loop over the fold axis would load more than a tile does: asked about longer columns.
+    """
+    width = power_of_two(hinted(cluster.fold))
+    if cluster.direction == "column":
+        if width <= policy.persistent_elements_outer:
+            return True
+        fits = width <= policy.persistent_elements_again and width * ACCUMULATOR_BYTES * live <= COLUMN_BYTES
+        return fits and not is_symbolic(cluster.fold) and again()
+    return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.persistent_bytes
+
+
+def is_persistent_alone(cluster: Cluster, dependences: Dependences, policy: Policy) -> bool:
+    """Returns whether the fold axis of a cluster fits in one tile with what the cluster itself has alive."""
+
+    def again() -> bool:
+        return loads_again(cluster.members, cluster.full, dependences)
+
+    return is_persistent(cluster, live_tiles(cluster), policy, again)
+
+
+def holds_columns(cluster: Cluster, live: int, policy: Policy) -> bool:
+    """Returns whether a row with ``live`` values alive at once, accumulators included, fits a program that runs."""
+    if is_symbolic(cluster.fold):
+        return False
+    width = power_of_two(cluster.fold)
+    return width <= policy.persistent_elements and width * ACCUMULATOR_BYTES * live <= policy.run_bytes
+
+
+def longest_line(body: Iterable[Computed], policy: Policy) -> int:
+    """Returns the longest line that one tile holds of a kernel that scans: of light scans of words, the longest."""
+    scans = [definition for definition in body if isinstance(definition, Scan)]
+    is_light = all(scan.combine in LIGHT_SCANS for scan in scans) and all(
+        result.type.dtype.compute.bits <= WORD_BITS for scan in scans for result in scan.results
+    )
+    return policy.scan_elements if is_light else min(policy.scan_elements, policy.heavy_scan_elements)

@@ -1,0 +1,89 @@
+"""Independent definitions of one kernel get programs of their own.
+
+An optimiser's step over a list of tensors is one kernel, so that it is launched once. Were a program to take one tensor
+after the other, it would have a param for each of them and hold what all need. So the grid is a range of programs for
+each tensor: a *branch* of the kernel. What that saves is launches (``kernels.py --cases adam`` has a step of Adam).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ferrite_ir.language.graph import Computed, Update, names_read
+from ferrite_ir.language.sizes import hint, product
+from ferrite_scheduler.analysis.clusters import Cluster
+from ferrite_scheduler.analysis.dependences import Dependences, count_elements
+from ferrite_scheduler.model.schedule import Kernel
+from ferrite_scheduler.model.target import Policy
+
+SHARED_SHARE = 16
+"""What branches may share: tensors of one element, or of so many times fewer than there are points."""
+
+
+def costs_no_memory(a: Cluster, b: Cluster, dependences: Dependences) -> bool:
+    """Returns whether no value lives longer if two clusters are one kernel, whenever that runs.
+
+    Both update in place all that they write, or both take all they read from the caller and leave all they write to it.
+    """
+    return all(map(_is_in_place, (a, b))) or all(_is_detached(cluster, dependences) for cluster in (a, b))
+
+
+def _is_in_place(cluster: Cluster) -> bool:
+    return not cluster.kinds and len(cluster.updated) == cluster.stores
+
+
+def _is_detached(cluster: Cluster, dependences: Dependences) -> bool:
+    if cluster.kinds or cluster.updated:
+        return False
+    return all(name in cluster.made or name not in dependences.definer for name in cluster.uses) and all(
+        name in dependences.kept or cluster.uses.get(name, 0) == len(dependences.readers.get(name, ()))
+        for name in cluster.made
+    )
+
+
+def separate_branches(kernel: Kernel, dependences: Dependences, policy: Policy) -> Kernel:
+    """Returns a pointwise kernel with its body in branches; the same object where all of it belongs together."""
+    if not policy.branches or kernel.strategy != "pointwise" or len(kernel.body) < 2:
+        return kernel
+    groups = list(_groups(kernel, dependences))
+    if len(groups) < 2:
+        return kernel
+    body = tuple(definition for group in groups for definition in group)
+    return replace(kernel, body=body, branches=tuple(map(len, groups)))
+
+
+def _groups(kernel: Kernel, dependences: Dependences) -> Iterator[list[Computed]]:
+    """Yields the definitions that share a storage with each other, in order, groups by their first one."""
+    ignored = _small_inputs(kernel, dependences)
+    leader = list(range(len(kernel.body)))
+
+    def find(number: int) -> int:
+        while leader[number] != number:
+            leader[number] = number = leader[leader[number]]
+        return number
+
+    first: dict[str, int] = {}
+    for number, definition in enumerate(kernel.body):
+        names = (*names_read(definition), *(result.name for result in definition.results))
+        for storage in {dependences.storage[name] for name in names} - ignored:
+            one, other = sorted((find(first.setdefault(storage, number)), find(number)))
+            leader[other] = one
+    groups: dict[int, list[Computed]] = {}
+    for number, definition in enumerate(kernel.body):
+        groups.setdefault(find(number), []).append(definition)
+    yield from groups.values()
+
+
+def _small_inputs(kernel: Kernel, dependences: Dependences) -> set[str]:
+    """Returns the storages that a kernel only reads, and that have few elements."""
+    points = hint(product(axis.size for axis in kernel.axes))
+    small = {
+        dependences.storage[param.name]
+        for param in kernel.params
+        if param.access == "read" and count_elements(param.type) <= max(1, points // SHARED_SHARE)
+    }
+    written = {dependences.storage[param.name] for param in kernel.params if param.access != "read"}
+    made = {dependences.storage[result.name] for definition in kernel.body for result in definition.results}
+    targets = {dependences.storage[d.target] for d in kernel.body if isinstance(d, Update)}
+    return small - written - made - targets

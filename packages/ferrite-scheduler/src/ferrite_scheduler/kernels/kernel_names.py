@@ -1,0 +1,42 @@
+"""Names of kernels: from the operations inside, so that equal layers give equal kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ferrite_ir.language.graph import Computed, Fold, Scan, Update
+
+LONGEST = 60
+
+
+def kernel_name(strategy: str, body: Iterable[Computed]) -> str:
+    """Returns an identifier such as ``persistent_softmax_mul``: the strategy, then the source operations in order."""
+    words: dict[str, None] = {}
+    for definition in body:
+        ops = [_short(origin.op) for origin in definition.origins]
+        words.update(dict.fromkeys(op for op in ops if op))
+        if not definition.origins:
+            words[_kind(definition)] = None
+    name = strategy
+    for word in words:
+        if len(name) + 1 + len(word) > LONGEST:
+            break
+        name = f"{name}_{word}"
+    return name
+
+
+def _short(op: str) -> str:
+    """Returns ``gelu`` for ``aten.gelu.default``."""
+    parts = op.split(".")
+    name = parts[1] if len(parts) > 1 else parts[0]
+    return re.sub(r"\W+", "_", name).strip("_")
+
+
+def _kind(definition: Computed) -> str:
+    match definition:
+        case Fold() | Scan():
+            return definition.combine
+        case Update():
+            return f"update_{definition.mode}"
+    return type(definition).__name__.lower()

@@ -1,0 +1,433 @@
+"""Clusters made kernels: dims cut, joined, ordered and put on axes, and every definition rewritten over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from ferrite_ir.language.dtypes import I64
+from ferrite_ir.language.graph import Computed, Contract, Fold, Graph, Loop, Scan, Sort, Update, loads_of, row_major
+from ferrite_ir.language.index import Dim, Index, constant, delinearize, floordiv, linearize, mod, substitute
+from ferrite_ir.language.scalar import Scalar, index_value, load, rewrite
+from ferrite_ir.language.sizes import product
+from ferrite_scheduler.analysis.clusters import Cluster, Member
+from ferrite_scheduler.analysis.dependences import Dependences, Node
+from ferrite_scheduler.analysis.generic_sizes import size_of
+from ferrite_scheduler.analysis.mixed_radix import Digits, compose, inverse, lifted
+from ferrite_scheduler.model.annotations import ColumnFold, LookBackScan
+from ferrite_scheduler.model.contractions import fits_axes, row_dims
+from ferrite_scheduler.model.schedule import Axis, Kernel, Param
+from ferrite_scheduler.model.target import Policy
+
+from .iteration_space import Base, coefficients, cut, own_digits
+from .kernel_names import kernel_name
+from .tiling import Group, Stride, Tiles, join_bases, place_groups
+
+
+class Misfit(Exception):
+    """A cluster whose loads of its own values do not land on their homes after rewriting; it must be taken apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The dims of a kernel, and what stands in them for the dims of each member.
+
+    Attributes:
+        axes: the axes.
+        grid_dims, fold_dims: their dims.
+        mappings: for each member, the index over the kernel's dims that stands for each of its own dims.
+        moved: for each member, indices already rewritten by its mapping.
+        inner_dims: the last of the fold dims, those of a block, where blocks are folded.
+    """
+
+    axes: tuple[Axis, ...]
+    grid_dims: tuple[Dim, ...]
+    fold_dims: tuple[Dim, ...]
+    mappings: tuple[dict[Dim, Index], ...]
+    moved: tuple[dict[Index, Index], ...]
+    inner_dims: tuple[Dim, ...] = ()
+
+
+Layouts: TypeAlias = dict[tuple[Any, ...], Layout]
+"""Layouts found so far: equal layers of a model have equal ones."""
+
+
+def build_kernel(
+    cluster: Cluster,
+    dependences: Dependences,
+    graph: Graph,
+    stored: frozenset[str],
+    strategy: str,
+    policy: Policy,
+    layouts: Layouts,
+) -> Kernel:
+    """Returns the kernel of a cluster; ``stored`` names the values made in it that something outside reads.
+
+    Raises:
+        Misfit: a load of a value made in the cluster is not at the value's home.
+    """
+    nodes = [dependences.nodes[number] for number in sorted(cluster.members)]
+    members = [cluster.members[node.number] for node in nodes]
+    key = _layout_key(cluster, nodes, members, stored)
+    layout = layouts.get(key)
+    if layout is None:
+        found = _lay_out(cluster, nodes, members, stored, policy) if cluster.points else _lay_out_empty(nodes[0])
+        layout = layouts[key] = found
+    body: list[Computed] = []
+    homes: dict[str, tuple[Index, ...]] = {}
+    for node, member, mapping, moved in zip(nodes, members, layout.mappings, layout.moved, strict=True):
+        rewritten = _rewrite(node, member, layout, _mover(mapping, moved))
+        body.append(rewritten)
+        home = _home_indices(node, mapping, rewritten, layout)
+        homes.update((result.name, home) for result in rewritten.results)
+    if not fits_axes(body, layout.axes):
+        raise Misfit("factors of a contraction do not lie on axes of their own")
+    reads = _check_homes(body, homes)
+    kept = tuple([name for node in nodes for name in node.result_names if name in stored or node.stores is not None])
+    params = _params(body, reads, kept, graph, dependences)
+    if cluster.runs and len(layout.axes) > 2:
+        raise Misfit("rows that a program takes one after the other lie on two axes")
+    name = kernel_name(strategy, body)
+    axes, runs, inner = layout.axes, cluster.runs, cluster.inner
+    return Kernel(name, strategy, axes, tuple(body), homes, kept, params, runs=runs, inner=inner)
+
+
+def _layout_key(
+    cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member], stored: frozenset[str]
+) -> tuple[Any, ...]:
+    """Returns everything that a layout depends on."""
+    parts: list[Any] = [cluster.points, cluster.fold, cluster.kinds, cluster.inner]
+    for node, member in zip(nodes, members, strict=True):
+        loads: list[Any] = [
+            (touch.known, touch.bytes, touch.rigid) for touch in node.loads if touch.name not in cluster.made
+        ]
+        stores: list[Any] = [
+            (home, cluster.made_bytes[name])
+            for name, home in zip(node.result_names, node.homes, strict=True)
+            if name in stored
+        ]
+        if node.stores is not None:
+            stores.append((node.stores.known, node.stores.bytes, node.stores.rigid))
+        dims = (_own_dims(node), node.grid_dims, node.fold_dims)
+        place = (member.full, member.place, member.inner)
+        parts.append((dims, _rows_of(node), *place, node.expressions, node.rigid, *loads, None, *stores))
+    return tuple(parts)
+
+
+def _lay_out(
+    cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member], stored: frozenset[str], policy: Policy
+) -> Layout:
+    fold = cluster.fold
+    whole_fold = bool(cluster.kinds & {"scan", "look back", "sort"})
+    own = [own_digits(node, member, fold) for node, member in zip(nodes, members, strict=True)]
+    traffic = list(_traffic(cluster, nodes, members, stored))
+    numbers = list(_numbers(cluster, nodes, members))
+    wanted: list[Digits | None] = [digits for dims in own for digits in dims.values()]
+    wanted += [digits for digits, _, _ in traffic] + numbers
+    bases = cut(cluster.points, fold, wanted, whole_fold=whole_fold, inner=cluster.inner)
+    strides, rigid = _strides(traffic, bases)
+    vectors = {stride.coefficients for stride in strides}
+    for digits in numbers:
+        vector, exact = coefficients(digits, bases) if digits is not None else ((), False)
+        if exact:
+            vectors.add(vector)
+        else:
+            rigid |= _touched_bases(digits, bases)
+    rigid |= _rigid_bases(nodes, own, bases)
+    grid, inside = join_bases(bases, max(1, fold), sorted(vectors), rigid, cluster.inner, strides)
+    rows = frozenset(
+        base
+        for node, digits in zip(nodes, own, strict=True)
+        for dim in _rows_of(node)
+        for base in _touched_bases(digits[dim], bases)
+    )
+    block = frozenset(number for number, base in enumerate(bases) if base.step < min(cluster.inner, fold))
+    tiles = place_groups(grid, inside, strides, policy.max_tiled_axes, rows, block)
+    positions, (grid_dims, fold_dims) = _name_dims(tiles, bases, whole_fold=whole_fold)
+    flat = linearize(tuple(positions), tuple(size_of(base.step) for base in bases))
+    mappings = tuple(_mapping(node, digits, bases, positions, flat) for node, digits in zip(nodes, own, strict=True))
+    axes = _axes(tiles, grid_dims, fold_dims, has_fold=bool(cluster.kinds))
+    shared: dict[tuple[tuple[Dim, Index], ...], dict[Index, Index]] = {}
+    moved = tuple(shared.setdefault(tuple(mapping.items()), {}) for mapping in mappings)
+    return Layout(axes, grid_dims, fold_dims, mappings, moved, _inner_dims(tiles, bases, fold_dims, cluster.inner))
+
+
+def _rows_of(node: Node) -> tuple[Dim, ...]:
+    """Returns the dims of a contraction that all lie in one tile, without those of extent 1; none of others."""
+    if not isinstance(node.definition, Contract):
+        return ()
+    return tuple(dim for dim in row_dims(node.definition) if dim in node.grid_dims)
+
+
+def _lay_out_empty(node: Node) -> Layout:
+    """Returns the layout of a definition without points: its own dims."""
+    grid_dims = tuple(Dim(f"x{place}", dim.size) for place, dim in enumerate(node.grid_dims))
+    fold_dims = tuple(Dim(f"r{place}", dim.size) for place, dim in enumerate(node.fold_dims))
+    named = dict(zip(node.grid_dims + node.fold_dims, grid_dims + fold_dims, strict=True))
+    mapping = {dim: named[dim].index if dim in named else constant(0) for dim in _own_dims(node)}
+    axes = (Axis("x", grid_dims), *((Axis("r", fold_dims),) if fold_dims else ()))
+    return Layout(axes, grid_dims, fold_dims, (mapping,), ({},))
+
+
+def _own_dims(node: Node) -> tuple[Dim, ...]:
+    definition = node.definition.by_row if isinstance(node.definition, ColumnFold) else node.definition
+    return definition.dims + getattr(definition, "fold_dims", ())  # type: ignore[union-attr]
+
+
+def _over_cluster(digits: Digits, member: Member, fold: int) -> Digits | None:
+    """Returns digits over a node's own position as digits over the cluster's."""
+    found: Digits | None = digits
+    if member.place is not None:
+        found = compose(digits, inverse(member.place))
+    return None if found is None else lifted(found, member.share(fold))
+
+
+def _traffic(
+    cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member], stored: frozenset[str]
+) -> Iterable[tuple[Digits | None, int, bool]]:
+    """Yields the memory accesses of a kernel: digits over the cluster's position, bytes, and whether it stores."""
+    for node, member in zip(nodes, members, strict=True):
+        for touch in node.loads:
+            if touch.name not in cluster.made:
+                yield _over_cluster(touch.known, member, cluster.fold), touch.bytes, False
+        if node.stores is not None:
+            yield _over_cluster(node.stores.known, member, cluster.fold), node.stores.bytes, True
+            continue
+        if isinstance(node.definition, ColumnFold):
+            continue  # stored once per run
+        for name, home in zip(node.result_names, node.homes, strict=True):
+            if name in stored:
+                yield _over_cluster(home[1], member, cluster.fold), cluster.made_bytes[name], True
+
+
+def _numbers(cluster: Cluster, nodes: Sequence[Node], members: Sequence[Member]) -> Iterable[Digits | None]:
+    for node, member in zip(nodes, members, strict=True):
+        for digits in node.expressions:
+            yield _over_cluster(digits, member, cluster.fold)
+
+
+def _strides(
+    traffic: Iterable[tuple[Digits | None, int, bool]], bases: tuple[Base, ...]
+) -> tuple[list[Stride], frozenset[int]]:
+    strides: list[Stride] = []
+    rigid: frozenset[int] = frozenset()
+    for digits, count, is_store in traffic:
+        if digits is None:
+            rigid |= frozenset(range(len(bases)))
+            continue
+        vector, exact = coefficients(digits, bases)
+        strides.append(Stride(vector, count, is_store))
+        if not exact:
+            rigid |= _touched_bases(digits, bases)
+    return strides, rigid
+
+
+def _touched_bases(digits: Digits | None, bases: tuple[Base, ...]) -> frozenset[int]:
+    if digits is None:
+        return frozenset(range(len(bases)))
+    return frozenset(
+        position
+        for position, base in enumerate(bases)
+        if any(base.step < step * extent and base.step * base.extent > step for step, extent, _ in digits)
+    )
+
+
+def _rigid_bases(
+    nodes: Sequence[Node], own: Sequence[dict[object, Digits | None]], bases: tuple[Base, ...]
+) -> frozenset[int]:
+    """Returns the bases of dims that occur in indices that are no digits: joining them would only add divisions."""
+    found: frozenset[int] = frozenset()
+    for node, digits in zip(nodes, own, strict=True):
+        stiff = dict.fromkeys(node.rigid)
+        for touch in (*node.loads, *((node.stores,) if node.stores is not None else ())):
+            stiff.update(dict.fromkeys(touch.rigid))
+        for dim in stiff:
+            found |= _touched_bases(digits[dim], bases)
+    return found
+
+
+def _name_dims(
+    tiles: Tiles, bases: tuple[Base, ...], *, whole_fold: bool
+) -> tuple[list[Index], tuple[tuple[Dim, ...], tuple[Dim, ...]]]:
+    """Returns each base as an index over the kernel's dims, and the grid and fold dims."""
+    positions: list[Index] = [constant(0)] * len(bases)
+    named: dict[str, list[Dim]] = {"y": [], "x": [], "r": []}
+    for axis, groups in (("y", tiles.y), ("x", tiles.x), ("r", tiles.r)):
+        for place, group in enumerate(groups):
+            dim = Dim(f"{axis}{place}", size_of(group.extent))
+            named[axis].append(dim)
+            for base, index in zip(group.bases, _split(dim, group, bases), strict=True):
+                positions[base] = index
+    if whole_fold and not named["r"]:
+        named["r"].append(Dim("r0", 1))
+    return positions, ((*named["y"], *named["x"]), tuple(named["r"]))
+
+
+def _inner_dims(tiles: Tiles, bases: tuple[Base, ...], fold_dims: tuple[Dim, ...], inner: int) -> tuple[Dim, ...]:
+    """Returns the fold dims of a block.
+
+    Raises:
+        Misfit: other fold dims lie inside of them.
+    """
+    count = sum(bases[group.bases[0]].step < inner for group in tiles.r)
+    if any(bases[group.bases[0]].step < inner for group in tiles.r[: len(tiles.r) - count]):
+        raise Misfit("the points of a block do not lie next to each other")
+    return fold_dims[len(fold_dims) - count :]
+
+
+def _split(dim: Dim, group: Group, bases: tuple[Base, ...]) -> tuple[Index, ...]:
+    return delinearize(dim.index, tuple(size_of(bases[position].extent) for position in group.bases))
+
+
+def _mapping(
+    node: Node, own: dict[object, Digits | None], bases: tuple[Base, ...], positions: list[Index], flat: Index
+) -> dict[Dim, Index]:
+    """Returns the index over the kernel's dims that stands for each dim of the node."""
+    mapping: dict[Dim, Index] = {}
+    for dim in _own_dims(node):
+        digits = own.get(dim, ())
+        if digits is None:
+            raise Misfit(f"dim {dim.name} of {node.result_names} does not align with its kernel")
+        vector, exact = coefficients(digits, bases)
+        if exact:
+            parts = (index * size_of(factor) for index, factor in zip(positions, vector, strict=True) if factor)
+        else:
+            parts = (
+                mod(floordiv(flat, size_of(step)), size_of(extent)) * size_of(factor) for step, extent, factor in digits
+            )
+        mapping[dim] = sum(parts, constant(0))
+    return mapping
+
+
+Mover: TypeAlias = Callable[[Scalar], Scalar]
+
+
+def _mover(mapping: dict[Dim, Index], moved: dict[Index, Index]) -> Mover:
+    """Returns a function that rewrites a body over the kernel's dims."""
+    memo: dict[Scalar, Scalar] = {}
+
+    def new_index(index: Index) -> Index:
+        found = moved.get(index)
+        if found is None:
+            found = moved[index] = substitute(index, mapping)
+        return found
+
+    def step(node: Scalar) -> Scalar:
+        if node.op == "load":
+            return load(node.source, [new_index(index) for index in node.indices], node.dtype)
+        if node.op == "index":
+            return index_value(new_index(node.args[0]), node.dtype)
+        return node
+
+    return lambda body: rewrite(body, step, memo)
+
+
+def _rewrite(node: Node, member: Member, layout: Layout, move: Mover) -> Computed:
+    definition = node.definition
+    grid_dims, fold_dims = layout.grid_dims, layout.fold_dims
+    outer = grid_dims + fold_dims[: len(fold_dims) - len(layout.inner_dims)]
+    dims = grid_dims + fold_dims if member.full else outer if member.inner else grid_dims
+    match definition:
+        case Loop():
+            return Loop(definition.results, dims, tuple(map(move, definition.bodies)), definition.origins)
+        case ColumnFold():
+            bodies = tuple(map(move, definition.by_row.bodies))
+            return replace(definition, dims=grid_dims, fold_dims=fold_dims, bodies=bodies, whole=None)
+        case Fold():
+            bodies = tuple(map(move, definition.bodies))
+            if layout.inner_dims and node.fold == product(dim.size for dim in layout.inner_dims):
+                return replace(definition, dims=outer, fold_dims=layout.inner_dims, bodies=bodies)
+            return replace(definition, dims=grid_dims, fold_dims=fold_dims, bodies=bodies)
+        case Scan():
+            return replace(definition, dims=dims, along=fold_dims[-1], bodies=tuple(map(move, definition.bodies)))
+        case Sort():
+            return replace(definition, dims=dims, along=fold_dims[-1], body=move(definition.body))
+        case Contract():
+            left, right = move(definition.left), move(definition.right)
+            return replace(definition, dims=grid_dims, fold_dims=fold_dims, left=left, right=right)
+        case Update():
+            condition = None if definition.condition is None else move(definition.condition)
+            indices = tuple(move(index_value(index, I64)).args[0] for index in definition.indices)
+            indices = tuple(index if isinstance(index, Index) else constant(index) for index in indices)
+            return replace(definition, dims=dims, indices=indices, body=move(definition.body), condition=condition)
+    raise TypeError(f"not a computed definition: {type(definition).__name__}")
+
+
+def _home_indices(node: Node, mapping: dict[Dim, Index], rewritten: Computed, layout: Layout) -> tuple[Index, ...]:
+    if isinstance(rewritten, Update):
+        return rewritten.indices
+    if isinstance(node.definition, ColumnFold):
+        return _run_indices(node.definition, mapping, layout)
+    return tuple(mapping[dim] for dim in node.definition.dims)  # type: ignore[union-attr]
+
+
+def _run_indices(fold: ColumnFold, mapping: dict[Dim, Index], layout: Layout) -> tuple[Index, ...]:
+    """Returns where a column fold has the share of a run: the number of the run, and the column.
+
+    Raises:
+        Misfit: the kernel takes the rows in another order.
+    """
+    whole = fold.by_row
+    row = _position(whole.fold_dims, [mapping[dim] for dim in whole.fold_dims])
+    if row != _position(layout.grid_dims, [dim.index for dim in layout.grid_dims]):
+        raise Misfit("rows of a column fold are taken in another order")
+    return floordiv(row, fold.fold_dims[0].size), *(mapping[dim] for dim in whole.dims)
+
+
+def _position(dims: Sequence[Dim], indices: Sequence[Index]) -> Index:
+    """Returns the position of a point among those of dims, the last of them fastest."""
+    return linearize(tuple(indices), row_major(tuple(dim.size for dim in dims)))
+
+
+def _check_homes(body: Sequence[Computed], homes: dict[str, tuple[Index, ...]]) -> tuple[str, ...]:
+    """Checks that values made in the body are loaded at their homes; returns the names of the others that it loads.
+
+    Raises:
+        Misfit: one is not.
+    """
+    outside: dict[str, None] = {}
+    for definition in body:
+        for found in loads_of(definition):
+            home = homes.get(found.source)
+            if home is None:
+                outside[found.source] = None
+            elif found.indices != home:
+                raise Misfit(f"{found} is not at home {home}")
+    return tuple(outside)
+
+
+def _axes(tiles: Tiles, grid_dims: tuple[Dim, ...], fold_dims: tuple[Dim, ...], *, has_fold: bool) -> tuple[Axis, ...]:
+    outer = len(tiles.y)
+    axes = [Axis("y", grid_dims[:outer])] if outer else []
+    axes.append(Axis("x", grid_dims[outer:]))
+    if has_fold:
+        axes.append(Axis("r", fold_dims))
+    return tuple(axes)
+
+
+def _params(
+    body: Sequence[Computed], reads: tuple[str, ...], stored: tuple[str, ...], graph: Graph, dependences: Dependences
+) -> tuple[Param, ...]:
+    updates = {definition.result.name: definition for definition in body if isinstance(definition, Update)}
+    read_storages = {dependences.storage[name] for name in reads} if updates else set()
+    told = {definition.status for definition in body if isinstance(definition, LookBackScan)}
+    params = [replace(p, access="atomic") if p.name in told else p for p in (_read_param(n, graph) for n in reads)]
+    for name in stored:
+        access = "write"
+        if name in updates:
+            access = _update_access(name, updates[name], read_storages, dependences)
+        params.append(Param(name, graph.values[name].type, access))
+    return tuple(params)
+
+
+def _read_param(name: str, graph: Graph) -> Param:
+    tensor = graph.values[name].type
+    on_host = tensor.device == "cpu" and tensor.device != graph.device and tensor.shape == ()
+    return Param(name, tensor, "read", on_host)
+
+
+def _update_access(name: str, update: Update, read_storages: set[str], dependences: Dependences) -> str:
+    if update.mode != "set":
+        return "atomic"
+    return "readwrite" if dependences.storage[name] in read_storages else "write"

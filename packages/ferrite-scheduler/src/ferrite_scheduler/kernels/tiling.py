@@ -1,0 +1,230 @@
+"""Which dims of a kernel are joined, in which order they lie, and which axis gets them.
+
+Pure arithmetic on coefficients of accesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ferrite_scheduler.analysis.generic_sizes import hinted, typical
+
+from .iteration_space import Base
+
+TILED_SHARE = 0.1
+"""Share of a kernel's traffic that must run along another dim before a second tile axis pays."""
+NEAR_SHARE = 0.9
+"""Part of the most unit-stride traffic that counts as much."""
+TILED_MINIMUM = 8
+"""Smallest extent worth tiling."""
+LONG_MINIMUM = 4096
+"""Extent from which on any other is worth tiling: what lies beside is no more in the cache when its turn comes."""
+ROW_MINIMUM = 64
+"""Shortest row (elements) that tiles of rows and columns pay for."""
+ROW_MULTIPLE = 8
+"""Rows of another multiple of elements start unaligned, and flat kernels read them in wider accesses."""
+LIGHT_SHARE = 16
+"""Times as many bytes as an access whose walk over the innermost dim may be divided the heaviest one has, at least."""
+ROWS_MINIMUM = 16
+"""Fewest rows of such a tiling."""
+ROW_WASTE = 1.125
+"""Most lanes a row may occupy per element, with the best block for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stride:
+    """How one memory access of a kernel walks over the bases: a coefficient each, and its bytes."""
+
+    coefficients: tuple[int, ...]
+    bytes: int
+    is_store: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Neighbouring bases joined into one kernel dim: their positions, outermost first, and the extent of the whole."""
+
+    bases: tuple[int, ...]
+    extent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Groups per axis, outermost first in each."""
+
+    y: tuple[Group, ...]
+    x: tuple[Group, ...]
+    r: tuple[Group, ...]
+
+
+def join_bases(
+    bases: Sequence[Base],
+    fold: int,
+    vectors: Sequence[tuple[int, ...]],
+    rigid: frozenset[int],
+    inner: int = 0,
+    strides: Sequence[Stride] = (),
+) -> tuple[tuple[Group, ...], tuple[Group, ...]]:
+    """Returns the groups of grid and of fold bases; bases join where every vector walks over them as over one dim.
+
+    Those inside a block of the fold axis, of ``inner`` points, join only each other. The group that the heaviest of
+    ``strides`` is contiguous along is made long enough for a tile if only light ones do not walk over it as over one
+    dim: these divide it.
+    """
+    grid = [position for position, base in enumerate(bases) if base.step >= fold]
+    inside = [position for position, base in enumerate(bases) if inner <= base.step < fold]
+    blocks = [position for position, base in enumerate(bases) if base.step < min(inner, fold)]
+    folded = (*_join(inside, bases, vectors, rigid), *_join(blocks, bases, vectors, rigid))
+    groups = _join(grid, bases, vectors, rigid)
+    longer = _lengthened(groups, vectors, rigid, strides)
+    # What is neither folded nor cut into rows is walked as one flat position, by all accesses alike.
+    return longer if folded or len(longer) > 1 else groups, folded
+
+
+def _lengthened(
+    groups: tuple[Group, ...], vectors: Sequence[tuple[int, ...]], rigid: frozenset[int], strides: Sequence[Stride]
+) -> tuple[Group, ...]:
+    """Returns grid groups, the contiguous one joined with what is around it for all but light accesses, if it is short.
+
+    As the channels of a group of channels-last images are: nothing but what is the same for all of them tells where a
+    group begins. Groups stay as they are where that makes no row that fills tiles.
+    """
+    guide = _guide(strides)
+    if guide is None:
+        return groups
+    light = {stride.coefficients for stride in strides if stride.bytes * LIGHT_SHARE <= guide.bytes}
+    light -= {stride.coefficients for stride in strides if stride.bytes * LIGHT_SHARE > guide.bytes}
+    heavy = [vector for vector in vectors if vector not in light]
+    columns = _columns((position for group in groups for position in group.bases), heavy)
+    others = list(groups)
+    row = next((g for g in groups if guide.coefficients[g.bases[-1]] == 1), None)
+    if row is None or row.extent >= ROW_MINIMUM:
+        return groups
+    others.remove(row)
+    while row.extent < ROW_MINIMUM:
+        outer = next((g for g in others if _continues(g, row, columns, rigid)), None)
+        if outer is None:
+            return groups
+        others.remove(outer)
+        row = Group(outer.bases + row.bases, outer.extent * row.extent)
+    return (*others, row) if fills_tiles(typical(row.extent)) else groups
+
+
+def _guide(strides: Sequence[Stride]) -> Stride | None:
+    """Returns the heaviest access, a store sooner than a load."""
+    return max(strides, key=lambda stride: (stride.bytes, stride.is_store), default=None)
+
+
+def _columns(positions: Iterable[int], vectors: Sequence[tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
+    """Returns the coefficients of each base in all vectors."""
+    return {position: tuple(vector[position] for vector in vectors) for position in positions}
+
+
+def _join(
+    positions: list[int], bases: Sequence[Base], vectors: Sequence[tuple[int, ...]], rigid: frozenset[int]
+) -> tuple[Group, ...]:
+    columns = _columns(positions, vectors)
+    groups = [Group((position,), bases[position].extent) for position in positions]
+    joined = True
+    while joined and len(groups) > 1:
+        joined = False
+        for inner in groups:
+            outer = next((g for g in groups if g is not inner and _continues(g, inner, columns, rigid)), None)
+            if outer is not None:
+                whole = Group(outer.bases + inner.bases, outer.extent * inner.extent)
+                groups[groups.index(outer)] = whole
+                groups.remove(inner)
+                joined = True
+                break
+    return tuple(groups)
+
+
+def _continues(outer: Group, inner: Group, columns: dict[int, tuple[int, ...]], rigid: frozenset[int]) -> bool:
+    high, low = outer.bases[-1], inner.bases[-1]
+    if not rigid.isdisjoint(outer.bases) or not rigid.isdisjoint(inner.bases):
+        return False
+    return all(a == b * inner.extent for a, b in zip(columns[high], columns[low], strict=True))
+
+
+def place_groups(
+    grid: tuple[Group, ...],
+    inside: tuple[Group, ...],
+    strides: Sequence[Stride],
+    max_tiled_axes: int,
+    rows: frozenset[int] = frozenset(),
+    block: frozenset[int] = frozenset(),
+) -> Tiles:
+    """Returns the groups put on axes; unit-stride traffic decides what is innermost, and whether to tile in two.
+
+    Groups of the bases ``rows``, those of a contraction, lie on ``y``, all others of the grid on ``x``. Those of the
+    bases ``block`` of a fold axis that is cut into blocks come last, however they lie in memory.
+    """
+    guide = _guide(strides)
+    store = max((s for s in strides if s.is_store), key=lambda stride: stride.bytes, default=guide)
+    ordered = sorted(grid, key=lambda group: -_walk(store, group))
+    ordered = sorted(ordered, key=lambda group: -_walk(guide, group)) if store is None or inside else ordered
+    fold_groups = tuple(sorted(inside, key=lambda group: (block.issuperset(group.bases), -_walk(guide, group))))
+    if not ordered:
+        return Tiles((), (), fold_groups)
+    if rows:
+        outer = tuple(group for group in ordered if rows.issuperset(group.bases))
+        return Tiles(outer, tuple(group for group in ordered if group not in outer), fold_groups)
+    weights = [_unit_bytes(group, strides) for group in ordered]
+    total = sum(weights) + sum(_unit_bytes(group, strides) for group in inside)
+    # They lie as the main store walks, its innermost one last: that one wins if it carries about as much as any.
+    best = max(i for i, weight in enumerate(weights) if weight >= NEAR_SHARE * max(weights))
+    inner = ordered[best]
+    if weights[best] == 0:
+        return Tiles((), tuple(ordered), fold_groups)
+    others = [group for group in ordered if group is not inner]
+    if inside:
+        row_traffic = max((_unit_bytes(group, strides) for group in inside), default=0)
+        # Columns of which fewer lie beside each other than a tile is wide share it with the next ones.
+        is_narrow = typical(inner.extent) < ROW_MINIMUM
+        if row_traffic >= weights[best] or max_tiled_axes < 2 or not others or is_narrow:
+            return Tiles((), (*others, inner), fold_groups)
+        return Tiles(tuple(others), (inner,), fold_groups)
+    second = _second_axis(inner, others, strides, total)
+    if max_tiled_axes < 2:
+        return Tiles((), (*others, inner), fold_groups)
+    if second is None:
+        return Tiles(tuple(others), (inner,), ()) if _has_rows(inner, others) else Tiles((), (*others, inner), ())
+    return Tiles((*(group for group in others if group is not second), second), (inner,), fold_groups)
+
+
+def _second_axis(inner: Group, others: list[Group], strides: Sequence[Stride], total: int) -> Group | None:
+    """Returns the group that accesses which also depend on ``inner`` walk along, if that is enough traffic."""
+    crossing = [s for s in strides if s.coefficients[inner.bases[-1]] not in (0, 1)]
+    found = max(others, key=lambda group: _unit_bytes(group, crossing), default=None)
+    least = 2 if typical(inner.extent) >= LONG_MINIMUM else TILED_MINIMUM
+    if found is None or typical(found.extent) < least or typical(inner.extent) < TILED_MINIMUM:
+        return None
+    share = _unit_bytes(found, crossing)
+    return found if share > 0 and share >= TILED_SHARE * total else None
+
+
+def _has_rows(inner: Group, others: list[Group]) -> bool:
+    """Returns whether a pointwise kernel whose dims do not join gets rows on one axis and columns on the other.
+
+    What depends on the row only, or on the column only, is then loaded and computed once for a tile instead of for each
+    point, and no point divides its flat position.
+    """
+    return typical(prod(group.extent for group in others)) >= ROWS_MINIMUM and fills_tiles(typical(inner.extent))
+
+
+def fills_tiles(length: int) -> bool:
+    """Returns whether rows of so many elements are long enough for tiles, and leave few lanes of a tile idle."""
+    if length < ROW_MINIMUM or length % ROW_MULTIPLE:
+        return False
+    blocks = [1 << power for power in range(ROW_MINIMUM.bit_length() - 1, 11)]
+    return any(-(-length // block) * block <= length * ROW_WASTE for block in blocks)
+
+
+def _walk(stride: Stride | None, group: Group) -> int:
+    return 0 if stride is None else hinted(abs(stride.coefficients[group.bases[-1]]))
+
+
+def _unit_bytes(group: Group, strides: Sequence[Stride]) -> int:
+    return sum(stride.bytes for stride in strides if abs(stride.coefficients[group.bases[-1]]) == 1)

@@ -1,0 +1,121 @@
+"""Definitions that say more than those of the graph: how the scheduler wants them laid out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ferrite_ir.language.dtypes import BOOL
+from ferrite_ir.language.graph import Definition, Fold, Graph, Loop, Scan, Update
+from ferrite_ir.language.scalar import Scalar, apply, cast, const
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFold(Fold):
+    """The first stage of a column fold, computed by a kernel over rows; see `fused_columns`.
+
+    In a graph it is the `Fold` that it looks like, with dims ``(run, columns…)`` and one fold dim, the rows of a run.
+    In a kernel ``dims`` are the grid dims (the rows) and ``fold_dims`` those of the fold axis (the columns): all points
+    with the same home are combined.
+
+    Attributes:
+        whole: the fold that it is the first stage of, over all rows: no row is masked out there. None in a kernel.
+    """
+
+    whole: Fold | None = None
+
+    @property
+    def by_row(self) -> Fold:
+        """Returns the fold over all rows, in a graph."""
+        assert self.whole is not None, "column folds of graphs know their rows"
+        return self.whole
+
+    @property
+    def runs(self) -> int:
+        """Returns in how many runs the rows are cut."""
+        return int(self.results[0].type.shape[0])
+
+
+@dataclass(frozen=True, slots=True)
+class RowResult(Loop):
+    """What is computed of the results of rows, by the kernel that folds them; see `row_results`."""
+
+
+@dataclass(frozen=True, slots=True)
+class LookBackScan(Scan):
+    """A scan of which every program computes one part of a line, and waits for those before it; see `long_scans`.
+
+    In a graph it is the `Scan` that it looks like, of ``where(true, operand, status)``: that is how it reads the status
+    through which programs tell each other.
+
+    Attributes:
+        status: the value, kept from launch to launch, through which they do.
+        points: length of a part, a power of two.
+    """
+
+    status: str = ""
+    points: int = 0
+
+    @property
+    def operand(self) -> Scalar:
+        """Returns what is scanned."""
+        operand: Scalar = self.bodies[0].args[1]
+        return operand
+
+
+@dataclass(frozen=True, slots=True)
+class SortedUpdate(Update):
+    """An update whose points come in the order of the rows that they are combined into; see `sorted_scatters`.
+
+    In a graph it is the `Update` that it looks like, of ``where(true, operand, cast(following))``: that is how it reads
+    the row of the point after each.
+    """
+
+    @staticmethod
+    def joined(operand: Scalar, following: Scalar) -> Scalar:
+        """Returns the body for an operand and the row (i64) of the next point, the lowest number after the last."""
+        return apply("where", const(True, BOOL), operand, cast(following, operand.dtype))
+
+    @property
+    def operand(self) -> Scalar:
+        """Returns what is combined into memory."""
+        operand: Scalar = self.body.args[1]
+        return operand
+
+    @property
+    def following(self) -> Scalar:
+        """Returns the row of the next point."""
+        following: Scalar = self.body.args[2].args[0]
+        return following
+
+
+def as_scan(scan: LookBackScan) -> Scan:
+    """Returns the same scan without the mark."""
+    return Scan(scan.results, scan.combine, scan.dims, scan.along, scan.bodies, scan.origins)
+
+
+def as_column_fold(fold: Fold, whole: Fold) -> ColumnFold:
+    """Returns the first stage of a split fold, to be laid out along rows."""
+    return ColumnFold(fold.results, fold.combine, fold.dims, fold.fold_dims, fold.bodies, fold.origins, whole)
+
+
+def as_fold(fold: ColumnFold) -> Fold:
+    """Returns the same fold without the mark: a kernel over columns."""
+    return Fold(fold.results, fold.combine, fold.dims, fold.fold_dims, fold.bodies, fold.origins)
+
+
+def unmarked(graph: Graph) -> Graph:
+    """Returns the graph without marks, for all that is not about layout."""
+    if not any(isinstance(definition, (ColumnFold, LookBackScan, RowResult)) for definition in graph.definitions):
+        return graph
+    return replace(graph, definitions=tuple(map(_plain, graph.definitions)))
+
+
+def _plain(definition: Definition) -> Definition:
+    match definition:
+        case ColumnFold():
+            return as_fold(definition)
+        case LookBackScan():
+            return as_scan(definition)
+        case RowResult():
+            return Loop(definition.results, definition.dims, definition.bodies, definition.origins)
+    return definition

@@ -1,0 +1,130 @@
+"""Products of a matrix with few rows of another one: memory is read for the matrix alone, all rows at a time.
+
+A kernel of such a *contraction* has its rows on axis ``y``, all of them in one tile, and its columns on ``x``: each
+element of the matrix on the right is read once, whatever the number of rows. Tensor cores multiply it with sixteen rows
+for nothing while the next ones are on their way, float32 in parts; two to four rows of float32 cost less without
+them. Every other contraction is a fold of products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from ferrite_ir.language.dtypes import BF16, F16, F32, I8, U8
+from ferrite_ir.language.graph import Computed, Contract, Definition, Fold, Graph
+from ferrite_ir.language.index import Dim
+from ferrite_ir.language.scalar import Scalar, apply, cast
+from ferrite_ir.language.sizes import is_static, product
+
+from .schedule import Axis
+from .target import Policy
+
+FEWEST_COLUMNS = 16
+"""Columns and fold points that the narrowest tile of a product has."""
+HALVES = (BF16, F16)
+"""Types that tensor cores multiply exactly and add in f32."""
+FACTORS = (*HALVES, F32)
+"""Types that products of few rows have kernels for."""
+CODES = (I8, U8)
+"""Types of weights that a half type, and f32, holds exactly."""
+PARTS = 3
+"""Parts of bfloat16 that a number of float32 has; see `split_precision`."""
+CUT_ROWS = 4
+"""Most rows whose parts are multiplied together: each part has a quarter of the sixteen rows that tensor cores take."""
+MULTIPLIED_ROWS = 4
+"""Most rows of float32 that are multiplied one by one. On an H200 (4096 x 14336) two rows take 57 us so and four 64,
+the library 82 and 88; eight take 80 us so and 62 on tensor cores, in parts, the library 120. Four rows by weights of
+eight bits (4096 x 16384) take 47 us so, 23 in parts (`split_precision`), and with the library 200."""
+
+
+def keep_narrow_contractions(graph: Graph, policy: Policy) -> Graph:
+    """Returns the graph with folds in place of contractions that are not narrow; the same object where all are."""
+    definitions = tuple(
+        as_fold(d) if isinstance(d, Contract) and not is_narrow(d, policy) else d for d in graph.definitions
+    )
+    return graph if definitions == graph.definitions else replace(graph, definitions=definitions)
+
+
+def is_narrow(contract: Contract, policy: Policy) -> bool:
+    """Returns whether a contraction is of several rows, but few, of a type that has kernels, with a matrix."""
+    most = policy.product_rows if contract.left.dtype in HALVES else policy.wide_product_rows
+    if contract.left.dtype not in FACTORS or not all(map(is_static, _sizes((*contract.dims, *contract.fold_dims)))):
+        return False
+    rows = row_dims(contract)
+    columns = [dim for dim in contract.dims if dim not in rows]
+    if any(dim in contract.left.dims for dim in columns):
+        return False
+    count = product(_sizes(rows))
+    return bool(
+        1 < count <= most
+        and product(_sizes(columns)) >= FEWEST_COLUMNS
+        and product(_sizes(contract.fold_dims)) >= FEWEST_COLUMNS
+    )
+
+
+def uses_tensor_cores(body: Iterable[Definition]) -> bool:
+    """Returns whether some of the definitions are contractions that are for tensor cores: then all of them are."""
+    return any(_is_for_tensor_cores(definition) for definition in body if isinstance(definition, Contract))
+
+
+def _is_for_tensor_cores(contract: Contract) -> bool:
+    """Returns whether multiplications of its rows one by one would take longer than its weights take to come."""
+    is_half = contract.left.dtype in HALVES or bool(part_loads(contract))
+    return is_half or product(_sizes(row_dims(contract))) > MULTIPLIED_ROWS
+
+
+def part_loads(contract: Contract) -> tuple[Scalar, ...]:
+    """Returns the loads of the parts that the rows of a contraction are the sums of, the first one first.
+
+    There are none if its rows are not cut in parts, or its weights are not of eight bits.
+    """
+    right = contract.right
+    if right.op != "cast" or right.args[0].dtype not in CODES:
+        return ()
+    terms, found = [contract.left], []
+    while terms:
+        term = terms.pop()
+        if term.op == "add":
+            terms += term.args
+        elif term.op == "cast" and term.args[0].op == "load" and term.args[0].dtype is BF16:
+            found.append(term.args[0])
+        else:
+            return ()
+    numbered = {part.indices[0].const: part for part in found if part.indices and part.indices[0].is_constant}
+    kinds = {(part.source, *part.indices[1:]) for part in found}
+    is_cut = len(kinds) == 1 and len(found) == PARTS and numbered.keys() == {*range(PARTS)}
+    return tuple(numbered[number] for number in range(PARTS)) if is_cut else ()
+
+
+def row_dims(contract: Contract) -> tuple[Dim, ...]:
+    """Returns the dims that the matrix on the right does not depend on."""
+    return tuple(dim for dim in contract.dims if dim not in contract.right.dims)
+
+
+def as_fold(contract: Contract) -> Fold:
+    """Returns the fold that computes what a contraction does."""
+    left, right = (cast(side, contract.result.type.dtype) for side in (contract.left, contract.right))
+    body = apply("mul", left, right)
+    return Fold((contract.result,), "sum", contract.dims, contract.fold_dims, (body,), contract.origins)
+
+
+def fits_axes(body: Iterable[Computed], axes: Iterable[Axis]) -> bool:
+    """Returns whether all contractions have types with kernels, their rows on ``y``, and their columns on ``x``.
+
+    Others have no kernel text.
+    """
+    named = {axis.name: frozenset(axis.dims) for axis in axes}
+    contracts = [definition for definition in body if isinstance(definition, Contract)]
+    if not contracts:
+        return True
+    return named.keys() == {"y", "x", "r"} and all(
+        contract.left.dtype in FACTORS
+        and named["x"].isdisjoint(contract.left.dims)
+        and named["y"].isdisjoint(contract.right.dims)
+        for contract in contracts
+    )
+
+
+def _sizes(dims: Iterable[Dim]) -> list[object]:
+    return [dim.size for dim in dims]

@@ -1,0 +1,412 @@
+"""What the scheduler hands upward: kernels, host steps, and the decisions behind them. Plain data.
+
+**The iteration model.** A kernel has *grid* axes and at most one *fold* axis. Every definition in its body is
+rewritten over the kernel's dims: the dims of an axis are laid out row-major in it, outermost first. A definition
+whose ``dims`` hold the fold dims, or that folds over them, is evaluated at every grid × fold point ("fold level");
+the others once per grid point. A value defined in the kernel may be loaded by a later definition of the body only at
+the very point where it was computed (its ``home`` index), so it stays in a register; whether it is also written to
+memory is said by ``Kernel.stored``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from ferrite_ir.language import sizes
+from ferrite_ir.language.graph import (
+    Call,
+    Computed,
+    Extern,
+    Fold,
+    Graph,
+    If,
+    Origins,
+    TensorType,
+    Value,
+    View,
+    While,
+    names_read,
+    views_in,
+)
+from ferrite_ir.language.index import Dim, Index
+from ferrite_ir.language.sizes import Size
+from ferrite_ir.text.printer import definition_text, type_text
+
+from .annotations import ColumnFold, as_fold
+
+Conditions: TypeAlias = "tuple[tuple[Size, int], ...]"
+"""Sizes, each with what it is at most."""
+
+STRATEGIES = ("pointwise", "persistent", "looped", "cooperative", "scan", "sort")
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of a kernel: ``x`` (innermost), ``y``, ``z`` of the grid, or ``r``, the fold axis.
+
+    Its dims stand outermost first.
+    """
+
+    name: str
+    dims: tuple[Dim, ...]
+
+    @property
+    def size(self) -> Size:
+        """Returns the number of points along the axis."""
+        return sizes.product(dim.size for dim in self.dims)
+
+    @property
+    def is_fold(self) -> bool:
+        """Returns whether this is the fold axis."""
+        return self.name == "r"
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(f'{dim.name} < {sizes.text(dim.size)}' for dim in self.dims)})"
+
+
+ACCESSES = ("read", "write", "readwrite", "atomic")
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A tensor parameter of a kernel: the name that the body uses, how it lies in memory, and how it is accessed.
+
+    ``host_scalar`` marks a 0-d tensor that lies on the CPU and is passed by value. ``is_last`` says that the tensor, or
+    a part of it, is in the cache, that each of its elements is read once here, and none of them ever after.
+    ``is_passing`` says that what is written would only drive out of the cache what the kernel is still to read.
+    """
+
+    name: str
+    type: TensorType
+    access: str
+    host_scalar: bool = False
+    is_last: bool = False
+    is_passing: bool = False
+
+    def __str__(self) -> str:
+        mark = " for the last time" if self.is_last else " in passing" if self.is_passing else ""
+        return f"{self.access} {self.name}: {type_text(self.type)}{mark}"
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One GPU kernel before it has text.
+
+    Attributes:
+        name: readable, from the ops inside; not unique.
+        strategy: one of `STRATEGIES`. ``persistent`` holds the whole fold axis in one tile, ``looped`` walks it in
+            blocks once per dependent fold, ``cooperative`` has a program for each block, and they wait for each other,
+            ``scan`` and ``sort`` run along the fold axis, which their definitions name ``along``.
+        axes: grid axes from ``z``/``y`` to ``x``, then the fold axis if there is one.
+        body: definitions over the dims of the axes, in dependence order.
+        homes: for each value defined in the body, the index tuple at which it is defined, in kernel dims (its logical
+            index).
+        stored: names of the values of the body that are written to memory. The result of an `Update` is always stored.
+        runs: in how many runs the positions of ``x`` are cut, because the body has a `ColumnFold`: one program takes
+            those of a run one after the other, and there is one for each run, though it be empty. 0 where every
+            position is on its own.
+        params: tensors in memory that it reads or writes. For an `Update` the result's name stands for the target's
+            storage.
+        persistent_up_to: for a looped kernel whose fold axis is symbolic, how long that may be to fit in one tile; 0 if
+            it never does.
+        tile: longest fold axis of a scan or sort that one tile holds.
+        inner: length of the blocks of the fold axis that some folds of the body combine, each by itself; 0 where all
+            folds are over the whole axis. Such folds, and what is computed once per block, have the outer ones of the
+            fold axis's dims among their ``dims``.
+        branches: numbers of definitions, in order, that have programs of their own: those of one share no storage with
+            those of another, unless it is small and only read. None where every program runs the whole body.
+        points: length of the blocks of the fold axis that the programs of a cooperative kernel hold, a power of two; 0
+            in others.
+        columns: how many positions of ``x`` each of them takes, where folds are over some of these, too; see
+            `register_norms`. 0 elsewhere.
+        status: the param through which they tell each other, zeros or kept from launch to launch; "" in others.
+        ahead: how many parts of a line, or images, further on programs that wait for others ask for what is read there;
+            0 where they do not; see `prefetches`.
+        backwards: whether the programs that begin first take the end of the grid.
+        idle: for what sizes the kernel is not launched, as others do its work: those for which all conditions of a row
+            hold. Results that another kernel has stored then are ``readwrite`` params.
+    """
+
+    name: str
+    strategy: str
+    axes: tuple[Axis, ...]
+    body: tuple[Computed, ...]
+    homes: dict[str, tuple[Index, ...]] = field(hash=False)
+    stored: tuple[str, ...]
+    params: tuple[Param, ...]
+    persistent_up_to: int = 0
+    runs: int = 0
+    tile: int = 4096
+    inner: int = 0
+    branches: tuple[int, ...] = ()
+    idle: tuple[Conditions, ...] = ()
+    points: int = 0
+    columns: int = 0
+    status: str = ""
+    ahead: int = 0
+    backwards: bool = False
+
+    @property
+    def parts(self) -> int:
+        """Returns how many programs of a cooperative kernel share a row; 0 in others."""
+        return -(-int(self.fold.size) // self.points) if self.points and self.fold is not None else 0
+
+    @property
+    def grid(self) -> tuple[Axis, ...]:
+        """Returns the grid axes."""
+        return tuple(axis for axis in self.axes if not axis.is_fold)
+
+    @property
+    def fold(self) -> Axis | None:
+        """Returns the fold axis, or None."""
+        return self.axes[-1] if self.axes and self.axes[-1].is_fold else None
+
+    @property
+    def run(self) -> Size:
+        """Returns the number of positions of ``x`` in a run: the last ones may have fewer. 0 without runs."""
+        rows = next((axis.size for axis in self.axes if axis.name == "x"), 1)
+        return sizes.ceildiv(rows, self.runs) if self.runs else 0
+
+    @property
+    def branch_of(self) -> tuple[int, ...]:
+        """Returns the number of the branch of each definition of the body; 0 for all where there are none."""
+        return tuple(n for n, count in enumerate(self.branches or (len(self.body),)) for _ in range(count))
+
+    @property
+    def pass_of(self) -> dict[str, int]:
+        """Returns the number of the pass over the fold axis in which a looped kernel computes each value.
+
+        What a fold gives is there after its pass; all else, where it is computed.
+        """
+        found: dict[str, int] = {}
+        ready: dict[str, int] = {}
+        for definition in self.body:
+            number = max((ready.get(read, 0) for read in names_read(definition)), default=0)
+            for result in definition.results:
+                found[result.name] = number
+                ready[result.name] = number + isinstance(definition, Fold)
+        return found
+
+    @property
+    def origins(self) -> Origins:
+        """Returns the origins of all definitions, without repeats."""
+        return tuple(dict.fromkeys(origin for definition in self.body for origin in definition.origins))
+
+    def __str__(self) -> str:
+        params = ", ".join(map(str, self.params))
+        runs = (
+            f" in runs of {sizes.text(self.run)}" if self.runs else f" in blocks of {self.inner}" if self.inner else ""
+        )
+        runs += f" in {self.parts} parts of {self.points}" if self.points else ""
+        runs += f" in {len(self.branches)} branches" if self.branches else ""
+        rows = [" and ".join(f"{sizes.text(size)} <= {limit}" for size, limit in row) for row in self.idle]
+        runs += f" unless {' or '.join(rows)}" if rows else ""
+        lines = [f"{self.name} [{' '.join(map(str, self.axes))}]{runs} ({params}) {{"]
+        for definition, branch in zip(self.body, self.branch_of, strict=True):
+            kept = [result.name for result in definition.results if result.name in self.stored]
+            places = [f"{name}[{', '.join(map(str, self.homes[name]))}]" for name in kept]
+            plain = as_fold(definition) if isinstance(definition, ColumnFold) else definition
+            lines += definition_text(plain).splitlines()
+            lines[-1] += "  # by column" if plain is not definition else ""
+            lines[-1] += f"  # stores {', '.join(places)}" if places else ""
+            lines[-1] += f"  # branch {branch}" if self.branches else ""
+        return "\n".join([lines[0], *(f"  {line}" for line in lines[1:]), "}"])
+
+
+@dataclass(frozen=True, slots=True)
+class Allocate:
+    """A new uninitialised buffer."""
+
+    name: str
+    type: TensorType
+
+    def __str__(self) -> str:
+        return f"{self.name} = alloc {type_text(self.type)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """A buffer of zeros, at first: later calls in the same stream find in it what the one before has left."""
+
+    name: str
+    type: TensorType
+
+    def __str__(self) -> str:
+        return f"{self.name} = keep {type_text(self.type)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """A new buffer in the storage of ``source``, which is dead from here on."""
+
+    name: str
+    source: str
+    type: TensorType
+
+    def __str__(self) -> str:
+        return f"{self.name} = reuse {self.source} as {type_text(self.type)}"
+
+
+@dataclass(frozen=True, slots=True)
+class MakeView:
+    """A strided tensor ``name`` over the storage that ``view.name`` has on the host."""
+
+    name: str
+    view: View
+
+    def __str__(self) -> str:
+        view = self.view
+        tensor = TensorType(view.dtype, view.shape, view.strides)
+        return f"{self.name} = view {view.name} as {type_text(tensor)} at {sizes.text(view.offset)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """Reads a 0-d tensor that lies on the CPU into a number."""
+
+    name: str
+    source: str
+    type: TensorType
+
+    def __str__(self) -> str:
+        return f"{self.name} = item {self.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Runs ``Schedule.kernels[kernel]``; one host name per param of the kernel."""
+
+    kernel: int
+    args: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"launch {self.kernel}({', '.join(self.args)})"
+
+
+@dataclass(frozen=True, slots=True)
+class CallExtern:
+    """A library call.
+
+    ``definition`` has its views renamed to host names that are whole tensors; ``results`` are host names or None.
+    """
+
+    definition: Extern
+    results: tuple[str | None, ...]
+
+    def __str__(self) -> str:
+        views = views_in((*self.definition.args, *(value for _, value in self.definition.kwargs)))
+        tensors = {v.name: Value(v.name, TensorType(v.dtype, v.shape, v.strides)) for v in views}
+        call = definition_text(replace(self.definition, results=()), tensors)
+        return f"{', '.join(name or '_' for name in self.results)} = {call}" if self.results else call
+
+
+@dataclass(frozen=True, slots=True)
+class CallGraph:
+    """A call, branch or loop over graphs of the module, operands and results by host name."""
+
+    definition: Call | If | While
+
+    def __str__(self) -> str:
+        return definition_text(self.definition)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """``target.copy_(source)``."""
+
+    target: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"copy {self.target} from {self.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class Free:
+    """The program drops these host names."""
+
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"free {', '.join(self.names)}"
+
+
+Step: TypeAlias = Allocate | Keep | Reuse | MakeView | Item | Launch | CallExtern | CallGraph | Copy | Free
+
+ScheduledOutput: TypeAlias = "str | bool | int | float | None"
+
+
+Numbers: TypeAlias = "tuple[tuple[str, int | str], ...]"
+"""What a reason rests on, by name."""
+
+
+def with_numbers(reason: str, numbers: Numbers) -> str:
+    """Returns a reason with its numbers behind it: ``too large (bytes 4096, limit 1024)``."""
+    facts = ", ".join(f"{name} {value}" for name, value in numbers)
+    return f"{reason} ({facts})" if facts else reason
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Why two definitions are, or are not, in one kernel.
+
+    Attributes:
+        first, second: result names of the two definitions (of the clusters' nearest members).
+        fused: what was decided.
+        rule: number of the legality or policy rule that decided (``F03``), "" for a fusion.
+        reason: in words.
+        numbers: what it rests on, by name; sizes that are no numbers are texts.
+    """
+
+    first: str
+    second: str
+    fused: bool
+    rule: str
+    reason: str
+    numbers: Numbers = ()
+
+    @property
+    def told(self) -> str:
+        """The reason with its numbers, for people."""
+        return with_numbers(self.reason, self.numbers)
+
+    def __str__(self) -> str:
+        verdict = "fused" if self.fused else f"apart, {self.rule}"
+        return f"{self.first} + {self.second}: {verdict}: {self.told}"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A scheduled graph.
+
+    Attributes:
+        graph: what was scheduled, after the scheduler's own rewrites (split folds): kernels and steps speak its names.
+        kernels: in first-launch order.
+        steps: host steps in execution order.
+        outputs: host names or numbers, in return order.
+        inputs: the graph's inputs; host names equal value names.
+        decisions: every fusion considered, in order.
+    """
+
+    graph: Graph
+    kernels: tuple[Kernel, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[ScheduledOutput, ...]
+    decisions: tuple[Decision, ...] = ()
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """Returns the inputs of the graph."""
+        return self.graph.inputs
+
+    def __str__(self) -> str:
+        lines = [f"schedule @{self.graph.name} {{"]
+        for number, kernel in enumerate(self.kernels):
+            lines += f"kernel {number} {kernel}".splitlines()
+        lines += [self._step_text(step) for step in self.steps]
+        returned = ", ".join(map(str, self.outputs))
+        return "\n".join([lines[0], *(f"  {line}" for line in lines[1:]), f"  return {returned}", "}"])
+
+    def _step_text(self, step: Step) -> str:
+        return f"{step}  # {self.kernels[step.kernel].name}" if isinstance(step, Launch) else str(step)

@@ -1,0 +1,165 @@
+"""Folds that several programs do together, each of which holds one block of the fold axis.
+
+A looped kernel reads a row for its folds, then again for what it computes of each element with their results. Of long
+rows the programs that run at once hold more than the cache does, so that memory is read twice. Where a row is cut into
+blocks that programs hold in registers it is read once: each program publishes what its block folds to, waits until the
+programs of the same row have done so, too, and combines what all of them have published, in one order always.
+
+Programs begin in the order of their numbers, or draw them, so that those of a row begin one after the other: all that
+wait, but for those of one row of each kernel, wait for programs that have begun. `MOST_SHARE` leaves room for that
+row's; see decisions 0011 and 0024.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ferrite_ir.language.dtypes import F32
+from ferrite_ir.language.graph import Computed, Extern, Fold, Graph, Loop, bodies_of
+from ferrite_ir.language.index import Dim
+from ferrite_ir.language.scalar import postorder
+from ferrite_ir.language.sizes import is_static
+from ferrite_scheduler.analysis.clusters import Cluster
+from ferrite_scheduler.analysis.dependences import Dependences, make_node
+from ferrite_scheduler.analysis.traffic import live_tiles
+from ferrite_scheduler.kernels.kernel_names import kernel_name
+from ferrite_scheduler.memory.host_steps import Work
+from ferrite_scheduler.model.intermediates import status_of
+from ferrite_scheduler.model.schedule import Kernel, Param
+from ferrite_scheduler.model.target import Policy, Target
+
+from .register_norms import words_of_images
+
+COOPERATING = frozenset(("sum", "max", "min", "online_softmax"))
+"""Combines whose states are published, a 32-bit word for each component."""
+COLUMNS = 32
+"""Columns that a program takes together: a line of memory of 32-bit elements."""
+SMALLEST, SMALLEST_OF_COLUMNS = 2, 4
+"""Fewest bytes of an element. Two of two bytes wait in a register; columns of such gain nothing from it.
+
+Nor are rows shared of which wider elements are made: exact exponentials take more registers than there are.
+"""
+MOST_LIVE = 2
+"""Most values alive at once for each element, one that waits in a register and one that is made of it."""
+MOST_SHARE = 8
+"""A row has at most one part for so many multiprocessors: kernels of a dozen streams leave room for one another."""
+
+
+def as_cooperative(kernel: Kernel, cluster: Cluster, target: Target, policy: Policy) -> Kernel:
+    """Returns a looped kernel as one whose programs share rows, or as it is where that does not pay or cannot be."""
+    if not policy.cooperate or kernel.strategy != "looped" or kernel.runs or kernel.inner or cluster.kinds != {"fold"}:
+        return kernel
+    fold = kernel.fold
+    if fold is None or not all(is_static(axis.size) for axis in kernel.axes) or live_tiles(cluster) > MOST_LIVE:
+        return kernel
+    is_column = cluster.direction == "column"
+    most = target.processors // MOST_SHARE
+    points = policy.cooperative_rows if is_column else policy.cooperative_points
+    if not is_column and int(fold.size) > points * most:
+        points *= 2  # the longest rows: a program of twice as many threads
+    if not points < int(fold.size) <= points * most:
+        return kernel
+    stored = _elements_stored(kernel)
+    again = _read_again(kernel, stored)
+    types = {param.name: param.type.dtype.bytes for param in kernel.params}
+    narrowest = min((types[name] for name in again), default=0)
+    if narrowest < (SMALLEST_OF_COLUMNS if is_column else SMALLEST):
+        return kernel
+    if narrowest < F32.bytes and any(types[name] >= F32.bytes for name in stored):
+        return kernel
+    held = int(fold.size) * sum(types[name] for name in again) * (COLUMNS if is_column else 1)
+    if held < policy.cooperative_minimum:
+        return kernel
+    return replace(kernel, name=kernel_name("cooperative", kernel.body), strategy="cooperative", points=points)
+
+
+def _read_again(kernel: Kernel, stored: Sequence[str]) -> frozenset[str]:
+    """Returns what a kernel reads for its folds and then for what it stores, where all folds can be done together.
+
+    Nothing where they cannot: where one waits for another, or a result is stored before they are done.
+    """
+    makers = {result.name: d for d in kernel.body for result in d.results}
+    for definition in kernel.body:
+        is_plain = isinstance(definition, Loop) or (isinstance(definition, Fold) and _cooperates(definition))
+        if not is_plain:
+            return frozenset()
+    folds = [definition for definition in kernel.body if isinstance(definition, Fold)]
+    if any(kernel.pass_of[fold.results[0].name] for fold in folds):
+        return frozenset()
+    fold_dims = set(kernel.fold.dims) if kernel.fold is not None else set()
+    rest = [makers[name] for name in stored]
+    if any(kernel.pass_of[definition.results[0].name] == 0 for definition in rest):
+        return frozenset()
+    return frozenset(_elements_read(folds, makers, fold_dims) & _elements_read(rest, makers, fold_dims))
+
+
+def _elements_stored(kernel: Kernel) -> list[str]:
+    """Returns the results of which a kernel stores another element at each point of the fold axis."""
+    fold_dims = set(kernel.fold.dims) if kernel.fold is not None else set()
+    makers = {result.name: d for d in kernel.body for result in d.results}
+    return [name for name in kernel.stored if fold_dims.intersection(makers[name].dims)]
+
+
+def _cooperates(fold: Fold) -> bool:
+    return fold.combine in COOPERATING and len(fold.bodies) == 1 and fold.bodies[0].dtype.compute is F32
+
+
+def _elements_read(definitions: Sequence[Computed], makers: dict[str, Computed], fold_dims: set[Dim]) -> set[str]:
+    """Returns the tensors of which definitions read another element at each point of the fold axis."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    pending = list(definitions)
+    while pending:
+        for node in postorder(bodies_of(pending.pop())):
+            if node.op != "load":
+                continue
+            maker = makers.get(node.source)
+            if maker is None:
+                if any(dim in fold_dims for index in node.indices for dim in index.dims):
+                    found.add(node.source)
+            elif isinstance(maker, Loop) and id(maker) not in seen:
+                seen.add(id(maker))
+                pending.append(maker)
+    return found
+
+
+def with_statuses(
+    work: Sequence[Work], graph: Graph, dependences: Dependences
+) -> tuple[list[Work], Graph, Dependences]:
+    """Returns work in which each cooperative kernel has a status through which its programs tell each other.
+
+    It is a call before the kernel that fills it with zeros: a counter, one for each row, then a word for each component
+    of a state, each row and each block of it. That of images is filled once and kept.
+    """
+    if not any(isinstance(item, Kernel) and item.strategy == "cooperative" for item in work):
+        return list(work), graph, dependences
+    types = {name: value.type for name, value in graph.values.items()}
+    storage, readers = dict(dependences.storage), dict(dependences.readers)
+    found: list[Work] = []
+    calls: list[Extern] = []
+    for item in work:
+        if not isinstance(item, Kernel) or item.strategy != "cooperative":
+            found.append(item)
+            continue
+        result = next(value for definition in item.body for value in definition.results)
+        status, call = status_of(result, _words(item), types, graph.device, is_kept=item.columns > 0)
+        number = len(graph.definitions) + len(calls)
+        calls.append(call)
+        storage[status.name] = status.name
+        readers[status.name] = [number]
+        found.append(make_node(number, call, types, {}))
+        params = (*item.params, Param(status.name, status.type, "atomic"))
+        found.append(replace(item, params=params, status=status.name))
+    graph = replace(graph, definitions=(*calls, *graph.definitions))
+    return found, graph, replace(dependences, storage=storage, readers=readers)
+
+
+def _words(kernel: Kernel) -> int:
+    """Returns the words of a cooperative kernel's status: a counter, one for each group of rows, states."""
+    if kernel.columns:
+        return words_of_images(kernel)
+    rows = math.prod(int(axis.size) for axis in kernel.grid)
+    states = sum(len(definition.results) for definition in kernel.body if isinstance(definition, Fold))
+    return 1 + rows + states * rows * kernel.parts

@@ -1,0 +1,395 @@
+"""Folds over an axis whose length only the call tells, in two forms: whole, and in parts that are combined.
+
+Which is better depends on the length: a few programs fold a short axis faster than a second kernel starts, a long one
+keeps them busy while most of the device idles. So both are scheduled. The graph gets the two stages of a split fold;
+where fusion leaves them kernels of their own, a third kernel does the work of both, and each is launched only for the
+lengths for which its form is the better one (`Kernel.idle`). Folds that share a kernel where they are whole are a
+*group*: their stages share kernels with each other alone (rule F13). A fold that shares a kernel with something else in
+the form that its hint asks for keeps that form. Loops that share the kernel of a whole fold, as those that apply what
+was found to its columns, belong to the third kernel, too; kernels of their own are launched for the other lengths.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ferrite_ir.language.graph import (
+    Computed,
+    Definition,
+    Fold,
+    Graph,
+    Loop,
+    TensorType,
+    Update,
+    domain_of,
+    names_read,
+    whole,
+)
+from ferrite_ir.language.sizes import Size, ceildiv, is_static, product
+from ferrite_scheduler.analysis.clusters import Cluster, stored_names
+from ferrite_scheduler.analysis.dependences import Dependences, Node, Stage, make_node
+from ferrite_scheduler.analysis.generic_sizes import hinted, typical
+from ferrite_scheduler.model.schedule import Conditions
+from ferrite_scheduler.model.target import Policy, Target
+from ferrite_scheduler.rewrites.split_reductions import (
+    COLUMNS,
+    COLUMNS_ALONE,
+    LAUNCH_SECONDS,
+    MOST_PARTS,
+    SHORTEST_OPEN_CHUNK,
+    WORTH,
+    Plan,
+    is_outer,
+    split,
+)
+
+Domain = tuple[tuple[Size, ...], tuple[Size, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """From where on a fold is better split.
+
+    Attributes:
+        length: points of the fold axis, at most, that one program folds.
+        grid: points of the grid, at least, with which there are programs enough whatever the length; None if that is
+            for the scheduler to know, as the grid is static.
+        parts: how many parts it is split into.
+    """
+
+    length: int
+    grid: int | None
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A fold in two forms.
+
+    Attributes:
+        fold: as it was.
+        first, second: names of the first results of its two stages.
+        short: for what sizes it is better whole: conditions, of which all of one row hold.
+        long: for what sizes it is better split.
+    """
+
+    fold: Fold
+    first: str
+    second: str
+    short: tuple[Conditions, ...]
+    long: tuple[Conditions, ...]
+
+
+def offer_splits(
+    graph: Graph, target: Target, policy: Policy, refused: Collection[str]
+) -> tuple[Graph, tuple[Offer, ...]]:
+    """Returns the graph with such folds split, and what became of each; ``refused`` names those that stay whole."""
+    folds = [d for d in graph.definitions if isinstance(d, Fold) and _is_open(d) and d.results[0].name not in refused]
+    if not folds:
+        return graph, ()
+    types = {name: value.type for name, value in graph.values.items()}
+    readers = _readers(graph)
+    folds = [fold for fold in folds if _is_read_by_no_fold(fold, readers, graph)]
+    thresholds = _thresholds(folds, types, target, policy)
+    offers: list[Offer] = []
+    definitions: list[Definition] = []
+    wanted = {fold.results[0].name for fold in folds}
+    for definition in graph.definitions:
+        threshold = thresholds.get(domain_sizes(definition)) if isinstance(definition, Fold) else None
+        if not isinstance(definition, Fold) or threshold is None or definition.results[0].name not in wanted:
+            definitions.append(definition)
+            continue
+        grid, points = (product(sizes) for sizes in domain_sizes(definition))
+        chunk = ceildiv(points, threshold.parts)
+        first, second = split(definition, Plan(threshold.parts, chunk, exact=False), types)
+        definitions += [first, second]
+        names = first.results[0].name, second.results[0].name
+        offers.append(Offer(definition, *names, *_conditions(points, grid, threshold)))
+    return (replace(graph, definitions=tuple(definitions)), tuple(offers)) if offers else (graph, ())
+
+
+def _conditions(points: Size, grid: Size, threshold: Threshold) -> tuple[tuple[Conditions, ...], ...]:
+    """Returns for what sizes a fold is better whole, and for what sizes it is better split."""
+    is_short, is_long = (points, threshold.length), (-points, -threshold.length - 1)
+    if threshold.grid is None:
+        return ((is_short,),), ((is_long,),)
+    return ((is_short,), ((-grid, -threshold.grid),)), ((is_long, (grid, threshold.grid - 1)),)
+
+
+def _is_open(fold: Fold) -> bool:
+    return not all(is_static(dim.size) for dim in fold.fold_dims)
+
+
+def domain_sizes(definition: Definition) -> Domain:
+    """Returns the sizes of the dims of a definition: those that its results keep, and those folded away."""
+    kept, folded = domain_of(definition)
+    return tuple(dim.size for dim in kept), tuple(dim.size for dim in folded)
+
+
+def _readers(graph: Graph) -> dict[str, list[Definition]]:
+    readers: dict[str, list[Definition]] = {}
+    for definition in graph.definitions:
+        for name in names_read(definition):
+            readers.setdefault(name, []).append(definition)
+    return readers
+
+
+def _is_read_by_no_fold(fold: Fold, readers: Mapping[str, Sequence[Definition]], graph: Graph) -> bool:
+    """Returns whether loops and updates alone read a fold's results, and none of them is what an input becomes."""
+    names = {result.name for result in fold.results}
+    if any(value in names for _, value in graph.mutations):
+        return False
+    return all(isinstance(reader, (Loop, Update)) for name in names for reader in readers.get(name, ()))
+
+
+def _thresholds(
+    folds: Sequence[Fold], types: dict[str, TensorType], target: Target, policy: Policy
+) -> dict[Domain, Threshold]:
+    """Returns the threshold of each domain; folds over it are split alike, and the heaviest decides."""
+    heaviest: dict[Domain, tuple[float, Node]] = {}
+    for fold in folds:
+        node = make_node(0, fold, types, {})
+        found = _bytes_of_point(node), node
+        domain = domain_sizes(fold)
+        if domain not in heaviest or found[0] > heaviest[domain][0]:
+            heaviest[domain] = found
+    thresholds = {domain: _threshold(*found, target, policy) for domain, found in heaviest.items()}
+    return {domain: threshold for domain, threshold in thresholds.items() if threshold is not None}
+
+
+def _bytes_of_point(node: Node) -> float:
+    """Returns the bytes that a fold reads for each of its points; one that reads little still computes something."""
+    return max(1.0, sum(touch.bytes for touch in node.loads) / max(1, hinted(node.points)))
+
+
+def _threshold(bytes_: float, node: Node, target: Target, policy: Policy) -> Threshold | None:
+    """Returns from where on a fold is better split, None for nowhere."""
+    if node.grid == 0:
+        return None
+    alone, together = (COLUMNS_ALONE, COLUMNS) if is_outer(node) else (1, 1)
+    grid = typical(node.grid)
+    programs, row = math.ceil(grid / alone), bytes_ * grid
+    gained = target.seconds(row, programs) - WORTH * row / target.bandwidth
+    wanted = target.processors * policy.programs_per_processor / math.ceil(grid / together)
+    if gained <= 0 or wanted < 2:
+        return None
+    length = max(policy.split_minimum, math.ceil(WORTH * LAUNCH_SECONDS / gained))
+    most = min(MOST_PARTS, length // SHORTEST_OPEN_CHUNK)
+    parts = min(1 << round(math.log2(wanted)), 1 << (most.bit_length() - 1))
+    least = None if is_static(product(dim.size for dim in node.grid_dims)) else int(alone * target.processors / WORTH)
+    return Threshold(length, least, parts) if parts >= 2 else None
+
+
+# --- kernels ----------------------------------------------------------------------------------------------------------
+
+
+def sharing_folds(
+    offers: Sequence[Offer], graph: Graph, clusters: Sequence[Cluster | Node], dependences: Dependences
+) -> frozenset[str]:
+    """Returns the names of the folds that share a kernel with something else where each has one form.
+
+    Args:
+        offers: the folds.
+        graph: with all of them whole.
+        clusters: the kernels of a plan in which each is whole or split, as its hint asks for.
+        dependences: those of that plan.
+    """
+    names = {offer.second for offer in offers}
+    made = {name: item for item in clusters for name in made_in(item)}
+    stages = {name: _first_stages(name, graph, dependences) for name in names}
+    alike = names.union(*stages.values())
+    items = {name: [made[stage] for stage in (name, *stages[name])] for name in names}
+    return frozenset(name for name in names if not all(_is_apart(item, alike, dependences) for item in items[name]))
+
+
+def _first_stages(name: str, graph: Graph, dependences: Dependences) -> list[str]:
+    """Returns what the definition of a fold's result reads that is no value of the graph with whole folds."""
+    read = names_read(dependences.nodes[dependences.definer[name]].definition)
+    return [other for other in read if other not in graph.values]
+
+
+def _is_apart(item: Cluster | Node, names: Collection[str], dependences: Dependences) -> bool:
+    """Returns whether a kernel makes nothing but folds of these names and what follows them.
+
+    That is what is computed of their results, point by point, or for all elements of columns that they fold, and what
+    these elements are computed of.
+    """
+    if not isinstance(item, Cluster):
+        return False
+    found: set[str] = set()
+    folds = [definition for definition in _body(item, dependences) if isinstance(definition, Fold)]
+    folded = {name for fold in folds for name in names_read(fold)}
+    for number in sorted(item.members):
+        node = dependences.nodes[number]
+        definition, is_full = node.definition, item.members[number].full
+        match definition:
+            case Fold():
+                is_apart, is_found = definition.results[0].name in names, is_outer(node)
+            case Loop() | Update():
+                is_found = not found.isdisjoint(names_read(definition))
+                is_beside = is_found or not folded.isdisjoint(node.result_names)
+                is_apart = not is_full or (is_beside and isinstance(definition, Loop))
+            case _:
+                return False
+        if not is_apart:
+            return False
+        if is_found:
+            found.update(node.result_names)
+    return True
+
+
+def group_stages(offers: Sequence[Offer], clusters: Sequence[Cluster | Node]) -> dict[str, Stage]:
+    """Returns the stage that each stage of folds is, by the name of its result.
+
+    Folds of one group share a kernel where all are whole, which ``clusters`` are, and change form at one length.
+    """
+    made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
+    groups: dict[object, int] = {}
+    found: dict[str, Stage] = {}
+    for offer in offers:
+        place = made[offer.second]
+        group = groups.setdefault((place, offer.short), len(groups))
+        found[offer.first], found[offer.second] = (group, False), (group, True)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What does the work of both stages of folds.
+
+    Attributes:
+        graph: its definitions alone.
+        stages: places of the clusters with the first stages and, last, of that with the second.
+        idle: for what sizes it is not launched.
+        replaced: for what sizes its stages are not.
+        folds: names of the folds.
+        loops: places of the clusters of loops whose work it does, too.
+    """
+
+    graph: Graph
+    stages: tuple[int, ...]
+    idle: tuple[Conditions, ...]
+    replaced: tuple[Conditions, ...]
+    folds: frozenset[str]
+    loops: tuple[int, ...] = ()
+
+
+def whole_forms(
+    clusters: Sequence[Cluster | Node], graph: Graph, dependences: Dependences, offers: Sequence[Offer]
+) -> tuple[tuple[Whole, ...], frozenset[str]]:
+    """Returns the kernels that there have to be beside the stages of folds in two forms.
+
+    Last come the names of the folds that cannot have them as they read what changes: what does the work of both stages
+    runs in the place of the second.
+    """
+    made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
+    firsts = {offer.first: offer for offer in offers}
+    seconds = {offer.second: offer for offer in offers}
+    wholes: list[Whole] = []
+    unfit: set[str] = set()
+    for last in dict.fromkeys(made[name] for name in seconds):
+        item = clusters[last]
+        own = [seconds[name] for name in made_in(item) if name in seconds]
+        before = tuple(dict.fromkeys(made[offer.first] for offer in own))
+        along = [firsts[name] for place in before for name in made_in(clusters[place]) if name in firsts]
+        names = frozenset(offer.second for offer in (*own, *along))
+        read = [name for offer in own for name in names_read(offer.fold)]
+        if any(dependences.storage[name] in dependences.versions for name in read):
+            unfit |= names
+            continue
+        alone = _alone([item], seconds, graph, dependences)
+        wholes.append(Whole(alone, (*before, last), own[0].long, own[0].short, names))
+    return tuple(wholes), frozenset(unfit)
+
+
+def with_loops(
+    form: Whole,
+    together: Sequence[Cluster | Node],
+    clusters: Sequence[Cluster | Node],
+    graph: Graph,
+    dependences: Dependences,
+    offers: Sequence[Offer],
+    taken: Collection[int],
+) -> Whole | None:
+    """Returns what does the work of loops beside the folds as well; None where there are no such loops.
+
+    They share its kernel in ``together``, a plan in which all these folds are whole, and none finds anything changed
+    where it runs: those that come before are read by nothing else until then, those that come after read nothing that
+    is made later. Loops in the places ``taken`` are others'.
+    """
+    last = form.stages[-1]
+    shared = next(set(made_in(item)) for item in together if not form.folds.isdisjoint(made_in(item)))
+    made = {name: place for place, item in enumerate(clusters) for name in made_in(item)}
+    reads = [_read_by(item, dependences) for item in clusters]
+    becomes = {value for _, value in graph.mutations}
+    loops = [
+        place
+        for place, item in enumerate(clusters)
+        if place not in taken
+        and shared.issuperset(made_in(item))
+        and becomes.isdisjoint(made_in(item))
+        and all(isinstance(definition, Loop) for definition in _body(item, dependences))
+        and not any(dependences.storage[name] in dependences.versions for name in reads[place])
+    ]
+
+    def readers(place: int) -> Iterator[int]:
+        names = set(made_in(clusters[place]))
+        return (other for other in range(place + 1, len(clusters)) if not names.isdisjoint(reads[other]))
+
+    joined = [last]
+    for place in reversed(loops):
+        if place < last and all(other in joined or other in form.stages or other > last for other in readers(place)):
+            joined.append(place)
+    ahead = tuple(joined[1:])
+    for place in loops:
+        if place > last and all(made.get(name, 0) <= last or made[name] in joined for name in reads[place]):
+            joined.append(place)
+    if joined == [last]:
+        return None
+    seconds = {offer.second: offer for offer in offers}
+    own = {*joined, *form.stages}
+    unread = {name for place in ahead if own.issuperset(readers(place)) for name in made_in(clusters[place])} - set(
+        graph.output_names
+    )
+    alone = _alone([clusters[place] for place in sorted(joined)], seconds, graph, dependences, unread)
+    return replace(form, graph=alone, loops=tuple(joined[1:]))
+
+
+def _read_by(item: Cluster | Node, dependences: Dependences) -> set[str]:
+    """Returns the names of the values that a cluster or a call reads and does not make."""
+    if isinstance(item, Node):
+        return set(item.reads)
+    return {name for definition in _body(item, dependences) for name in names_read(definition)} - {*made_in(item)}
+
+
+def made_in(item: Cluster | Node) -> tuple[str, ...]:
+    """Returns the names of the values that a cluster or a call makes."""
+    return tuple(item.made) if isinstance(item, Cluster) else item.result_names
+
+
+def _body(item: Cluster | Node, dependences: Dependences) -> list[Computed]:
+    numbers = sorted(item.members) if isinstance(item, Cluster) else []
+    return [dependences.nodes[number].definition for number in numbers]  # type: ignore[misc]
+
+
+def _alone(
+    items: Sequence[Cluster | Node],
+    seconds: Mapping[str, Offer],
+    graph: Graph,
+    dependences: Dependences,
+    unread: Collection[str] = (),
+) -> Graph:
+    """Returns a graph of the definitions of clusters alone, with whole folds for second stages.
+
+    What is stored of them is a result, but for what is ``unread`` after them.
+    """
+    body = [definition for item in items for definition in _body(item, dependences)]
+    definitions = tuple(seconds[d.results[0].name].fold if d.results[0].name in seconds else d for d in body)
+    made = {result.name: result for d in definitions for result in d.results}
+    read = dict.fromkeys(name for d in definitions for name in names_read(d) if name not in made)
+    kept = {name for item in items if isinstance(item, Cluster) for name in stored_names(item, dependences)}
+    outputs = tuple(whole(value) for name, value in made.items() if name in kept and name not in unread)
+    inputs = tuple(graph.values[name] for name in read)
+    return Graph(graph.name, inputs, definitions, outputs, device=graph.device)

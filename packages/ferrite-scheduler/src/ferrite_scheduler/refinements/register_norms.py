@@ -1,0 +1,447 @@
+"""Norms of images by one kernel, whose programs hold what they have read until the moments of its groups are known.
+
+A group norm of images whose channels lie beside each other is three kernels: one folds the places of each channel in
+parts, one combines the parts and the channels of each group and says what every channel is to be multiplied by, and one
+reads the images again. As one kernel they read them once: a program holds some places of a block of channels, publishes
+their moments for each group, waits for those of all other places of its groups, and goes on with what it holds.
+
+The kernel has strategy ``cooperative``: images on ``y``, groups and their channels on ``x``, places on the fold axis.
+Its fold is over the channels of a group and the places. See decision 0023.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from ferrite_ir.language import index as ix
+from ferrite_ir.language.dtypes import F32
+from ferrite_ir.language.graph import Computed, Fold, Loop, bodies_of
+from ferrite_ir.language.index import Dim, FloorDiv, Index, Mod
+from ferrite_ir.language.ops import RANDOM, REQUIREMENTS
+from ferrite_ir.language.scalar import Scalar, postorder, substitute_dims
+from ferrite_ir.language.sizes import is_static
+from ferrite_scheduler.analysis.dependences import Dependences
+from ferrite_scheduler.kernels.kernel_names import kernel_name
+from ferrite_scheduler.memory.host_steps import Work
+from ferrite_scheduler.model.intermediates import fresh_dim
+from ferrite_scheduler.model.schedule import Axis, Kernel, Param
+from ferrite_scheduler.model.target import Policy, Target
+
+from .affine_factors import join_factors
+
+COLUMNS = 32
+"""Channels that a program takes: 64 bytes of each place or more, and few enough for many places."""
+MOST_POINTS, FEWEST_POINTS = 256, 64
+"""Places of a part. Results that lie place by place, as those of torch on a GPU do, are as many in a row."""
+PROGRAMS = 2
+"""Programs for each multiprocessor, at least, before parts have more places."""
+MOST_WORDS = 512
+"""Words that a program waits for, of all groups that it has channels of: four for each thread."""
+FEWEST_MEMBERS = 4
+"""Fewest channels of a group: of smaller ones a block has more than a thread can keep the moments of."""
+
+STATE = ("mean", "sum of squared distances", "weight")
+"""What a fold of moments keeps."""
+OPAQUE = ("masked", *RANDOM, *REQUIREMENTS)
+"""Operations of what is folded, or computed of elements, that keep images from being held."""
+
+Places: TypeAlias = "dict[Dim, Index]"
+
+
+def hold_images(work: Sequence[Work], dependences: Dependences, target: Target, policy: Policy) -> list[Work]:
+    """Returns work in which three kernels that normalise images are one, where that can be."""
+    if not policy.cooperate or not policy.hold_images:
+        return list(work)
+    found: list[Work | None] = list(work)
+    for place, item in enumerate(work):
+        norm = _norm_of(place, item, work, dependences)
+        held = None if norm is None else _merged(norm, target)
+        if norm is not None and held is not None:
+            found[norm.places[0]] = found[norm.places[1]] = None
+            found[norm.places[2]] = held
+    return [item for item in found if item is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Norm:
+    """Three kernels that normalise images, and where they stand in the work.
+
+    Attributes:
+        places: of the three.
+        parts: folds the places of channels.
+        groups: combines what groups are made of.
+        points: computes a result for each element.
+        kept: names of results of ``groups`` that others read, too.
+    """
+
+    places: tuple[int, int, int]
+    parts: Kernel
+    groups: Kernel
+    points: Kernel
+    kept: tuple[str, ...]
+
+    @property
+    def fold(self) -> Fold:
+        """Returns what is folded of each part."""
+        (fold,) = self.parts.body
+        assert isinstance(fold, Fold)
+        return fold
+
+    @property
+    def moments(self) -> Fold:
+        """Returns what combines the parts and channels of a group."""
+        return next(definition for definition in self.groups.body if isinstance(definition, Fold))
+
+
+def _norm_of(place: int, item: Work, work: Sequence[Work], dependences: Dependences) -> _Norm | None:
+    """Returns the three kernels of which this one folds channels, if they are such."""
+    if not isinstance(item, Kernel) or not _is_plain(item, ("looped", "persistent")):
+        return None
+    if len(item.body) != 1 or not _folds_moments(item.body[0]):
+        return None
+    readers = _readers(item.stored, place, work)
+    if len(readers) != 1 or not dependences.kept.isdisjoint(item.stored):
+        return None
+    second = readers[0]
+    groups = work[second]
+    if not isinstance(groups, Kernel) or not _is_plain(groups, ("persistent", "looped")):
+        return None
+    folds = [definition for definition in groups.body if isinstance(definition, Fold)]
+    if len(folds) != 1 or not _combines(folds[0], item):
+        return None
+    others = _readers(groups.stored, second, work)
+    third = next((p for p in others if _is_reader_of_images(work[p], item)), None)
+    if third is None or any(p < third for p in others):
+        return None
+    points = work[third]
+    assert isinstance(points, Kernel)
+    read = {dependences.storage[name] for kernel in (item, groups) for name in _reads(kernel)}
+    between = (work[p] for p in range(place + 1, third) if p != second)
+    if any(not read.isdisjoint(_overwritten(other, dependences)) for other in between):
+        return None
+    later = {name for p in others if p != third for name in _reads(work[p])}
+    kept = tuple(name for name in groups.stored if name in later or name in dependences.kept)
+    return _Norm((place, second, third), item, groups, points, kept)
+
+
+def _is_plain(kernel: Kernel, strategies: Sequence[str]) -> bool:
+    """Returns whether a kernel of one of these strategies only reads and writes, the same for all sizes."""
+    nodes = postorder(body for definition in kernel.body for body in bodies_of(definition))
+    is_special = bool(kernel.runs or kernel.branches or kernel.idle or kernel.points or kernel.status)
+    is_special |= any(node.op in OPAQUE for node in nodes)
+    accesses = {param.access for param in kernel.params}
+    has_loops = all(isinstance(definition, (Fold, Loop)) for definition in kernel.body)
+    is_known = all(is_static(axis.size) for axis in kernel.axes)
+    return kernel.strategy in strategies and not is_special and has_loops and is_known and accesses <= {"read", "write"}
+
+
+def _folds_moments(definition: Computed) -> bool:
+    return isinstance(definition, Fold) and definition.combine == "welford" and len(definition.bodies) == 1
+
+
+def _combines(moments: Fold, parts: Kernel) -> bool:
+    """Returns whether a fold combines what a kernel has of each part, all of which have as many places."""
+    if moments.combine != "welford" or len(moments.bodies) != len(STATE) or parts.fold is None:
+        return False
+    mean, squares, weight = moments.bodies
+    (fold,) = parts.body
+    names = [result.name for result in fold.results]
+    count = math.prod(int(dim.size) for dim in parts.fold.dims)
+    is_whole = [body.source for body in (mean, squares) if body.op == "load"] == names[:2]
+    is_known = weight.op == "const" and weight.value == count
+    return is_whole and (is_known or (weight.op == "load" and weight.source == names[2]))
+
+
+def _reads(item: Work) -> set[str]:
+    if isinstance(item, Kernel):
+        return {param.name for param in item.params if param.access != "write"}
+    return set(item.reads)
+
+
+def _overwritten(item: Work, dependences: Dependences) -> set[str]:
+    """Returns the storages that a kernel or a call writes to, or may: one kernel for three reads later than two did."""
+    if isinstance(item, Kernel):
+        names = [param.name for param in item.params if param.access != "read"]
+    else:
+        names = [*item.result_names, *(item.reads if getattr(item.definition, "mutates", True) else ())]
+    return {dependences.storage[name] for name in names}
+
+
+def _readers(names: Sequence[str], place: int, work: Sequence[Work]) -> list[int]:
+    """Returns which of the later work reads any of these names."""
+    return [p for p in range(place + 1, len(work)) if not _reads(work[p]).isdisjoint(names)]
+
+
+def _is_reader_of_images(item: Work, parts: Kernel) -> bool:
+    """Returns whether a kernel computes results for each element of what ``parts`` folds."""
+    if not isinstance(item, Kernel) or not _is_plain(item, ("pointwise",)):
+        return False
+    return _points_in(item) == _points_in(parts) and not _reads(item).isdisjoint(_reads(parts))
+
+
+def _points_in(kernel: Kernel) -> int:
+    return math.prod(int(axis.size) for axis in kernel.axes)
+
+
+def _merged(norm: _Norm, target: Target) -> Kernel | None:
+    """Returns one kernel in the place of three, or None where their dims do not fit or it would not pay."""
+    dims = _common_dims(norm)
+    if dims is None:
+        return None
+    parts, groups, points, axes = dims
+    fold, moments = norm.fold, norm.moments
+    images, x, r = axes[:-2], axes[-2], axes[-1]
+    grid = (*(dim for axis in images for dim in axis.dims), x.dims[0])
+    body = substitute_dims(fold.bodies[0], parts, {})
+    origins = tuple(dict.fromkeys((*fold.origins, *moments.origins)))
+    merged = Fold(moments.results, "welford", grid, (x.dims[1], *r.dims), (body,), origins)
+    order = [dim for axis in axes for dim in axis.dims]
+    channels = [_over(d, groups, order) for d in norm.groups.body if isinstance(d, Loop)]
+    elements = [_over(d, points, order) for d in norm.points.body if isinstance(d, Loop)]
+    elements = _with_joined_factors(elements, r.dims[0])
+    definitions: tuple[Computed, ...] = (merged, *channels, *elements)
+    homes = {name: _placed(home, groups) for name, home in norm.groups.homes.items()}
+    homes |= {name: _placed(home, points) for name, home in norm.points.homes.items()}
+    params = _params(norm)
+    kernel = Kernel(
+        kernel_name("cooperative", definitions),
+        "cooperative",
+        axes,
+        definitions,
+        homes,
+        (*norm.kept, *norm.points.stored),
+        params,
+    )
+    kernel = _with_parts(kernel, target)
+    return kernel if kernel.points else None
+
+
+def _params(norm: _Norm) -> tuple[Param, ...]:
+    """Returns what one kernel reads and writes in the place of three; results are stored in passing."""
+    made = {*norm.parts.stored, *norm.groups.stored}
+    params: dict[str, Param] = {}
+    for kernel in (norm.parts, norm.groups, norm.points):
+        params |= {p.name: p for p in kernel.params if p.access == "read" and p.name not in made | params.keys()}
+    params |= {p.name: p for p in norm.groups.params if p.name in norm.kept}
+    written = (p for p in norm.points.params if p.access == "write")
+    return (*params.values(), *(replace(param, is_passing=True) for param in written))
+
+
+def _over(loop: Loop, places: Places, order: Sequence[Dim]) -> Loop:
+    """Returns a loop over other dims, those that its own are made of, in order."""
+    memo: dict[Scalar, Scalar] = {}
+    used = {dim for old in loop.dims for dim in places[old].dims}
+    dims = tuple(dim for dim in order if dim in used)
+    return replace(loop, dims=dims, bodies=tuple(substitute_dims(body, places, memo) for body in loop.bodies))
+
+
+def _with_joined_factors(loops: Sequence[Loop], place: Dim) -> list[Loop]:
+    """Returns loops over elements that multiply and add as little as they can; see `affine_factors`."""
+    made = {result.name for loop in loops if place in loop.dims for result in loop.results}
+
+    def is_element(node: Scalar) -> bool:
+        return place in node.dims or any(load.source in made for load in node.loads)
+
+    def joined(loop: Loop) -> Loop:
+        return replace(loop, bodies=tuple(join_factors(body, is_element) for body in loop.bodies))
+
+    return [joined(loop) if place in loop.dims else loop for loop in loops]
+
+
+def _placed(home: Sequence[Index], places: Places) -> tuple[Index, ...]:
+    return tuple(ix.substitute(index, places) for index in home)
+
+
+# --- the dims of one kernel for those of three ------------------------------------------------------------------------
+
+
+def _common_dims(norm: _Norm) -> tuple[Places, Places, Places, tuple[Axis, ...]] | None:
+    """Returns what the dims of the three kernels are over the axes of one, and these; None where they do not fit."""
+    moments = norm.moments
+    state = moments.bodies[0]
+    home = norm.parts.homes[state.source]
+    split = _split((*moments.dims, *moments.fold_dims), state.indices)
+    of_parts = _solved(zip(home, _placed(state.indices, split), strict=True))
+    x_axis = norm.parts.axes[-2]
+    if of_parts is None or norm.parts.fold is None or x_axis.name != "x" or not {*x_axis.dims} <= of_parts.keys():
+        return None
+    grid = [dim for old in moments.dims for dim in _counted(split[old]) or ()]
+    folded = [dim for old in moments.fold_dims for dim in _counted(split[old]) or ()]
+    group, member = (*(_counted(_flat(x_axis.dims, of_parts)) or ()), None, None)[:2]
+    if group not in grid or member not in folded or len(_flat(x_axis.dims, of_parts).terms) != 2:
+        return None
+    parts_dims = [dim for dim in folded if dim is not member]
+    images = [dim for dim in grid if dim is not group]
+    own = norm.parts.fold.dims
+    place = Dim("r0", math.prod(int(dim.size) for dim in (*parts_dims, *own)))
+    x0, x1 = Dim("x0", group.size), Dim("x1", member.size)
+    places = _cut(place.index, (*parts_dims, *own))
+    new: Places = {dim: Dim(f"y{number}", dim.size).index for number, dim in enumerate(images)}
+    new |= {group: x0.index, member: x1.index} | {dim: places[dim] for dim in parts_dims}
+    groups = {dim: ix.substitute(index, new) for dim, index in split.items()}
+    parts = {dim: ix.substitute(index, new) for dim, index in of_parts.items()} | {dim: places[dim] for dim in own}
+    if not {dim for axis in norm.parts.axes for dim in axis.dims if dim.size != 1} <= parts.keys():
+        return None
+    points = _dims_of_points(norm, groups, parts, place)
+    counted = math.prod(int(dim.size) for dim in (*images, group, member, place))
+    if points is None or counted != _points_in(norm.parts):
+        return None
+    axes = [Axis("y", tuple(Dim(f"y{n}", dim.size) for n, dim in enumerate(images)))] if images else []
+    return parts, groups, points, (*axes, Axis("x", (x0, x1)), Axis("r", (place,)))
+
+
+def _dims_of_points(norm: _Norm, groups: Places, parts: Places, place: Dim) -> Places | None:
+    """Returns what the dims of the last kernel are, by where it reads the images.
+
+    None if it reads results of the others elsewhere than these have them: a program has what its own elements need.
+    """
+    loads = {load for definition in norm.points.body for body in bodies_of(definition) for load in body.loads}
+    folded = {substitute_dims(load, parts, {}) for load in norm.fold.bodies[0].loads}
+    images = [load for load in folded if any(place in index.dims for index in load.indices)]
+    if len(images) != 1:
+        return None
+    again = [load for load in loads if load.source == images[0].source]
+    found = None if len(again) != 1 else _solved(zip(again[0].indices, images[0].indices, strict=True))
+    dims = {dim for axis in norm.points.axes for dim in axis.dims if dim.size != 1}
+    if found is None or found.keys() != dims:
+        return None
+    found |= {dim: ix.constant(0) for axis in norm.points.axes for dim in axis.dims if dim.size == 1}
+    homes = norm.groups.homes
+    read = [load for load in loads if load.source in norm.groups.stored]
+    fits = all(_placed(load.indices, found) == _placed(homes[load.source], groups) for load in read)
+    return found if fits and _placed(again[0].indices, found) == images[0].indices else None
+
+
+def _split(dims: Sequence[Dim], indices: Sequence[Index]) -> Places:
+    """Returns dims over dims of which indices take no quotients and remainders."""
+    places: Places = {dim: dim.index for dim in dims}
+    taken = list(dims)
+    while True:
+        atoms = (atom for index in _placed(indices, places) for atom, _ in index.terms)
+        divided = next((found for atom in atoms if (found := _divided(atom)) is not None), None)
+        if divided is None or int(divided[0].size) % divided[1]:
+            return places
+        dim, divisor = divided
+        outer = fresh_dim("s", int(dim.size) // divisor, taken)
+        inner = fresh_dim("s", divisor, (*taken, outer))
+        taken += [outer, inner]
+        change = {dim: outer.index * divisor + inner.index}
+        places = {old: ix.substitute(index, change) for old, index in places.items()}
+
+
+def _counted(index: Index) -> list[Dim] | None:
+    """Returns the dims of an index that counts over them, the outermost first; None for another index."""
+    terms = sorted(index.terms, key=lambda term: -int(term[1]))
+    dims = [atom for atom, _ in terms if isinstance(atom, Dim)]
+    steps = [math.prod(int(dim.size) for dim in dims[number + 1 :]) for number in range(len(dims))]
+    return dims if index.const == 0 and [step for _, step in terms] == steps else None
+
+
+def _solved(pairs: Iterable[tuple[Index, Index]]) -> Places | None:
+    """Returns what dims are, if indices of them are those beside them; None where that does not say it.
+
+    Of an index that neither counts over dims nor is a quotient or a remainder of one nothing is understood.
+    """
+    found: Places = {}
+    quotients: dict[tuple[Dim, int], Index] = {}
+    remainders: dict[tuple[Dim, int], Index] = {}
+    for index, wanted in pairs:
+        dims = _counted(index)
+        if dims is not None:
+            found |= _cut(wanted, dims)
+            continue
+        atom = index.terms[0][0] if len(index.terms) == 1 and index.terms[0][1] == 1 and index.const == 0 else None
+        divided = _divided(atom)
+        if divided is None:
+            return None
+        (quotients if isinstance(atom, FloorDiv) else remainders)[divided] = wanted
+    if quotients.keys() != remainders.keys():
+        return None
+    whole = {divided: quotient * divided[1] + remainders[divided] for divided, quotient in quotients.items()}
+    return found | {dim: index for (dim, _), index in whole.items()}
+
+
+def _divided(atom: object) -> tuple[Dim, int] | None:
+    """Returns the dim that a quotient or a remainder is of, and the divisor."""
+    if not isinstance(atom, (FloorDiv, Mod)) or not is_static(atom.divisor) or len(atom.numerator.terms) != 1:
+        return None
+    (dim, step), rest = atom.numerator.terms[0], atom.numerator.const
+    return (dim, int(atom.divisor)) if isinstance(dim, Dim) and step == 1 and rest == 0 else None
+
+
+def _flat(dims: Sequence[Dim], places: Mapping[Dim, Index]) -> Index:
+    """Returns the position along an axis of these dims."""
+    flat = ix.constant(0)
+    for dim in dims:
+        flat = flat * int(dim.size) + places[dim]
+    return flat
+
+
+def _cut(position: Index, dims: Sequence[Dim]) -> Places:
+    """Returns dims, outermost first, as what they are of a position that counts over all of them."""
+    found: Places = {}
+    inner = 1
+    for number, dim in reversed(list(enumerate(dims))):
+        outer = ix.floordiv(position, inner)
+        found[dim] = ix.mod(outer, int(dim.size)) if number else outer
+        inner *= int(dim.size)
+    return found
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def _with_parts(kernel: Kernel, target: Target) -> Kernel:
+    """Returns a kernel with what its programs hold: so many places (a power of two) of so many channels.
+
+    The same kernel where images are not to be held.
+    """
+    x, fold = kernel.axes[-2], kernel.axes[-1]
+    moments = kernel.body[0]
+    place = fold.dims[0]
+    (body,) = bodies_of(moments)
+    (images,) = {load for load in body.loads if any(place in index.dims for index in load.indices)}
+    strides = next(param.type.strides for param in kernel.params if param.name == images.source)
+    offset = ix.linearize(images.indices, strides)
+    channel = ix.substitute(offset, {place: ix.constant(0)})
+    lies_beside = [atom for atom, step in channel.terms if step == 1] == [x.dims[1]]
+    element = images.dtype.bytes
+    if not lies_beside or element not in (2, 4) or body.dtype.compute is not F32:
+        return kernel
+    if int(x.dims[1].size) < FEWEST_MEMBERS or int(x.size) < COLUMNS:
+        return kernel
+    count = min(int(fold.size) & -int(fold.size), MOST_POINTS)
+    rows = math.prod(int(axis.size) for axis in kernel.axes[:-2]) * int(fold.size)
+    blocks = -(-int(x.size) // COLUMNS)
+    while count > FEWEST_POINTS and rows // count * blocks < PROGRAMS * target.processors:
+        count //= 2
+    if count < FEWEST_POINTS:
+        return kernel
+    sizes = int(x.dims[1].size), int(x.size)
+    parts = int(fold.size) // count * spans_of(*sizes)
+    if parts > target.processors or parts * slots_of(*sizes) > MOST_WORDS:
+        return kernel
+    return replace(kernel, points=count, columns=COLUMNS)
+
+
+def spans_of(members: int, channels: int) -> int:
+    """Returns in how many blocks of channels a group lies at most."""
+    firsts = range(0, channels, members)
+    return max((first + members - 1) // COLUMNS - first // COLUMNS + 1 for first in firsts)
+
+
+def slots_of(members: int, channels: int) -> int:
+    """Returns how many groups a block of channels has at most, those that end in another one, too."""
+    blocks = range(0, channels, COLUMNS)
+    return max((min(first + COLUMNS, channels) - 1) // members - first // members + 1 for first in blocks)
+
+
+def words_of_images(kernel: Kernel) -> int:
+    """Returns the words of the status of such a kernel: a counter, then one for each image, group, block and part."""
+    x = kernel.axes[-2]
+    images = math.prod(int(axis.size) for axis in kernel.axes[:-2])
+    groups, members = (int(dim.size) for dim in x.dims)
+    return 1 + images * groups * spans_of(members, int(x.size)) * kernel.parts

@@ -1,0 +1,170 @@
+"""Column sums that ride along with a kernel over rows: one read of memory for a row statistic and a column sum.
+
+A sum over the rows of a matrix and whatever walks along its rows (a row statistic, a pointwise result) run in opposite
+directions. They still share a kernel if each program takes a *run* of neighbouring rows, one after the other, and
+keeps its share of every column sum in registers meanwhile. The shares lie in memory as ``[programs, columns]`` until a
+second stage combines them, so the result depends on no order of programs. The backward pass of a layer norm is the
+model: a gradient by row, and those of weight and bias by column.
+
+A symbolic number of rows is cut into as many runs as keep a device busy, however many rows that leaves each: the last
+ones, or of few rows most, are short or empty, and leave sums of nothing.
+
+In the graph the first stage is a `Fold` like that of any split fold; `ColumnFold` marks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+
+from ferrite_ir.language.graph import Definition, Fold, Graph, Loop, TensorType, names_read
+from ferrite_ir.language.sizes import hint, is_static, product
+from ferrite_scheduler.analysis.dependences import Node, Touch, make_node
+from ferrite_scheduler.analysis.kernel_forms import power_of_two
+from ferrite_scheduler.model.target import Policy, Target
+
+LEAST_FULL = 0.7
+"""Share of those programs that there must be."""
+LONGEST_SEARCH = 64
+"""Definitions that may depend on a column sum; more are taken as if everything did."""
+TILE = 1024
+"""Elements that a program takes at least: several rows, where they are shorter."""
+LEAST_SHARE = 2
+"""Programs of a multiprocessor that there are whatever their runs' length: one waits for memory while another sums."""
+SEVERAL_ROWS = 8192
+"""What a symbolic number of rows is at least taken for: with few of them runs cost no more launches than they save."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """How rows are cut into runs: their number, and whether all have equally many rows."""
+
+    count: int
+    exact: bool
+
+
+def find_column_sums(
+    graph: Graph, types: dict[str, TensorType], target: Target, policy: Policy, settled: Collection[str] = ()
+) -> dict[str, Runs]:
+    """Returns for each sum over rows, by its result, how to cut it, where something could share its read of them.
+
+    Sums whose results are ``settled`` stay as they are.
+    """
+    folds = [d for d in graph.definitions if isinstance(d, Fold) and _is_column_sum(d, policy)]
+    sums = [fold for fold in folds if fold.results[0].name not in settled]
+    if not sums:
+        return {}
+    makers = {result.name: d for d in graph.definitions for result in d.results if result is not None}
+    readers: dict[str, list[Definition]] = {}
+    for definition in graph.definitions:
+        for name in names_read(definition):
+            readers.setdefault(name, []).append(definition)
+    found: dict[str, Runs] = {}
+    for fold in sums:
+        node = make_node(0, fold, types, {})
+        runs = runs_of(fold, node, target, policy)
+        if runs is not None and _has_company(fold, node, makers, readers, policy):
+            found[fold.results[0].name] = runs
+    return found
+
+
+def _is_column_sum(fold: Fold, policy: Policy) -> bool:
+    columns = product(dim.size for dim in fold.dims)
+    if fold.combine != "sum" or not is_static(columns) or not fold.bodies[0].dtype.is_float:
+        return False
+    return policy.run_columns <= columns and power_of_two(columns) <= policy.persistent_elements
+
+
+def runs_of(fold: Fold, node: Node, target: Target, policy: Policy) -> Runs | None:
+    """Returns how to cut the rows of a column sum, or None if the sum is another way round, or small."""
+    heavy = [touch for touch in node.loads if _is_heavy(touch, fold, policy)]
+    if not heavy or not all(_is_by_row(node, touch.known) for touch in heavy):
+        return None
+    rows, extents = product(dim.size for dim in fold.fold_dims), [dim.size for dim in fold.fold_dims]
+    if not is_static(rows):
+        return Runs(target.processors * LEAST_SHARE, exact=False)
+    for share in _shares(product(dim.size for dim in fold.dims), policy):
+        programs = target.processors * share
+        least = policy.run_rows if share > LEAST_SHARE else 1
+        for count in range(programs, int(programs * LEAST_FULL), -1):
+            if rows % count == 0 and rows // count >= least and cuts_evenly(rows // count, extents):
+                return Runs(count, exact=True)
+    return None
+
+
+def _is_heavy(touch: Touch, fold: Fold, policy: Policy) -> bool:
+    """Returns whether what a column sum reads is too large, or may be, to be found in the cache again."""
+    rows = product(dim.size for dim in fold.fold_dims)
+    scale = 1 if is_static(rows) else max(1, SEVERAL_ROWS / max(1, hint(rows)))
+    return touch.bytes * scale >= policy.run_minimum
+
+
+def _shares(columns: int, policy: Policy) -> Iterator[int]:
+    """Yields how many programs a multiprocessor may have, the most first: the shorter the rows, the more."""
+    share = max(1, min(policy.run_elements // max(TILE, power_of_two(columns)), policy.run_programs))
+    yield share
+    while share > LEAST_SHARE:
+        share //= 2
+        yield share
+
+
+def _is_by_row(node: Node, known: Iterable[tuple[int, int, int]]) -> bool:
+    """Returns whether neighbours in memory are neighbours along the grid."""
+    return any(step >= node.fold and coefficient == 1 for step, _, coefficient in known)
+
+
+def cuts_evenly(chunk: int, folded: Iterable[int]) -> bool:
+    """Returns whether runs of ``chunk`` points begin and end at the borders of dims of these sizes."""
+    inner = 1
+    for size in reversed(tuple(folded)):
+        if chunk % inner and inner % chunk:
+            return False
+        inner *= size
+    return True
+
+
+def _has_company(
+    fold: Fold, node: Node, makers: dict[str, Definition], readers: dict[str, list[Definition]], policy: Policy
+) -> bool:
+    """Returns whether something over the same rows reads or makes what a column sum reads most of."""
+    later = _descendants(fold, readers)
+    if later is None:
+        return False
+    for touch in node.loads:
+        if not _is_heavy(touch, fold, policy):
+            continue
+        makes = [makers[touch.name]] if touch.name in makers else []
+        for other in (*makes, *readers[touch.name]):
+            if id(other) not in later and _is_along_rows(other, fold):
+                return True
+    return False
+
+
+def _is_along_rows(other: Definition, fold: Fold) -> bool:
+    rows, columns = product(dim.size for dim in fold.fold_dims), product(dim.size for dim in fold.dims)
+    match other:
+        case Fold():
+            grid, folded = product(dim.size for dim in other.dims), product(dim.size for dim in other.fold_dims)
+            return bool(grid == rows and folded == columns)
+        case Loop():
+            return bool(product(dim.size for dim in other.dims) == rows * columns)
+    return False
+
+
+def _descendants(fold: Fold, readers: dict[str, list[Definition]]) -> set[int] | None:
+    """Returns a fold and what depends on it, by identity; None if that is much."""
+    found = {id(fold)}
+    pending = list(_result_names(fold))
+    while pending:
+        for reader in readers.get(pending.pop(), ()):
+            if id(reader) in found:
+                continue
+            found.add(id(reader))
+            if len(found) > LONGEST_SEARCH:
+                return None
+            pending.extend(_result_names(reader))
+    return found
+
+
+def _result_names(definition: Definition) -> Iterator[str]:
+    return (result.name for result in definition.results if result is not None)

@@ -1,0 +1,197 @@
+"""Scans of few long lines in three kernels: totals of parts, a scan of the totals, and the parts scanned from there.
+
+Folds take their operands in an order of their own. Products may leave the range of their type in it where no prefix
+does, so theirs are the last elements of the scanned parts: scan, then propagate.
+
+That is the reduce-then-scan scheme of Merrill and Grimshaw, "Parallel scan for stream architectures" (2009). It reads
+the operands twice and writes the results once. A line that does not divide into equal parts is continued with neutral
+operands; its scanned parts then take a detour through memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from ferrite_ir.language.dtypes import I64
+from ferrite_ir.language.graph import Definition, Fold, Loop, Scan, TensorType, Value
+from ferrite_ir.language.index import Dim, Index, constant, floordiv, mod
+from ferrite_ir.language.scalar import Scalar, apply, const, index_value, load, substitute_dims
+from ferrite_ir.language.sizes import is_static
+from ferrite_scheduler.analysis.dependences import Node, make_node
+from ferrite_scheduler.analysis.neutral_elements import neutral_state
+from ferrite_scheduler.model.intermediates import fresh_dim, partial_value
+from ferrite_scheduler.model.target import Policy, Target
+
+SHORTEST_PART = 1024
+"""Fewest points of a part: one step of a kernel that scans block by block."""
+MOST_PARTS = 1024
+"""Most parts of a line: the scan of their totals stays one tile."""
+LAUNCHES_SECONDS = 6e-6
+"""What the two more kernels cost."""
+WORTH = 1.25
+"""How many times faster three kernels must be."""
+COLUMNS = 64
+"""Neighbouring lines that one program takes together where a line is not contiguous."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """How the lines of a scan are cut: the number of parts, the points in each, and whether there is no rest."""
+
+    count: int
+    points: int
+    exact: bool
+
+
+def parts_of(scan: Scan, types: dict[str, TensorType], target: Target, policy: Policy) -> Parts | None:
+    """Returns how to cut the lines of a scan, or None if one kernel is as good, or a size is symbolic."""
+    if not all(is_static(dim.size) for dim in scan.dims):
+        return None
+    node = make_node(0, scan, types, {})
+    length = int(scan.along.size)
+    programs = math.ceil(node.grid / COLUMNS) if is_strided(scan, node) else node.grid
+    wanted = target.processors * policy.programs_per_processor
+    if node.grid == 0 or programs >= wanted or length < policy.split_minimum:
+        return None
+    result_bytes = sum(result.type.dtype.bytes for result in scan.results) * node.points
+    read = sum(touch.bytes for touch in node.loads)
+    together = (2 * read + result_bytes) / target.bandwidth
+    if target.seconds(read + result_bytes, programs) < WORTH * (together + LAUNCHES_SECONDS):
+        return None
+    most = min(MOST_PARTS, wanted // programs, length // SHORTEST_PART)
+    return _even_parts(1 << (most.bit_length() - 1), length) if most > 1 else None
+
+
+def is_strided(scan: Scan, node: Node) -> bool:
+    """Returns whether no operand is contiguous along a line."""
+    step = node.steps.get(scan.along, 1)
+    strides = {
+        abs(coefficient) for touch in node.loads for own, _, coefficient in touch.known if own == step and coefficient
+    }
+    return bool(strides) and 1 not in strides
+
+
+def _even_parts(wanted: int, length: int) -> Parts:
+    """Returns about so many parts of a line, without a rest if there is a divisor near."""
+    for count in sorted(range(max(2, wanted // 2), 2 * wanted + 1), key=lambda count: abs(count - wanted)):
+        if length % count == 0 and count <= MOST_PARTS:
+            return Parts(count, length // count, exact=True)
+    return Parts(wanted, -(-length // wanted), exact=False)
+
+
+def split_scan(scan: Scan, parts: Parts, types: dict[str, TensorType]) -> tuple[Definition, ...]:
+    """Returns the definitions of a scan in parts."""
+    place = scan.dims.index(scan.along)
+    part, point = fresh_dim("s", parts.count, scan.dims), fresh_dim("r", parts.points, scan.dims)
+    bodies = _operands(scan, part.index * parts.points + point.index, exact=parts.exact)
+    outer = (*scan.dims[:place], part, *scan.dims[place + 1 :])
+    totals = _values(scan, "total", outer, types)
+    before = _values(scan, "before", outer, types)
+    inner = (*scan.dims[:place], part, point, *scan.dims[place + 1 :])
+    own = _values(scan, "own", inner, types)
+    local = Scan(own, scan.combine, inner, point, bodies, scan.origins)
+    continued = _continued(scan, parts, place, before, own)
+    if scan.combine in IN_ORDER:
+        ends = [*(dim.index for dim in outer[: place + 1]), constant(parts.points - 1)]
+        ends += [dim.index for dim in outer[place + 1 :]]
+        last = tuple(load(value.name, ends, value.type.dtype) for value in own)
+        return local, Scan(before, scan.combine, outer, part, last, scan.origins), continued
+    fold = Fold(totals, _FOLDS.get(scan.combine, scan.combine), outer, (point,), _folded(bodies), scan.origins)
+    running = Scan(before, scan.combine, outer, part, _folded(_at(totals, outer)), scan.origins)
+    return fold, running, local, continued
+
+
+def _values(scan: Scan, kind: str, dims: tuple[Dim, ...], types: dict[str, TensorType]) -> tuple[Value, ...]:
+    shape = tuple(dim.size for dim in dims)
+    return tuple(partial_value(result, kind, shape, types) for result in scan.results)
+
+
+def _operands(scan: Scan, flat: Index, *, exact: bool) -> tuple[Scalar, ...]:
+    bodies = tuple(substitute_dims(body, {scan.along: flat}) for body in scan.bodies)
+    if exact:
+        return bodies
+    inside = apply("lt", index_value(flat, I64), const(scan.along.size, I64))
+    neutrals = _neutrals(scan)
+    return tuple(apply("masked", inside, body, other) for body, other in zip(bodies, neutrals, strict=True))
+
+
+def _neutrals(scan: Scan) -> tuple[Scalar, ...]:
+    """Returns operands that change nothing behind the end of a line; nobody looks at the positions there."""
+    first = scan.bodies[0].dtype
+    worst = {"cummax": first.lowest, "cummin": first.highest}.get(scan.combine)
+    if worst is None:
+        return neutral_state(scan.combine, (first,))
+    return const(worst, first), const(0, scan.bodies[1].dtype)
+
+
+_FOLDS = {"cummax": "argmax", "cummin": "argmin"}
+"""The fold that gives the last state of a scan, where it is not the one of the same name."""
+
+
+def _folded(states: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+    """Returns operands with their positions negated, or turned back: folds let the lowest win a tie, scans the last."""
+    return (states[0], *(apply("neg", state) for state in states[1:]))
+
+
+def _at(values: tuple[Value, ...], dims: tuple[Dim, ...]) -> tuple[Scalar, ...]:
+    where = [dim.index for dim in dims]
+    return tuple(load(value.name, where, value.type.dtype) for value in values)
+
+
+def _continued(scan: Scan, parts: Parts, place: int, before: tuple[Value, ...], own: tuple[Value, ...]) -> Loop:
+    """Returns the scanned parts, each continued from the end of the one before it."""
+    along = scan.along.index
+    number, within = floordiv(along, parts.points), mod(along, parts.points)
+    rest = [dim.index for dim in scan.dims]
+    here = tuple(
+        load(value.name, [*rest[:place], number, within, *rest[place + 1 :]], value.type.dtype) for value in own
+    )
+    ended = tuple(
+        load(value.name, [*rest[:place], number - 1, *rest[place + 1 :]], value.type.dtype) for value in before
+    )
+    follows = apply("ge", index_value(number, I64), const(1, I64))
+    bodies = tuple(
+        apply("masked", follows, joined, alone)
+        for joined, alone in zip(MERGES[scan.combine](ended, here), here, strict=True)
+    )
+    return Loop(scan.results, scan.dims, bodies, scan.origins)
+
+
+IN_ORDER = frozenset(("prod", "logaddexp"))
+"""Combines of which a prefix may be in the range of its type where the same operands in another order are not."""
+
+State = tuple[Scalar, ...]
+
+
+def _simple(operation: str, first: State, second: State) -> State:
+    return (apply(operation, first[0], second[0]),)
+
+
+def _extreme(comparison: str, first: State, second: State) -> State:
+    """Returns the better of two (value, position) pairs: NaN is the best, the second wins a tie."""
+    is_second = apply(comparison, second[0], first[0])
+    if second[0].dtype.is_float:
+        is_second = apply("bitor", is_second, apply("isnan", second[0]))
+    return tuple(apply("where", is_second, b, a) for a, b in zip(first, second, strict=True))
+
+
+def _logaddexp(first: State, second: State) -> State:
+    (a,), (b,) = first, second
+    top = apply("maximum", a, b)
+    small = apply("log1p", apply("exp", apply("neg", apply("abs", apply("sub", a, b)))))
+    return (apply("where", apply("isinf", top), top, apply("add", top, small)),)
+
+
+MERGES: dict[str, Callable[[State, State], State]] = {
+    "sum": partial(_simple, "add"),
+    "prod": partial(_simple, "mul"),
+    "max": partial(_simple, "maximum"),
+    "min": partial(_simple, "minimum"),
+    "logaddexp": _logaddexp,
+    "cummax": partial(_extreme, "ge"),
+    "cummin": partial(_extreme, "le"),
+}
+"""Two states of consecutive points made one, as expressions."""

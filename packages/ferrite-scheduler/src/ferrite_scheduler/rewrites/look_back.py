@@ -1,0 +1,55 @@
+"""Scans of few long lines in one pass: programs take parts of a line, and wait for what the parts before add up to.
+
+Source: Merrill and Garland, "Single-pass parallel prefix scan with decoupled look-back" (2016); the device functions
+are `ferrite_runtime.fmath.look_back`. Unlike a scan in parts, this one reads the operands once.
+"""
+
+from __future__ import annotations
+
+import math
+
+from ferrite_ir.language.dtypes import BOOL, F32, F64, I32, I64
+from ferrite_ir.language.graph import Definition, Scan, TensorType
+from ferrite_ir.language.index import constant
+from ferrite_ir.language.scalar import Scalar, apply, cast, const, load
+from ferrite_scheduler.analysis.dependences import make_node
+from ferrite_scheduler.model.annotations import LookBackScan
+from ferrite_scheduler.model.intermediates import status_of
+from ferrite_scheduler.model.target import Policy
+
+from .long_scans import is_strided
+
+LOOK_BACK_GROUP = 512
+"""Parts that have one inclusive sum between them; `ferrite_runtime.fmath.look_back` knows the same number."""
+HALF_BYTES, POINTS_OF_HALVES = 2, 2
+"""Bytes of elements that wait two in a register, and how many times as many of them a program takes."""
+SUMMED = (F32, F64, I32, I64)
+"""Types of what is summed: a word of the status holds 32 bits of it."""
+
+
+def looks_back(scan: Scan, types: dict[str, TensorType], policy: Policy) -> bool:
+    """Returns whether a scan is one of those that programs can do in one pass: a sum along contiguous lines."""
+    dtype = scan.bodies[0].dtype
+    wanted = policy.look_back and scan.combine == "sum" and dtype in SUMMED
+    return wanted and not is_strided(scan, make_node(0, scan, types, {}))
+
+
+def look_back_scan(scan: Scan, types: dict[str, TensorType], policy: Policy) -> tuple[Definition, ...]:
+    """Returns a scan whose programs wait for each other, after the status through which they do.
+
+    The status is a call, so that nothing computes it where it is read.
+    """
+    result, dtype = scan.results[0], scan.bodies[0].dtype
+    length, lines = int(scan.along.size), math.prod(int(dim.size) for dim in scan.dims) // int(scan.along.size)
+    points = policy.look_back_points * (POINTS_OF_HALVES if sums_halves(scan.bodies[0]) else 1)
+    parts = -(-length // points)
+    words = lines * (parts + -(-parts // LOOK_BACK_GROUP)) * (dtype.bits // 32)
+    status, kept = status_of(result, 1 + words, types, is_kept=True)
+    body = apply("where", const(True, BOOL), scan.bodies[0], cast(load(status.name, [constant(0)], I64), dtype))
+    marked = LookBackScan(scan.results, scan.combine, scan.dims, scan.along, (body,), scan.origins, status.name, points)
+    return kept, marked
+
+
+def sums_halves(operand: Scalar) -> bool:
+    """Returns whether all that an operand is made of are floats of two bytes, and there are some."""
+    return bool(operand.loads) and all(load.dtype.is_float and load.dtype.bytes == HALF_BYTES for load in operand.loads)

@@ -1,0 +1,295 @@
+"""Rows of a matrix that are combined into the rows of another get kernels that own places, not atomic instructions.
+
+Such an update needs, with atomics, a copy of its target in 32 bits, one addition in the cache for each element, and a
+pass that rounds. The call ``ferrite.combine_rows`` stands for the kernels of `ferrite_runtime.fmath.row_lists`
+and `combined_rows`, which list the rows of each place first: each row is read once, each place written once, in its own
+type. The rows of a place are combined in their own order, so that results are the same in every run.
+
+What that costs besides is two small kernels, one that sets counters to zero and one that lists rows.
+
+How many rows there are may be symbolic: the kernels are right for any number. How many places there are, how long rows
+are and how far they are apart must be known.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
+from typing import TypeAlias
+
+from ferrite_ir.language.dtypes import F32, I32, I64, DType
+from ferrite_ir.language.graph import (
+    Definition,
+    Extern,
+    Graph,
+    Loop,
+    TensorType,
+    Update,
+    Value,
+    View,
+    names_read,
+    row_major,
+    whole,
+)
+from ferrite_ir.language.index import Atom, Dim, Index, Indirect, linearize
+from ferrite_ir.language.ops import CONVERSIONS
+from ferrite_ir.language.scalar import Number, Scalar, apply, cast, const, load
+from ferrite_ir.language.sizes import Size, is_static, product
+from ferrite_ir.passes import Dce
+from ferrite_scheduler.analysis.generic_sizes import generic, typical
+from ferrite_scheduler.analysis.kernel_forms import power_of_two
+from ferrite_scheduler.model.intermediates import new_value
+from ferrite_scheduler.model.target import Policy, Target
+
+COMBINE_ROWS = "ferrite.combine_rows"
+"""The call: ``(places [n], source [n, width], base [rows, width] or a number)`` give ``[rows, width]``.
+
+A place is counted from the end if it is negative and the call ``wraps``; the lowest number of all is none.
+"""
+MODES = ("add", "max", "min")
+MOST_PLACES = 1 << 18
+"""Most places: one and the number of a row in its share, of at most `MOST_SHARE`, are sorted as 32 bits."""
+MOST_SHARE = 1 << 12
+"""Most rows of a share."""
+MOST_ROWS = 1 << 22
+"""Most rows, as each chunk of a place looks at all shares of them; where their number is symbolic, most that are
+expected."""
+MOST_RESIDENT = 32
+"""Most programs that a multiprocessor runs at once."""
+WIDEST = 512
+"""Bytes of a row that a warp reads at once: 16 for each thread."""
+MOST_ASKED = 8 << 20
+"""Bytes of what places are before that are asked for while rows are listed, at most: a part of what memory can move."""
+
+Types: TypeAlias = dict[str, TensorType]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """An update that combines whole rows.
+
+    Attributes:
+        place: where a row goes.
+        dims: of the rows.
+        columns: dims of the elements of a row.
+    """
+
+    place: Indirect
+    dims: tuple[Dim, ...]
+    columns: tuple[Dim, ...]
+
+    @property
+    def count(self) -> Size:
+        """Returns the number of rows."""
+        return product(dim.size for dim in self.dims)
+
+    @property
+    def typical(self) -> int:
+        """Returns the number of rows, or how many are expected where it is symbolic."""
+        return typical(generic(self.count))
+
+    @property
+    def width(self) -> int:
+        """Returns the elements of a row."""
+        return prod(int(dim.size) for dim in self.columns)
+
+
+def plain_atom(index: Index) -> Atom | None:
+    """Returns what an index is, if it is one thing and nothing else."""
+    is_plain = len(index.terms) == 1 and index.const == 0 and index.terms[0][1] == 1
+    return index.terms[0][0] if is_plain else None
+
+
+def rows_of(update: Update, tensor: TensorType) -> Rows | None:
+    """Returns what an update into a tensor of this type does, if it combines whole rows with its first dim's."""
+    # Symbolic places would make lists, words for runs and what a program combines depend on two sizes: shapes for both.
+    if not update.indices or not all(map(is_static, tensor.shape)) or tensor.strides != row_major(tensor.shape):
+        return None
+    place, *rest = map(plain_atom, update.indices)
+    columns = tuple(atom for atom in rest if isinstance(atom, Dim))
+    dims = tuple(dim for dim in update.dims if dim not in columns)
+    if not isinstance(place, Indirect) or not isinstance(place.value, Scalar) or place.value.dims != frozenset(dims):
+        return None
+    if not is_static(place.size):
+        return None
+    is_whole = len(columns) == len(rest) == len(set(columns)) and tuple(dim.size for dim in columns) == tensor.shape[1:]
+    return Rows(place, dims, columns) if is_whole and columns and dims else None
+
+
+def combine_rows(graph: Graph, target: Target, policy: Policy) -> Graph:
+    """Returns the graph with such updates made calls; the same object where there are none."""
+    updates = [definition for definition in graph.definitions if isinstance(definition, Update)]
+    if not policy.combine_rows or not updates:
+        return graph
+    types = {name: value.type for name, value in graph.values.items()}
+    readers: dict[str, list[Definition]] = {}
+    for definition in graph.definitions:
+        for name in names_read(definition):
+            readers.setdefault(name, []).append(definition)
+    changes: dict[str, tuple[Definition, ...]] = {}
+    for update in updates:
+        rounding = _rounding(graph, update.result, readers)
+        found = _as_call(graph, update, rounding, types, target, policy)
+        if found:
+            changes |= {update.result.name: found, **({rounding.results[0].name: ()} if rounding is not None else {})}
+    if not changes:
+        return graph
+    definitions = tuple(new for old in graph.definitions for new in changes.get(_name_of(old), (old,)))
+    return Dce().run(replace(graph, definitions=definitions))
+
+
+def _name_of(definition: Definition) -> str:
+    """Returns the name of the first result of a definition, "" if nobody uses that."""
+    results = definition.results
+    return results[0].name if results and results[0] is not None else ""
+
+
+def _as_call(
+    graph: Graph, update: Update, rounding: Loop | None, types: Types, target: Target, policy: Policy
+) -> tuple[Definition, ...]:
+    """Returns the call that does what an update and the rounding of its result do, behind what it reads; or nothing."""
+    start, tensor = graph.definer.get(update.target), graph.values[update.target].type
+    rows = rows_of(update, tensor)
+    if rows is None or update.mode not in MODES or not isinstance(start, Loop) or not tensor.dtype.is_float:
+        return ()
+    if update.condition is not None and not update.condition.dims <= frozenset(rows.dims):
+        return ()
+    result = rounding.results[0] if rounding is not None else update.result
+    source = _source(update, rows, types)
+    if not _pays(rows, source, result.type.dtype, tensor, policy):
+        return ()
+    places, before = _places(update, rows, types)
+    if source is None:
+        shape = tuple(dim.size for dim in (*rows.dims, *rows.columns))
+        kind = TensorType(update.body.dtype, shape, device=tensor.device)
+        written = new_value(f"{update.result.name}_rows", kind, types)
+        source = View(written.name, kind.dtype, (rows.count, rows.width), (rows.width, 1))
+        before = (*before, Loop((written,), (*rows.dims, *rows.columns), (update.body,), update.origins))
+    base = _base(start, types)
+    kwargs = (
+        ("rows", int(rows.place.size)),
+        ("mode", update.mode),
+        ("wraps", rows.place.wraps),
+        *_shares(rows, source.dtype, target, policy),
+        ("asked", _asked(base, policy)),
+    )
+    arguments = (places, source, base)
+    return (*before, Extern((result,), COMBINE_ROWS, arguments, kwargs, origins=update.origins))
+
+
+def _pays(rows: Rows, source: View | None, dtype: DType, tensor: TensorType, policy: Policy) -> bool:
+    """Returns whether the bytes that need not be moved in 32 bits are worth the kernels that find the order."""
+    elements = rows.typical * rows.width
+    scratch = 0 if dtype is tensor.dtype else 2 * int(tensor.numel)
+    row_bytes = rows.width * (F32 if source is None else source.dtype).bytes
+    if not is_static(rows.count) and int(rows.place.size) * I32.bytes > MOST_SHARE * row_bytes:
+        # Each place has a word for each share of the rows: however many there are, these take no more than the rows.
+        return False
+    # Rows that lie in no memory, or not as they are combined, have to be written, and read again.
+    saved = (elements + scratch - (2 * elements if source is None else 0)) * F32.bytes
+    is_counted = 0 < int(rows.place.size) <= MOST_PLACES and 0 < rows.typical <= MOST_ROWS
+    return is_counted and rows.width >= max(policy.combined_row, 1) and saved >= policy.combined_bytes
+
+
+def _source(update: Update, rows: Rows, types: Types) -> View | None:
+    """Returns the matrix of the rows that an update combines, if it lies in memory as it is combined."""
+    body = update.body
+    while body.op == "cast" and body.args[0].dtype.is_float and body.args[0].dtype.bytes <= body.dtype.bytes:
+        (body,) = body.args
+    if body.op != "load" or not body.dtype.is_float or body.dtype.bytes == 1:
+        return None
+    if types[body.source].device != types[update.target].device:
+        return None
+    found = _steps(body, types)
+    if found is None:
+        return None
+    steps, first = found
+    stride, step = _along(rows.dims, steps, rows.width), _along(rows.columns, steps, 1)
+    if stride is None or step != 1 or set(steps) - {*rows.dims, *rows.columns}:
+        return None
+    return View(body.source, body.dtype, (rows.count, rows.width), (stride, 1), first)
+
+
+def _steps(found: Scalar, types: Types) -> tuple[dict[Dim, Size], Size] | None:
+    """Returns how many elements a load moves with each dim, and where it begins; None where that is not so simple."""
+    offset = linearize(found.indices, types[found.source].strides)
+    if not all(isinstance(atom, Dim) for atom, _ in offset.terms):
+        return None
+    return {atom: step for atom, step in offset.terms if isinstance(atom, Dim)}, offset.const
+
+
+def _along(dims: tuple[Dim, ...], steps: dict[Dim, Size], default: int) -> int | None:
+    """Returns how many elements lie between neighbours along dims that are walked as one.
+
+    None if they are not walked as one, or that is no number.
+    """
+    walked = [(dim.size, steps.get(dim, 0)) for dim in dims if dim.size != 1]
+    if any(outer != size * inner for (_, outer), (size, inner) in pairwise(walked)):
+        return None
+    step = walked[-1][1] if walked else default
+    return int(step) if is_static(step) and step > 0 else None
+
+
+def _places(update: Update, rows: Rows, types: Types) -> tuple[View, tuple[Definition, ...]]:
+    """Returns the places of all rows, and what computes them unless they lie in memory."""
+    value = rows.place.value
+    if not isinstance(value, Scalar):
+        raise TypeError(f"a place that is no scalar: {value!r}")
+    plain = value
+    while plain.op == "cast" and plain.dtype is I64:
+        (plain,) = plain.args
+    if update.condition is None and plain.op == "load" and plain.dtype in (I32, I64):
+        found = _steps(plain, types)
+        if found is not None and _along(rows.dims, found[0], 1) == 1:
+            return View(plain.source, plain.dtype, (rows.count,), (1,), found[1]), ()
+    wide = cast(value, I64)
+    body = wide if update.condition is None else apply("where", update.condition, wide, const(I64.lowest, I64))
+    kind = TensorType(I64, tuple(dim.size for dim in rows.dims), device=types[update.target].device)
+    places = new_value(f"{update.result.name}_places", kind, types)
+    view = View(places.name, I64, (rows.count,), (1,))
+    return view, (Loop((places,), rows.dims, (body,), update.origins),)
+
+
+def _base(start: Loop, types: Types) -> View | Number:
+    """Returns what places hold before anything is combined into them: a number, or a tensor."""
+    body, (result,) = start.bodies[0], start.results
+    if body.op == "const":
+        number: Number = body.args[0]
+        return number
+    while body.op == "cast" and body.args[0].dtype.is_float and body.args[0].dtype.bytes <= body.dtype.bytes:
+        (body,) = body.args
+    home = tuple(dim.index for dim in start.dims)
+    if body.op == "load" and body.indices == home and types[body.source] == replace(result.type, dtype=body.dtype):
+        return whole(Value(body.source, types[body.source]))
+    return whole(result)
+
+
+def _asked(base: View | Number, policy: Policy) -> int:
+    """Returns how many bytes of what places are before are asked for while rows are listed (decision 0027)."""
+    if not isinstance(base, View) or not policy.ask_ahead:
+        return 0
+    return min(prod(int(size) for size in base.shape) * base.dtype.bytes, MOST_ASKED)
+
+
+def _rounding(graph: Graph, result: Value, readers: dict[str, list[Definition]]) -> Loop | None:
+    """Returns the only definition that reads a value, if it rounds it and does nothing else."""
+    own = readers.get(result.name, [])
+    if len(own) != 1 or result.name in graph.output_names:
+        return None
+    (reader,) = own
+    if not isinstance(reader, Loop) or len(reader.results) != 1:
+        return None
+    (rounded,), (body,) = reader.results, reader.bodies
+    expected = load(result.name, [dim.index for dim in reader.dims], result.type.dtype)
+    is_same = rounded.type == replace(result.type, dtype=rounded.type.dtype) and rounded.type.dtype.is_float
+    is_same = is_same and rounded.type.dtype.bytes > 1
+    return reader if is_same and body.op in CONVERSIONS and body.args[0] is expected else None
+
+
+def _shares(rows: Rows, dtype: DType, target: Target, policy: Policy) -> tuple[tuple[str, int], ...]:
+    """Returns how many rows and columns a program has on their way, and how many programs do so at once."""
+    block = min(power_of_two(rows.width), WIDEST // dtype.bytes)
+    batch = min(policy.combined_batch, max(1, policy.combined_ahead // (block * dtype.bytes)))
+    resident = policy.combined_flight // (batch * block * dtype.bytes)
+    return ("batch", batch), ("block", block), ("programs", target.processors * max(1, min(resident, MOST_RESIDENT)))

@@ -1,0 +1,292 @@
+"""Rewrites of folds before fusion: those of one point become loops, those with too few grid points get two stages.
+
+A split fold over ``r`` becomes a fold of ``chunk`` points for each of ``s`` parts, whose states lie in memory as
+``[s, grid…]``, and a second fold over the parts. Folds over equal domains are split alike, so that they still fuse
+side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from ferrite_ir.language.dtypes import I64, DType
+from ferrite_ir.language.graph import Definition, Fold, Graph, Loop, Scan, TensorType
+from ferrite_ir.language.index import Dim, Index, constant, delinearize
+from ferrite_ir.language.scalar import Scalar, apply, const, index_value, load, substitute_dims
+from ferrite_ir.language.sizes import Size, ceildiv, is_static, product
+from ferrite_scheduler.analysis.dependences import Node, Touch, is_opaque, make_node
+from ferrite_scheduler.analysis.generic_sizes import hinted, is_symbolic, reckoned
+from ferrite_scheduler.analysis.neutral_elements import neutral_state
+from ferrite_scheduler.model.annotations import as_column_fold
+from ferrite_scheduler.model.intermediates import fresh_dim, partial_value
+from ferrite_scheduler.model.target import Policy, Target
+
+from .fused_columns import Runs, cuts_evenly, find_column_sums
+from .long_scans import parts_of, split_scan
+from .look_back import look_back_scan, looks_back
+from .merged_partials import combines_parts_of, merge_parts, readers_of_states
+
+COLUMNS = 64
+"""Columns of an outer fold that one program takes together."""
+COLUMNS_ALONE = 16
+"""The same where even so few leave multiprocessors without a program: each then has as many threads as can be."""
+MOST_PARTS = 512
+"""Most partial states per result of a split fold: the second stage stays small."""
+SHORTEST_CHUNK = 64
+"""Fewest points of a part."""
+SHORTEST_OPEN_CHUNK = 4
+"""The same where the length of the fold axis is symbolic, at the shortest length for which it is split."""
+LAUNCH_SECONDS = 3e-6
+"""What a second kernel costs."""
+WORTH = 1.25
+"""How many times faster a split must be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How folds over one domain are split.
+
+    Attributes:
+        parts: their number.
+        chunk: points in each.
+        exact: whether there is no rest.
+        takes_turns: whether a part has a point of each ``parts`` that follow one another, not ``chunk`` of these.
+    """
+
+    parts: int
+    chunk: Size
+    exact: bool
+    takes_turns: bool = False
+
+
+def prepare_folds(graph: Graph, target: Target, policy: Policy, settled: Collection[str] = ()) -> Graph:
+    """Returns the graph with its folds and scans rewritten; the same object where nothing changes.
+
+    Folds whose results are ``settled`` are not split.
+    """
+    types = {name: value.type for name, value in graph.values.items()}
+    readers = readers_of_states(graph)
+    plans = _plans(graph, types, target, policy, settled)
+    columns = find_column_sums(graph, types, target, policy, settled)
+    definitions: list[Definition] = []
+    merging: dict[str, Fold] = {}  # second stages by the states of which a reader combines what they would
+    changed = False
+    for definition in graph.definitions:
+        if isinstance(definition, Fold) and definition.bodies[0].op == "load":
+            second = merging.get(definition.bodies[0].source)
+            if second is not None:
+                definitions.append(merge_parts(definition, second))
+                continue
+        is_settled = any(result is not None and result.name in settled for result in definition.results)
+        rewritten = _prepared(definition, {} if is_settled else plans, columns, types, target, policy)
+        changed = changed or rewritten != (definition,)
+        match rewritten:
+            case (Fold(), Fold() as second):
+                reader = readers.get(second.results[0].name)
+                if reader is not None and _domain(reader) not in plans and combines_parts_of(reader, second):
+                    merging[second.results[0].name] = second
+                    rewritten = rewritten[:1]
+        definitions.extend(rewritten)
+    return replace(graph, definitions=tuple(definitions)) if changed else graph
+
+
+def _prepared(
+    definition: Definition,
+    plans: dict[tuple[tuple[int, ...], ...], Plan],
+    columns: dict[str, Runs],
+    types: dict[str, TensorType],
+    target: Target,
+    policy: Policy,
+) -> tuple[Definition, ...]:
+    match definition:
+        case Fold() if all(dim.size == 1 for dim in definition.fold_dims):
+            return (_unit_fold(definition),)
+        case Scan() if definition.along.size == 1:
+            return (_unit_loop(definition, definition.dims, {}),)
+        case Scan():
+            parts = parts_of(definition, types, target, policy)
+            if parts is not None and looks_back(definition, types, policy):
+                return look_back_scan(definition, types, policy)
+            if parts is not None:
+                return split_scan(definition, parts, types)
+        case Fold() if definition.results[0].name in columns:
+            runs = columns[definition.results[0].name]
+            chunk = ceildiv(product(dim.size for dim in definition.fold_dims), runs.count)
+            first, second = split(definition, Plan(runs.count, chunk, exact=runs.exact), types)
+            return as_column_fold(first, definition), second
+        case Fold():
+            plan = plans.get(_domain(definition))
+            if plan is not None:
+                return split(definition, plan, types)
+    return (definition,)
+
+
+def _unit_fold(fold: Fold) -> Loop:
+    """Returns a fold over one point as a loop: the state is the operand itself."""
+    return _unit_loop(fold, fold.dims, {dim: constant(0) for dim in fold.fold_dims})
+
+
+def _unit_loop(definition: Fold | Scan, dims: tuple[Dim, ...], mapping: dict[Dim, Index]) -> Loop:
+    bodies = tuple(substitute_dims(body, mapping) for body in definition.bodies)
+    if len(bodies) < len(definition.results):
+        bodies = (bodies[0], *_lifted_rest(definition.combine, bodies[0].dtype))
+    return Loop(definition.results, dims, bodies, definition.origins)
+
+
+def _lifted_rest(combine: str, dtype: DType) -> tuple[Scalar, ...]:
+    """Returns the other components of the state of one operand."""
+    numbers = {"welford": (0, 1), "online_softmax": (1,)}[combine]
+    return tuple(const(number, dtype) for number in numbers)
+
+
+def _domain(fold: Fold) -> tuple[tuple[Size, ...], ...]:
+    return tuple(dim.size for dim in fold.dims), tuple(dim.size for dim in fold.fold_dims)
+
+
+def _plans(
+    graph: Graph,
+    types: dict[str, TensorType],
+    target: Target,
+    policy: Policy,
+    settled: Collection[str],
+) -> dict[tuple[tuple[int, ...], ...], Plan]:
+    """Returns the plan for each domain that is to be split; the fold over it that moves most bytes decides."""
+    heaviest: dict[tuple[tuple[int, ...], ...], tuple[int, Node]] = {}
+    for definition in graph.definitions:
+        if not isinstance(definition, Fold):
+            continue
+        if definition.results[0].name in settled:
+            continue
+        node = make_node(0, definition, types, {})
+        length = _length(node)
+        if length < policy.split_minimum:
+            continue
+        # A fold that loads little still computes something at each point.
+        count = max(hinted(node.points), sum(touch.bytes for touch in node.loads))
+        count = count * length // max(1, hinted(node.fold))
+        domain = _domain(definition)
+        if domain not in heaviest or count > heaviest[domain][0]:
+            heaviest[domain] = (count, node)
+    loops = [definition for definition in graph.definitions if isinstance(definition, Loop)]
+    looped = {load.source for loop in loops for body in loop.bodies for load in body.loads}
+    plans: dict[tuple[tuple[int, ...], ...], Plan] = {}
+    for domain, (count, node) in heaviest.items():
+        again = _read_again(node, looped, target, policy)
+        has_images = any(_has_images(touch, node) for touch in again)
+        parts = _parts(count, node, target, policy.programs_for_images if has_images else policy.programs_per_processor)
+        if parts >= 2:
+            plan = _even_plan(parts, domain[1])
+            is_large = any(touch.bytes > target.l2_bytes for touch in again)
+            plans[domain] = replace(plan, takes_turns=is_large and not has_images and plan.exact)
+    return plans
+
+
+def _read_again(node: Node, looped: Collection[str], target: Target, policy: Policy) -> list[Touch]:
+    """Returns what a fold over columns reads of tensors that are read again by loops, and fill half the cache.
+
+    Of those that are larger than the cache, the end is to be there when all parts are done, rather than that of each
+    part: the parts take turns. Where each image of several is folded by itself they cannot, and are shorter.
+    """
+    if not policy.turn_around or not is_outer(node):
+        return []
+    return [touch for touch in node.loads if 2 * touch.bytes > target.l2_bytes and touch.name in looped]
+
+
+def _has_images(touch: Touch, node: Node) -> bool:
+    """Returns whether the points of a fold that one result takes lie together, those of another one behind them."""
+    farthest = {True: 0, False: 0}
+    for step, _, coefficient in touch.known:
+        is_folded = step < node.fold
+        farthest[is_folded] = max(farthest[is_folded], abs(coefficient))
+    return farthest[False] > farthest[True]
+
+
+def _length(node: Node) -> int:
+    """Returns the length of a fold axis to decide by: columns are many programs' work sooner than rows are."""
+    return reckoned(node.fold) if is_outer(node) else hinted(node.fold)
+
+
+def _parts(count: int, node: Node, target: Target, programs_wanted: int) -> int:
+    """Returns in how many parts a fold that moves so many bytes goes best, about; 0 or 1 where it stays whole.
+
+    With so many programs wanted per multiprocessor.
+    """
+    if node.grid == 0 or node.fold == 0:
+        return 0
+    grid, points = hinted(node.grid), _length(node)
+    programs = math.ceil(grid / COLUMNS) if is_outer(node) else grid
+    wanted = target.processors * programs_wanted
+    if programs >= wanted:
+        return 0
+    alone, together = target.seconds(count, _programs_alone(grid, node, target)), count / target.bandwidth
+    if alone < WORTH * (together + LAUNCH_SECONDS):
+        return 0
+    # The nearest power of two in proportion, so that as many programs as wanted are missed or exceeded by few.
+    near = 1 << round(math.log2(wanted / programs))
+    most = min(MOST_PARTS, points // (SHORTEST_OPEN_CHUNK if is_symbolic(node.fold) else SHORTEST_CHUNK))
+    return min(near, 1 << (most.bit_length() - 1)) if most > 0 else 0
+
+
+def _programs_alone(grid: int, node: Node, target: Target) -> int:
+    """Returns how many programs fold the points of a grid that is not split."""
+    if not is_outer(node):
+        return grid
+    narrow = math.ceil(grid / COLUMNS_ALONE)
+    return narrow if narrow < target.processors else math.ceil(grid / COLUMNS)
+
+
+def is_outer(node: Node) -> bool:
+    """Returns whether most of what a fold loads is contiguous along its grid rather than along its fold dims."""
+    along = across = 0
+    for touch in node.loads:
+        if is_opaque(touch.access):
+            continue
+        for step, _, coefficient in touch.known:
+            if coefficient in (1, -1):
+                along += touch.bytes if step < node.fold else 0
+                across += touch.bytes if step >= node.fold else 0
+    return across > along
+
+
+def _even_plan(parts: int, folded: tuple[int, ...]) -> Plan:
+    """Returns a plan with about so many parts that cuts the fold dims evenly, or one that leaves a rest."""
+    points = product(folded)
+    if not is_static(points):
+        return Plan(parts, ceildiv(points, parts), exact=False)
+    near = sorted(range(parts, max(2, parts // 2) - 1, -1), key=lambda n: (n & (n - 1) != 0, -n))
+    near += range(parts + 1, min(2 * parts, MOST_PARTS) + 1)
+    for count in near:
+        if points % count == 0 and cuts_evenly(points // count, folded):
+            return Plan(count, points // count, exact=True)
+    return Plan(parts, -(-points // parts), exact=False)
+
+
+def split(fold: Fold, plan: Plan, types: dict[str, TensorType]) -> tuple[Fold, Fold]:
+    """Returns the two stages of a split fold."""
+    part, point = fresh_dim("s", plan.parts, fold.dims), fresh_dim("r", plan.chunk, fold.dims)
+    flat = point.index * plan.parts + part.index if plan.takes_turns else part.index * plan.chunk + point.index
+    extents = tuple(dim.size for dim in fold.fold_dims)
+    mapping = dict(zip(fold.fold_dims, delinearize(flat, extents), strict=True))
+    bodies = tuple(substitute_dims(body, mapping) for body in fold.bodies)
+    if not plan.exact:
+        inside = apply("lt", index_value(flat, I64), index_value(constant(product(extents)), I64))
+        bodies = _guarded(fold.combine, bodies, inside)
+    partials = tuple(partial_value(result, "part", (plan.parts, *result.type.shape), types) for result in fold.results)
+    first = Fold(partials, fold.combine, (part, *fold.dims), (point,), bodies, fold.origins)
+    where = [dim.index for dim in (part, *fold.dims)]
+    states = tuple(load(value.name, where, value.type.dtype) for value in partials)
+    if fold.combine == "welford" and len(bodies) == 1:
+        states = (*states[:2], const(plan.chunk, states[2].dtype))  # all parts weigh the same
+    second = Fold(fold.results, fold.combine, fold.dims, (part,), states, fold.origins)
+    return first, second
+
+
+def _guarded(combine: str, bodies: tuple[Scalar, ...], inside: Scalar) -> tuple[Scalar, ...]:
+    """Returns operands that are the combine's neutral element outside."""
+    if combine == "welford" and len(bodies) == 1:
+        dtype = bodies[0].dtype
+        bodies = (bodies[0], const(0, dtype), const(1, dtype))
+    neutrals = neutral_state(combine, tuple(body.dtype for body in bodies))
+    return tuple(apply("masked", inside, body, neutral) for body, neutral in zip(bodies, neutrals, strict=True))

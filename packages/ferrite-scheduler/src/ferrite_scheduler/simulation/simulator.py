@@ -1,0 +1,377 @@
+"""Runs a schedule in plain Python, with buffers reused as planned: a wrong plan gives wrong numbers or an error.
+
+Kernels run point by point. What a kernel does not store lives in registers that are gone at the next grid point, and
+a looped kernel computes its full-level values anew in every later pass, so that reads at other points and overwritten
+operands show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any, TypeAlias, cast
+
+from ferrite_ir.language.graph import Computed, Contract, Fold, Loop, Module, Scan, Sort, TensorType, Update, bodies_of
+from ferrite_ir.language.index import Dim
+from ferrite_ir.reference.combine_semantics import State, lift, merge
+from ferrite_ir.reference.evaluator import EvaluationError, Evaluator
+from ferrite_ir.reference.points import Point
+from ferrite_ir.reference.rounding import round_to
+from ferrite_ir.reference.tensors import Nested, Tensor, empty
+from ferrite_scheduler.analysis.neutral_elements import neutral_state
+from ferrite_scheduler.model.annotations import ColumnFold
+from ferrite_scheduler.model.contractions import as_fold
+from ferrite_scheduler.model.schedule import (
+    Allocate,
+    CallExtern,
+    CallGraph,
+    Copy,
+    Free,
+    Item,
+    Keep,
+    Kernel,
+    Launch,
+    MakeView,
+    Reuse,
+    Schedule,
+    Step,
+)
+
+Number: TypeAlias = bool | int | float
+
+
+def simulate(
+    schedule: Schedule,
+    inputs: Sequence[Nested | Tensor],
+    *,
+    externs: Mapping[str, Callable[..., Any]] | None = None,
+    module: Module | None = None,
+    backwards: bool = False,
+    symbols: Mapping[str, int] | None = None,
+) -> list[Nested]:
+    """Returns the outputs of a schedule as nested lists and numbers, as `ferrite_ir.evaluate` returns those of a graph.
+
+    Args:
+        schedule: what to run.
+        inputs: one per input of the graph; a `Tensor` sees what the schedule does in place.
+        externs: library calls by target, beside those that the evaluator knows.
+        module: the graphs that calls name.
+        backwards: whether grid points run last to first; no result may depend on it.
+        symbols: values of symbolic sizes that cannot be seen from the shapes of the inputs.
+
+    Raises:
+        EvaluationError: a step names a dropped tensor, or a kernel reads what was never written.
+    """
+    host = Evaluator(schedule.graph, module, externs, symbols)
+    host.bind(inputs)
+    for step in schedule.steps:
+        _run_step(step, schedule, host, backwards=backwards)
+    outputs = [_found(host, output) if isinstance(output, str) else output for output in schedule.outputs]
+    return [output.nested() if isinstance(output, Tensor) else output for output in outputs]
+
+
+def _found(host: Evaluator, name: str) -> Tensor:
+    found = host.memory.get(name)
+    if found is None:
+        raise EvaluationError(f"no tensor {name!r} at this place: it was dropped, or not made yet")
+    return found
+
+
+def _run_step(step: Step, schedule: Schedule, host: Evaluator, *, backwards: bool) -> None:
+    memory = host.memory
+    match step:
+        case Allocate() | Keep():
+            memory[step.name] = empty(step.type.dtype, host.sizes(step.type.shape), host.sizes(step.type.strides))
+        case Reuse():
+            memory[step.name] = _reused(_found(host, step.source), step.type, host)
+            del memory[step.source]
+        case MakeView():
+            memory[step.name] = host.view(step.view)
+        case Item():
+            memory[step.name] = _found(host, step.source)
+        case Launch():
+            kernel = schedule.kernels[step.kernel]
+            if any(all(host.sizes((size,))[0] <= most for size, most in row) for row in kernel.idle):
+                return
+            _launch(kernel, [_found(host, name) for name in step.args], host, backwards=backwards)
+        case CallExtern():
+            _call(step, host)
+        case CallGraph():
+            host.run(step.definition)
+        case Copy():
+            target, source = _found(host, step.target), _found(host, step.source)
+            for point in target.points():
+                target.write(point, cast("Number", source.read(point)))
+        case Free():
+            for name in step.names:
+                _found(host, name)
+                del memory[name]
+
+
+def _reused(old: Tensor, type_: TensorType, host: Evaluator) -> Tensor:
+    """Returns a tensor over the storage of another; where element widths differ the old contents are wiped."""
+    shape, strides = host.sizes(type_.shape), host.sizes(type_.strides)
+    (size,) = host.sizes((type_.storage_size,))
+    if old.dtype.bytes == type_.dtype.bytes and len(old.storage) >= size:
+        return Tensor(type_.dtype, shape, strides, old.offset, old.storage)
+    if len(old.storage) * old.dtype.bytes < size * type_.dtype.bytes:
+        raise EvaluationError(
+            f"{size} elements of {type_.dtype} do not fit into a storage of {len(old.storage)} {old.dtype}"
+        )
+    old.storage[:] = [None] * len(old.storage)
+    return empty(type_.dtype, shape, strides)
+
+
+def _call(step: CallExtern, host: Evaluator) -> None:
+    results = tuple(
+        None if name is None or value is None else value
+        for name, value in zip(step.results, step.definition.results, strict=True)
+    )
+    host.run_extern(replace(step.definition, results=results, aliases=()))
+
+
+class _Registers:
+    """The values of one definition at the points where they were computed."""
+
+    __slots__ = ("shape", "values")
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self.values: dict[tuple[int, ...], Number] = {}
+
+    def contains(self, place: Sequence[int]) -> bool:
+        return all(0 <= i < size for i, size in zip(place, self.shape, strict=True))
+
+    def read(self, place: Sequence[int]) -> Number | None:
+        return self.values.get(tuple(place))
+
+
+class _Run:
+    """One launch."""
+
+    def __init__(self, kernel: Kernel, arguments: Sequence[Tensor], host: Evaluator) -> None:
+        self.kernel = kernel
+        self.host = host
+        self.symbols = host.symbols
+        self.tensors = {
+            param.name: Tensor(
+                param.type.dtype,
+                host.sizes(param.type.shape),
+                host.sizes(param.type.strides),
+                tensor.offset,
+                tensor.storage,
+            )
+            for param, tensor in zip(kernel.params, arguments, strict=True)
+        }
+        fold = kernel.fold
+        self.fold_dims = fold.dims if fold is not None else ()
+        self.folded = set(self.fold_dims)
+        self.registers: dict[str, _Registers] = {}
+        self.columns: dict[tuple[str, tuple[int, ...]], State] = {}
+        self.computed: set[tuple[str, int, tuple[int | None, ...]]] = set()
+
+    def begin_columns(self) -> None:
+        """Writes what runs without rows leave in memory: sums of nothing."""
+        results = [d.results[0] for d in self.kernel.body if isinstance(d, ColumnFold)]
+        for result in results:
+            for home in product(*map(range, self.host.sizes(result.type.shape))):
+                self.tensors[result.name].write(home, 0.0)
+
+    def memory(self) -> Mapping[str, Tensor]:
+        """Returns what loads see: registers before memory."""
+        return cast("Mapping[str, Tensor]", {**self.tensors, **self.registers})
+
+    def clear(self) -> None:
+        """Forgets all registers."""
+        self.computed.clear()
+        shapes = {r.name: r.type.shape for d in self.kernel.body for r in d.results}
+        self.registers = {
+            name: _Registers(self.host.sizes(shape)) for name, shape in shapes.items() if name in self.kernel.homes
+        }
+
+    def keep(self, name: str, point: Point, value: Number, *, stores: bool = True) -> None:
+        """Puts a value in its register, and in memory if it is stored."""
+        home = tuple(point.index(index) for index in self.kernel.homes[name])
+        self.registers[name].values[home] = value
+        if stores and name in self.kernel.stored and name in self.tensors:
+            self.tensors[name].write(home, value)
+
+    def places(self, dims: Sequence[Dim]) -> Iterator[dict[Dim, int]]:
+        """Yields every point of some dims, the last one fastest."""
+        places: list[dict[Dim, int]] = [{}]
+        for dim, extent in zip(dims, self.host.sizes([dim.size for dim in dims]), strict=True):
+            places = [{**place, dim: value} for place in places for value in range(extent)]
+        yield from places
+
+    def is_full(self, definition: Computed) -> bool:
+        """Returns whether a definition runs at every grid × fold point."""
+        return isinstance(definition, Fold | Scan | Sort | Contract) or bool(self.folded & set(definition.dims))
+
+
+def _over_groups(kernel: Kernel) -> Kernel:
+    """Returns a kernel that folds over some dims of ``x``, too, as one that has them on its fold axis."""
+    *grid, x, fold = kernel.axes
+    folded = {dim for definition in kernel.body if isinstance(definition, Fold) for dim in definition.fold_dims}
+    kept, moved = (tuple(dim for dim in x.dims if (dim in folded) is inside) for inside in (False, True))
+    return replace(kernel, axes=(*grid, replace(x, dims=kept), replace(fold, dims=(*moved, *fold.dims))))
+
+
+def _launch(kernel: Kernel, arguments: Sequence[Tensor], host: Evaluator, *, backwards: bool) -> None:
+    kernel = _over_groups(kernel) if kernel.columns else kernel
+    run = _Run(kernel, arguments, host)
+    run.begin_columns()
+    grid = list(run.places([dim for axis in kernel.grid for dim in axis.dims]))
+    numbers = kernel.branch_of
+    launched = [(branch, place) for branch in dict.fromkeys(numbers) for place in grid]
+    for branch, place in reversed(launched) if backwards else launched:
+        run.clear()
+        for number, definition in zip(numbers, kernel.body, strict=True):
+            if number == branch:
+                _run_definition(run, definition, place)
+
+
+def _run_definition(run: _Run, definition: Computed, grid: dict[Dim, int]) -> None:
+    if not run.is_full(definition):
+        _point(run, definition, Point(run.memory(), grid, run.symbols))
+        return
+    match definition:
+        case Contract():
+            _fold(run, as_fold(definition), grid)
+        case ColumnFold():
+            _column_fold(run, definition, grid)
+        case Fold():
+            for block in run.places([dim for dim in run.fold_dims if dim in definition.dims]):
+                _fold(run, definition, {**grid, **block})
+        case Scan():
+            _scan(run, definition, grid)
+        case Sort():
+            _sort(run, definition, grid)
+        case _:
+            for place in run.places([dim for dim in run.fold_dims if dim in definition.dims]):
+                full = {**grid, **place}
+                _refresh(run, definition, full)
+                _point(run, definition, Point(run.memory(), full, run.symbols))
+
+
+def _point(run: _Run, definition: Computed, point: Point, *, stores: bool = True) -> None:
+    """Computes a loop or update at one point."""
+    match definition:
+        case Loop():
+            values = [point.scalar(body) for body in definition.bodies]
+            for result, value in zip(definition.results, values, strict=True):
+                run.keep(result.name, point, value, stores=stores)
+        case Update():
+            if definition.condition is None or point.scalar(definition.condition):
+                _update(run, definition, point)
+        case _:
+            raise EvaluationError(f"the simulator does not run {type(definition).__name__} kernels")
+
+
+def _update(run: _Run, update: Update, point: Point) -> None:
+    target = run.tensors[update.result.name]
+    place = [point.index(index) for index in update.indices]
+    if not target.contains(place):
+        raise EvaluationError(f"{update.result.name} stores to element {place} of shape {list(target.shape)}")
+    value = point.scalar(update.body)
+    if update.mode == "set":
+        new = value
+    else:
+        old = cast("Number", target.read(place))
+        new = _UPDATES[update.mode](old, value)
+    new = round_to(new, target.dtype)
+    target.write(place, new)
+    run.registers[update.result.name].values[tuple(place)] = new
+
+
+_UPDATES: dict[str, Callable[[Any, Any], Number]] = {
+    "add": lambda old, new: old + new,
+    "mul": lambda old, new: old * new,
+    "min": min,
+    "max": max,
+}
+
+
+def _refresh(run: _Run, definition: Computed, full: dict[Dim, int]) -> None:
+    """In a looped kernel, computes anew at one point the full-level values of earlier passes that it is to read.
+
+    A pass computes each of them once.
+    """
+    if run.kernel.strategy != "looped":
+        return
+    number = run.kernel.pass_of[definition.results[0].name]
+    place = tuple(full.get(dim) for dim in run.fold_dims)
+    for needed in _needed(run, definition):
+        computed = needed.results[0].name, number, place
+        if computed not in run.computed:
+            run.computed.add(computed)
+            _point(run, needed, Point(run.memory(), full, run.symbols), stores=False)
+
+
+def _needed(run: _Run, definition: Computed) -> list[Computed]:
+    pass_of = run.kernel.pass_of
+    makers = {
+        r.name: d
+        for d in run.kernel.body
+        for r in d.results
+        if isinstance(d, Loop) and run.is_full(d) and pass_of[r.name] < pass_of[definition.results[0].name]
+    }
+    wanted: set[str] = set()
+    stack = [definition]
+    while stack:
+        for scalar in bodies_of(stack.pop()):
+            for load in scalar.loads:
+                if load.source in makers and load.source not in wanted:
+                    wanted.add(load.source)
+                    stack.append(makers[load.source])
+    return [d for d in run.kernel.body if any(r.name in wanted for r in d.results)]
+
+
+def _states(run: _Run, definition: Fold | Scan, grid: dict[Dim, int]) -> Iterator[tuple[dict[Dim, int], State]]:
+    for place in run.places([dim for dim in run.fold_dims if dim not in grid]):
+        full = {**grid, **place}
+        _refresh(run, definition, full)
+        point = Point(run.memory(), full, run.symbols)
+        yield full, lift(definition.combine, tuple(point.scalar(body) for body in definition.bodies))
+
+
+def _fold(run: _Run, fold: Fold, grid: dict[Dim, int]) -> None:
+    total: State | None = None
+    for _, state in _states(run, fold, grid):
+        total = state if total is None else merge(fold.combine, total, state)
+    if total is None:
+        total = tuple(state.value for state in neutral_state(fold.combine, [r.type.dtype for r in fold.results]))
+    point = Point(run.memory(), grid, run.symbols)
+    for result, value in zip(fold.results, total, strict=True):
+        run.keep(result.name, point, round_to(value, result.type.dtype))
+
+
+def _column_fold(run: _Run, fold: ColumnFold, grid: dict[Dim, int]) -> None:
+    """Adds one row to the column folds of its run; what lies in memory is complete after the last row."""
+    name = fold.results[0].name
+    for full, state in _states(run, fold, grid):
+        point = Point(run.memory(), full, run.symbols)
+        home = tuple(point.index(index) for index in run.kernel.homes[name])
+        before = run.columns.get((name, home))
+        total = run.columns[name, home] = state if before is None else merge(fold.combine, before, state)
+        for result, value in zip(fold.results, total, strict=True):
+            run.keep(result.name, point, round_to(value, result.type.dtype))
+
+
+def _scan(run: _Run, scan: Scan, grid: dict[Dim, int]) -> None:
+    total: State | None = None
+    for full, state in list(_states(run, scan, grid)):
+        total = state if total is None else merge(scan.combine, total, state)
+        point = Point(run.memory(), full, run.symbols)
+        for result, value in zip(scan.results, total, strict=True):
+            run.keep(result.name, point, round_to(value, result.type.dtype))
+
+
+def _sort(run: _Run, sort: Sort, grid: dict[Dim, int]) -> None:
+    places = [{**grid, **place} for place in run.places(run.fold_dims)]
+    values = [Point(run.memory(), place, run.symbols).scalar(sort.body) for place in places]
+    order = sorted(range(len(values)), key=lambda i: (values[i] != values[i], values[i]), reverse=sort.descending)
+    for rank, origin in enumerate(order[: sort.top]):
+        point = Point(run.memory(), places[rank], run.symbols)
+        for result, value in zip(sort.results, (values[origin], origin), strict=False):
+            run.keep(result.name, point, value)

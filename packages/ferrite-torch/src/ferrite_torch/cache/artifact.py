@@ -1,0 +1,128 @@
+"""Compiled graphs as plain data: all that is needed to load one again, in this process or in another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeAlias
+
+from ferrite_runtime import Store, load_record, save_record
+from ferrite_torch.calls.layouts import Layouts
+from ferrite_torch.calls.lazy_results import LazyResult
+from ferrite_torch.calls.shared_inputs import SharedBase
+
+log = logging.getLogger(__name__)
+
+GRAPHS = "graphs"
+"""The kind of these entries in the store."""
+
+Strides: TypeAlias = "tuple[int, ...] | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """One compiled graph.
+
+    Attributes:
+        kind: ``forward``, ``backward`` or ``inference``.
+        program: the program as a mapping, in the format of docs/kernel-spec.md.
+        arguments: number of arguments of the graph.
+        selection: positions of the arguments that the program takes, after the constants.
+        repeats: positions of results that are tensors of their own over the storage of others.
+        passed: positions of results that are arguments which the program does not take, and of these arguments.
+        lazy: results that are conjugated or negated when they are read, and lie in memory as others.
+        bases: arguments that stand for several of the caller's, which share memory.
+        constants: attribute paths of the tensors that the graph's module holds.
+        externs: ``(op, reason)`` of each library call.
+        layouts: strides of arguments, by position, that the program wants otherwise than they were traced.
+        strides: of each result, None for those that are no tensors.
+        changed: strides of the results that lie otherwise than they were traced, by position.
+        donated: positions of the arguments that a backward may overwrite.
+        names: what the user's program calls symbols of the program's sizes.
+        places: of each origin of a kernel, with the whole path of its source line, for messages.
+        captured: the target of each step that calls a place in the captured graph, with the position of its node.
+    """
+
+    kind: str
+    program: Mapping[str, Any]
+    arguments: int
+    selection: tuple[int, ...]
+    repeats: tuple[int, ...]
+    passed: tuple[tuple[int, int], ...]
+    constants: tuple[str, ...]
+    externs: tuple[tuple[str, str], ...]
+    layouts: Layouts
+    strides: tuple[Strides, ...]
+    changed: Layouts
+    donated: tuple[int, ...] = ()
+    lazy: tuple[LazyResult, ...] = ()
+    bases: tuple[SharedBase, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
+    captured: tuple[tuple[str, int], ...] = ()
+
+    def to_record(self) -> dict[str, Any]:
+        """Returns the JSON form."""
+        record = {item.name: getattr(self, item.name) for item in fields(self)}
+        tables: dict[str, Any] = {"names": dict(self.names), "places": dict(self.places)}
+        tables |= {"lazy": [each.to_record() for each in self.lazy], "bases": [each.to_record() for each in self.bases]}
+        return {**record, "layouts": _pairs(self.layouts), "changed": _pairs(self.changed), **tables}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Artifact:
+        """Returns the artifact in its JSON form.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is none.
+        """
+        return cls(
+            kind=str(record["kind"]),
+            program=dict(record["program"]),
+            arguments=int(record["arguments"]),
+            selection=tuple(map(int, record["selection"])),
+            repeats=tuple(map(int, record["repeats"])),
+            passed=tuple((int(result), int(argument)) for result, argument in record["passed"]),
+            constants=tuple(map(str, record["constants"])),
+            externs=tuple((str(op), str(reason)) for op, reason in record["externs"]),
+            layouts={int(position): tuple(strides) for position, strides in record["layouts"]},
+            strides=tuple(None if strides is None else tuple(strides) for strides in record["strides"]),
+            changed={int(position): tuple(strides) for position, strides in record["changed"]},
+            donated=tuple(map(int, record["donated"])),
+            lazy=tuple(map(LazyResult.from_record, record["lazy"])),
+            bases=tuple(map(SharedBase.from_record, record["bases"])),
+            names={str(symbol): str(name) for symbol, name in record["names"].items()},
+            places={str(origin): str(place) for origin, place in record["places"].items()},
+            captured=tuple((str(target), int(position)) for target, position in record["captured"]),
+        )
+
+
+def _pairs(layouts: Layouts) -> list[list[Any]]:
+    return [[position, list(strides)] for position, strides in layouts.items()]
+
+
+def recall_artifact(store: Store, key: str) -> Artifact | None:
+    """Returns the stored artifact of a graph; one that does not read is logged, removed, and counts as absent."""
+    try:
+        record = load_record(store, GRAPHS, key)
+        return None if record is None else Artifact.from_record(record)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        log.warning("the stored graph %s does not read and was removed: %s", key[:12], error)
+        store.remove(GRAPHS, key)
+        return None
+
+
+def content_key(artifact: Artifact) -> str:
+    """Returns a key for an artifact that is the digest of what it holds.
+
+    Raises:
+        TypeError: it cannot be written down.
+    """
+    return hashlib.sha256(json.dumps(artifact.to_record(), sort_keys=True).encode()).hexdigest()
+
+
+def keep_artifact(store: Store, key: str, artifact: Artifact) -> None:
+    """Stores the artifact of a graph."""
+    save_record(store, GRAPHS, key, artifact.to_record())

@@ -1,0 +1,201 @@
+"""From a compiled graph as plain data to a function: the last step of a compilation, and all of it where one is stored.
+
+Nothing here needs the layers that compile.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+import ferrite_runtime
+from ferrite_runtime import FerriteRuntimeError, LoadedProgram, load_program
+from ferrite_torch.cache.artifact import Artifact
+from ferrite_torch.calls.layouts import Layouts, copied, in_layouts
+from ferrite_torch.calls.lazy_results import LazyResult
+from ferrite_torch.calls.shared_inputs import on_bases
+from ferrite_torch.calls.transformed_calls import by_slices
+from ferrite_torch.options import Options
+from ferrite_torch.torch_private.aot_metadata import keeps_graph
+from ferrite_torch.torch_private.fake_tensors import without_modes
+
+Boxed = Callable[[list[Any]], Any]
+
+
+def load_artifact(
+    artifact: Artifact,
+    options: Options,
+    constants: Sequence[torch.Tensor] = (),
+    captured: Mapping[str, Callable[..., Any]] | None = None,
+) -> Boxed:
+    """Returns a compiled graph as a function of the list of its arguments, which it empties.
+
+    Kernels compile in the background where the store has none; the function's ``wait`` waits for them. ``captured`` is
+    what its steps call of the captured graph.
+
+    Raises:
+        FerriteRuntimeError: the program does not load here.
+    """
+    with without_modes():
+        compiled = load_program(artifact.program, options=runtime_options(options), captured=captured)
+    call = in_layouts(boxed(compiled, artifact, tuple(constants)), artifact.layouts)
+    call = on_bases(_sparing(call, artifact.donated), artifact.bases)
+    if artifact.kind == "backward":
+        call = _by_slices(call, compiled, artifact, tuple(constants))
+    call = mark_boxed(_naming_places(call, artifact.places))
+    call.wait = _naming_places(compiled.wait, artifact.places)  # type: ignore[attr-defined]
+    return call
+
+
+def _naming_places(function: Callable[..., Any], places: Mapping[str, str]) -> Callable[..., Any]:
+    """Returns a function whose errors name source lines as they can be opened."""
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except FerriteRuntimeError as error:
+            error.name_places(places)
+            raise
+
+    return call
+
+
+def _sparing(function: Boxed, donated: tuple[int, ...]) -> Boxed:
+    """Returns a boxed backward that works on copies of what it overwrites while its graph may be run again."""
+    if not donated:
+        return function
+
+    def call(arguments: list[Any]) -> Any:
+        if keeps_graph():
+            for position in donated:
+                arguments[position] = copied(arguments[position])
+        return function(arguments)
+
+    return call
+
+
+def _by_slices(call: Boxed, compiled: LoadedProgram, artifact: Artifact, constants: tuple[torch.Tensor, ...]) -> Boxed:
+    """Returns a boxed backward that also takes arguments that stand for the slices of a batch."""
+    choose = _chooser(artifact.selection)
+    places = {position: len(constants) + number for number, position in enumerate(artifact.selection)}
+
+    def strides(position: int) -> Sequence[int] | None:
+        return artifact.layouts.get(position) or compiled.strides_of(places[position]) if position in places else None
+
+    def check(arguments: Sequence[Any]) -> None:
+        compiled.check([*constants, *choose(arguments)])
+
+    return by_slices(call, strides, spared=artifact.donated, check=check)
+
+
+def constants_of(module: torch.fx.GraphModule, paths: Sequence[str]) -> tuple[torch.Tensor, ...]:
+    """Returns the tensors that a graph's module holds under these paths."""
+    return tuple(operator.attrgetter(path)(module) for path in paths)
+
+
+def runtime_options(options: Options) -> ferrite_runtime.Options:
+    """Returns what the runtime is asked for."""
+    asked: dict[str, Any] = {
+        "tune": options.tune,
+        "workers": options.workers,
+        "tuning_seconds": options.tuning_seconds,
+        "interpret": options.interpret,
+        "native_graphs": options.native_graphs,
+        "follow": options.follow,
+    }
+    given = {name: value for name, value in asked.items() if value is not None}
+    given |= {"cuda_graph": options.cuda_graph, "native_products": options.native_products}
+    return ferrite_runtime.Options(
+        use_cache=options.use_cache, check_inputs=options.check_inputs, check_indices=options.check_indices, **given
+    )
+
+
+def boxed(compiled: LoadedProgram, artifact: Artifact, constants: tuple[torch.Tensor, ...]) -> Boxed:
+    """Returns a program as a function of the list of its graph's arguments, which it empties.
+
+    What dies inside is freed inside.
+    """
+    run = compiled.call_boxed if not artifact.repeats else _with_aliases(compiled, artifact.repeats)
+    run = _marking(run, artifact.lazy) if artifact.lazy else run
+    selection = artifact.selection
+    if not constants and selection == tuple(range(artifact.arguments)):
+
+        def call(arguments: list[Any]) -> Any:
+            return run(arguments)
+
+    else:
+        choose = _chooser(selection)
+
+        def call(arguments: list[Any]) -> Any:
+            chosen = [*constants, *choose(arguments)]
+            arguments.clear()
+            return run(chosen)
+
+    return mark_boxed(_passing(call, artifact.passed) if artifact.passed else call)
+
+
+def _passing(function: Boxed, passed: tuple[tuple[int, int], ...]) -> Boxed:
+    """Returns a boxed function with some arguments as results: pairs of where a result is and where its argument."""
+
+    def call(arguments: list[Any]) -> list[Any]:
+        objects = [arguments[argument] for _, argument in passed]
+        results = list(function(arguments))
+        for (place, _), value in zip(passed, objects, strict=True):
+            results[place] = value
+        return results
+
+    return call
+
+
+def _chooser(positions: Sequence[int]) -> Callable[[Sequence[Any]], Iterable[Any]]:
+    """Returns what takes the values at some positions: for the hundreds of a backward graph the cheapest way."""
+    if len(positions) > 1:
+        return operator.itemgetter(*positions)
+    return lambda values: [values[position] for position in positions]
+
+
+def _with_aliases(compiled: LoadedProgram, repeats: tuple[int, ...]) -> Boxed:
+    """Returns a program with some of its results as tensors of their own over the same storage.
+
+    Autograd tells results apart by identity: ``y`` and ``y.detach()`` must not be one object.
+    """
+
+    def run(arguments: list[Any]) -> list[Any]:
+        results = list(compiled.call_boxed(arguments))
+        for position in repeats:
+            results[position] = results[position].detach()
+        return results
+
+    return run
+
+
+def _marking(function: Boxed, lazy: tuple[LazyResult, ...]) -> Boxed:
+    """Returns a program with some of its results marked as conjugated or negated when they are read."""
+
+    def run(arguments: list[Any]) -> list[Any]:
+        results = list(function(arguments))
+        for each in lazy:
+            results[each.position] = each.marked(results[each.position])
+        return results
+
+    return run
+
+
+def mark_boxed(function: Boxed) -> Boxed:
+    """Returns the function, marked as one that takes its arguments in a list: AOTAutograd's convention."""
+    function._boxed_call = True  # type: ignore[attr-defined]  # noqa: SLF001  # torch's name for it
+    return function
+
+
+def run_eagerly(module: torch.nn.Module, arguments: Layouts | None = None, results: Layouts | None = None) -> Boxed:
+    """Returns the graph run op by op, in the boxed convention; some arguments and results copied into these layouts."""
+
+    def call(arguments: list[Any]) -> Any:
+        held: Sequence[Any] = tuple(arguments)
+        arguments.clear()
+        return module(*held)
+
+    return mark_boxed(in_layouts(call, arguments, results))

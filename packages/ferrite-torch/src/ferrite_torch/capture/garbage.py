@@ -1,0 +1,65 @@
+"""Python's cyclic garbage while a graph compiles: collected, but not after every few hundred objects."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ferrite_runtime.process.forking import renewed_in_children, reset_in_children
+
+YOUNG = 50_000
+"""New objects after which Python looks for garbage among them, while compiling; usually that is after 700 to 2000.
+
+Compiling makes millions of objects that live until it ends, graphs and what is traced in them. To look through them
+every few hundred, and again together with all that is older, is a good part of the time that compiling takes
+(`benchmarks/compile_host.py`).
+"""
+
+
+class _Compilations:
+    """How many compilations go on, and what the threshold was before the first of them."""
+
+    def __init__(self) -> None:
+        self._lock = renewed_in_children(threading.Lock())
+        self._count = 0
+        self._usual = 0
+
+    def begin(self) -> None:
+        with self._lock:
+            if self._count == 0:
+                self._usual = gc.get_threshold()[0]
+                if 0 < self._usual < YOUNG:
+                    gc.set_threshold(YOUNG, *gc.get_threshold()[1:])
+            self._count += 1
+
+    def end(self) -> None:
+        with self._lock:
+            self._count -= 1
+            if self._count == 0 and gc.get_threshold()[0] == YOUNG:
+                gc.set_threshold(self._usual, *gc.get_threshold()[1:])
+
+    def forget(self) -> None:
+        """Restores the threshold in a forked child, which lacks the threads that were inside."""
+        self._count = min(self._count, 1)
+        if self._count:
+            self.end()
+
+
+_compilations = _Compilations()
+reset_in_children(_compilations.forget)
+
+
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Has Python collect garbage less often until the end of the block, in all threads.
+
+    Any number of threads may be inside; the last one to leave restores what the first one found. Where collection is
+    disabled or rarer already nothing changes, and what others set meanwhile stays.
+    """
+    _compilations.begin()
+    try:
+        yield
+    finally:
+        _compilations.end()

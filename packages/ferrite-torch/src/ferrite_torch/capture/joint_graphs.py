@@ -1,0 +1,23 @@
+"""What is settled in a joint graph before it is split: what its forward saves, and what both parts are told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ferrite_torch.capture.host_results import correct_devices
+from ferrite_torch.capture.pool_offsets import save_pool_offsets
+from ferrite_torch.capture.saved_extrema import save_extrema
+from ferrite_torch.capture.saved_seeds import save_seeds
+from ferrite_torch.rewrites.returned_halves import mark_returned_halves
+
+
+def prepare_joint(graph: torch.fx.Graph, results: Sequence[Any]) -> None:
+    """Prepares a joint graph, whose forward returns these results, to be split in two."""
+    correct_devices(graph)
+    save_pool_offsets(graph)
+    save_extrema(graph)
+    save_seeds(graph)
+    mark_returned_halves(results)

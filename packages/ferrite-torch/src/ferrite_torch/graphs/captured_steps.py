@@ -1,0 +1,139 @@
+"""Lowering of higher-order ops that run as they are: a library call of a place in the captured graph each.
+
+A user's Triton kernel writes to its arguments. In a functional graph it does so "as if on copies": what it writes is
+copied first, unless nobody reads it afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ferrite_ir.language.graph import overlaps
+from ferrite_ir.language.scalar import Scalar
+from ferrite_torch.calls.higher_order import (
+    HigherOrderCall,
+    call_of_node,
+    is_returned,
+    leaves_of,
+    nested_like,
+    operands_of,
+)
+from ferrite_torch.diagnostics.origins import origins_of, unsupported
+from ferrite_torch.graphs.graph_numbers import plain_value
+from ferrite_torch.graphs.library_calls import laid_out
+from ferrite_torch.graphs.lifetimes import Lifetimes
+from ferrite_torch.graphs.unbacked_sizes import RunTimeSizes
+from ferrite_torch.lowering.builder import Builder
+from ferrite_torch.lowering.tensors import Tensor
+from ferrite_torch.sizes.symbolic_sizes import size_of, sizes_of, steps_of
+
+A_STEP = "a step of its own, run as it is"
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """One captured step of a lowered graph: its target, where its node is in the graph, its op and where from."""
+
+    target: str
+    position: int
+    op: str
+    origin: str
+
+
+class CapturedSteps:
+    """The captured steps of one graph that is being lowered, in order."""
+
+    def __init__(
+        self, builder: Builder, lifetimes: Lifetimes, run_time: RunTimeSizes, results: Mapping[torch.fx.Node, Any]
+    ) -> None:
+        self._builder, self._lifetimes, self._run_time, self._results = builder, lifetimes, run_time, results
+        self.found: list[Captured] = []
+
+    def lower(self, node: torch.fx.Node) -> Any:
+        """Returns the results of a node, nested as torch nests them.
+
+        Raises:
+            Unsupported: torch has not told what the op returns, or a program has no form for an operand.
+        """
+        if "val" not in node.meta:
+            raise unsupported(node, f"the higher-order op {node.target} does not tell what it returns")
+        call = call_of_node(node)
+        self._refuse_unlaid(node, call)
+        position = self._lifetimes.position[node]
+        target = f"captured.{_identifier(call.name)}.{position}"
+        self._builder.begin(node, origins_of(node), lambda name: self._lifetimes.may_reuse(name, node))
+        result = self._launch(target, call) if call.is_user_kernel else self._step(target, node, call)
+        self.found.append(Captured(target, position, f"higher_order.{call.name}", origins_of(node)[0].told))
+        return (None, *result) if call.has_token else result
+
+    def _step(self, target: str, node: torch.fx.Node, call: HigherOrderCall) -> Any:
+        operands = [self._operand(operand) for operand in operands_of(call)]
+        count = len(self._builder.definitions)
+        leaves = list(leaves_of(call.fakes))
+        made = [_as_tensor(fake) for fake in leaves if is_returned(fake)]
+        fakes: Any = tuple(made) if len(made) > 1 else made[0] if made else None
+        results = self._builder.extern(target, operands, None, fakes, effects=True)
+        given = iter(results if len(made) > 1 else (results,))
+        found = [next(given) if is_returned(fake) else fake for fake in leaves]
+        self._run_time.bind(self._builder, node, _bound(call, found), count)
+        pairs = zip(leaves, found, strict=True)
+        numbers = (size_of(fake) if isinstance(fake, torch.SymInt) else item for fake, item in pairs)
+        return nested_like(call.fakes, numbers)
+
+    def _launch(self, target: str, call: HigherOrderCall) -> Any:
+        """Returns what a user's Triton kernel has written, by the names of its parameters."""
+        named, operands = call.kwargs["kwargs"], operands_of(call)
+        written = list(call.kwargs.get("tensors_to_clone", ()))
+        places = {named[name]: operands.index(named[name]) for name in written}
+        given = [self._operand(operand) for operand in operands]
+        for operand, place in places.items():
+            given[place] = self._writable(operand, given[place], operands)
+        tensors = [place for place, value in enumerate(given) if isinstance(value, Tensor)]
+        mutates = [tensors.index(place) for place in places.values()]
+        self._builder.extern(target, given, None, None, mutates=mutates, effects=True)
+        return {name: given[places[named[name]]] for name in written}
+
+    def _writable(self, operand: torch.fx.Node, tensor: Tensor, others: list[torch.fx.Node]) -> Tensor:
+        """Returns a tensor to be written in place of an operand: itself if nobody reads it later, else a copy."""
+        root = self._lifetimes.root(tensor.value.name)
+        beside = (self._results[other] for other in others if other is not operand)
+        is_alone = all(self._lifetimes.root(t.value.name) != root for t in beside if isinstance(t, Tensor))
+        if is_alone and self._builder.owns(tensor):
+            return tensor
+        return self._builder.fresh_copy(tensor, steps_of(operand.meta["val"]))
+
+    def _operand(self, node: torch.fx.Node) -> Any:
+        """Returns an operand as the step takes it: a tensor lies as its fake does, a float is its present value."""
+        value, fake = self._results[node], node.meta.get("val")
+        if isinstance(value, Tensor) and isinstance(fake, torch.Tensor):
+            return laid_out(self._builder, value, steps_of(fake))
+        if value is None or isinstance(value, (tuple, list, Mapping)):
+            raise unsupported(node, f"a step of its own takes {node.name}, which is no tensor and no number")
+        return plain_value(node, value) if isinstance(value, Scalar) else value
+
+    def _refuse_unlaid(self, node: torch.fx.Node, call: HigherOrderCall) -> None:
+        """Raises `Unsupported` where a result has no strides, or an operand to be written lies on itself."""
+        for fake in (each for each in leaves_of(call.fakes) if isinstance(each, torch.Tensor)):
+            if fake.layout != torch.strided:
+                raise unsupported(node, f"a tensor of layout {fake.layout} is not compiled")
+            if call.is_user_kernel and overlaps(sizes_of(fake.shape), steps_of(fake)):
+                raise unsupported(node, "a Triton kernel that writes to a tensor whose elements share memory")
+
+
+def _as_tensor(fake: Any) -> torch.Tensor:
+    """Returns the fake of a step's result: an integer that a run tells comes as a tensor of the host's memory."""
+    return fake if isinstance(fake, torch.Tensor) else torch.empty((), dtype=torch.int64, device="cpu")
+
+
+def _bound(call: HigherOrderCall, leaves: list[Any]) -> Any:
+    """Returns results as the paths to unbacked symbols count them."""
+    nested = nested_like(call.fakes, iter(leaves))
+    return (None, *nested) if call.has_token else nested
+
+
+def _identifier(name: str) -> str:
+    return "".join(letter if letter.isalnum() and letter.isascii() else "_" for letter in name)

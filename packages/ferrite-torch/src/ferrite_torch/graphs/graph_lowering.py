@@ -1,0 +1,491 @@
+"""From an AOT graph to a Ferrite graph.
+
+One walk over the nodes, each lowered by its table entry or called as the library op it is.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from ferrite_ir.language import index as ix
+from ferrite_ir.language.graph import Extern, Graph
+from ferrite_ir.language.scalar import Scalar
+from ferrite_ir.language.sizes import Size, Symbolic, Undecided, symbols_of
+from ferrite_torch.calls.layouts import Layouts
+from ferrite_torch.calls.lazy_results import LazyResult
+from ferrite_torch.devices.dtypes import dtype_of
+from ferrite_torch.devices.placement import graph_device, is_made_on, is_number_for
+from ferrite_torch.diagnostics.announcements import announce
+from ferrite_torch.diagnostics.error_translation import translate
+from ferrite_torch.diagnostics.origins import origins_of, unsupported
+from ferrite_torch.diagnostics.refusals import Fallback
+from ferrite_torch.errors import FerriteError, Unsupported, located
+from ferrite_torch.graphs.captured_steps import A_STEP, Captured, CapturedSteps
+from ferrite_torch.graphs.foreach import is_foreach, lower_foreach
+from ferrite_torch.graphs.graph_inputs import GraphInputs
+from ferrite_torch.graphs.graph_numbers import GraphNumbers, plain_value
+from ferrite_torch.graphs.graph_outputs import GraphOutputs, returned_nodes
+from ferrite_torch.graphs.library_calls import call_library, call_of
+from ferrite_torch.graphs.lifetimes import COPY_BACK, Lifetimes, tensors_in
+from ferrite_torch.graphs.slice_stores import IN_PLACE
+from ferrite_torch.graphs.unbacked_sizes import ASSERTIONS, BINDING_VIEWS, READS, RunTimeSizes
+from ferrite_torch.graphs.write_backs import WriteBacks
+from ferrite_torch.lowering import LOWERINGS
+from ferrite_torch.lowering.builder import Builder, Unlowered
+from ferrite_torch.lowering.shapes.casts import converted_number
+from ferrite_torch.lowering.tensors import Tensor
+from ferrite_torch.rewrites.functionalized import unwrap_functionalized
+from ferrite_torch.rewrites.returned_halves import RETURNED
+from ferrite_torch.sizes.symbolic_sizes import (
+    NeedsNumber,
+    depends_on_data,
+    input_names,
+    note_inputs,
+    settled,
+    size_of,
+    sizes_of,
+)
+from ferrite_torch.torch_private.fake_tensors import is_fake
+from ferrite_torch.torch_private.nodes import target_name
+from ferrite_torch.torch_private.operators import HigherOrderOp, Overload
+from ferrite_torch.torch_private.seeded_ops import plain_op
+from ferrite_torch.torch_private.symbolic_shapes import (
+    environment_of,
+    environments,
+    is_data_dependent,
+    unbacked_bindings,
+)
+
+NO_LOWERING = "no lowering"
+ONLY_A_RUN_TELLS = "only a run tells its sizes"
+CALLED_BY_LOWERING = "called by a lowering"
+PRODUCTS = frozenset(("aten.mm.default", "aten.addmm.default", "aten.mm.out", "aten.addmm.out"))
+"""Library calls that count where a lowering makes them; the others that lowerings make only allocate."""
+OTHER_DEVICE = "not on the device of the graph"
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredModule:
+    """A lowered graph and what its caller must know.
+
+    Attributes:
+        graph: the graph; its inputs are the constants, then the selected arguments.
+        constants: tensors that the module holds.
+        selection: positions of the arguments that the graph takes; sizes and unread arguments are not among them.
+        arguments: number of arguments of the module.
+        externs: ``(op, reason)`` of each library call, in order.
+        repeats: positions of outputs that equal an earlier output (or an input) but are tensors of their own in torch.
+        passed: positions of outputs that are arguments which the graph does not take, and of these arguments; the graph
+            returns None in their place.
+        lazy: outputs that the caller has to mark as conjugated or negated when they are read.
+        fallbacks: the library calls that stand for one op of the module each, with their source lines.
+        names: what the user's program calls symbols of the graph.
+        captured: the steps that call a place in the module's graph.
+    """
+
+    graph: Graph
+    constants: tuple[torch.Tensor, ...]
+    selection: tuple[int, ...]
+    arguments: int
+    externs: tuple[tuple[str, str], ...]
+    repeats: tuple[int, ...] = ()
+    passed: tuple[tuple[int, int], ...] = ()
+    lazy: tuple[LazyResult, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    captured: tuple[Captured, ...] = ()
+
+    def complete(self) -> LoweredModule:
+        """Returns the lowered graph if it returns all that its module does.
+
+        Raises:
+            Unsupported: some results are arguments that the graph does not take.
+        """
+        if self.passed:
+            _, position = self.passed[0]
+            raise Unsupported(f"a graph that returns its argument {position}, which is neither a tensor nor a number")
+        return self
+
+
+def lower(module: torch.fx.GraphModule, inputs: Sequence[Any] | None = None, name: str = "graph") -> Graph:
+    """Returns an AOT graph in Ferrite's language; see `lower_module`. Sizes that it needs as numbers are fixed."""
+    fakes = [node.meta.get("val") for node in module.graph.find_nodes(op="placeholder")]
+    return settled(lambda: lower_module(module, inputs, name).complete(), lambda: fakes).graph
+
+
+def lower_module(  # noqa: PLR0913  # independent facts about the one graph, all named
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Any] | None = None,
+    name: str = "graph",
+    *,
+    device: str | None = None,
+    strict: bool = True,
+    regenerated: Mapping[int, int] = MappingProxyType({}),
+    saved: frozenset[int] = frozenset(),
+    extends_products: bool = True,
+    product_rows: int = 0,
+    wide_product_rows: int = 0,
+    layouts: Layouts | None = None,
+    marks: bool = False,
+) -> LoweredModule:
+    """Returns a functional graph of aten ops, as AOTAutograd makes it, in Ferrite's language.
+
+    Args:
+        module: the graph; each node's fake result is in ``node.meta["val"]``.
+        inputs: fake inputs for placeholders whose ``meta`` holds none.
+        name: name of the result.
+        device: device type of the kernels; None takes it from the graph.
+        extends_products: compute large products with odd extents on operands extended with zeros.
+        product_rows: most rows of products of half types that are no library calls.
+        wide_product_rows: the same of float32.
+        saved: positions of outputs that may lie as they like, because who reads them is told.
+        regenerated: positions of outputs whose storage does not matter, as the caller makes them anew, each with that
+            of the argument that it makes them from.
+        strict: raise what a faulty lowering raises; False makes the op a library call and warns.
+        layouts: strides of arguments, by position, that lie otherwise than their fakes.
+        marks: the caller marks results as conjugated or negated when they are read (`LoweredModule.lazy`); without it
+            such results are computed, and share no storage.
+
+    Raises:
+        Unsupported: the graph as a whole cannot be compiled: control flow, numbers that only a run tells and
+            that sizes cannot hold, arguments that are no tensors.
+        CompileError: a lowering failed, and ``strict``.
+        NeedsNumber: a lowering needs the value of a symbolic size; `symbolic_sizes.settled` fixes it.
+    """
+    unwrap_functionalized(module)
+    builder = Builder(device or graph_device(module))
+    builder.returned = returned_nodes(module, saved)
+    builder.extends_products = extends_products
+    builder.product_rows, builder.wide_product_rows = product_rows, wide_product_rows
+    walk = _Walk(
+        module, builder, strict=strict, layouts=layouts or {}, regenerated=regenerated, saved=saved, marks=marks
+    )
+    given = iter(inputs or ())
+    fakes = [node.meta.setdefault("val", next(given, None)) for node in module.graph.find_nodes(op="placeholder")]
+    note_inputs(fakes)
+    for fake in fakes:
+        if isinstance(fake, torch.SymInt):
+            builder.reserve(symbols_of(size_of(fake)))
+    for node in module.graph.nodes:
+        try:
+            walk.visit(node)
+        except NeedsNumber:
+            raise
+        except FerriteError as error:
+            raise located(error, origins_of(node) if node.op == "call_function" else ()) from error.__cause__
+        except Exception as error:
+            raise _explained(error, node) from error
+    return walk.finish(name)
+
+
+def _explained(error: Exception, node: torch.fx.Node) -> FerriteError:
+    if is_data_dependent(error):
+        return unsupported(node, "a size is known only when the graph runs")
+    return translate(error, "lowering", origins_of(node))
+
+
+class _Walk:
+    """The state of one lowering."""
+
+    def __init__(
+        self,
+        module: torch.fx.GraphModule,
+        builder: Builder,
+        *,
+        strict: bool,
+        layouts: Layouts,
+        regenerated: Mapping[int, int],
+        saved: frozenset[int],
+        marks: bool,
+    ) -> None:
+        self.module, self.builder, self.strict = module, builder, strict
+        self.lifetimes = Lifetimes(module.graph)
+        self.results: dict[torch.fx.Node, Any] = {}
+        self.run_time = RunTimeSizes()
+        self.numbers = GraphNumbers(builder, self.run_time)
+        self.inputs = GraphInputs(module, builder, self.lifetimes, layouts)
+        self.write_backs = WriteBacks(builder, self.lifetimes, self.results)
+        self.outputs = GraphOutputs(
+            module.graph, builder, self.lifetimes, regenerated, saved, self.write_backs.mutations, marks=marks
+        )
+        self.externs: list[tuple[str, str]] = []
+        self.fallbacks: list[Fallback] = []
+        self.captured = CapturedSteps(builder, self.lifetimes, self.run_time, self.results)
+
+    def visit(self, node: torch.fx.Node) -> None:
+        """Lowers one node.
+
+        Raises:
+            NeedsNumber: that takes the value of a symbolic size.
+        """
+        try:
+            self._visit(node)
+        except Undecided as question:
+            raise NeedsNumber(origins_of(node)[0].told, question.question, question.sizes) from question
+        except NeedsNumber as need:
+            raise need.at(origins_of(node)[0].told) from need
+
+    def _visit(self, node: torch.fx.Node) -> None:
+        result = self._result(node)
+        self.results[node] = result
+        self.lifetimes.record(node, result)
+
+    def _result(self, node: torch.fx.Node) -> Any:
+        match node.op:
+            case "placeholder":
+                return self.inputs.argument(node)
+            case "get_attr":
+                return self.inputs.attribute(node)
+            case "call_function":
+                return self._call(node)
+            case "output":
+                self.outputs.collect(node, self.results, self.run_time.names)
+                return None
+        raise Unsupported(f"a graph with a node of kind {node.op}: {node.name}")
+
+    def finish(self, name: str) -> LoweredModule:
+        """Returns the finished graph under a name."""
+        graph = self.builder.finish(name, self.outputs.values, self.write_backs.mutations.items())
+        taken = self.inputs.sizes_for(graph)
+        graph = replace(graph, sizes=tuple((name, size) for _, name, size in taken)) if taken else graph
+        fakes = (node.meta.get("val") for node in self.module.graph.find_nodes(op="placeholder"))
+        names = {**input_names(next(environments(fakes), None)), **self.run_time.names}
+        graph = self.run_time.checked(graph, names)
+        return LoweredModule(
+            graph,
+            tuple(self.inputs.constants),
+            (*self.inputs.selection, *(position for position, _, _ in taken)),
+            self.inputs.arguments,
+            tuple(self.externs),
+            tuple(self.outputs.repeats),
+            tuple(self.outputs.passed),
+            tuple(self.outputs.lazy),
+            tuple(self.fallbacks),
+            names,
+            tuple(self.captured.found),
+        )
+
+    def _call(self, node: torch.fx.Node) -> Any:
+        target = node.target
+        if target is operator.getitem:
+            return self.results[node.args[0]][node.args[1]]  # type: ignore[index]  # FX's argument types are wide
+        args = torch.fx.node.map_arg(node.args, self.results.__getitem__)
+        kwargs = torch.fx.node.map_arg(node.kwargs, self.results.__getitem__)
+        fake = node.meta.get("val")
+        if str(target) == READS:
+            return self.numbers.read(node, args[0], fake)
+        if str(target) in ASSERTIONS:
+            self.run_time.check(self.builder, node, self.numbers.floats)
+            return None
+        if isinstance(fake, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self.numbers.number(node, fake)
+        for operand in node.all_input_nodes:
+            if isinstance(self.results[operand], NeedsNumber):
+                raise self._refusal(node, self.results[operand])
+        if isinstance(target, Overload):
+            return self._call_op(node, target, args, kwargs)
+        if isinstance(target, HigherOrderOp):
+            if str(target) == "with_effects" and isinstance(node.args[1], Overload):
+                return self._call_with_effects(node, args, kwargs)
+            return self._call_as_it_is(node)
+        if not callable(target) or any(tensors_in([*args, *kwargs.values()])):
+            raise unsupported(node, f"a call of {target} is not compiled")
+        return target(*args, **kwargs)
+
+    def _call_with_effects(self, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Lowers an op that must run in order: our calls with effects keep their order, so the token passes through."""
+        token, op, *rest = args
+        self.builder.begin(node, origins_of(node))
+        self.externs.append((str(op), "has effects"))
+        results = self._library(node, rest, kwargs)
+        return (token, *(results if isinstance(results, tuple) else (results,)))
+
+    def _call_as_it_is(self, node: torch.fx.Node) -> Any:
+        """Lowers a higher-order op to a step of its own."""
+        count = len(self.builder.definitions)
+        results = self.captured.lower(node)
+        self.externs.append((self.captured.found[-1].op, A_STEP))
+        self.write_backs.note_sharing(self.builder.definitions[count:])
+        return results
+
+    def _refusal(self, node: torch.fx.Node, need: NeedsNumber) -> Unsupported:
+        return unsupported(node, f"{need.reason}, a number that is known only when the graph runs")
+
+    def _call_op(self, node: torch.fx.Node, op: Overload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        plain = plain_op(op)
+        if plain is not None:
+            return self._call_seeded(node, plain, args, kwargs)
+        self.builder.begin(node, origins_of(node), lambda name: self.lifetimes.may_reuse(name, node))
+        name = str(op)
+        if name == COPY_BACK and self._is_input(node.args[0]):
+            return self.write_backs.write(node)
+        lowering = converted_number if is_number_for(self.builder.device, node) else self._lowering(name, op, args)
+        reason = NO_LOWERING if lowering is None else self._reason_against(node, args, kwargs)
+        if lowering is not None and reason is None:
+            try:
+                return self._lowered(node, lowering, args, kwargs)
+            except Unlowered as refusal:
+                reason = str(refusal)
+            except (Undecided, NeedsNumber) as need:
+                if not depends_on_data(need.sizes, environment_of(node)):
+                    raise
+                reason = ONLY_A_RUN_TELLS
+            except Exception as error:  # noqa: BLE001  # a defect of a lowering, of whatever kind
+                reason = self._defect(error, node)
+        self.externs.append((name, reason or NO_LOWERING))
+        self.fallbacks.append(Fallback(name, reason or NO_LOWERING, origins_of(node)[0].told))
+        return self._library(node, args, kwargs)
+
+    def _call_seeded(self, node: torch.fx.Node, op: Overload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Lowers a random op with a seed; a library would draw other numbers than those of the other direction."""
+        self.builder.begin(node, origins_of(node), lambda name: self.lifetimes.may_reuse(name, node))
+        seed, *operands = args
+        reason = self._reason_against(node, args, kwargs)
+        if reason is not None:
+            raise Unsupported(f"{origins_of(node)[0]}: random numbers that are drawn again, {reason}")
+        self.builder.given_seed = seed.at((ix.constant(0),))
+        try:
+            return self._lowered(node, LOWERINGS[str(op)], operands, kwargs)
+        except Unlowered as refusal:
+            raise Unsupported(f"{origins_of(node)[0]}: random numbers that are drawn again, {refusal}") from refusal
+        finally:
+            self.builder.given_seed = None
+
+    def _lowering(self, name: str, op: Overload, args: Sequence[Any]) -> Callable[..., Any] | None:
+        in_place = IN_PLACE.get(name)
+        if in_place is not None and isinstance(args[0], Tensor) and self.builder.owns(args[0]):
+            return in_place
+        if is_foreach(name) and name not in LOWERINGS:
+            return lambda builder, *given, **named: lower_foreach(builder, op, LOWERINGS, given, named)
+        return LOWERINGS.get(name)
+
+    def _lowered(
+        self, node: torch.fx.Node, lowering: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> Any:
+        mark = self.builder.mark()
+        count = len(self.builder.definitions)
+        try:
+            if str(node.target) in BINDING_VIEWS:
+                self.run_time.bind_view(self.builder, node, args[0], args[1:])
+            result = lowering(self.builder, *args, **kwargs)
+            _check_result(result, node.meta.get("val"))
+            if node.meta.get(RETURNED):
+                self.builder.round_since(count)
+        except Exception:
+            self.builder.rollback(mark)
+            raise
+        self.write_backs.note_sharing(self.builder.definitions[count:])
+        calls = [made.target for made in self.builder.definitions[count:] if isinstance(made, Extern)]
+        self.externs += [(target, CALLED_BY_LOWERING) for target in calls if target in PRODUCTS]
+        return result
+
+    def _defect(self, error: Exception, node: torch.fx.Node) -> str:
+        sizes = _sizes_of_node(node)
+        if depends_on_data(sizes, environment_of(node)):
+            return ONLY_A_RUN_TELLS
+        if sizes:
+            kind = f"its lowering takes no symbolic size ({type(error).__name__}: {error})"
+            raise NeedsNumber(origins_of(node)[0].told, kind, sizes) from error
+        if self.strict or is_data_dependent(error):
+            raise _explained(error, node) from error
+        kind = type(error).__name__
+        told = origins_of(node)[0].told
+        announce(
+            f"{told}: {node.target} runs as a library call: its lowering failed with {kind}: {error}",
+            "report it with these lines of the program; options={'fallback': False} makes it an error",
+        )
+        return f"its lowering failed: {type(error).__name__}"
+
+    def _reason_against(self, node: torch.fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """Returns why an op that has a lowering must not use it here.
+
+        Kernels touch one device, and of the CPU only 0-d tensors.
+        """
+        if not is_made_on(self.builder.device, node) and not is_number_for(self.builder.device, node):
+            return OTHER_DEVICE
+        if unbacked_bindings(node) and str(node.target) not in BINDING_VIEWS:
+            return ONLY_A_RUN_TELLS
+        if any(tensor.device and tensor.ndim for tensor in tensors_in([*args, *kwargs.values()])):
+            return OTHER_DEVICE
+        return None
+
+    def _library(self, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        _refuse_layouts(node)
+        if target_name(node).startswith("as_strided"):
+            self._refuse_without_storage(node)
+        count = len(self.builder.definitions)
+        if any(isinstance(self.results.get(operand), Scalar) for operand in node.all_input_nodes):
+            # Programs pass floats to libraries as numbers only.
+            args = torch.fx.node.map_arg(node.args, self._plain)
+            kwargs = torch.fx.node.map_arg(node.kwargs, self._plain)
+        result = call_library(self.builder, call_of(node), args, kwargs)
+        self.run_time.bind(self.builder, node, result, count)
+        self.write_backs.note_sharing(self.builder.definitions[count:])
+        return result
+
+    def _refuse_without_storage(self, node: torch.fx.Node) -> None:
+        """Checks that an op that counts places from the start of a storage gets one that is as in eager mode.
+
+        Raises:
+            Unsupported: what it gets is computed here, and lies among other tensors.
+        """
+        operand = self.results[node.all_input_nodes[0]]
+        inputs = [result for each, result in self.results.items() if self._is_input(each)]
+        if not any(operand.value is each.value for each in inputs):
+            reason = "a view by strides (as_strided) of memory around a tensor, which is not around one computed here"
+            raise unsupported(node, reason, "take slices of the tensor that has the memory")
+
+    def _plain(self, node: torch.fx.Node) -> Any:
+        return plain_value(node, self.results[node])
+
+    def _is_input(self, node: Any) -> bool:
+        return isinstance(node, torch.fx.Node) and node.op == "placeholder" and isinstance(self.results[node], Tensor)
+
+
+def _refuse_layouts(node: torch.fx.Node) -> None:
+    """Checks that the results of a call lie in memory by strides.
+
+    Raises:
+        Unsupported: one is sparse or lies in another way that only its own library knows.
+    """
+    fakes = node.meta.get("val")
+    for fake in fakes if isinstance(fakes, (tuple, list)) else (fakes,):
+        if isinstance(fake, torch.Tensor) and fake.layout != torch.strided:
+            raise unsupported(node, f"a tensor of layout {fake.layout} is not compiled")
+
+
+def _sizes_of_node(node: torch.fx.Node) -> list[Size]:
+    """Returns the symbolic sizes of the operands and results of a node."""
+    values = [node.meta.get("val"), *(operand.meta.get("val") for operand in node.all_input_nodes)]
+    found: dict[Size, None] = {}
+    for value in values:
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            numbers = (*item.shape, *item.stride()) if is_fake(item) else (item,)
+            found.update((size_of(number), None) for number in numbers if isinstance(number, torch.SymInt))
+    return [size for size in found if isinstance(size, Symbolic)]
+
+
+def _check_result(result: Any, fake: Any) -> None:
+    """Checks a lowering's result against torch's own: shape and type.
+
+    Raises:
+        ValueError: they differ.
+        TypeError: the result is no tensor.
+    """
+    if isinstance(fake, (tuple, list)):
+        if not isinstance(result, (tuple, list)) or len(result) != len(fake):
+            raise ValueError(f"returned {result!r} where torch returns {len(fake)} results")
+        for one, other in zip(result, fake, strict=True):
+            _check_result(one, other)
+    elif isinstance(fake, torch.Tensor) and result is not None:
+        if not isinstance(result, Tensor):
+            raise TypeError(f"returned {result!r} where torch returns a tensor")
+        shape, dtype = sizes_of(fake.shape), dtype_of(fake.dtype)
+        if result.shape != shape or result.dtype is not dtype:
+            raise ValueError(f"returned {result.dtype}{list(result.shape)} where torch returns {dtype}{list(shape)}")

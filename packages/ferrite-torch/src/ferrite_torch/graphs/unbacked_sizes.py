@@ -1,0 +1,369 @@
+"""Sizes and numbers that only a run tells (torch calls them unbacked): what binds each, and what is asked of them.
+
+A library call whose result has such an extent binds it, ``item`` binds the number that it reads, and a slice binds the
+length that it computes: the walk over a graph calls `RunTimeSizes.bind` after each node. Conditions, of the user's
+``torch._check`` or of torch's own, and the ranges that kernels are compiled for, become checks: each stands behind the
+definition that binds its last symbol, before anything that uses one.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ferrite_ir.language import size_polynomials, sizes
+from ferrite_ir.language.bindings import CHECK, LET, READ, SIZE, bindings_of, definition_symbols, given_symbols
+from ferrite_ir.language.dtypes import BOOL
+from ferrite_ir.language.graph import Definition, Extern, Graph
+from ferrite_ir.language.scalar import Scalar
+from ferrite_ir.language.size_polynomials import Symbol
+from ferrite_ir.language.sizes import Size, Symbolic, bounds, ceildiv, is_provably_at_most, maximum
+from ferrite_ir.text.printer import graph_symbols
+from ferrite_torch.diagnostics.origins import origins_of, unsupported
+from ferrite_torch.lowering.builder import Builder
+from ferrite_torch.lowering.shapes.views import axis_of, slice_start
+from ferrite_torch.lowering.tensors import Tensor
+from ferrite_torch.sizes.conditions import Condition, bound_key, condition_of, condition_text
+from ferrite_torch.sizes.size_names import named
+from ferrite_torch.sizes.symbolic_sizes import (
+    NeedsNumber,
+    depends_on_data,
+    note_teller,
+    size_of,
+    size_of_expression,
+    symbol_of,
+    truth_of,
+)
+from ferrite_torch.torch_private.fake_tensors import is_fake
+from ferrite_torch.torch_private.nodes import source_text
+from ferrite_torch.torch_private.symbolic_shapes import (
+    environment_of,
+    is_unbacked_number,
+    replaced_symbol,
+    unbacked_bindings,
+)
+
+ASSERTIONS = frozenset(
+    f"aten.{name}.default" for name in ("_assert_scalar", "sym_constrain_range", "sym_constrain_range_for_size")
+)
+"""Ops that ask something of a number, and compute nothing."""
+READS = "aten._local_scalar_dense.default"
+BINDING_VIEWS = frozenset(("aten.slice.Tensor", "aten.select.int"))
+"""Views whose extents, offsets and conditions follow from numbers that only a run tells."""
+
+
+def has_unbacked(module: torch.fx.GraphModule) -> bool:
+    """Returns whether some size or number of a graph is known only when it runs."""
+    return any(is_unbacked_number(number) for node in module.graph.nodes for number in _numbers(node.meta.get("val")))
+
+
+def _numbers(value: Any) -> Iterator[Any]:
+    for item in value if isinstance(value, (list, tuple)) else (value,):
+        if is_fake(item) and item.layout == torch.strided:
+            yield from (number for number in (*item.shape, *item.stride()) if isinstance(number, torch.SymInt))
+        elif isinstance(item, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            yield item
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A condition, and who asks it: the source line, and what stands there ("" where that is not known).
+
+    A condition on floats is one on the truth that the graph computes of them; ``text`` says what it is about.
+    """
+
+    condition: Condition
+    line: str
+    code: str = ""
+    text: str = ""
+
+
+class RunTimeSizes:
+    """The sizes that only a run tells of one graph that is being lowered."""
+
+    def __init__(self) -> None:
+        self.names: dict[str, str] = {}
+        """What the user's program calls the symbols that a run tells."""
+        self._lines: dict[str, str] = {}
+        self._asked: dict[Any, _Asked] = {}
+        self._granted: set[Any] = set()
+        self._truths: dict[Scalar, Symbolic] = {}
+
+    def name_float(self, node: torch.fx.Node) -> None:
+        """Remembers what the user's program calls the float that ``item`` reads."""
+        for symbol, _ in unbacked_bindings(node):
+            self.names.setdefault(str(symbol), _user_name(node))
+
+    # --- what binds -------------------------------------------------------------------------------------------------
+
+    def read(self, builder: Builder, node: torch.fx.Node, tensor: Tensor) -> None:
+        """Binds the number that ``item`` reads; the host waits for it."""
+        for symbol, _ in unbacked_bindings(node):
+            name = self._raw(symbol, node, _user_name(node))
+            builder.extern(READ, [name, tensor], effects=True)
+            self._equate(name, symbol, node)
+
+    def bind(self, builder: Builder, node: torch.fx.Node, result: Any, count: int) -> None:
+        """Binds what a node tells by its results; ``count`` definitions are older than the node's own."""
+        found = unbacked_bindings(node)
+        if not found:
+            return
+        for place in range(count, len(builder.definitions)):
+            made = builder.definitions[place]
+            if isinstance(made, Extern):
+                builder.definitions[place] = replace(made, effects=True)
+        for symbol, path in found:
+            match path:
+                case (*items, ("size", axis)):
+                    tensor = result
+                    for _, position in items:
+                        tensor = tensor[position]
+                    label = f"{_user_name(node)}.shape[{axis}]"
+                    name = self._raw(symbol, node, label)
+                    if tensor.shape[axis] is not name or tensor.value.type.shape != tensor.shape:
+                        builder.extern(SIZE, [name, tensor, axis], effects=True)
+                    self._equate(name, symbol, node)
+                case (*items, (_, _)) if all(kind == "item" for kind, _ in path):
+                    tensor = result
+                    for _, position in path:
+                        tensor = tensor[position]
+                    builder.extern(READ, [self._raw(symbol, node, _user_name(node)), tensor], effects=True)
+                    self._equate(symbol_of(symbol, environment_of(node)), symbol, node)
+                case (("stride" | "storage_offset", *_),):
+                    continue  # of a view: nothing is computed from it but further views
+                case _:
+                    raise unsupported(node, f"a size bound by {path} is known only when the graph runs")
+
+    def bind_view(self, builder: Builder, node: torch.fx.Node, x: Tensor, given: Sequence[Any]) -> None:
+        """Binds what a view in `BINDING_VIEWS` computes from numbers, and has it checked that it lies inside."""
+        if str(node.target) == "aten.select.int":
+            size, place = x.shape[axis_of(given[0], x.ndim)], size_of(given[1])
+            if isinstance(place, Symbolic) and depends_on_data((place,), environment_of(node)):
+                self.ask(node, ("le", -size, place))
+                self.ask(node, ("lt", place, size))
+            return
+        if unbacked_bindings(node):
+            self._bind_slice(builder, node, x, given)
+
+    def _bind_slice(self, builder: Builder, node: torch.fx.Node, x: Tensor, given: Sequence[Any]) -> None:
+        arguments: list[Any] = [0, None, None, 1]
+        arguments[: len(given)] = given
+        dim, start, end, step = arguments
+        axis = axis_of(dim, x.ndim)
+        size = x.shape[axis]
+        first = slice_start(start, size)
+        last = size if end is None else slice_start(end, size)
+        length = ceildiv(maximum(last - first, 0), int(step))
+        for symbol, path in unbacked_bindings(node):
+            if path == (("size", axis),):
+                name = self._raw(symbol, node, f"{_user_name(node)}.shape[{axis}]")
+                builder.extern(LET, [name, length], effects=True)
+                self._take_for_granted(name, length)
+                self._equate(name, symbol, node)
+
+    def _take_for_granted(self, name: Symbolic, value: Size) -> None:
+        """Notes those ends of the range of a symbol that hold for what it is bound to."""
+        low, high = bounds(name)
+        for condition, holds in (
+            (("ge", name, low), low is not None and is_provably_at_most(low, value)),
+            (("le", name, high), high is not None and is_provably_at_most(value, high)),
+        ):
+            if holds:
+                self._granted.add(bound_key(condition))
+
+    def _raw(self, symbol: Any, node: torch.fx.Node, label: str) -> Symbolic:
+        """Returns the symbol itself, whatever torch has learned of it, under a name that people know."""
+        environment = environment_of(node)
+        found = symbol_of(symbol, environment)
+        note_teller(found, environment, str(origins_of(node)[0]))
+        self.names.setdefault(str(found), label)
+        self._lines.setdefault(str(found), str(origins_of(node)[0]))
+        return found
+
+    def _equate(self, name: Symbolic, symbol: Any, node: torch.fx.Node) -> None:
+        """Has it checked that a symbol is what torch has replaced it by, if it has."""
+        known = replaced_symbol(symbol, environment_of(node))
+        if known is not None:
+            environment = environment_of(node)
+            self._ask(_Asked(("eq", name, size_of_expression(known, environment)), *_place(node)))
+
+    # --- what is asked ----------------------------------------------------------------------------------------------
+
+    def check(self, builder: Builder, node: torch.fx.Node, floats: Mapping[str, Scalar]) -> None:
+        """Notes what an op of `ASSERTIONS` asks; ``floats`` are those that a run tells, by their symbols' names.
+
+        Raises:
+            Unsupported: it asks what neither sizes nor floats tell.
+        """
+        if str(node.target) == "aten._assert_scalar.default":
+            given = node.args[0]
+            value: Any = given.meta["val"] if isinstance(given, torch.fx.Node) else bool(given)
+            try:
+                self._note(node, condition_of(value))
+            except NeedsNumber:
+                self._note_truth(builder, node, value, floats)
+            return
+        size, low, high = _range_of(node)
+        self._note_bounds(node, size, low, high)
+
+    def _note_truth(
+        self, builder: Builder, node: torch.fx.Node, value: torch.SymBool, floats: Mapping[str, Scalar]
+    ) -> None:
+        """Notes a condition on floats: the graph computes its truth, which the host reads."""
+        try:
+            truth, text = truth_of(value, floats)
+        except NeedsNumber as need:
+            raise unsupported(node, f"a check of {need.reason} is not compiled") from need
+        if truth not in self._truths:
+            self._truths[truth] = sizes.symbol(f"truth{len(self._truths)}", None, None, None)
+            builder.begin(node, origins_of(node))
+            builder.extern(READ, [self._truths[truth], builder.loop((), BOOL, lambda point: truth)], effects=True)
+        asked = _Asked(("eq", self._truths[truth], 1), *_place(node), named(text, self.names))
+        self._asked[bound_key(asked.condition)] = asked  # twice, as other conditions: the last is the user's own line
+
+    def _note(self, node: torch.fx.Node, condition: Condition | bool) -> None:  # noqa: FBT001  # or what is known of it
+        if condition is False:
+            raise unsupported(node, "a check that never holds")
+        if condition is not True:
+            # Torch asks the same twice: where it learns the size, and then at the user's own line.
+            self._asked[bound_key(condition)] = _Asked(condition, *_place(node))
+
+    def _note_bounds(self, node: torch.fx.Node, size: Size, low: int | None, high: int | None) -> None:
+        if isinstance(size, Symbolic):
+            for kind, bound in (("ge", low), ("le", high)):
+                if bound is not None:
+                    self._ask(_Asked((kind, size, bound), *_place(node)))
+
+    def ask(self, node: torch.fx.Node, condition: Condition) -> None:
+        """Notes what the lowering of a node needs."""
+        self._ask(_Asked(condition, *_place(node)))
+
+    def _ask(self, asked: _Asked) -> None:
+        self._asked.setdefault(bound_key(asked.condition), asked)
+
+    # --- the checks -------------------------------------------------------------------------------------------------
+
+    def checked(self, graph: Graph, names: Mapping[str, str]) -> Graph:
+        """Returns a graph with its checks: those of conditions, and of the ranges of what only a run tells.
+
+        ``names`` are what the user's program calls symbols.
+        """
+        bindings = bindings_of(graph)
+        told = {found.symbol: found.result >= 0 for made in bindings.values() for found in made}
+        for symbol in graph_symbols(graph):
+            is_told = symbol.name in told or symbol.name in self.names or symbol.hint is None
+            for asked in _ranges(symbol, self._lines.get(symbol.name, "")) if is_told else ():
+                self._ask(asked)
+        waiting = [
+            (symbols_in(asked.condition), asked)
+            for key, asked in self._asked.items()
+            if key not in self._granted and not _is_plain(asked.condition, told)
+        ]
+        if not waiting:
+            return graph
+        known = set(given_symbols(graph))
+        definitions: list[Definition] = []
+        for position, definition in enumerate((None, *graph.definitions), -1):
+            if definition is not None:
+                definitions.append(definition)
+                if position not in bindings:
+                    continue
+                known.update(found.symbol for found in bindings[position])
+            definitions.extend(self._definition(asked, names) for symbols, asked in waiting if symbols <= known)
+            waiting = [(symbols, asked) for symbols, asked in waiting if not symbols <= known]
+        return replace(graph, definitions=tuple(definitions))
+
+    def _definition(self, asked: _Asked, known: Mapping[str, str]) -> Extern:
+        symbols = () if asked.text else _symbols_of(asked.condition)
+        names = {str(size): known.get(str(size), str(size)) for size in symbols}
+        text = f"{asked.text or condition_text(asked.condition, names)} does not hold"
+        place = ": ".join(part for part in (asked.line, asked.code, text) if part)
+        made = dict.fromkeys(
+            f"{names[name]} comes from {self._lines[name]}"
+            for name in names
+            if name in self._lines and asked.line not in self._lines[name]
+        )
+        message = f"{place} ({'; '.join(made)})" if made else place
+        named = tuple((names[str(size)], size) for size in symbols)
+        return Extern((), CHECK, (asked.condition, message, named), effects=True)
+
+
+def _range_of(node: torch.fx.Node) -> tuple[Size, int | None, int | None]:
+    """Returns the size that an op holds in a range, and the ends of that range."""
+    given, *positional = node.args
+    ends = {**dict(zip(("min", "max"), positional, strict=False)), **node.kwargs}
+    low, high = (end if isinstance(end := ends.get(name), int) else None for name in ("min", "max"))
+    is_size = str(node.target) == "aten.sym_constrain_range_for_size.default"
+    value: Any = given.meta["val"] if isinstance(given, torch.fx.Node) else given
+    return size_of(value), max(low or 0, 0) if is_size else low, high
+
+
+def _ranges(symbol: Symbol, line: str) -> Iterator[_Asked]:
+    if symbol.low is not None:
+        yield _Asked(("ge", symbol.size, symbol.low), line)
+    if symbol.high is not None:
+        yield _Asked(("le", symbol.size, symbol.high), line)
+
+
+def _is_plain(condition: Condition, told: dict[str, bool]) -> bool:
+    """Returns whether a condition says that an extent is not negative."""
+    kind, *sides = condition
+    return bool(kind == "ge" and sides[1] == 0 and told.get(str(sides[0]), False))
+
+
+def symbols_in(condition: Condition) -> frozenset[str]:
+    """Returns the names of the symbols in a condition."""
+    return definition_symbols(Extern((), CHECK, (condition,)))
+
+
+def _symbols_of(condition: Condition) -> tuple[Symbolic, ...]:
+    """Returns the symbols in a condition, in order."""
+    found: dict[Symbolic, None] = {}
+    pending: list[Any] = [condition]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, tuple):
+            pending.extend(reversed(item))
+        elif isinstance(item, Symbolic):
+            found.update((symbol.size, None) for symbol in size_polynomials.symbols_in(item))
+    return tuple(found)
+
+
+def _place(node: torch.fx.Node) -> tuple[str, str]:
+    """Returns the source line of a node, and what stands there."""
+    origin = origins_of(node)[0]
+    return origin.line, source_text(node)
+
+
+def _user_name(node: torch.fx.Node) -> str:
+    """Returns what the user's line calls the result of a node: a variable, or the call of a method itself."""
+    try:
+        line = ast.parse(source_text(node).removeprefix("return "))
+    except SyntaxError:
+        return node.name
+    assigned = [made for made in line.body if isinstance(made, ast.Assign)]
+    if len(assigned) == 1 and len(assigned[0].targets) == 1:
+        names = [found.id for found in _elements(assigned[0].targets[0]) if isinstance(found, ast.Name)]
+        told = [node] if len(names) == 1 else _told_together(node)
+        if len(names) == len(told) == len(_elements(assigned[0].targets[0])):
+            return names[told.index(node)]
+    calls = [found for found in ast.walk(line) if isinstance(found, ast.Call) and _is_read(found.func)]
+    return ast.unparse(calls[0]) if len(calls) == 1 and str(node.target) == READS else node.name
+
+
+def _elements(target: ast.expr) -> list[ast.expr]:
+    return target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]
+
+
+def _told_together(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """Returns the nodes of one source line that tell sizes or numbers, in order."""
+    line = origins_of(node)[0].line
+    return [n for n in node.graph.nodes if unbacked_bindings(n) and origins_of(n)[0].line == line]
+
+
+def _is_read(function: ast.expr) -> bool:
+    return isinstance(function, ast.Attribute) and function.attr == "item"

@@ -1,0 +1,4 @@
+"""Ops that read or write at places which tensors name: in come tables and indices, out go indirect loads and updates.
+
+The lowering table calls them; pooling and sampling take stores from here.
+"""

@@ -1,0 +1,234 @@
+"""Matrix products with extents that the library is slow with.
+
+cuBLAS picks kernels that read half-precision matrices one element at a time where an extent is no multiple of 16 bytes
+(a vocabulary of 50257 columns): about seven times slower on an H200, whatever the distance between rows. Large products
+are therefore computed on operands extended with zeros, and their result is a view of the larger one. The copies that
+extend operands are ordinary loops, so they fuse with what computes the operands; products that share an operand share
+its extension.
+
+That holds for extents along which a matrix lies in memory. A number of rows may be any, be they multiplied or added up:
+extending 65 times 197 of them made a vision transformer 7 % slower, its training 17 % (`benchmarks/dynamic.py`: static
+sizes beside dynamic ones, which nothing extends; one H200).
+
+A result that the user gets must have its own exact layout. It is computed strip by strip, each strip as many rows as
+half of those that are left: the scheduler lays the product of a strip into the rows of the result that come after it
+(`ferrite_scheduler.memory.sub_buffers`), from where it is stored, so that no more than the last few rows exist twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from ferrite_ir.language import scalar as sc
+from ferrite_ir.language.dtypes import BF16, F16, I64
+from ferrite_ir.language.graph import row_major
+from ferrite_ir.language.index import Index
+from ferrite_ir.language.scalar import Scalar
+from ferrite_ir.language.sizes import Size, hint
+from ferrite_torch.lowering.builder import Builder, Unlowered
+from ferrite_torch.lowering.products.narrow_products import sums_of_few_rows
+from ferrite_torch.lowering.products.vector_products import shifted
+from ferrite_torch.lowering.registry import lowers
+from ferrite_torch.lowering.tensors import Point, Tensor, grid_dims
+
+DEVICES = ("cuda",)
+"""Device types whose library wants this."""
+ALIGNMENT = 8
+"""Elements of a half type in 16 bytes: extents that are multiples of it are fast."""
+WIDE_ALIGNMENT, WIDE_GROWTH = 64, 1 / 32
+"""Extents so long that a multiple of whole cache lines adds at most this share become one."""
+MINIMUM_FLOPS = 2_000_000_000
+FLOPS_PER_BYTE, FLOPS_PER_BYTE_IF_ODD = 100, 8
+"""A product repays copies of its operands with this many operations per byte copied (read and written).
+
+With an extent that is odd the library is slower still: 16 rows by 50257 columns take 104 us, 27 with the columns
+extended, which takes 42 (`benchmarks/odd_products.py`, on one H200).
+"""
+SMALLEST_EXTENT = 16
+STRIPPED_ROWS = 1024
+"""Rows from which on a result that must not exist twice is computed in strips."""
+LAST_ROWS = 64
+"""Rows of the last strip, and what those of the others are multiples of."""
+
+
+@lowers("aten.mm.default")
+def mm(b: Builder, left: Tensor, right: Tensor) -> Tensor:
+    total = sums_of_few_rows(b, left, right)
+    return product(b, None, left, right) if total is None else b.loop(total.shape, left.dtype, total.at)
+
+
+@lowers("aten.addmm.default")
+def addmm(b: Builder, bias: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    total = sums_of_few_rows(b, left, right)
+    if total is not None:
+        return shifted(b, total, bias, beta, alpha)
+    if bias.ndim != 1 or bias.dtype is not left.dtype or beta != 1 or alpha != 1:
+        raise Unlowered("a library product")
+    return product(b, bias, left, right)
+
+
+def product(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    """Returns the product of two matrices, plus a row, computed on extended operands.
+
+    Raises:
+        Unlowered: the library is fast with this product as it is, or extending it would not be repaid.
+    """
+    (m, k), n = left.shape, right.shape[1]
+    if (
+        not b.extends_products
+        or b.device not in DEVICES
+        or not {left.dtype, right.dtype} <= {BF16, F16}
+        or left.device
+        or right.device
+    ):
+        raise Unlowered("a library product")
+    m_counts, k_counts = _lies_along(left, 0), _lies_along(left, 1) or _lies_along(right, 0)
+    extended = extended_extent(m) if m_counts else m, extended_extent(k) if k_counts else k, extended_extent(n)
+    if extended == (m, k, n) or min(map(hint, (m, k, n))) < SMALLEST_EXTENT or not _is_repaid((m, k, n), extended):
+        raise Unlowered("a library product")
+    if (
+        extended[:2] == (m, k)
+        and b.is_returned
+        and isinstance(m, int)
+        and isinstance(n, int)
+        and m >= STRIPPED_ROWS
+        and n >= 2 * WIDE_ALIGNMENT
+    ):
+        return _in_strips(b, bias, left, right)
+    row = None if bias is None else extend(b, bias, extended[2:])
+    result = _multiply(b, row, extend(b, left, extended[:2]), extend(b, right, extended[1:]))
+    return result.viewed((m, n), lambda point: point)
+
+
+def _lies_along(matrix: Tensor, axis: int) -> bool:
+    """Returns whether neighbours along an axis are neighbours in memory: in rows of what is copied first they are."""
+    view = matrix.strided()
+    return axis == 1 if view is None or 1 not in view.strides else view.strides[axis] == 1
+
+
+def extended_extent(size: Size) -> Size:
+    """Returns the extent that a matrix gets: the next multiple of `WIDE_ALIGNMENT` if near, else of `ALIGNMENT`.
+
+    A symbolic one stays as it is.
+    """
+    if not isinstance(size, int):
+        return size
+    wide = -(-size // WIDE_ALIGNMENT) * WIDE_ALIGNMENT
+    if size % ALIGNMENT == 0:
+        return size
+    return wide if wide <= size * (1 + WIDE_GROWTH) else -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _is_repaid(sizes: tuple[Size, Size, Size], extended: tuple[Size, Size, Size]) -> bool:
+    (m, k, n), (long_m, long_k, long_n) = tuple(map(hint, sizes)), tuple(map(hint, extended))
+    flops = 2 * m * k * n
+    copied = (m * k if (m, k) != (long_m, long_k) else 0) + (k * n if (k, n) != (long_k, long_n) else 0)
+    is_odd = any(long != size and size % 2 for size, long in zip(sizes, extended, strict=True))
+    return flops >= max(MINIMUM_FLOPS, (FLOPS_PER_BYTE_IF_ODD if is_odd else FLOPS_PER_BYTE) * 4 * copied)
+
+
+def extend(b: Builder, tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """Returns a vector or matrix with zeros behind its elements, up to a shape; itself if it has the shape.
+
+    The extension lies in memory as the tensor does, so that a matrix and its transpose are extended to one value.
+    """
+    shape = tuple(shape)
+    if tensor.shape == shape:
+        return tensor
+    view = tensor.strided()
+    if tensor.ndim == 2 and view is not None and view.strides[0] == 1 < hint(view.strides[1]):
+        return _transposed(extend(b, _transposed(tensor), shape[::-1]))
+
+    def body(point: tuple[Index, ...]) -> Scalar:
+        value = tensor.at(point)
+        for index, size, extent in zip(point, tensor.shape, shape, strict=True):
+            if size != extent:
+                value = sc.apply("masked", _below(index, size), value, sc.const(0, tensor.dtype))
+        return value
+
+    return b.loop(shape, tensor.dtype, body, strides=row_major(shape))
+
+
+def _below(index: Index, size: int) -> Scalar:
+    return sc.apply("lt", sc.index_value(index, I64), sc.const(size, I64))
+
+
+def _transposed(tensor: Tensor) -> Tensor:
+    return tensor.viewed(tensor.shape[::-1], lambda point: point[::-1])
+
+
+def _multiply(b: Builder, row: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    # A symbolic extent is never extended, so it is that of the result.
+    pairs = zip((left.shape[0], right.shape[1]), b.fake.shape, strict=True)
+    fake = b.fake.new_empty([own if isinstance(own, int) else whole for own, whole in pairs])
+    if row is None:
+        result: Tensor = b.extern("aten.mm.default", (left, right), None, fake)
+    else:
+        result = b.extern("aten.addmm.default", (row, left, right), None, fake)
+    return result
+
+
+def _in_strips(b: Builder, bias: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    """Returns the product in a value of its own exact layout.
+
+    The columns are cut in two: a main part of aligned extent, whose factor is a view, and the few that remain, whose
+    factor is extended, and which are computed at once.
+    """
+    (m, k), n = left.shape, right.shape[1]
+    main = n // WIDE_ALIGNMENT * WIDE_ALIGNMENT
+    rest = extended_extent(n - main)
+    row = tail_row = None
+    if bias is not None:
+        row = bias.viewed((main,), lambda p: p)
+        tail_row = extend(b, bias.viewed((n - main,), lambda p: (p[0] + main,)), (rest,))
+    tail = _multiply(b, tail_row, left, extend(b, _columns(right, main, n), (k, rest)))
+    factor = right.viewed((k, main), lambda p: p)
+    whole = _empty(b, (m, n))
+    for start, count in strips(m):
+        rows = left.viewed((count, k), lambda p, start=start: (p[0] + start, p[1]))  # type: ignore[misc]
+        part = _multiply_into(b, _empty(b, (count, main)), row, rows, factor)
+        point = tuple(dim.index for dim in grid_dims((count, n)))
+        body = _joined(part.at, lambda p, start=start: tail.at((p[0] + start, p[1])), point, main)  # type: ignore[misc]
+        whole = b.store(whole, "set", (count, n), (point[0] + start, point[1]), body)
+    return whole
+
+
+def strips(rows: int) -> Iterator[tuple[int, int]]:
+    """Yields the first row and the number of rows of each strip: about half of the rows left, at last few of them."""
+    start = 0
+    while rows - start > LAST_ROWS:
+        count = max(LAST_ROWS, (rows - start) // 2 // LAST_ROWS * LAST_ROWS)
+        yield start, count
+        start += count
+    yield start, rows - start
+
+
+def _empty(b: Builder, shape: tuple[int, int]) -> Tensor:
+    fake = b.fake.new_empty(shape)
+    kwargs = {"dtype": fake.dtype, "device": fake.device}
+    result: Tensor = b.extern("aten.empty_strided.default", (shape, (shape[1], 1)), kwargs, fake)
+    return result
+
+
+def _multiply_into(b: Builder, out: Tensor, row: Tensor | None, left: Tensor, right: Tensor) -> Tensor:
+    operands = (left, right) if row is None else (row, left, right)
+    target = "aten.mm.out" if row is None else "aten.addmm.out"
+    place = (len(operands),)
+    fake = b.fake.new_empty(out.shape)
+    result: Tensor = b.extern(target, operands, {"out": out}, fake, aliases=place, mutates=place)
+    return result
+
+
+def _columns(tensor: Tensor, start: int, end: int) -> Tensor:
+    return tensor.viewed((tensor.shape[0], end - start), lambda p: (p[0], p[1] + start))
+
+
+def _joined(
+    left: Callable[[Point], Scalar], right: Callable[[Point], Scalar], point: tuple[Index, ...], width: int
+) -> Scalar:
+    """Returns the element of two matrices side by side, the left one of this width."""
+    inside = _below(point[1], width)
+    first, second = left(point), right((point[0], point[1] - width))
+    zero = sc.const(0, first.dtype)
+    outside = sc.apply("masked", sc.apply("logical_not", inside), second, zero)
+    return sc.apply("where", inside, sc.apply("masked", inside, first, zero), outside)

@@ -1,0 +1,224 @@
+"""Writes whose places AOTAutograd does not follow: graphs that are refused, and calls that run eagerly.
+
+It turns a write in place into a new value and, at the end, a copy. That loses writes to a tensor whose elements lie on
+each other, works on a copy where a storage is freed and filled inside, and counts on inputs that share memory to lie as
+far apart in every call as when it traced them: dynamo guards sizes and strides, not where a view begins.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from ferrite_torch.diagnostics.origins import unsupported, unsupported_graph
+from ferrite_torch.errors import Unsupported
+from ferrite_torch.rewrites.overlapping_targets import is_repeated
+from ferrite_torch.torch_private.fake_tensors import is_fake, storage_key
+from ferrite_torch.torch_private.nodes import example_of, is_in_place_name, target_name
+from ferrite_torch.torch_private.operators import Overload, schema_of
+from ferrite_torch.torch_private.symbolic_shapes import is_known
+
+_AUGMENTED_NAMES = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift setitem"
+_AUGMENTED = frozenset(_AUGMENTED_NAMES.split())
+_METADATA_NAMES = "requires_grad_ detach_ share_memory_ t_ transpose_ swapaxes_ squeeze_ unsqueeze_ as_strided_"
+_WRITE_NOTHING = frozenset(_METADATA_NAMES.split())
+_COPIES = frozenset(("select_scatter", "slice_scatter", "diagonal_scatter", "as_strided_scatter"))
+_RESIZE = "resize_storage_bytes_"
+
+
+def refuse_lost_writes(module: torch.fx.GraphModule) -> None:
+    """Checks that AOTAutograd keeps all writes of a captured graph, that of checkpoints and branches in it included.
+
+    Raises:
+        Unsupported: it would not; the message names op and line.
+    """
+    for node in _nodes(module):
+        if target_name(node).partition(".")[0] == _RESIZE:
+            raise unsupported(
+                node,
+                "the storage of a tensor is resized inside a graph, which compiled code would do to a copy",
+                "resize it outside of the compiled function, as by compiling each block",
+            )
+        for destination in _destinations(node):
+            fake = _fake(destination)
+            if fake is not None and _lies_on_itself(fake) and not _is_copied_apart(destination):
+                raise unsupported(
+                    node,
+                    "a write to a tensor whose elements share memory, as those of an expanded one do",
+                    "write to a clone() of it, or to what it is a view of",
+                )
+        for destination in _destinations(node):
+            if any(map(_leaves_gaps, _views_on_the_way(destination))):
+                raise unsupported(
+                    node,
+                    "a write through windows (unfold) that leave elements out, or have some twice: capture would lose "
+                    "the rest of what they are windows of",
+                    "write to a slice of it, or to a clone() of the windows",
+                )
+
+
+def _nodes(module: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            yield from part.graph.nodes
+
+
+def _destinations(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """Yields the nodes whose tensors a call writes to."""
+    stack: list[Any] = [node.kwargs.get("out")]
+    name = target_name(node).partition(".")[0]
+    if isinstance(node.target, Overload):
+        infos = [argument.alias_info for argument in schema_of(node.target).arguments]
+        stack += [value for info, value in zip(infos, node.args, strict=False) if info is not None and info.is_write]
+    elif node.op in ("call_method", "call_function") and node.args:
+        is_in_place = is_in_place_name(name) and name not in _WRITE_NOTHING
+        if is_in_place or name in _AUGMENTED or node.kwargs.get("inplace") is True:
+            stack.append(node.args[0])
+    while stack:
+        value = stack.pop()
+        if isinstance(value, torch.fx.Node):
+            yield value
+        elif isinstance(value, (tuple, list)):
+            stack.extend(value)
+
+
+def _fake(node: torch.fx.Node) -> torch.Tensor | None:
+    fake = example_of(node)
+    return fake if isinstance(fake, torch.Tensor) and fake.layout == torch.strided else None
+
+
+def _lies_on_itself(fake: torch.Tensor) -> bool:
+    shape, strides = tuple(fake.shape), tuple(fake.stride())
+    repeated = [size for size, step in zip(shape, strides, strict=True) if _is_number(step) and step == 0]
+    if any(_is_number(size) and size > 1 for size in repeated):
+        return True
+    if not all(map(_is_number, (*shape, *strides))) or fake.is_contiguous():
+        return False
+    from ferrite_ir.language.graph import overlaps  # noqa: PLC0415  # not needed where graphs come from the store
+
+    return overlaps(shape, strides)
+
+
+def _is_copied_apart(node: torch.fx.Node) -> bool:
+    """Returns whether a tensor is, or is a part of, a copy whose elements lie apart in eager mode, not in its fake.
+
+    The copy is what `overlapping_targets` mends: its operand is expanded, and fakes of torch 2.11 keep stride 0.
+    """
+    for each in _views_on_the_way(node):
+        name, operand = target_name(each).partition(".")[0], next(iter(each.all_input_nodes), None)
+        fake, below = _fake(each), None if operand is None else _fake(operand)
+        if fake is None or below is None or name == "as_strided":
+            return False
+        if storage_key(below) != storage_key(fake):
+            return name in _COPIES and is_repeated(below)
+        if not is_known(fake.numel() <= below.numel()):
+            return False  # expanded anew
+    return False
+
+
+def _views_on_the_way(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """Yields a node whose tensor is written, and what it is a view of, up to what no call makes."""
+    fake = _fake(node)
+    while fake is not None and node.op in ("call_function", "call_method"):
+        yield node
+        operand = next(iter(node.all_input_nodes), None)
+        below = None if operand is None else example_of(operand)
+        if operand is None or (isinstance(below, torch.Tensor) and storage_key(below) != storage_key(fake)):
+            return
+        node = operand
+
+
+def _leaves_gaps(node: torch.fx.Node) -> bool:
+    """Returns whether a view is one of windows that do not just tile what they are windows of.
+
+    The inverse by which such a write is brought back has zeros where there is no window, and sums where there are two.
+    """
+    if target_name(node).partition(".")[0] != "unfold":
+        return False
+    windows, whole = example_of(node), example_of(node.all_input_nodes[0])
+    if not isinstance(windows, torch.Tensor) or not isinstance(whole, torch.Tensor):
+        return False
+    if storage_key(windows) != storage_key(whole):
+        return False  # the columns of F.unfold, a copy
+    return not is_known(windows.numel() == whole.numel()) or _lies_on_itself(windows)
+
+
+def _is_number(size: int | torch.SymInt) -> bool:
+    return type(size) is int
+
+
+def written_together(module: torch.fx.GraphModule) -> list[list[int]]:
+    """Returns the positions of inputs that share a storage to which a captured graph writes, by storage."""
+    fakes = (_fake(destination) for node in _nodes(module) for destination in _destinations(node))
+    written = {storage_key(fake) for fake in fakes if fake is not None}
+    groups: defaultdict[int, list[int]] = defaultdict(list)
+    for position, node in enumerate(module.graph.find_nodes(op="placeholder")):
+        fake = _fake(node)
+        if fake is not None and storage_key(fake) in written:
+            groups[storage_key(fake)].append(position)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def keeping_places(
+    compiled: Callable[..., Any],
+    eager: Callable[..., Any],
+    groups: Sequence[Sequence[int]],
+    module: torch.fx.GraphModule,
+    note: Callable[[Unsupported], None],
+) -> Callable[..., Any]:
+    """Returns a compiled graph that runs eagerly where inputs of a group lie on each other as they did not at first.
+
+    The first call comes with the inputs that the graph was traced with. Inputs that are apart then may move, as long as
+    they stay apart; others need as much of a storage as there was. ``note`` is told the first time, in a message where
+    the first op of ``module`` stands for the graph.
+    """
+    first: list[tuple[int, ...]] = []
+    needed: list[int] = []
+    noted: list[Unsupported] = []
+
+    def call(*inputs: Any) -> Any:
+        values = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], list) else inputs
+        if is_fake(values[groups[0][0]]):
+            return compiled(*inputs)  # dynamo asks what the results look like
+        offsets = tuple(values[position].storage_offset() for group in groups for position in group)
+        if not first:
+            first.append(offsets)
+            needed.extend(values[group[0]].untyped_storage().nbytes() for group in groups)
+            apart.append(all(_are_apart([values[position] for position in group]) for group in groups))
+        if apart[0]:
+            is_as_traced = offsets == first[0] or all(_are_apart([values[p] for p in group]) for group in groups)
+        else:
+            held = (values[group[0]].untyped_storage().nbytes() for group in groups)
+            is_as_traced = offsets == first[0] and all(map(operator.ge, held, needed))
+        if is_as_traced:
+            return compiled(*inputs)
+        if not noted:
+            noted.append(
+                unsupported_graph(
+                    module,
+                    "inputs that share memory, and are written to, lie otherwise to each other than when the graph was "
+                    "compiled, which dynamo does not tell",
+                    "pass what they are views of and slice it inside",
+                )
+            )
+            note(noted[0])
+        return eager(*inputs)
+
+    apart: list[bool] = []
+    return call
+
+
+def _are_apart(tensors: Sequence[torch.Tensor]) -> bool:
+    """Returns whether the ranges of memory that tensors lie in do not meet."""
+    ranges = sorted(_range(tensor) for tensor in tensors if tensor.numel())
+    return all(low[1] <= high[0] for low, high in itertools.pairwise(ranges))
+
+
+def _range(tensor: torch.Tensor) -> tuple[int, int]:
+    extent = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    return tensor.data_ptr(), tensor.data_ptr() + extent * tensor.element_size()

@@ -1,0 +1,64 @@
+"""Ops that copy the whole storage of their operand to write a part of it: what the copy holds beside the operand.
+
+    t = x[1:].slice_scatter(y, 0, 0, 1)     eager copies all of x's memory; t is to the copy what x[1:] is to x
+    t.as_strided((2,), (1,), 3)             so this reads x[0, 3:5]
+
+Tensors without data begin at 0 instead and have no more memory than elements. Sizes and strides are the same, so that
+nothing but ``as_strided`` and its like, which count places from the start of the storage, can tell. Where a program
+calls one of these, the copy is made as eager makes it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ferrite_torch.rewrites.overlapping_targets import PARTS, lies_on_itself
+from ferrite_torch.torch_private.nodes import target_name
+from ferrite_torch.torch_private.operators import Overload
+from ferrite_torch.torch_private.symbolic_shapes import is_known
+
+aten = torch.ops.aten
+
+_READERS = ("as_strided", "storage_offset")
+_KNOWN = frozenset(("torch", "_operator", "math", "builtins"))
+"""Packages whose functions do what their names say."""
+
+
+def counts_from_storage(module: torch.nn.Module) -> bool:
+    """Returns whether captured graphs have an op that counts places from the start of a storage, or may have one.
+
+    Functions of a program's own that are called whole (``torch.compiler.allow_in_graph``) may.
+    """
+    graphs = (part.graph for part in module.modules() if isinstance(part, torch.fx.GraphModule))
+    return any(_counts_from_storage(node) for graph in graphs for node in graph.nodes)
+
+
+def _counts_from_storage(node: torch.fx.Node) -> bool:
+    if target_name(node).startswith(_READERS):
+        return True
+    package = str(getattr(node.target, "__module__", None) or "torch").partition(".")[0]
+    return node.op == "call_function" and package not in _KNOWN
+
+
+def called_on_storage(op: Overload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Returns what an op that writes a part of a copy returns, in a copy of the storage of its operand.
+
+    NotImplemented for other ops, and for operands that are all that their storage holds.
+    """
+    part = PARTS.get(op)
+    if part is None or len(args) < 2:
+        return NotImplemented
+    x, source, *place = args
+    if x.layout is not torch.strided or lies_on_itself(x):
+        return NotImplemented
+    held = x.untyped_storage().nbytes() // x.element_size()
+    if is_known(x.storage_offset() == 0) and is_known(held == x.numel()):
+        return NotImplemented
+    written = part(x, *place, **kwargs)
+    memory = aten.as_strided.default(x, [held], [1], 0)
+    memory = aten.as_strided_scatter.default(
+        memory, source.expand(written.shape), written.shape, written.stride(), written.storage_offset()
+    )
+    return aten.as_strided.default(memory, x.shape, x.stride(), x.storage_offset())
