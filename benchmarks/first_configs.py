@@ -20,7 +20,7 @@ def measured_kernels(programs: Iterable[Mapping[str, Any]], facts: Any) -> list[
     from ferrite_runtime.compilation.compiler import choose_store
     from ferrite_runtime.policies.candidates import configs
     from ferrite_runtime.process.options import Options
-    from ferrite_runtime.tuning.choices import scan_measurements
+    from ferrite_runtime.store.measurement_entries import scan_measurements
     from ferrite_runtime.tuning.kernel_tuning import situation_of
 
     store, found = choose_store(Options()), []

@@ -225,7 +225,7 @@ def start_phase(plan: argparse.Namespace, phase: str, folder: Path, until: float
 def write_pins(folder: Path) -> None:
     """Writes the choices in the first phase's store as pins."""
     from ferrite_runtime import Options, choose_store
-    from ferrite_runtime.tuning.choices import scan_measurements
+    from ferrite_runtime.store.measurement_entries import scan_measurements
     from ferrite_runtime.tuning.pins import pin_choices
     from ferrite_runtime.tuning.pins import write_pins as format_pins
 

@@ -230,6 +230,25 @@ def test_no_module_is_a_drawer():
     assert not [path for path in tracked_files() if path.name in drawers]
 
 
+def source_folders() -> list[Path]:
+    """Returns the folders with Python sources of all packages, the packages' own included."""
+    modules = [path for package in PACKAGES for path in (package.folder / "src" / package.import_name).rglob("*.py")]
+    return sorted({path.parent for path in modules})
+
+
+def test_a_folder_holds_two_dozen_modules_at_most():
+    counts = {folder.relative_to(ROOT): len(list(folder.glob("*.py"))) for folder in source_folders()}
+    assert not {folder: count for folder, count in counts.items() if count > 24}
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda each: each.key)
+def test_a_folder_says_what_comes_in_and_what_goes_out(package):
+    root = package.folder / "src" / package.import_name
+    inside = [folder for folder in source_folders() if root in folder.parents]
+    pages = {folder.relative_to(root): ast.parse(text_of(folder / "__init__.py")) for folder in inside}
+    assert not [folder for folder, page in pages.items() if len((ast.get_docstring(page) or "").splitlines()) < 3]
+
+
 def test_links_between_pages_lead_somewhere():
     broken = []
     for page in (path for path in tracked_files() if path.suffix == ".md"):

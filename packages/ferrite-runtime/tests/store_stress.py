@@ -25,7 +25,8 @@ from typing import Any
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.measurements import Measurement, Situation
 from ferrite_runtime.store.layers import LayeredStore
-from ferrite_runtime.tuning.choices import Choices, scan_measurements
+from ferrite_runtime.store.measurement_entries import scan_measurements
+from ferrite_runtime.tuning.choices import Choices
 
 SHARED_KEYS = 40
 

@@ -145,6 +145,18 @@ def test_any_change_of_a_source_text_counts(tmp_path: Path, monkeypatch: pytest.
     assert digest() != before
 
 
+def test_the_folder_of_a_source_text_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two modules of one name in different folders are not each other."""
+    digests = []
+    for folder in ("text", "language"):
+        path = tmp_path / "ferrite_ir" / folder / "one.py"
+        path.parent.mkdir(parents=True)
+        path.write_text("x = 1\n")
+        monkeypatch.setattr(environment, "_source_files", lambda package, path=path: [path])
+        digests.append(environment.source_digest.__wrapped__())
+    assert len(set(digests)) == 2
+
+
 def test_lowering_reads_no_other_metadata() -> None:
     """Whoever reads more of a node's metadata has to put it into the key."""
     for_people = {"origins.py"}

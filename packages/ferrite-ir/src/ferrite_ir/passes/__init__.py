@@ -1,4 +1,8 @@
-"""Passes over graphs: frozen dataclasses with ``run(graph) -> graph``, and the pipeline that the compiler uses."""
+"""Passes over graphs: frozen dataclasses with ``run(graph) -> graph``, and the pipeline that the compiler uses.
+
+In comes a graph, out goes one that computes the same, the same object where nothing changed. ferrite-torch runs
+`PIPELINE` on what it has lowered.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,4 @@
-"""The commands of the command line, a module each: `add_arguments` says what one takes, `run` does it."""
+"""The commands of the command line, a module each: `add_arguments` says what one takes, `run` does it.
+
+In come parsed arguments, out go an exit status and text or JSON. `command_line` imports a command by its name.
+"""

@@ -9,7 +9,7 @@ from ferrite_runtime.commands.cache_store import add_store, open_store
 from ferrite_runtime.commands.output import FINE, FOUND, add_json, print_json
 from ferrite_runtime.commands.programs import read_file
 from ferrite_runtime.errors import FileUnwritable
-from ferrite_runtime.tuning.choices import scan_measurements
+from ferrite_runtime.store.measurement_entries import scan_measurements
 from ferrite_runtime.tuning.pins import Pin, pin_choices, read_pins, write_pins
 
 

@@ -15,8 +15,8 @@ from ferrite_runtime.formats.measurements import RECORDS, Measurement, merge
 from ferrite_runtime.process.files import refuse_special
 from ferrite_runtime.store.backend import seal_entry, unseal_entry
 from ferrite_runtime.store.interface import PICKLES, Store, seal_record, unseal_record
+from ferrite_runtime.store.measurement_entries import load_measurement
 from ferrite_runtime.store.pack_frames import PUT, pack_frame, read_frames
-from ferrite_runtime.tuning.choices import load_measurement
 
 # Kinds of entries that a processor runs, or that say what is run: they are made on the machine that runs them.
 LOCAL_KINDS = frozenset({"native", PICKLES})

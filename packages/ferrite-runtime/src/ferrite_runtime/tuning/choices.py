@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from ferrite_runtime.errors import SpecError
-from ferrite_runtime.formats.binary import CorruptEntry
 from ferrite_runtime.formats.config import Config
 from ferrite_runtime.formats.measurements import RECORDS, Measurement, Situation, choose_measurement, merge
-from ferrite_runtime.store.interface import Store, save_record, unseal_record
+from ferrite_runtime.store.interface import Store, save_record
+from ferrite_runtime.store.measurement_entries import read_measurement, scan_measurements
 
 _LOG = logging.getLogger("ferrite_runtime")
 
@@ -115,7 +114,7 @@ class Choices:
         else:
             # One of ten records says what was chosen; a program asks for hundreds of kernels before it runs.
             entries = self.store.scan(RECORDS, situation.key)
-            chosen = [_read_measurement(self.store, key, data) for key, data in entries if _may_be_chosen(data)]
+            chosen = [read_measurement(self.store, key, data) for key, data in entries if _may_be_chosen(data)]
             best = choose_measurement(record for record in chosen if record and record.situation == situation)
         return None if best is None else best.config
 
@@ -123,26 +122,3 @@ class Choices:
 def _may_be_chosen(data: bytes) -> bool:
     """Tells, without reading a measurement, whether it may be of a config that was chosen."""
     return b'"chosen":true' in data.replace(b" ", b"")
-
-
-def load_measurement(store: Store, key: str) -> Measurement | None:
-    """Returns the measurement with a key; one that does not read is logged, removed, and counts as absent."""
-    data = store.load(RECORDS, key)
-    return None if data is None else _read_measurement(store, key, data)
-
-
-def scan_measurements(store: Store, prefix: str = "") -> Iterator[Measurement]:
-    """Yields the measurements whose keys begin so, as those of one situation do; all, without a prefix."""
-    for key, data in store.scan(RECORDS, prefix):
-        record = _read_measurement(store, key, data)
-        if record is not None:
-            yield record
-
-
-def _read_measurement(store: Store, key: str, data: bytes) -> Measurement | None:
-    try:
-        return Measurement.from_mapping(unseal_record(data))
-    except (CorruptEntry, SpecError, ValueError, RecursionError) as error:
-        _LOG.warning("measurement %s does not read and was removed: %s", key[:12], error)
-        store.remove(RECORDS, key)
-        return None

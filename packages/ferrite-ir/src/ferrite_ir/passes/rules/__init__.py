@@ -1,4 +1,7 @@
-"""The rewriting rules of simplification, by family. Each carries an example, which a test checks."""
+"""The rewriting rules of simplification, by family. Each carries an example, which a test checks.
+
+In comes a node of an expression, out goes an equal one or nothing. `rewriting` and the passes call them.
+"""
 
 from __future__ import annotations
 
