@@ -141,7 +141,7 @@ def _compile(module: torch.nn.Module, inputs: Sequence[Any], options: Options, p
             backward=_compiler("backward", options, plan),
             inference=_compiler("inference", options, plan),
             decompositions=DeferredTable(_decompositions) if plan and plan.is_completed() else _decompositions(),
-            prepare=prepare_joint,
+            prepare=partial(prepare_joint, layout=options.layout),
             keeper=plan,
         )
     if plan is not None and plan.is_sound():

@@ -44,6 +44,8 @@ class Options:
         verify: check the graph after lowering and after the passes: for developers and tests.
         log_graphs: log the text of each graph, before and after the passes.
         align_matmuls: compute large half-precision matrix products with odd extents on operands extended with zeros.
+        layout: ``auto`` puts convolutions channels-last where the library is faster so, with what is between them;
+            results, gradients and written inputs lie as in eager mode. ``keep`` leaves everything as it lies.
         extern: ``error`` refuses library calls that stand for a missing kernel, naming op and source line; ``allow``
             makes them, and counts them.
         policy: scheduler thresholds to change, by the field names of ``ferrite_scheduler.Policy``.
@@ -65,6 +67,7 @@ class Options:
     verify: bool = False
     log_graphs: bool = False
     align_matmuls: bool = True
+    layout: str = "auto"
     extern: str = "allow"
     policy: Mapping[str, Any] = field(default_factory=dict)
     target: Mapping[str, Any] = field(default_factory=dict)
@@ -104,6 +107,7 @@ RANGES: dict[str, Range] = {
     "verify": BOOL,
     "log_graphs": BOOL,
     "align_matmuls": BOOL,
+    "layout": Range((str,), ("auto", "keep")),
     "extern": Range((str,), ("allow", "error")),
     "policy": Range((Mapping,)),
     "target": Range((Mapping,)),

@@ -33,9 +33,11 @@ from ferrite_torch.graphs.donations import donated_arguments, donated_names, hel
 from ferrite_torch.graphs.graph_lowering import OTHER_DEVICE, lower_module
 from ferrite_torch.graphs.unbacked_sizes import has_unbacked
 from ferrite_torch.options import Options
+from ferrite_torch.rewrites.convolution_layouts import assign_layouts
 from ferrite_torch.rewrites.functionalized import unwrap_functionalized
 from ferrite_torch.sizes.symbolic_sizes import settled
 from ferrite_torch.torch_private.aot_metadata import report_strides
+from ferrite_torch.torch_private.fake_tensors import mode_of
 from ferrite_torch.torch_private.graph_positions import positions_of
 from ferrite_torch.torch_private.symbolic_shapes import is_symbolic
 from ferrite_triton import emit_program
@@ -64,6 +66,10 @@ def compile_graph(
     watch = _Phases()
     try:
         unwrap_functionalized(module)
+        if kind == "inference" and options.layout == "auto":
+            with mode_of(module.graph):
+                if assign_layouts(module.graph):
+                    module.recompile()
         layouts, traced = changed_layouts(module, inputs if kind == "backward" else ())
         ambient = _Ambient.of(module, kind)
         dynamic = is_symbolic(_placeholder_values(module)) or has_unbacked(module)

@@ -83,4 +83,6 @@ def compile_facts(device: str, options: Options) -> list[Any]:
         sorted(device_facts(device).items()),
         str(torch.get_default_dtype()),
         torch.are_deterministic_algorithms_enabled(),
+        torch.backends.cudnn.enabled,  # these two decide on layouts
+        torch.backends.cudnn.allow_tf32,
     ]

@@ -11,12 +11,15 @@ from ferrite_torch.capture.host_results import correct_devices
 from ferrite_torch.capture.pool_offsets import save_pool_offsets
 from ferrite_torch.capture.saved_extrema import save_extrema
 from ferrite_torch.capture.saved_seeds import save_seeds
+from ferrite_torch.rewrites.convolution_layouts import assign_layouts
 from ferrite_torch.rewrites.returned_halves import mark_returned_halves
 
 
-def prepare_joint(graph: torch.fx.Graph, results: Sequence[Any]) -> None:
-    """Prepares a joint graph, whose forward returns these results, to be split in two."""
+def prepare_joint(graph: torch.fx.Graph, results: Sequence[Any], *, layout: str = "auto") -> None:
+    """Prepares a joint graph, whose forward returns these results, to be split in two; see ``Options.layout``."""
     correct_devices(graph)
+    if layout == "auto":
+        assign_layouts(graph)
     save_pool_offsets(graph)
     save_extrema(graph)
     save_seeds(graph)

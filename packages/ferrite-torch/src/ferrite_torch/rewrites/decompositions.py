@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, wraps
-from itertools import takewhile
+from itertools import chain, takewhile
 from typing import Any
 
 import torch
 
+from ferrite_torch.rewrites.convolutions import rules_for_convolutions
 from ferrite_torch.rewrites.eager_layouts import broadcasting_ops, is_sorted_otherwise, iterated, laid_out, laid_out_ops
 from ferrite_torch.rewrites.integer_bounds import rules_for_integer_bounds
 from ferrite_torch.rewrites.overlapping_targets import rules_for_overlapping_targets
@@ -93,7 +94,8 @@ def decomposition_table(has_lowering: Callable[[str], bool]) -> Mapping[Any, Any
     table = {op: with_conversions_between(rule) for op, rule in apart.items()}
     table |= {op: laid_out(op, rule, table.get(op)) for op, rule in laid_out_ops()}
     table |= {op: laid_out(op, iterated, table.get(op), is_sorted_otherwise) for op in broadcasting_ops()}
-    return table | dict(rules_for_overlapping_targets()) | dict(rules_for_integer_bounds())
+    rules = (rules_for_overlapping_targets(), rules_for_integer_bounds(), rules_for_convolutions())
+    return table | dict(chain.from_iterable(rules))
 
 
 def with_conversions_between(rule: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -54,3 +54,9 @@ def without_modes() -> AbstractContextManager[Any]:
     from torch.utils._python_dispatch import _disable_current_modes
 
     return _disable_current_modes()
+
+
+def mode_of(graph: torch.fx.Graph) -> AbstractContextManager[Any]:
+    """Returns the mode in which ops make fake tensors that belong with those of a graph."""
+    fakes = (node.meta.get("val") for node in graph.nodes)
+    return next((fake.fake_mode for fake in fakes if is_fake(fake)), nullcontext())

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
+from ferrite_torch.torch_private.fake_tensors import mode_of
 from ferrite_torch.torch_private.graph_positions import mark_split, token_count
 from ferrite_torch.torch_private.saved_views import save_bases
 
@@ -32,7 +31,7 @@ def min_cut(joint: torch.fx.GraphModule, inputs: Any, prepare: Preparation, **re
     """
     from torch._functorch.partitioners import min_cut_rematerialization_partition
 
-    with _fakes_of(joint):
+    with mode_of(joint.graph):
         prepare(joint.graph, _results_of(joint.graph)[: rest["num_fwd_outputs"]])
     tokens, held = token_count(joint), rest.get("static_lifetime_input_indices") or ()
     rest["static_lifetime_input_indices"] = [tokens + place for place in held]  # AOTAutograd counts behind the tokens
@@ -47,9 +46,3 @@ def _results_of(joint: torch.fx.Graph) -> list[Any]:
     from torch.utils import _pytree
 
     return list(_pytree.arg_tree_leaves(*joint.output_node().args))
-
-
-def _fakes_of(module: torch.fx.GraphModule) -> AbstractContextManager[Any]:
-    """Returns the mode in which ops make fake tensors that belong with those of a graph."""
-    fakes = (node.meta.get("val") for node in module.graph.nodes)
-    return next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), nullcontext())
