@@ -302,10 +302,15 @@ def first_failing(program: Program, device: str, call: int) -> int | None:
     return None
 
 
-def failure(seed: int, device: str, tell: Callable[[str], None] | None = None) -> tuple[str, str] | None:
+UNFINISHED = "no failure found, and not through"
+"""What is told of a program before it runs."""
+
+
+def failure(seed: int, device: str, tell: Callable[[str, str], None] | None = None) -> tuple[str, str] | None:
     """Returns the reason for which the program of a seed fails, and the script of a small one; None if it is right.
 
-    ``tell`` gets the reason before the program is made small, which takes many times as long.
+    ``tell`` gets what is known and the program's script before it runs, in case the process does not outlive it, and
+    again before the program is made small, which takes many times as long.
 
     Raises:
         Uncapturable: torch fails before any compiler has its turn.
@@ -314,11 +319,13 @@ def failure(seed: int, device: str, tell: Callable[[str], None] | None = None) -
     program = generate(seed, ELEMENTS[device], is_trained=is_trained, is_dynamic=is_dynamic)
     if device != "cpu":
         program = runnable(program, device)
+    if tell is not None:
+        tell(UNFINISHED, program.script(UNFINISHED, device, is_trained=is_trained))
     reason = mismatch(program, device, is_trained=is_trained)
     if reason is None:
         return None
     if tell is not None:
-        tell(reason)
+        tell(reason, program.script(reason, device, is_trained=is_trained))
     kind = kind_of(reason)
     if kind != "CUDA error":  # after that, nothing that runs in this process means anything
         program = shrink(program, lambda smaller: fails_alike(smaller, device, kind, is_trained=is_trained))

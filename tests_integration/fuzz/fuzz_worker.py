@@ -2,7 +2,8 @@
 
 It answers each with a line of JSON: ``{"seed": n}`` for a program that is right, with ``"reason"`` and ``"script"`` for
 one that fails, with ``"uncapturable"`` for one that torch itself cannot capture, with ``"lost"`` where the GPU context
-is gone; it ends then, and at the end of its input. A failure is told with ``"found"`` before the program is made small.
+is gone; it ends then, and at the end of its input. Before a program runs, and again before a failing one is made small,
+what is known is told with ``"found"``, with the whole program in ``"script"``.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def answer(seed: int, device: str, tell: Callable[[dict[str, Any]], object]) -> 
     from fuzz_check import Uncapturable, failure
 
     try:
-        found = failure(seed, device, lambda reason: tell({"seed": seed, "found": reason}))
+        found = failure(seed, device, lambda reason, script: tell({"seed": seed, "found": reason, "script": script}))
     except Uncapturable as error:
         return {"seed": seed, "uncapturable": str(error)}
     if found is None:

@@ -87,7 +87,7 @@ class Campaign:
                     if event is None and time.monotonic() >= self.deadline:
                         print(f"seed {seed} was being judged when the time was up: {worker.found}", flush=True)
                         return
-                    self.enter(seed, event or {"reason": worker.last_words(), "script": "# the process was lost\n"})
+                    self.enter(seed, event or {"reason": worker.last_words(), "script": worker.script})
                     if event is None or "lost" in event:
                         break
 
@@ -115,7 +115,7 @@ class Worker:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
         if gpu:
             environment["CUDA_VISIBLE_DEVICES"] = gpu
-        self.found = ""
+        self.found = self.script = ""
         self._words = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by __exit__)
         self._process = subprocess.Popen(
             [sys.executable, "-u", str(WORKER), device], stdin=PIPE, stdout=PIPE, stderr=self._words, text=True,
@@ -144,7 +144,7 @@ class Worker:
                 event: dict[str, Any] = json.loads(line)
                 if "found" not in event:
                     return event
-                self.found = event["found"]
+                self.found, self.script = event["found"], event["script"]
         except BrokenPipeError:
             pass
         finally:

@@ -30,8 +30,12 @@ def test_without_lowerings_everything_known_is_taken_apart() -> None:
 
 def test_matrix_products_and_convolutions_stay_library_calls() -> None:
     table = decomposition_table(lambda name: False)
-    for op in (aten.mm.default, aten.addmm.default, aten.baddbmm.default, aten.convolution.default):
+    for op in (aten.mm.default, aten.addmm.default, aten.baddbmm.default):
         assert op not in table
+    image, filters = torch.ones(1, 2, 4, 4), torch.ones(3, 2, 3, 3)
+    given = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    for bias in (None, torch.ones(3)):  # on GPUs the bias alone is taken from them
+        assert table[aten.convolution.default](image, filters, bias, *given) is NotImplemented
 
 
 def test_no_family_names_an_op_twice() -> None:

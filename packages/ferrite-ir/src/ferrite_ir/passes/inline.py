@@ -26,7 +26,7 @@ from ferrite_ir.language.sizes import Size
 
 from .costs import COSTS, REPEATED_COSTS, cost_up_to, count_new_nodes, count_nodes
 from .rewriting import Rewriter, map_scalars, with_definitions
-from .round_stored import has_excess, round_values
+from .round_stored import has_excess, round_values, with_sources
 from .simplify import simplifier
 from .storage import NEVER, Storage, fixed_names, trace_storage
 
@@ -66,7 +66,9 @@ class Inline:
             twofold = inliner.values_with_excess(inlined)
             if not twofold:
                 return inlined
-            graph = round_values(graph, twofold)
+            rounded = round_values(graph, twofold)
+            assert rounded != graph, f"nothing takes the excess precision from {', '.join(sorted(twofold))}"
+            graph = rounded
 
 
 TRIVIAL_COST = 2
@@ -153,11 +155,15 @@ class _Inliner:
         return with_definitions(self._graph, self._without_unread(changed))
 
     def values_with_excess(self, inlined: Graph) -> set[str]:
-        """Returns the values that some readers compute anew with excess precision, and others find in memory."""
+        """Returns the values that some readers compute anew with excess precision, and others find in memory.
+
+        And those that they are copied from: a copy has its excess precision from there.
+        """
         excessive = {name for name in self._moved if has_excess(self._sources[name].body)}
         if not excessive:
             return excessive
-        return excessive & self._fixed.union(load.source for d in inlined.definitions for load in loads_of(d))
+        found = excessive & self._fixed.union(load.source for d in inlined.definitions for load in loads_of(d))
+        return with_sources(self._graph, found)
 
     def _count_uses(self, definition: Definition) -> None:
         loads = loads_of(definition)

@@ -45,13 +45,13 @@ class RoundStored:
         if not any(value.type.dtype.is_half for value in graph.values.values()):
             return graph
         updates = [definition for definition in graph.definitions if isinstance(definition, Update)]
-        visible = _with_sources(graph, fixed_names(graph), [body for update in updates for body in bodies_of(update)])
+        visible = with_sources(graph, fixed_names(graph), [body for update in updates for body in bodies_of(update)])
         names = visible & _names_computed_with(graph, visible)
         wanted = _names_read_rounded(graph)
         if wanted:
             plain = _plain_loads()
             graph = with_definitions(graph, [map_scalars(d, plain, plain.index) for d in graph.definitions])
-            names |= _with_sources(graph, wanted)
+            names |= with_sources(graph, wanted)
         return round_values(graph, names)
 
 
@@ -156,7 +156,7 @@ class _Copies:
                 yield source
 
 
-def _with_sources(graph: Graph, names: Collection[str], stored: Iterable[Scalar] = ()) -> set[str]:
+def with_sources(graph: Graph, names: Collection[str], stored: Iterable[Scalar] = ()) -> set[str]:
     """Returns these values, and those that they, or expressions that are ``stored``, are copied from."""
     found = set(names) | _Copies(stored).names
     for definition in reversed(graph.definitions):

@@ -272,8 +272,6 @@ def _apply(graph: Graph, assignment: Assignment) -> int:
     made: dict[tuple[Node, Any], Node] = {}
     for node, fake in assignment.fakes.items():
         node.meta["val"] = fake
-        if "tensor_meta" in node.meta:
-            node.meta.pop("tensor_meta")
     for node, order in assignment.restored.items():
         readers = list(node.users)
         with graph.inserting_after(node):
@@ -308,6 +306,5 @@ def _copy_node(graph: Graph, operand: Node, form: torch.memory_format | tuple[in
         below, fake = found, found.meta["val"]
         with graph.inserting_after(below) if below is not operand else nullcontext():
             found = graph.call_function(target, (below, *rest), named)
-        found.meta = {name: value for name, value in operand.meta.items() if name not in ("tensor_meta", "val")}
-        found.meta["val"] = target(fake, *rest, **named)
+        found.meta = operand.meta | {"val": target(fake, *rest, **named)}
     return found
